@@ -17,6 +17,7 @@ from penstock.deploy.commands import cli
 from penstock.logd.acks import Nack
 from penstock.logd.cli.server import FIXES
 from penstock.service.errors import ExitCode
+from penstock.service.options import shown
 
 ROOT = Path(__file__).resolve().parents[1]
 HOME = ROOT / "docs" / "reference"
@@ -116,11 +117,14 @@ def _type(schema: Mapping[str, Any]) -> str:
 def _default(schema: Mapping[str, Any]) -> str:
     if "default" not in schema or isinstance(schema["default"], dict):
         return ""
-    return "none" if schema["default"] is None else f"`{_cell(str(schema['default']))}`"
+    default = schema["default"]
+    return "none" if default is None else f"`{_cell(shown(default, schema))}`"
 
 
 def _bounds(schema: Mapping[str, Any]) -> str:
-    own = [words.format(schema[key]) for key, words in _BOUNDS.items() if key in schema]
+    own = [
+        words.format(shown(schema[key], schema)) for key, words in _BOUNDS.items() if key in schema
+    ]
     return ", ".join(own + [found for one in schema.get("anyOf", []) if (found := _bounds(one))])
 
 

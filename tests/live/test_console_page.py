@@ -233,9 +233,9 @@ def test_dead_letters_are_looked_at_and_replayed_with_the_token_once_it_is_meant
     asked.get_by_role("button", name="Do it").click()
     expect(asked).to_contain_text("Not done: router: another replay is under way")
     assert "503" in seen.errors.pop(), "what the browser itself says of such an answer"
-    part.answers["replay"] = (202, {"done": "1 files of loki go to lake"})
+    part.answers["replay"] = (202, {"done": "to lake, of loki: 1 file"})
     asked.get_by_role("button", name="Do it").click()
-    expect(asked).to_contain_text("Done: 1 files of loki go to lake")
+    expect(asked).to_contain_text("Done: to lake, of loki: 1 file")
     path, authorization, document = part.posted[-1]
     assert (path, authorization) == ("/dead-letters", f"Bearer {pipeline.token}")
     assert (document["sink"], document["to"]) == ("loki", "lake")

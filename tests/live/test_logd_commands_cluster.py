@@ -34,7 +34,7 @@ async def test_nodes_are_listed_with_what_they_lead_and_have(cluster: StandIn) -
     code, out, _ = await command(cluster, "cluster", "info")
     assert code == 0
     summary, *rest = out.splitlines()
-    assert summary.startswith("cluster demo; 2 of 3 nodes live; 1 partitions, 0 without a leader")
+    assert summary.startswith("cluster demo; 2 of 3 nodes live; 1 partition, 0 without a leader")
     lines = [line.split() for line in rest]
     a, c = (cluster.nodes[name].address for name in ("a", "c"))
     assert lines[0] == ["NODE", "STATE", "LIVE", "LEADS", "REPLICAS", "ROLE", "RACK", "FETCH"]
@@ -111,7 +111,7 @@ async def test_changes_reach_the_cluster(cluster: StandIn) -> None:
     assert (verb, name) == ("create", "new")
     assert (asked["partitions"], asked["replication_factor"], asked["min_isr"]) == (4, 3, 2)
     begun = await command(cluster, "cluster", "rebalance", "--no-wait")
-    assert begun == (0, "7 moves have begun\n", "")
+    assert begun == (0, "begun: 7 moves\n", "")
     for options in ("--json", "--json --no-wait"):
         done = await command(cluster, "cluster", "rebalance", *options.split())
         assert (done[0], orjson.loads(done[1]), done[2]) == (
@@ -125,7 +125,7 @@ async def test_an_election_that_loses_records_is_confirmed_and_says_what_is_lost
     cluster: StandIn,
 ) -> None:
     for partition, lost in enumerate(
-        ("at most 4 records are lost, from offset 5 on", "no record is lost", "is not known here")
+        ("lost: at most 4 records, from offset 5 on", "no record is lost", "is not known here")
     ):
         words = ("streams", "elect", "logs", "--partition", str(partition))
         code, out, error = await command(cluster, *words)  # nobody says yes

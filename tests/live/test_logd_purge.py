@@ -46,7 +46,7 @@ def test_what_is_purged_stays_so_when_another_leads(cluster: LogdCluster, nats_u
         for number in range(50):
             publisher.publish("t.a", b"%d" % number)
         said = command(cluster, "streams purge logs --before 30 --yes")
-        assert said == "logs/0 begins at offset 30: 30 records are deleted\n"
+        assert said == "logs/0 begins at offset 30; deleted: 30 records\n"
         leader = cluster.leader("logs")
         cluster.nodes[leader].daemon.kill()
         other = cluster.leader("logs")

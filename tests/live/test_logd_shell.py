@@ -86,7 +86,7 @@ def test_what_is_not_stored_is_told(shell: Shell) -> None:
     assert "MESSAGE_TOO_LARGE" in done.stderr
     assert "record 2 of the input is not stored" in done.stderr
     assert "fix: publish less at a time" in done.stderr
-    assert done.stdout.startswith("1 records stored: small 0 to 0")
+    assert done.stdout.startswith("1 record stored: small 0 to 0")
     done = shell("publish", "nobody.a", "x", "--retry-s", "0")
     assert (done.exit_code, done.stdout) == (69, "")
     assert "no stream stores it" in done.stderr
@@ -160,7 +160,7 @@ def test_the_beginning_of_a_stream_is_purged(shell: Shell) -> None:
     shell.does("publish", "old.a", given=b"x\n" * 100)
     shell.does("cursors", "set", "billing", "old", "10")
     said = shell.does("streams", "purge", "old", "--before", "60", "--yes")
-    assert said == "old/0 begins at offset 60: 60 records are deleted\n"
+    assert said == "old/0 begins at offset 60; deleted: 60 records\n"
     done = shell("tail", "old", "--from", "10")
     assert (done.exit_code, "OUT_OF_RANGE" in done.stderr) == (1, True)
     with shell.logd.client() as log:

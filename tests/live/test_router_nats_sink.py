@@ -122,6 +122,28 @@ def test_credentials_that_are_wrong_are_waited_for_and_never_shown(
     assert dead_letters(made) == []
 
 
+def test_a_server_whose_limit_of_a_message_was_lowered_is_connected_to_anew(tmp_path: Path) -> None:
+    """It ends the connection of whoever still sends what is too large, which nats-py gives up."""
+    config = tmp_path / "nats.conf"
+    config.write_text("max_payload: 8192")
+    server = NatsServer(tmp_path / "server", config=config)
+    made = context(tmp_path)
+    settings = {"type": "nats", "servers": server.url, "subject": "x.{kind}", "acknowledge": False}
+    sink = make_sink(NatsSink.model_validate(settings | FAST), made)
+    sink.open()
+    large = log_record(1, padding="x" * 3000)
+    sink.write(batch([log_record(0), large]))
+    assert dead_letters(made) == []
+    config.write_text("max_payload: 2048")
+    server.signal("reload")
+    wait_until(lambda: "Reloaded: max_payload" in (tmp_path / "server/nats-server.log").read_text())
+    sink.write(batch([log_record(2), large, log_record(3)]))
+    sink.close()
+    server.close()
+    assert [it["code"] for it in dead_letters(made)] == ["nats_max_payload"]
+    assert made.meter.stage("x", received=5, lag=0).sent == 4
+
+
 def _paused(made: SinkContext) -> str:
     """What must be corrected, once that is known."""
     problem = made.meter.problem or ""

@@ -10,10 +10,13 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from penstock import router
 from penstock.logd.publisher import BlockingPublisher
 from penstock.logd.store import CommitLog, LogConfig
+from penstock.router.carried import CARRIED, lost_of, unpack
+from penstock.router.frames import Steps, read_carried
 from tests.support.logd import Logd
 from tests.support.nats_server import running_nats_server
 from tests.support.router import FIRST_TIME_NS, STREAMS, log_line, publish, span_line
@@ -318,6 +321,24 @@ def test_a_frame_that_rots_under_a_running_logd_is_an_error_or_passed_over(
     assert left["value"].to_pylist() == NOISE[:1500] + NOISE[1600:]
     with logd.client() as log:
         assert "rotten" in str(log.gaps()["damaged"])
+    given = options(logd, failOnDataLoss="false", **whole)
+    for condition in ("body is null", "kind = 'log'"):  # true of all rows, or of none
+        carried = read_carried(
+            spark, given, lambda rows: rows, judge(condition), ["offset"], streaming=False
+        ).toArrow()
+        assert lost_of(carried) == 100
+        rows = unpack(carried, "wanted", pa.schema([("offset", pa.int64())]))
+        assert rows.num_rows == (2900 if "null" in condition else 0)
+
+
+def judge(condition: str) -> Steps:
+    """Says 1 of rows for which it holds."""
+
+    def judged(rows: DataFrame) -> DataFrame:
+        kept = [name for name in rows.columns if name == CARRIED]
+        return rows.select(*kept, F.expr(f"if({condition}, 1, null)").alias("wanted"))
+
+    return judged
 
 
 def lose_the_beginning(logd: Logd) -> int:

@@ -44,6 +44,7 @@ from penstock.service import (
     release,
 )
 from penstock.service.clock import SystemClock
+from penstock.service.words import counted
 
 Load = Callable[[str | None], CollectorConfig]
 """Reads the configuration again; refuses files that have not the digest, if one is given."""
@@ -151,7 +152,7 @@ class Agent:
             self._directory.lock.release()
         if held:
             raise DrainCutShortError(
-                f"{held} records are still held in {self._config.data_dir}",
+                f"{self._config.data_dir} still holds {counted(held, 'record')}",
                 fix="what is held is safe: start the collector again once NATS and logd are there",
             )
 

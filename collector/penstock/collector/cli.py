@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 import penstock.collector.allocator  # noqa: F401 - first, see there
+from penstock.collector.checking import check_use
 from penstock.collector.cli_config import COMMANDS
 from penstock.collector.cli_live import reload, tap, top
 from penstock.collector.cli_quarantine import quarantine
@@ -118,6 +119,7 @@ def start(
     texts = read_texts(config_paths) if texts is None else texts
     config = load(texts)
     if check:
+        check_use(config, graph_of(config, str(config_path)), str(config_path))
         click.echo(check_only(config, config_path))
         return
     configure_logs("collector", level=config.log_level)

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from penstock.collector.cases import run_case
+from penstock.collector.checking import check_use
 from penstock.collector.config import CollectorConfig
 from penstock.collector.config_files import load_collector_config
 from penstock.collector.settings import graph_of, resource_of
@@ -15,6 +16,7 @@ from penstock.collector.transforms.graph import Graph
 from penstock.collector.transforms.wiring import OUTPUT
 from penstock.service import ExitCode, show_config
 from penstock.service.errors import ServiceError
+from penstock.service.words import counted
 
 _FILES = click.argument(
     "files",
@@ -39,11 +41,15 @@ def _load(files: tuple[Path, ...]) -> tuple[CollectorConfig, Graph]:
 @click.command(epilog="Example: penstock collector validate collector.yaml transforms.yaml")
 @_FILES
 def validate(files: tuple[Path, ...]) -> None:
-    """Check configuration files, the graph, its expressions and tables; exit 78 when wrong."""
+    """Check configuration files, the graph, its expressions and tables; exit 78 when wrong.
+
+    So are files of TLS that cannot be used, and tests of sources that there are not.
+    """
     config, graph = _load(files)
+    check_use(config, graph, ", ".join(map(str, files)))
     click.echo(
-        f"valid: {len(config.sources)} sources, {len(graph.steps)} transforms, "
-        f"{len(config.tests)} tests"
+        f"valid: {counted(len(config.sources), 'source')},"
+        f" {counted(len(graph.steps), 'transform')}, {counted(len(config.tests), 'test')}"
     )
 
 

@@ -12,6 +12,7 @@ import click
 
 from penstock.collector.control import ask, ask_once
 from penstock.collector.core.ledger import Ledger
+from penstock.collector.core.reasons import meaning
 from penstock.collector.directories import (
     is_running,
     journal_argument,
@@ -28,6 +29,7 @@ from penstock.service.clock import SystemClock
 from penstock.service.command import PenstockGroup
 
 _DIRECTORY = journal_argument("quarantine")
+_NOTHING = "nothing is in quarantine"
 _QUARANTINE = "/var/lib/penstock/collector"
 _SOCKET = click.option(
     "--socket",
@@ -65,7 +67,9 @@ def quarantine_ls(directory: Path, socket_path: Path | None) -> None:
         replayed[kept["source"], kept["reason"]] += kept["records"] * kept["replayed"]
     for key, count in sorted(counts.items()):
         facts = {"source": key[0], "reason": key[1], "records": count, "replayed": replayed[key]}
-        click.echo(json.dumps(facts))
+        click.echo(json.dumps(_explained(facts)))
+    if not counts:
+        click.echo(_NOTHING, err=True)
 
 
 @quarantine.command("show", epilog=f"Example: penstock collector quarantine show {_QUARANTINE}")
@@ -73,8 +77,24 @@ def quarantine_ls(directory: Path, socket_path: Path | None) -> None:
 @_SOCKET
 def quarantine_show(directory: Path, socket_path: Path | None) -> None:
     """Print every record in quarantine with its reason, one JSON object a line."""
+    kept = None
     for kept in _kept(directory, socket_path):
-        click.echo(json.dumps(kept))
+        click.echo(json.dumps(_explained(kept)))
+    if kept is None:
+        click.echo(_NOTHING, err=True)
+
+
+def _explained(facts: dict[str, Any]) -> dict[str, Any]:
+    """With what a short reason means, behind it."""
+    meant = meaning(facts["reason"])
+    if meant is None:
+        return facts
+    found: dict[str, Any] = {}
+    for name, value in facts.items():
+        found[name] = value
+        if name == "reason":
+            found["meaning"] = meant
+    return found
 
 
 @quarantine.command(

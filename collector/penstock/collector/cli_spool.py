@@ -30,6 +30,7 @@ from penstock.service import configure_logs, run_until_stopped
 from penstock.service.command import PenstockGroup
 
 _DIRECTORY = journal_argument("spool", "spool-urgent", "quarantine")
+_NOTHING = "no unit is there"
 _SPOOL = "/var/lib/penstock/collector"
 
 
@@ -46,6 +47,7 @@ def spool() -> None:
 @_DIRECTORY
 def spool_ls(directory: Path) -> None:
     """List the units of a spool, one JSON object a line."""
+    header = None
     for header, body in _frames(directory):
         facts: dict[str, Any] = {"offset": header.base_offset, "time": _time(header)}
         try:
@@ -60,6 +62,8 @@ def spool_ls(directory: Path) -> None:
         except UndecodableError as error:
             facts["error"] = str(error)
         click.echo(json.dumps(facts))
+    if header is None:
+        click.echo(_NOTHING, err=True)
 
 
 @spool.command("cat", epilog=f"Example: penstock collector spool cat {_SPOOL} --from 17 --to 18")
@@ -75,19 +79,24 @@ def spool_cat(
 
     What cannot be read is named on standard error.
     """
+    is_empty = True
     for header, body in _frames(directory, start, end):
         try:
             unit = decode_unit(header, body)
         except UndecodableError as error:
+            is_empty = False
             click.echo(f"unit {header.base_offset}: {error}", err=True)
             continue
         if source is not None and unit.source != source:
             continue
+        is_empty = False
         if raw:
             sys.stdout.buffer.write(unit.payload)
         else:
             _print(header.base_offset, unit)
     sys.stdout.flush()
+    if is_empty:
+        click.echo(_NOTHING, err=True)
 
 
 def _print(offset: int, unit: Unit) -> None:

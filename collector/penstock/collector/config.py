@@ -14,6 +14,7 @@ from penstock.collector.limits import (
     RECEIVE_BYTES_MIN,
     RECEIVE_SOURCE_BYTES_MAX,
 )
+from penstock.collector.listeners import clash
 from penstock.collector.source_sections import OtlpSource, Section, Source
 from penstock.collector.transforms.case_sections import TestCase
 from penstock.collector.transforms.sections import Name, OutputSection, TransformConfig
@@ -178,6 +179,12 @@ class CollectorConfig(Section):
         if sum(source.type == "stdin" for source in self.sources) > 1:
             msg = "there is one standard input: configure one stdin source"
             raise ValueError(msg)
+        return self
+
+    @model_validator(mode="after")
+    def _sources_listen_apart(self) -> "CollectorConfig":
+        if (told := clash(self.sources)) is not None:
+            raise ValueError(told)
         return self
 
     @model_validator(mode="after")

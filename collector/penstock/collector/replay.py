@@ -25,6 +25,7 @@ from penstock.collector.spools import take_apart
 from penstock.logd.frame import NO_PRODUCER, FrameHeader
 from penstock.logd.store import CommitLog, CorruptFrameError
 from penstock.service.clock import Clock
+from penstock.service.words import counted
 
 SENDER: Final = "penstock-quarantine"
 """Of what is put back; no source has this name, for theirs have a line break after them."""
@@ -259,9 +260,11 @@ class Missing:
             return ""
         count = sum(one.next_offset - one.offset for one in self.ranges)
         first = self.ranges[0]
-        text = f"the disk does not give {count} entries, from {first.where} on; they are left"
+        text = (
+            f"the disk does not give {counted(count, 'entry')}, from {first.where} on; left there"
+        )
         if doubtful:
-            text += f", and {doubtful} records of which it is not known whether they were put back"
+            text += f"; whether it was put back is not known of {counted(doubtful, 'record')}"
         return text
 
     def _read(self, offset: int, /, *, salvage: bool) -> Iterator[tuple[FrameHeader, bytes]]:

@@ -28,6 +28,7 @@ from penstock.collector.limits import (
     MIB,
 )
 from penstock.service import FilePath, HostPort, NoNul, SocketPath, absolute
+from penstock.service.options import OCTAL
 
 _TOKEN: Final = re.compile(r"[!-~]+")
 _REUSE: Final = "other processes of this user may listen there, too"
@@ -78,7 +79,7 @@ class UnixSource(ListeningSection):
 
     type: Literal["unix"]
     path: SocketPath
-    mode: int = Field(default=0o660, ge=0, le=0o777)
+    mode: int = Field(default=0o660, ge=0, le=0o777, json_schema_extra={"format": OCTAL})
 
 
 class StdinSource(SourceSection):

@@ -9,6 +9,7 @@ import hmac
 import http.client
 import ssl
 import threading
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -155,17 +156,33 @@ def ask_admin(
     if token:
         # As bytes in latin-1, for the header is sent so; what it must say is in UTF-8.
         request.add_unredirected_header("Authorization", f"Bearer {token.decode('latin-1')}")
+    opener = urllib.request.build_opener(*doors)
+    with _plain_errors(), opener.open(request, timeout=timeout_s) as answer:
+        body: bytes = answer.read(_ANSWER_BYTES_MAX + 1)
+    if len(body) > _ANSWER_BYTES_MAX:
+        raise ConnectionError(f"it answers more than {_ANSWER_BYTES_MAX} bytes")
+    return body
+
+
+@contextmanager
+def _plain_errors() -> Iterator[None]:
+    """What urllib wraps is raised as it is, for it would be shown as `<urlopen error …>`.
+
+    Raises:
+        OSError: What was wrong; of an answer without success, `urllib.error.HTTPError`.
+    """
     try:
-        with urllib.request.build_opener(*doors).open(request, timeout=timeout_s) as answer:
-            body: bytes = answer.read(_ANSWER_BYTES_MAX + 1)
+        yield
+    except urllib.error.HTTPError:
+        raise
+    except urllib.error.URLError as error:
+        cause = error.reason
+        raise (cause if isinstance(cause, OSError) else OSError(cause)) from None
     except http.client.HTTPException as error:
         if isinstance(error, OSError):
             raise
         said = f"{type(error).__name__} {error}".strip()
         raise ConnectionError(f"it does not speak HTTP: {said}") from None
-    if len(body) > _ANSWER_BYTES_MAX:
-        raise ConnectionError(f"it answers more than {_ANSWER_BYTES_MAX} bytes")
-    return body
 
 
 def _only(cert_file: Path) -> ssl.SSLContext:

@@ -1,9 +1,12 @@
 """The keys of a configuration model as lines for people: name, type with bounds, default."""
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
 from pydantic import BaseModel
+
+OCTAL: Final = "octal integer"
+"""The `format` of a number in a schema that people write in octal digits, as a file's mode."""
 
 
 def option_lines(model: type[BaseModel]) -> Iterator[str]:
@@ -18,7 +21,7 @@ def _keys(node: dict[str, Any], schema: dict[str, Any], prefix: str) -> Iterator
         if prefix == "" and key == "type":
             continue
         needed = key in node.get("required", ())
-        default = "required" if needed else f"default {_shown(facts.get('default'))}"
+        default = "required" if needed else f"default {shown(facts.get('default'), facts)}"
         more = facts.get("description", "")
         line = f"    {prefix + key:24} {_kind(facts, schema):24} {default}"
         yield f"{line}  {more}".rstrip()
@@ -41,7 +44,8 @@ def _kind_of(facts: dict[str, Any]) -> str:
     if "const" in facts:
         return str(facts["const"])
     low, high = facts.get("minimum"), facts.get("maximum")
-    limits = f" {low if low is not None else ''}..{high if high is not None else ''}"
+    ends = ("" if end is None else shown(end, facts) for end in (low, high))
+    limits = f" {'..'.join(ends)}"
     return str(facts.get("type", "value")) + (limits if (low, high) != (None, None) else "")
 
 
@@ -55,5 +59,8 @@ def _variants(facts: dict[str, Any], schema: dict[str, Any]) -> list[dict[str, A
     )
 
 
-def _shown(default: Any) -> str:
-    return "none" if default is None else str(default)
+def shown(value: Any, facts: Mapping[str, Any]) -> str:
+    """A default or a bound as people write it, by what a schema says of its key."""
+    if facts.get("format") == OCTAL and value:
+        return f"0{value:o}"
+    return "none" if value is None else str(value)

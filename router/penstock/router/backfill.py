@@ -7,7 +7,7 @@ from pathlib import Path
 
 from penstock.router.batch_sizes import BatchSizes
 from penstock.router.batches import JOURNAL, BatchJournal
-from penstock.router.bounded import BoundedRun, ReplayStoppedError, Report
+from penstock.router.bounded import BoundedRun, ReplayStoppedError
 from penstock.router.checkpoint import StartingOffsets, committed_offsets
 from penstock.router.core.backfill import (
     Chunk,
@@ -24,10 +24,12 @@ from penstock.router.errors import LogUnavailableError, StoppedError
 from penstock.router.feed import Feed
 from penstock.router.reading import LogReading, LogState
 from penstock.router.replay_progress import ReplayNote, Unfinished
+from penstock.router.reports import Report
 from penstock.router.sinks import open_sink
 from penstock.router.sinks.table import sink_kind
 from penstock.router.transforms import Again
 from penstock.service import ConfigError, UnavailableError
+from penstock.service.words import counted
 
 
 def backfill(
@@ -111,7 +113,7 @@ def _deliver_range(
     note, progress = ReplayNote(home), run.progress
     if not parts and resumed:
         note.remove()
-        tell(f"the replay to {sink} had come to its end: {it.batches} batches were delivered")
+        tell(f"the replay to {sink} had come to its end: {counted(it.batches, 'batch')} delivered")
         return 0
     _check_readable(run.state, parts)
     if not resumed:
@@ -120,7 +122,7 @@ def _deliver_range(
     context = run.context(sink, home / "replay", anew=not resumed)
     note.keep(it)
     progress.sink, progress.meter = sink, context.meter
-    progress.records = 0  # a run may have had a replay before
+    progress.begin_anew()
     progress.done, progress.of = it.batches, it.batches + len(parts)
     feed = Feed(run.config, open_sink(run.config.sinks[sink], context), context, again=again)
     if resumed:
@@ -130,6 +132,7 @@ def _deliver_range(
     with closing(feed):
         for part in parts:
             try:
+                refused = progress.refused
                 rows = run.deliver(feed, sink, run.rows(part), progress.done)
             except StoppedError:
                 raise ReplayStoppedError(
@@ -139,7 +142,10 @@ def _deliver_range(
             progress.done += 1
             done = Offsets(part.end, run.state.incarnations)
             note.keep(Unfinished(it.first, done, it.last, batches=progress.done))
-            tell(f"batch {progress.done} of {progress.of}: {rows} records, {_range(part)}")
+            refused = progress.refused - refused
+            notes = f" ({refused} refused again)" if refused else ""
+            told = f"{counted(rows, 'record')}{notes}, {_range(part)}"
+            tell(f"batch {progress.done} of {progress.of}: {told}")
     note.remove()
     return progress.records
 

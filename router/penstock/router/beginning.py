@@ -21,7 +21,7 @@ from penstock.router.core.starting import Times
 from penstock.router.errors import DataLossError, LogUnavailableError
 from penstock.router.reading import LogReading, LogState
 from penstock.router.unreadable import logd_is_away
-from penstock.service import ConfigError
+from penstock.router.wrong_key import WrongKeyError
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -37,7 +37,7 @@ def first_state(config: JobConfig, log: LogReading) -> LogState:
         with _reached(config):
             return log.state(tuple(config.streams))
     except DataLossError as error:
-        raise ConfigError(
+        raise WrongKeyError(
             f"streams: {error}",
             fix="correct the key `streams`; `penstock logd streams` lists what there is",
         ) from None
@@ -70,12 +70,12 @@ def _check_there(wanted: Offsets, new: Mapping[StreamPartition, Readable], state
     streams = {at.stream for at in new}
     for at, offset in sorted(wanted.next.items()):
         if at.stream in streams and at not in state.readable:
-            raise ConfigError(
+            raise WrongKeyError(
                 f"starting_offsets: {at.stream} has no partition {at.partition}",
                 fix="`penstock logd streams` lists what there is",
             )
         if at in new and offset > (end := state.written.get(at, new[at].end)):
-            raise ConfigError(
+            raise WrongKeyError(
                 f"starting_offsets: {at.stream}/{at.partition}: {offset} lies behind the end of"
                 f" the log, {end}",
                 fix=f"name an offset up to {end}, or -1 for the end",
@@ -92,7 +92,7 @@ def _at(
     """The first records at or after a time; the end of what has none yet."""
     time_ms = -((_EPOCH - moment) // timedelta(milliseconds=1))  # no record of before it
     if readable and time_ms > clock.unix_ns() // 10**6:
-        raise ConfigError(
+        raise WrongKeyError(
             f"starting_offsets: {moment.isoformat()} is yet to come",
             fix="name a time of before, or `latest`",
         )

@@ -30,6 +30,7 @@ from penstock.router.owners import require_its_user, require_room_for_letters
 from penstock.router.query import first_lines, logd_options
 from penstock.router.reading import LogReading, LogState
 from penstock.router.replay_progress import Progress
+from penstock.router.reports import Report, silent
 from penstock.router.routed import Routed
 from penstock.router.routes import check_routes, steps_to
 from penstock.router.session import Session, SparkEndedError
@@ -38,7 +39,6 @@ from penstock.router.telemetry import Meter
 from penstock.router.views import view
 from penstock.service import ConfigError, ExitCode, ServiceError
 
-Report = Callable[[str], None]
 RowsTo = Callable[[str, Sequence[str]], pa.Table]
 """The rows that routes lead to a sink, of the columns named; raises `RunFailedError`."""
 
@@ -157,7 +157,7 @@ class BoundedRun:
         )
 
     def deliver(self, feed: Feed, sink: str, rows: RowsTo, batch: int) -> int:
-        """Route rows to a sink and feed it; returns how many it got.
+        """Route rows to a sink and feed it; returns how many routes lead there.
 
         Raises:
             RunFailedError: Spark failed, or the sink did.
@@ -173,15 +173,16 @@ class BoundedRun:
             if self.stop.is_set():  # whoever ended it cancelled Spark's part, or ended it, too
                 raise StoppedError("it was to end while Spark read") from None
             raise
+        before = self.progress.meter.counted()
         if table.num_rows:
             feed.give(table, batch)
-        self.progress.records += table.num_rows
+        self.progress.took(table.num_rows, before)
         return int(table.num_rows)
 
 
 @contextmanager
 def bounded_run(
-    config: JobConfig, *, needs_lock: bool, needs_log: bool = True
+    config: JobConfig, *, needs_lock: bool, needs_log: bool = True, tell: Report = silent
 ) -> Iterator[BoundedRun]:
     """Start what a run needs, and free it.
 
@@ -189,6 +190,7 @@ def bounded_run(
         config: The job.
         needs_lock: Whether the job must not run meanwhile, for the run writes to its sinks.
         needs_log: Whether the log is read.
+        tell: Takes a line of what is being done until the block begins.
 
     Raises:
         ConfigError: A stream or a route cannot be used; or root asks for what is another user's.
@@ -201,11 +203,16 @@ def bounded_run(
             lock = JobLock(config.checkpoint_dir, wait_s=config.connect_timeout_s, clock=clock)
             stack.callback(lock.release)
             require_room_for_letters(config.dead_letters, list(config.sinks))
-        state = _state(config, clock) if needs_log else LogState({}, {})
+        state = LogState({}, {})
+        if needs_log:
+            tell(f"looks for {', '.join(config.streams)} in logd at {config.logd} …")
+            state = _state(config, clock)
+        tell("starts Spark, which takes some seconds …")
         work = Path(stack.enter_context(TemporaryDirectory(prefix="penstock-router-")))
         session = Session.start(config.job, config.session, work)
         stack.callback(session.close)
         check_routes(config, session.spark)
+        tell("Spark runs")
         letters = None
         if config.dead_letter_stream is not None:
             letters = NatsLetterStream(config.dead_letter_stream, clock)
@@ -239,7 +246,7 @@ def replay_letters(
     odd: dict[str, OddLetterError] = {}
     progress, batches = run.progress, count()
     progress.unit, progress.of = "files", len(files)
-    progress.done = progress.records = 0  # a run may have had a replay before
+    progress.begin_anew()
     with ExitStack() as stack:
         for file in files:
             if file.name in odd:
@@ -288,30 +295,28 @@ class _Target:
         context = run.context(name, state_dir, of_letters=True)
         return cls(name, Feed(config, open_sink(config.sinks[name], context), context), context)
 
-    def refused(self) -> int:
-        return self.context.meter.stage("", received=0, lag=0).detail.get("dead_letters", 0)
-
 
 def _replay_file(
     run: BoundedRun, target: _Target, file: LetterFile, batches: Iterator[int], tell: Report
 ) -> None:
     begun = file.begin()
-    refused_before = target.refused()
-    letters = delivered = 0
+    progress = run.progress
+    records, refused = progress.records, progress.refused
+    letters = routed = 0
     for piece in begun.pieces(target.name):
         if target.feed.needs("subject"):
             begun.require_subjects(piece)
         lives = {letter["stream"]: letter.get("incarnation") or "" for letter in piece}
         target.context.incarnations.update(lives)
         target.feed.begin_anew()  # offsets of one file may lie between those of another
-        delivered += run.deliver(target.feed, target.name, run.letter_rows(piece), next(batches))
+        routed += run.deliver(target.feed, target.name, run.letter_rows(piece), next(batches))
         letters += len(piece)
     begun.end()
-    refused = target.refused() - refused_before
+    refused = progress.refused - refused
     notes = f", {refused} refused again" if refused else ""
-    if delivered < letters:
-        notes += f", {letters - delivered} that no route leads to {target.name}"
-    tell(f"{file.name}: {delivered} of {letters} to {target.name}{notes}")
+    if routed < letters:
+        notes += f", {letters - routed} that no route leads to {target.name}"
+    tell(f"{file.name}: {progress.records - records} of {letters} to {target.name}{notes}")
 
 
 def collect(frame: DataFrame) -> pa.Table:

@@ -10,10 +10,13 @@ with the batch's first row:
     9                16,384 rows of Arrow   17               NULL        16,384 rows of Arrow
     17               NULL                   ...              ...         5,000 rows of Arrow
 
+A value of another form says how many offsets a task has found lost; its row is of no record.
+
 With no condition, as on the right, one row stands for all of a batch. From that Spark makes a table
 of `_carried` and of the verdicts, in the same order, and `unpack` puts both together.
 """
 
+import struct
 from itertools import pairwise
 from typing import Final
 
@@ -24,6 +27,9 @@ CARRIED: Final = "_carried"
 """The column; a value holds the rows from there to the next one."""
 
 _FIELD: Final = pa.field(CARRIED, pa.binary())
+_LOST: Final = struct.Struct(">4sQ")
+_LOST_MARK: Final = b"LOST"
+"""How that value begins, and no stream of Arrow's."""
 _WRITTEN: Final = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 
 
@@ -47,6 +53,26 @@ def pack(judged: pa.RecordBatch, carried: pa.RecordBatch) -> pa.RecordBatch:
     return judged.append_column(_FIELD, pa.concat_arrays([value, no_values]))
 
 
+def pack_lost(count: int, judged: pa.Schema) -> pa.RecordBatch:
+    """What Spark gets of offsets that are lost: a row of NULLs.
+
+    Args:
+        count: How many.
+        judged: The columns that it looks at.
+    """
+    value = pa.array([_LOST.pack(_LOST_MARK, count)], pa.binary())
+    nulls = [pa.nulls(1, field.type) for field in judged]
+    return pa.RecordBatch.from_arrays([*nulls, value], schema=judged.append(_FIELD))
+
+
+def lost_of(rows: pa.Table) -> int:
+    """How many offsets were lost, of what Spark has made of the packed batches."""
+    values = rows.column(CARRIED)
+    sizes = pc.binary_length(values)
+    short = values.filter(pc.equal(sizes, _LOST.size))
+    return sum(_LOST.unpack(value)[1] for value in short.to_pylist())
+
+
 def unpack(rows: pa.Table, verdict: str, schema: pa.Schema) -> pa.Table:
     """The rows that were carried and are wanted, with what was said of each.
 
@@ -62,7 +88,7 @@ def unpack(rows: pa.Table, verdict: str, schema: pa.Schema) -> pa.Table:
     parts = [schema.empty_table().append_column(rows.schema.field(verdict), said.slice(0, 0))]
     for start, end in pairwise([*starts, rows.num_rows]):
         mine = said.slice(start, end - start)
-        if mine.null_count == len(mine):
+        if mine.null_count == len(mine) or values[start].as_buffer().size == _LOST.size:
             continue
         part = _read(values[start], schema)
         if len(mine) == 1:

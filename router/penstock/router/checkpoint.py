@@ -28,7 +28,8 @@ from penstock.router.clock import Clock
 from penstock.router.core.offsets import Offsets, offsets_from_json
 from penstock.router.durable import write_whole
 from penstock.router.errors import BadOptionError
-from penstock.service import ConfigError, ExitCode, ServiceError, UnavailableError
+from penstock.router.wrong_key import WrongKeyError
+from penstock.service import ExitCode, ServiceError, UnavailableError
 from penstock.service.data_format import DataFormat
 
 DATA_FORMAT: Final = DataFormat("router")
@@ -75,7 +76,7 @@ class JobLock:
             directory.mkdir(parents=True, exist_ok=True)
             self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
-            raise ConfigError(
+            raise WrongKeyError(
                 f"checkpoint_dir: cannot write to {directory}: {error.strerror}",
                 fix="name a directory that this user may write to",
             ) from None

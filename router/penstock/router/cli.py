@@ -5,11 +5,21 @@ from pathlib import Path
 import click
 
 from penstock.router.cli_again import dlq, replay, stop_replay
-from penstock.router.cli_job import check_expressions, job_argument, load_job, run_job
+from penstock.router.cli_job import (
+    check_expressions,
+    check_libraries,
+    job_argument,
+    load_job,
+    quiet_option,
+    run_job,
+    teller,
+)
 from penstock.router.cli_looking import plan, preview, sinks, status
 from penstock.router.unreadable import unreadable
+from penstock.router.wrong_key import naming
 from penstock.service import check_only
 from penstock.service.command import PenstockGroup, check_option, config_option
+from penstock.service.words import counted
 
 _UNTIL = click.option(
     "--until-caught-up",
@@ -36,12 +46,14 @@ def cli(
         return
     if config_path is None:
         raise click.UsageError("name a job with --config FILE, or a subcommand")
-    config = load_job(config_path)
-    if check:
-        check_expressions(config)
-        click.echo(check_only(config, config_path), nl=False)
-        return
-    run_job(config, until_caught_up=until_caught_up)
+    with naming(config_path):
+        config = load_job(config_path)
+        if not check:
+            run_job(config, until_caught_up=until_caught_up)
+            return
+        check_libraries(config)
+        check_expressions(config, teller())
+    click.echo(check_only(config, config_path), nl=False)
 
 
 @cli.command(epilog="Example: penstock router run job.yaml --master spark://10.0.0.5:7077")
@@ -58,11 +70,14 @@ def run(path: Path, *, until_caught_up: bool, master: str | None) -> None:
 
 @cli.command(epilog="Example: penstock router validate job.yaml")
 @job_argument
-def validate(path: Path) -> None:
-    """Check a job, its conditions and key files included; exit 78 when something is wrong."""
+@quiet_option
+def validate(path: Path, *, quiet: bool) -> None:
+    """Check a job, its conditions, key files and libraries; exit 78 when something is wrong."""
     config = load_job(path)
-    check_expressions(config)
-    click.echo(f"{path} is valid: {len(config.routes)} routes, {len(config.sinks)} sinks")
+    check_libraries(config)
+    check_expressions(config, teller(quiet=quiet))
+    routes, sinks_ = counted(len(config.routes), "route"), counted(len(config.sinks), "sink")
+    click.echo(f"{path} is valid: {routes}, {sinks_}")
     for told in unreadable(config):
         click.echo(f"but {told}; until this user may read it, it is waited for", err=True)
 

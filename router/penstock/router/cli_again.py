@@ -12,21 +12,24 @@ import click
 
 from penstock.logd.client import LogClient
 from penstock.router.action_token import PATH
-from penstock.router.cli_job import job_argument, load_job
+from penstock.router.cli_job import job_argument, load_job, not_running, teller
 from penstock.router.clock import SystemClock
 from penstock.router.config import JobConfig
 from penstock.router.core.offsets import StreamPartition
 from penstock.router.letter_fields import shown
 from penstock.router.letters import LetterFile, find_letters
 from penstock.router.replay_notes import typed
+from penstock.router.wrong_key import WrongKeyError
 from penstock.service import ConfigError, ServiceError, UnavailableError, ask_admin
 from penstock.service.command import PenstockGroup
 from penstock.service.positions import POSITION
+from penstock.service.words import counted
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _NS_PER_US: Final = 1000
 _TIME_NS_MAX: Final = 2**63 - 1
 _TIMEOUT_S: Final = 10.0
+_NO_LETTERS: Final = "there are no dead letters"
 _WHERE: Final = "An offset, earliest, latest, a time, or 15m ago."
 
 
@@ -57,18 +60,18 @@ def replay(
         raise click.UsageError("say what to replay with --from, or --resume without a range")
     if resumes:
         with (
-            bounded_run(job, needs_lock=True) as run,
+            bounded_run(job, needs_lock=True, tell=teller()) as run,
             attended(run, SystemClock()),
             typed(run, SystemClock(), "range ", sink=sink, resume=True),
         ):
             rows = resume(run, sink, click.echo)
-        click.echo(f"{rows} records went to {sink} again")
+        click.echo(f"{counted(rows, 'record')} went to {sink} again{run.progress.others()}")
         return
     if stream is not None and stream not in job.streams:
         raise click.UsageError(f"the job does not read {stream!r}, only {', '.join(job.streams)}")
     if len(job.streams) > 1 and stream is None and any(isinstance(it, int) for it in (begin, end)):
         raise click.UsageError("name the stream that the offsets are of with --stream")
-    with bounded_run(job, needs_lock=True) as run:
+    with bounded_run(job, needs_lock=True, tell=teller()) as run:
         first = {at: span.start for at, span in run.state.readable.items()}
         last: dict[StreamPartition, int | None] = dict.fromkeys(first)
         with LogClient(job.logd, access=job.source.access()) as log:
@@ -84,7 +87,7 @@ def replay(
             typed(run, SystemClock(), "range ", **asked),
         ):
             rows = backfill(run, sink, first, last, click.echo)
-    click.echo(f"{rows} records went to {sink} again")
+    click.echo(f"{counted(rows, 'record')} went to {sink} again{run.progress.others()}")
 
 
 def _ends(offsets: Mapping[StreamPartition, int | None]) -> dict[str, int | None]:
@@ -118,7 +121,10 @@ _SINK = click.option("--sink", help="Only this sink's.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 def dlq_ls(path: Path, *, sink: str | None, done: bool, as_json: bool) -> None:
     """List a job's files of dead letters, with their reasons."""
-    for file in _letters(load_job(path), sink, done=done):
+    files = _letters(load_job(path), sink, done=done)
+    if not files:
+        click.echo(_NO_LETTERS, err=True)
+    for file in files:
         it = file.summary()
         if as_json:
             click.echo(json.dumps(it))
@@ -160,15 +166,15 @@ def dlq_replay(path: Path, names: tuple[str, ...], sink: str | None, target: str
     if target is not None:
         _require_sink(job, target)
     if not _letters(job, sink, names):
-        click.echo("there are no dead letters")
+        click.echo(_NO_LETTERS)
         return
-    with bounded_run(job, needs_lock=True, needs_log=False) as run:
+    with bounded_run(job, needs_lock=True, needs_log=False, tell=teller()) as run:
         # Again: a job that had the lock until now may have moved them.
         files = find_letters(job.dead_letters, sink=sink, names=names)
         asked: dict[str, Any] = {"sink": sink, "to": target, "files": len(files)}
         with attended(run, SystemClock()), typed(run, SystemClock(), **asked):
             rows = replay_letters(run, files, target, click.echo)
-    click.echo(f"{rows} records were delivered again")
+    click.echo(f"delivered again: {counted(rows, 'record')}{run.progress.others()}")
 
 
 @dlq.command("publish", epilog="Example: penstock router dlq publish job.yaml --sink search")
@@ -203,7 +209,7 @@ def dlq_publish(path: Path, names: tuple[str, ...], sink: str | None) -> None:
         problem = stream.problem
     if missed:
         raise UnavailableError(
-            f"{missed} letters are not in the stream: {problem}",
+            f"not in the stream: {counted(missed, 'letter')}: {problem}",
             fix="see to that and send them again; one that is too large stays in its file",
         )
     for one in odd:
@@ -238,9 +244,7 @@ def stop_replay(path: Path) -> None:
             fix="`penstock router status` shows what is under way",
         ) from None
     except OSError as error:
-        raise UnavailableError(
-            f"no job answers at {job.admin}: {error}", fix="start it; or correct its key `admin`"
-        ) from None
+        raise not_running(job, error) from None
     click.echo(_done(posted, job.admin))
 
 
@@ -255,7 +259,7 @@ def _token(path: Path) -> str:
         if token and token.isprintable():
             return token
         why = "one line is expected"
-    raise ConfigError(
+    raise WrongKeyError(
         f"actions_token_file: {path}: {why}",
         fix="name a file that this user may read, or run this as the job's user",
     )

@@ -1,21 +1,49 @@
 """A job file as commands take it, and running the job."""
 
 import asyncio
+import threading
 from collections.abc import Callable
+from functools import partial, wraps
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import click
 
+from penstock.router.clock import SystemClock
 from penstock.router.config import JobConfig
-from penstock.service import configure_logs, load_config, run_until_stopped
+from penstock.router.reports import Report, silent
+from penstock.router.sinks import SinkContext, make_sink
+from penstock.router.telemetry import Meter
+from penstock.router.wrong_key import naming
+from penstock.service import UnavailableError, configure_logs, load_config, run_until_stopped
 
 POLL_S: Final = 0.5
 
-job_argument: Final[Callable[[Any], Any]] = click.argument(
+_ARGUMENT: Final[Callable[[Any], Any]] = click.argument(
     "path", metavar="JOB", type=click.Path(path_type=Path, dir_okay=False)
 )
+
+
+def job_argument(command: Callable[..., None]) -> Any:
+    """Give a command the argument JOB, as `path`; what is wrong in that file is told with it."""
+
+    @wraps(command)
+    def with_job(*given: Any, path: Path, **options: Any) -> None:
+        with naming(path):
+            command(*given, path=path, **options)
+
+    return _ARGUMENT(with_job)
+
+
+quiet_option: Final[Callable[[Any], Any]] = click.option(
+    "--quiet", is_flag=True, help="Do not say what is being done."
+)
+
+
+def teller(*, quiet: bool = False) -> Report:
+    """Takes a line of what is being done, for people: on standard error, or nowhere."""
+    return silent if quiet else partial(click.echo, err=True)
 
 
 def load_job(path: Path) -> JobConfig:
@@ -27,11 +55,35 @@ def load_job(path: Path) -> JobConfig:
     return load_config(JobConfig, path, env_prefix="PENSTOCK_ROUTER")
 
 
-def check_expressions(config: JobConfig) -> None:
-    """Let Spark analyse the job's conditions, if there are any, and look at the key files.
+def check_libraries(config: JobConfig) -> None:
+    """Make each sink, which reads and opens nothing: what it needs must be installed.
 
     Raises:
-        ConfigError: One is not valid.
+        WrongKeyError: A library is not; names the extra that brings it.
+    """
+    for name, settings in config.sinks.items():
+        context = SinkContext(
+            job=config.job,
+            sink=name,
+            incarnations={},
+            state_dir=config.checkpoint_dir / name,
+            dead_letters=config.dead_letters,
+            meter=Meter(),
+            stop=threading.Event(),
+            clock=SystemClock(),
+        )
+        make_sink(settings, context)
+
+
+def check_expressions(config: JobConfig, tell: Report = silent) -> None:
+    """Let Spark analyse the job's conditions, if there are any, and look at the key files.
+
+    Args:
+        config: The job.
+        tell: Takes a line of what is being done, where that takes long.
+
+    Raises:
+        WrongKeyError: One is not valid.
     """
     from penstock.router.transforms import Chain
 
@@ -43,12 +95,27 @@ def check_expressions(config: JobConfig) -> None:
     from penstock.router.routes import check_routes
     from penstock.router.session import Session
 
+    tell("starts Spark to check conditions of routes, which takes some seconds …")
     with TemporaryDirectory(prefix="penstock-router-") as directory:
         session = Session.start(config.job, config.session, Path(directory))
+        conditions = sum(route.where is not None for route in config.routes)
+        tell(f"Spark runs; checks conditions: {conditions} …")
         try:
             check_routes(config, session.spark)
         finally:
             session.close()
+
+
+def not_running(config: JobConfig, error: OSError) -> UnavailableError:
+    """What to tell where a running job is asked for something, and none answers."""
+    name, address = repr(config.job), config.admin
+    if isinstance(error, ConnectionRefusedError):
+        told = f"the job {name} does not run: nothing listens at {address}"
+    else:
+        told = f"the job {name} cannot be reached at {address}: {error.strerror or error}"
+    return UnavailableError(
+        told, fix="start it with `penstock router run`; if it runs, correct its key `admin`"
+    )
 
 
 def run_job(config: JobConfig, *, until_caught_up: bool) -> None:

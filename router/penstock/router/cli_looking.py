@@ -7,10 +7,18 @@ from typing import Any, Final
 
 import click
 
-from penstock.router.cli_job import job_argument, load_job
+from penstock.router.cli_job import (
+    check_libraries,
+    job_argument,
+    load_job,
+    not_running,
+    quiet_option,
+    teller,
+)
 from penstock.router.config import JobConfig
 from penstock.service import UnavailableError, ask_admin
 from penstock.service.options import option_lines
+from penstock.service.words import counted
 
 _TIMEOUT_S: Final = 10.0
 
@@ -21,7 +29,9 @@ def plan(path: Path) -> None:
     """Show a job's streams, routes, sinks and columns."""
     from penstock.router.plan import picture
 
-    click.echo(picture(load_job(path)))
+    job = load_job(path)
+    check_libraries(job)
+    click.echo(picture(job))
 
 
 @click.command(epilog="Example: penstock router preview job.yaml --records 200 --sink search")
@@ -29,8 +39,11 @@ def plan(path: Path) -> None:
 @click.option("--records", type=click.IntRange(1, 100_000), default=1000, show_default=True)
 @click.option("--sink", "only", multiple=True, help="Only this sink's requests; repeatable.")
 @click.option("--whole", is_flag=True, help="Show requests whole, however long.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-def preview(path: Path, *, records: int, only: tuple[str, ...], whole: bool, as_json: bool) -> None:
+@click.option("--json", "as_json", is_flag=True, help="One JSON object, and nothing else.")
+@quiet_option
+def preview(
+    path: Path, *, records: int, only: tuple[str, ...], whole: bool, as_json: bool, quiet: bool
+) -> None:
     """Route the last records of the log and show what each sink would send; send nothing."""
     from penstock.router.bounded import bounded_run
     from penstock.router.preview import last_records, text
@@ -40,7 +53,8 @@ def preview(path: Path, *, records: int, only: tuple[str, ...], whole: bool, as_
     for name in only:
         if name not in job.sinks:
             raise click.UsageError(f"there is no sink {name!r}, only {', '.join(job.sinks)}")
-    with bounded_run(job, needs_lock=False) as run:
+    tell = teller(quiet=quiet or as_json)
+    with bounded_run(job, needs_lock=False, tell=tell) as run:
         shown = look(run, last_records(run, records), only or tuple(job.sinks))
     if as_json:
         click.echo(json.dumps(shown.as_json()))
@@ -110,7 +124,7 @@ def _replay_lines(replays: dict[str, Any]) -> list[str]:
     process = f" (process {replays['process']})" if replays.get("process") else ""
     if not it["of"]:
         return [f"replay to {it['sink']}{process}: not begun"]
-    far = f"{it['done']} of {it['of']} {it['unit']}, {it['records']} records"
+    far = f"{it['done']} of {it['of']} {it['unit']}, {counted(it['records'], 'record')}"
     return [f"replay to {it['sink']}{process}: {far}, circuit {_circuit(it)}"]
 
 
@@ -131,9 +145,7 @@ def _status_of(job: JobConfig) -> dict[str, Any]:
             fix="let `admin_access` name the token of the running job, or correct the key `admin`",
         ) from None
     except OSError as error:
-        raise UnavailableError(
-            f"no job answers at {job.admin}: {error}", fix="start it; or correct its key `admin`"
-        ) from None
+        raise not_running(job, error) from None
     return _of_this_job(job, answer)
 
 

@@ -24,7 +24,8 @@ from penstock.router.errors import BadOptionError
 from penstock.router.sinks.settings import Seconds, Settings
 from penstock.router.sinks.table import AnySinkConfig
 from penstock.router.transforms.settings import Steps, Transform
-from penstock.service import AdminAccess, ConfigError, HostPort, HostPorts, TracingSection
+from penstock.router.wrong_key import WrongKeyError
+from penstock.service import AdminAccess, HostPort, HostPorts, TracingSection
 
 SECRET_SETTING: Final = re.compile("secret|password|token|access[.]?key", re.IGNORECASE)
 """What Spark takes for a secret by a setting's name (`spark.redaction.regex`); so do we."""
@@ -268,7 +269,7 @@ class JobConfig(Settings):
         """
         spark = self.spark.model_copy(update={"master": master})
         if self.admin_access is not None and not spark.knows_its_own:
-            raise ConfigError(_open_to_strangers(master), fix="README, On a cluster, says how")
+            raise WrongKeyError(_open_to_strangers(master), fix="README, On a cluster, says how")
         return self.model_copy(update={"spark": spark})
 
     def without_waiting(self) -> "JobConfig":

@@ -23,6 +23,10 @@ class DataLossError(RouterError):
         self.next_offset = next_offset
 
 
+class DamagedError(DataLossError):
+    """Records are damaged where they were asked for; in a cluster, others may have them sound."""
+
+
 class LogRefusedError(RouterError):
     """logd refuses to give records, for another reason than that they are gone."""
 

@@ -120,12 +120,15 @@ class Job:
         config = self._config
         require_room_for_letters(config.dead_letters, list(config.sinks))
         self._admin_address = self._admin.start(config.admin)
+        log = structlog.get_logger()
+        log.info("looking for the streams", streams=config.streams, logd=config.logd)
         state = first_state(config, self._log)
         starting = starting_offsets(config, state, self._log, self._clock)
         self._target = {at: span.end for at, span in state.readable.items()}
         self._incarnations = state.incarnations
         self._contexts = {name: self._context(name, starting) for name in config.sinks}
         sinks = [self._open_sink(name) for name in self._contexts]
+        log.info("starting Spark", master=config.spark.master, work_dir=str(config.working_dir))
         self._session = Session.start(
             config.job, config.session, config.working_dir, lock=self._lock.descriptor
         )

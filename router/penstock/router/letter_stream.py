@@ -22,7 +22,7 @@ from penstock.router.clock import Clock
 from penstock.router.config import DeadLetterStream
 from penstock.router.dead_letter import as_line
 from penstock.router.letters import LetterFile
-from penstock.service import ConfigError
+from penstock.router.wrong_key import WrongKeyError
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -59,7 +59,7 @@ class NatsLetterStream:
         try:
             from penstock.logd.publisher import BlockingPublisher, PublishOptions
         except ImportError as error:
-            raise ConfigError(
+            raise WrongKeyError(
                 f"dead_letter_stream: publishing needs {error.name}",
                 fix="pip install 'penstock[logd]', or leave dead_letter_stream out",
             ) from None

@@ -4,7 +4,7 @@ import os
 import pwd
 from pathlib import Path
 
-from penstock.service import ConfigError
+from penstock.router.wrong_key import WrongKeyError
 
 
 def require_its_user(directory: Path) -> None:
@@ -25,7 +25,7 @@ def require_its_user(directory: Path) -> None:
     if owner == 0:
         return
     name = _name_of(owner)
-    raise ConfigError(
+    raise WrongKeyError(
         f"checkpoint_dir: {directory} belongs to the user {name}, and what root makes there or"
         " beside dead letters would stand in the job's way",
         fix=f"run the same command as that user: sudo -u {name} penstock router ...",
@@ -50,7 +50,7 @@ def require_room_for_letters(directory: Path, sinks: list[str]) -> None:
             reason = f"this user may not write to {place}, which belongs to {owner_of(place)}"
         else:
             continue
-        raise ConfigError(
+        raise WrongKeyError(
             f"dead_letter_dir: {home}: {reason}",
             fix="let the job's user write there, or name another directory",
         )

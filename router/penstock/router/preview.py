@@ -15,6 +15,7 @@ from penstock.router.feed import Feed
 from penstock.router.routes import matches, routable
 from penstock.router.sinks import Preview, make_sink
 from penstock.router.sinks.request_settings import legible
+from penstock.service.words import counted
 
 BODY_CHARACTERS: Final = 2000
 """Of a request's body, as text for people; the rest is told by its length."""
@@ -117,17 +118,23 @@ def _count(flags: Any) -> int:
 
 def text(job: JobConfig, shown: JobPreview, *, whole: bool) -> str:
     """For people; bodies are cut unless they are wanted `whole`."""
-    lines = [f"{shown.records} records of {', '.join(job.streams)}; nothing is sent", "", "routes"]
+    lines = [
+        f"{counted(shown.records, 'record')} of {', '.join(job.streams)}; nothing is sent",
+        "",
+        "routes",
+    ]
     width = max(len(route.name) for route in shown.routes)
     for route in shown.routes:
         nowhere = "dead letters" if route.name == "(malformed)" else "left out"
         to = ", ".join(route.sinks) or nowhere
         lines.append(f"  {route.name:<{width}} {route.records:>8}  -> {to}")
     for sink in shown.sinks:
-        about = f"sink {sink.name}: {sink.routed} records routed, {sink.written} to write"
+        about = (
+            f"sink {sink.name}: {counted(sink.routed, 'record')} routed, {sink.written} to write"
+        )
         lines += ["", f"{about}, {sink.malformed} malformed"]
         for request in sink.requests:
-            lines.append(f"  {request.target}  ({request.records} records)")
+            lines.append(f"  {request.target}  ({counted(request.records, 'record')})")
             lines += [f"    {name}: {value}" for name, value in request.headers]
             lines += [f"    {line}" for line in _body(request.body, whole=whole)]
     return "\n".join(lines)
@@ -136,5 +143,5 @@ def text(job: JobConfig, shown: JobPreview, *, whole: bool) -> str:
 def _body(body: str, *, whole: bool) -> list[str]:
     if whole or len(body) <= BODY_CHARACTERS:
         return body.splitlines()
-    rest = f"… {len(body) - BODY_CHARACTERS} more characters; --whole shows them"
+    rest = f"… {counted(len(body) - BODY_CHARACTERS, 'more character')}; --whole shows them"
     return [*body[:BODY_CHARACTERS].splitlines(), rest]

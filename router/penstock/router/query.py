@@ -236,7 +236,8 @@ class SinkQuery:
         self._context.starts.update(
             (self._context.place_tag(*at), offset) for at, offset in before.next.items()
         )
-        rows = self._routed.rows(frame.toArrow())
+        made = frame.toArrow()
+        rows, lost = self._routed.rows(made), self._routed.lost(made)
         self._journal.begin(Offsets(before.next, planned.incarnations))
         if rows.num_rows:
             self._journal.note(planned)
@@ -245,7 +246,10 @@ class SinkQuery:
             self._feed.give(given, batch)
         # By offsets: of most rows that no route leads here, Spark hears nothing.
         count = count_between(before, planned)
-        self._context.meter.count("left_out_routing", count - rows.num_rows)
+        self._context.meter.count("left_out_routing", count - rows.num_rows - lost)
+        if lost:
+            self._context.meter.count("left_out_lost", lost)
+            self._log.warning("records are lost", batch=batch, offsets=lost)
         self.received += count
         took_ns = self._context.clock.monotonic_ns() - begun_ns
         self.records_per_s = round(count * 1e9 / max(took_ns, 1), 1)

@@ -13,6 +13,7 @@ from penstock.logd.client import (
     ANYBODY,
     Access,
     AsyncLogClient,
+    Fetched,
     LogClient,
     PartitionInfo,
     StreamInfo,
@@ -23,6 +24,7 @@ from penstock.router.core.offsets import Readable, Span, StreamPartition
 from penstock.router.core.starting import Subscription, Times
 from penstock.router.errors import (
     BadOptionError,
+    DamagedError,
     DataLossError,
     LogUnavailableError,
 )
@@ -40,6 +42,8 @@ BYTES_TARGET: Final = 8 * 1024 * 1024
 _TIMEOUT_S: Final = 10.0
 _RETRY_FIRST_S: Final = 0.1
 _RETRY_MAX_S: Final = 2.0
+_MENDED_S: Final = 10.0
+"""How long damage is waited for to be mended; an election takes about two seconds."""
 
 Value = TypeVar("Value")
 
@@ -73,6 +77,9 @@ class LogReading:
         access: How it is let in.
         rack: Records are read from a replica in sync that does not lead, in this rack if there is
             one and it is not empty; None: from the leader.
+
+    Attributes:
+        lost: How many offsets `rows` has passed over, for they are gone or damaged.
     """
 
     def __init__(
@@ -90,6 +97,8 @@ class LogReading:
             "rack": rack or "",
             "access": access,
         }
+        self.lost = 0
+        self._may_mend = True
         self._client = LogClient(server, **how)
         self._retry_timeout_s = retry_timeout_s
         self._clock = clock
@@ -241,13 +250,14 @@ class LogReading:
         while position < span.end:
             ask = partial(fetch, self._client, span, position, epoch=epoch, subject=subject)
             try:
-                fetched = self._patiently(ask)
+                fetched = self._fetched(span, ask)
             except DataLossError as error:
                 if fail_on_data_loss:
                     raise
                 behind = span.end if error.next_offset is None else error.next_offset
                 lost = min(behind, span.end) - position
                 warn(f"going on at {behind} without {lost} offsets that are lost: {error}")
+                self.lost += lost
                 position = behind
                 epoch = None  # what an election has put in the place of lost records is read
                 continue
@@ -262,10 +272,40 @@ class LogReading:
                     if fail_on_data_loss:
                         raise DataLossError(missing)
                     warn(missing)
+                    self.lost += header.base_offset - position
                 start, end = max(position, header.base_offset), min(span.end, header.next_offset)
                 yield Cut(header, body, start, end, f"{span.stream}/{span.partition}")
                 position = header.next_offset
             position, epoch = max(position, fetched.next_offset), fetched.log_epoch
+
+    def _fetched(self, span: Span, ask: Callable[[], Fetched]) -> Fetched:
+        """What is asked for; of what is damaged, after a wait for those who may have it sound.
+
+        A leader that learns of damage lets another replica lead, or has the bytes from it. Where
+        one wait was in vain, there is none for what else is damaged.
+        """
+        until_ns: int | None = None
+        while True:
+            try:
+                return self._patiently(ask)
+            except DamagedError:
+                now_ns = self._clock.monotonic_ns()
+                if until_ns is None:
+                    until_ns = now_ns + int(_MENDED_S * 1e9) if self._has_copies(span) else 0
+                if now_ns >= until_ns:
+                    self._may_mend = False
+                    raise
+            self._clock.sleep(_RETRY_FIRST_S)
+
+    def _has_copies(self, span: Span) -> bool:
+        """Whether there are other replicas, as far as is known."""
+        if not self._may_mend:
+            return False
+        try:
+            parts = self._client.stream(span.stream).partitions
+        except (RefusedError, UnavailableError, CorruptError):
+            return False
+        return any(len(it.replicas) > 1 for it in parts if it.partition == span.partition)
 
     def _at_time(self, where: StreamPartition, time_ms: int) -> int:
         return self._client.offset_for_timestamp(where.stream, time_ms * 10**6, where.partition)

@@ -4,7 +4,7 @@ from typing import Final
 
 from penstock.logd.errors import RefusedError, UnavailableError
 from penstock.router.core.offsets import Span
-from penstock.router.errors import DataLossError, LogRefusedError
+from penstock.router.errors import DamagedError, DataLossError, LogRefusedError
 
 NOT_LET_IN: Final = frozenset(
     {
@@ -44,7 +44,7 @@ def loss_or_refusal(
             earliest = int(detail.get("earliest", offset))
             return DataLossError(message, next_offset=earliest if earliest > offset else None)
         case "CORRUPT" if (behind := int(detail.get("next_offset", offset))) > offset:
-            return DataLossError(
+            return DamagedError(
                 f"{span.stream}/{span.partition}: offsets {offset} to {behind - 1} are damaged in"
                 f" the log: {error}; restore them from a backup, or go on without them:"
                 " failOnDataLoss=false, in a job `source: {fail_on_data_loss: false}`",

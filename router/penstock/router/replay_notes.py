@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.router.clock import Clock
 from penstock.service import UnavailableError
+from penstock.service.words import counted
 
 if TYPE_CHECKING:
     from penstock.router.bounded import BoundedRun  # Spark, which most commands do without
@@ -89,7 +90,7 @@ def typed(run: "BoundedRun", clock: Clock, kind: str = "", **about: Any) -> Iter
         raise
     records = run.progress.records
     about |= {"records": records, "problem": ""}
-    _note(directory, clock, f"{kind}ended", about, f"{records} records were delivered")
+    _note(directory, clock, f"{kind}ended", about, f"delivered: {counted(records, 'record')}")
 
 
 def _note(directory: Path, clock: Clock, what: str, about: dict[str, Any], so_far: str) -> None:

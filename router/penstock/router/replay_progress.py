@@ -10,6 +10,7 @@ OFFSETS are as in the journal of batches.
 """
 
 import json
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -21,6 +22,7 @@ from penstock.router.durable import sync_directories, write_whole
 from penstock.router.errors import BadOptionError
 from penstock.router.telemetry import Meter
 from penstock.service import ConfigError
+from penstock.service.words import counted
 
 Unit = Literal["batches", "files"]
 
@@ -34,6 +36,8 @@ class Progress:
         done: Of them, delivered.
         of: Of them, in all; 0 until that is known.
         records: That the sink got.
+        refused: That it would not have; they are dead letters again.
+        left_out: That transforms left out.
         meter: The sink's own.
     """
 
@@ -42,8 +46,32 @@ class Progress:
         self.unit = unit
         self.done = 0
         self.of = 0
-        self.records = 0
+        self.records = self.refused = self.left_out = 0
         self.meter = Meter()
+
+    def begin_anew(self) -> None:
+        """A run may have had a replay before."""
+        self.done = self.records = self.refused = self.left_out = 0
+
+    def took(self, routed: int, before: Counter[str]) -> None:
+        """Count a batch that is done.
+
+        Args:
+            routed: Records that routes led to the sink.
+            before: What the meter had counted until then.
+        """
+        more = self.meter.counted() - before
+        refused = more["dead_letters"]
+        left_out = sum(count for name, count in more.items() if name.startswith("left_out_"))
+        self.refused += refused
+        self.left_out += left_out
+        self.records += routed - refused - left_out
+
+    def others(self) -> str:
+        """What became of the records that the sink did not get, behind how many it did."""
+        refused = f", {self.refused} refused again (dead letters)" if self.refused else ""
+        left_out = f", {self.left_out} left out by transforms" if self.left_out else ""
+        return refused + left_out
 
     @property
     def problem(self) -> str | None:
@@ -65,7 +93,8 @@ class Progress:
     @override
     def __str__(self) -> str:
         """For people."""
-        return f"{self.done} of {self.of} {self.unit}, {self.records} records"
+        records = counted(self.records, "record")
+        return f"{self.done} of {self.of} {self.unit}, {records}{self.others()}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ from penstock.router.replay_notes import BY_MAX, now_of, take_down
 from penstock.router.replay_progress import Progress
 from penstock.router.sinks import Sink
 from penstock.service import ServiceError, Visitor
+from penstock.service.words import counted
 
 __all__ = ["LISTED_MAX", "PATH", "REST_S", "Replay", "Replays"]
 LISTED_MAX: Final = 50
@@ -228,7 +229,10 @@ class Replays:
             replay = Replay(sink, target, by, files, self._clock.monotonic_ns(), peer)
             self._note(replay, "asked", files=files)  # what cannot be taken down is not done
             self._replay, self._state, self._stopped_by = replay, _State.ASKED, ""
-        return "202 Accepted", {"done": f"{files} files of {sink} go to {target}", "files": files}
+        return "202 Accepted", {
+            "done": f"to {target}, of {sink}: {counted(files, 'file')}",
+            "files": files,
+        }
 
     def _stop(self, wanted: Mapping[str, Any], peer: str) -> Answer:
         replay = self._replay

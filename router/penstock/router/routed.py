@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.router.carried import unpack
+from penstock.router.carried import lost_of, unpack
 from penstock.router.config import JobConfig
 from penstock.router.feed import ROUTE_COLUMN
 from penstock.router.frames import read_carried
@@ -48,3 +48,8 @@ class Routed:
     def rows(self, table: pa.Table) -> pa.Table:
         """The rows, of what that or a part of it was collected to."""
         return unpack(table, ROUTE_COLUMN, self._schema).select(self._columns)
+
+    @staticmethod
+    def lost(table: pa.Table) -> int:
+        """How many offsets were passed over, for they are gone or damaged."""
+        return lost_of(table)

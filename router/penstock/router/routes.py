@@ -21,7 +21,7 @@ from penstock.router.config import JobConfig, Route
 from penstock.router.feed import ROUTE_COLUMN
 from penstock.router.frames import Steps
 from penstock.router.views import RAW_KIND, view
-from penstock.service import ConfigError
+from penstock.router.wrong_key import WrongKeyError
 
 
 def steps_to(sink: str, job: JobConfig, columns: list[str]) -> Steps:
@@ -109,12 +109,12 @@ def _check(where: str, rows: DataFrame, place: str) -> None:
         same_each_time = bool(condition.deterministic())
     except PySparkException as error:
         reason = (error.getMessage() or str(error)).splitlines()[0]
-        raise ConfigError(
+        raise WrongKeyError(
             f"{place}: {where!r} is not a condition: {reason}",
             fix="use the columns that `penstock router plan` lists; text in single quotes",
         ) from None
     if not same_each_time:
-        raise ConfigError(
+        raise WrongKeyError(
             f"{place}: {where!r} can give another answer when a batch is repeated",
             fix="leave out rand(), uuid() and the like; use a hash of trace_id or record_id",
         )

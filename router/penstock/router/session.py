@@ -1,6 +1,7 @@
 """The Spark session of a job: a JVM that is ours alone, quiet, bounded, and gone when we are."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -22,7 +23,8 @@ from penstock.router.java import find_java
 from penstock.router.local_files import start_no_programs
 from penstock.router.spark_doors import OnlyFrom, unix_sockets
 from penstock.router.worker_python import worker_python
-from penstock.service import ConfigError, ExitCode, ServiceError, UnavailableError
+from penstock.router.wrong_key import WrongKeyError
+from penstock.service import ExitCode, ServiceError, UnavailableError
 
 _JVM_EXIT_TIMEOUT_S: Final = 15.0
 
@@ -42,6 +44,11 @@ appender.file.policies.size.size = 16MB
 appender.file.strategy.type = DefaultRolloverStrategy
 appender.file.strategy.max = 2
 """
+
+_NO_WORDS: Final = re.compile(r"\s+(at|\.\.\.) |WARNING: Using incubator modules")
+_LINES_SHOWN: Final = 10
+_WORDS_MAX: Final = 500
+"""Of what a JVM wrote: what says nothing of its end, and how much of the rest is told."""
 
 _SMALLER: Final = {"k": "b", "m": "k", "g": "m"}
 """Units of memory, each by the one above it."""
@@ -140,8 +147,8 @@ class Session:
         except (PySparkException, Py4JError) as error:
             raise UnavailableError(
                 f"Spark does not start with Java {java.major} from {java.origin}"
-                f" ({java.home}): {str(error).splitlines()[0]}",
-                fix=f"read {output_path}; check the keys below `spark`",
+                f" ({java.home}): {_reason(error)}{_last_words(output_path)}",
+                fix="check the keys below `spark`, and that Java",
             ) from None
         _raise_only()
         start_no_programs(spark)
@@ -195,6 +202,22 @@ class Session:
         SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001 - else reused though dead
 
 
+def _reason(error: Exception) -> str:
+    """What Spark says, without Java's stack; why a call failed is in a second line."""
+    lines = str(error).splitlines()
+    return " ".join(lines[:2] if lines[1:2] and lines[1].startswith(": ") else lines[:1])
+
+
+def _last_words(output: Path) -> str:
+    """What a JVM wrote before it ended, without stacks: its file may not outlive the command."""
+    try:
+        lines = output.read_text(errors="replace").splitlines()
+    except OSError:
+        return ""
+    told = [line for line in lines if line.strip() and not _NO_WORDS.match(line)]
+    return "".join(f"\n    {line[:_WORDS_MAX]}" for line in told[-_LINES_SHOWN:])
+
+
 def _raise_only() -> None:
     """PySpark writes what it raises for a query to standard error, too, with Java's stack."""
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
@@ -210,12 +233,12 @@ def _secrets(config: Spark) -> dict[str, str]:
     try:
         secret = config.secret_file.read_text().strip()
     except OSError as error:
-        raise ConfigError(
+        raise WrongKeyError(
             f"spark.secret_file: {config.secret_file}: {error.strerror}",
             fix="name a file that this user may read",
         ) from None
     if not secret or not secret.isprintable():
-        raise ConfigError(
+        raise WrongKeyError(
             f"spark.secret_file: {config.secret_file}: one line is expected",
             fix="put the cluster's spark.authenticate.secret there",
         )

@@ -1,13 +1,13 @@
 """Rows of the log laid out in the columns that Spark was told of, and only the rows it wants."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.router.carried import pack
+from penstock.router.carried import pack, pack_lost
 from penstock.router.conversion import ARROW_TYPES, Decoder, JsonField, Rows
 from penstock.router.core.filters import Filter, Joined, Test, both, columns_of
 from penstock.router.core.offsets import Span
@@ -111,6 +111,11 @@ class Shaper:
         rows = batch.columns(self._schema)
         carried = batch.columns(self._carried)
         return pack(rows, carried) if carried.num_rows else rows
+
+    def lost(self, count: int) -> Iterator[pa.RecordBatch]:
+        """How many offsets are lost, for whoever has rows carried; nothing, of none."""
+        if count and self._carried.names:
+            yield pack_lost(count, self._schema)
 
 
 class _Batch:

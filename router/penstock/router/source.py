@@ -25,7 +25,6 @@ from pyspark.sql.datasource import (
     DataSourceReader,
     DataSourceStreamReader,
     Filter,
-    InputPartition,
 )
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -47,38 +46,25 @@ from penstock.router.core.offsets import (
     LATEST,
     Offsets,
     Readable,
-    Span,
     StreamPartition,
     admit,
-    check_readable,
-    clip,
     forgiven,
     offsets_from_json,
     resolve,
     spans_between,
-    split,
     with_streams_not_read,
 )
 from penstock.router.core.starting import Times, Wish
 from penstock.router.errors import BadOptionError, DataLossError, LogUnavailableError
-from penstock.router.fetching import warn
 from penstock.router.options import SourceOptions, parse_options
 from penstock.router.pushdown import pushed
 from penstock.router.reading import LogReading, LogState
 from penstock.router.shaping import Shape
 from penstock.router.spec_versions import SpecVersions, known_versions
-from penstock.router.task import read_span, subject_for
+from penstock.router.tasks import Task, plan, read_task, subject_to_read
 from penstock.router.views import view
 
 _NOTHING: Final = Readable(0, 0)
-
-
-class LogPartition(InputPartition):  # type: ignore[misc] # pyspark is untyped here
-    """What one task reads."""
-
-    def __init__(self, span: Span) -> None:
-        super().__init__(span)
-        self.span = span
 
 
 class LogDataSource(DataSource):  # type: ignore[misc] # pyspark is untyped here
@@ -114,7 +100,7 @@ class LogBatchReader(DataSourceReader):  # type: ignore[misc] # pyspark is untyp
         self._shape = shape
 
     @override
-    def partitions(self) -> Sequence[LogPartition]:
+    def partitions(self) -> Sequence[Task]:
         options = self._options
         with options.reading(SystemClock()) as log:
             state = log.state(options.subscription)
@@ -124,12 +110,12 @@ class LogBatchReader(DataSourceReader):  # type: ignore[misc] # pyspark is untyp
                 _check_order(first, last)
             lives = state.incarnations
             spans = spans_between(Offsets(first, lives), Offsets(last, lives))
-            sizes = BatchSizes(None, options.task_bytes, subject_for(options, self._shape))
-            return _plan(spans, state.readable, options, sizes, log)
+            sizes = BatchSizes(None, options.task_bytes, subject_to_read(options, self._shape))
+            return plan(spans, state.readable, options, sizes, log)
 
     @override
-    def read(self, partition: LogPartition) -> Iterator[pa.RecordBatch]:
-        return read_span(partition.value, self._options, self._shape)
+    def read(self, partition: Task) -> Iterator[pa.RecordBatch]:
+        return read_task(partition, self._options, self._shape)
 
 
 class PushingBatchReader(LogBatchReader):
@@ -163,7 +149,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
         self._seen: LogState | None = None
         self._unreachable_since_ns: int | None = None
         task_bytes = None if options.bytes_max is None else TASK_BYTES
-        self._sizes = BatchSizes(options.bytes_max, task_bytes, subject_for(options, shape))
+        self._sizes = BatchSizes(options.bytes_max, task_bytes, subject_to_read(options, shape))
 
     @override
     def __getstate__(self) -> dict[str, Any]:
@@ -239,7 +225,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
         self._target = {where: span.end for where, span in state.readable.items()}
 
     @override
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[LogPartition]:
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[Task]:
         known, last = offsets_from_json(start), offsets_from_json(end)
         # A batch planned before a restart may hold a stream that is not read any more.
         of_batch = {at.stream for at, upto in last.next.items() if known.next.get(at) != upto}
@@ -254,11 +240,11 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
         if not self._options.fail_on_data_loss:
             first = forgiven(first, last)
         spans = spans_between(first, last)
-        return _plan(spans, state.readable, self._options, self._sizes, self._log)
+        return plan(spans, state.readable, self._options, self._sizes, self._log)
 
     @override
-    def read(self, partition: LogPartition) -> Iterator[pa.RecordBatch]:
-        return read_span(partition.value, self._options, self._shape)
+    def read(self, partition: Task) -> Iterator[pa.RecordBatch]:
+        return read_task(partition, self._options, self._shape)
 
     @override
     def stop(self) -> None:
@@ -346,21 +332,3 @@ def _check_order(first: Mapping[StreamPartition, int], last: Mapping[StreamParti
                 f"startingOffsets lie behind endingOffsets: {where.stream}/{where.partition} would"
                 f" be read from {offset} to {last[where]}"
             )
-
-
-def _plan(
-    spans: list[Span],
-    readable: Mapping[StreamPartition, Readable],
-    options: SourceOptions,
-    sizes: BatchSizes,
-    log: LogReading,
-) -> list[LogPartition]:
-    if options.fail_on_data_loss:
-        check_readable(spans, readable)
-    else:
-        kept = clip(spans, readable)
-        if kept != spans:
-            warn(f"going on without lost records: {spans} -> {kept}")
-        spans = kept
-    pieces = split(sizes.divide(log, spans), options.partitions_min)
-    return [LogPartition(span) for span in pieces]

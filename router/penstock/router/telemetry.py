@@ -45,6 +45,11 @@ class Meter:
         with self._lock:
             self._detail[what] += number
 
+    def counted(self) -> Counter[str]:
+        """Each counter, and how far it is."""
+        with self._lock:
+            return self._detail.copy()
+
     def stage(self, sink: str, *, received: int, lag: int) -> Stage:
         """The sink as a stage of the status."""
         with self._lock:
@@ -53,7 +58,8 @@ class Meter:
 
 
 _COUNTERS: Final = ("received", "sent", "errors")
-_LETTERS: Final = {
+_DETAILS: Final = {
+    "left_out_lost": "Records that a sink did not get, gone from the log or damaged, by sink.",
     "dead_letters": "Records a sink gave up, by sink.",
     "letters_not_streamed": "Records of dead letters that `dead_letter_stream` has not, by sink.",
 }
@@ -80,11 +86,11 @@ class StatusCollector(Collector):
             for stage in stages:
                 counter.add_metric([stage.name.partition("/")[2]], getattr(stage, name))
             yield counter
-        for name, about in _LETTERS.items():
-            letters = CounterMetricFamily(f"penstock_router_{name}", about, labels=["sink"])
+        for name, about in _DETAILS.items():
+            detail = CounterMetricFamily(f"penstock_router_{name}", about, labels=["sink"])
             for stage in stages:
-                letters.add_metric([stage.name.partition("/")[2]], stage.detail.get(name, 0))
-            yield letters
+                detail.add_metric([stage.name.partition("/")[2]], stage.detail.get(name, 0))
+            yield detail
         lag = GaugeMetricFamily(
             "penstock_router_lag", "Records of the log that a sink has not got.", labels=["sink"]
         )

@@ -7,7 +7,8 @@ from pydantic import BaseModel
 from penstock.router.config import JobConfig
 from penstock.router.errors import LogUnavailableError
 from penstock.router.sinks.request_settings import Secret
-from penstock.service import ConfigError, ServiceError, UnavailableError
+from penstock.router.wrong_key import WrongKeyError
+from penstock.service import ServiceError, UnavailableError
 
 _OF_SOURCE = ("token_file", "tls_ca_file", "cert_file", "key_file")
 
@@ -15,7 +16,7 @@ _OF_SOURCE = ("token_file", "tls_ca_file", "cert_file", "key_file")
 def logd_is_away(config: JobConfig, error: LogUnavailableError) -> ServiceError:
     """What to tell of a logd that could not be reached, or did not let this reader in."""
     for told in _of_source(config):
-        return ConfigError(told, fix="name a file that this user may read")
+        return WrongKeyError(told, fix="name a file that this user may read")
     return UnavailableError(
         f"logd: {error}",
         fix="start logd, or correct the key `logd`, or what `source` lets the router in with",

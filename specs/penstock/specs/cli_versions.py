@@ -73,7 +73,7 @@ def check_command(directory: Path, modules: Sequence[str], against: str | None) 
     for name in edited:
         click.echo(f"{name}: published: changed since {against}\n    fix: restore the file")
     count = len(found) + len(edited)
-    click.echo(f"{len(models)} specs, {count} findings", err=True)
+    click.echo(f"{_counted(len(models), 'spec')}, {_counted(count, 'finding')}", err=True)
     if count:
         sys.exit(EX_DATAERR)
 
@@ -200,3 +200,7 @@ def errors_shown() -> Iterator[None]:
     except (SpecError, OSError) as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(EX_DATAERR)
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

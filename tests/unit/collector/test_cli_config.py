@@ -91,6 +91,114 @@ def test_a_wrong_graph_exits_with_78_and_names_the_key(tmp_path: Path) -> None:
         assert "output.inputs.0: there is no source or transform 'stdn'" in result.output
 
 
+def written(directory: Path, **keys: Any) -> Path:
+    path = directory / "c.yaml"
+    document = {"data_dir": "/x", "sources": [{"type": "stdin"}], **keys}
+    path.write_text(yaml.safe_dump(document))
+    return path
+
+
+def test_one_of_each_is_one(tmp_path: Path) -> None:
+    transforms = {"fewer": {"type": "filter", "inputs": ["stdin"], "where": "true"}}
+    path = written(tmp_path, transforms=transforms, output={"inputs": ["fewer"]})
+    assert run("validate", path).output == "valid: 1 source, 1 transform, 0 tests\n"
+
+
+CHECKS = pytest.mark.parametrize("command", [("validate",), ("--check", "--config")])
+
+
+@CHECKS
+@pytest.mark.parametrize(
+    ("one", "other", "told"),
+    [
+        (
+            {"type": "otlp"},
+            {"type": "forward", "listen": "127.0.0.1:4318"},
+            "sources.1.listen: sources.0.http has 127.0.0.1:4318, too: give one of them another",
+        ),
+        (
+            {"type": "syslog", "tcp": None},
+            {"type": "statsd", "udp": "0.0.0.0:5140"},
+            "sources.1.udp: sources.0.udp has 127.0.0.1:5140, too",
+        ),
+        (
+            {"type": "syslog", "udp": None, "reuse_port": True},
+            {"type": "otlp", "http": None, "grpc": "localhost:5140"},
+            "sources.1.grpc: sources.0.tcp has 127.0.0.1:5140, too",
+        ),
+        (
+            {"type": "unix", "path": "/run/a.sock"},
+            {"type": "forward", "path": "/run/a.sock"},
+            "sources.1.path: sources.0.path has /run/a.sock, too: give one of them another path",
+        ),
+    ],
+)
+def test_two_sources_do_not_listen_in_one_place(
+    tmp_path: Path, command: tuple[str, ...], one: Any, other: Any, told: str
+) -> None:
+    path = written(tmp_path, sources=[one | {"name": "a"}, other | {"name": "b"}])
+    refused = run(*command, path)
+    assert refused.exit_code == 78
+    assert f"error: {path}: {told}" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    "sources",
+    [
+        [{"type": "syslog"}],
+        [{"type": "syslog", "udp": None}, {"type": "statsd", "udp": "127.0.0.1:5140"}],
+        [{"type": "otlp"}, {"type": "forward", "listen": "[::1]:4318"}],
+        [{"type": "otlp"}, {"type": "forward", "listen": "127.0.0.2:4318"}],
+        [{"type": "otlp", "http": "127.0.0.1:0", "grpc": "127.0.0.1:0"}],
+        [
+            {"type": "forward", "name": name, "listen": "127.0.0.1:24224", "reuse_port": True}
+            for name in ("a", "b")
+        ],
+    ],
+)
+def test_sources_listen_beside_one_another(tmp_path: Path, sources: Any) -> None:
+    assert run("validate", written(tmp_path, sources=sources)).exit_code == 0
+
+
+@CHECKS
+def test_files_of_tls_that_are_away_are_refused_with_their_keys(
+    tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    away = str(tmp_path / "none.pem")
+    tls = {"cert_file": away, "key_file": away}
+    keys = {
+        "sources": [
+            {"type": "otlp", "tls": tls},
+            {"type": "prometheus", "targets": ["https://h/metrics"], "ca_file": away},
+        ],
+        "nats": {"url": "tls://h", "ca_file": away},
+        "admin_access": {"token_file": "/x", **tls},
+        "tracing": {"endpoint": "https://h", "ca_file": away},
+    }
+    path = written(tmp_path, **keys)
+    refused = run(*command, path)
+    assert refused.exit_code == 78
+    places = [
+        "sources.0.tls.cert_file", "sources.1.ca_file", "nats.ca_file", "admin_access.cert_file",
+        "tracing.ca_file",
+    ]  # fmt: skip
+    for place in places:
+        assert f"{path}: {place}: {away}: cannot be read: No such file" in refused.stderr
+        assert f"{place}: name an existing, readable file" in refused.stderr
+
+
+@CHECKS
+def test_a_test_of_a_source_that_is_none_is_refused(
+    tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    steps: list[dict[str, Any]] = [{"record": {}, "expect": {"delivered": {}}}]
+    tests = [{"name": "t", "source": source, "steps": steps} for source in ("stdin", "stdn")]
+    path = written(tmp_path, tests=tests)
+    refused = run(*command, path)
+    assert refused.exit_code == 78
+    assert f"error: {path}: tests.1.source: there is no source 'stdn', only stdin" in refused.stderr
+
+
 def test_graph_shows_where_records_go_and_where_they_are_redacted() -> None:
     lines = run("graph", EXAMPLE).output.splitlines()
     assert "  [tenant] -> output" in lines

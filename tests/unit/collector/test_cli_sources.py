@@ -20,4 +20,5 @@ def test_types_bounds_and_defaults_are_shown() -> None:
     assert "line_bytes_max integer 64..32768 default 32768" in text
     assert "start beginning or end default beginning" in text
     assert "tls.cert_file string required PEM:" in text
+    assert "mode integer 0..0777 default 0660" in text
     assert "include list required" in text

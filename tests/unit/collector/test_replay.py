@@ -27,6 +27,7 @@ from penstock.collector.spool import Spool, Unit, decode_unit
 from penstock.logd.batch import Record
 from penstock.logd.store import REAL_DISK, Disk
 from penstock.service.clock import SystemClock
+from penstock.service.words import counted
 from tests.support.failing_disk import FailingDisk
 from tests.support.waiting import wait_until_async
 
@@ -328,7 +329,8 @@ async def test_a_bad_sector_is_passed_by_and_named_and_what_is_behind_it_goes_ba
         assert found == sorted(found)
         assert 1 <= len(left) <= 2
         assert (
-            f"the disk does not give {len(left)} entries, from {log.directory}" in outcome.stopped
+            f"the disk does not give {counted(len(left), 'entry')}, from {log.directory}"
+            in outcome.stopped
         )
         again = await here.replayer.replay(Wanted())
         assert (again.replayed, again.stopped) == (0, outcome.stopped)
@@ -347,7 +349,7 @@ async def test_what_a_mark_on_a_bad_sector_may_be_of_does_not_come_twice(tmp_pat
         await here.quarantine.put(large(3, 4))
         disk.bad["00000000000000000000.log"] = range(marks, marks + 10)
         outcome = await here.replayer.replay(Wanted())
-        assert "records of which it is not known whether they were put back" in outcome.stopped
+        assert "whether it was put back is not known of " in outcome.stopped
         assert numbers_in(here) in ([0, 1, 2, 4], [0, 1, 2, 3, 4])
         disk.bad = {}
         assert (await here.replayer.replay(Wanted())).stopped == ""

@@ -95,6 +95,40 @@ def test_the_quarantines_of_all_workers_are_shown_and_put_back(data_dir: Path) -
     assert [spooled(data_dir), spooled(data_dir / "workers/1")] == [2, 1]
 
 
+@pytest.mark.parametrize(
+    ("command_", "told"),
+    [
+        (("quarantine", "ls"), "nothing is in quarantine"),
+        (("quarantine", "show"), "nothing is in quarantine"),
+        (("spool", "ls"), "no unit is there"),
+        (("spool", "cat"), "no unit is there"),
+        (("spool", "cat", "--source", "other"), "no unit is there"),
+    ],
+)
+def test_where_nothing_is_that_is_said(
+    tmp_path: Path, command_: tuple[str, ...], told: str
+) -> None:
+    for name in ("quarantine", "spool"):
+        CommitLog.open(tmp_path / name, LogConfig()).close()
+    done = CliRunner().invoke(cli, [*command_[:2], str(tmp_path), *command_[2:]])
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert done.stderr == f"{told}\n"
+
+
+def test_what_a_short_reason_means_stands_beside_it(tmp_path: Path) -> None:
+    async def refuse() -> None:
+        async with place(tmp_path) as here:
+            await here.refuse(1, reason="invalid: severity_number: int_parsing")
+
+    asyncio.run(refuse())
+    [counted], _ = command("quarantine", "ls", tmp_path)
+    [shown], said = command("quarantine", "show", tmp_path)
+    for one in (counted, shown):
+        assert one["reason"] == "invalid: severity_number: int_parsing"
+        assert one["meaning"] == "severity_number must be an integer"
+    assert said == ""
+
+
 def test_an_offset_is_of_the_directory_that_is_named(data_dir: Path) -> None:
     [outcome], _ = command("quarantine", "replay", data_dir, "--offset", 0)
     assert (outcome["replayed"], "workers" in outcome) == (1, False)

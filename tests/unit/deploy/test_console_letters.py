@@ -35,7 +35,7 @@ class Job:
         self.asked.append((visitor.authorization, json.loads(body)))
         if visitor.authorization != f"Bearer {ACTS}":
             return "401 Unauthorized", {"error": "that is not the token"}
-        return "202 Accepted", {"done": "1 files"}
+        return "202 Accepted", {"done": "1 file"}
 
 
 def doors_of(config: ConsoleConfig, component: str = "router") -> RouterDoors:
@@ -77,7 +77,7 @@ async def test_a_job_behind_tls_is_asked_with_the_token_of_actions(
     config: ConsoleConfig, job: Job
 ) -> None:
     answer = await doors_of(config).about_letters("router", {"do": "replay", "sink": "lake"})
-    assert answer == {"done": "1 files"}
+    assert answer == {"done": "1 file"}
     assert job.asked == [(f"Bearer {ACTS}", {"do": "replay", "sink": "lake"})]
 
 

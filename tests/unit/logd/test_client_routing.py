@@ -258,7 +258,7 @@ def test_fetches_go_to_a_replica_in_sync_where_that_is_preferred() -> None:
     assert world.fetch(found) == "a"
 
 
-@pytest.mark.parametrize("code", ["OUT_OF_RANGE", "RECORDS_LOST"])
+@pytest.mark.parametrize("code", ["OUT_OF_RANGE", "RECORDS_LOST", "CORRUPT"])
 def test_the_leader_has_the_last_word_on_an_offset(code: str) -> None:
     world, found = World(isr=("a", "b")), router("a:1", "replica")
     world.refuse["b"] = RefusedError(code, "", offset=4, earliest=0, latest=5, end_offset=5)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -11,7 +12,7 @@ from penstock.logd.client import Fetched, OffsetRange
 from penstock.logd.client.calls import Call
 from penstock.logd.errors import CorruptError, RefusedError
 from penstock.logd.frame import FrameHeader, crc32c
-from penstock.router.clock import SystemClock
+from penstock.router.clock import Clock, SystemClock
 from penstock.router.reading import LogReading
 from penstock.router.record_sizes import RecordSizes
 
@@ -63,6 +64,7 @@ class ScriptedClient:
         refusals: Answered before, the last one first.
         damaged: Offsets of a frame that is known to be damaged.
         rotted: Of one that is not, until it is asked for with a subject.
+        replicas: Of the partition; a lone logd has one.
         asked: Requests, in their order.
     """
 
@@ -71,9 +73,14 @@ class ScriptedClient:
         self.refusals: list[RefusedError] = []
         self.damaged: tuple[int, int] | None = None
         self.rotted: tuple[int, int] | None = None
+        self.replicas: tuple[str, ...] = ("a",)
         self.asked: list[dict[str, Any]] = []
 
     server = "h:1"
+
+    def stream(self, _: str) -> Any:
+        part = SimpleNamespace(partition=0, replicas=self.replicas)
+        return SimpleNamespace(partitions=[part])
 
     def ask(self, call: Call[Fetched]) -> Fetched:
         self.asked.append(call.request)
@@ -119,8 +126,10 @@ class AtOnce:
         pass
 
 
-def reading(client: ScriptedClient, *, retry_timeout_s: float = 0.0) -> LogReading:
-    log = LogReading("h:1", retry_timeout_s=retry_timeout_s, clock=SystemClock())
+def reading(
+    client: ScriptedClient, *, retry_timeout_s: float = 0.0, clock: Clock | None = None
+) -> LogReading:
+    log = LogReading("h:1", retry_timeout_s=retry_timeout_s, clock=clock or SystemClock())
     log._client = client  # type: ignore[assignment]
     log._sizes = RecordSizes(lambda: AtOnce(client))  # type: ignore[arg-type,return-value]
     return log

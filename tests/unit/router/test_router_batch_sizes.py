@@ -13,7 +13,8 @@ from penstock.router.errors import LogUnavailableError
 from penstock.router.options import SourceOptions, parse_options
 from penstock.router.record_sizes import RECORD_BYTES, SAMPLE_BYTES, Look, Sample
 from penstock.router.shaping import Shape
-from penstock.router.source import LogBatchReader, LogPartition
+from penstock.router.source import LogBatchReader
+from penstock.router.tasks import LogPartition
 from tests.unit.router.source_log import LOGS, NEEDED, FakeLog, at, stream_reader
 
 MIB = 1024 * 1024

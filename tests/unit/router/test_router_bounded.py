@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from py4j.protocol import Py4JNetworkError
 from typing_extensions import override
@@ -115,6 +116,25 @@ def run_with(directory: Path, ended: Exception | None) -> BoundedRun:
 def test_what_a_run_reads_is_divided_into_tasks(tmp_path: Path) -> None:
     options = run_with(tmp_path, None)._options(Chunk({}, {}))
     assert parse_options(options, streaming=False).task_bytes == 8 * 1024 * 1024
+
+
+def test_what_is_refused_again_did_not_go_to_the_sink(tmp_path: Path) -> None:
+    run = run_with(tmp_path, None)
+    run.progress.meter.failed("dead_letters", records=7)  # of a batch before
+
+    def give(*_: Any) -> None:
+        run.progress.meter.failed("dead_letters", records=3)
+        run.progress.meter.count("left_out_sample", 2)
+
+    feed: Any = SimpleNamespace(columns=["value"], give=give)
+    table = pa.table({"value": [b"x"] * 10})
+    assert run.deliver(feed, "lake", lambda *_: table, 0) == 10
+    assert (run.progress.records, run.progress.refused, run.progress.left_out) == (5, 3, 2)
+    assert str(run.progress) == (
+        "0 of 0 batches, 5 records, 3 refused again (dead letters), 2 left out by transforms"
+    )
+    run.progress.begin_anew()
+    assert str(run.progress) == "0 of 0 batches, 0 records"
 
 
 FAILURES = [EOFError(), ConnectionRefusedError("refused"), Py4JNetworkError("reset")]

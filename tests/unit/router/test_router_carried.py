@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.router.carried import CARRIED, pack, unpack
+from penstock.router.carried import CARRIED, lost_of, pack, pack_lost, unpack
 
 SCHEMA = pa.schema([("offset", pa.int64()), ("tags", pa.map_(pa.string(), pa.string()))])
 VERDICT = "route"
@@ -58,6 +58,21 @@ def test_where_nothing_is_looked_at_one_verdict_is_for_all_of_a_batch(
         first += count
     got = unpack(judged(parts, [verdict for _, verdict in batches]), VERDICT, SCHEMA)
     assert list(zip(got["offset"].to_pylist(), got[VERDICT].to_pylist(), strict=True)) == want
+
+
+@pytest.mark.parametrize("verdict", [None, 1])
+@pytest.mark.parametrize("judged_columns", [[], ["offset"]])
+def test_what_tells_of_losses_is_no_row_whatever_is_said_of_it(
+    judged_columns: list[str], verdict: int | None
+) -> None:
+    rows = batch(0, 2)
+    packed = pack(rows.select(judged_columns), rows)
+    lost = [pack_lost(count, packed.schema.remove(len(judged_columns))) for count in (7, 5)]
+    assert [it.schema for it in lost] == [packed.schema] * 2
+    said: list[int | None] = [1] * packed.num_rows
+    table = judged([lost[0], packed, lost[1], packed], [verdict, *said, verdict, *said])
+    assert unpack(table, VERDICT, SCHEMA)["offset"].to_pylist() == [0, 1, 0, 1]
+    assert (lost_of(table), lost_of(table.slice(0, 0))) == (12, 0)
 
 
 def test_what_does_not_fit_together_is_an_error() -> None:

@@ -11,12 +11,14 @@ from penstock.logd.errors import CorruptError
 from penstock.router.core.offsets import Span
 from penstock.router.errors import DataLossError, LogUnavailableError
 from tests.unit.router.scripted_log import ScriptedClient, compacted, offsets, reading
+from tests.unit.router.sink_rows import TestClock
 
 
 def test_a_reader_that_accepts_losses_goes_on_right_behind_a_damaged_frame() -> None:
     client = ScriptedClient([compacted(at, 4, [0, 1, 2, 3]) for at in (0, 4, 8)])
     client.damaged = (4, 8)
-    assert offsets(reading(client).rows(Span("s", 0, 0, 12), fail_on_data_loss=False)) == [
+    log = reading(client)
+    assert offsets(log.rows(Span("s", 0, 0, 12), fail_on_data_loss=False)) == [
         0,
         1,
         2,
@@ -26,6 +28,7 @@ def test_a_reader_that_accepts_losses_goes_on_right_behind_a_damaged_frame() -> 
         10,
         11,
     ]
+    assert log.lost == 4
 
 
 @pytest.mark.parametrize("subject", [None, "a.*"])
@@ -39,6 +42,12 @@ def test_a_frame_that_rotted_since_logd_looked_at_it_is_passed_over_and_told(
     assert "going on at 8 without 4 offsets that are lost: s/0: offsets 4 to 7 are damaged" in (
         capsys.readouterr().err
     )
+
+
+def test_what_is_missing_of_a_log_counts_as_lost() -> None:
+    log = reading(ScriptedClient([compacted(at, 4, [0, 3]) for at in (0, 8)]))
+    assert offsets(log.rows(Span("s", 0, 1, 10), fail_on_data_loss=False)) == [3, 8]
+    assert log.lost == 4, "of the offsets that compaction has emptied none"
 
 
 def test_a_frame_that_rotted_is_an_error_that_says_what_to_do() -> None:
@@ -76,3 +85,38 @@ def test_what_comes_damaged_though_logd_has_looked_at_it_is_asked_for_again() ->
 
     with pytest.raises(LogUnavailableError, match="answer is not JSON; gave up after 0 s"):
         list(reading(Worse([])).rows(Span("s", 0, 0, 4), fail_on_data_loss=False))
+
+
+class Mending(TestClock):
+    """Meanwhile the damage is mended."""
+
+    def __init__(self, client: ScriptedClient) -> None:
+        super().__init__()
+        self.client = client
+        self.sleeps = 0
+
+    @override
+    def sleep(self, seconds: float) -> None:
+        super().sleep(seconds)
+        self.sleeps += 1
+        if self.sleeps == 20:
+            self.client.damaged = None
+
+
+def test_what_one_replica_has_damaged_is_waited_for_where_there_are_others() -> None:
+    client = ScriptedClient([compacted(at, 4, [0, 1, 2, 3]) for at in (0, 4, 8)])
+    client.damaged, client.replicas = (4, 8), ("a", "b")
+    log = reading(client, clock=Mending(client))
+    assert offsets(log.rows(Span("s", 0, 0, 12), fail_on_data_loss=False)) == [*range(12)]
+    assert log.lost == 0
+
+
+def test_what_nobody_mends_is_waited_for_once() -> None:
+    clock = TestClock()
+    client = ScriptedClient([compacted(at, 4, [0, 1, 2, 3]) for at in (0, 4, 8)])
+    client.damaged, client.replicas = (4, 8), ("a", "b")
+    log, began_ns = reading(client, clock=clock), clock.now_ns
+    for _ in range(2):
+        rows = log.rows(Span("s", 0, 0, 12), fail_on_data_loss=False)
+        assert offsets(rows) == [0, 1, 2, 3, 8, 9, 10, 11]
+        assert 10e9 <= clock.now_ns - began_ns < 11e9

@@ -206,7 +206,7 @@ def test_what_is_confirmed_counts_and_what_is_not_goes_again() -> None:
     assert machine.handle(Ticked(), 11 * SECOND_NS) == [Ask(("0",))]
     (effect,) = machine.handle(Confirmed(()), 11 * SECOND_NS)
     assert isinstance(effect, Retrying)
-    assert effect.circuit.reason == "1 requests were not confirmed"
+    assert effect.circuit.reason == "requests not confirmed: 1"
     assert machine.handle(Ticked(), 12 * SECOND_NS) == [Send(part(0), 2)]
 
 

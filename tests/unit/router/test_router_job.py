@@ -5,10 +5,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from structlog.testing import capture_logs
 
+from penstock.router import job as router_job
 from penstock.router.core.offsets import Offsets, Readable, StreamPartition
 from penstock.router.job import Job
 from penstock.router.reading import LogState
+from penstock.router.session import Session
+from penstock.service import UnavailableError
 from tests.unit.router.test_router_config import load
 
 LOGS, TRACES = StreamPartition("logs", 0), StreamPartition("traces", 0)
@@ -70,3 +74,20 @@ def test_what_a_stream_lost_at_its_end_or_by_being_made_again_is_not_waited_for(
     job._target = {LOGS: 99}
     assert job._look_at_log()
     assert job.has_caught_up()
+
+
+def test_the_log_says_what_a_start_waits_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(*_: object, **__: object) -> Session:
+        raise UnavailableError("no Java", fix="none")
+
+    monkeypatch.setattr(router_job, "first_state", lambda *_: LogState({}, {}))
+    monkeypatch.setattr(Session, "start", start)
+    sinks = {"lake": {"type": "console"}}
+    keys = {"checkpoint_dir": str(tmp_path / "checkpoint"), "admin": "127.0.0.1:0"}
+    job = Job(load(tmp_path, sinks=sinks, **keys))
+    with capture_logs() as said, pytest.raises(UnavailableError, match="no Java"):
+        job.start()
+    job.close()
+    assert [it["event"] for it in said] == ["looking for the streams", "starting Spark"]

@@ -65,6 +65,14 @@ def test_letters_are_listed_and_shown(tmp_path: Path) -> None:
     assert command(tmp_path, "ls", "--sink", "lake") != ""
 
 
+@pytest.mark.parametrize("options", [[], ["--json"], ["--done"]])
+def test_where_no_letters_are_that_is_said(tmp_path: Path, options: list[str]) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(yaml.safe_dump(JOB | {"dead_letter_dir": str(tmp_path / "dead")}))
+    done = CliRunner().invoke(cli, ["dlq", "ls", str(path), *options])
+    assert (done.stdout, done.stderr) == ("", "there are no dead letters\n")
+
+
 def test_a_sink_that_the_job_does_not_have_is_refused_unless_it_has_letters(tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
     path.write_text(yaml.safe_dump(JOB | {"dead_letter_dir": str(tmp_path / "dead")}))

@@ -10,7 +10,7 @@ from py4j.protocol import Py4JError
 from typing_extensions import override
 
 from penstock.router.batches import BatchJournal
-from penstock.router.carried import CARRIED
+from penstock.router.carried import CARRIED, pack_lost
 from penstock.router.core.offsets import Offsets, StreamPartition
 from penstock.router.core.restarts import FIRST_PAUSE_S
 from penstock.router.feed import ROUTE_COLUMN
@@ -161,6 +161,27 @@ def test_where_the_first_batch_began_is_taken_down_and_what_brought_nothing_is_n
         frame: Any = NoRows()
         query._deliver(frame, batch)
     assert BatchJournal(within.state_dir).ends() == [Offsets({PLACE: 40}, life)]
+
+
+class OnlyLosses(NoRows):
+    """A batch of which some offsets are lost, and the rest is for no sink."""
+
+    @override
+    def toArrow(self) -> pa.Table:
+        packed = pa.Table.from_batches([pack_lost(25, pa.schema([]))])
+        return packed.append_column(ROUTE_COLUMN, pa.array([None], pa.int32()))
+
+
+def test_what_is_lost_of_a_batch_is_not_told_of_as_left_out_by_routes(tmp_path: Path) -> None:
+    within, life = context(tmp_path), {"logs": "5f2c"}
+    offsets = within.state_dir / "spark" / "offsets"
+    offsets.mkdir(parents=True)
+    (offsets / "0").write_text(f"v1\n{{}}\n{json.dumps(Offsets({PLACE: 140}, life).to_json())}")
+    query = Started(load(tmp_path), Closable(within), within, Offsets({PLACE: 40}, life), {})
+    frame: Any = OnlyLosses()
+    query._deliver(frame, 0)
+    detail = within.meter.stage("lake", received=0, lag=0).detail
+    assert detail == {"left_out_lost": 25, "left_out_routing": 75}
 
 
 def test_a_batch_that_is_too_large_is_told_of_by_what_can_be_done() -> None:

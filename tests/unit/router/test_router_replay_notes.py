@@ -20,6 +20,7 @@ from penstock.router.clock import SystemClock
 from penstock.router.config import JobConfig
 from penstock.router.letters import LetterFile, find_letters
 from penstock.router.replay_notes import typed, who_types
+from penstock.router.replay_progress import Progress
 from penstock.service import UnavailableError
 
 LETTERS = Path("checkpoint/dead_letters")
@@ -65,7 +66,7 @@ def delivered(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def its(directory: Path) -> Any:
     """What a run has that is taken down."""
     config = SimpleNamespace(dead_letters=directory)
-    progress = SimpleNamespace(records=0)
+    progress = Progress("files")
     return SimpleNamespace(config=config, progress=progress, stop=threading.Event())
 
 

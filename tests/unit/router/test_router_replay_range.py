@@ -18,6 +18,7 @@ from penstock.router.cli import cli
 from penstock.router.clock import SystemClock
 from penstock.router.core.offsets import Readable, StreamPartition
 from penstock.router.reading import LogState
+from penstock.router.replay_progress import Progress
 from penstock.service import ExitCode
 from tests.support.fake_log import FakeLog
 from tests.unit.router.test_router_config import JOB
@@ -58,6 +59,7 @@ class Case:
         self.log.add("traces", records, per_frame=5)
         self._path = directory / "job.yaml"
         self._path.write_text(yaml.safe_dump(JOB | {"streams": ["logs", "traces"]}))
+        self.progress = Progress("batches")
         monkeypatch.setattr(cli_again, "LogClient", lambda *_, **__: self.log)
         monkeypatch.setattr(bounded, "bounded_run", self._run)
         monkeypatch.setattr(backfill, "backfill", self._backfill)
@@ -67,11 +69,12 @@ class Case:
     @contextmanager
     def _run(self, *_: Any, **__: Any) -> Iterator[Any]:
         readable = {LOGS: Readable(0, 5), MORE: Readable(0, 0), TRACES: Readable(2, 7)}
-        yield SimpleNamespace(state=LogState(readable, {}))
+        yield SimpleNamespace(state=LogState(readable, {}), progress=self.progress)
 
     def _backfill(self, run: Any, sink: str, first: Ends, last: Ends, tell: Any) -> int:
         del run, tell
         assert sink == "lake"
+        self.progress.refused = 3
         self.asked.append((first, last))
         return 0
 
@@ -92,6 +95,7 @@ def case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Case:
 def test_a_range_of_times_is_looked_up_in_each_partition(case: Case) -> None:
     done = case.replay("--from", case.ago(35), "--to", "15m")
     assert done.exit_code == 0, done.output
+    assert done.output == "0 records went to lake again, 3 refused again (dead letters)\n"
     assert case.asked == [({LOGS: 2, MORE: 0, TRACES: 4}, {LOGS: 4, MORE: 0, TRACES: 6})]
 
 

@@ -179,7 +179,7 @@ def test_a_replay_that_was_killed_behind_its_last_batch_has_ended(
         backfill.backfill(run, "lake", {PLACE: 0}, {PLACE: 10}, print)
     said: list[str] = []
     assert backfill.resume(run, "lake", said.append) == 0
-    assert said == ["the replay to lake had come to its end: 4 batches were delivered"]
+    assert said == ["the replay to lake had come to its end: 4 batches delivered"]
     with pytest.raises(ConfigError, match="no replay to lake was ended before its time"):
         backfill.resume(run, "lake", print)
 

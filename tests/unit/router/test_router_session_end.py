@@ -2,15 +2,20 @@
 
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from py4j.protocol import Py4JError, Py4JNetworkError
+from pyspark.errors import PySparkRuntimeError
 from pyspark.logger import PySparkLogger
 
 from penstock.router import session
+from penstock.router.config import Spark
+from penstock.router.java import Java
 from penstock.router.session import Session, SparkEndedError
+from penstock.service import UnavailableError
 
 
 @pytest.fixture
@@ -66,3 +71,43 @@ def test_what_is_raised_for_a_query_is_not_written_as_well(
     session._raise_only()
     PySparkLogger.getLogger(kind).exception("no such column", errorClass="UNRESOLVED_COLUMN")
     assert capsys.readouterr().err == ""
+
+
+def test_what_java_said_is_in_the_message_when_spark_does_not_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its file may be gone when the message is read, as that of `validate` is."""
+
+    def launch(_: Any, options: dict[str, Any]) -> None:
+        options["stdout"].write(
+            b"WARNING: Using incubator modules: jdk.incubator.vector\n"
+            b"Error occurred during initialization of VM\nToo small maximum heap\n"
+            b"\tat org.apache.spark.Main.main(Main.scala:7)\n"
+        )
+        raise PySparkRuntimeError("Java gateway process exited")
+
+    monkeypatch.setattr(session, "launch_gateway", launch)
+    monkeypatch.setattr(session, "find_java", lambda _: Java(tmp_path, 17, "PATH"))
+    with pytest.raises(UnavailableError) as caught:
+        Session.start("demo", Spark(), tmp_path)
+    assert caught.value.reason.endswith(
+        ": Java gateway process exited\n"
+        "    Error occurred during initialization of VM\n"
+        "    Too small maximum heap"
+    )
+    assert "spark.out" not in str(caught.value)
+
+
+def test_of_what_spark_itself_refuses_the_reason_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def launch(*_: Any) -> None:
+        raise Py4JError(
+            "An error occurred while calling None.x.\n: NumberFormatException: 1x\n\tat"
+        )
+
+    monkeypatch.setattr(session, "launch_gateway", launch)
+    monkeypatch.setattr(session, "find_java", lambda _: Java(tmp_path, 17, "PATH"))
+    with pytest.raises(UnavailableError) as caught:
+        Session.start("demo", Spark(), tmp_path)
+    assert caught.value.reason.endswith("while calling None.x. : NumberFormatException: 1x")

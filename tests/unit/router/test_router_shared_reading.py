@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from typing_extensions import override
 
-from penstock.router import shared_reading, task
+from penstock.router import shared_reading, tasks
 from penstock.router.carried import CARRIED, unpack
 from penstock.router.clock import SystemClock
 from penstock.router.core import filters
@@ -114,7 +114,7 @@ class Sink:
 def read(
     log: list[Frame], span: Span, options: SourceOptions, shape: Shape
 ) -> Iterator[pa.RecordBatch]:
-    made = task._shaped(span, reading(ScriptedClient(log)), options, shape)
+    made = tasks._shaped(span, reading(ScriptedClient(log)), options, shape)
     return (rows for rows in made if rows.num_rows)
 
 

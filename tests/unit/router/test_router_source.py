@@ -13,7 +13,7 @@ from pyspark.sql.streaming.datasource import (
     ReadMinRows,
 )
 
-from penstock.router import task
+from penstock.router import tasks
 from penstock.router.core.offsets import EARLIEST, LATEST, Offsets, Readable, StreamPartition
 from penstock.router.core.starting import Times
 from penstock.router.errors import BadOptionError, LogUnavailableError
@@ -32,9 +32,9 @@ def test_a_worker_spares_what_it_has_loaded_from_its_collections_of_garbage(
     collector = SimpleNamespace(
         freeze=lambda: kept.append(1), get_freeze_count=lambda: 50_000 * len(kept)
     )
-    monkeypatch.setattr(task, "gc", collector)
+    monkeypatch.setattr(tasks, "gc", collector)
     monkeypatch.setattr(TaskContext, "get", lambda: object() if in_worker else None)
-    log = SimpleNamespace(rows=lambda *_, **__: iter(()))
+    log = SimpleNamespace(rows=lambda *_, **__: iter(()), lost=0)
     monkeypatch.setattr(SourceOptions, "reading", lambda *_: nullcontext(log))
     reader = stream_reader(FakeLog(Readable(0, 5)))
     (partition,) = reader.partitions(at(0), at(5))

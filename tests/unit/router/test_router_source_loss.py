@@ -15,8 +15,9 @@ from tests.unit.router.source_log import LOGS, NEEDED, FakeLog, at, both, stream
 def test_without_fail_on_data_loss_a_stream_made_again_is_read_from_its_start() -> None:
     reader = stream_reader(FakeLog(Readable(2, 9)), failOnDataLoss="false")
     start = Offsets({LOGS: 500}, {"logs": "earlier"}).to_json()
-    (partition,) = reader.partitions(start, at(9))
+    gone, partition = reader.partitions(start, at(9))
     assert (partition.span.start, partition.span.end) == (2, 9)
+    assert gone.lost == 2
 
 
 def test_a_new_partition_that_has_lost_its_beginning_is_a_loss() -> None:
@@ -61,7 +62,9 @@ def test_a_planned_batch_of_a_stream_that_is_deleted_passes_where_losses_are_acc
     log = FakeLog(Readable(0, 100))
     log.known, log.gone = ["logs"], {"traces"}
     reader = stream_reader(log, **({"subscribe": ""} | names), failOnDataLoss="false")
-    spans = [p.span for p in reader.partitions(both(10, 20), both(15, 30))]
+    gone, *read = reader.partitions(both(10, 20), both(15, 30))
+    assert gone.lost == 10
+    spans = [p.span for p in read]
     assert [(span.stream, span.start, span.end) for span in spans] == [("logs", 10, 15)]
     strict = stream_reader(log, **({"subscribe": ""} | names))
     with pytest.raises(DataLossError):

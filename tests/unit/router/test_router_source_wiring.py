@@ -7,9 +7,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from pyspark.sql.types import BinaryType
 
 from penstock.logd.batch import Record, build_batch
 from penstock.router import pieces, reading
+from penstock.router.carried import CARRIED, lost_of
 from penstock.router.clock import SystemClock
 from penstock.router.core.offsets import Readable, Span, StreamPartition
 from penstock.router.core.starting import Times
@@ -30,6 +32,7 @@ class ReadLog(FakeLog):
     def __init__(self) -> None:
         super().__init__(Readable(0, 100))
         self.asked: list[tuple[Span, dict[str, Any]]] = []
+        self.lost = 0
 
     def rows(self, span: Span, **how: Any) -> Iterator[pa.RecordBatch]:
         self.asked.append((span, how))
@@ -97,6 +100,23 @@ def test_logd_is_asked_for_the_subject_alone(
     (partition,) = reader.partitions()
     list(reader.read(partition))
     assert log.asked == [(partition.span, {"subject": subject, "fail_on_data_loss": False})]
+
+
+@pytest.mark.parametrize("carry", ["", "offset,value"])
+def test_a_task_tells_last_how_much_is_lost_where_rows_are_carried(
+    log: ReadLog, carry: str
+) -> None:
+    log.readable, log.lost = Readable(5, 100), 7
+    source = LogDataSource(
+        NEEDED
+        | {"failOnDataLoss": "false", "startingOffsets": '{"logs": {"0": 0}}', "carry": carry}
+    )
+    struct = source.schema().add(CARRIED, BinaryType()) if carry else source.schema()
+    reader = source.reader(struct)
+    gone, partition = reader.partitions()
+    found = list(reader.read(gone)), list(reader.read(partition))
+    told = [[lost_of(pa.Table.from_batches([it])) for it in each if carry] for each in found]
+    assert told == ([[5], [0, 7]] if carry else [[], []])
 
 
 @pytest.mark.parametrize("included", [True, False])

@@ -61,7 +61,11 @@ def test_a_status_is_a_table_or_json_and_a_job_that_is_away_is_told(tmp_path: Pa
     ]
     assert json.loads(whole)["stages"][0]["lag"] == 3
     away = CliRunner().invoke(cli, ["status", str(path)])
-    assert away.exit_code == 69, away.output
+    assert away.exit_code == 69
+    assert away.stderr == (
+        f"error: the job 'demo' does not run: nothing listens at {address}\n"
+        "  fix: start it with `penstock router run`; if it runs, correct its key `admin`\n"
+    )
 
 
 def answers(body: bytes) -> str:
@@ -97,7 +101,7 @@ OTHER |= {"reasons": [], "stages": [], "info": {}}  # type: ignore[dict-item]
         (b"SSH-2.0-OpenSSH_9.2\r\n", "does not speak HTTP"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n" + b"[" * 9, "something else"),
         (b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n", "401 Unauthorized"),
-        (b"", "no job answers"),
+        (b"", "cannot be reached at 127.0.0.1:"),
     ],
 )
 def test_whatever_else_answers_is_no_status(tmp_path: Path, said: bytes, told: str) -> None:

@@ -93,7 +93,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project
 def test_published_spec_checks_out_and_an_unpublished_one_does_not(project: Project) -> None:
     project.write(FIRST)
     result = project.run("check")
-    assert (result.exit_code, result.stderr) == (65, "1 specs, 1 findings\n")
+    assert (result.exit_code, result.stderr) == (65, "1 spec, 1 finding\n")
     assert "run penstock specs publish" in result.stdout
     assert project.run("publish").stdout == "published shop.order_placed/1.0\n"
     assert project.run("check").exit_code == 0

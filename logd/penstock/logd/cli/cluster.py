@@ -17,6 +17,7 @@ from penstock.logd.client import ClusterInfo, StreamInfo
 from penstock.service import UnavailableError
 from penstock.service.clock import SystemClock
 from penstock.service.command import PenstockGroup
+from penstock.service.words import counted
 
 _TITLES: Final = ("NODE", "STATE", "LIVE", "LEADS", "REPLICAS", "ROLE", "RACK", "FETCH")
 
@@ -73,7 +74,9 @@ def drain(node: str, wait: bool, server: str, as_json: bool) -> None:
             work = Work(label=label, is_left=left_of_drain(node), hint=hint)
             done = watch(log, work, as_json=as_json)
             if not as_json:
-                click.echo(f"node {node} has nothing: {done.total} partitions were moved off it")
+                click.echo(
+                    f"node {node} has nothing: moved off it: {counted(done.total, 'partition')}"
+                )
     if as_json:
         echo_json({"node": node, "done": wait})
 
@@ -115,7 +118,7 @@ def rebalance(wait: bool, server: str, as_json: bool) -> None:
     with asking(server) as log:
         moves = log.rebalance()
         if not as_json:
-            click.echo(f"{moves} moves have begun")
+            click.echo(f"begun: {counted(moves, 'move')}")
         if wait:
             hint = "see which nodes are live: penstock logd cluster info"
             work = Work(label="rebalance", is_left=left_of_rebalance, hint=hint, lasting=True)
@@ -192,7 +195,7 @@ def _summary(info: ClusterInfo, streams: list[StreamInfo]) -> str:
     behind = sum(len(part.isr) < len(part.replicas) for part in partitions)
     name = "no cluster: a lone logd" if info.name is None else f"cluster {info.name}"
     return (
-        f"{name}; {live} of {len(members)} nodes live; {len(partitions)} partitions, "
+        f"{name}; {live} of {len(members)} nodes live; {counted(len(partitions), 'partition')}, "
         f"{leaderless} without a leader, {behind} not fully in sync"
     )
 

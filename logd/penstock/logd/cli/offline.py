@@ -25,6 +25,7 @@ from penstock.logd.rows import batch_records
 from penstock.logd.store.inspection import Problem
 from penstock.service import ExitCode, ServiceError, UnavailableError
 from penstock.service.clock import SystemClock
+from penstock.service.words import counted
 
 Keys = dict[str, KeySource]
 
@@ -193,7 +194,7 @@ def dump(
             _dump(log, **options)
     if damaged:
         raise DamagedStoreError(
-            f"{len(damaged)} damaged places were passed over",
+            f"passed over: {counted(len(damaged), 'damaged place')}",
             fix=f"penstock logd check {directory}",
         )
 
@@ -230,7 +231,7 @@ def _text(log: Dump, start: int, end: int, *, records: bool) -> Iterator[bytes]:
 def _frame_text(header: FrameHeader) -> bytes:
     words = [
         f"{header.base_offset}-{header.last_offset}",
-        f"{header.record_count} records",
+        counted(header.record_count, "record"),
         f"{header.frame_length} bytes",
         f"epoch {header.leader_epoch}",
         f"{time_text(header.first_timestamp_ns)} to {time_text(header.max_timestamp_ns)}",

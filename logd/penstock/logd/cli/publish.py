@@ -17,6 +17,7 @@ from penstock.logd.cli.progress import Progress
 from penstock.logd.cli.text import echo_json, safe
 from penstock.logd.errors import LogdError
 from penstock.logd.publisher import PubAck, PublishOptions
+from penstock.service.words import counted
 
 _IN_FLIGHT: Final = 256
 """Records sent and not acked, at a time."""
@@ -63,7 +64,8 @@ class _Stored:
         where = ", ".join(f"{name} {a} to {b}" for name, (a, b) in self.ranges.items())
         repeats = f", {self.duplicates} of them before" if self.duplicates else ""
         rate = self.count / max(seconds, 1e-9)
-        return f"{self.count:,} records stored{repeats}: {where} ({rate:,.0f} records/s)"
+        stored = counted(self.count, "record", form=",")
+        return f"{stored} stored{repeats}: {where} ({rate:,.0f} records/s)"
 
 
 @click.command(

@@ -8,6 +8,7 @@ from penstock.logd.cli.server import asking, server_option, stream_argument
 from penstock.logd.cli.source import partitions_of
 from penstock.logd.cli.text import echo_json
 from penstock.logd.client import LogClient
+from penstock.service.words import counted
 
 
 @click.command(epilog="Example: penstock logd streams purge logs --before 2026-01-31 --yes")
@@ -48,14 +49,18 @@ def purge(  # noqa: PLR0913 - what is to go, and how
         ends = {number: _end(log, name, number, before) for number in numbers}
         count = sum(max(upto - start, 0) for start, upto in ends.values())
         if not yes:
-            click.confirm(f"Delete {count:,} records of {name}, for ever?", abort=True, err=True)
+            click.confirm(
+                f"Delete {counted(count, 'record', form=',')} of {name}, for ever?",
+                abort=True,
+                err=True,
+            )
         for number, (start, upto) in ends.items():
             left = log.purge(name, upto, number)
             if as_json:
                 echo_json({"stream": name, "partition": number, "start_offset": left})
             else:
-                gone = max(left - start, 0)
-                click.echo(f"{name}/{number} begins at offset {left}: {gone:,} records are deleted")
+                gone = counted(max(left - start, 0), "record", form=",")
+                click.echo(f"{name}/{number} begins at offset {left}; deleted: {gone}")
 
 
 def _end(log: LogClient, name: str, partition: int, before: Position | None) -> tuple[int, int]:

@@ -13,6 +13,7 @@ from penstock.logd.cli.text import echo_json
 from penstock.logd.cli.watching import Work, wait_option, watch
 from penstock.logd.client import LogClient
 from penstock.service import ServiceError
+from penstock.service.words import counted
 
 
 @click.command(
@@ -228,7 +229,9 @@ def elect(name: str, partition: int, lose_records: bool, as_json: bool, server: 
     if found.lost_max is None:
         lost = "how many records are lost is not known here"
     elif found.lost_max:
-        lost = f"at most {found.lost_max} records are lost, from offset {found.end_offset} on"
+        lost = (
+            f"lost: at most {counted(found.lost_max, 'record')}, from offset {found.end_offset} on"
+        )
     else:
         lost = "no record is lost that is known of"
     done = {"stream": name, "partition": partition, "lost_max": found.lost_max} | asdict(found)

@@ -23,6 +23,7 @@ from penstock.logd.cli.tables import facts, table
 from penstock.logd.cli.text import echo_json, human_bytes, safe
 from penstock.logd.client import PartitionInfo, StreamInfo
 from penstock.service.command import PenstockGroup
+from penstock.service.words import counted
 
 _TITLES: Final = ("STREAM", "STATE", "RECORDS", "END", "SIZE", "LEADER", "ISR", "SUBJECT")
 
@@ -136,7 +137,9 @@ def delete(name: str, yes: bool, as_json: bool, server: str) -> None:
         if not yes:
             known = [part for part in stream.partitions if part.is_known]
             records = sum(part.high_watermark + 1 - part.start_offset for part in known)
-            click.confirm(f"Delete stream {name} with {records} records?", abort=True, err=True)
+            click.confirm(
+                f"Delete stream {name} with {counted(records, 'record')}?", abort=True, err=True
+            )
         log.delete_stream(name)
     tell(f"stream {name} is deleted", {"stream": name, "deleted": True}, as_json=as_json)
 

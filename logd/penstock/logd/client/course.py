@@ -19,6 +19,7 @@ PAUSE_MAX_S: Final = 0.5
 """Seconds between two tries at most: an election takes about two."""
 
 _ELSEWHERE: Final = frozenset({"NOT_HERE", "NOT_LEADER"})
+_NOT_THERE: Final = frozenset({"OUT_OF_RANGE", "RECORDS_LOST", "CORRUPT"})
 
 
 class Course:
@@ -96,7 +97,7 @@ class Course:
             self._replica = False
             moved = self._router.redirect(to, leader, step.address)
             self._trouble(UnsettledError(str(error)), now_ns, ask=not (moved and self._first))
-        elif error.code in ("OUT_OF_RANGE", "RECORDS_LOST") and step.replica:
+        elif error.code in _NOT_THERE and step.replica:
             self._replica = False  # the leader may have more, and has the last word
         elif self._router.is_clustered and self._is_ahead(error):
             self._trouble(UnsettledError(str(error)), now_ns, ask=False)

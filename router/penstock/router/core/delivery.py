@@ -386,7 +386,7 @@ class Delivery:
         for token in reversed(late):
             self._queue.appendleft(self._unconfirmed.pop(token).task)
         if late:
-            effects.append(self._wait(f"{len(late)} requests were not confirmed", 0.0, now_ns))
+            effects.append(self._wait(f"requests not confirmed: {len(late)}", 0.0, now_ns))
         return effects
 
     def _wait(self, reason: str, asked_s: float, now_ns: int) -> Effect:

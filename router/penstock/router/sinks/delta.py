@@ -33,7 +33,7 @@ from penstock.router.sinks.guarantee import Guarantee, Replay
 from penstock.router.sinks.lake import LakeSettings, LakeSink, LakeTable, Place
 from penstock.router.sinks.request_settings import Secret
 from penstock.router.sinks.sink import SinkContext
-from penstock.service import ConfigError
+from penstock.router.wrong_key import WrongKeyError
 
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
 _STATUS: Final = re.compile(r"status code:?\W+(\d{3})\b")
@@ -104,7 +104,7 @@ class Delta(LakeSink):
         try:
             Path(self._config.uri).mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ConfigError(
+            raise WrongKeyError(
                 f"sinks.{self.context.sink}.table: cannot write to {self._config.uri}:"
                 f" {error.strerror}",
                 fix="name a directory that this user may write to",

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
 from penstock.router.durable import make_directories, sync_directories
-from penstock.service import ConfigError
+from penstock.router.wrong_key import WrongKeyError
 
 UNFINISHED: Final = "_writing"
 """The directory of what is not finished; tools for data lakes pass over names such as this one."""
@@ -85,7 +85,7 @@ class LocalTree:
             self._writing.mkdir(parents=True)
             found = [it for it in self._writing.parent.iterdir() if it.name != self._writing.name]
         except OSError as error:
-            raise ConfigError(
+            raise WrongKeyError(
                 f"{self._key}: cannot write to {self._path}: {error.strerror}",
                 fix="name a directory that this user may write to",
             ) from None

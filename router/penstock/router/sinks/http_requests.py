@@ -18,7 +18,7 @@ from penstock.router.sinks.transport import (
     Transport,
     encoding_of,
 )
-from penstock.service import ConfigError
+from penstock.router.wrong_key import WrongKeyError
 
 
 class HttpRequestSink(RequestSink):
@@ -57,7 +57,7 @@ class HttpRequestSink(RequestSink):
         try:
             tls = config.tls.context() if config.url.scheme == "https" else None
         except OSError as error:
-            raise ConfigError(
+            raise WrongKeyError(
                 f"sinks.{self.context.sink}.tls: {error}", fix="name PEM files that can be read"
             ) from None
         self._transport = Transport(

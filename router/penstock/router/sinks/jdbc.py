@@ -32,7 +32,7 @@ from penstock.router.sinks.record_rows import ABOUT, KEY, describe
 from penstock.router.sinks.request_settings import HIDDEN, RequestBatch, RequestSettings, Secret
 from penstock.router.sinks.requests import Item, Request, RequestSink, Row
 from penstock.router.sinks.sink import Preview, SinkContext
-from penstock.service import ConfigError
+from penstock.router.wrong_key import WrongKeyError
 
 _STANDARD: Final[Mapping[str, str]] = {
     "stream": "VARCHAR(255) NOT NULL",
@@ -153,24 +153,24 @@ class Jdbc(RequestSink):
         where = f"sinks.{self.context.sink}"
         for jar in self._config.jars:
             if not jar.is_file():
-                raise ConfigError(
+                raise WrongKeyError(
                     f"{where}.jars: {jar}: there is no such file",
                     fix="name the jars of the database's JDBC driver, as its maker has them",
                 )
         strange = sorted({*self._config.column_types} - {*_STANDARD})
         if strange:
-            raise ConfigError(
+            raise WrongKeyError(
                 f"{where}.column_types: {', '.join(strange)}: no column of the sink",
                 fix=f"these are: {', '.join(_STANDARD)}",
             )
         try:
             url = self._config.url.read()
         except OSError as error:
-            raise ConfigError(
+            raise WrongKeyError(
                 f"{where}.url: {error}", fix="name a file that this user may read"
             ) from None
         if not url.startswith("jdbc:"):
-            raise ConfigError(
+            raise WrongKeyError(
                 f"{where}.url: it does not begin with jdbc:",
                 fix="write it as the driver wants it, like jdbc:postgresql://HOST:5432/DATABASE",
             )

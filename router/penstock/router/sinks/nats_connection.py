@@ -1,9 +1,9 @@
 """The connection of the NATS sink: an event loop in a thread of its own."""
 
 import asyncio
+import ssl
 import threading
 from collections.abc import Coroutine, Sequence
-from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 from nats.aio.msg import Msg
@@ -79,13 +79,11 @@ class Connection:
         client = nats_client(encrypted="tls" in options)
         try:
             await connect_within(client, config.timeout_s, **options)
-        except (Error, OSError, ValueError) as error:
-            # nats-py asserts when it has not begun to connect, and waits for ever for the end of a
-            # connection on which it did not trust the server.
-            with suppress(AssertionError, Error, TimeoutError):
-                await asyncio.wait_for(client.close(), _END_S)
-            said = self._problem or str(error) or type(error).__name__
-            refused = isinstance(error, ValueError | PermissionError) or is_refusal(said)
+        except Exception as error:  # noqa: BLE001 - whatever it met, it tries again
+            await _close(client)
+            said = self._problem or _said(error)
+            refused = isinstance(error, PermissionError | ssl.SSLCertVerificationError)
+            refused = refused or is_refusal(said)
             raise (PermissionError if refused else ConnectionError)(f"NATS: {said}") from None
         self._client = client
 
@@ -164,8 +162,7 @@ class Connection:
     async def _disconnect(self) -> None:
         client, self._client = self._client, None
         if client is not None:
-            with suppress(Error, OSError):
-                await asyncio.wait_for(client.close(), _END_S)
+            await _close(client)
 
     async def _note(self, error: Exception) -> None:
         self._problem = str(error) or type(error).__name__
@@ -177,6 +174,25 @@ class Connection:
                 target=_turn, args=(self._loop,), name="penstock-nats-sink", daemon=True
             ).start()
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+
+async def _close(client: Any) -> None:
+    """Close a client, whatever it has against that.
+
+    nats-py asserts when it has not begun to connect, and waits for ever for the end of a connection
+    on which it did not trust the server.
+    """
+    closing = asyncio.ensure_future(client.close())
+    await asyncio.wait({closing}, timeout=_END_S)
+    closing.cancel()
+    await asyncio.gather(closing, return_exceptions=True)
+
+
+def _said(error: Exception) -> str:
+    """What was in the way; where nats-py met an answer that it did not foresee, that too."""
+    text = str(error) or type(error).__name__
+    is_foreseen = isinstance(error, Error | OSError)
+    return text if is_foreseen else f"the answer cannot be read ({type(error).__name__}: {text})"
 
 
 def _turn(loop: asyncio.AbstractEventLoop) -> None:

@@ -64,14 +64,16 @@ class Otlp(HttpRequestSink):
         super().__init__(config, context)
         self._config = config
         self._messages = needed("penstock.router.sinks.otlp_messages", extra="otlp")
+        self._grpc: Any = None
+        if config.protocol == "grpc":
+            self._grpc = needed("penstock.router.sinks.otlp_grpc", extra="otlp")
         self._channel: Any = None
 
     @override
     def open(self) -> None:
         super().open()
-        if self._config.protocol == "grpc":
-            grpc = needed("penstock.router.sinks.otlp_grpc", extra="otlp")
-            self._channel = grpc.Channel(self._config)
+        if self._grpc is not None:
+            self._channel = self._grpc.Channel(self._config)
 
     @override
     def close(self) -> None:

@@ -43,7 +43,8 @@ from penstock.router.sinks.guarantee import Guarantee, Replay
 from penstock.router.sinks.hdfs_tree import HdfsTree
 from penstock.router.sinks.settings import SinkConfig
 from penstock.router.sinks.sink import Sink, SinkContext
-from penstock.service import ConfigError, UnavailableError
+from penstock.router.wrong_key import WrongKeyError
+from penstock.service import UnavailableError
 
 NULL_PARTITION: Final = "__HIVE_DEFAULT_PARTITION__"
 
@@ -135,7 +136,7 @@ class ParquetLake(Sink):
         if self._is_open:
             return
         for other in self._tree.open():
-            raise ConfigError(
+            raise WrongKeyError(
                 f"{self._key}: {self._path} belongs to the sink"
                 f" {other.rpartition('/')[2]!r} (JOB.SINK), whose files this one could replace",
                 fix=f"name another directory; if that sink is no more, remove {other}",

@@ -37,7 +37,7 @@ from penstock.router.sinks.request_settings import RequestBatch, RequestSettings
 from penstock.router.sinks.requests import Item, Request, RequestSink, Row
 from penstock.router.sinks.sink import Preview, SinkContext
 from penstock.router.sinks.time_limit import time_limit
-from penstock.service import ConfigError
+from penstock.router.wrong_key import WrongKeyError
 
 COLUMNS: Final[Mapping[str, str]] = {
     "stream": "text NOT NULL",
@@ -130,7 +130,7 @@ class Postgres(RequestSink):
             if all(port.isdecimal() or not port for port in ports):
                 return
             reason = "its port is no number"  # as where an @ of the password ends it
-        raise ConfigError(
+        raise WrongKeyError(
             f"sinks.{self.context.sink}.dsn: {reason}",
             fix="write it as postgresql://USER:PASSWORD@HOST:5432/DATABASE, and each of @ : / ? # %"
             " in the password percent-encoded (@ is %40)",

@@ -22,7 +22,8 @@ from pydantic import BeforeValidator, SerializeAsAny, ValidationError
 from penstock.router.sinks.extras import MissingLibraryError
 from penstock.router.sinks.settings import SinkConfig
 from penstock.router.sinks.sink import Sink, SinkContext
-from penstock.service import ConfigError, naming_known_keys
+from penstock.router.wrong_key import WrongKeyError
+from penstock.service import naming_known_keys
 
 GROUP: Final = "penstock.router.sinks"
 
@@ -132,7 +133,7 @@ def _named(sink: str) -> Iterator[None]:
     try:
         yield
     except MissingLibraryError as error:
-        raise ConfigError(f"sinks.{sink}: {error.reason}", fix=error.fix) from error
+        raise WrongKeyError(f"sinks.{sink}: {error.reason}", fix=error.fix) from error
 
 
 def guarantees() -> list[str]:

@@ -15,7 +15,7 @@ from penstock.router.transforms.dedupe import COLUMNS as DEDUPE_COLUMNS
 from penstock.router.transforms.dedupe import Again, Seen
 from penstock.router.transforms.mappings import PRESETS
 from penstock.router.transforms.settings import Transform
-from penstock.service import ConfigError
+from penstock.router.wrong_key import WrongKeyError
 
 _ROW_ONLY: Final = frozenset({"sample", "dedupe"})
 """Steps that leave rows out; all others change what a record says."""
@@ -67,7 +67,7 @@ class Chain:
                 try:
                     self._keys[index] = step.hash.key()
                 except ValueError as error:
-                    raise ConfigError(
+                    raise WrongKeyError(
                         f"{place}.{index}.hash.key_file: {error}",
                         fix="write a random key there: openssl rand -hex 32",
                     ) from None

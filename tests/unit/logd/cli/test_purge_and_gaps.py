@@ -36,7 +36,7 @@ def run(words: str, answer: str | None = None) -> Result:
 def test_the_beginning_is_deleted(log: FakeLog, words: str, start: int, gone: int) -> None:
     done = run(f"streams purge logs {words} --yes")
     assert (done.exit_code, done.stderr) == (0, ""), done.output
-    assert done.stdout == f"logs/0 begins at offset {start}: {gone} records are deleted\n"
+    assert done.stdout == f"logs/0 begins at offset {start}; deleted: {gone} records\n"
     assert log.starts == {"logs": start}
 
 

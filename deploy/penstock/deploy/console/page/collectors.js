@@ -1,7 +1,7 @@
 // Each collector: what comes from where, what waits on disk, and whether its account is even.
 
 import { el, figure, patch, pill, table } from "./dom.js";
-import { bytes, count, rate } from "./format.js";
+import { bytes, count, counted, rate } from "./format.js";
 
 const CAME = ["recovered", "received", "copied"];
 const WENT = ["delivered", "filtered", "sampled", "deduplicated", "aggregated", "quarantined", "dropped", "held"];
@@ -49,7 +49,7 @@ function equation(account) {
 function spool(one) {
   const share = one.bytes_max ? one.bytes / one.bytes_max : 0;
   const bar = el("progress", { max: "1", value: share.toFixed(4), class: share > FULL ? "warn" : null, "aria-label": `${one.name} is ${Math.round(share * 100)} % full` });
-  const failures = one.failures ? el("p", { class: "muted" }, `${count(one.failures)} failures of the disk`) : null;
+  const failures = one.failures ? el("p", { class: "muted" }, `${counted(one.failures, "failure")} of the disk`) : null;
   return el("div", {}, el("div", { class: "name" }, el("span", {}, one.name.replace("-", " ")), el("span", { class: "muted num" }, `${bytes(one.bytes)} of ${bytes(one.bytes_max)}`)), bar, failures);
 }
 

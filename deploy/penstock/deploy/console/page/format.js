@@ -14,6 +14,9 @@ function scaled(value, base, units) {
 export const count = (value) =>
   value === null || value === undefined ? "–" : value < 100000 ? Math.round(value).toLocaleString("en") : scaled(value, 1000, UNITS);
 
+/** A number and what it counts: 1 record, 2 records. */
+export const counted = (value, noun) => `${count(value)} ${noun}${value === 1 ? "" : "s"}`;
+
 /** A rate per second. */
 export const rate = (value) =>
   value === null || value === undefined ? "–" : `${value > 0 && value < 0.1 ? "<0.1" : scaled(value, 1000, UNITS)}/s`;
@@ -46,6 +49,6 @@ export function keeps(keep) {
   if (keep.compact) found.push("newest of each key");
   if (keep.age_s) found.push(span(keep.age_s * 1000));
   if (keep.bytes) found.push(bytes(keep.bytes));
-  if (keep.messages) found.push(`${count(keep.messages)} records`);
+  if (keep.messages) found.push(counted(keep.messages, "record"));
   return found.length ? found.join(", ") : "everything";
 }

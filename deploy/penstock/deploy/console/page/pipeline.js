@@ -1,7 +1,7 @@
 // The pipeline as a picture: sources, parts in the order of the data path, sinks.
 
 import { el, figure, patch, pill, say, set, svg, table, tone } from "./dom.js";
-import { count, rate, span } from "./format.js";
+import { count, counted, rate, span } from "./format.js";
 
 const TITLES = { collector: "Collector", nats: "NATS", logd: "Log", router: "Router" };
 const ROWS_MAX = 6;
@@ -204,7 +204,7 @@ const cut = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…
 
 function spoken(pipeline) {
   const nodes = pipeline.nodes.map((node) => `${TITLES[node.id] ?? node.id} ${node.health}, ${rate(node.in_rate)} in, ${count(node.lag)} waiting`);
-  return `${pipeline.sources.length} sources; ${nodes.join("; ")}; ${pipeline.sinks.length} sinks`;
+  return `${counted(pipeline.sources.length, "source")}; ${nodes.join("; ")}; ${counted(pipeline.sinks.length, "sink")}`;
 }
 
 function partsCard(all) {

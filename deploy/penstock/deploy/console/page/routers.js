@@ -2,7 +2,7 @@
 
 import { askToken, confirm, showFacts } from "./dialogs.js";
 import { el, figure, patch, pill, table } from "./dom.js";
-import { count, rate } from "./format.js";
+import { count, counted, rate } from "./format.js";
 import { aboutLetters, token } from "./store.js";
 
 let body;
@@ -41,12 +41,12 @@ function replay({ name, replays }) {
   if (!sink) return null;
   return el("p", { class: "note", role: "status" }, problem
     ? `The last replay of ${sink} failed, asked for by ${by}: ${problem}`
-    : `The last replay of ${sink} brought ${count(Number(records))} records to ${to}, asked for by ${by}.`);
+    : `The last replay of ${sink} brought ${counted(Number(records), "record")} to ${to}, asked for by ${by}.`);
 }
 
 function underWay(name, { under_way: sink, progress, stoppable }) {
   const { done, of, unit, records, problem } = progress;
-  const far = Number(of) ? ` ${done} of ${of} ${unit}, ${count(Number(records))} records.` : "";
+  const far = Number(of) ? ` ${done} of ${of} ${unit}, ${counted(Number(records), "record")}.` : "";
   const what = unit === "batches" ? "A range of the log goes again" : "Dead letters go";
   const waits = problem ? ` It waits: ${problem}` : "";
   return el("div", { class: "note", role: "status" },
@@ -56,8 +56,8 @@ function underWay(name, { under_way: sink, progress, stoppable }) {
 
 function letters(router, sink) {
   const told = sink.letter_files
-    ? `${count(sink.letter_files)} files of dead letters of ${sink.name} wait.`
-    : `${count(sink.letters)} records did not get into ${sink.name}.`;
+    ? `Of ${sink.name} ${counted(sink.letter_files, "file")} of dead letters ${sink.letter_files === 1 ? "waits" : "wait"}.`
+    : `${counted(sink.letters, "record")} did not get into ${sink.name}.`;
   if (router.replays.possible) {
     return el("div", { class: "note" }, el("span", {}, told),
       el("button", { type: "button", "data-router": router.name, "data-sink": sink.name }, `Dead letters of ${sink.name} …`));
@@ -83,7 +83,7 @@ async function look(router, sink) {
   let files = [];
   try {
     ({ files } = await aboutLetters("list-letters", router.name, sink.name));
-    facts = files.map((file) => [el("code", {}, file.name), file.problem ?? `${count(file.letters)} records, ${Object.keys(file.codes).join(", ")}: ${file.reason ?? ""}`]);
+    facts = files.map((file) => [el("code", {}, file.name), file.problem ?? `${counted(file.letters, "record")}, ${Object.keys(file.codes).join(", ")}: ${file.reason ?? ""}`]);
     if (!files.length) facts = [["Files", "none wait: all were delivered again"]];
   } catch (error) {
     if (error.status === 401) token.set("");

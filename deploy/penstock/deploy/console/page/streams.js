@@ -2,7 +2,7 @@
 
 import { confirmAction, showFacts } from "./dialogs.js";
 import { el, pill } from "./dom.js";
-import { bytes, count, keeps, rate, span } from "./format.js";
+import { bytes, count, counted, keeps, rate, span } from "./format.js";
 import { Rows } from "./rows.js";
 
 const ACTIONS = {
@@ -49,8 +49,8 @@ function apply() {
     (!wanted || [row.label, row.subject, row.leader ?? ""].some((text) => text.toLowerCase().includes(wanted))));
   rows.update(chosen);
   const troubled = all.filter((row) => !isWell(row)).length;
-  const counted = chosen.length === all.length ? `${count(all.length)} partitions` : `${count(chosen.length)} of ${count(all.length)} partitions`;
-  note.textContent = [counted, troubled ? `${count(troubled)} need attention` : "all well",
+  const told = chosen.length === all.length ? counted(all.length, "partition") : `${count(chosen.length)} of ${counted(all.length, "partition")}`;
+  note.textContent = [told, troubled ? `${count(troubled)} need attention` : "all well",
     problem ? `as of ${span(age)} ago: ${problem}` : ""].filter(Boolean).join(" · ");
 }
 

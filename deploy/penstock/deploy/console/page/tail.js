@@ -1,7 +1,7 @@
 // Records of a stream as they come.
 
 import { el } from "./dom.js";
-import { count, time } from "./format.js";
+import { count, counted, time } from "./format.js";
 import { ask } from "./store.js";
 
 const KEPT_MAX = 500;
@@ -111,7 +111,7 @@ function show(answer) {
   kept += made.length;
   while (list.childElementCount > KEPT_MAX) list.lastElementChild.remove();
   const skipped = answer.skipped ? ` · ${count(answer.skipped)} passed over: they come faster than they can be shown` : "";
-  note.textContent = `${count(kept)} records shown${partial}${skipped}`;
+  note.textContent = `${counted(kept, "record")} shown${partial}${skipped}`;
 }
 
 function record(one) {

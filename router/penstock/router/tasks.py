@@ -1,0 +1,126 @@
+"""The tasks that Spark reads a batch in: which there are, and what each does.
+
+What a task finds lost, and passes over because that is accepted, it tells the driver in a row of
+its own (`penstock.router.carried`): no other way leads there from a worker.
+"""
+
+import gc
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import InputPartition
+
+from penstock.router.batch_sizes import BatchSizes
+from penstock.router.clock import SystemClock
+from penstock.router.core.filters import subject_of
+from penstock.router.core.offsets import (
+    Readable,
+    Span,
+    StreamPartition,
+    check_readable,
+    clip,
+    split,
+)
+from penstock.router.fetching import warn
+from penstock.router.options import SourceOptions
+from penstock.router.reading import LogReading
+from penstock.router.shaping import Shape, Shaper
+from penstock.router.shared_pieces import SharedPieces
+from penstock.router.shared_reading import SharedReading
+
+
+class LogPartition(InputPartition):  # type: ignore[misc] # pyspark is untyped here
+    """What one task reads."""
+
+    def __init__(self, span: Span) -> None:
+        super().__init__(span)
+        self.span = span
+
+
+class LostPartition(InputPartition):  # type: ignore[misc] # pyspark is untyped here
+    """Offsets of a batch that nothing reads, for they are gone."""
+
+    def __init__(self, lost: int) -> None:
+        super().__init__(lost)
+        self.lost = lost
+
+
+Task = LogPartition | LostPartition
+
+
+def plan(
+    spans: list[Span],
+    readable: Mapping[StreamPartition, Readable],
+    options: SourceOptions,
+    sizes: BatchSizes,
+    log: LogReading,
+) -> list[Task]:
+    """Divide the spans of a batch into tasks.
+
+    Raises:
+        DataLossError: Records of it are gone, and that is not accepted.
+    """
+    lost: list[Task] = []
+    if options.fail_on_data_loss:
+        check_readable(spans, readable)
+    else:
+        kept = clip(spans, readable)
+        if kept != spans:
+            warn(f"going on without lost records: {spans} -> {kept}")
+            lost = [LostPartition(_length(spans) - _length(kept))]
+        spans = kept
+    pieces = split(sizes.divide(log, spans), options.partitions_min)
+    return [*lost, *map(LogPartition, pieces)]
+
+
+def _length(spans: list[Span]) -> int:
+    return sum(span.length for span in spans)
+
+
+def subject_to_read(options: SourceOptions, shape: Shape) -> str | None:
+    """Of which subject records are asked for; None: of all."""
+    return options.subject or subject_of(shape.only)
+
+
+def read_task(task: Task, options: SourceOptions, shape: Shape) -> Iterator[pa.RecordBatch]:
+    """The rows of a task, and last what of it is lost, if whoever gets them can tell that."""
+    if task.value is None:  # Spark's stand-in where there is nothing to read
+        return
+    if isinstance(task, LostPartition):
+        yield from Shaper(shape).lost(task.lost)
+        return
+    with options.reading(SystemClock()) as log:
+        for rows in _shaped(task.span, log, options, shape):
+            if rows.num_rows:
+                yield rows
+        if log.lost:
+            yield from Shaper(shape).lost(log.lost)
+    _spare_what_stays()
+
+
+def _shaped(
+    span: Span, log: LogReading, options: SourceOptions, shape: Shape
+) -> Iterable[pa.RecordBatch]:
+    make = partial(Shaper(shape).shape, span)
+    how: Any = {
+        "fail_on_data_loss": options.fail_on_data_loss,
+        "subject": subject_to_read(options, shape),
+    }
+    if options.share_in is None:
+        return map(make, log.rows(span, **how))
+    shared = partial(SharedPieces, options.share_in, options.share_bytes)
+    reading = SharedReading(shared, f"{span.where} {shape.known_by}", make, SystemClock())
+    return reading.batches(log.pieces(span, **how))
+
+
+def _spare_what_stays() -> None:
+    """Exempt what this worker has loaded from the collections of garbage to come, once.
+
+    Spark's workers collect all garbage after each task, which goes through every object of every
+    module: 30 ms of processor time, several times what reading a record takes.
+    """
+    if TaskContext.get() is not None and not gc.get_freeze_count():
+        gc.freeze()

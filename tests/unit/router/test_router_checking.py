@@ -1,0 +1,154 @@
+"""What `validate`, `plan` and their like say of a job file, and while they are at it."""
+
+import importlib
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+from pyspark.errors import AnalysisException
+
+from penstock.router import bounded
+from penstock.router.bounded import bounded_run
+from penstock.router.cli import cli
+from penstock.router.reading import LogState
+from penstock.router.session import Session
+from penstock.router.sinks import extras
+from penstock.service import ConfigError
+from tests.unit.router.test_router_config import JOB, load
+
+
+class NoColumn:
+    """Stands for rows that Spark knows no such column of."""
+
+    def where(self, condition: str) -> None:
+        raise AnalysisException(f"no such column in {condition}")
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """A Spark that starts at once and takes no condition."""
+    session = SimpleNamespace(createDataFrame=lambda *_: NoColumn())
+    started = SimpleNamespace(spark=session, close=lambda: None)
+    monkeypatch.setattr(Session, "start", lambda *_, **__: started)
+    return started
+
+
+def run(directory: Path, *command: str, **keys: Any) -> Result:
+    path = directory / "job.yaml"
+    path.write_text(yaml.safe_dump(JOB | keys))
+    return CliRunner().invoke(cli, [*command, str(path)])
+
+
+CHECKS = pytest.mark.parametrize("command", [("validate",), ("--check", "--config")])
+
+
+@CHECKS
+@pytest.mark.usefixtures("started")
+def test_a_condition_that_is_none_is_told_with_the_job_file(
+    tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    routes = [{"name": "all", "where": "colour = 1", "sinks": ["lake"]}]
+    done = run(tmp_path, *command, routes=routes)
+    assert done.exit_code == 78
+    assert f"error: {tmp_path}/job.yaml: routes.0.where: route 'all': 'colour" in done.stderr
+
+
+@CHECKS
+def test_a_key_file_that_is_away_is_told_with_the_job_file(
+    tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    step = {"hash": {"fields": ["body"], "key_file": str(tmp_path / "none")}}
+    routes = [{"name": "all", "transforms": [step], "sinks": ["lake"]}]
+    done = run(tmp_path, *command, routes=routes)
+    assert done.exit_code == 78
+    assert f"error: {tmp_path}/job.yaml: routes.0.transforms.0.hash.key_file: " in done.stderr
+
+
+NEEDY = {
+    "google": {"type": "bigquery", "table": "shop.d.t"},
+    "delta": {"type": "delta", "table": "/var/lib/d"},
+    "iceberg": {"type": "iceberg", "table": "d.t", "catalog": {"type": "sql"}},
+    "kafka": {"type": "kafka", "servers": "127.0.0.1:9092", "topic": "t"},
+    "nats": {"type": "nats", "servers": "nats://127.0.0.1:4222", "subject": "out.{kind}"},
+    "otlp": {"type": "otlp", "url": "http://127.0.0.1:4317", "protocol": "grpc"},
+    "postgres": {"type": "postgres", "dsn": "postgresql://u:p@h/d", "table": "t"},
+    "s3": {"type": "s3", "url": "http://127.0.0.1:9000/lake"},
+}
+
+
+@pytest.mark.parametrize("command", [("validate",), ("--check", "--config"), ("plan",)])
+@pytest.mark.parametrize("extra", sorted(NEEDY))
+def test_a_sink_whose_library_is_missing_is_refused_before_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...], extra: str
+) -> None:
+    def missing(module: str) -> Any:
+        if module.endswith(".otlp_messages"):  # OTLP over HTTP needs no more than that
+            return importlib.import_module(module)
+        raise ModuleNotFoundError(f"No module named {module!r}")
+
+    assert run(tmp_path, *command, sinks={"lake": NEEDY[extra]}).stderr == ""
+    monkeypatch.setattr(extras, "importlib", SimpleNamespace(import_module=missing))
+    done = run(tmp_path, *command, sinks={"lake": NEEDY[extra]})
+    assert done.exit_code == 78
+    assert f"error: {tmp_path}/job.yaml: sinks.lake: this sink needs a library" in done.stderr
+    assert f"pip install 'penstock[{extra}]'" in done.stderr
+
+
+CONDITION = [{"name": "all", "where": "kind = 'log'", "sinks": ["lake"]}]
+
+
+class Column:
+    """Stands for rows that have it, whatever it is."""
+
+    def where(self, _: str) -> Any:
+        condition = SimpleNamespace(deterministic=lambda: True)
+        analyzed = SimpleNamespace(condition=lambda: condition)
+        plan = SimpleNamespace(analyzed=lambda: analyzed)
+        return SimpleNamespace(_jdf=SimpleNamespace(queryExecution=lambda: plan))
+
+
+def test_while_spark_starts_it_is_said_what_is_waited_for(
+    tmp_path: Path, started: SimpleNamespace
+) -> None:
+    started.spark.createDataFrame = lambda *_: Column()
+    done = run(tmp_path, "validate", routes=CONDITION)
+    assert done.stderr.splitlines() == [
+        "starts Spark to check conditions of routes, which takes some seconds …",
+        "Spark runs; checks conditions: 1 …",
+    ]
+    valid = f"{tmp_path}/job.yaml is valid: 1 route, 1 sink\n"
+    assert done.stdout == valid
+    quiet = run(tmp_path, "validate", "--quiet", routes=CONDITION)
+    assert (quiet.stdout, quiet.stderr) == (valid, "")
+    assert run(tmp_path, "validate").stderr == "", "nothing takes long"
+
+
+def test_a_run_with_an_end_says_what_it_waits_for(
+    tmp_path: Path, started: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started.spark.createDataFrame = lambda *_: Column()
+    monkeypatch.setattr(bounded, "first_state", lambda *_: LogState({}, {}))
+    said: list[str] = []
+    job = load(tmp_path, streams=["logs", "traces"])
+    with bounded_run(job, needs_lock=False, tell=said.append):
+        assert said == [
+            "looks for logs, traces in logd at 127.0.0.1:9293 …",
+            "starts Spark, which takes some seconds …",
+            "Spark runs",
+        ]
+
+
+@pytest.mark.parametrize("options", [["--json"], ["--quiet"], []])
+def test_a_preview_for_machines_says_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str]
+) -> None:
+    def told(*_: Any, tell: Any, **__: Any) -> None:
+        tell("starts")
+        raise ConfigError("seen", fix="none")
+
+    monkeypatch.setattr(bounded, "bounded_run", told)
+    said = run(tmp_path, "preview", *options).stderr
+    assert said == ("" if options else "starts\n") + "error: seen\n  fix: none\n"

@@ -1,0 +1,99 @@
+"""The NATS sink's connection, to who answers what nats-py cannot read: no attempt is the last."""
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from penstock.router.sinks.nats import Fate, Message, NatsSink
+from penstock.router.sinks.nats_connection import Connection
+
+INFO = (
+    b'INFO {"server_id":"a","version":"2.10.0","max_payload":1048576,"proto":1,"headers":true}\r\n'
+)
+GREETING = INFO + b"PONG\r\n"
+MESSAGE = Message("x.logs", b"{}", {})
+
+UNREADABLE = pytest.mark.parametrize(
+    "unreadable",
+    [
+        b"",
+        b"INFO\r\n",
+        b"INFO []\r\n",
+        b"INFO {\r\n",
+        b"INFO \xff\r\n",
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        INFO + b"-ERR\r\n",
+        INFO + b"-ERR 'maximum payload violation'\r\n",
+        b"a" * 200_000,
+    ],
+    ids=lambda it: repr(it[:24]),
+)
+
+
+@contextmanager
+def door(*answers: bytes) -> Iterator[int]:
+    """Says to each connection what comes next, the last thing to all others; its port."""
+    server = socket.create_server(("127.0.0.1", 0))
+    left = list(answers)
+    taken: list[socket.socket] = []
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = server.accept()
+            except OSError:
+                return
+            taken.append(connection)
+            said = left.pop(0) if len(left) > 1 else left[0]
+            connection.sendall(said)
+            if not said.startswith(INFO):
+                connection.close()
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield server.getsockname()[1]
+    finally:
+        server.shutdown(socket.SHUT_RDWR)
+        server.close()
+        thread.join()
+        for connection in taken:
+            connection.close()
+
+
+def connection(port: int) -> Connection:
+    given = {"type": "nats", "servers": f"nats://127.0.0.1:{port}", "subject": "x.{kind}"}
+    return Connection(NatsSink.model_validate(given | {"timeout_s": 0.5}), "job/sink")
+
+
+@UNREADABLE
+def test_a_first_answer_that_nats_py_cannot_read_is_an_outage(unreadable: bytes) -> None:
+    with door(unreadable, unreadable, GREETING) as port:
+        made = connection(port)
+        try:
+            for _ in range(2):
+                with pytest.raises(ConnectionError):
+                    made.open()
+            assert made.open() == 1_048_576
+        finally:
+            made.close()
+
+
+@pytest.mark.parametrize(
+    "unreadable",
+    [b"INFO []\r\n", b"INFO {\r\n", b"-ERR 'maximum payload violation'\r\n", b"?" * 99],
+)
+def test_what_nats_py_cannot_read_later_costs_one_attempt(unreadable: bytes) -> None:
+    with door(GREETING + unreadable, GREETING) as port:
+        made = connection(port)
+        try:
+            made.open()
+            (outcome,), problem = made.exchange([MESSAGE])
+            assert outcome.fate is Fate.UNKNOWN
+            assert problem
+            assert made.open() == 1_048_576
+        finally:
+            made.close()
