@@ -13,6 +13,10 @@ class Clock(Protocol):
         """Nanoseconds for measuring durations."""
         ...
 
+    def elapsed_ns(self) -> int:
+        """Nanoseconds that pass while the machine is suspended, too."""
+        ...
+
     def unix_ns(self) -> int:
         """Nanoseconds since 1970-01-01 UTC."""
         ...
@@ -28,6 +32,10 @@ class SystemClock(Clock):
     @override
     def monotonic_ns(self) -> int:
         return time.monotonic_ns()  # noqa: TID251 - this is the one clock module
+
+    @override
+    def elapsed_ns(self) -> int:
+        return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
     @override
     def unix_ns(self) -> int:

@@ -58,6 +58,7 @@ class TestClock(SystemClock):
 
     def __init__(self) -> None:
         self.now_ns = 1_795_000_000 * 10**9
+        self.suspended_ns = 0
 
     @override
     def unix_ns(self) -> int:
@@ -66,6 +67,10 @@ class TestClock(SystemClock):
     @override
     def monotonic_ns(self) -> int:
         return self.now_ns
+
+    @override
+    def elapsed_ns(self) -> int:
+        return self.now_ns + self.suspended_ns
 
     @override
     def sleep(self, seconds: float) -> None:

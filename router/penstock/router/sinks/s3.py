@@ -22,12 +22,12 @@ import io
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal
 from urllib.parse import quote, unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pydantic import Field, model_validator
+from pydantic import Field
 from typing_extensions import override
 
 from penstock.router.core.http_codes import Answer
@@ -39,8 +39,9 @@ from penstock.router.sinks.extras import needed
 from penstock.router.sinks.guarantee import Guarantee, Replay
 from penstock.router.sinks.http_requests import HttpRequestSink
 from penstock.router.sinks.parquet import is_repeated, split_by_place, write_parquet
-from penstock.router.sinks.request_settings import HttpSettings, RequestBatch, Secret
+from penstock.router.sinks.request_settings import HttpSettings, RequestBatch
 from penstock.router.sinks.requests import Faulty, Item, Request, cut
+from penstock.router.sinks.s3_keys import S3Keys
 from penstock.router.sinks.settings import Seconds
 from penstock.router.sinks.sink import Preview, SinkContext, as_json_lines
 from penstock.router.sinks.transport import Compression, HttpRequest
@@ -52,27 +53,15 @@ _PLACE: Final = "penstock_place"
 _DELETED: Final = (200, 204, 404)
 
 
-class S3Sink(HttpSettings):
+class S3Sink(S3Keys, HttpSettings):
     """Hive-partitioned Parquet objects in a bucket of S3 or a compatible store."""
 
     type: Literal["s3"]
-    region: Annotated[str, Field(pattern=r"^[a-z0-9-]{1,40}$")] = "us-east-1"
     storage_class: Annotated[str, Field(pattern=r"^[A-Z][A-Z_]{2,40}$")] = "STANDARD"
-    access_key_id: Secret | None = None
-    secret_access_key: Secret | None = None
-    session_token: Secret | None = None
     conditional: bool = True
     compression: Compression = "zstd"
     timeout_s: Seconds = 60.0
     batch: RequestBatch = RequestBatch(records_max=100_000, bytes_max=64 * 1024 * 1024)
-
-    @model_validator(mode="after")
-    def _credentials_are_whole(self) -> Self:
-        if (self.access_key_id is None) != (self.secret_access_key is None):
-            raise ValueError("give access_key_id and secret_access_key, or neither")
-        if self.session_token is not None and self.access_key_id is None:
-            raise ValueError("session_token is of no use without access_key_id")
-        return self
 
     @override
     def about(self) -> str:
@@ -261,6 +250,7 @@ class S3(HttpRequestSink):
 
     def _keep_note(self) -> None:
         write_whole(self._note, json.dumps(self._noted).encode())
+        self.context.keep()
 
     def _delete(self, key: str) -> None:
         answer = self.fetch(self._signed("DELETE", key, {}, b""))

@@ -1,0 +1,164 @@
+"""Who works with a store of checkpoints, and what a job and its directory are told."""
+
+import re
+
+import pytest
+
+from penstock.router.errors import UnavailableError as NotNowError
+from penstock.router.stores.tenancy import Tenancy
+from penstock.service import ConfigError
+from tests.support.memory_objects import MemoryObjects
+from tests.unit.router.sink_rows import TestClock
+
+LEASE_S = 30.0
+
+
+def never() -> bool:
+    return False
+
+
+def tenancy(objects: MemoryObjects, holder: str, clock: TestClock) -> Tenancy:
+    return Tenancy(objects, holder, LEASE_S, clock)
+
+
+def test_who_comes_first_has_it_and_who_let_go_is_not_waited_for() -> None:
+    objects, clock = MemoryObjects(), TestClock()
+    first, second = tenancy(objects, "first", clock), tenancy(objects, "second", clock)
+    began = clock.now_ns
+    assert first.take(never)
+    first.require_held()
+    first.close()
+    assert second.take(never)
+    assert (first._lease, second.term, clock.now_ns) == (None, 2, began)
+
+
+def stands_still(it: Tenancy) -> None:
+    """It renews its lease no more, as if its machine did so."""
+    it._stop.set()
+    for thread in it._threads:
+        thread.join(10)
+    assert not any(thread.is_alive() for thread in it._threads)
+
+
+def test_a_holder_that_is_silent_is_waited_for_and_finds_out() -> None:
+    objects, clock = MemoryObjects(), TestClock()
+    first, second = tenancy(objects, "first", clock), tenancy(objects, "second", clock)
+    first.take(never)
+    began = clock.now_ns
+    assert second.take(never)
+    assert LEASE_S <= (clock.now_ns - began) / 1e9 <= 1.2 * LEASE_S
+    second.require_held()
+    with pytest.raises(NotNowError, match="not renewed in time"):
+        first.require_held()
+    first.keep_renewing()
+    first._stop.set()
+
+
+def test_a_holder_whose_lease_is_longer_is_waited_for_as_long() -> None:
+    """Somebody changed lease_s, and only one of two machines knows."""
+    objects, clock = MemoryObjects(), TestClock()
+    first = Tenancy(objects, "first", 20 * LEASE_S, clock)
+    assert first.take(never)
+    assert tenancy(objects, "second", clock).take(never)
+    with pytest.raises(NotNowError, match="not renewed in time"):
+        first.require_held()
+
+
+def test_a_machine_that_was_suspended_has_no_lease_when_it_wakes() -> None:
+    """Linux stops CLOCK_MONOTONIC meanwhile, so by that no time has passed."""
+    clock = TestClock()
+    first = tenancy(MemoryObjects(), "first", clock)
+    assert first.take(never)
+    clock.suspended_ns += round(LEASE_S * 1e9)
+    with pytest.raises(NotNowError, match="not renewed in time"):
+        first.require_held()
+
+
+def test_the_same_directory_goes_on_at_once() -> None:
+    """A lock keeps its processes apart, so the one before has ended."""
+    objects, clock = MemoryObjects(), TestClock()
+    tenancy(objects, "first", clock).take(never)
+    began = clock.now_ns
+    again = tenancy(objects, "first", clock)
+    assert again.take(never)
+    assert (again.term, clock.now_ns) == (2, began)
+
+
+def test_who_stood_still_finds_out_though_its_clock_did_too() -> None:
+    """As a virtual machine that its host has paused."""
+    objects, paused, clock = MemoryObjects(), TestClock(), TestClock()
+    first, second = tenancy(objects, "first", paused), tenancy(objects, "second", clock)
+    first.take(never)
+    second.take(never)
+    first.require_held()
+    with pytest.raises(NotNowError, match="was taken by another process"):
+        first.require_newest()
+    second.require_newest()
+
+
+def test_whoever_waits_may_be_told_to_stop() -> None:
+    objects, clock = MemoryObjects(), TestClock()
+    tenancy(objects, "first", clock).take(never)
+    looks = iter([False] * 5)
+    second = tenancy(objects, "second", clock)
+    assert not second.take(lambda: next(looks, True))
+    assert re.fullmatch(
+        r"checkpoint_store is waited for: process \d+ on \S+ \(since 2026.*\) has it",
+        str(second.problem),
+    )
+    assert second.take(never)
+    assert second.problem is None
+
+
+def test_a_store_that_knows_no_exclusive_names_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    objects = MemoryObjects()
+
+    def create(name: str, data: bytes) -> bool:
+        objects.put(name, data)
+        return True
+
+    monkeypatch.setattr(objects, "create", create)
+    with pytest.raises(ConfigError, match="though there is one of its name") as told:
+        tenancy(objects, "first", TestClock()).take(never)
+    assert "If-None-Match" in told.value.fix
+
+
+def test_a_claim_whose_answer_was_lost_is_known_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that sends it twice is told that there is one: its own."""
+    objects, clock = MemoryObjects(), TestClock()
+    create, twice = objects.create, [True]
+
+    def sent_twice(name: str, data: bytes) -> bool:
+        if twice and twice.pop():
+            create(name, data)
+        return create(name, data)
+
+    monkeypatch.setattr(objects, "create", sent_twice)
+    began = clock.now_ns
+    first = tenancy(objects, "first", clock)
+    assert first.take(never)
+    assert (first.term, clock.now_ns) == (1, began)
+
+
+def test_a_term_that_somebody_removed_is_known_by_its_beats() -> None:
+    """A rule of the bucket, say, that removes what is old."""
+    objects, clock = MemoryObjects(), TestClock()
+    first, second = tenancy(objects, "first", clock), tenancy(objects, "second", clock)
+    first.take(never)
+    objects.remove("terms/00000001")
+    assert second.take(never)
+    assert second.term == 2
+    with pytest.raises(NotNowError):
+        first.require_held()
+
+
+def test_terms_and_beats_of_long_ago_are_removed() -> None:
+    objects, clock = MemoryObjects(), TestClock()
+    objects.put("terms/something else", b"")
+    for _ in range(20):
+        it = tenancy(objects, "first", clock)
+        it.take(never)
+        it.close()
+    terms = [name for name in objects.held if len(name) == len("terms/00000001")]
+    assert sorted(terms) == [f"terms/{term:08d}" for term in range(16, 21)]
+    assert len(objects.held) <= 3 * len(terms) + 1
