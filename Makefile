@@ -46,7 +46,7 @@ nemesis: .venv/.installed ## Faults at random on a real cluster under load; SECO
 crash: .venv/.installed ## Kill the collector again and again under load; RUNS=n, SEED=n draws the same
 	@$(BIN)/python -m tests.collector_crash $(if $(RUNS),--runs $(RUNS)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-router-kills: .venv/.installed ## Kill a router job's processes under load, three sinks; RUNS=n, SEED=n, ARGS=--cluster
+router-kills: .venv/.installed ## Kill a router job's processes under load, three sinks; RUNS=n, SEED=n, ARGS=--cluster or --store
 	@$(BIN)/python -m tests.router_kills $(if $(RUNS),--runs $(RUNS)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 bench: .venv/.installed ## Measure logd beside NATS JetStream, in one run; ARGS="--quick --only a,b"

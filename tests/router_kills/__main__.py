@@ -21,6 +21,7 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=50, help="kills (default 50)")
     parser.add_argument("--seed", type=int, help="default: drawn, and printed")
     parser.add_argument("--cluster", action="store_true", help="on a Spark cluster of this host")
+    parser.add_argument("--store", action="store_true", help="lose the directory, not the store")
     arguments = parser.parse_args()
     seed = arguments.seed if arguments.seed is not None else time.time_ns() % 1_000_000  # noqa: TID251 - any
     where = "a cluster" if arguments.cluster else "one machine"
@@ -34,6 +35,7 @@ def main() -> int:
         runs=arguments.runs,
         seed=seed,
         cluster=arguments.cluster,
+        store=arguments.store,
         tell=lambda text: print(text, flush=True),
     )
     try:

@@ -1,6 +1,7 @@
 """A real job that is killed again and again under load; a judge looks at what its sinks hold."""
 
 import random
+import shutil
 import threading
 import time
 from collections import Counter
@@ -18,6 +19,7 @@ from tests.router_kills.judge import judge
 from tests.router_kills.load import Load
 from tests.soak.servers import NatsServer
 from tests.support.logd import Logd
+from tests.support.moto_server import BUCKET, S3_KEYS, MotoRun
 from tests.support.router import RouterJob
 from tests.support.spark_cluster import SparkCluster
 from tests.support.waiting import wait_until
@@ -31,8 +33,15 @@ _STARTING_SHARE: Final = 0.2
 """Of the starts in which the driver is killed before it is ready."""
 
 _PAUSE_S: Final = 0.25
+_LOST_SHARE: Final = 0.5
 _VICTIMS: Final = {"driver": 5, "jvm": 2, "worker": 3}
 _CLUSTER_VICTIMS: Final = {"driver": 3, "jvm": 1, "worker": 1, "executor": 5}
+
+
+def _store() -> dict[str, Any]:
+    """A bucket, for the job file."""
+    keys = {"type": "s3", "url": f"s3://{BUCKET}/kills", "endpoint": MotoRun().url, **S3_KEYS}
+    return {"checkpoint_store": keys | {"lease_s": 5}}
 
 
 @dataclass
@@ -46,6 +55,7 @@ class Outcome:
         caught_up_s: From the last record to the last sink that has it.
         down_share: Of the time in which one of the sinks was down.
         requests: To that sink.
+        lost: How often the job's directory was gone after a kill.
     """
 
     runs: int = 0
@@ -54,6 +64,7 @@ class Outcome:
     caught_up_s: float = 0.0
     down_share: float = 0.0
     requests: int = 0
+    lost: int = 0
     query_restarts: int = 0
     kills: Counter[str] = field(default_factory=Counter)
     broken: list[str] = field(default_factory=list)
@@ -71,6 +82,7 @@ class KillRun:
         runs: How many kills.
         seed: Of everything that is drawn.
         cluster: Whether the job runs on a Spark cluster of this host, whose executors are killed.
+        store: Whether its checkpoints are in a store, and after half of the kills nowhere else.
         tell: Called with a line now and then.
         program: What to run as the router; a twin that is broken on purpose.
     """
@@ -82,6 +94,7 @@ class KillRun:
         runs: int,
         seed: int,
         cluster: bool = False,
+        store: bool = False,
         tell: Callable[[str], None] = lambda _: None,
         program: tuple[str, ...] = (),
     ) -> None:
@@ -94,6 +107,7 @@ class KillRun:
         self._logd = Logd(directory / "logd", self._nats.url, streams)
         self._to = Destinations(directory, random.Random(seed + 1))
         self._cluster = SparkCluster(directory / "cluster") if cluster else None
+        self._store = _store() if store else {}
         self._directory = directory
         self._program = program
         self._pause = threading.Event()
@@ -138,6 +152,7 @@ class KillRun:
             connect_timeout_s=60,
             trigger={"interval_s": 0.2, "records_max": 4000},
             source={"partitions_min": 2},
+            **self._store,
         )
         if self._program:
             made.daemon.program = self._program
@@ -169,6 +184,9 @@ class KillRun:
                 self._end(self._rng.choice(wait_until(self._cluster.executors, within_s=_START_S)))
         self.outcome.kills[kind] += 1
         if not job.daemon.running:
+            if self._store and self._rng.random() < _LOST_SHARE:
+                shutil.rmtree(job.checkpoint_dir)
+                self.outcome.lost += 1
             self._start(job)
 
     def _jvm(self, job: RouterJob) -> psutil.Process:

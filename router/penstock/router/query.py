@@ -139,6 +139,23 @@ class SinkQuery:
         if not status["isDataAvailable"]:
             self.records_per_s = 0.0
 
+    def keep_between_batches(self) -> None:
+        """Have what Spark has noted kept in the store, unless a batch is in work, which does that.
+
+        Raises:
+            penstock.router.errors.UnavailableError: That cannot be now.
+        """
+        if self._work.acquire(blocking=False):
+            try:
+                self._context.keep()
+            finally:
+                self._work.release()
+
+    @property
+    def delivers(self) -> bool:
+        """Whether a batch is in work, be it that of a query that was stopped."""
+        return self._work.locked()
+
     def is_idle(self) -> bool:
         """Whether no batch is in work now."""
         if self._state is not _State.RUNNING or not self._query.isActive:
@@ -241,6 +258,7 @@ class SinkQuery:
         self._journal.begin(Offsets(before.next, planned.incarnations))
         if rows.num_rows:
             self._journal.note(planned)
+        self._context.keep()
         reading_ns = self._context.clock.monotonic_ns() - begun_ns
         with self._spans.delivering(rows, reading_ns) as given:
             self._feed.give(given, batch)

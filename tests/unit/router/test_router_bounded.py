@@ -3,7 +3,7 @@
 import os
 import pwd
 import shutil
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,11 +18,12 @@ from penstock.router.bounded import BoundedRun, bounded_run
 from penstock.router.clock import SystemClock
 from penstock.router.core.backfill import Chunk
 from penstock.router.errors import StoppedError
+from penstock.router.errors import UnavailableError as NotNowError
 from penstock.router.options import parse_options
 from penstock.router.owners import require_its_user
 from penstock.router.reading import LogState
 from penstock.router.session import Session, SparkEndedError
-from penstock.service import ConfigError
+from penstock.service import ConfigError, UnavailableError
 from tests.unit.router.test_router_config import load
 
 
@@ -167,6 +168,20 @@ def test_a_jvm_that_the_same_signal_ended_is_no_failure(
     feed: Any = SimpleNamespace(columns=["value"])
     with pytest.raises(StoppedError, match="while Spark read"):
         run.deliver(feed, "lake", rows, 0)
+
+
+def test_who_has_lost_the_jobs_checkpoints_delivers_no_batch_more(tmp_path: Path) -> None:
+    def keep(_: str) -> None:
+        raise NotNowError("the lease of checkpoint_store was not renewed in time")
+
+    home: Any = SimpleNamespace(keep=keep)
+    session: Any = SimpleNamespace(alive=nullcontext)
+    run = BoundedRun(load(tmp_path), session, LogState({}, {}), None, SystemClock(), home)
+    given: list[int] = []
+    feed: Any = SimpleNamespace(columns=["value"], give=lambda _, batch: given.append(batch))
+    with pytest.raises(UnavailableError, match="not renewed in time"):
+        run.deliver(feed, "lake", lambda *_: pa.table({"value": [b"x"]}), 0)
+    assert not given
 
 
 def test_what_cannot_be_removed_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -122,7 +122,7 @@ class BigQuery(RequestSink):
         self.address = f"{config.url.host}:{config.url.port}"
         self._library = needed("penstock.router.sinks.bigquery_connection", extra="google")
         self._connection: Any = None
-        self._journal = Journal(context.state_dir / "bigquery.json")
+        self._journal = Journal(context.state_dir / "bigquery.json", context.keep)
 
     @override
     def open(self) -> None:
@@ -137,7 +137,7 @@ class BigQuery(RequestSink):
     @override
     def begin_anew(self) -> None:
         """The journal of the job's own batch stays as it is."""
-        self._journal = Journal(self.context.state_dir / "bigquery-again.json")
+        self._journal = Journal(self.context.state_dir / "bigquery-again.json", self.context.keep)
 
     @override
     def go_on(self) -> None:

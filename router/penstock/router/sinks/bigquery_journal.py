@@ -11,7 +11,7 @@ Offsets are those of the log, as runs with both ends included. A batch that has 
 or sent is another batch.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from typing import Any
 import orjson
 
 from penstock.router.durable import write_whole
+from penstock.router.sinks.sink import keep_nothing
 from penstock.service import ConfigError
 
 Record = tuple[str, int]
@@ -48,8 +49,9 @@ class Journal:
         is_left: A stream of an earlier life: it may have a request on its way to it.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, keep: Callable[[], None] = keep_nothing) -> None:
         self._path = path
+        self._keep = keep
         self._done: set[Record] = set()
         self.stream: str | None = None
         self.rows = 0
@@ -122,6 +124,7 @@ class Journal:
             "done": _runs(self._done),
         }
         write_whole(self._path, orjson.dumps(found))
+        self._keep()
 
 
 def _runs(records: Iterable[Record]) -> dict[str, list[list[int]]]:

@@ -181,6 +181,7 @@ class ParquetLake(Sink):
         if not names and not stale:
             return
         write_whole(self._batch, json.dumps(names + stale).encode())
+        self._context.keep()
         for name in stale:
             self._tree.remove(name)
 

@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -48,6 +48,10 @@ class LetterStream(Protocol):
         ...
 
 
+def keep_nothing() -> None:
+    """Checkpoints are on this machine alone, and what is written there is kept."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkContext:
     """What every sink gets from its job.
@@ -68,6 +72,9 @@ class SinkContext:
         originals: The rows in work before transforms; dead letters hold those.
         tracer: Has spans of batches; None: there are none.
         of_letters: Whether the rows are dead letters: of a batch's records some, or of several.
+        keep: Makes what is in `state_dir` as lasting as the job's checkpoints are. A sink that
+            notes something which must not be lost once it has published calls this in between;
+            raises `UnavailableError` where that cannot be now.
     """
 
     job: str
@@ -83,6 +90,7 @@ class SinkContext:
     originals: Originals = field(default_factory=Originals)
     tracer: Tracer | None = None
     of_letters: bool = False
+    keep: Callable[[], None] = keep_nothing
 
     def wait(self, seconds: float) -> None:
         """Let time pass.
