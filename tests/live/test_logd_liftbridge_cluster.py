@@ -137,6 +137,12 @@ def test_a_stream_is_paused_and_made_read_only(nodes: dict[str, LiftbridgeCalls]
     with LiftbridgeCalls(address) as leading:
         reading = leading.subscribe("modes", {3: EARLIEST})
         calls.call("SetStreamReadonly", {1: "modes", 3: True})
+
+        def is_known_there() -> bool:
+            found = leading.call("FetchPartitionMetadata", {1: "modes", 2: 0})
+            return bool(one(decode(found[1][0]), 8, 0))
+
+        wait_until(is_known_there, what="the leader, which is another node, has applied it")
         refused = {2: b"x", 3: "modes"}
         assert calls.status("Publish", refused) is StatusCode.FAILED_PRECONDITION
         (answer,) = calls.publish_async([refused | {7: "c"}])

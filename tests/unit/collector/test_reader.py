@@ -211,9 +211,10 @@ async def test_a_start_passes_over_what_cannot_be_read_and_the_account_is_right(
     assert account.recovered == 9
     async with scene.reading():
         await wait_until_async(lambda: bool(scene.reader.trouble))
-        if heals:
+        if heals:  # and soon: a read that failed before is not followed by one ten minutes later
             scene.disk.bad.clear()
-        scene.clock.ahead_ns = LATER_NS
+        else:
+            scene.clock.ahead_ns = LATER_NS
         taken = [0, 1, 2, 3] if heals else [0, 1, 3]
         await wait_until_async(lambda: scene.pipeline.taken == taken)
     assert (account.recovered, account.spooled, account.difference) == (3 * len(taken), 0, 0)
