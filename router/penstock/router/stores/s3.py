@@ -11,7 +11,8 @@ from typing import Any, Final, TypeVar
 
 from penstock.router.sinks.extras import needed
 from penstock.router.stores.settings import S3Store
-from penstock.service import ConfigError, UnavailableError
+from penstock.router.wrong_key import WrongKeyError
+from penstock.service import UnavailableError
 
 T = TypeVar("T")
 
@@ -141,14 +142,14 @@ class S3Objects:
             said = f"{place}: {code}: {error.response.get('Error', {}).get('Message', '')}"
             self.close()  # another client reads secrets, and finds a role's credentials, anew
             if code in _FOR_THE_OPERATOR:
-                raise ConfigError(
+                raise WrongKeyError(
                     said,
                     fix=f"see to the URL, the region, the credentials and their rights below {_KEY}"
                     " (to get, put, list and delete objects); the store must know If-None-Match",
                 ) from None
             raise UnavailableError(said, fix="it is tried again") from None
         except self._no_credentials as error:
-            raise ConfigError(
+            raise WrongKeyError(
                 f"{place}: {error}", fix=f"give {_KEY}.access_key_id and .secret_access_key"
             ) from None
         except (self._failed, OSError) as error:

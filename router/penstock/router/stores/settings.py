@@ -1,13 +1,17 @@
 """Where a job's checkpoints are kept beside `checkpoint_dir`, in the job file."""
 
+import re
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
+from urllib.parse import urlsplit
 
-from pydantic import Field, HttpUrl
+from pydantic import Field, HttpUrl, field_validator
 
-from penstock.router.hdfs import HdfsSettings
+from penstock.router.hdfs import HdfsSettings, wrong_url
 from penstock.router.sinks.s3_keys import S3Keys
 from penstock.router.sinks.settings import Settings
+
+_S3_URL: Final = re.compile(r"s3a?://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[^\s?#]*)?")
 
 
 class _Store(Settings):
@@ -29,9 +33,16 @@ class S3Store(S3Keys, _Store):
     """A bucket of S3, or of what speaks its protocol and knows `If-None-Match: *`."""
 
     type: Literal["s3"]
-    url: Annotated[str, Field(pattern=r"^s3a?://[a-z0-9][a-z0-9.-]{2,62}(/\S*)?$")]
+    url: str
     endpoint: HttpUrl | None = None
     ca_file: Path | None = None
+
+    @field_validator("url")
+    @classmethod
+    def _names_a_bucket(cls, url: str) -> str:
+        if _S3_URL.fullmatch(url) is None:
+            raise ValueError("looks like s3://BUCKET/PATH; another server's address is `endpoint`")
+        return url
 
     @property
     def bucket(self) -> str:
@@ -49,8 +60,17 @@ class HdfsStore(_Store):
     """A directory of HDFS."""
 
     type: Literal["hdfs"]
-    url: Annotated[str, Field(pattern=r"^hdfs://[^\s/]+/[^\s]+$")]
+    url: str
     hdfs: HdfsSettings = HdfsSettings()
+
+    @field_validator("url")
+    @classmethod
+    def _names_a_directory(cls, url: str) -> str:
+        if wrong := wrong_url(url):
+            raise ValueError(wrong)
+        if urlsplit(url).path.strip("/") == "":
+            raise ValueError("names no directory, as in hdfs://namenode:8020/penstock/JOB")
+        return url
 
 
 AnyStore = Annotated[S3Store | HdfsStore, Field(discriminator="type")]

@@ -3,7 +3,7 @@
 from penstock.router.sinks.extras import MissingLibraryError
 from penstock.router.stores.objects import Objects
 from penstock.router.stores.settings import HdfsStore, S3Store
-from penstock.service import ConfigError
+from penstock.router.wrong_key import WrongKeyError
 
 
 def open_store(config: S3Store | HdfsStore) -> Objects:
@@ -15,7 +15,7 @@ def open_store(config: S3Store | HdfsStore) -> Objects:
     try:
         return _opened(config)
     except MissingLibraryError as error:
-        raise ConfigError(f"checkpoint_store: {error.reason}", fix=error.fix) from error
+        raise WrongKeyError(f"checkpoint_store: {error.reason}", fix=error.fix) from error
 
 
 def _opened(config: S3Store | HdfsStore) -> Objects:
