@@ -23,7 +23,7 @@ from hdfs_native import Client
 from penstock.router.hdfs import Hdfs, HdfsSettings
 from penstock.service import ServiceError
 from tests.support.debian import CACHE
-from tests.support.package_files import package_file
+from tests.support.package_files import alone, package_file
 from tests.support.processes import free_port
 from tests.support.waiting import wait_until
 
@@ -208,8 +208,9 @@ class HdfsServer:
 @cache
 def hdfs_server() -> HdfsServer:
     """The running one of this process; the test is skipped where Hadoop cannot be had."""
-    _jars()
-    _java_home()
+    with alone("hadoop"):
+        _jars()
+        _java_home()
     directory = tempfile.TemporaryDirectory(prefix="penstock-hdfs-")
     server = HdfsServer(Path(directory.name))
     atexit.register(directory.cleanup)

@@ -4,10 +4,13 @@
 pip is only asked where the file is, in a process of its own, for these are no promised interfaces.
 """
 
+import fcntl
 import hashlib
 import importlib
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +18,15 @@ from tests.support.debian import CACHE, skip
 
 _DOWNLOAD_S: Final = 600
 _PIECE_BYTES: Final = 1024 * 1024
+
+
+@contextmanager
+def alone(name: str) -> Iterator[None]:
+    """Within it, no other process of these tests does what has that name."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / f".{name}.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def package_file(requirement: str, *, sha256: str, binary: bool = False) -> Path:
