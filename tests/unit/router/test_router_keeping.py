@@ -1,0 +1,91 @@
+"""What a sink notes is kept in the store before it publishes; where that cannot be, it waits."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.router.core.offsets import Offsets
+from penstock.router.errors import UnavailableError
+from penstock.router.sinks import SinkContext
+from penstock.router.sinks.bigquery_journal import Journal, Sent
+from penstock.router.sinks.parquet import ParquetLake, ParquetSink
+from penstock.router.sinks.s3 import S3, S3Sink
+from tests.support import sink_batches
+from tests.unit.router.sink_rows import context, row, table
+from tests.unit.router.test_router_config import load
+from tests.unit.router.test_router_query import PLACE, Closable, NoRows, Started
+
+
+class Away:
+    """A store that is away, and what a note said when it was to be kept."""
+
+    def __init__(self, note: Path) -> None:
+        self._note = note
+        self.said: Any = None
+
+    def __call__(self) -> None:
+        self.said = json.loads(self._note.read_bytes())
+        raise UnavailableError("the store is away")
+
+
+def refused(within: SinkContext, note: str, publish: Callable[[SinkContext], object]) -> Any:
+    """What the note held when a sink that was to publish could not keep it."""
+    away = Away(within.state_dir / note)
+    with pytest.raises(UnavailableError, match="the store is away"):
+        publish(replace(within, keep=away))
+    return away.said
+
+
+def test_no_file_has_its_name_before_the_note_is_kept(tmp_path: Path) -> None:
+    def publish(within: SinkContext) -> None:
+        lake = ParquetLake(ParquetSink(type="parquet", path=tmp_path / "lake"), within)
+        lake.open()
+        lake.write(table([row(0)]))
+
+    (name,) = refused(context(tmp_path), "batch.json", publish)
+    assert name.endswith(".parquet")
+    assert list((tmp_path / "lake").rglob("*.parquet")) == []
+
+
+def test_no_object_is_put_before_the_note_is_kept(tmp_path: Path) -> None:
+    keys = {"access_key_id": "id", "secret_access_key": "secret"}
+    config = S3Sink.model_validate({"type": "s3", "url": "https://minio.example/lake", **keys})
+
+    def publish(within: SinkContext) -> None:
+        to = S3(config, within)
+        (requests, _) = to._requests(sink_batches.batch([sink_batches.log_record(0)]))
+        to.prepare(requests)
+
+    (key,) = refused(sink_batches.context(tmp_path), "objects.json", publish)
+    assert key.endswith(".parquet")
+
+
+def test_nothing_is_appended_to_bigquery_before_the_journal_is_kept(tmp_path: Path) -> None:
+    def publish(within: SinkContext) -> None:
+        journal = Journal(within.state_dir / "bigquery.json", within.keep)
+        journal.begin([("logs.5f2c-0", 7)])
+        journal.send(Sent(0, (("logs.5f2c-0", 7),)))
+
+    said = refused(context(tmp_path), "bigquery.json", publish)
+    assert said["sent"] == [["logs.5f2c-0", [[7, 7]]]]
+
+
+def test_no_batch_is_delivered_before_what_spark_planned_is_kept(tmp_path: Path) -> None:
+    life = {"logs": "5f2c"}
+    within = context(tmp_path)
+    offsets = within.state_dir / "spark" / "offsets"
+    offsets.mkdir(parents=True)
+    (offsets / "0").write_text(f"v1\n{{}}\n{json.dumps(Offsets({PLACE: 140}, life).to_json())}")
+
+    def deliver(asked: SinkContext) -> None:
+        begun = Offsets({PLACE: 40}, life)
+        query = Started(load(tmp_path), Closable(asked), asked, begun, {})
+        frame: Any = NoRows()
+        query._deliver(frame, 0)
+
+    assert refused(within, "batches.ndjson", deliver) is not None
+    assert within.meter.stage("lake", received=0, lag=0).detail == {}
