@@ -4,16 +4,12 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 HOMES = ("specs", "collector", "logd", "router", "deploy")
-FILE_LINES_MAX = 400
-FUNCTION_LINES_MAX = 60
-DECISION_LINES_MAX = 60
 
 # Built from pieces, so that this file passes its own rules.
 UNFINISHED = re.compile(r"\b(" + "|".join(("TO" + "DO", "FIX" + "ME", "X" * 3)) + r")\b")
@@ -46,12 +42,6 @@ def _relative(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-def _functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield node
-
-
 def test_penstock_is_a_namespace_package_in_every_home() -> None:
     homes = [ROOT / home / "penstock" for home in HOMES]
     assert [home for home in homes if not home.is_dir()] == []
@@ -60,21 +50,6 @@ def test_penstock_is_a_namespace_package_in_every_home() -> None:
 
 def test_every_home_says_what_it_is() -> None:
     assert [home for home in HOMES if not (ROOT / home / "README.md").exists()] == []
-
-
-def test_files_hold_one_concept() -> None:
-    lengths = {_relative(path): len(path.read_text().splitlines()) for path in PYTHON}
-    assert {name: n for name, n in lengths.items() if n > FILE_LINES_MAX} == {}
-
-
-def test_functions_fit_on_a_screen() -> None:
-    long = {}
-    for path in PYTHON:
-        for function in _functions(ast.parse(path.read_text())):
-            lines = (function.end_lineno or 0) - function.lineno + 1
-            if lines > FUNCTION_LINES_MAX:
-                long[f"{_relative(path)}:{function.lineno} {function.name}"] = lines
-    assert long == {}
 
 
 @pytest.mark.parametrize(
@@ -156,14 +131,13 @@ def test_package_roots_hold_only_imports() -> None:
     assert found == []
 
 
-def test_decision_records_are_short_and_numbered() -> None:
+def test_decision_records_are_numbered_and_complete() -> None:
     records = sorted((ROOT / "docs" / "decisions").glob("*.md"))
     numbers = [record.name.partition("-")[0] for record in records]
     assert [number for number in numbers if not re.fullmatch(r"\d{4}", number)] == []
     assert len(set(numbers)) == len(numbers)
     for record in records:
         text = record.read_text()
-        assert len(text.splitlines()) <= DECISION_LINES_MAX, record.name
         for part in ("Status:", "## Context", "## Decision", "## Consequences", "## Rejected"):
             assert part in text, f"{record.name} lacks {part}"
         assert "Revisit when" in text, record.name
