@@ -3,7 +3,9 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import nats
 import pytest
@@ -14,6 +16,7 @@ from nats.js.client import JetStreamContext
 from nats.js.errors import APIError, BadRequestError, NoStreamResponseError, ServerError
 
 from tests.support.logd import Logd
+from tests.support.nats_server import nats_server
 from tests.support.waiting import wait_until_async
 
 pytestmark = pytest.mark.live
@@ -98,6 +101,69 @@ async def test_what_is_not_offered_is_refused_and_not_stored(logd: Logd, client:
         assert (type(error), error.err_code) == (kind, number)
     assert (await refused(js, "events.a", {"Long": "x" * 2000})).err_code == 10097
     assert logd.values("events") == []
+
+
+JETSTREAM_ONLY = (
+    {"Nats-Expected-Stream": "ORDERS"},
+    {"Nats-Expected-Last-Sequence": "7"},
+    {"Nats-Expected-Last-Msg-Id": "x"},
+    {SUBJECT_SEQUENCE: "7"},
+    {"Nats-TTL": "1m"},
+    {"Nats-Rollup": "sub"},
+    {"Nats-Schedule": "@every 1h"},
+    {"Nats-Msg-Id": "i" * 300},
+)
+"""What a message may ask of the JetStream that it is for."""
+
+
+async def test_a_stream_that_only_listens_stores_what_is_meant_for_others(
+    logd: Logd, client: Client
+) -> None:
+    with logd.client() as log:
+        log.create_stream("audit", "svc.>", ack_on_reply=False, message_bytes_max=4096)
+        for number, headers in enumerate(JETSTREAM_ONLY):
+            await client.publish("svc.a", b"%d" % number, headers=headers)
+        await client.publish("svc.a", b"x" * 5000)
+        await client.publish("svc.a", b"last")
+        await client.flush()
+        following = log.follow("audit", log.offsets("audit")[0])
+        stored = [next(following)[1] for _ in range(len(JETSTREAM_ONLY) + 1)]
+        assert [one.value for one in stored] == [
+            *(b"%d" % number for number in range(len(JETSTREAM_ONLY))), b"last"
+        ]  # fmt: skip
+        assert [dict(one.headers) for one in stored[:-1]] == [
+            {name: value.encode() for name, value in headers.items()} for headers in JETSTREAM_ONLY
+        ]
+        gaps: dict[str, list[dict[str, Any]]] = log.gaps()
+    missed = [
+        (gap["streams"], gap["reason"], gap["messages"])
+        for gap in chain(gaps["lasting"], gaps["ended"])
+    ]
+    assert missed == [(["audit"], "too_large", 1)]
+
+
+async def test_beside_a_jetstream_on_the_subject_its_publisher_hears_only_its_own_stream(
+    tmp_path: Path,
+) -> None:
+    directory = tmp_path / "js"
+    with (
+        nats_server(tmp_path / "nats", "-js", "-sd", str(directory)) as server,
+        Logd(tmp_path / "logd", server.url, [{"name": "audit", "subject": "orders.>"}]) as logd,
+    ):
+        connection = await nats.connect(server.url)
+        try:
+            js = connection.jetstream()
+            await js.add_stream(name="ORDERS", subjects=["orders.>"], allow_rollup_hdrs=True)
+            asked = {"Nats-Expected-Stream": "ORDERS"}
+            for last, more in enumerate(({}, {"Nats-Expected-Last-Sequence": "1"},
+                                         {"Nats-Rollup": "sub"})):  # fmt: skip
+                ack = await js.publish("orders.a", b"%d" % last, headers=asked | more)
+                assert (ack.stream, ack.seq) == ("ORDERS", last + 1)
+            await wait_until_async(
+                lambda: logd.values("audit") == [b"0", b"1", b"2"], what="the copies"
+            )
+        finally:
+            await connection.close()
 
 
 async def test_only_one_of_many_writers_gets_the_next_sequence(

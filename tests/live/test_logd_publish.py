@@ -60,7 +60,6 @@ async def test_message_id_is_a_duplicate_within_the_window_also_after_a_restart(
     [
         ({"Nats-Expected-Last-Sequence": "7"}, Nack.WRONG_LAST_SEQUENCE),
         ({"Nats-Expected-Last-Msg-Id": "x"}, Nack.WRONG_LAST_MESSAGE_ID),
-        ({"Nats-Expected-Stream": "other"}, Nack.WRONG_STREAM),
         ({"Nats-Expected-Last-Sequence": "x"}, Nack.BAD_HEADER),
         ({"Nats-Rollup": "all"}, Nack.NO_ROLLUP),
     ],
@@ -160,13 +159,16 @@ async def test_counters_reconcile_and_are_scraped(logd: Logd, client: Client) ->
     for _ in range(2):
         await js.publish("telemetry.logs.a", b"one", headers={"Nats-Msg-Id": "same"})
     with pytest.raises(nats.js.errors.APIError):
-        await js.publish("telemetry.logs.a", b"x", headers={"Nats-Expected-Stream": "no"})
+        await js.publish("telemetry.logs.a", b"x", headers={"Nats-Expected-Last-Sequence": "7"})
     stage = logd.stage("logs")
     assert (stage["received"], stage["sent"], stage["lag"], stage["errors"]) == (3, 1, 0, 1)
-    assert stage["detail"]["duplicates"] == stage["detail"]["refused_wrong_stream"] == 1
+    assert stage["detail"]["duplicates"] == stage["detail"]["refused_wrong_last_sequence"] == 1
     url = f"http://{logd.daemon.admin}/metrics"
     with await asyncio.to_thread(urllib.request.urlopen, url) as answer:
         text = answer.read().decode()
     assert 'penstock_logd_records_committed_total{stream="logs"} 1.0' in text
-    assert 'penstock_logd_records_refused_total{reason="wrong_stream",stream="logs"} 1.0' in text
+    assert (
+        'penstock_logd_records_refused_total{reason="wrong_last_sequence",stream="logs"} 1.0'
+        in text
+    )
     assert 'penstock_logd_high_watermark{stream="logs"} 0.0' in text

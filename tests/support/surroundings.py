@@ -56,5 +56,6 @@ def make_surroundings(
         admission=admission,
         masters=masters or MasterKeys({}),
         streams_for=lambda _: (),
+        knows_stream=lambda _: False,
         tracer=tracer,
     )

@@ -41,6 +41,7 @@ class Nack(Enum):
     STREAM_FULL = (503, 20005, True)
     NOT_ENOUGH_REPLICAS = (503, 20006, True)
     READ_ONLY = (403, 20007, False)
+    BAD_SUBJECT = (400, 20008, False)
     HEADERS_TOO_LARGE = (400, 10097, False)
     NO_SUBJECT_SEQUENCE = (400, 10193, False)
     NO_ROLLUP = (500, 10111, False)

@@ -3,7 +3,6 @@
 import asyncio
 import random
 import signal
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
@@ -50,7 +49,7 @@ from penstock.logd.nats.subscriptions import LinkEvent
 from penstock.logd.peers.tls import PeerTls
 from penstock.logd.postbox import Postbox
 from penstock.logd.security.keeper import Keeper
-from penstock.logd.surroundings import Surroundings
+from penstock.logd.surroundings import StreamLookup, Surroundings
 from penstock.logd.telemetry import Telemetry
 from penstock.logd.upkeep import CompactionSettings
 from penstock.service import (
@@ -363,14 +362,15 @@ class _Daemon:
                     fix="permit logd's user to subscribe to the stream's subject",
                 )
 
-    def _surroundings(self, streams_for: Callable[[str], tuple[str, ...]]) -> Surroundings:
+    def _surroundings(self, lookup: StreamLookup) -> Surroundings:
         return Surroundings(
             node=NodeId(self._config.node),
             budget=self._budget,
             acks=self._acks,
             postbox=Postbox(self._acks),
             clock=SystemClock(),
-            streams_for=streams_for,
+            streams_for=lookup.match,
+            knows_stream=lookup.knows,
             retention_interval_s=self._config.retention_interval_s,
             admission=self._config.admission_policy(),
             compactor=self._compactor,

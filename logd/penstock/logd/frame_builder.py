@@ -105,12 +105,8 @@ def _timestamps(runs: Sequence[Run]) -> pa.Array:
 
 
 def _subjects(subjects: Sequence[bytes | None]) -> pa.Array:
-    """NATS does not check that subjects are UTF-8; what is not is stored with U+FFFD."""
-    try:
-        return pa.array(subjects, pa.binary()).cast(pa.string())  # checks all of them at once
-    except (pa.ArrowInvalid, UnicodeDecodeError):
-        texts = [s if s is None else s.decode("utf-8", "replace") for s in subjects]
-        return pa.array(texts, pa.string())
+    """NATS does not check that subjects are UTF-8; the intake does."""
+    return pa.array(subjects, pa.binary()).cast(pa.string())
 
 
 def _replies(replies: Sequence[bytes]) -> pa.Array:

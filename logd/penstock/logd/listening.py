@@ -303,10 +303,11 @@ class Listening:
 
     def _note_dropped(self, listener: _Listener) -> None:
         untold = listener.partition.intake.counts.untold
-        for nack, reason in DROPPING.items():
-            count = untold[nack] - listener.untold[nack]
+        for nack, total in untold.items():
+            count = total - listener.untold[nack]
             if count:
-                listener.untold[nack] = untold[nack]
+                listener.untold[nack] = total
+                reason = DROPPING[nack]
                 self._began(self.gaps.drop(listener.partition.label, reason, count, self.now()))
 
     def now(self) -> Instant:

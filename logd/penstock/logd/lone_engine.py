@@ -18,7 +18,7 @@ from penstock.logd.lone_streams import LoneStreams, check_possible
 from penstock.logd.partition import Partition
 from penstock.logd.reviver import Reviver
 from penstock.logd.streams import StreamSet
-from penstock.logd.surroundings import Surroundings
+from penstock.logd.surroundings import StreamLookup, Surroundings
 from penstock.logd.unopened import Unopened
 from penstock.service.clock import SystemClock
 
@@ -36,7 +36,7 @@ class LoneEngine:
         self,
         config: LogdConfig,
         link: Link,
-        make_surroundings: Callable[[Callable[[str], tuple[str, ...]]], Surroundings],
+        make_surroundings: Callable[[StreamLookup], Surroundings],
     ) -> None:
         node, activity = config.node, config.activity_section.stream()
         streams = StreamSet(

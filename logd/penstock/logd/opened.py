@@ -78,7 +78,13 @@ def recover(stream: Stream, place: Place, around: Surroundings, make_role: MakeR
     begin(log, epochs, config, place[1])
     role = make_role(log, epochs)
     end, epoch = log.end_offset, role.epoch
-    intake = Intake(config, next_offset=end, epoch=epoch, streams_for=around.streams_for)
+    intake = Intake(
+        config,
+        next_offset=end,
+        epoch=epoch,
+        streams_for=around.streams_for,
+        knows_stream=around.knows_stream,
+    )
     rebuild_intake(intake, log, around.clock.unix_ns(), save=role.leads)
     for finding in log.recovery.findings:
         _log.warning("log recovered", stream=config.name, finding=str(finding))

@@ -33,7 +33,7 @@ from penstock.logd.listening import Link, Listening
 from penstock.logd.nats.errors import NatsRefusedError
 from penstock.logd.partition import Partition
 from penstock.logd.store import Checkpoint, LogFailedError
-from penstock.logd.surroundings import Surroundings
+from penstock.logd.surroundings import StreamLookup, Surroundings
 from penstock.logd.unopened import Unopened
 
 Result = TypeVar("Result")
@@ -46,7 +46,7 @@ class StreamSet:
     Args:
         data_dir: It exists and is locked.
         link: Subscriptions are made on it.
-        make_surroundings: Given the lookup of streams by subject, what partitions share.
+        make_surroundings: Given the lookup of streams, what partitions share.
         new_incarnation: Makes the id of a new stream.
         descriptors: No more streams are opened than it is enough for.
         streams_max: How many there may be.
@@ -60,13 +60,13 @@ class StreamSet:
         data_dir: Path,
         link: Link,
         *,
-        make_surroundings: Callable[[Callable[[str], tuple[str, ...]]], Surroundings],
+        make_surroundings: Callable[[StreamLookup], Surroundings],
         new_incarnation: Callable[[], str],
         descriptors: Descriptors | None = None,
         streams_max: int = STREAMS_MAX,
     ) -> None:
         self._data_dir = data_dir
-        self._around = make_surroundings(self.match)
+        self._around = make_surroundings(self)
         self._new_incarnation = new_incarnation
         self._descriptors = descriptors or Descriptors()
         self.streams_max = streams_max
@@ -131,6 +131,10 @@ class StreamSet:
     def match(self, subject: str) -> tuple[str, ...]:
         """Names of the streams that store what is published on a subject."""
         return self._metadata.match(subject)
+
+    def knows(self, stream: str) -> bool:
+        """Whether there is a stream of this name."""
+        return self._metadata.knows(stream)
 
     async def start(
         self, configured: Iterable[StreamConfig], *, internal: Iterable[StreamConfig] = ()

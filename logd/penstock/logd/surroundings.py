@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from penstock.logd.ack_sender import AckSender
 from penstock.logd.byte_budget import ByteBudget
@@ -15,6 +16,18 @@ from penstock.service import Tracer
 from penstock.service.clock import Clock
 
 
+class StreamLookup(Protocol):
+    """Finds streams: the lone logd's, or the replicas of a node."""
+
+    def match(self, subject: str) -> tuple[str, ...]:
+        """Names of the streams that store what is published on a subject."""
+        ...
+
+    def knows(self, stream: str) -> bool:
+        """Whether there is a stream of this name."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """What every partition of a daemon shares."""
@@ -25,6 +38,7 @@ class Surroundings:
     postbox: Postbox
     clock: Clock
     streams_for: Callable[[str], Collection[str]]
+    knows_stream: Callable[[str], bool]
     retention_interval_s: float = 30.0
     admission: AdmissionPolicy = NEVER_LEAVE
     compactor: Compactor | None = None

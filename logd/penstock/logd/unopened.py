@@ -37,8 +37,12 @@ class Unopened:
             again = "start logd again"
         self.reason = f"not opened: {error}; see to that, then {again}"
         self.intake = Intake(
-            stream.config, next_offset=0, epoch=0, streams_for=around.streams_for
-        )  # fmt: skip
+            stream.config,
+            next_offset=0,
+            epoch=0,
+            streams_for=around.streams_for,
+            knows_stream=around.knows_stream,
+        )
         self.intake.handle(StorageFailed(str(error)), around.clock.unix_ns())
         self.budget = around.budget.share(stream.config.intake_bytes_max)
         self.passed_over = 0

@@ -62,11 +62,11 @@ def test_keys_and_tombstones_of_several_runs_reach_their_rows() -> None:
     ]
 
 
-def test_a_subject_that_is_not_utf8_is_stored_with_replacement() -> None:
-    odd = Message(b"t.\xff", b"", b"", b"\xff")
-    ((header, body),) = build_frames([run(0, odd, plain(b"b"))], epoch=1)
+def test_subjects_beyond_ascii_are_stored_as_they_are() -> None:
+    messages = [Message(f"t.{word}".encode(), b"", b"", b"\xff") for word in ("größe", "\ufffd")]
+    ((header, body),) = build_frames([run(0, *messages, plain(b"b"))], epoch=1)
     records = [record for _, record in batch_records(header, decode_body(body))]
-    assert [record.subject for record in records] == ["t.\ufffd", "t.a"]
+    assert [record.subject for record in records] == ["t.größe", "t.\ufffd", "t.a"]
     assert records[0].value == b"\xff"
 
 

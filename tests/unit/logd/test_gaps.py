@@ -4,7 +4,8 @@ import threading
 
 import pytest
 
-from penstock.logd.core.gaps import Gap, GapLedger, GapReason, GapTotals, Instant
+from penstock.logd.acks import Nack
+from penstock.logd.core.gaps import DROPPING, Gap, GapLedger, GapReason, GapTotals, Instant
 from penstock.logd.gap_report import describe_gaps, gap_metrics, gap_reasons
 from penstock.logd.limits import GAPS_KEPT
 
@@ -63,6 +64,10 @@ def test_drops_are_one_gap_until_it_is_quiet_and_end_with_the_last() -> None:
     assert (gap.start, gap.end, gap.messages) == (at(1), at(1.9), 5)
     assert gaps.drop("a", GapReason.BUSY, 1, at(9))
     assert gaps.totals(at(9)) == {("a", GapReason.BUSY): GapTotals(2, 900_000_000, 6)}
+
+
+def test_every_refusal_that_nobody_is_told_of_has_a_reason() -> None:
+    assert set(DROPPING) == set(Nack)
 
 
 def test_a_moment_is_moved_back_on_both_clocks() -> None:

@@ -17,6 +17,7 @@ from penstock.logd.nats.headers import format_headers
 
 LOGS = StreamConfig(name="logs", subject="t.>")
 NEVER_ACKED = StreamConfig(name="logs", subject="t.>", ack_policy="none")
+LISTENS = StreamConfig(name="logs", subject="t.>", ack_on_reply=False)
 NO_IDS = StreamConfig(name="logs", subject="t.>", dedup_window_s=0)
 BATCH = encode_batch(
     BatchPayload(
@@ -49,7 +50,7 @@ def with_headers(*pairs: tuple[str, bytes], reply: bytes = b"", payload: bytes =
 
 
 names = st.sampled_from(["A", "B", "Nats-Msg-Id", "Penstock-Key", "Penstock-Tombstone",
-                         "Penstock-Ack-Policy", "Nats-Expected-Stream"])  # fmt: skip
+                         "Penstock-Ack-Policy", "Nats-Expected-Stream", "Nats-TTL"])  # fmt: skip
 values = st.sampled_from([b"", b"a", b"b", b"true", b"none", b"all", b"logs", b"other"])
 messages = st.builds(
     Message,
@@ -64,7 +65,7 @@ messages = st.builds(
 )
 
 
-@given(st.sampled_from([LOGS, NEVER_ACKED, NO_IDS]), messages)
+@given(st.sampled_from([LOGS, NEVER_ACKED, NO_IDS, LISTENS]), messages)
 def test_what_a_leader_stores_has_the_identity_that_its_message_had(
     config: StreamConfig, message: Message
 ) -> None:

@@ -19,7 +19,7 @@ from penstock.logd.core.turn import (
 from penstock.logd.envelope import COOKIE, BatchPayload, encode_batch
 from penstock.logd.frame_builder import build_frames
 from penstock.logd.limits import FRAME_BYTES_MAX, FRAME_ROWS_MAX
-from penstock.logd.nats.headers import Pairs, format_headers
+from penstock.logd.nats.headers import Pairs, format_headers, parse_headers
 from penstock.logd.rows import batch_records
 
 ROOM = 1 << 20
@@ -29,7 +29,11 @@ SECOND = 1_000_000_000
 def make_intake(**options: object) -> Intake:
     config = StreamConfig(name="logs", subject="t.>", **options)  # type: ignore[arg-type]
     return Intake(
-        config, next_offset=0, epoch=3, streams_for=lambda s: ("logs", "all") if s == "t.a" else ()
+        config,
+        next_offset=0,
+        epoch=3,
+        streams_for=lambda s: ("logs", "all") if s == "t.a" else (),
+        knows_stream=lambda name: name in ("logs", "all", "elsewhere"),
     )
 
 
@@ -140,8 +144,91 @@ def test_another_stream_that_stores_it_answers_instead() -> None:
     (run,) = items(effects)
     assert isinstance(run, Run)
     assert run.messages[0].reply == b""
-    assert nacks(take(intake, message(Nats_Expected_Stream="none"))) == [Nack.WRONG_STREAM]
+    assert nacks(take(intake, message(Nats_Expected_Stream="elsewhere"))) == [Nack.WRONG_STREAM]
     assert intake.next_offset == 1
+
+
+FOR_ANOTHER = {
+    "sequence": {"Nats_Expected_Last_Sequence": "9"},
+    "no number": {"Nats_Expected_Last_Sequence": "x"},
+    "last id": {"Nats_Expected_Last_Msg_Id": "x"},
+    "subject sequence": {"Nats_Expected_Last_Subject_Sequence": "9"},
+    "ttl": {"Nats_TTL": "1m"},
+    "rollup": {"Nats_Rollup": "all"},
+    "schedule": {"Nats_Schedule": "@every 1m"},
+    "counter": {"Nats_Incr": "1"},
+    "long id": {"Nats_Msg_Id": "i" * 300},
+    "key": {"Penstock_Key": "k" * 5000},
+    "tombstone": {"Penstock_Key": "k", "Penstock_Tombstone": "true"},
+    "policy": {"Penstock_Ack_Policy": "some"},
+    "unknown stream": {"Nats_Expected_Stream": "ORDERS"},
+}
+
+
+@pytest.mark.parametrize("headers", FOR_ANOTHER.values(), ids=FOR_ANOTHER)
+@pytest.mark.parametrize("named", [False, True])
+def test_what_is_not_answered_is_stored_whatever_its_headers_ask(
+    headers: dict[str, str], named: bool
+) -> None:
+    """A stream that only listens, or the publisher names another: nothing of it is missed."""
+    intake = make_intake(ack_on_reply=named)
+    pairs = {"Nats_Expected_Stream": "ORDERS"} | headers if named else headers
+    given = message(**pairs)  # type: ignore[arg-type]
+    effects = take(intake, given, given)
+    assert (nacks(effects), acks(effects)) == ([], [])
+    assert (intake.counts.stored, intake.counts.refused.total()) == (2, 0)
+    ((frame, body),) = build_frames(items(effects), epoch=3)
+    records = [record for _, record in batch_records(frame, decode_body(body))]
+    kept = parse_headers(given.headers, 10)
+    assert [(r.headers, r.value, r.key) for r in records] == [(kept, b"x", None)] * 2
+    again = make_intake()
+    again.dedup.recall_ids(frame, decode_body(body), SECOND)
+    assert (len(again.dedup.message_ids), len(intake.dedup.message_ids)) == (0, 0)
+    assert again.dedup.last_message_id == intake.dedup.last_message_id == b""
+
+
+def test_a_batch_for_another_stream_is_stored_after_any_other() -> None:
+    """That stream judges the sequence; this one may have begun to listen later."""
+    elsewhere = message(Nats_Expected_Stream="ORDERS").headers
+    intake = make_intake()
+    given = [batch(4, 5)._replace(headers=elsewhere), batch(7, 8)._replace(headers=elsewhere)]
+    effects = take(intake, *given, given[1])
+    assert (nacks(effects), acks(effects)) == ([], [])
+    assert (intake.counts.stored, intake.counts.duplicates) == (4, 2)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        message(b"x" * 2000, Nats_Expected_Stream="ORDERS"),
+        message(Nats_Expected_Stream="ORDERS", Other="x" * 600),
+        batch(0, 1)._replace(
+            headers=message(Nats_Expected_Stream="ORDERS").headers,
+            payload=batch(0, 1).payload + b"x" * 2000,
+        ),
+    ],
+    ids=["large", "headers", "batch"],
+)
+def test_the_publisher_of_another_stream_is_never_told_of_a_refusal(given: Message) -> None:
+    """Its own stream may have stored the message, and answers."""
+    intake = make_intake(message_bytes_max=1900, header_bytes_max=500)
+    assert nacks(take(intake, given)) == []
+    assert intake.counts.untold.total() == intake.counts.refused.total() == 1
+
+
+@pytest.mark.parametrize("place", ["subject", "reply"])
+def test_subjects_that_are_not_utf8_are_refused_and_no_two_become_one(place: str) -> None:
+    intake = make_intake()
+    odd = [
+        message(b"a")._replace(**{place: b"t.\xff"}),
+        message(b"b")._replace(**{place: b"t.\xfe"}),
+    ]
+    good = message(b"c")._replace(**{place: "t.größe".encode()})
+    effects = take(intake, odd[0], good, odd[1], message(b"d"))
+    assert nacks(effects) == [Nack.BAD_SUBJECT] * 2
+    (run,) = items(effects)
+    assert isinstance(run, Run)
+    assert [each.payload for each in run.messages] == [b"c", b"d"]
 
 
 def test_key_and_tombstone_headers_become_the_record_s_and_are_not_stored() -> None:
@@ -273,8 +360,8 @@ def test_only_its_own_header_silences_a_batch() -> None:
 
 def test_ack_on_reply_stands_above_the_policy() -> None:
     intake = make_intake(ack_on_reply=False)
-    effects = take(intake, message(Penstock_Ack_Policy="all"), message(Nats_Rollup="all"))
-    assert (acks(effects), nacks(effects), intake.counts.refused.total()) == ([], [], 1)
+    effects = take(intake, message(Penstock_Ack_Policy="all"), message(b"x" * (9 << 20)))
+    assert (acks(effects), nacks(effects), intake.counts.untold.total()) == ([], [], 1)
 
 
 @pytest.mark.parametrize(

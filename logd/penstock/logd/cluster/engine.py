@@ -30,7 +30,7 @@ from penstock.logd.listening import Link, Listening
 from penstock.logd.partition import Partition
 from penstock.logd.peers.server import PeerServer
 from penstock.logd.peers.tls import PeerTls
-from penstock.logd.surroundings import Surroundings
+from penstock.logd.surroundings import StreamLookup, Surroundings
 from penstock.logd.unopened import Unopened
 from penstock.service.clock import Clock
 
@@ -74,7 +74,7 @@ class ClusterEngine:
         self,
         config: LogdConfig,
         link: Link,
-        make_surroundings: Callable[[Callable[[str], tuple[str, ...]]], Surroundings],
+        make_surroundings: Callable[[StreamLookup], Surroundings],
         clock: Clock,
         hearing: Hearing,
         tls: PeerTls | None = None,

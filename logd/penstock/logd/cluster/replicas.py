@@ -38,7 +38,7 @@ from penstock.logd.errors import LogdError, UnavailableError
 from penstock.logd.listening import Link, Listening
 from penstock.logd.partition import Partition
 from penstock.logd.purging import PurgePoint
-from penstock.logd.surroundings import Surroundings
+from penstock.logd.surroundings import StreamLookup, Surroundings
 from penstock.service.clock import Clock
 
 _NOTE_S: Final = 1.0
@@ -71,7 +71,7 @@ class NodeReplicas:
         self,
         data_dir: Path,
         link: Link,
-        make_surroundings: Callable[[Callable[[str], tuple[str, ...]]], Surroundings],
+        make_surroundings: Callable[[StreamLookup], Surroundings],
         *,
         clock: Clock,
         hearing: Hearing,
@@ -81,7 +81,7 @@ class NodeReplicas:
         self._hearing = hearing
         self.settings = settings or ReplicationSettings()
         self.problems: dict[Place, str] = {}
-        around = self._around = make_surroundings(self.match)
+        around = self._around = make_surroundings(self)
         self.node, self.masters = around.node, around.masters
         self.listening = Listening(link, around.budget, around.clock, around.admission)
         self._holdings = Holdings(data_dir)
@@ -143,6 +143,10 @@ class NodeReplicas:
     def match(self, subject: str) -> tuple[str, ...]:
         """Names of the streams that store what is published on a subject."""
         return self.cluster.group.state.match(subject)
+
+    def knows(self, stream: str) -> bool:
+        """Whether there is a stream of this name."""
+        return self.cluster.group.state.knows(stream)
 
     # Life.
 

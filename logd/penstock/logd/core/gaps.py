@@ -34,6 +34,11 @@ class GapReason(StrEnum):
     NOT_ENOUGH_REPLICAS = "not_enough_replicas"
     READ_ONLY = "read_only"
     NO_LEADER = "no_leader"
+    TOO_LARGE = "too_large"
+    MALFORMED = "malformed"
+    NOT_OFFERED = "not_offered"
+    UNMET_EXPECTATION = "unmet_expectation"
+    OUT_OF_SEQUENCE = "out_of_sequence"
 
 
 DROPPING: Final = {
@@ -42,8 +47,24 @@ DROPPING: Final = {
     Nack.STORAGE_FAILED: GapReason.STORAGE_FAILED,
     Nack.NOT_ENOUGH_REPLICAS: GapReason.NOT_ENOUGH_REPLICAS,
     Nack.READ_ONLY: GapReason.READ_ONLY,
+    Nack.MESSAGE_TOO_LARGE: GapReason.TOO_LARGE,
+    Nack.HEADERS_TOO_LARGE: GapReason.TOO_LARGE,
+    Nack.BAD_HEADER: GapReason.MALFORMED,
+    Nack.BAD_SUBJECT: GapReason.MALFORMED,
+    Nack.BAD_BATCH: GapReason.MALFORMED,
+    Nack.NO_SUBJECT_SEQUENCE: GapReason.MALFORMED,
+    Nack.NO_ROLLUP: GapReason.NOT_OFFERED,
+    Nack.NO_TTL: GapReason.NOT_OFFERED,
+    Nack.NO_COUNTERS: GapReason.NOT_OFFERED,
+    Nack.NO_ATOMIC_PUBLISH: GapReason.NOT_OFFERED,
+    Nack.NO_SCHEDULES: GapReason.NOT_OFFERED,
+    Nack.WRONG_LAST_SEQUENCE: GapReason.UNMET_EXPECTATION,
+    Nack.WRONG_LAST_MESSAGE_ID: GapReason.UNMET_EXPECTATION,
+    Nack.WRONG_STREAM: GapReason.UNMET_EXPECTATION,
+    Nack.SEQUENCE_GAP: GapReason.OUT_OF_SEQUENCE,
+    Nack.UNKNOWN_PRODUCER: GapReason.OUT_OF_SEQUENCE,
 }
-"""Refusals that are about the stream's state, not about the message."""
+"""The reason of the gap that a refusal makes whose publisher left no subject for an answer."""
 
 
 class Instant(NamedTuple):

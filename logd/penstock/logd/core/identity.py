@@ -19,15 +19,17 @@ from penstock.logd.core.dedup import Dedup
 from penstock.logd.core.metadata import StreamConfig
 from penstock.logd.core.publish_options import (
     Refusal,
+    named_stream,
     read_options,
+    read_unanswered,
     stored_message_id,
-    stored_pairs,
 )
+from penstock.logd.core.single import read_headers, refuse_subjects
 from penstock.logd.core.turn import Message
 from penstock.logd.envelope import COOKIE, TYPE_BATCH, decode_batch, decode_envelope
 from penstock.logd.errors import CorruptError
 from penstock.logd.frame import FrameHeader
-from penstock.logd.nats.headers import Pairs, parse_headers
+from penstock.logd.nats.headers import Pairs
 
 _ID: Final = b"i"
 _BATCH: Final = b"b"
@@ -46,18 +48,24 @@ def identify(message: Message, config: StreamConfig) -> bytes | None:
         None for one that is answered, for then its publisher knows, and for one that every leader
         refuses.
     """
-    subject, reply, headers, payload = message
-    if len(payload) + len(headers) > config.message_bytes_max:
+    subject, reply, _, payload = message
+    if refuse_subjects(message) is not None:
         return None
+    pairs = read_headers(
+        message, 0, config, size_max=config.message_bytes_max, room=config.message_bytes_max
+    )
+    if isinstance(pairs, Refusal):
+        return None
+    asked = named_stream(pairs) in (None, config.name)
     if payload.startswith(COOKIE):
         identity = _identify_batch(payload)
         if identity is not None:
-            return None if reply else identity
-    if headers:
-        return _identify_with_headers(message, config)
+            return None if reply and asked else identity
+    if pairs:
+        return _identify_with_headers(message, pairs, config, asked=asked)
     if reply and _answers(config):
         return None
-    return _digest(_utf8(subject), payload)
+    return _digest(subject, payload)
 
 
 def identities(
@@ -134,29 +142,24 @@ def _batch_identity(producer_id: bytes, sequence: int) -> bytes:
     return _BATCH + producer_id + sequence.to_bytes(8, "little")
 
 
-def _identify_with_headers(message: Message, config: StreamConfig) -> bytes | None:
-    subject, reply, headers, payload = message
-    if len(headers) > config.header_bytes_max:
-        return None
-    try:
-        pairs = parse_headers(headers, config.header_pairs_max)
-    except CorruptError:
-        return None
-    options = read_options(pairs, key_bytes_max=config.key_bytes_max)
-    if isinstance(options, Refusal) or (options.tombstone and payload):
-        return None
-    # What names another stream is answered there, and stored here without a word.
-    if reply and _answers(config) and options.stream in (None, config.name):
-        return None
+def _identify_with_headers(
+    message: Message, pairs: Pairs, config: StreamConfig, *, asked: bool
+) -> bytes | None:
+    """The identity of a message with headers; `asked`: it does not name another stream."""
+    subject, reply, _, payload = message
+    if asked and config.ack_on_reply:
+        options = read_options(pairs, key_bytes_max=config.key_bytes_max)
+        if isinstance(options, Refusal) or (options.tombstone and payload):
+            return None
+        if reply and _answers(config):
+            return None
+    else:
+        most = config.key_bytes_max
+        options = read_unanswered(pairs, key_bytes_max=most, tombstones=not payload)
     if options.message_id is not None and config.dedup_window_s:
         return _ID + options.message_id
     value = None if options.tombstone else payload
-    return _digest(_utf8(subject), value, options.key, stored_pairs(pairs))
-
-
-def _utf8(subject: bytes) -> bytes:
-    """A subject as it is stored: what is not UTF-8 there is replaced."""
-    return subject if subject.isascii() else subject.decode("utf-8", "replace").encode()
+    return _digest(subject, value, options.key, options.stored(pairs))
 
 
 def _digest(

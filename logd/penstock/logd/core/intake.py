@@ -20,10 +20,23 @@ from penstock.logd.core.intake_counts import IntakeCounts
 from penstock.logd.core.metadata import StreamConfig
 from penstock.logd.core.producers import Accept, Duplicate, Gap
 from penstock.logd.core.publish_options import (
+    EXPECTED_STREAM,
+    NO_OPTIONS,
     TOMBSTONE,
+    PublishOptions,
     Refusal,
+    named_stream,
+    read_options,
+    read_unanswered,
 )
-from penstock.logd.core.single import BUSY, Single, open_published, published_fault, read_message
+from penstock.logd.core.single import (
+    BUSY,
+    Single,
+    open_published,
+    published_fault,
+    read_headers,
+    refuse_subjects,
+)
 from penstock.logd.core.turn import (
     FRAME_OVERHEAD,
     OFFSET_MAX,
@@ -44,6 +57,7 @@ from penstock.logd.envelope import (
     decode_envelope,
 )
 from penstock.logd.errors import CorruptError
+from penstock.logd.nats.headers import Pairs, parse_headers
 from penstock.logd.publish_envelope import TYPE_PUBLISH, Published, decode_publish, published_in
 
 
@@ -88,6 +102,7 @@ class Declined:
 Event = Arrived | StorageFailed | Led | Declined
 
 _BATCH_TYPE: Final = bytes([TYPE_BATCH])
+_EXPECTED_STREAM: Final = EXPECTED_STREAM.encode()
 
 
 class Intake:
@@ -98,6 +113,7 @@ class Intake:
         next_offset: The log's end.
         epoch: The leader epoch of what is appended.
         streams_for: Names of the streams that store a subject.
+        knows_stream: Whether there is a stream of a name.
 
     Attributes:
         size_max: Bytes of the largest message that there can ever be room for.
@@ -110,6 +126,7 @@ class Intake:
         next_offset: int,
         epoch: int,
         streams_for: Callable[[str], Collection[str]],
+        knows_stream: Callable[[str], bool] = lambda _: False,
     ) -> None:
         self.config = config
         self.next_offset = next_offset
@@ -117,6 +134,7 @@ class Intake:
         self.counts = IntakeCounts()
         self.dedup = Dedup(config)
         self._streams_for = streams_for
+        self._knows_stream = knows_stream
         self._acks_plain = config.ack_on_reply and config.ack_policy != "none"
         self._acks_here = config.ack_policy == "leader"
         self._refusal: Refusal | None = None
@@ -173,6 +191,8 @@ class Intake:
             length = len(payload)
             if headers or length > length_max or payload.startswith(COOKIE):
                 break
+            if not (subject.isascii() and reply.isascii()):
+                break
             length += len(subject) + len(reply) + RECORD_OVERHEAD
             if size + length > room:
                 break
@@ -194,24 +214,43 @@ class Intake:
     def _inspect(self, message: Message, now_ns: int) -> None:
         """Take or refuse a message that is not simply plain."""
         size, room = message.size_bytes(), self._turn.room + self._turn.spare
-        found = self._refusal or read_message(
-            message, size, self.config, size_max=self.size_max, room=room
+        pairs = (
+            self._refusal
+            or refuse_subjects(message)
+            or read_headers(message, size, self.config, size_max=self.size_max, room=room)
         )
-        if isinstance(found, Refusal):
-            self._refuse(message, found)
+        if isinstance(pairs, Refusal):
+            self._refuse(message, pairs)
             return
-        pairs, options = found
-        asked = options.stream in (None, self.config.name)
-        if not asked:
-            if not self._stores_elsewhere(message, str(options.stream)):
-                self._refuse(message, Refusal(Nack.WRONG_STREAM, "expected stream does not match"))
-                return
-            # The named stream answers; this one stores its own copy and stays silent.
+        envelope = self._unwrap(message)
+        answers = self.config.ack_on_reply or envelope is not None
+        named = named_stream(pairs)
+        asked = named in (None, self.config.name)
+        if not asked and answers and self._is_wrong(message, str(named)):
+            self._refuse(message, Refusal(Nack.WRONG_STREAM, "expected stream does not match"))
+            return
+        if not asked and self.config.ack_on_reply:
+            # Who is named answers: no leader after this one may answer what it finds in the log.
             message = message._replace(reply=b"")
-            options = options.without_expectations()
+        options = self._options(pairs, message, judged=asked and answers)
+        if isinstance(options, Refusal):
+            self._refuse(message, options)
+            return
         reply = message.reply if self.config.ack_on_reply else b""
         single = Single(message, size, pairs, options, reply)
-        envelope = self._unwrap(message) if message.payload.startswith(COOKIE) else None
+        self._take(single, envelope, now_ns, asked=asked, room=room)
+
+    def _take(
+        self,
+        single: Single,
+        envelope: Envelope | Published | None,
+        now_ns: int,
+        *,
+        asked: bool,
+        room: int,
+    ) -> None:
+        """Take what a message brings; `asked`: its publisher did not name another stream."""
+        message, options = single.message, single.options
         match envelope:
             case None:
                 self._take_plain(single, now_ns)
@@ -224,15 +263,22 @@ class Intake:
                     self._take_plain(opened, now_ns)
                 else:
                     self._refuse_single(opened, fault)
-            case _ if options.for_one_record:
+            case _ if asked and options.for_one_record:
                 text = (
                     "a batch's records have their own keys, and its producer's sequence is its id"
                 )
                 self._refuse(message, Refusal(Nack.BAD_HEADER, text))
             case _:
                 # Only its own header silences a batch: its producer goes on from the answer.
-                acked = bool(message.reply) and options.ack_policy != "none"
-                self._take_batch(message, envelope.payload, size, acked=acked)
+                acked = asked and bool(message.reply) and options.ack_policy != "none"
+                self._take_batch(message, envelope.payload, single.size, asked=asked, acked=acked)
+
+    def _options(self, pairs: Pairs, message: Message, *, judged: bool) -> PublishOptions | Refusal:
+        """What a message's headers ask of this stream; whoever is not answered asks nothing."""
+        most = self.config.key_bytes_max
+        if judged:
+            return read_options(pairs, key_bytes_max=most) if pairs else NO_OPTIONS
+        return read_unanswered(pairs, key_bytes_max=most, tombstones=not message.payload)
 
     def _refuse_full(self, size: int, records: int = 1) -> Refusal | None:
         """Refuse what the stream itself has no room for; never a duplicate."""
@@ -242,11 +288,19 @@ class Intake:
             return Refusal(Nack.STREAM_FULL, "maximum messages exceeded")
         return None
 
-    def _stores_elsewhere(self, message: Message, stream: str) -> bool:
-        return stream in self._streams_for(message.subject.decode("utf-8", "replace"))
+    def _is_wrong(self, message: Message, stream: str) -> bool:
+        """Whether a stream of logd's own is named that does not store the message.
+
+        Of a stream that is not known nothing is said: it may be one of a JetStream, or of another
+        logd, on the same subject.
+        """
+        subject = message.subject.decode()
+        return self._knows_stream(stream) and stream not in self._streams_for(subject)
 
     def _unwrap(self, message: Message) -> Envelope | Published | None:
-        """What is in an envelope; None when what begins like one is a plain message."""
+        """What is in an envelope; None for a plain message, which may begin like one."""
+        if not message.payload.startswith(COOKIE):
+            return None
         try:
             envelope = decode_envelope(message.payload)
             assert envelope is not None
@@ -297,7 +351,9 @@ class Intake:
         self._count_stored(1)
         self.dedup.last_message_id = options.message_id or b""
 
-    def _take_batch(self, message: Message, payload: memoryview, size: int, *, acked: bool) -> None:
+    def _take_batch(
+        self, message: Message, payload: memoryview, size: int, *, asked: bool, acked: bool
+    ) -> None:
         try:
             batch = decode_batch(payload)
         except CorruptError as error:
@@ -316,6 +372,8 @@ class Intake:
                 )
                 if acked:
                     self._ack_when_durable(ack)
+            case Gap() if not asked:  # the stream that is named has judged the sequence
+                self._place_batch(message, batch, size, acked=False)
             case Gap(last):
                 nack = Nack.SEQUENCE_GAP if last else Nack.UNKNOWN_PRODUCER
                 text = f"the last sequence stored is {last}, not {batch.previous_sequence}"
@@ -328,7 +386,7 @@ class Intake:
         self, message: Message, batch: BatchPayload, size: int, *, acked: bool
     ) -> None:
         try:
-            header = describe_batch(batch, message.subject.decode("utf-8", "replace"), self.config)
+            header = describe_batch(batch, message.subject.decode(), self.config)
             header = header.at(base_offset=self.next_offset, leader_epoch=self.epoch)
         except CorruptError as error:
             refusal = Refusal(Nack.BAD_BATCH, str(error))
@@ -365,7 +423,19 @@ class Intake:
             published = published_in(message.payload, message.subject, self._turn.now_ns)
             if published is not None:
                 reply, form = published.ack_inbox, published.form
+        if refusal.nack is not Nack.WRONG_STREAM and self._names_another(message):
+            reply = b""
         self._tell(refusal, Refuse(reply, self._nack(refusal), enveloped, form), count)
+
+    def _names_another(self, message: Message) -> bool:
+        """Whether a message is for another stream, which answers; its headers may be unsound."""
+        if _EXPECTED_STREAM not in message.headers:
+            return False
+        try:
+            named = named_stream(parse_headers(message.headers, len(message.headers)))
+        except CorruptError:
+            return False
+        return named not in (None, self.config.name)
 
     def _refuse_single(self, single: Single, refusal: Refusal) -> None:
         self._tell(refusal, Refuse(single.reply, self._nack(refusal), False, single.form), 1)

@@ -193,6 +193,11 @@ class Metadata:
             raise RefusedError("UNKNOWN_STREAM", f"there is no stream {name!r}", stream=name)
         return stream
 
+    def knows(self, name: str) -> bool:
+        """Whether there is an open stream of this name."""
+        stream = self._streams.get(name)
+        return stream is not None and _is_open(stream)
+
     def match(self, subject: str) -> tuple[str, ...]:
         """Names of the open streams that store what is published on a subject."""
         return () if is_reserved(subject) else self._trie.match(subject)

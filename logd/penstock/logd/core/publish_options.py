@@ -92,15 +92,9 @@ class PublishOptions(NamedTuple):
         """Whether they ask for something that only a single record can have."""
         return self._replace(stream=None, ack_policy=None) != NO_OPTIONS
 
-    def without_expectations(self) -> "PublishOptions":
-        """What they ask of a stream that the publisher did not name."""
-        return self._replace(
-            stream=None,
-            last_sequence=None,
-            last_message_id=None,
-            subject_sequence=None,
-            subject=None,
-        )
+    def stored(self, pairs: Pairs) -> Pairs:
+        """The headers that the record keeps of those that these options were read from."""
+        return pairs if self.key is None and self.ack_policy is None else stored_pairs(pairs)
 
 
 NO_OPTIONS: Final = PublishOptions()
@@ -139,16 +133,57 @@ def read_options(pairs: Pairs, *, key_bytes_max: int) -> PublishOptions | Refusa
     )
 
 
+def named_stream(pairs: Pairs) -> str | None:
+    """The stream that a message's publisher expects to store it; None: any."""
+    for name, value in pairs:
+        if name == EXPECTED_STREAM:
+            return value.decode("utf-8", "replace")
+    return None
+
+
+def read_unanswered(pairs: Pairs, *, key_bytes_max: int, tombstones: bool) -> PublishOptions:
+    """Read the headers of a message that is stored without an answer: nothing of them is refused.
+
+    What asks for an answer or for another way of storing is meant for another stream. Key and
+    tombstone count if all of Penstock's headers are sound, and an id if it is not too long to be
+    remembered. What does not count is stored with the other headers.
+
+    Args:
+        pairs: The headers; the first of a repeated name counts.
+        key_bytes_max: Bytes of a record's key.
+        tombstones: Whether the message may be one: it has no payload.
+    """
+    values: dict[str, bytes] = {}
+    repeated = False
+    for name, value in pairs:
+        if name in _TAKEN_OUT or name == MESSAGE_ID:
+            repeated = repeated or (name in _TAKEN_OUT and name in values)
+            values.setdefault(name, value)
+    message_id = values.get(MESSAGE_ID, b"")
+    if len(message_id) > MESSAGE_ID_LENGTH_MAX:
+        message_id = b""
+    key, tombstone, policy = (values.get(name) for name in (KEY, TOMBSTONE, ACK_POLICY))
+    sound = not repeated and (tombstone is None or tombstones)
+    if not sound or _policy_fault(policy) or _key_fault(key, tombstone, key_bytes_max):
+        return PublishOptions(message_id or None)
+    return PublishOptions(
+        message_id=message_id or None,
+        key=key,
+        tombstone=tombstone is not None,
+        ack_policy=None if policy is None else _ACK_POLICIES[policy],
+    )
+
+
 def stored_pairs(pairs: Pairs) -> Pairs:
     """The headers that the record keeps."""
     return tuple([pair for pair in pairs if pair[0] not in _TAKEN_OUT])
 
 
 def stored_message_id(pairs: Pairs) -> bytes | None:
-    """The id of a message by the headers that its record kept."""
+    """The id of a message by the headers that its record kept; one that is too long is none."""
     for name, value in pairs:
         if name == MESSAGE_ID:
-            return value or None
+            return value if 0 < len(value) <= MESSAGE_ID_LENGTH_MAX else None
     return None
 
 
@@ -175,10 +210,15 @@ def _fault(values: dict[str, bytes], key_bytes_max: int) -> str | None:
         sequence = values.get(name)
         if sequence is not None and not (sequence.isdigit() and len(sequence) <= 19):
             return f"{name} is not a number"
-    policy = values.get(ACK_POLICY)
+    return _policy_fault(values.get(ACK_POLICY)) or _key_fault(
+        values.get(KEY), values.get(TOMBSTONE), key_bytes_max
+    )
+
+
+def _policy_fault(policy: bytes | None) -> str | None:
     if policy is not None and policy not in _ACK_POLICIES:
         return f"{ACK_POLICY} is {policy[:40]!r}; it can be all, leader or none"
-    return _key_fault(values.get(KEY), values.get(TOMBSTONE), key_bytes_max)
+    return None
 
 
 def _key_fault(key: bytes | None, tombstone: bytes | None, key_bytes_max: int) -> str | None:

@@ -6,12 +6,9 @@ from penstock.logd.acks import Nack
 from penstock.logd.core.metadata import AckPolicy, StreamConfig
 from penstock.logd.core.publish_options import (
     MESSAGE_ID,
-    NO_OPTIONS,
     PublishOptions,
     Refusal,
-    read_options,
     stored_message_id,
-    stored_pairs,
 )
 from penstock.logd.core.turn import Message, RowExtras
 from penstock.logd.errors import CorruptError
@@ -46,15 +43,25 @@ class Single(NamedTuple):
         pairs, options = self.pairs, self.options
         if not pairs and options.key is None:
             return None
-        if not self.form and (options.key is not None or options.ack_policy is not None):
-            pairs = stored_pairs(pairs)
+        if not self.form:
+            pairs = options.stored(pairs)
         return RowExtras(pairs or None, options.key, options.tombstone)
 
 
-def read_message(
+def refuse_subjects(message: Message) -> Refusal | None:
+    """Refuse what cannot be stored as it is: a subject or a reply subject that is not UTF-8."""
+    for name, subject in (("subject", message.subject), ("reply subject", message.reply)):
+        try:
+            subject.decode()
+        except UnicodeDecodeError:
+            return Refusal(Nack.BAD_SUBJECT, f"{name} {subject[:80]!r} is not UTF-8")
+    return None
+
+
+def read_headers(
     message: Message, size: int, config: StreamConfig, *, size_max: int, room: int
-) -> tuple[Pairs, PublishOptions] | Refusal:
-    """A message's headers and what they ask for, unless it is refused whatever they say.
+) -> Pairs | Refusal:
+    """A message's headers, unless it is refused whatever they say.
 
     Args:
         message: As it came.
@@ -71,13 +78,11 @@ def read_message(
     ):
         return _refuse_size(message, size, config, size_max=size_max)
     if not length:
-        return (), NO_OPTIONS
+        return ()
     try:
-        pairs = parse_headers(message.headers, config.header_pairs_max)
+        return parse_headers(message.headers, config.header_pairs_max)
     except CorruptError as error:
         return Refusal(Nack.BAD_HEADER, str(error))
-    options = read_options(pairs, key_bytes_max=config.key_bytes_max)
-    return options if isinstance(options, Refusal) else (pairs, options)
 
 
 def _refuse_size(message: Message, size: int, config: StreamConfig, *, size_max: int) -> Refusal:
@@ -130,7 +135,8 @@ def published_fault(
 ) -> Refusal | None:
     """Why the record of a publish envelope cannot be stored; `options` are its message's."""
     headers = published.headers
-    if len(stored_message_id(headers) or b"") > MESSAGE_ID_LENGTH_MAX:
+    ids = [value for name, value in headers if name == MESSAGE_ID]
+    if ids and len(ids[0]) > MESSAGE_ID_LENGTH_MAX:
         return Refusal(Nack.BAD_HEADER, f"{MESSAGE_ID} of more than {MESSAGE_ID_LENGTH_MAX} bytes")
     if options.key is not None:
         return Refusal(Nack.BAD_HEADER, "a publish envelope has its own key")

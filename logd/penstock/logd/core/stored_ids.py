@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.logd.core.publish_options import MESSAGE_ID
+from penstock.logd.limits import MESSAGE_ID_LENGTH_MAX
 
 _NAME: Final = pa.scalar(MESSAGE_ID, pa.string())
 _SIZES: Final = {"i": 4, "q": 8, "Q": 8}
@@ -20,12 +21,15 @@ _SIZES: Final = {"i": 4, "q": 8, "Q": 8}
 def stored_message_ids(headers: pa.MapArray) -> tuple[list[int], list[bytes]]:
     """The rows of a column of headers that have an id, and the ids, as `stored_message_id` finds.
 
-    Of a repeated name the first pair counts, though it be empty; an empty id is none.
+    Of a repeated name the first pair counts, though it be empty; an empty id is none, and so is
+    one that is too long to be remembered.
     """
     found = pc.indices_nonzero(pc.equal(headers.keys, _NAME))
     if not len(found):
         return [], []
     pairs, values = integers(found, "Q"), _binaries(headers.items.take(found))
+    if max(map(len, values)) > MESSAGE_ID_LENGTH_MAX:
+        values = [value if len(value) <= MESSAGE_ID_LENGTH_MAX else b"" for value in values]
     starts = integers(headers.offsets, "i")
     every_row = pairs == starts[:-1] and starts[-1] > pairs[-1]
     if every_row and not headers.null_count and all(values):  # what publishers with ids send

@@ -297,6 +297,8 @@ class Publisher:
             return Again(UnavailableError(text))
         except (NatsTimeoutError, TimeoutError):
             text = f"no answer on {message.subject!r} within {options.ack_timeout_s:g} s"
+            if options.stream is not None:
+                text += f"; does stream {options.stream!r} exist, and store this subject?"
             return Again(UnavailableError(text))
         except MaxPayloadError:
             raise _too_large(client.max_payload) from None

@@ -188,6 +188,10 @@ class ClusterState:
         """Names of the open streams that store what is published on a subject."""
         return self._tables.catalog.match(subject)
 
+    def knows(self, stream: str) -> bool:
+        """Whether there is an open stream of this name."""
+        return self._tables.catalog.knows(stream)
+
     def apply(self, index: int, command: Command) -> Result:
         """Apply the next command.
 
