@@ -104,6 +104,15 @@ ALERTS = (
         quiet=(('penstock_logd_stream_failed{stream="logs"}', "0x30"),),
     ),
     Alert(
+        name="PenstockRecordsDamaged", expr="penstock_logd_damaged_offsets > 0", lasts="5m",
+        severity="critical", summary="Stored records are damaged and cannot be read.",
+        what_to_do="penstock logd gaps names them. In a cluster they are fetched from another "
+        "replica; else read past them with --skip-damaged, and see to that disk.",
+        fires=(('penstock_logd_damaged_offsets{stream="logs"}', "0 7x30"),),
+        labels={"stream": "logs"},
+        quiet=(('penstock_logd_damaged_offsets{stream="logs"}', "0x30"),),
+    ),
+    Alert(
         name="PenstockRecordsLost", expr="increase(penstock_logd_records_lost_total[15m]) > 0",
         lasts="0m", severity="critical", summary="Accepted records were lost to a failed disk.",
         what_to_do="See the node's log and its disk.",

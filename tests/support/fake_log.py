@@ -131,11 +131,11 @@ class FakeLog:
 
 
 @contextmanager
-def asking_in_memory(log: FakeLog, server: str) -> Iterator[FakeLog]:
+def asking_in_memory(log: FakeLog, server: str, make: object = None) -> Iterator[FakeLog]:
     """As `penstock.logd.cli.server.asking`, without its connection."""
     from penstock.logd.cli.server import refusal
 
-    del server
+    del server, make
     try:
         yield log
     except RefusedError as error:

@@ -1,8 +1,10 @@
 """Command-line conventions shared by every Penstock command."""
 
+import shlex
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -16,10 +18,32 @@ from penstock.service.run import exit_on_error
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 _SENTENCE_MAX: Final = 1000
+_debug: ContextVar[bool] = ContextVar("debug", default=False)
+
+
+def _set_debug(_context: click.Context, _parameter: click.Parameter, value: bool) -> None:
+    if value:
+        _debug.set(True)
 
 
 class PenstockGroup(click.Group):
-    """A click group whose usage errors exit with 64 and whose service errors name their fix."""
+    """A click group whose usage errors exit with 64 and whose service errors name their fix.
+
+    An error that nobody foresaw is one line and exit code 70 (74 for one of the operating system);
+    with `--debug` also its traceback.
+    """
+
+    def __init__(self, *args: Any, **attributes: Any) -> None:
+        super().__init__(*args, **attributes)
+        self.params.append(
+            click.Option(
+                ["--debug"],
+                is_flag=True,
+                expose_value=False,
+                callback=_set_debug,
+                help="Print the traceback of an unforeseen error, too.",
+            )
+        )
 
     @override
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -50,6 +74,7 @@ class PenstockGroup(click.Group):
     ) -> Any:
         """Run the command and exit with its code, as `click.Group.main` does."""
         extra["standalone_mode"] = False
+        _debug.set(False)
         try:
             with exit_on_error():
                 super().main(args, prog_name, **extra)
@@ -64,11 +89,23 @@ class PenstockGroup(click.Group):
             # The reader of our output went away, as in `... | head`.
             sys.stderr.close()
             sys.exit(ExitCode.OK)
+        except OSError as error:
+            where = f"{error.filename}: " if error.filename else ""
+            words = f"{where}{error.strerror or error}"
+            _report("failed", f"{words}\n  fix: see to that file, disk or connection")
+            sys.exit(ExitCode.IO)
         except Exception as error:  # noqa: BLE001 - whatever nobody foresaw ends here
             if _is_memory(error):
-                _tell("out of memory; give the process more, or lower the limits it is set to")
+                words = "out of memory; give the process more, or lower the limits it is set to"
+                _report(words, words)
                 sys.exit(ExitCode.MEMORY)
-            _tell("failed unexpectedly; this is a bug in Penstock")
+            given = sys.argv[1:] if args is None else args
+            again = shlex.join([*(prog_name or self.name or "").split(), "--debug", *given])
+            _report(
+                "failed unexpectedly; this is a bug in Penstock",
+                f"{_first_line(error)}\n  fix: this is a bug in Penstock; please report it with the"
+                f" traceback that this prints: {again}",
+            )
             sys.exit(ExitCode.SOFTWARE)
         sys.exit(ExitCode.OK)
 
@@ -79,13 +116,21 @@ def _is_memory(error: Exception) -> bool:
     return isinstance(error, MemoryError)
 
 
-def _tell(words: str) -> None:
-    """Log the error being handled: one line from a daemon, a traceback from a command."""
+def _report(event: str, words: str) -> None:
+    """Report the error being handled: a daemon logs it, a command prints its words."""
     if structlog.is_configured():
-        structlog.get_logger().exception(words)
-    else:
+        structlog.get_logger().exception(event)
+        return
+    if _debug.get():
         traceback.print_exc()
-        click.echo(f"error: {words}", err=True)
+    click.echo(f"error: {words}", err=True)
+
+
+def _first_line(error: Exception) -> str:
+    """The type and the first line of what an error says, without control characters."""
+    first = str(error).partition("\n")[0][:_SENTENCE_MAX]
+    printable = "".join(character if character.isprintable() else "?" for character in first)
+    return f"{type(error).__name__}: {printable}" if printable else type(error).__name__
 
 
 def config_option(function: Function) -> Function:

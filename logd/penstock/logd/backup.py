@@ -7,7 +7,8 @@
 
 The manifest has `format` ("penstock-backup"), `version` (1), `release`, `taken`, of the stream its
 name (`stream`), `subject`, `incarnation` and `options`, and `partitions`: each has `start`, `end`,
-`epoch`, the last leader epoch that was read, and `files`, of these each has `name`, `start`, `end`,
+`epoch`, the last leader epoch that was read, `skipped`, ranges that were damaged (a frame without
+records stands for each), and `files`, of these each has `name`, `start`, `end`,
 `bytes`, `records` and `crc32c`. Ends are exclusive. Frames have CRCs of their own
 (`penstock.logd.frame`); that of a file says that it is whole, and not another one.
 
@@ -22,9 +23,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from penstock.logd.batch import SCHEMA_VERSION, build_batch, encode_body
 from penstock.logd.errors import CorruptError, RefusedError
 from penstock.logd.frame import (
     HEADER_SIZE,
+    NO_TIMESTAMP,
     FrameHeader,
     check_body,
     crc32c,
@@ -65,12 +68,14 @@ class BackupPartition:
         end: Exclusive.
         files: In order of offsets.
         epoch: The last leader epoch of the log that was read; None: nothing was.
+        skipped: Ranges [first, upto) that were damaged: frames without records stand for them.
     """
 
     start: int
     end: int
     files: list[BackupFile] = field(default_factory=list)
     epoch: int | None = None
+    skipped: list[list[int]] = field(default_factory=list)
 
     @property
     def reached(self) -> int:
@@ -113,6 +118,7 @@ class Manifest:
                     part["end"],
                     [BackupFile(**one) for one in part["files"]],
                     part.get("epoch"),
+                    part.get("skipped", []),
                 )
                 for part in document.pop("partitions")
             ]
@@ -178,6 +184,24 @@ def cut(frame: Frame, start: int, end: int) -> tuple[FrameHeader, bytes | memory
     return trim_frame(header, bytes(body), start, end)
 
 
+def empty_frame(first: int, upto: int) -> Frame:
+    """A frame without records for a range of offsets, as compaction may leave one."""
+    body = encode_body(build_batch([]))
+    header = FrameHeader(
+        base_offset=first,
+        leader_epoch=0,
+        record_count=0,
+        last_offset_delta=upto - first - 1,
+        body_length=len(body),
+        body_crc=crc32c(body),
+        first_timestamp_ns=NO_TIMESTAMP,
+        max_timestamp_ns=NO_TIMESTAMP,
+        schema_version=SCHEMA_VERSION,
+        compacted=True,
+    )
+    return header, memoryview(body)
+
+
 def frames_of(directory: Path, file: BackupFile) -> Iterator[tuple[FrameHeader, bytes]]:
     """The frames of a file, each of them checked.
 
@@ -207,6 +231,8 @@ def check_chain(manifest: Manifest) -> None:
     Raises:
         CorruptError: They do not.
     """
+    if not manifest.partitions:
+        raise CorruptError("it holds no partition: the stream was not open when it was made")
     for number, part in enumerate(manifest.partitions):
         expected = part.start
         for file in part.files:

@@ -10,7 +10,7 @@ from penstock.logd.unopened import Unopened
 
 
 def describe_stream(found: Partition | Unopened, node: str) -> dict[str, Any]:
-    """A stream of a lone logd; one that is not open shows no partitions and why."""
+    """A stream of a lone logd; one that is not open has no leader, and says why."""
     options = asdict(found.stream.config)
     name, subject = options.pop("name"), options.pop("subject")
     if isinstance(found, Partition):
@@ -18,7 +18,9 @@ def describe_stream(found: Partition | Unopened, node: str) -> dict[str, Any]:
         partitions = [{"partition": found.number} | describe_standing(found) | roles]
         problem = found.failure
     else:
-        partitions, problem = [], found.reason
+        roles = describe_roles(None, 0, [node], [])
+        partitions = [{"partition": 0} | describe_standing(None) | roles]
+        problem = found.reason
     return {
         "name": name,
         "subject": subject,
@@ -32,15 +34,30 @@ def describe_stream(found: Partition | Unopened, node: str) -> dict[str, Any]:
 def describe_standing(partition: Readable | None) -> dict[str, Any]:
     """Where a partition stands here; None: it has no replica here."""
     if partition is None:
-        names = ("start_offset", "high_watermark", "end_offset", "epoch", "size_bytes")
-        return dict.fromkeys(names)
+        return dict.fromkeys(
+            (
+                "start_offset",
+                "high_watermark",
+                "end_offset",
+                "epoch",
+                "size_bytes",
+                "damaged_offsets",
+            )
+        )
     return {
         "start_offset": partition.start_offset,
         "high_watermark": partition.high_watermark,
         "end_offset": partition.log.end_offset,
         "epoch": partition.epoch,
         "size_bytes": partition.log.size_bytes,
+        "damaged_offsets": sum(upto - first for first, upto in damaged_ranges(partition)),
     }
+
+
+def damaged_ranges(partition: Readable) -> list[tuple[int, int]]:
+    """Ranges [first, upto) of a partition's offsets that are known to be damaged here."""
+    start = partition.start_offset
+    return [(max(a, start), upto) for a, upto in partition.log.damaged() if upto > start]
 
 
 def describe_roles(

@@ -39,5 +39,17 @@ class UnsettledError(UnavailableError):
     """Nodes answer, and none of them can do it yet: a leader is being found."""
 
 
+class NotOpenError(UnavailableError):
+    """A stream's log cannot be opened, so that nothing of it can be read until an operator acts.
+
+    Attributes:
+        cause: Code of why: `CORRUPT`, a refusal's, as `WRONG_KEY`, or `UNAVAILABLE` for the disk's.
+    """
+
+    def __init__(self, message: str, *, cause: str) -> None:
+        self.cause = cause
+        super().__init__(message)
+
+
 class NotReadyError(UnavailableError):
     """This node has just started and does not know yet what there is; nothing was done."""

@@ -7,6 +7,7 @@ from typing import Any, Final
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from penstock.logd.core.gaps import Gap, GapLedger, GapReason, Instant
+from penstock.logd.description import damaged_ranges
 from penstock.logd.engine import Engine
 
 _STREAMS_SHOWN: Final = 10
@@ -29,7 +30,7 @@ def gap_document(engine: Engine) -> dict[str, Any]:
     damaged = [
         {"stream": partition.name, "partition": partition.number, "first": first, "upto": upto}
         for partition in engine.partitions()
-        for first, upto in partition.log.damaged()
+        for first, upto in damaged_ranges(partition)
     ]
     return describe_gaps(listening.gaps, listening.now()) | {"damaged": damaged}
 

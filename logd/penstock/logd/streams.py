@@ -27,14 +27,20 @@ from penstock.logd.core.metadata import (
 from penstock.logd.cursors import Extent
 from penstock.logd.descriptors import Descriptors
 from penstock.logd.directories import empty, make_directories, rename
-from penstock.logd.errors import CorruptError, LogdError, RefusedError, UnavailableError
+from penstock.logd.errors import (
+    CorruptError,
+    LogdError,
+    NotOpenError,
+    RefusedError,
+    UnavailableError,
+)
 from penstock.logd.limits import STREAMS_MAX
 from penstock.logd.listening import Link, Listening
 from penstock.logd.nats.errors import NatsRefusedError
 from penstock.logd.partition import Partition
 from penstock.logd.store import Checkpoint, LogFailedError
 from penstock.logd.surroundings import StreamLookup, Surroundings
-from penstock.logd.unopened import Unopened
+from penstock.logd.unopened import Unopened, cause_of
 
 Result = TypeVar("Result")
 _log = structlog.get_logger()
@@ -118,11 +124,11 @@ class StreamSet:
 
         Raises:
             RefusedError: `UNKNOWN_STREAM`, `UNKNOWN_PARTITION`.
-            UnavailableError: Its log cannot be opened.
+            NotOpenError: Its log cannot be opened.
         """
         found = self.find(stream)
         if isinstance(found, Unopened):
-            raise UnavailableError(f"stream {stream!r}: {found.reason}")
+            raise NotOpenError(f"stream {stream!r}: {found.reason}", cause=found.cause)
         if number != found.number:
             message = f"stream {stream!r} has no partition {number}"
             raise RefusedError("UNKNOWN_PARTITION", message, stream=stream, partition=number)
@@ -196,7 +202,7 @@ class StreamSet:
 
         Raises:
             RefusedError: `UNKNOWN_STREAM`, `RESERVED_NAME`.
-            UnavailableError: It still cannot be opened; everything is as it was.
+            NotOpenError: It still cannot be opened; everything is as it was.
         """
         check_not_internal(name)
         return await self._whole(self._open_again(name))
@@ -273,7 +279,8 @@ class StreamSet:
             if self.partition(name).failure:
                 await self._reopen(self.partition(name))
         except (OSError, CorruptError) as error:
-            raise UnavailableError(f"stream {name!r} cannot be opened: {error}") from None
+            message = f"stream {name!r} cannot be opened: {error}"
+            raise NotOpenError(message, cause=cause_of(error)) from None
         return self.partition(name)
 
     async def _open(self, stream: Stream) -> None:

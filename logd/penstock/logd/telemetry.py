@@ -25,6 +25,7 @@ from typing_extensions import override
 
 from penstock.logd.ack_sender import AckSender
 from penstock.logd.byte_budget import ByteBudget
+from penstock.logd.description import damaged_ranges
 from penstock.logd.doors import Doors
 from penstock.logd.engine import Engine
 from penstock.logd.fetch.server import FetchServer
@@ -35,6 +36,7 @@ from penstock.logd.partition import Partition
 from penstock.logd.security.keeper import Keeper
 from penstock.logd.unopened import Unopened
 from penstock.service import Health, Stage, Status, release, span_metrics
+from penstock.service.words import counted
 
 
 @dataclass(slots=True)
@@ -121,6 +123,10 @@ class Telemetry:
         for partition in self.engine.partitions():
             if partition.failure:
                 yield f"stream {partition.label}: {partition.failure}"
+            if damaged := damaged_ranges(partition):
+                count = counted(sum(upto - first for first, upto in damaged), "offset")
+                what = f"{count} cannot be read: damaged from offset {damaged[0][0]} on"
+                yield f"stream {partition.label}: {what}; see: penstock logd gaps"
             dedup = partition.intake.dedup
             if dedup.lost_until_ns > self.engine.listening.now().unix_ns:
                 what = f"what it remembered below offset {dedup.lost} is lost"
@@ -222,6 +228,7 @@ class _Scrape(Collector):
     def collect(self) -> Iterable[Metric]:
         streams = self._telemetry.engine
         yield from _stream_metrics(streams.partitions(), streams.unopened())
+        yield _damage_metric(streams.partitions())
         yield from _compaction_metrics(list(self._telemetry.engine.partitions()))
         yield from _process_metrics(self._telemetry)
         yield from _disk_metrics(self._telemetry.data_dir)
@@ -286,6 +293,16 @@ def _refused_metric(streams: list[Partition | Unopened]) -> Metric:
         for nack, count in dict(each.intake.counts.refused).items():
             refused.add_metric([each.label, nack.name.lower()], count)
     return refused
+
+
+def _damage_metric(partitions: list[Partition]) -> Metric:
+    damaged = _gauge(
+        "damaged_offsets", "Offsets known to be damaged, which cannot be read.", ["stream"]
+    )
+    for partition in partitions:
+        ranges = damaged_ranges(partition)
+        damaged.add_metric([partition.label], sum(upto - first for first, upto in ranges))
+    return damaged
 
 
 def _dedup_metrics(partitions: list[Partition]) -> Iterable[Metric]:

@@ -3,6 +3,7 @@
 from penstock.logd.core.intake import Arrived, Intake, StorageFailed
 from penstock.logd.core.metadata import Stream, is_internal
 from penstock.logd.core.turn import Message, Refuse
+from penstock.logd.errors import CorruptError, RefusedError
 from penstock.logd.store.errors import NO_SPACE
 from penstock.logd.surroundings import Surroundings
 
@@ -20,6 +21,7 @@ class Unopened:
 
     Attributes:
         reason: Why it cannot be opened, and what to do.
+        cause: Code of why, as of a `NotOpenError`.
         out_of_space: Space is all that it wants.
         intake: For its counters; it takes nothing.
         budget: Holds nothing.
@@ -32,6 +34,7 @@ class Unopened:
     def __init__(self, stream: Stream, error: Exception, around: Surroundings) -> None:
         self.stream = stream
         self.out_of_space = isinstance(error, OSError) and error.errno in NO_SPACE
+        self.cause = cause_of(error)
         again = f"`penstock logd streams open {self.name}`"
         if is_internal(self.name):
             again = "start logd again"
@@ -72,3 +75,10 @@ class Unopened:
         for effect in self.intake.handle(arrived, self._around.clock.unix_ns()):
             assert isinstance(effect, Refuse), effect
             self._around.acks.send_refusal(effect)
+
+
+def cause_of(error: Exception) -> str:
+    """The code of why a log cannot be opened."""
+    if isinstance(error, CorruptError):
+        return "CORRUPT"
+    return error.code if isinstance(error, RefusedError) else "UNAVAILABLE"

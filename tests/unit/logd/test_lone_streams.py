@@ -69,6 +69,7 @@ async def test_a_partition_is_described_with_who_has_it(tmp_path: Path) -> None:
                 "end_offset": 0,
                 "epoch": 1,
                 "size_bytes": 0,
+                "damaged_offsets": 0,
                 "leader": "me",
                 "leader_epoch": 1,
                 "replicas": ["me"],

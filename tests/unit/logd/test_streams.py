@@ -147,7 +147,9 @@ async def test_a_stream_that_cannot_be_opened_refuses_and_keeps_no_other_one_fro
         assert "records have been lost; see to that, then `penstock" in unopened.reason
         assert (found.incarnation("logs"), found.incarnation("none")) == ("0", None)
         shown = describe_stream(found.find("logs"), "n")
-        assert (shown["partitions"], shown["problem"]) == ([], unopened.reason)
+        (part,) = shown["partitions"]
+        assert (part["leader"], part["end_offset"]) == (None, None), "it does not look empty"
+        assert (shown["problem"], unopened.cause) == (unopened.reason, "CORRUPT")
         for sid in (b"0", b"1"):
             found.listening.on_messages({sid: [Message(b"t.a", b"r", b"", b"x"), PLAIN]})
         counts = unopened.intake.counts

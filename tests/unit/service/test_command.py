@@ -1,7 +1,11 @@
 """Exit codes and messages that every command shares."""
 
+import errno
+import os
+
 import click
 import pytest
+import structlog
 
 from penstock.service import ConfigError, UnavailableError, exit_on_error
 from penstock.service.command import PenstockGroup
@@ -20,6 +24,7 @@ def fail(what: str) -> None:
         "config": ConfigError("a.yaml: x: wrong", fix="correct it"),
         "unavailable": UnavailableError("no server", fix="start it"),
         "abort": click.Abort(),
+        "disk": OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/dev/full"),
         "bug": ZeroDivisionError("division"),
         "memory": MemoryError(),
         "memory of a task": ExceptionGroup("tasks", [MemoryError()]),
@@ -42,6 +47,7 @@ def _exit_code(*arguments: str) -> object:
         (("fail",), 64),
         (("fail", "--what", "bug"), 70),
         (("fail", "--what", "memory"), 71),
+        (("fail", "--what", "disk"), 74),
         (("fail", "--what", "memory of a task"), 71),
         (("nonsense",), 64),
         (("fail", "--what", "unavailable"), 69),
@@ -56,6 +62,20 @@ def test_exit_codes(arguments: tuple[str, ...], code: int) -> None:
 def test_a_service_error_says_reason_and_fix(capsys: pytest.CaptureFixture[str]) -> None:
     _exit_code("fail", "--what", "config")
     assert capsys.readouterr().err == "error: a.yaml: x: wrong\n  fix: correct it\n"
+
+
+def test_an_unforeseen_error_is_one_line_and_debug_prints_its_traceback(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    structlog.reset_defaults()  # a daemon of another test may have configured it
+    assert _exit_code("fail", "--what", "bug") == 70
+    message, fix = capsys.readouterr().err.splitlines()
+    assert message == "error: ZeroDivisionError: division"
+    assert fix.endswith("penstock --debug fail --what bug")
+    assert _exit_code("--debug", "fail", "--what", "bug") == 70
+    assert "Traceback (most recent call last)" in capsys.readouterr().err
+    assert _exit_code("fail", "--what", "bug") == 70
+    assert "Traceback" not in capsys.readouterr().err, "one command does not debug the next"
 
 
 def test_a_usage_error_names_the_option(capsys: pytest.CaptureFixture[str]) -> None:

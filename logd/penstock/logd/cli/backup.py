@@ -23,7 +23,9 @@ from penstock.logd.cli.copying import PartitionCopy, check_begun
 from penstock.logd.cli.export import OutputError
 from penstock.logd.cli.outcome import json_option
 from penstock.logd.cli.progress import Progress
+from penstock.logd.cli.read_session import ReadSession, check_none_skipped, skip_damaged_option
 from penstock.logd.cli.server import AskRefusedError, asking, server_option, stream_argument
+from penstock.logd.cli.source import partitions_of
 from penstock.logd.cli.text import echo_json, human_bytes
 from penstock.logd.client import LogClient, StreamInfo, calls
 from penstock.logd.errors import CorruptError, RefusedError, UnavailableError
@@ -31,6 +33,7 @@ from penstock.logd.frame import HEADER_SIZE, decode_header, encode_header, parse
 from penstock.logd.replication_settings import ReplicationSettings
 from penstock.service import ExitCode, ServiceError, release
 from penstock.service.clock import SystemClock
+from penstock.service.words import counted
 
 _SEND_BYTES: Final = 4 * 1024 * 1024
 _PAUSE_S: Final = 0.5
@@ -56,16 +59,19 @@ class DamagedBackupError(ServiceError):
     required=True,
     help="A directory that is not there yet, or what an earlier run was cut short in.",
 )
+@skip_damaged_option
 @json_option("Say what was written as JSON.")
 @server_option
-def backup(stream: str, directory: Path, as_json: bool, server: str) -> None:
+def backup(stream: str, directory: Path, skip_damaged: bool, as_json: bool, server: str) -> None:
     """Copy STREAM, as it is committed now, into a directory.
 
     The stream goes on meanwhile. Offsets, timestamps, keys, headers and batches stay as they are;
     of an encrypted stream what is written is not encrypted. Cut short, the same command goes on.
-    Exit code 65: what was to be copied is gone, or was lost in an election; begin again.
+    Exit code 65: what was to be copied is gone, or was lost in an election; begin again. With
+    --skip-damaged: the backup is there, without what is damaged.
     """
-    with asking(server) as log, _disk(directory):
+    session = ReadSession(skip_damaged=skip_damaged)
+    with asking(server, session.client) as log, _disk(directory):
         manifest = _begin(log, stream, directory)
         total = sum(part.end - part.reached for part in manifest.partitions)
         with Progress("backing up", total) as progress:
@@ -75,6 +81,7 @@ def backup(stream: str, directory: Path, as_json: bool, server: str) -> None:
         (directory / PARTIAL).unlink()
         sync_directory(directory)
     _tell(manifest, directory, "in", as_json=as_json)
+    check_none_skipped(_skipped(manifest))
 
 
 @click.command(epilog="Example: penstock logd restore /backups/logs-2026-01-31 --as logs-old")
@@ -128,6 +135,8 @@ def restore(  # noqa: PLR0913 - what is to come of it, and how
 def _begin(log: LogClient, stream: str, directory: Path) -> Manifest:
     """What is to be written: what an earlier run began with, or what there is now."""
     found = log.stream(stream)
+    partitions_of(log, stream, ())
+    now = _manifest(log, found)  # before anything is made: the stream may not be open
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     if (directory / MANIFEST).exists():
         raise click.UsageError(f"{directory} holds a backup: name another directory")
@@ -138,7 +147,7 @@ def _begin(log: LogClient, stream: str, directory: Path) -> Manifest:
     if begun is None:
         if any(directory.iterdir()):
             raise click.UsageError(f"{directory} is not empty: name another directory")
-        begun = _manifest(log, found)
+        begun = now
         begun.save(directory / PARTIAL)
     if (begun.stream, begun.incarnation) != (stream, found.incarnation):
         was = f"a backup of {begun.stream} ({begun.incarnation}) was begun in {directory}"
@@ -368,16 +377,30 @@ def _records(manifest: Manifest) -> int:
     return sum(part.end - part.start for part in manifest.partitions)
 
 
+def _skipped(manifest: Manifest) -> list[dict[str, Any]]:
+    """What is not in a backup because it was damaged."""
+    return [
+        {"stream": manifest.stream, "partition": number, "first": first, "upto": upto}
+        for number, part in enumerate(manifest.partitions)
+        for first, upto in part.skipped
+    ]
+
+
 def _tell(manifest: Manifest, directory: Path, how: str, *, as_json: bool) -> None:
     files = [file for part in manifest.partitions for file in part.files]
     records, size = sum(file.records for file in files), sum(file.bytes for file in files)
     ranges = [[part.start, part.end] for part in manifest.partitions]
+    skipped = _skipped(manifest)
     if as_json:
-        facts = {"stream": manifest.stream, "directory": str(directory), "partitions": ranges}
-        echo_json(facts | {"records": records, "bytes": size})
+        facts: dict[str, Any] = {"stream": manifest.stream, "directory": str(directory)}
+        facts |= {"partitions": ranges, "records": records, "bytes": size}
+        echo_json(facts | ({"skipped": skipped} if skipped else {}))
         return
     where = ", ".join(
         f"{manifest.stream}/{number} from offset {start} to {end}"
         for number, (start, end) in enumerate(ranges)
     )
     click.echo(f"{records:,} records of {where}: {how} {directory} ({human_bytes(size)})")
+    if skipped and how != "in":  # the backup itself says so on standard error
+        count = sum(one["upto"] - one["first"] for one in skipped)
+        click.echo(f"{counted(count, 'offset', form=',')} were damaged before, and are not in it")

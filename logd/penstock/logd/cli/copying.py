@@ -12,11 +12,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from penstock.logd.backup import FILE_BYTES, PARTIAL, FileWriter, Manifest, cut
+from penstock.logd.backup import FILE_BYTES, PARTIAL, FileWriter, Manifest, cut, empty_frame
 from penstock.logd.cli.progress import Progress
 from penstock.logd.cli.server import AskRefusedError
 from penstock.logd.client import Fetched, LogClient, calls
 from penstock.logd.errors import CorruptError, RefusedError
+from penstock.logd.rows import Frame
 from penstock.service import ExitCode, ServiceError
 from penstock.service.clock import SystemClock
 
@@ -125,17 +126,22 @@ class PartitionCopy:
                 if error.code != "OUT_OF_RANGE" or _number(error, "earliest") > offset:
                     raise
                 fetched = None  # a new leader does not know yet what was committed
-        if fetched is not None and fetched.frames:
+        if fetched is not None and (fetched.frames or fetched.next_offset > offset):
             self._short_ns = None
             if fetched.log_epoch is None:
                 message = f"{self._label}: logd does not say the epoch of what it sends (log_epoch)"
                 raise AskRefusedError(message, fix="upgrade logd, and run the same command again")
             part.epoch = fetched.log_epoch
-            return fetched.frames
+            return fetched.frames or [self._skipped(offset, min(fetched.next_offset, part.end))]
         self._check_short(offset)
         if fetched is None:
             time.sleep(_PAUSE_S)
         return []
+
+    def _skipped(self, first: int, upto: int) -> Frame:
+        """What stands for damage that the client was told to skip."""
+        self._part.skipped.append([first, upto])
+        return empty_frame(first, upto)
 
     def _check_short(self, offset: int) -> None:
         """Nothing came though the range goes on: that is not for long, or its end is lost."""

@@ -22,6 +22,7 @@ from penstock.logd.cli.positions import (
     resolve,
 )
 from penstock.logd.cli.progress import Progress
+from penstock.logd.cli.read_session import ReadSession, skip_damaged_option
 from penstock.logd.cli.server import asking, server_option, stream_argument
 from penstock.logd.cli.showing import record_json
 from penstock.logd.cli.source import Range, gathered, offsets_of, partitions_of, read_range
@@ -87,10 +88,18 @@ class _Asked:
 @click.option("--from", "start", type=POSITION, default="earliest", show_default=True)
 @click.option("--to", "end", type=POSITION, default="latest", show_default=True, help="Exclusive.")
 @click.option("--force", is_flag=True, help="Write over a file that is there.")
+@skip_damaged_option
 @json_option("Say what was written as JSON.")
 @server_option
 def export(
-    *, output: Path, form: str | None, force: bool, as_json: bool, server: str, **asked: Any
+    *,
+    output: Path,
+    form: str | None,
+    force: bool,
+    skip_damaged: bool,
+    as_json: bool,
+    server: str,
+    **asked: Any,
 ) -> None:
     """Write a range of STREAM to a file.
 
@@ -102,7 +111,8 @@ def export(
     if chosen is None:
         raise click.UsageError(f"{output.name} does not say the format: give --format")
     write = {"arrow": _write_arrow, "parquet": _write_parquet, "ndjson": _write_ndjson}[chosen]
-    with asking(server) as log:
+    session = ReadSession(skip_damaged=skip_damaged)
+    with asking(server, session.client) as log:
         parts = _ranges(log, _Asked(**asked))
         count = sum(part.count for part in parts)
         with _file(output, force=force) as file, Progress("exporting", count) as progress:
@@ -111,12 +121,15 @@ def export(
     stream = parts[0].stream
     if as_json:
         written = {"records": records, "bytes": size, "file": str(output), "format": chosen}
-        echo_json({"stream": stream} | _extent(parts) | written)
+        more = {"skipped": session.skipped()} if skip_damaged else {}
+        echo_json({"stream": stream} | _extent(parts) | written | more)
+        session.check_complete()
         return
     where = ", ".join(
         f"{part.stream}/{part.partition} from offset {part.start} to {part.end}" for part in parts
     )
     click.echo(f"{records:,} records of {where}: {output} ({human_bytes(size)})")
+    session.check_complete()
 
 
 def _ranges(log: LogClient, asked: _Asked) -> list[Range]:

@@ -1,9 +1,10 @@
 """`penstock logd query`: SQL over streams, by DuckDB; records come as it asks for them."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import click
@@ -14,6 +15,7 @@ from penstock.logd.cli.cells import json_row, text_row
 from penstock.logd.cli.outcome import json_option
 from penstock.logd.cli.positions import POSITION, Position, resolve
 from penstock.logd.cli.progress import Progress
+from penstock.logd.cli.read_session import ReadSession, skip_damaged_option
 from penstock.logd.cli.server import access, asking, server_option
 from penstock.logd.cli.source import QUERY_SCHEMA, Range, StreamSource, clip, partitions_of
 from penstock.logd.cli.sql import Bounds, Reading, reading_of
@@ -92,6 +94,7 @@ class _Scope:
     show_default=True,
     help="What sorting, grouping and joining may take.",
 )
+@skip_damaged_option
 @json_option("One JSON object a row.")
 @server_option
 def query(  # noqa: PLR0913 - what is asked for, of what, and how
@@ -101,6 +104,7 @@ def query(  # noqa: PLR0913 - what is asked for, of what, and how
     end: Position,
     partitions: tuple[int, ...],
     memory: str,
+    skip_damaged: bool,
     as_json: bool,
     server: str,
 ) -> None:
@@ -113,9 +117,16 @@ def query(  # noqa: PLR0913 - what is asked for, of what, and how
     Bounds of log_offset and lower ones of timestamp in the WHERE save reading what is outside, if
     the stream is alone in its FROM; --from and --to always do. Files cannot be reached from SQL.
     """
-    with asking(server) as log, _engine(memory) as engine, Progress("reading") as progress:
+    session, let_in = ReadSession(skip_damaged=skip_damaged), access()
+    connect = partial(session.client, server, access=let_in)
+    with (
+        asking(server, session.client) as log,
+        _engine(memory) as engine,
+        Progress("reading") as progress,
+    ):
         reading = _read_sql(engine, query)
-        sources = _register(engine, log, server, reading, _Scope(start, end, partitions), progress)
+        scope = _Scope(start, end, partitions)
+        sources = _register(engine, log, reading, scope, (connect, progress))
         batches = _run(engine, query, sources)
         if as_json:
             for batch in batches:
@@ -124,6 +135,7 @@ def query(  # noqa: PLR0913 - what is asked for, of what, and how
                     echo_json(row)
         else:
             _show(batches, progress)
+    session.check_complete()
 
 
 def _show(batches: Iterator[pa.RecordBatch], progress: Progress) -> None:
@@ -215,9 +227,20 @@ def _value(engine: Any, sql: str, *arguments: str) -> Any:
 
 
 def _register(
-    engine: Any, log: LogClient, server: str, reading: Reading, scope: _Scope, progress: Progress
+    engine: Any,
+    log: LogClient,
+    reading: Reading,
+    scope: _Scope,
+    way: tuple[Callable[[], LogClient], Progress],
 ) -> list[StreamSource]:
     """Make a table of each stream that the query names.
+
+    Args:
+        engine: DuckDB.
+        log: Says what there is.
+        reading: What the query reads.
+        scope: What is read at most.
+        way: Makes the client of a reader, and shows how far it is.
 
     Raises:
         RefusedError: `UNKNOWN_STREAM`, `UNKNOWN_PARTITION`.
@@ -225,16 +248,15 @@ def _register(
     folded = {name.lower() for name in reading.tables}
     if len(folded) < len(reading.tables):
         raise click.UsageError("streams whose names differ only by case cannot be told apart")
-    sources, let_in = [], access()
+    sources = []
+    connect, progress = way
     for name in reading.tables:
         bounds = reading.bounds.get(name, Bounds())
         ranges = [
             _within(log, name, partition, bounds, scope)
             for partition in partitions_of(log, name, scope.partitions)
         ]
-        source = StreamSource(
-            lambda: LogClient(server, access=let_in), ranges, reading.columns, progress.advance
-        )
+        source = StreamSource(connect, ranges, reading.columns, progress.advance)
         engine.register(name, source)
         sources.append(source)
     return sources
@@ -259,10 +281,13 @@ def _run(engine: Any, text: str, sources: list[StreamSource]) -> Iterator[pa.Rec
         reader = engine.sql(text).to_arrow_reader(_ROWS)
         yield from reader
         yield pa.RecordBatch.from_pylist([], schema=reader.schema)
-    except (duckdb.Error, pa.ArrowException):
+    except (duckdb.Error, pa.ArrowException) as error:
         failed = next((source.error for source in sources if source.error), None)
         if isinstance(failed, LogdError):
             raise failed from None
+        if isinstance(error, pa.ArrowNotImplementedError):
+            message = f"the result has a type that is not shown: {_words(error)}"
+            raise click.UsageError(message) from None
         raise
 
 

@@ -20,6 +20,7 @@ from penstock.logd.cli.positions import (
     first_offset,
     resolve,
 )
+from penstock.logd.cli.read_session import RETRY_S, ReadSession, skip_damaged_option
 from penstock.logd.cli.server import asking, server_option, stream_argument
 from penstock.logd.cli.showing import record_json, record_pretty, record_text
 from penstock.logd.cli.source import Range, partitions_of
@@ -98,6 +99,7 @@ class _Wanted:
     help="Only records that have it; repeatable, and all must be there.",
 )
 @click.option("--pretty", is_flag=True, help="Headers, and JSON laid out, over several lines.")
+@skip_damaged_option
 @json_option("One JSON object a line.")
 @server_option
 def tail(
@@ -105,19 +107,23 @@ def tail(
     start: Position | None,
     partitions: tuple[int, ...],
     pretty: bool,
+    skip_damaged: bool,
     as_json: bool,
     server: str,
     **wanted: Any,
 ) -> None:
     """Print the records of STREAM, those of several partitions by their times.
 
-    What a payload holds cannot drive the terminal: control characters are shown as escapes.
+    With --follow it goes on after logd was away. What a payload holds cannot drive the terminal:
+    control characters are shown as escapes.
     """
     if pretty and as_json:
         raise click.UsageError("give either --pretty or --json")
     form = record_json if as_json else record_pretty if pretty else record_text
     asked = _Wanted(**wanted)
-    with asking(server) as log:
+    retry_s = None if asked.follow else RETRY_S
+    session = ReadSession(skip_damaged=skip_damaged, retry_s=retry_s)
+    with asking(server, session.client) as log:
         numbers = partitions_of(log, asked.stream, partitions)
         check_position(start, len(numbers), "--from")
         readers = [_Reader(log, asked, number, start) for number in numbers]
@@ -127,6 +133,7 @@ def tail(
         except KeyboardInterrupt:
             if not asked.follow:
                 raise
+    session.check_complete()
 
 
 class _Reader:
@@ -209,6 +216,7 @@ def _time_of(row: _Row) -> int:
     type=click.Choice(["ndjson", "arrow"]),
     help="JSON lines, or an Arrow IPC stream. Default: ndjson.",
 )
+@skip_damaged_option
 @json_option("JSON lines: the same as --format ndjson.")
 @server_option
 def fetch(  # noqa: PLR0913 - what is written, and how
@@ -218,6 +226,7 @@ def fetch(  # noqa: PLR0913 - what is written, and how
     start: Position,
     end: Position,
     form: str | None,
+    skip_damaged: bool,
     as_json: bool,
     server: str,
 ) -> None:
@@ -226,25 +235,32 @@ def fetch(  # noqa: PLR0913 - what is written, and how
     Those of several partitions come by their times, as JSON lines.
     """
     check_form(form, as_json=as_json)
-    with asking(server) as log:
+    session = ReadSession(skip_damaged=skip_damaged)
+    with asking(server, session.client) as log:
         numbers = partitions_of(log, stream, partitions)
         for option, position in (("--from", start), ("--to", end)):
             check_position(position, len(numbers), option)
         if form == "arrow" and len(numbers) > 1:
             raise click.UsageError("an Arrow stream holds one partition: name it with --partition")
         ranges = [_range(log, stream, number, start, end) for number in numbers]
-        if form != "arrow":
+        if form == "arrow":
+            _write_arrow(log, *ranges)
+        else:
             rows = (_rows(log, part) for part in ranges)
             for number, offset, record in heapq.merge(*rows, key=_time_of):
                 click.echo(record_json(offset, record, number if len(ranges) > 1 else None))
-            return
-        (part,) = ranges
-        sys.stdout.buffer.write(stream_prefix())
-        sys.stdout.buffer.writelines(
-            encode_body(slice_rows(header, batch, part.start, part.end))
-            for header, batch in log.batches(stream, part.start, part.end, partition=part.partition)
+    session.check_complete()
+
+
+def _write_arrow(log: LogClient, part: Range) -> None:
+    sys.stdout.buffer.write(stream_prefix())
+    sys.stdout.buffer.writelines(
+        encode_body(slice_rows(header, batch, part.start, part.end))
+        for header, batch in log.batches(
+            part.stream, part.start, part.end, partition=part.partition
         )
-        sys.stdout.buffer.write(END_OF_STREAM)
+    )
+    sys.stdout.buffer.write(END_OF_STREAM)
 
 
 def _range(log: LogClient, stream: str, partition: int, start: Position, end: Position) -> Range:

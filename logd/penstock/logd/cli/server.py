@@ -76,6 +76,23 @@ FIXES: Final[Mapping[str, str]] = {
 """What to do about a refusal, by its code."""
 
 
+NOT_OPEN_FIXES: Final[Mapping[str, str]] = {
+    "CORRUPT": "stop logd, then see the damage: penstock logd check DATA_DIR",
+    "WRONG_KEY": "give logd the master key that the stream was written with, then: "
+    "penstock logd streams open NAME",
+    "KEY_UNAVAILABLE": "name the master key in the configuration of logd and start it again, or see"
+    " to the key's file, then: penstock logd streams open NAME",
+    "UNKNOWN_FORMAT": "start the version of Penstock that wrote it, or a later one",
+    "UNAVAILABLE": "see the log of logd and its disk, then: penstock logd streams open NAME",
+}
+"""What to do about a stream whose log cannot be opened, by the cause."""
+
+_FOR_NOW: Final = frozenset({"UNAVAILABLE", "NOT_READY", "TOO_MANY_CONNECTIONS"}) | {
+    "TOO_MANY_REQUESTS"
+}
+"""Refusals that pass: asking again later can succeed."""
+
+
 class AskRefusedError(ServiceError):
     """The daemon will not do what was asked (exit code 1)."""
 
@@ -172,10 +189,15 @@ def access() -> Access:
 
 
 @contextmanager
-def asking(server: str) -> Iterator[LogClient]:
-    """A client of a running daemon; its errors become messages with a fix, and exit codes."""
+def asking(server: str, make: Callable[..., LogClient] | None = None) -> Iterator[LogClient]:
+    """A client of a running daemon; its errors become messages with a fix, and exit codes.
+
+    Args:
+        server: Its addresses.
+        make: Makes the client of a server and `access`; None: a plain one.
+    """
     try:
-        client = LogClient(server, access=access())
+        client = (make or LogClient)(server, access=access())
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--server") from None
     try:
@@ -198,7 +220,15 @@ def asking(server: str) -> Iterator[LogClient]:
         ) from None
 
 
-def refusal(error: RefusedError) -> AskRefusedError:
-    """A refusal in the words of a command."""
+def refusal(error: RefusedError) -> ServiceError:
+    """A refusal in the words of a command, with the exit code of its kind."""
+    cause = error.detail.get("cause")
+    message = f"{safe(str(error))} ({error.code}{f': {cause}' if cause else ''})"
     fix = FIXES.get(error.code, "correct the request")
-    return AskRefusedError(f"{safe(str(error))} ({error.code})", fix=fix)
+    if cause is not None:
+        fix = NOT_OPEN_FIXES.get(str(cause), NOT_OPEN_FIXES["UNAVAILABLE"])
+    if "CORRUPT" in (error.code, cause):
+        return DamagedAnswerError(message, fix=fix)
+    if error.code in _FOR_NOW:
+        return ServiceUnavailableError(message, fix=fix)
+    return AskRefusedError(message, fix=fix)

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from penstock.logd.client import LogClient
 from penstock.logd.dump import SCHEMA_OF_DUMP
-from penstock.logd.errors import RefusedError
+from penstock.logd.errors import RefusedError, UnavailableError
 from penstock.logd.frame import FrameHeader
 from penstock.logd.rows import slice_rows
 
@@ -154,8 +154,12 @@ def partitions_of(log: LogClient, stream: str, wanted: Collection[int]) -> list[
 
     Raises:
         RefusedError: `UNKNOWN_STREAM`, `UNKNOWN_PARTITION`.
+        UnavailableError: The stream is not open.
     """
-    count = len(log.stream(stream).partitions)
+    info = log.stream(stream)
+    count = len(info.partitions)
+    if not count:  # an earlier logd shows no partitions of a stream that is not open
+        raise UnavailableError(f"stream {stream!r}: {info.problem or 'it has no partitions'}")
     missing = sorted(number for number in wanted if number >= count)
     if missing:
         message = f"stream {stream!r} has no partition {missing[0]}"

@@ -44,9 +44,10 @@ for _command in (alter, purge, pause, resume, readonly, writable, move, observer
 def list_streams(internal: bool, server: str, as_json: bool) -> None:
     """List the streams, with a line for each partition.
 
-    STATE is ok; degraded: not every replica is in sync; leaderless: nothing is stored, and nothing
-    can be read, until one leads; failed: see what is said below; paused, held or read-only. RECORDS
-    counts offsets, END is the next one. ISR says how many replicas are in sync, and who is not.
+    STATE is ok; degraded: not every replica is in sync; damaged: some offsets cannot be read, see
+    `gaps`; leaderless: nothing is stored, and nothing can be read, until one leads; failed: see
+    what is said below; paused, held or read-only. RECORDS counts offsets, END is the next one. ISR
+    says how many replicas are in sync, and who is not.
     """
     with asking(server) as log:
         found = log.streams(internal=internal)

@@ -8,7 +8,14 @@ from penstock.logd.rows import Frame
 
 Info = TypeVar("Info", "PartitionInfo", "NodeInfo", "GroupMemberInfo", "GroupPartitionInfo")
 
-_STANDING: Final = ("start_offset", "high_watermark", "end_offset", "epoch", "size_bytes")
+_STANDING: Final = (
+    "start_offset",
+    "high_watermark",
+    "end_offset",
+    "epoch",
+    "size_bytes",
+    "damaged_offsets",
+)
 
 
 class OffsetRange(NamedTuple):
@@ -35,6 +42,7 @@ class PartitionInfo:
         observers: Further nodes with a copy.
         target: The nodes that a move under way ends with; None: there is none.
         unclean_elections: How often a replica was elected that lacked acked records.
+        damaged_offsets: Of its offsets those known to be damaged at its leader.
     """
 
     partition: int
@@ -50,6 +58,7 @@ class PartitionInfo:
     observers: tuple[str, ...] = ()
     target: tuple[str, ...] | None = None
     unclean_elections: int = 0
+    damaged_offsets: int = 0
 
     @property
     def is_known(self) -> bool:
@@ -88,7 +97,7 @@ class StreamInfo:
 
     Attributes:
         incarnation: Differs between a stream and a later one of the same name.
-        partitions: None while its log cannot be opened.
+        partitions: At least one; without leader while no log of it can be opened.
         options: The stream's options by name.
         problem: Why it takes no writes; empty while it does.
     """
@@ -106,6 +115,8 @@ class StreamInfo:
             return "failed"
         if part.leader is None and part.replicas:
             return "leaderless"
+        if part.damaged_offsets > 0:
+            return "damaged"
         if len(part.isr) < len(part.replicas):
             return "degraded"
         if self.options.get("paused"):
@@ -334,10 +345,15 @@ def stream_info(document: dict[str, Any]) -> StreamInfo:
 
 def _partition_info(document: dict[str, Any]) -> PartitionInfo:
     names = {name: tuple(document.get(name, ())) for name in ("replicas", "isr", "observers")}
-    standing = {name: -1 if document[name] is None else document[name] for name in _STANDING}
+    standing = {name: _number_of(document, name) for name in _STANDING}
     target = document.get("target")
     target = None if target is None else tuple(target)
     return _known(PartitionInfo, document | names | standing | {"target": target})
+
+
+def _number_of(document: dict[str, Any], name: str) -> int:
+    value = document.get(name)  # an earlier logd does not say which offsets are damaged
+    return -1 if value is None else int(value)
 
 
 def _known(kind: type[Info], document: dict[str, Any]) -> Info:

@@ -19,7 +19,7 @@ from penstock.logd.client.answers import (
     cluster_info,
     stream_info,
 )
-from penstock.logd.errors import UnavailableError
+from penstock.logd.errors import CorruptError, UnavailableError
 from penstock.logd.fetch.wire import Document
 from penstock.logd.rows import sound_frames
 
@@ -63,6 +63,18 @@ class Call(Generic[Answer_co]):
     spread: bool = False
     upload: bytes = b""
 
+    def answer(self, header: Document, payload: memoryview, where: str) -> Answer_co:
+        """What a response says.
+
+        Raises:
+            CorruptError: It is no answer to this request.
+        """
+        try:
+            return self.read(header, payload)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            message = f"the answer to {self.request['api']} is not understood: {error!r}"
+            raise CorruptError(message, where=where) from None
+
 
 _CHANGE_S: Final = 20.0
 """Seconds a cluster may take to make a change and see it through."""
@@ -82,6 +94,9 @@ def describe(
 
     def read(header: Document, _: memoryview) -> Described:
         found = [stream_info(item) for item in header["streams"]]
+        if name is not None and len(found) != 1:
+            msg = f"{len(found)} streams are described, not {name!r}"
+            raise ValueError(msg)
         return Described(header.get("node", ""), found)
 
     return Call(request, read, to=None if node is None else ToNode(node))

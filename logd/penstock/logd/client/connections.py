@@ -73,7 +73,7 @@ class Connections:
                     continue
                 course.refused(step, error, monotonic_ns())
                 continue
-            answer = step.call.read(header, payload)
+            answer = step.call.answer(header, payload, step.address)
             if course.answered(step, answer, monotonic_ns()):
                 return answer  # type: ignore[no-any-return] # the call's own
 

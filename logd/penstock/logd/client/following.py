@@ -42,6 +42,9 @@ PAUSE_MAX_S: Final = 5.0
 _BUSY: Final = frozenset({"TOO_MANY_CONNECTIONS", "TOO_MANY_REQUESTS", "UNAVAILABLE"})
 """Refusals that pass; anything else would be refused again."""
 
+_TIME_NS_MAX: Final = (1 << 63) - 1
+"""What a request can say: dates from 1678 to 2261. No record is beyond them."""
+
 Rows = tuple[FrameHeader, pa.RecordBatch]
 
 
@@ -211,5 +214,6 @@ def position_request(start: Any) -> str | int:
     """Where a reading begins, as a request for offsets names it; not for an offset itself."""
     if isinstance(start, datetime):
         since = start - datetime(1970, 1, 1, tzinfo=UTC)
-        return ((since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds) * 1000
+        time_ns = ((since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds) * 1000
+        return max(-_TIME_NS_MAX, min(time_ns, _TIME_NS_MAX))
     return str(start)

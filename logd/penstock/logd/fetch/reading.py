@@ -202,7 +202,7 @@ def _standing(partition: Readable, next_offset: int, log_epoch: int) -> Document
 def partition_standing(partition: Readable) -> Document:
     """Where a partition stands, as answers to readers say it."""
     standing = describe_standing(partition)
-    del standing["size_bytes"]
+    del standing["size_bytes"], standing["damaged_offsets"]
     return standing | {
         "stream": partition.name,
         "partition": partition.number,

@@ -4,7 +4,13 @@ from typing import Protocol
 
 import structlog
 
-from penstock.logd.errors import CorruptError, LogdError, NotReadyError, RefusedError
+from penstock.logd.errors import (
+    CorruptError,
+    LogdError,
+    NotOpenError,
+    NotReadyError,
+    RefusedError,
+)
 from penstock.logd.fetch.connection import (
     FetchConnection,
     FetchCounts,
@@ -143,6 +149,8 @@ class FetchServer:
             raise _corrupt(error) from None
         except NotReadyError as error:
             raise RefusedError("NOT_READY", str(error)) from None
+        except NotOpenError as error:
+            raise RefusedError("UNAVAILABLE", str(error), cause=error.cause) from None
         except (LogdError, OSError) as error:
             _log.error("request failed", api=request["api"], error=str(error))
             raise RefusedError("UNAVAILABLE", str(error)) from None

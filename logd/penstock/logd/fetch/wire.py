@@ -70,10 +70,11 @@ says otherwise; what is sent after that is asked by the principal that the answe
 known where that is required, or not any more, is refused as `UNAUTHENTICATED`, with a `reason`; a
 connection that says nothing for 10 seconds, or is wrong three times, is closed.
 
-A stream's description has `problem`, why it takes no writes, empty while it does; it has no
-`partitions` while its log cannot be opened. Each of those has `leader` (null: none), `leader_epoch`,
+A stream's description has `problem`, why it takes no writes, empty while it does. A request for
+records of one whose log cannot be opened is refused as `UNAVAILABLE` with a `cause`: `CORRUPT`, the
+code of a refusal such as `WRONG_KEY`, or `UNAVAILABLE`. Each of its `partitions` has `leader` (null: none), `leader_epoch`,
 `replicas` (the first one leads if it can), `isr`, `observers`, `target` (the replicas that a move
-ends with; null: none is under way), `unclean_elections`, and where it stands at the node that answers: start_offset, high_watermark, end_offset, epoch, size_bytes, all null where that node has no
+ends with; null: none is under way), `unclean_elections`, and where it stands at the node that answers: start_offset, high_watermark, end_offset, epoch, size_bytes, damaged_offsets (known there), all null where that node has no
 replica. In a lone logd all of these names are its own.
 
 Of a cluster's `nodes` each has `node`, `fetch` and `admin` (addresses), `rack`, `state` ("active",
@@ -139,9 +140,12 @@ def encode_request(request: Document, upload: bytes = b"") -> bytes:
     """Encode a request, its length included, and what follows it.
 
     Raises:
-        RefusedError: `BAD_REQUEST`: longer than a server takes.
+        RefusedError: `BAD_REQUEST`: longer than a server takes, or no JSON can say it.
     """
-    body = orjson.dumps(request | {"upload": len(upload)} if upload else request)
+    try:
+        body = orjson.dumps(request | {"upload": len(upload)} if upload else request)
+    except orjson.JSONEncodeError as error:  # an integer beyond 64 bits, text that is not UTF-8
+        raise RefusedError("BAD_REQUEST", f"the request cannot be written: {error}") from None
     check_request_size(len(body))
     return REQUEST_HEAD.pack(len(body)) + body + upload
 

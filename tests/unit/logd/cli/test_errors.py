@@ -1,7 +1,10 @@
 """What commands say, and end with, when they are not given what they need."""
 
 import re
+import socket
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ from penstock.logd.cli import cli
 from penstock.logd.cli.positions import POSITION
 from penstock.logd.client import LogClient
 from penstock.logd.errors import UnavailableError, UnsettledError
+from penstock.logd.fetch.wire import encode_response
 from penstock.service import ExitCode
 from tests.support.processes import free_port
 
@@ -38,6 +42,7 @@ USAGE = [
     "streams purge logs --all --before 3",
     "nonsense",
     "streams nonsense",
+    f"tail logs --server {'a' * 300}:1",
     "",
 ]
 
@@ -123,6 +128,62 @@ def test_without_a_logd_every_command_ends_with_69_and_says_what_to_do(
         assert (done.exit_code, done.stdout) == (69, ""), done.output
         assert "cannot be reached" in done.stderr
         assert "fix: start logd, or name its fetch address with --server" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("cursors", "set", "c", "logs", "9" * 30),
+        ("match", "\udcff"),
+        ("streams", "create", "logs", "--subject", "t.>", "--partitions", "9" * 30),
+    ],
+    ids=lambda words: words[-1],
+)
+def test_what_no_request_can_say_is_refused(words: tuple[str, ...]) -> None:
+    with answering(encode_response({"id": 1, "streams": [], "cluster": None, "nodes": []})) as it:
+        done = CliRunner().invoke(cli, [*words, "--server", it])
+    assert done.exit_code == 1, done.output
+    assert "Traceback" not in done.output
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        encode_response({"id": 1}),
+        encode_response({"id": 1, "streams": 3, "nodes": [7], "version": None}),
+        b"\xff" * 100,
+    ],
+)
+@pytest.mark.parametrize(
+    "words",
+    ["tail logs", "streams ls", "cluster info", "gaps", "match x", "acl ls", "cursors ls"],
+)
+def test_an_answer_that_logd_would_not_give_is_told_in_words(words: str, reply: bytes) -> None:
+    with answering(reply) as server:
+        done = CliRunner().invoke(cli, [*words.split(), "--server", server])
+    assert done.exit_code == ExitCode.DATA, done.output
+    assert "fix: see that --server is logd's fetch address" in done.stderr
+
+
+@contextmanager
+def answering(reply: bytes) -> Iterator[str]:
+    """Something that is not logd: whoever connects gets the same bytes."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            with suppress(OSError):
+                while True:
+                    connection, _ = listening.accept()
+                    with connection, suppress(OSError):
+                        connection.recv(65536)
+                        connection.sendall(reply)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
+        listening.shutdown(socket.SHUT_RDWR)
+        thread.join()
 
 
 def test_without_nats_publishing_ends_with_69() -> None:

@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 import penstock.logd.cli.query as command
 from penstock.logd.batch import Record
 from penstock.logd.cli import cli, source
+from penstock.logd.cli.read_session import ReadSession
 from penstock.logd.errors import CorruptError, RefusedError
 from tests.support.fake_log import FakeLog, asking_in_memory
 
@@ -22,7 +23,7 @@ HOUR_9 = 1_767_258_000 * SECOND
 def log(monkeypatch: pytest.MonkeyPatch) -> FakeLog:
     made = FakeLog()
     monkeypatch.setattr(command, "asking", partial(asking_in_memory, made))
-    monkeypatch.setattr(command, "LogClient", lambda _, access: made)
+    monkeypatch.setattr(ReadSession, "client", lambda *_, **__: made)
     records = [
         Record(
             f"t.{n % 2}",
