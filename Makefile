@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export PYTHON
 
-.PHONY: help demo test test-containers test-extended check sim fuzz fuzz-gate soak appliance-soak nemesis crash router-kills bench failover proto metrics reference constraints clean
+.PHONY: help demo test test-containers test-extended check sim fuzz fuzz-gate soak appliance-soak nemesis crash router-kills bench failover wheel proto metrics reference constraints clean
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 18
 
@@ -54,6 +54,9 @@ bench: .venv/.installed ## Measure logd beside NATS JetStream, in one run; ARGS=
 
 failover: .venv/.installed ## Kill leaders under load, measure how long they are missed; RUNS=n, ARGS="--rate 5000"
 	@$(BIN)/python -m tests.failover $(if $(RUNS),--runs $(RUNS)) $(ARGS)
+
+wheel: .venv/.installed ## Build the package that `pip install` takes, in dist
+	@$(BIN)/python -m build --wheel --no-isolation --outdir dist .
 
 proto: .venv/.installed ## Generate logd/penstock/logd/wire from logd/proto
 	@$(BIN)/python -m grpc_tools.protoc -I logd/proto --python_out=logd/penstock/logd/wire \

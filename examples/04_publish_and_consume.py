@@ -1,6 +1,6 @@
 """Publish to a stream and consume it with a cursor, which goes on where it stopped.
 
-Needs a running logd with a stream `prices` of `prices.>`, and its NATS (`penstock[logd]`):
+Needs a running logd with a stream `prices` of `prices.>`, and its NATS (the extra `logd`):
 
     python examples/04_publish_and_consume.py nats://127.0.0.1:4222 127.0.0.1:9293
 

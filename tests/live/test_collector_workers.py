@@ -17,12 +17,14 @@ from tests.support.chunk_sender import Chunks
 from tests.support.collector import Collector, bodies
 from tests.support.logd import Logd
 from tests.support.processes import free_port
+from tests.support.untrusted_directory import untrusted_directory
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.live
 
 STREAMS = [{"name": "logs", "subject": "telemetry.logs.>"}]
-WORKERS = (sys.executable, "-m", "penstock.collector", "run", "--workers", "2")
+PENSTOCK = str(Path(sys.executable).parent / "penstock")
+WORKERS = (PENSTOCK, "collector", "run", "--workers", "2")
 
 
 def pid_of(data_dir: Path) -> int:
@@ -70,7 +72,11 @@ def test_workers_share_ports_and_one_that_is_killed_loses_nothing(
     sources: list[dict[str, Any]] = [{"type": "forward", "listen": f"127.0.0.1:{port}"}]
     collector = Collector(tmp_path / "collector", nats_url, sources)
     collector.daemon.program = WORKERS
-    with Logd(tmp_path / "logd", nats_url, STREAMS) as logd, collector:
+    with (
+        untrusted_directory(tmp_path / "untrusted") as collector.daemon.cwd,
+        Logd(tmp_path / "logd", nats_url, STREAMS) as logd,
+        collector,
+    ):
         second = collector.data_dir / "workers" / "1"
         sender = Chunks(port)
 
@@ -98,7 +104,7 @@ def test_workers_share_ports_and_one_that_is_killed_loses_nothing(
         assert collector.daemon.stop() == 0
 
         last = pid_of(second)
-        collector.daemon.program = (sys.executable, "-m", "penstock.collector", "run")
+        collector.daemon.program = (PENSTOCK, "collector", "run")
         collector.daemon.start()
 
         def is_drained() -> bool:

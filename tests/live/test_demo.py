@@ -15,6 +15,7 @@ import pytest
 
 from penstock.deploy.accounts import final_status
 from penstock.deploy.layout import Layout
+from tests.support.untrusted_directory import untrusted_directory
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(900)]
@@ -25,13 +26,14 @@ PENSTOCK = Path(sys.executable).parent / "penstock"
 class Launch:
     """One running `penstock` command and its output."""
 
-    def __init__(self, directory: Path, *arguments: str) -> None:
+    def __init__(self, directory: Path, *arguments: str, cwd: Path | None = None) -> None:
         self.directory = directory
         self._output = directory.with_suffix(".out")
         with self._output.open("wb") as output:
             self.process = subprocess.Popen(
                 [PENSTOCK, *arguments, "--dir", directory],
                 stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
+                cwd=cwd,
             )  # fmt: skip
 
     @property
@@ -91,8 +93,8 @@ def _command(entry: Path) -> bytes:
 
 
 @contextmanager
-def running(directory: Path, *arguments: str) -> Iterator[Launch]:
-    launch = Launch(directory, *arguments)
+def running(directory: Path, *arguments: str, cwd: Path | None = None) -> Iterator[Launch]:
+    launch = Launch(directory, *arguments, cwd=cwd)
     try:
         yield launch
     finally:
@@ -103,7 +105,11 @@ def running(directory: Path, *arguments: str) -> Iterator[Launch]:
 
 def test_the_demo_reconciles_through_kill_9_of_each_part_and_runs_again(tmp_path: Path) -> None:
     directory, result = tmp_path / "demo", tmp_path / "result.json"
-    with running(directory, "demo", "--seconds", "14", "--json", str(result)) as launch:
+    arguments = ("demo", "--seconds", "14", "--json", str(result))
+    with (
+        untrusted_directory(tmp_path / "untrusted") as cwd,
+        running(directory, *arguments, cwd=cwd) as launch,
+    ):
         launch.wait_for("all parts are ready")
         os.kill(launch.pid_of("collector"), signal.SIGKILL)
         launch.wait_for("starting collector", times=2)

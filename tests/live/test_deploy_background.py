@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry
 from penstock.deploy import background
 from penstock.deploy.layout import Layout, read_running
 from penstock.service import AdminServer, Health, Status, UnavailableError
+from tests.support.untrusted_directory import untrusted_directory
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.live
@@ -62,6 +63,18 @@ def test_what_ends_before_it_is_ready_says_why(
     with pytest.raises(UnavailableError, match="no space") as caught:
         background.start(directory=tmp_path, arguments=[])
     assert caught.value.exit_code == 69
+
+
+def test_a_launcher_imports_nothing_from_the_callers_directory(tmp_path: Path) -> None:
+    penstock = Path(sys.executable).parent / "penstock"
+    command = [penstock, "up", "--detach", "--dir", tmp_path / "up"]
+    with untrusted_directory(tmp_path / "untrusted") as cwd:
+        done = subprocess.run(
+            [*command, "--nats-url", "nats://127.0.0.1:9"],
+            cwd=cwd, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+    assert done.returncode == 69
+    assert "no NATS server at nats://127.0.0.1:9" in done.stderr
 
 
 def test_what_drains_for_longer_than_that_is_told_and_left_alone(tmp_path: Path) -> None:

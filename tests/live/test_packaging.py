@@ -87,7 +87,14 @@ def test_the_base_install_says_its_version(bare: Path) -> None:
 @pytest.mark.parametrize(
     ("command", "extra"), [("logd", "logd"), ("collector", "collector"), ("demo", "all")]
 )
-def test_a_missing_extra_is_named(bare: Path, command: str, extra: str) -> None:
+def test_a_missing_extra_is_named(bare: Path, wheel: Path, command: str, extra: str) -> None:
     done = _run(bare / "penstock", command)
     assert done.returncode == 69
-    assert f"pip install 'penstock[{extra}]'" in done.stderr
+    assert f"pip install '{wheel}[{extra}]'" in done.stderr
+
+
+@pytest.mark.parametrize("module", ["penstock.logd.client", "penstock.logd.publisher"])
+def test_a_library_for_programs_names_its_extra(bare: Path, wheel: Path, module: str) -> None:
+    done = _run(bare / "python", "-I", "-c", f"import {module}")
+    assert done.returncode == 1
+    assert f"pip install '{wheel}[logd]'" in done.stderr

@@ -56,14 +56,14 @@ def _unpack(package: str, root: Path) -> str:
     return ""
 
 
-def installed(name: str) -> str:
+def installed(name: str, *, package: str = "") -> str:
     """A program that cannot be had by unpacking a package: skipped where it is missing, red in CI.
 
     `.ci/run` installs them.
     """
     on_path = shutil.which(name)
     if on_path is None:
-        skip(f"no {name} here; on Debian: apt-get install {name}")
+        skip(f"no {name} here; on Debian: apt-get install {package or name}")
     return on_path
 
 

@@ -67,6 +67,7 @@ class Daemon:
     Attributes:
         tls: Of its admin endpoint, if that has TLS.
         token: To be known by there.
+        cwd: The directory that the process is started in.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class Daemon:
         self.admin = str(config["admin"])
         self.tls: ssl.SSLContext | None = None
         self.token = ""
+        self.cwd: Path | None = None
         self._config = config
         self._config_path = directory / f"{component}.yaml"
         self.write_config()
@@ -116,6 +118,7 @@ class Daemon:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
+                cwd=self.cwd,
             )
 
     @property

@@ -120,7 +120,7 @@ class Worker:
         try:
             # Of a session of its own: what a terminal sends to all is passed on once, by us.
             return await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "penstock.collector", "run"),
+                *(sys.executable, "-P", "-m", "penstock.collector", "run"),
                 *(part for path in texts for part in ("--config", str(path))),
                 *("--worker", f"{share.index}/{share.count}/{os.getpid()}"),
                 *("--handed", str(handed)),

@@ -87,7 +87,7 @@ def _spawn(layout: Layout, arguments: Sequence[str]) -> int:
     # Made here, as a name comes with this error, not with that of the next call.
     os.close(os.open(output, os.O_WRONLY | os.O_CREAT, OWNER_ONLY))
     output.chmod(OWNER_ONLY)  # one from before may be readable for all
-    command = [sys.executable, "-c", _ENTRY, "up", "--dir", str(layout.root), *arguments]
+    command = [sys.executable, "-P", "-c", _ENTRY, "up", "--dir", str(layout.root), *arguments]
     written = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
     return os.posix_spawn(
         sys.executable, command, os.environ, setsid=True,

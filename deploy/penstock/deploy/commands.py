@@ -9,6 +9,7 @@ from typing import Any
 import click
 from typing_extensions import override
 
+from penstock.base.extras import extra_of, install_command
 from penstock.service.command import PenstockGroup, check_option, config_option
 from penstock.service.errors import UnavailableError
 
@@ -73,10 +74,10 @@ def _load(name: str) -> click.Command:
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("penstock"):
             raise
-        extra = "service" if name == "specs" else name
+        extra = extra_of(str(error.name), part="service" if name == "specs" else name)
         raise UnavailableError(
             f"penstock {name} needs {error.name}, which is not installed",
-            fix=f"pip install 'penstock[{extra}]'",
+            fix=install_command(extra),
         ) from None
     command: click.Command = module.cli
     return command
@@ -390,5 +391,5 @@ def _require(extra: str, *names: str) -> None:
         if importlib.util.find_spec(name) is None:
             raise UnavailableError(
                 f"this command needs {name}, which is not installed",
-                fix=f"pip install 'penstock[{extra}]'",
+                fix=install_command(extra),
             )

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 import click
 
+from penstock.base.extras import extra_of, install_command
 from penstock.deploy import examination
 from penstock.deploy.examination import Finding, Verdict
 from penstock.deploy.layout import Layout, default_root, read_running
@@ -126,7 +127,7 @@ def _configuration(path: Path) -> Iterator[Finding]:
         yield Finding("configuration", Verdict.WRONG, error.reason, error.fix)
         return
     except ModuleNotFoundError as error:
-        fix = f"pip install 'penstock[{part}]'"
+        fix = install_command(extra_of(str(error.name), part=part))
         yield Finding("configuration", Verdict.WRONG, f"{path}: needs {error.name}", fix)
         return
     yield Finding("configuration", Verdict.OK, f"{path} is valid, of a {part}")

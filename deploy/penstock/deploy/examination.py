@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
+from penstock.base.extras import install_command
 from penstock.deploy.layout import FREE_BYTES_MIN
 from penstock.deploy.preflight import require_nats
 from penstock.deploy.version import version_report
@@ -73,7 +74,7 @@ def software() -> Iterator[Finding]:
     for name in _LIBRARIES:
         found = versions[name]
         if found == "not installed":
-            fix = "pip install 'penstock[all]', or the extra of the part that runs here"
+            fix = f"{install_command('all')}, or with the extra of the part that runs here"
             yield Finding(name, Verdict.WARNING, found, fix)
         else:
             yield Finding(name, Verdict.OK, found)

@@ -8,7 +8,6 @@ from urllib.parse import urlsplit
 
 from penstock.deploy.core.overlay import check_overlay
 from penstock.deploy.layout import Layout
-from penstock.router.java import find_java
 from penstock.service.config import read_yaml
 from penstock.service.errors import ConfigError, UnavailableError
 
@@ -68,6 +67,8 @@ def require_java(layout: Layout) -> None:
     Raises:
         UnavailableError: There is none, or only an old one.
     """
+    from penstock.router.java import find_java  # needs pyspark, which `doctor` may be without
+
     work = layout.data("router")
     work.mkdir(parents=True, exist_ok=True)
     find_java(work)

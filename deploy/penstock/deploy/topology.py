@@ -184,7 +184,7 @@ def _daemon(
     config = topology.layout.config / f"{plan.name}.yaml"
     return Part(
         plan,
-        (sys.executable, "-m", f"penstock.{module or plan.name}", "--config", str(config)),
+        (sys.executable, "-P", "-m", f"penstock.{module or plan.name}", "--config", str(config)),
         topology.layout.log(plan.name),
         output_path=topology.layout.output(plan.name),
         is_ready=ready or partial(is_serving, topology.admin_urls()[plan.name]),

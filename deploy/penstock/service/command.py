@@ -13,6 +13,7 @@ import structlog
 from click.exceptions import NoSuchCommand
 from typing_extensions import override
 
+from penstock.base.extras import extra_of, install_command
 from penstock.service.errors import ExitCode
 from penstock.service.run import exit_on_error
 
@@ -95,6 +96,13 @@ class PenstockGroup(click.Group):
             _report("failed", f"{words}\n  fix: see to that file, disk or connection")
             sys.exit(ExitCode.IO)
         except Exception as error:  # noqa: BLE001 - whatever nobody foresaw ends here
+            if library := _missing_library(error):
+                wanted = extra_of(library, part=(args or sys.argv[1:] or ("all",))[0])
+                sys.stderr.write(
+                    f"error: this command needs {library}, which is not installed\n"
+                    f"  fix: {install_command(wanted)}\n"
+                )
+                sys.exit(ExitCode.UNAVAILABLE)
             if _is_memory(error):
                 words = "out of memory; give the process more, or lower the limits it is set to"
                 _report(words, words)
@@ -108,6 +116,12 @@ class PenstockGroup(click.Group):
             )
             sys.exit(ExitCode.SOFTWARE)
         sys.exit(ExitCode.OK)
+
+
+def _missing_library(error: Exception) -> str:
+    """The module of a library that no installed extra has brought; else nothing."""
+    name = str(error.name) if isinstance(error, ModuleNotFoundError) else ""
+    return "" if name.partition(".")[0] == "penstock" else name
 
 
 def _is_memory(error: Exception) -> bool:

@@ -17,6 +17,7 @@ from urllib.parse import quote
 
 import structlog
 
+from penstock.base.extras import install_command
 from penstock.logd.errors import LogdError, RefusedError, UnavailableError
 from penstock.router.clock import Clock
 from penstock.router.config import DeadLetterStream
@@ -61,7 +62,7 @@ class NatsLetterStream:
         except ImportError as error:
             raise WrongKeyError(
                 f"dead_letter_stream: publishing needs {error.name}",
-                fix="pip install 'penstock[logd]', or leave dead_letter_stream out",
+                fix=f"{install_command('logd')}, or leave dead_letter_stream out",
             ) from None
         options = PublishOptions(in_flight_max=_PIECE, retry_s=_WAIT_S, connect_timeout_s=_WAIT_S)
         self.problem: str | None = None

@@ -130,6 +130,7 @@ class Session:
             "JAVA_HOME": str(java.home),
             "PYSPARK_PYTHON": _worker_python(config, work_dir),
             "SPARK_LOCAL_DIRS": str(temporary),
+            "PYTHONSAFEPATH": "1",  # Spark's workers import nothing from the caller's directory
         }
         if config.is_on_this_machine:
             os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
@@ -280,6 +281,7 @@ def session_settings(name: str, config: Spark, work_dir: Path) -> dict[str, str]
         "spark.sql.warehouse.dir": str(temporary / "warehouse"),
         **_SETTINGS,
         "spark.ui.enabled": "false" if config.ui is False else "true",
+        "spark.executorEnv.PYTHONSAFEPATH": "1",
         **_secrets(config),
         **(unix_sockets(temporary) if config.is_local else {}),
         **(_LOOPBACK if config.is_on_this_machine else {}),

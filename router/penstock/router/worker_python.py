@@ -18,6 +18,7 @@ _TIMEOUT_S: Final = 30
 
 _SCRIPT: Final = """\
 #!/bin/sh
+export PYTHONSAFEPATH=1
 {path}
 exec {python} "$@"
 """

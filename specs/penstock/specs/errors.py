@@ -4,6 +4,8 @@ Nothing on the emitting path raises them at an application: they come from defin
 decoding, from set-up and from the command line.
 """
 
+from penstock.base import extras
+
 
 class SpecError(Exception):
     """Root of the errors that this package raises."""
@@ -39,10 +41,8 @@ class UnknownSpecError(SpecError):
         self.schema_id = schema_id
 
 
-class MissingExtraError(SpecError, ImportError):
+class MissingExtraError(SpecError, extras.MissingExtraError):
     """A module of this package needs an extra that is not installed."""
 
     def __init__(self, module: str | None, extra: str = "app") -> None:
-        super().__init__(f"{module} is not installed: pip install 'penstock[{extra}]'")
-        self.module = module
-        self.extra = extra
+        extras.MissingExtraError.__init__(self, module, extra)

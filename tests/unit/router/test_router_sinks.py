@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from pydantic import BaseModel
 from typing_extensions import override
 
+from penstock.base.extras import install_command
 from penstock.router.cli import cli
 from penstock.router.sinks import (
     Guarantee,
@@ -173,7 +174,7 @@ def test_a_library_that_is_not_installed_is_named_with_its_extra(
     monkeypatch.setattr(importlib, "import_module", not_there)
     with pytest.raises(ConfigError, match=re.escape(missing)) as caught:
         kind.sink(config, context(tmp_path))
-    assert caught.value.fix == f"pip install 'penstock[{kind.name}]'"
+    assert caught.value.fix == install_command(kind.name)
 
 
 def _keys(model: type[BaseModel]) -> Iterator[str]:
@@ -200,4 +201,4 @@ def test_a_sink_whose_library_is_not_installed_is_named(
     for make in (make_sink, open_sink):
         with pytest.raises(ConfigError, match=r"sinks\.lake: this sink needs") as told:
             make(delta, context(tmp_path))
-        assert told.value.fix == "pip install 'penstock[delta]'"
+        assert told.value.fix == install_command("delta")

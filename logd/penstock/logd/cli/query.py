@@ -11,6 +11,7 @@ import click
 import orjson
 import pyarrow as pa
 
+from penstock.base.extras import install_command
 from penstock.logd.cli.cells import json_row, text_row
 from penstock.logd.cli.outcome import json_option
 from penstock.logd.cli.positions import POSITION, Position, resolve
@@ -163,7 +164,7 @@ def _engine(memory: str) -> Iterator[Any]:
     except ModuleNotFoundError:
         raise ServiceUnavailableError(
             "penstock logd query needs duckdb, which is not installed",
-            fix="pip install 'penstock[query]'",
+            fix=install_command("query"),
         ) from None
     try:
         engine = duckdb.connect(":memory:", config={"memory_limit": memory, "threads": "2"})

@@ -49,6 +49,10 @@ over on their own: an offset that is gone is an error unless `out_of_range` says
 a stream that was deleted and made again always is one.
 """
 
+from penstock.base.extras import require
+
+require("logd", "google_crc32c", "orjson", "pyarrow")
+
 from penstock.logd.client.access import ANYBODY, Access
 from penstock.logd.client.answers import (
     ClusterInfo,

@@ -31,6 +31,10 @@ overtaken by those sent after it, by fewer than `in_flight_max`. With `in_flight
 stored in order, one at a time.
 """
 
+from penstock.base.extras import require
+
+require("logd", "google_crc32c", "nats", "orjson", "pyarrow")
+
 from penstock.logd.acks import Nack, PubAck
 from penstock.logd.batch import Record
 from penstock.logd.publisher.asynchronous import Publisher, PublishOptions

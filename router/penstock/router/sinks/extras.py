@@ -3,6 +3,7 @@
 import importlib
 from typing import Any
 
+from penstock.base.extras import install_command
 from penstock.service import ConfigError
 
 
@@ -21,5 +22,5 @@ def needed(module: str, *, extra: str) -> Any:
     except ImportError as error:
         raise MissingLibraryError(
             f"this sink needs a library that is not installed: {error}",
-            fix=f"pip install 'penstock[{extra}]'",
+            fix=install_command(extra),
         ) from error

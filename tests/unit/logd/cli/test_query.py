@@ -242,4 +242,4 @@ def test_without_duckdb_the_extra_is_named(log: FakeLog, monkeypatch: pytest.Mon
     monkeypatch.setitem(__import__("sys").modules, "duckdb", None)
     done = run("SELECT 1")
     assert done.exit_code == 69
-    assert "pip install 'penstock[query]'" in done.stderr
+    assert "[query]'" in done.stderr
