@@ -36,6 +36,7 @@ from penstock.deploy.watch import Watch
 from penstock.service.clock import SystemClock
 from penstock.service.errors import ExitCode, ServiceError
 from penstock.service.logs import configure_logs
+from penstock.service.run import LoopFailures, raise_open_files
 from penstock.specs.environment import SOCKET_VARIABLE
 
 _LOG_LINES_SHOWN = 8
@@ -190,6 +191,7 @@ def run(topology: Topology, screen: Screen, *, seconds: int | None) -> tuple[Out
         structlog.get_logger().info(
             "launching", directory=str(layout.root), nats=topology.nats_shown()
         )
+        raise_open_files()  # of the parts, too, which inherit it
         outcome = asyncio.run(_run(topology, watch, screen, seconds))
         structlog.get_logger().info("stopped", restarts=outcome.restarts)
     if outcome.gave_up is not None:
@@ -198,6 +200,7 @@ def run(topology: Topology, screen: Screen, *, seconds: int | None) -> tuple[Out
 
 
 async def _run(topology: Topology, watch: Watch, screen: Screen, seconds: int | None) -> Outcome:
+    asyncio.get_running_loop().set_exception_handler(LoopFailures())
     outcome, clock = Outcome(), SystemClock()
     report = _Report(screen, outcome)
     supervisor = Supervisor(

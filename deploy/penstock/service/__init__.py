@@ -19,11 +19,19 @@ from penstock.service.mistakes import naming_known_keys
 from penstock.service.notify import notify, notify_reloading
 from penstock.service.paths import FilePath, NoNul, SocketPath, absolute
 from penstock.service.release import release
-from penstock.service.run import exit_on_error, run_until_stopped
+from penstock.service.run import (
+    ACCEPT_AT_ONCE,
+    LoopFailures,
+    exit_on_error,
+    raise_open_files,
+    run_until_stopped,
+    widen_backlog,
+)
 from penstock.service.span_sender import Tracing
 from penstock.service.tracing import Span, Tracer, TracingSection, span_metrics
 
 __all__ = [
+    "ACCEPT_AT_ONCE",
     "Action",
     "AdminAccess",
     "AdminServer",
@@ -34,6 +42,7 @@ __all__ = [
     "Health",
     "HostPort",
     "HostPorts",
+    "LoopFailures",
     "NoNul",
     "ServiceError",
     "SocketPath",
@@ -55,8 +64,10 @@ __all__ = [
     "naming_known_keys",
     "notify",
     "notify_reloading",
+    "raise_open_files",
     "release",
     "run_until_stopped",
     "show_config",
     "span_metrics",
+    "widen_backlog",
 ]

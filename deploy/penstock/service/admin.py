@@ -12,6 +12,7 @@ time, TLS handshakes included; each has a thread of its own, so that a slow one 
 When there are too many, one that has asked for nothing yet makes room for the next.
 """
 
+import errno
 import json
 import socket
 import ssl
@@ -50,6 +51,9 @@ WHOLE_S: Final = 30.0
 
 _SILENCE_S: Final = 10.0
 """Seconds of them without a byte."""
+
+_ACCEPT_PAUSE_S: Final = 0.1
+"""Without a descriptor for a new connection."""
 
 _BODY_BYTES_MAX: Final = 16 * 1024
 _VISITOR: Final = "penstock.visitor"
@@ -195,8 +199,19 @@ class _ThreadingServer(ThreadingMixIn, WSGIServer):
     def __init__(self, *args: Any) -> None:
         self._guests: dict[socket.socket, _Guest] = {}  # in the order in which they came
         self._lock = threading.Lock()
+        self._paused = threading.Event()  # never set
         self._clock = SystemClock()
         super().__init__(*args)
+
+    @override
+    def get_request(self) -> tuple[socket.socket, Any]:
+        """Accept; without a descriptor for it, try again after a while and not at once."""
+        try:
+            return super().get_request()
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                self._paused.wait(_ACCEPT_PAUSE_S)
+            raise
 
     @override
     def verify_request(self, request: Any, client_address: Any) -> bool:

@@ -2,11 +2,13 @@
 
 import asyncio
 import os
+import resource
 import signal
+import socket
 import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import NoReturn
+from typing import Any, Final, NoReturn
 
 import structlog
 
@@ -14,20 +16,90 @@ from penstock.service.errors import ExitCode, ServiceError
 
 Main = Callable[[asyncio.Event], Awaitable[None]]
 
+ACCEPT_AT_ONCE: Final = 1
+"""The `backlog` that asyncio's servers are given: connections that one turn of the loop accepts.
+
+asyncio 3.11 goes on accepting after "too many open files", logs each attempt, and schedules
+another round for each. With one attempt a turn it tries again once a second. The kernel's own
+backlog is set by `widen_backlog`.
+"""
+
+BACKLOG: Final = 128
+"""Connections that the kernel holds until they are accepted."""
+
+_SAY_AGAIN_S: Final = 60.0
+_KINDS_OF_FAILURE_MAX: Final = 1000
+
 
 def run_until_stopped(main: Main) -> None:
     """Run `main(stop)`; SIGTERM or SIGINT sets `stop`, a second one ends the process at once.
+
+    The soft limit of open files is raised to the hard one first. What asyncio has to report goes
+    into the log, bounded.
 
     `main` drains and returns when `stop` is set. The second signal exits with 75: something
     accepted may still wait in a spool. A `ServiceError` of `main` that is `at_once` ends the
     process here, whatever its threads do.
     """
+    raise_open_files()
     asyncio.run(_run(main))
+
+
+def raise_open_files() -> int:
+    """Raise this process's soft limit of open files to the hard one; returns the limit in force."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (OSError, ValueError) as error:  # a sandbox may forbid it: the soft limit holds
+            structlog.get_logger().warning(
+                "the limit of open files cannot be raised", limit=soft, error=str(error)
+            )
+            return soft
+    return sys.maxsize if hard == resource.RLIM_INFINITY else hard
+
+
+def widen_backlog(server: asyncio.Server) -> None:
+    """Let the kernel hold more connections of a server that was begun with `ACCEPT_AT_ONCE`."""
+    for listening in server.sockets:
+        with socket.socket(fileno=os.dup(listening.fileno())) as same:
+            same.listen(BACKLOG)
+
+
+class LoopFailures:
+    """asyncio's exception handler: what it reports becomes events of the log.
+
+    The same report is logged once in 60 s, with how many there were since.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[str, tuple[float, int]] = {}
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        message = str(context.get("message") or "unhandled exception in event loop")
+        error = context.get("exception")
+        kind = f"{message} {error!r}"
+        now_s = loop.time()
+        silent_until_s, repeated = self._seen.get(kind, (0.0, 0))
+        if now_s < silent_until_s:
+            self._seen[kind] = silent_until_s, repeated + 1
+            return
+        if len(self._seen) >= _KINDS_OF_FAILURE_MAX:
+            self._seen.clear()
+        self._seen[kind] = now_s + _SAY_AGAIN_S, 0
+        log = structlog.get_logger().bind(
+            reported=message, repeated=repeated, transport=repr(context.get("transport", ""))
+        )
+        if isinstance(error, OSError):  # of a peer or of the machine: no stack says more
+            log.warning("event_loop_error", error=str(error))
+        else:
+            log.error("event_loop_error", exc_info=error)
 
 
 async def _run(main: Main) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+    loop.set_exception_handler(LoopFailures())
 
     def on_signal(name: str) -> None:
         if stop.is_set():

@@ -1,11 +1,11 @@
 """How many files this process may have open, and for how many streams that is enough."""
 
-import resource
 import sys
 from dataclasses import dataclass
 from typing import Final, Self
 
 from penstock.logd.errors import RefusedError
+from penstock.service import raise_open_files
 
 FILES_PER_STREAM: Final = 2
 """Files that a stream holds open while nobody reads it: the active segment and the synced mark."""
@@ -29,9 +29,7 @@ class Descriptors:
     @classmethod
     def raised(cls, connections: int) -> Self:
         """Raise this process's soft limit to the hard one."""
-        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        return cls(sys.maxsize if hard == resource.RLIM_INFINITY else hard, connections)
+        return cls(raise_open_files(), connections)
 
     def check(self, streams: int) -> None:
         """See whether there are enough for a number of streams.

@@ -26,6 +26,7 @@ from penstock.deploy.console.web import BODY_BYTES_MAX, LogAccess, Web
 from penstock.deploy.core.rates import SECOND_NS, Rates
 from penstock.logd.client import AsyncLogClient
 from penstock.service import (
+    ACCEPT_AT_ONCE,
     ConfigError,
     Health,
     Status,
@@ -35,6 +36,7 @@ from penstock.service import (
     notify,
     release,
     span_metrics,
+    widen_backlog,
 )
 from penstock.service.clock import SystemClock
 from penstock.service.config import join_host_port, split_host_port
@@ -121,7 +123,8 @@ class Console:
         if config.admin is not None:
             self._admin.start(config.admin)
         try:
-            server = await asyncio.start_server(self._come, host, port)
+            server = await asyncio.start_server(self._come, host, port, backlog=ACCEPT_AT_ONCE)
+            widen_backlog(server)
         except OSError as error:
             self._admin.close()
             raise UnavailableError(

@@ -107,7 +107,8 @@ class EncryptedChannel:
 
     def close(self) -> None:
         """Close the connection; what waits in the transport has `SHUTDOWN_S` to go out."""
-        self._writer.close()
+        if not self._writer.transport.is_closing():  # else asyncio's TLS forgets what it belongs to
+            self._writer.close()
 
     def abort(self) -> None:
         """Close it at once."""

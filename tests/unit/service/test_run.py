@@ -1,0 +1,79 @@
+"""How every daemon runs: its limit of open files, and what its event loop has to report."""
+
+import asyncio
+import errno
+import resource
+
+import structlog
+
+from penstock.service import ACCEPT_AT_ONCE, LoopFailures, run_until_stopped, widen_backlog
+
+
+def test_what_fails_in_the_event_loop_goes_into_the_log() -> None:
+    def fails() -> None:
+        raise RuntimeError("a callback failed")
+
+    async def main(stop: asyncio.Event) -> None:
+        loop = asyncio.get_running_loop()
+        for _ in range(3):
+            loop.call_soon(fails)
+        loop.call_soon(stop.set)
+        await stop.wait()
+
+    with structlog.testing.capture_logs() as logs:
+        run_until_stopped(main)
+    (told,) = logs
+    assert (told["event"], told["log_level"]) == ("event_loop_error", "error")
+    assert isinstance(told["exc_info"], RuntimeError)
+
+
+async def test_the_same_failure_is_logged_once_a_minute_with_how_often_it_was() -> None:
+    class Loop:
+        now_s = 1000.0
+
+        def time(self) -> float:
+            return self.now_s
+
+    loop, failures = Loop(), LoopFailures()
+    context = {
+        "message": "socket.accept() out of system resource",
+        "exception": OSError(errno.EMFILE, "Too many open files"),
+    }
+    with structlog.testing.capture_logs() as logs:
+        for _ in range(500):
+            failures(loop, context)  # type: ignore[arg-type]
+        loop.now_s += 61
+        failures(loop, context)  # type: ignore[arg-type]
+    assert [(told["log_level"], told["repeated"]) for told in logs] == [
+        ("warning", 0),
+        ("warning", 499),
+    ]
+
+
+def test_the_soft_limit_of_open_files_is_raised() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    seen: list[tuple[int, int]] = []
+
+    async def main(_: asyncio.Event) -> None:
+        seen.append(resource.getrlimit(resource.RLIMIT_NOFILE))
+
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(512, before[1]), before[1]))
+    try:
+        run_until_stopped(main)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert seen == [(before[1], before[1])]
+
+
+async def test_a_server_that_accepts_one_at_a_time_has_the_usual_backlog() -> None:
+    """As many connect at once as without it, before anything accepts them."""
+    server = await asyncio.start_server(
+        lambda _, writer: writer.close(), "127.0.0.1", 0, backlog=ACCEPT_AT_ONCE
+    )
+    widen_backlog(server)
+    host, port = server.sockets[0].getsockname()[:2]
+    async with server, asyncio.timeout(5):
+        made = await asyncio.gather(*(asyncio.open_connection(host, port) for _ in range(60)))
+        for reader, writer in made:
+            assert await reader.read() == b""
+            writer.close()
