@@ -4,6 +4,7 @@ import os
 import resource
 import signal
 import socket
+import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from time import perf_counter
@@ -265,3 +266,78 @@ def test_connections_without_descriptors_end_nothing(tmp_path: Path, nats_url: s
         wait_until(collector.is_idle)
         got = {body.split()[1].rstrip("x") for body in bodies(logd.values("logs"))}
         assert {str(number) for number in range(1, sender.acked + 1)} <= got
+
+
+def test_more_files_and_idle_senders_than_descriptors_stop_nothing(  # noqa: PLR0915 - one story
+    tmp_path: Path, nats_url: str
+) -> None:
+    """The limit is hard, so that it cannot be raised: each kind has its share, and a reserve."""
+    limit, files, idle = 256, 400, 200
+    path, tcp, http = tmp_path / "s.sock", free_port(), free_port()
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    for number in range(files):
+        (logs / f"{number}.log").write_text(f"first {number}\n")
+    sources: list[dict[str, Any]] = [
+        {"type": "unix", "path": str(path)},
+        {"type": "syslog", "udp": None, "tcp": f"127.0.0.1:{tcp}"},
+        {"type": "otlp", "grpc": None, "http": f"127.0.0.1:{http}"},
+        {"type": "file", "include": [f"{logs}/*.log"], "service": "app", "poll_ms": 50},
+    ]
+    collector = Collector(tmp_path / "c", nats_url, sources)
+    collector.daemon.program = (
+        "prlimit", f"--nofile={limit // 4}:{limit}", *collector.daemon.program,
+    )  # fmt: skip
+    with (
+        Logd(tmp_path / "logd", nats_url, STREAMS) as logd,
+        collector,
+        UnixSender(path, "a", lines_of) as sender,
+    ):
+
+        def seen() -> set[str]:
+            return set(bodies(logd.values("logs")))
+
+        crowd = [socket.create_connection(("127.0.0.1", tcp)) for _ in range(idle)]
+        wait_until(lambda: {f"first {number}" for number in range(files)} <= seen())
+        assert collector.daemon.status()["health"] == "degraded"
+        (reason,) = collector.daemon.status()["reasons"]
+        assert "descriptors for connections" in reason, reason
+        assert "LimitNOFILE" in reason, reason
+        with urllib.request.urlopen(  # another source's address, which none of these may starve
+            urllib.request.Request(
+                f"http://127.0.0.1:{http}/v1/logs",
+                data=b"{}", headers={"Content-Type": "application/json"},
+            ),
+            timeout=5,
+        ) as answer:  # fmt: skip
+            assert answer.status == 200
+        acked = sender.acked
+        wait_until(lambda: sender.acked > acked + 20)
+        for number in range(files):
+            with (logs / f"{number}.log").open("a") as file:
+                file.write(f"second {number}\n")
+        (logs / "7.log").rename(logs / "7.log.1")  # closed for others, as most are
+        wait_until(lambda: {f"second {number}" for number in range(files)} <= seen())
+        told = collector.daemon.status()["info"]["descriptors"]
+        assert told["limit"] == limit, "the soft limit is raised"
+        assert told["files_open"] <= told["files_max"] < files
+        for one in crowd:
+            one.close()
+
+        def late_arrives() -> bool:
+            with socket.create_connection(("127.0.0.1", tcp)) as late:
+                late.sendall(b"<13>late\n")
+                return b"late" in b"".join(value or b"" for value in logd.values("logs"))
+
+        wait_until(late_arrives)
+        sender.stop()
+        wait_until(collector.is_idle)
+        assert collector.daemon.stop() == 0
+        assert len(collector.daemon.log()) < 500_000
+        assert "Traceback" not in collector.daemon.log()
+        collector.daemon.start()
+        with (logs / "5.log").open("a") as file:
+            file.write("third 5\n")
+        wait_until(lambda: "third 5" in seen())
+        files_seen = [body for body in bodies(logd.values("logs")) if body.startswith(("f", "s"))]
+        assert len(files_seen) == len(set(files_seen)), "nothing is read twice"

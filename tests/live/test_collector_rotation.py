@@ -390,3 +390,129 @@ def test_container_formats_and_events_of_several_lines(tmp_path: Path, nats_url:
             file.write("Last\n")
         wait_until(lambda: {"Next\n  at b", "Last"} <= set(bodies(logd.values("logs"))))
         assert len(logd.values("logs")) == 6
+
+
+def test_a_last_line_without_its_newline_is_delivered_and_its_rest_is_marked(
+    tmp_path: Path, nats_url: str
+) -> None:
+    plain, stack, patient = (tmp_path / name for name in ("p.log", "s.log", "w.log"))
+    sources = [
+        source(plain, name="plain", flush_partial_s=0.2),
+        source(stack, name="stack", flush_partial_s=0.2, multiline={"continuation": r"^\s"}),
+        source(patient, name="patient", flush_partial_s=None),
+    ]
+    with (
+        Logd(tmp_path / "logd", nats_url, STREAMS) as logd,
+        Collector(tmp_path / "collector", nats_url, sources) as collector,
+    ):
+
+        def found() -> dict[str, dict[str, Any]]:
+            records = (json.loads(value or b"") for value in logd.values("logs"))
+            return {record["body"]: record for record in records}
+
+        plain.write_text("whole\nbegin")
+        stack.write_text("Error\n  at a\n  at b")
+        patient.write_text("waits")
+        wait_until(lambda: set(found()) == {"whole", "begin", "Error\n  at a\n  at b"})
+        assert collector.daemon.stage("source/file:plain")["detail"]["partial_bytes"] == 0
+        assert collector.daemon.stage("source/file:patient")["detail"]["partial_bytes"] == 5
+        with plain.open("a") as file:
+            file.write("ning\nnext\n")
+        wait_until(lambda: {"ning", "next"} <= set(found()))
+        marked = {b: r["attributes"].get("log.record.continued") for b, r in found().items()}
+        assert marked.pop("ning") is True
+        assert set(marked.values()) == {None}
+        with plain.open("a") as file:
+            file.write("two")
+        wait_until(lambda: "two" in found())
+        wait_until(collector.is_idle)
+        collector.restart()
+        with plain.open("a") as file:
+            file.write(" halves\n")
+        wait_until(lambda: " halves" in found())
+        assert found()[" halves"]["attributes"]["log.record.continued"] is True
+        with patient.open("a") as file:
+            file.write(" long\n")
+        wait_until(lambda: "waits long" in found())
+        assert len(logd.values("logs")) == 8
+
+
+@pytest.mark.parametrize("how", ["reload", "restart"])
+@pytest.mark.parametrize("narrowed", [{"exclude": ["*secret*"]}, {"include": ["app.log"]}])
+def test_a_file_that_no_pattern_names_any_more_is_let_go(
+    tmp_path: Path, nats_url: str, how: str, narrowed: dict[str, list[str]]
+) -> None:
+    """One that rotation renamed meanwhile is read to its end."""
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    app, secret = logs / "app.log", logs / "secret.log"
+    for path in (app, secret):
+        path.write_text(f"{path.stem} before\n")
+    section = source(logs, include=[f"{logs}/*.log"])
+    with (
+        Logd(tmp_path / "logd", nats_url, STREAMS) as logd,
+        Collector(tmp_path / "collector", nats_url, [section]) as collector,
+    ):
+
+        def seen() -> list[str]:
+            return sorted(bodies(logd.values("logs")))
+
+        wait_until(lambda: seen() == ["app before", "secret before"])
+        wait_until(collector.is_idle)
+        section |= {
+            key: [pattern if "*" in pattern else f"{logs}/{pattern}" for pattern in patterns]
+            for key, patterns in narrowed.items()
+        }
+        collector.daemon.write_config()
+
+        def go_on() -> None:
+            with secret.open("a") as file:
+                file.write("secret after\n")
+            with app.open("a") as file:
+                file.write("app renamed\n")
+            app.rename(logs / "app.log.1")
+            app.write_text("app after\n")
+
+        if how == "reload":
+            os.kill(collector.daemon.pid, signal.SIGHUP)
+            wait_until(lambda: collector.daemon.status()["info"]["reloads"]["generation"] == 2)
+            go_on()
+        else:
+            assert collector.daemon.stop() == 0
+            go_on()
+            collector.daemon.start()
+        wait_until(lambda: {"app renamed", "app after"} <= set(seen()))
+        wait_until(collector.is_idle)
+        collector.restart()
+        with app.open("a") as file:
+            file.write("app last\n")
+        wait_until(lambda: "app last" in seen())
+        assert "secret after" not in seen()
+        assert len(seen()) == 5
+        assert "no pattern of the source names it" in collector.daemon.log()
+
+
+def test_after_a_restart_rotated_files_are_read_oldest_first(tmp_path: Path, nats_url: str) -> None:
+    path = tmp_path / "app.log"
+    path.write_text(numbered(0, 1))
+    padding = "x" * 1000
+    with (
+        Logd(tmp_path / "logd", nats_url, STREAMS) as logd,
+        Collector(tmp_path / "collector", nats_url, [source(path)]) as collector,
+    ):
+        wait_until(lambda: len(logd.values("logs")) == 1)
+        assert collector.daemon.stop() == 0
+        number = 1
+        for older in (3, 2, 1, 0):
+            target = Path(f"{path}.{older}") if older else path
+            if older == 3:
+                path.rename(target)
+            with target.open("a") as file:
+                for _ in range(1000):  # several reads of each
+                    file.write(f"line {number} {padding}\n")
+                    number += 1
+            os.utime(target, (1_700_000_000 - older, 1_700_000_000 - older))
+        collector.daemon.start()
+        wait_until(lambda: len(logd.values("logs")) == number)
+        order = [int(body.split()[1]) for body in bodies(logd.values("logs"))]
+        assert order == [*range(number)]

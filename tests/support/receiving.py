@@ -11,6 +11,7 @@ from penstock.collector.limits import MIB
 from penstock.collector.sources.forward import ForwardSource
 from penstock.collector.sources.otlp import OtlpSource
 from penstock.collector.sources.source import Source
+from penstock.collector.sources.statsd import StatsdSource
 from penstock.collector.sources.syslog import SyslogSource
 from tests.support.intake import SpoolingIntake, spooling
 
@@ -45,6 +46,11 @@ def forwarding(**options: Any) -> Make:
 def syslog(**options: Any) -> Make:
     section = sections.SyslogSource(type="syslog", udp=None, tcp="127.0.0.1:0", **options)
     return lambda intake: SyslogSource(section, intake=intake)
+
+
+def statsd(**options: Any) -> Make:
+    section = sections.StatsdSource(type="statsd", udp=None, tcp="127.0.0.1:0", **options)
+    return lambda intake: StatsdSource(section, {}, intake=intake)
 
 
 async def connect(endpoint: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

@@ -221,6 +221,7 @@ class Agent:
         parts = Parts(
             resource=resource_of(config),
             budget=engine.budget,
+            descriptors=engine.descriptors,
             spool=engine.spools,
             ledger=engine.ledger,
             clock=self._clock,
@@ -372,6 +373,7 @@ class Agent:
             f"source {runner.name}: {runner.trouble}" for runner in runners if runner.trouble
         ]
         reasons += self._engine.troubles(nats=self._publisher.trouble)
+        reasons += self._engine.descriptors.troubles
         reasons += [self._saver.trouble] if self._saver.trouble else []
         health = self._health
         if health is Health.READY and reasons:
@@ -382,6 +384,7 @@ class Agent:
             reasons=reasons,
             sources={runner.name: runner.section.type for runner in runners},
             lag={source.name: source.lag_bytes for source in self._sources.file_sources},
+            partial={source.name: source.partial_bytes for source in self._sources.file_sources},
             ledger=self._engine.ledger,
             budget=self._engine.budget,
             delivery=self._engine.delivery,
@@ -390,5 +393,6 @@ class Agent:
             reloads=self._reloads,
         )
         status.info["transforms"] = self._engine.pipeline.graph.counts()
+        status.info["descriptors"] = self._engine.descriptors.as_dict()
         status.info["tracing"] = self._tracing.counts()
         return status

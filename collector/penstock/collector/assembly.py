@@ -10,6 +10,7 @@ from penstock.collector.budget import Budget
 from penstock.collector.core.files import Generations
 from penstock.collector.core.ledger import Ledger
 from penstock.collector.courier import Courier
+from penstock.collector.descriptors import Descriptors
 from penstock.collector.intake import Intake
 from penstock.collector.pipeline import Pipeline
 from penstock.collector.sources.exec import ExecSource
@@ -36,6 +37,7 @@ class Parts:
     Attributes:
         resource: The collector's defaults.
         budget: What network sources may hold.
+        descriptors: What files may be open at once.
         save: Makes the checkpoint durable, and says whether it could.
         known: Names of file sources that ran before.
         data_dir: For what a source keeps itself.
@@ -43,6 +45,7 @@ class Parts:
 
     resource: Mapping[str, Any]
     budget: Budget
+    descriptors: Descriptors
     spool: Spooling
     ledger: Ledger
     clock: Clock
@@ -101,4 +104,5 @@ def _make_file_source(section: sections.FileSource, parts: Parts, name: str) -> 
         clock=parts.clock,
         save=parts.save,
         first_time=name not in parts.known,
+        descriptors=parts.descriptors,
     )

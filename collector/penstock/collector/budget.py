@@ -14,6 +14,8 @@ from operator import itemgetter
 from types import TracebackType
 from typing import Self
 
+from penstock.collector.descriptors import Descriptors
+
 
 class Budget:
     """The bound of all sources together.
@@ -25,9 +27,13 @@ class Budget:
     Args:
         bytes_max: Of them all.
         share_bytes_max: Of one source.
+        descriptors: What connections may take of the process's; None: that is not bounded.
     """
 
-    def __init__(self, *, bytes_max: int, share_bytes_max: int) -> None:
+    def __init__(
+        self, *, bytes_max: int, share_bytes_max: int, descriptors: Descriptors | None = None
+    ) -> None:
+        self.descriptors = descriptors
         self.bytes_max = bytes_max
         self.share_bytes_max = min(share_bytes_max, bytes_max)
         self.used = 0
@@ -92,6 +98,11 @@ class Share:
         self.used = 0
         self.peak = 0
         self.refused = 0
+
+    @property
+    def descriptors(self) -> Descriptors | None:
+        """What connections may take of the process's; None where that is not bounded."""
+        return self._budget.descriptors
 
     @property
     def bytes_max(self) -> int:

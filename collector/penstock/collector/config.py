@@ -10,6 +10,8 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 
 from penstock.collector.core.kinds import Kind
 from penstock.collector.limits import (
+    DESCRIPTORS_RESERVE,
+    FILES_OPEN_MAX,
     RECEIVE_BYTES_MAX,
     RECEIVE_BYTES_MIN,
     RECEIVE_SOURCE_BYTES_MAX,
@@ -89,6 +91,19 @@ class ReceiveSection(Section):
     source_bytes_max: int = Field(default=RECEIVE_SOURCE_BYTES_MAX, ge=RECEIVE_BYTES_MIN)
 
 
+class DescriptorsSection(Section):
+    """How the process's file descriptors are shared out: see `penstock.collector.descriptors`."""
+
+    files_max: int = Field(
+        default=FILES_OPEN_MAX, ge=1, description="files of all sources that are open at once"
+    )
+    reserve: int = Field(
+        default=DESCRIPTORS_RESERVE,
+        ge=48,
+        description="kept for the checkpoint, the spools, the admin endpoint and NATS",
+    )
+
+
 class BatchSection(Section):
     """When a batch is complete."""
 
@@ -141,6 +156,7 @@ class CollectorConfig(Section):
     output: OutputSection = OutputSection()
     tests: list[TestCase] = Field(default=[])
     receive: ReceiveSection = ReceiveSection()
+    descriptors: DescriptorsSection = DescriptorsSection()
     spool: SpoolSection = SpoolSection()
     batch: BatchSection = BatchSection()
     quarantine: QuarantineSection = QuarantineSection()

@@ -30,7 +30,13 @@ from penstock.collector.limits import (
     CONTROL_LINE_BYTES_MAX,
     READ_BYTES,
 )
-from penstock.service import ConfigError, ServiceError, UnavailableError
+from penstock.service import (
+    ACCEPT_AT_ONCE,
+    ConfigError,
+    ServiceError,
+    UnavailableError,
+    widen_backlog,
+)
 
 SOCKET_NAME: Final = "admin.sock"
 _CREDENTIALS: Final = struct.Struct("3i")
@@ -80,8 +86,12 @@ class ControlServer:
         try:
             self._bind(listening)
             self._server = await asyncio.start_unix_server(
-                self._accept, sock=listening, limit=CONTROL_LINE_BYTES_MAX
+                self._accept,
+                sock=listening,
+                limit=CONTROL_LINE_BYTES_MAX,
+                backlog=ACCEPT_AT_ONCE,
             )
+            widen_backlog(self._server)
         except OSError as error:
             listening.close()
             raise ConfigError(

@@ -13,6 +13,7 @@ from penstock.collector.core.kinds import Kind
 from penstock.collector.core.ledger import Ledger
 from penstock.collector.courier import Courier
 from penstock.collector.created import CreatedRecords
+from penstock.collector.descriptors import Descriptors
 from penstock.collector.errors import SpoolFailedError, SpoolFullError
 from penstock.collector.journal import Journal
 from penstock.collector.opening import DataDirectory
@@ -33,7 +34,7 @@ from penstock.collector.state import (
 )
 from penstock.collector.telemetry import troubles
 from penstock.collector.transforms.graph import Graph
-from penstock.service import UnavailableError
+from penstock.service import UnavailableError, raise_open_files
 from penstock.service.clock import Clock
 
 
@@ -58,7 +59,13 @@ class Engine:
         self.directory = directory
         self.ledger = Ledger()
         receive = config.receive
-        self.budget = Budget(bytes_max=receive.bytes_max, share_bytes_max=receive.source_bytes_max)
+        self.descriptors = Descriptors(raise_open_files(), clock)
+        self._share_out_descriptors(config)
+        self.budget = Budget(
+            bytes_max=receive.bytes_max,
+            share_bytes_max=receive.source_bytes_max,
+            descriptors=self.descriptors,
+        )
         self._config = config
         self._log = structlog.get_logger()
         state = directory.state
@@ -93,6 +100,14 @@ class Engine:
         ]
         self.replayer = Replayer(directory.quarantine, self.spools.bulk, clock, done=state.replayed)
         self.generations = Generations(following=state.next_generation, known=state.files)
+
+    def _share_out_descriptors(self, config: CollectorConfig) -> None:
+        section = config.descriptors
+        self.descriptors.share_out(
+            reserve=section.reserve,
+            files_max=section.files_max,
+            reads_files=any(source.type == "file" for source in config.sources),
+        )
 
     @property
     def journals(self) -> tuple[Journal, ...]:
@@ -214,6 +229,7 @@ class Engine:
         self.courier.publish = publisher.publish
         receive = config.receive
         self.budget.limit(bytes_max=receive.bytes_max, share_bytes_max=receive.source_bytes_max)
+        self._share_out_descriptors(config)
 
     def _when_full(self, kind: Kind) -> WhenFull:
         return self._config.spool.policy(kind)

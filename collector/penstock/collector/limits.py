@@ -68,6 +68,12 @@ DATAGRAM_QUEUE_BYTES_MAX: Final = 8 * MIB
 CONNECTIONS_MAX: Final = 1024
 """Open connections of one listening source, unless it says otherwise."""
 
+FILES_OPEN_MAX: Final = 4096
+"""Files that are open at once; others are opened when there is something to read in them."""
+
+DESCRIPTORS_RESERVE: Final = 160
+"""Descriptors that are kept back: the admin endpoint alone may have 128 connections at a time."""
+
 RECEIVE_BYTES_MAX: Final = 128 * MIB
 """What all network sources hold of what is not durable yet, unless `receive` says otherwise."""
 

@@ -123,6 +123,12 @@ class FileSource(SourceSection):
     join_timeout_s: float = Field(
         default=5.0, ge=0, le=3600, description="how long an event waits for more of its lines"
     )
+    flush_partial_s: float | None = Field(
+        default=5.0,
+        ge=0,
+        le=3600,
+        description="how long a last line waits for its newline; null: until it comes",
+    )
     line_bytes_max: int = Field(default=LINE_BYTES_MAX, ge=64, le=LINE_BYTES_MAX)
     poll_ms: int = Field(default=250, ge=10, le=60_000)
     rotate_wait_s: float = Field(default=30.0, ge=0)

@@ -52,6 +52,7 @@ def describe(  # noqa: PLR0913 - every part of the process has its say
     reasons: Iterable[str],
     sources: dict[str, str],
     lag: dict[str, int],
+    partial: dict[str, int],
     ledger: Ledger,
     budget: Budget,
     delivery: Delivery,
@@ -62,7 +63,7 @@ def describe(  # noqa: PLR0913 - every part of the process has its say
     """The process's `/status`; run it where nothing changes meanwhile."""
     settle_accounts(ledger, delivery)
     stages = [
-        _source_stage(kind, source, ledger[source], lag.get(source, 0))
+        _source_stage(kind, source, ledger[source], lag.get(source, 0), partial.get(source, 0))
         for source, kind in sources.items()
     ]
     stages.append(_spool_stage(ledger, spools))
@@ -139,7 +140,7 @@ def troubles(delivery: Delivery, journals: Mapping[str, Journal], *, nats: str) 
     return found
 
 
-def _source_stage(kind: str, source: str, account: Account, lag: int) -> Stage:
+def _source_stage(kind: str, source: str, account: Account, lag: int, partial: int) -> Stage:
     name = f"source/{kind}" if source == kind else f"source/{kind}:{source}"
     notes = {key: count for key, count in account.notes.items() if count}
     return Stage(
@@ -152,7 +153,7 @@ def _source_stage(kind: str, source: str, account: Account, lag: int) -> Stage:
             **notes,
             **{f"dropped_{reason}": n for reason, n in account.dropped.items() if n},
             "quarantined": account.quarantined_total,
-            **({"unread_bytes": lag} if kind == "file" else {}),
+            **({"unread_bytes": lag, "partial_bytes": partial} if kind == "file" else {}),
         },
     )
 
@@ -248,6 +249,7 @@ class Metrics(PrometheusCollector):
             *_spool_and_delivery(status),
             *_receiving_metrics(status),
             *_quarantine_metrics(status),
+            *_descriptor_metrics(status),
             *span_metrics("collector", status.info.get("tracing", {})),
         )
 
@@ -278,6 +280,34 @@ def _spool_and_delivery(status: Status) -> Iterable[CounterMetricFamily | GaugeM
     for result, count in status.info.get("reloads", {}).get("counts", {}).items():
         reloads.add_metric((result,), count)
     return spool, most, flight, window, reloads
+
+
+def _descriptor_metrics(status: Status) -> Iterable[CounterMetricFamily | GaugeMetricFamily]:
+    told = status.info.get("descriptors", {})
+    most = GaugeMetricFamily(
+        "penstock_collector_descriptors_max",
+        "File descriptors that there may be, by what they are for.",
+        labels=["kind"],
+    )
+    for kind in ("files", "connections"):
+        most.add_metric((kind,), told.get(f"{kind}_max", 0))
+    files = GaugeMetricFamily(
+        "penstock_collector_open_files", "Files of file sources that are open."
+    )
+    files.add_metric((), told.get("files_open", 0))
+    closed = CounterMetricFamily(
+        "penstock_collector_files_closed_for_others",
+        "Times a file was closed so that another could be opened.",
+    )
+    closed.add_metric((), told.get("files_closed_for_others", 0))
+    shortages = CounterMetricFamily(
+        "penstock_collector_descriptor_shortages",
+        "Files not opened and connections refused because no file descriptor was left.",
+        labels=["kind"],
+    )
+    for kind in ("files", "connections"):
+        shortages.add_metric((kind,), told.get("shortages", {}).get(kind, 0))
+    return most, files, closed, shortages
 
 
 def _receiving_metrics(status: Status) -> tuple[GaugeMetricFamily, CounterMetricFamily]:

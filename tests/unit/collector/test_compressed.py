@@ -13,11 +13,13 @@ import structlog
 import zstandard
 
 from penstock.collector.core.files import FileState
+from penstock.collector.descriptors import Descriptors
 from penstock.collector.limits import FILE_READ_BYTES, HEAD_BYTES
 from penstock.collector.source_sections import FileSource as FileSection
 from penstock.collector.sources.compressed import CompressedTail, Search
 from penstock.collector.sources.tail import Tail
 from penstock.collector.sources.unpacking import siblings
+from penstock.service.clock import SystemClock
 from tests.support.gone_files import MODIFIED_NS, gone
 
 CONTENT = b"".join(b"%d %d\n" % (n, random.Random(n).getrandbits(64)) for n in range(16_000))
@@ -43,6 +45,7 @@ class Seeking:
             lambda what: self.notes.update([what]),
             lambda path, _: self.errors.append(Path(path).name),
             structlog.get_logger(),
+            Descriptors(1000, SystemClock()),
         )
 
     def lost(self, position: int) -> FileState:

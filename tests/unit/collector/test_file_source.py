@@ -15,6 +15,7 @@ from penstock.collector.core.files import FileState, Found, Generations, Mark, V
 from penstock.collector.core.ledger import Ledger
 from penstock.collector.core.lines import LineCutter
 from penstock.collector.courier import Courier
+from penstock.collector.descriptors import Descriptors
 from penstock.collector.publisher import Answer
 from penstock.collector.source_sections import FileSource as FileSection
 from penstock.collector.sources.file import FileSource
@@ -47,6 +48,7 @@ def source_of(path: Path, known: list[FileState]) -> FileSource:
         clock=clock,
         save=_saved,
         first_time=False,
+        descriptors=Descriptors(1000, clock),
     )
 
 

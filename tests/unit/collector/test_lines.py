@@ -57,6 +57,28 @@ def record(line: bytes, *, truncated: bool = False) -> dict[str, object]:
     return fields
 
 
+@pytest.mark.parametrize(
+    ("flushed", "rest", "continued"),
+    [
+        (b"begin", b"ning\nnext\n", [(b"ning", True), (b"next", False)]),
+        (b"whole", b"\nnext\n", [(b"next", False)]),
+        (b"whole\r", b"\nnext\n", [(b"next", False)]),
+        (b"x" * 21, b"more\nnext\n", [(b"next", False)]),
+    ],
+)
+def test_what_comes_after_a_line_was_flushed_continues_it(
+    flushed: bytes, rest: bytes, continued: list[tuple[bytes, bool]]
+) -> None:
+    cutter = LineCutter(20)
+    assert cutter.feed(flushed) == []
+    line = cutter.flush()
+    assert line is not None
+    assert (line.text, line.end) == (flushed[:20].removesuffix(b"\r"), len(flushed))
+    assert not cutter.waits
+    assert [(one.text, one.continued) for one in cutter.feed(rest)] == continued
+    assert cutter.position == cutter.line_start == len(flushed + rest)
+
+
 def test_a_text_line_is_the_body() -> None:
     made = record(b"hello {world")
     assert made["body"] == "hello {world"

@@ -7,7 +7,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from penstock.collector.source_sections import FileSource
-from penstock.collector.sources.patterns import Patterns
+from penstock.collector.sources.patterns import Patterns, age_of, family_of
 from penstock.service import FilePath
 
 
@@ -60,3 +60,35 @@ def test_without_a_directory_of_its_own_a_process_reads_absolute_paths_and_says_
         found(include=["logs/*"])
     with pytest.raises(ValidationError, match="relative to the directory of the start, which is"):
         TypeAdapter(FilePath).validate_python("key.pem")
+
+
+PATTERNS = ["*.log", "**/*.log", "a/**", "**/b/*", "[ab]*", "*/*", ".*", "a?/*.log*", "**/.c/*"]
+NAMES = ["a.log", "b", "a/b/c.log", ".hid.log", "a/.c/d.log", "ab/x.log.1", "c/y", "a/b/.z.log"]
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_a_path_is_named_exactly_when_it_is_found(tmp_path: Path, pattern: str) -> None:
+    """Also of a file that is not there any more, which nothing finds."""
+    for name in NAMES:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    patterns = Patterns([f"{tmp_path}/{pattern}"], ["*.log.1"])
+    files = {str(tmp_path / name) for name in NAMES}
+    there = {str(path) for path in patterns.found()}
+    assert {path for path in files if patterns.name(path)} == there & files
+
+
+def test_files_of_one_rotation_are_a_family_and_the_highest_number_is_the_oldest() -> None:
+    names = [
+        "app.log",
+        "app.log.1",
+        "app.log.10",
+        "app.log.2",
+        "app.log-20260102",
+        "app.log.2026-01-02",
+    ]
+    assert {family_of(Path(f"/x/{name}")) for name in names} == {"/x/app.log"}
+    assert family_of(Path("/x/2.log")) == "/x/2.log"
+    numbered = sorted(names[:4], key=lambda name: age_of(Path(name), 7))
+    assert numbered == ["app.log.10", "app.log.2", "app.log.1", "app.log"]
+    assert age_of(Path("app.log"), 1) < age_of(Path("app.log.1"), 2), "the time comes first"

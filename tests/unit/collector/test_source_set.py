@@ -16,6 +16,7 @@ from penstock.collector.core.files import Generations
 from penstock.collector.core.ledger import Ledger
 from penstock.collector.core.restarts import Restarts
 from penstock.collector.courier import Courier
+from penstock.collector.descriptors import Descriptors
 from penstock.collector.pipeline import Chunk
 from penstock.collector.runner import Runner, Surroundings
 from penstock.collector.source_sections import FileSource, StatsdSource, StdinSource
@@ -236,6 +237,7 @@ class Files:
         return Tailing(
             made, {}, self._generations, pipeline=cast("Any", self), courier=self._courier,
             ledger=self._ledger, clock=self._clock, save=self._save, first_time=False,
+            descriptors=Descriptors(1000, self._clock),
         )  # fmt: skip
 
     async def _save(self) -> bool:

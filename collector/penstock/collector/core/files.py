@@ -219,6 +219,13 @@ class Generations:
         del self.known[state.source, state.device, state.inode]
         self.lost.append(state)
 
+    def forget(self, state: FileState) -> None:
+        """A file that waits is not read any more, whatever is unread of it."""
+        self.lost = [one for one in self.lost if one is not state]
+        key = (state.source, state.device, state.inode)
+        if self.known.get(key) is state:
+            del self.known[key]
+
     @property
     def waiting(self) -> list[FileState]:
         """All that are not being read, in the order that a checkpoint needs: lost ones first."""

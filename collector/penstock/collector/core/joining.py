@@ -39,6 +39,7 @@ class _Growing:
     time_ns: int | None
     truncated: bool
     grew_ns: int
+    continued: bool = False
 
     def add(self, other: Line, text: bytes, now_ns: int, *, bytes_max: int) -> None:
         """Append; what is beyond the bound is left out and marked."""
@@ -50,7 +51,9 @@ class _Growing:
 
     def line(self) -> Line:
         """As it leaves."""
-        return Line(bytes(self.text), self.end, self.truncated, self.time_ns, self.stream)
+        return Line(
+            bytes(self.text), self.end, self.truncated, self.time_ns, self.stream, self.continued
+        )
 
 
 class Joiner:
@@ -124,7 +127,14 @@ class Joiner:
         growing = self._pieces.pop(piece.stream, None)
         if growing is None:
             growing = _Growing(
-                bytearray(), begin, line.end, piece.stream, piece.time_ns, False, now_ns
+                bytearray(),
+                begin,
+                line.end,
+                piece.stream,
+                piece.time_ns,
+                truncated=False,
+                grew_ns=now_ns,
+                continued=line.continued,
             )
         growing.add(line, piece.text, now_ns, bytes_max=self._bytes_max)
         if piece.is_partial:

@@ -43,7 +43,7 @@ class LineContext:
     attributes: Mapping[str, Any]
 
 
-def decode_line(
+def decode_line(  # noqa: PLR0913 - what is known of a line
     line: bytes,
     context: LineContext,
     now_ns: int,
@@ -51,6 +51,7 @@ def decode_line(
     truncated: bool,
     written_ns: int | None = None,
     stream: str = "",
+    continued: bool = False,
 ) -> bytes:
     """Make a log record of a line.
 
@@ -61,6 +62,7 @@ def decode_line(
         truncated: The line was longer than allowed and this is its beginning.
         written_ns: When its container wrote it; a time in the line itself is better.
         stream: Of its container.
+        continued: It goes on with the line before it, which was not waited for any longer.
 
     Returns:
         The record's line.
@@ -70,7 +72,9 @@ def decode_line(
         attributes["log.record.truncated"] = True
     if stream:
         attributes["log.iostream"] = stream
-    fields = None if truncated else _structured(line)
+    if continued:
+        attributes["log.record.continued"] = True
+    fields = None if truncated or continued else _structured(line)
     if fields is not None:
         own = log_record(fields, attributes, context.resource, now_ns, written_ns=written_ns)
         return _encode(own)

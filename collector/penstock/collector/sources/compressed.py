@@ -10,6 +10,7 @@ from typing_extensions import override
 from penstock.collector.core.compressed import Fit, Next, choose
 from penstock.collector.core.files import FileState, Verdict
 from penstock.collector.core.lines import Line
+from penstock.collector.descriptors import Descriptors
 from penstock.collector.errors import UndecodableError
 from penstock.collector.source_sections import FileSource as FileSection
 from penstock.collector.sources.tail import Tail, make_cutter
@@ -33,6 +34,7 @@ class Search:
         note: Counts something of the source.
         complain: Says once that something cannot be read.
         log: A structlog logger.
+        descriptors: What files may be open at once.
     """
 
     def __init__(
@@ -41,7 +43,9 @@ class Search:
         note: Callable[[str], None],
         complain: Callable[[str, OSError], None],
         log: Any,
+        descriptors: Descriptors,
     ) -> None:
+        self._descriptors = descriptors
         self._section = section
         self._note = note
         self._complain = complain
@@ -224,6 +228,7 @@ class Search:
             self._taken.add(look.stamp)
             self._log.info("rotated file is done", path=state.path)
             return None
+        self._descriptors.make_room()
         stream = Stream(look.path, look.stamp)
         self._taken.add(look.stamp)
         self._note("compressed_read")
@@ -235,7 +240,7 @@ class Search:
             position=state.position,
         )
         lines, joiner = make_cutter(self._section, state.position)
-        return CompressedTail(
+        tail = CompressedTail(
             state,
             stream.descriptor,
             lines,
@@ -243,7 +248,10 @@ class Search:
             stream=stream,
             length=look.length,
             stamp=look.stamp,
+            files=self._descriptors,
         )
+        self._descriptors.admit(tail)
+        return tail
 
 
 @dataclass(slots=True)
@@ -305,4 +313,6 @@ class CompressedTail(Tail):
 
     @override
     def close(self) -> None:
+        if self.files is not None:
+            self.files.release(self)
         self.stream.close()

@@ -5,13 +5,18 @@ when logd has acknowledged what lies before it. A file that was renamed or remov
 end and let go only when all of it is in the log. A file that was truncated (`copytruncate`) or
 replaced in place begins a new generation. One that rotation compressed before it was read is read
 on in what it left. Polling is the only truth; it works on every file system.
+
+A file that no pattern of the configuration names any more is let go, wherever reading stopped; one
+that rotation renamed is read to its end under the name by which it was known. Files that are met
+together are read oldest first. No more files are open at once than the process's budget allows:
+see `penstock.collector.descriptors`.
 """
 
 import asyncio
 import contextlib
 import os
 import stat
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -26,12 +31,13 @@ from penstock.collector.core.lines import Line
 from penstock.collector.courier import Courier
 from penstock.collector.decode.lines import LineContext, PlainLines, decode_line, printable
 from penstock.collector.decode.shapes import Made
+from penstock.collector.descriptors import OUT_OF_DESCRIPTORS, Descriptors
 from penstock.collector.pipeline import Chunk, Pipeline
 from penstock.collector.source_sections import FileSource as FileSection
 from penstock.collector.sources.compressed import CompressedTail, Search
-from penstock.collector.sources.patterns import Patterns
+from penstock.collector.sources.patterns import Patterns, age_of, family_of
 from penstock.collector.sources.source import Source
-from penstock.collector.sources.tail import Tail, look, make_tail, read_span
+from penstock.collector.sources.tail import Tail, look, make_tail, open_to_read, read_span
 from penstock.collector.sources.unpacking import Names
 from penstock.service.clock import Clock
 
@@ -44,6 +50,7 @@ class FileSource(Source):
     Args:
         save: Makes the checkpoint durable, with the generations begun since; whether it could.
         first_time: Nothing is known of this source: `start: end` applies.
+        descriptors: What files may be open at once.
     """
 
     def __init__(  # noqa: PLR0913 - what it reads, and what it feeds
@@ -58,6 +65,7 @@ class FileSource(Source):
         clock: Clock,
         save: Callable[[], Awaitable[bool]],
         first_time: bool,
+        descriptors: Descriptors,
     ) -> None:
         self.name = section.name or section.type
         self._section = section
@@ -69,13 +77,14 @@ class FileSource(Source):
         self._ledger = ledger
         self._clock = clock
         self._save = save
+        self._descriptors = descriptors
         self._from_end = first_time and section.start == "end"
         self._tails: dict[tuple[int, int], Tail] = {}
         self._retiring: dict[str, int] = {}
         self._complained: set[str] = set()
         self._stopping = asyncio.Event()
         self._log = structlog.get_logger().bind(source=self.name)
-        self._search = Search(section, self._note, self._complain, self._log)
+        self._search = Search(section, self._note, self._complain, self._log, descriptors)
 
     @override
     async def start(self) -> None:
@@ -84,6 +93,7 @@ class FileSource(Source):
     @override
     async def run(self) -> None:
         try:
+            self._let_go_unnamed()
             while not self._stopping.is_set():
                 await self._discover()
                 self._from_end = False
@@ -141,6 +151,11 @@ class FileSource(Source):
                 lag += max(0, tail.size - tail.lines.position)
         return lag
 
+    @property
+    def partial_bytes(self) -> int:
+        """Bytes at the ends of files that wait for a newline."""
+        return sum(tail.partial_bytes for tail in self._tails.values())
+
     async def _pause(self) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._section.poll_ms / 1000):
@@ -148,18 +163,82 @@ class FileSource(Source):
 
     # Finding files.
 
+    def _let_go_unnamed(self) -> None:
+        """Forget known files that no pattern names any more; reading goes where patterns say."""
+        for state in self._generations.waiting:
+            if state.source == self.name and not self._patterns.name(state.path):
+                self._generations.forget(state)
+                self._courier.delivery.forget(state.origin)
+                self._note("files_not_named")
+                self._log.warning(
+                    "file is not read any more: no pattern of the source names it",
+                    path=state.path,
+                    position=state.position,
+                )
+
     async def _discover(self) -> None:
         begun = False
-        for path in self._patterns.found():
-            begun |= self._meet(path)
-        self._find_renamed()
+        for path, begin in self._unopened():
+            begun |= self._meet(path, begin=begin)
+        names = Names()
         for tail in list(self._tails.values()):
             try:
                 begun |= await self._watch(tail)
             except OSError as error:
-                self._complain(tail.state.path, error)
+                if not (tail.set_aside and isinstance(error, FileNotFoundError)):
+                    self._complain(tail.state.path, error)
+                else:
+                    self._find_again(tail, names)
         if begun:
             await self._save_surely()
+
+    def _unopened(self) -> list[tuple[Path, bool]]:
+        """Files that are there and not open, oldest first, and whether one may begin there."""
+        found: dict[tuple[int, int], tuple[Path, os.stat_result, bool]] = {}
+        for path in self._patterns.found():
+            status = self._regular(path)
+            if status is None:
+                continue
+            key = (status.st_dev, status.st_ino)
+            tail = self._tails.get(key)
+            if tail is None:
+                found.setdefault(key, (path, status, True))
+            elif not tail.has_name(Path(tail.state.path)):
+                tail.state.path = str(path)
+        for path in self._renamed(found):
+            status = self._regular(path)
+            if status is not None:
+                found.setdefault((status.st_dev, status.st_ino), (path, status, False))
+        known = self._generations.known
+        due = [
+            (path, status, begin)
+            for key, (path, status, begin) in found.items()
+            if key not in self._tails and (status.st_size or (self.name, *key) in known)
+        ]
+        due.sort(key=lambda one: age_of(one[0], one[1].st_mtime_ns))
+        return [(path, begin) for path, _, begin in due]
+
+    def _regular(self, path: Path) -> os.stat_result | None:
+        """What a path leads to; None when that is no file, or cannot be told now."""
+        try:
+            status = path.stat()
+        except FileNotFoundError:
+            return None  # it went between the listing and now
+        except OSError as error:
+            self._complain(str(path), error)
+            return None
+        return status if stat.S_ISREG(status.st_mode) else None
+
+    def _find_again(self, tail: Tail, names: Names) -> None:
+        """Open a file that was closed for others under the name that rotation gave it since."""
+        try:
+            path = names.of(tail.state)
+            if path is not None:
+                tail.reopen(path)
+            else:
+                self._lose_again(tail)
+        except OSError as error:
+            self._complain(tail.state.path, error)
 
     async def _save_surely(self) -> None:
         """Return when the checkpoint is durable: unsaved generations must not be published."""
@@ -168,17 +247,9 @@ class FileSource(Source):
                 return
             await asyncio.sleep(_SAVE_RETRY_S)
 
-    def _meet(self, path: Path, *, begin: bool = True) -> bool:
+    def _meet(self, path: Path, *, begin: bool) -> bool:
         """Open a file that is not open; true when a generation began that must be saved."""
         try:
-            status = path.stat()
-            if not stat.S_ISREG(status.st_mode):
-                return False
-            tail = self._tails.get((status.st_dev, status.st_ino))
-            if tail is not None:
-                if not tail.has_name(Path(tail.state.path)):
-                    tail.state.path = str(path)
-                return False
             return self._open(path, begin=begin)
         except FileNotFoundError:
             return False  # it went between the listing and now
@@ -187,8 +258,15 @@ class FileSource(Source):
             return False
 
     def _complain(self, path: str, error: OSError) -> None:
-        """Say once that a file cannot be read; it is tried again at every poll."""
-        if path not in self._complained:
+        """Say once that a file cannot be read; it is tried again at every poll.
+
+        Where descriptors are out that may be so of thousands: it is said once in 60 s.
+        """
+        if error.errno in OUT_OF_DESCRIPTORS:
+            if self._descriptors.short("files"):
+                self._note("files_unreadable")
+                self._log.warning("file cannot be opened", path=path, error=str(error))
+        elif path not in self._complained:
             self._complained.add(path)
             self._note("files_unreadable")
             self._log.warning("file cannot be read", path=path, error=error.strerror)
@@ -197,7 +275,8 @@ class FileSource(Source):
         self._ledger[self.name].notes[what] += 1
 
     def _open(self, path: Path, *, begin: bool) -> bool:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._descriptors.make_room()
+        descriptor = open_to_read(path)
         try:
             found = look(descriptor)
             marked = read_span(descriptor, self._generations.marked(self.name, found))
@@ -213,8 +292,9 @@ class FileSource(Source):
         if state is None:
             state = self._generations.begin(self.name, found, str(path))
             state.position = found.size if self._from_end else 0
-        state.path = str(path)
-        self._follow(make_tail(self._section, state, descriptor))
+        elif begin:  # a name that rotation gave it is not the one that a pattern named
+            state.path = str(path)
+        self._follow(make_tail(self._section, state, descriptor, self._descriptors))
         self._log.info(
             "file opened", path=str(path), generation=state.generation, position=state.position
         )
@@ -224,11 +304,11 @@ class FileSource(Source):
         self._tails[tail.key] = tail
         self._courier.handle(Read(tail.state.origin, tail.state.position))
 
-    def _find_renamed(self) -> None:
-        """After a restart, look for known files under the names that rotation gave them."""
+    def _renamed(self, found: Collection[tuple[int, int]]) -> Iterator[Path]:
+        """After a restart, known files under the names that rotation gave them."""
         names = Names()
         for state in list(self._generations.known.values()):
-            if state.source != self.name:
+            if state.source != self.name or (state.device, state.inode) in found:
                 continue
             try:
                 path = names.of(state)
@@ -238,7 +318,7 @@ class FileSource(Source):
             if path is None:
                 self._generations.lose(state)
             else:
-                self._meet(path, begin=False)
+                yield path
 
     def _seek(self) -> bool:
         """Look for what is unread of files that are gone; true when there is more to look at."""
@@ -263,7 +343,7 @@ class FileSource(Source):
         verdict = tail.verdict()
         if verdict is Verdict.SAME:
             return False
-        found = look(tail.descriptor)
+        found = look(tail.opened())
         self._note(f"files_{verdict.name.lower()}")
         self._log.info("file begins again", path=tail.state.path, verdict=verdict.name.lower())
         await self._take(tail, *tail.flush_all())
@@ -273,7 +353,8 @@ class FileSource(Source):
             del self._tails[tail.key]  # met again once there is something in it
             return False
         state = self._generations.begin(self.name, found, tail.state.path)
-        self._follow(make_tail(self._section, state, tail.descriptor))
+        descriptor = tail.give_up()
+        self._follow(make_tail(self._section, state, descriptor, self._descriptors))
         return True
 
     # Reading files.
@@ -281,29 +362,55 @@ class FileSource(Source):
     async def _read_round(self) -> bool:
         """One read of each file; true when some file has more."""
         more = False
-        for tail in list(self._tails.values()):
+        behind: set[str] = set()
+        for tail in sorted(self._tails.values(), key=lambda tail: tail.state.generation):
             if self._stopping.is_set():
                 return False
+            family = family_of(Path(tail.state.path))
+            if family in behind:
+                continue  # an older file of the same rotation comes first
             await self._courier.wait_for_room()
             try:
                 now_ns = self._clock.monotonic_ns()
                 start, lines, at_end = tail.read(now_ns)
             except OSError as error:
-                self._complain(tail.state.path, error)
+                if not (tail.set_aside and isinstance(error, FileNotFoundError)):
+                    self._complain(tail.state.path, error)  # else it is looked for by its new name
                 if isinstance(tail, CompressedTail) and tail.failed:
                     self._lose_again(tail)
                 continue
             await self._take(tail, start, lines)
+            if self._is_behind(tail):
+                behind.add(family)
             if at_end:
-                waited_ns = int(self._section.join_timeout_s * 1e9)
-                await self._take(tail, *tail.flush_events(now_ns - waited_ns))
+                await self._flush_waiting(tail, now_ns)
                 tail.reads_again &= tail.position < tail.lines.position
                 await self._let_go(tail)
             else:
                 more = True
         return more
 
-    def _lose_again(self, tail: CompressedTail) -> None:
+    def _is_behind(self, tail: Tail) -> bool:
+        """Whether something of what the file had when it was opened is not in the log yet."""
+        if tail.catches_up_to:
+            done = self._courier.delivery.cursor(tail.state.origin) >= tail.position
+            if done and tail.lines.position >= tail.catches_up_to:
+                tail.catches_up_to = 0
+        return bool(tail.catches_up_to)
+
+    async def _flush_waiting(self, tail: Tail, now_ns: int) -> None:
+        """Hand out what waited for its other lines, or for its newline, for as long as it may."""
+        section = self._section
+        # Container runtimes write whole lines: what waits there is being written.
+        if tail.lines.waits and section.format == "plain" and section.flush_partial_s is not None:
+            if now_ns - tail.grew_ns >= section.flush_partial_s * 1e9:
+                self._note("lines_flushed")
+                await self._take(tail, *tail.flush_all())
+            return
+        waited_ns = int(section.join_timeout_s * 1e9)
+        await self._take(tail, *tail.flush_events(now_ns - waited_ns))
+
+    def _lose_again(self, tail: Tail) -> None:
         """One that cannot be read on is looked for again, once what it gave is in the log."""
         position = self._courier.delivery.cursor(tail.state.origin)
         if position < tail.position:
@@ -311,7 +418,8 @@ class FileSource(Source):
         tail.state.position = position
         tail.close()
         del self._tails[tail.key]
-        self._search.release(tail.stamp)
+        if isinstance(tail, CompressedTail):
+            self._search.release(tail.stamp)
         self._generations.lost.append(tail.state)
 
     async def _take(self, tail: Tail, start: int, lines: list[Line]) -> None:
@@ -351,7 +459,7 @@ class FileSource(Source):
         It stays as it is when it cannot be made one, for the gate to judge.
         """
         try:
-            if not line.truncated and line.time_ns is None and not line.stream:
+            if line.is_plain:
                 made = plain.make(line.text)
                 if made is not None:
                     return made
@@ -362,6 +470,7 @@ class FileSource(Source):
                 truncated=line.truncated,
                 written_ns=line.time_ns,
                 stream=line.stream,
+                continued=line.continued,
             )
         except Exception:  # noqa: BLE001 - whatever fails, the next line goes on
             self._note("lines_undecodable")

@@ -50,7 +50,11 @@ class ForwardSource(Source):
         self._intake = intake
         self._held = HeldBack(intake)
         self._listener = Listener(
-            self.name, self._serve, connections_max=section.connections_max, note=intake.note
+            self.name,
+            self._serve,
+            connections_max=section.connections_max,
+            note=intake.note,
+            descriptors=intake.share.descriptors,
         )
         self._heartbeats = Datagrams(self.name, self._beat)
         self._secrets: Secrets | None = None

@@ -11,13 +11,16 @@ from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+import structlog
+
+from penstock.collector.descriptors import Descriptors
 from penstock.collector.limits import (
     HANDSHAKE_TIMEOUT_S,
     READ_AHEAD_BYTES,
     READ_BYTES,
     UNREAD_ANSWER_S,
 )
-from penstock.service import ConfigError, UnavailableError
+from penstock.service import ACCEPT_AT_ONCE, ConfigError, UnavailableError, widen_backlog
 from penstock.service.config import join_host_port, split_host_port
 
 Handle = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -33,9 +36,22 @@ class Listener:
         handle: Serves one connection; the connection is closed when it returns.
         connections_max: Open at once; one more is closed as soon as it is accepted.
         note: Counts something that is no record.
+        descriptors: The process's, of which it has a share; None: only its own number bounds it.
+        each: Descriptors that a connection takes.
     """
 
-    def __init__(self, name: str, handle: Handle, *, connections_max: int, note: Note) -> None:
+    def __init__(
+        self,
+        name: str,
+        handle: Handle,
+        *,
+        connections_max: int,
+        note: Note,
+        descriptors: Descriptors | None = None,
+        each: int = 1,
+    ) -> None:
+        self._descriptors = descriptors
+        self._each = each
         self._name = name
         self._handle = handle
         self._connections_max = connections_max
@@ -76,12 +92,15 @@ class Listener:
                 limit=READ_AHEAD_BYTES // 2,
                 reuse_address=True,
                 reuse_port=reuse_port,
+                backlog=ACCEPT_AT_ONCE,
             )
+            widen_backlog(self._server)
         except OSError as error:
             raise UnavailableError(
                 f"source {self._name}: cannot listen on {address}: {error.strerror}",
                 fix=f"stop what uses the port, or set another with the source's key `{key}`",
             ) from None
+        self._begin()
         self.endpoint = join_host_port(*self._server.sockets[0].getsockname()[:2])
 
     async def listen_unix(self, path: Path, mode: int) -> None:
@@ -99,16 +118,37 @@ class Listener:
         try:
             _clear_path(path, self._name)
             self._server = await asyncio.start_unix_server(
-                self._accept, str(path), limit=READ_AHEAD_BYTES // 2
+                self._accept, str(path), limit=READ_AHEAD_BYTES // 2, backlog=ACCEPT_AT_ONCE
             )
+            widen_backlog(self._server)
             _set_mode(path, mode)
         except OSError as error:
             raise ConfigError(
                 f"source {self._name}: path: cannot listen on {path}: {error.strerror or error}",
                 fix="choose a path in a directory that this process may write to",
             ) from None
+        self._begin()
         self._path = path
         self.endpoint = str(path)
+
+    def _begin(self) -> None:
+        if self._descriptors is not None:
+            self._descriptors.listen(self, self._each)
+
+    def _has_room(self) -> bool:
+        """Whether one connection more may be open; the process's share bounds it, too."""
+        if len(self._tasks) >= self._connections_max:
+            return False
+        if self._descriptors is None or len(self._tasks) < self._descriptors.connections(self):
+            return True
+        if self._descriptors.short("connections"):
+            structlog.get_logger().warning(
+                "connections are refused: the process has no descriptors for more",
+                source=self._name,
+                connections=len(self._tasks),
+                limit=self._descriptors.limit,
+            )
+        return False
 
     @property
     def connections(self) -> int:
@@ -120,6 +160,8 @@ class Listener:
         if self._server is None:
             return
         self._closing = True
+        if self._descriptors is not None:
+            self._descriptors.stop_listening(self)
         self._server.close()
         for task in self._tasks:
             task.cancel()
@@ -133,7 +175,7 @@ class Listener:
         if self._closing:  # it was accepted before, and is told now
             writer.close()
             return
-        if len(self._tasks) >= self._connections_max:
+        if not self._has_room():
             self._note("connections_refused", 1)
             writer.close()
             return
@@ -216,9 +258,12 @@ def _read_little(transport: asyncio.BaseTransport) -> None:
 
 def _close(writer: asyncio.StreamWriter) -> None:
     """Close a connection, within `UNREAD_ANSWER_S` also if the peer does not read what is left."""
+    transport = writer.transport
+    if transport.get_extra_info("sslcontext") is not None and transport.is_closing():
+        return  # its peer ended it; closed once more, asyncio's TLS forgets what it belongs to
     writer.close()
-    if writer.transport.get_write_buffer_size():
-        asyncio.get_running_loop().call_later(UNREAD_ANSWER_S, writer.transport.abort)
+    if transport.get_write_buffer_size():
+        asyncio.get_running_loop().call_later(UNREAD_ANSWER_S, transport.abort)
 
 
 def _set_mode(path: Path, mode: int) -> None:

@@ -100,7 +100,11 @@ class OtlpSource(Source):
         self._grpc: OtlpGrpc | None = None
         http = OtlpHttp(self.take, intake, body_bytes_max=section.message_bytes_max)
         self._http = Listener(
-            self.name, http.serve, connections_max=section.connections_max, note=intake.note
+            self.name,
+            http.serve,
+            connections_max=section.connections_max,
+            note=intake.note,
+            descriptors=intake.share.descriptors,
         )
 
     @property

@@ -27,6 +27,8 @@ Context = grpc.aio.ServicerContext[Any, bytes]
 Export = Callable[[AsyncIterator[bytes], Context], Awaitable[bytes]]
 _STREAMS_MAX: Final = 64
 """Requests at once on one connection."""
+_DESCRIPTORS_EACH: Final = 3
+"""The sender's connection, and both ends of the one to gRPC's server."""
 _STOP_GRACE_S: Final = 2.0
 _CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
 
@@ -48,7 +50,12 @@ class OtlpGrpc:
         self._calls = 0
         self._socket = f"penstock-otlp-{secrets.token_hex(16)}"
         self._listener = Listener(
-            self._name, self._relay, connections_max=section.connections_max, note=intake.note
+            self._name,
+            self._relay,
+            connections_max=section.connections_max,
+            note=intake.note,
+            descriptors=intake.share.descriptors,
+            each=_DESCRIPTORS_EACH,
         )
         options = (
             ("grpc.max_receive_message_length", section.message_bytes_max),

@@ -1,15 +1,21 @@
 """Which files a section's patterns mean now."""
 
 import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from fnmatch import fnmatch
+from fnmatch import fnmatch, fnmatchcase
 from glob import escape, iglob
 from pathlib import Path
 from typing import Final
 
 _COMPRESSED: Final = (".gz", ".zst", ".bz2", ".xz", ".zip")
 """What rotation leaves behind; nothing begins in one."""
+
+
+_ROTATED: Final = re.compile(r"(?:[._-][0-9][0-9T:.-]*)+$")
+"""What rotation adds to a name: a number, a date, a date and a time."""
+_NUMBER: Final = re.compile(r"\.([0-9]{1,4})$")
 
 
 class Patterns:
@@ -29,9 +35,46 @@ class Patterns:
         """The files, pattern by pattern, by their names."""
         for pattern in self._include:
             for name in sorted(iglob(pattern, recursive=True)):  # noqa: PTH207 - absolute patterns
-                excluded = any(fnmatch(name, other) for other in self._exclude)
-                if not excluded and not name.endswith(_COMPRESSED):
+                if not self._is_excluded(name) and not name.endswith(_COMPRESSED):
                     yield Path(name)
+
+    def name(self, path: str) -> bool:
+        """Whether a file of this path is read, be it there or not."""
+        if self._is_excluded(path):
+            return False
+        parts = path.split("/")
+        return any(_matches(parts, pattern.split("/")) for pattern in self._include)
+
+    def _is_excluded(self, path: str) -> bool:
+        return any(fnmatch(path, other) for other in self._exclude)
+
+
+def family_of(path: Path) -> str:
+    """What files of one rotation have in common: the path without a number or date at its end."""
+    return str(path.with_name(_ROTATED.sub("", path.name) or path.name))
+
+
+def age_of(path: Path, modified_ns: int) -> tuple[int, int, str]:
+    """What files are sorted by so that the oldest comes first: `app.log.2` before `app.log.1`."""
+    number = _NUMBER.search(path.name)
+    return modified_ns, -int(number[1]) if number else 0, path.name
+
+
+def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
+    """Whether `glob` finds a path by a pattern; both are split at their slashes."""
+    if not pattern:
+        return not parts
+    first, rest = pattern[0], pattern[1:]
+    if first == "**":
+        for count in range(len(parts) + 1):
+            if _matches(parts[count:], rest):
+                return True
+            if count < len(parts) and parts[count].startswith("."):
+                return False
+        return False
+    if not parts or (parts[0].startswith(".") and not first.startswith(".")):
+        return False
+    return fnmatchcase(parts[0], first) and _matches(parts[1:], rest)
 
 
 def _from_here(patterns: Sequence[str]) -> Iterator[str]:

@@ -47,7 +47,11 @@ class StatsdSource(Source):
         self._notices: list[Notice] = []
         self._datagrams = Datagrams(self.name, self._on_datagram)
         self._listener = Listener(
-            self.name, self._serve, connections_max=section.connections_max, note=intake.note
+            self.name,
+            self._serve,
+            connections_max=section.connections_max,
+            note=intake.note,
+            descriptors=intake.share.descriptors,
         )
         self._stopping = asyncio.Event()
 

@@ -61,7 +61,11 @@ class SyslogSource(Source):
         self._held = HeldBack(intake)
         self._datagrams = Datagrams(self.name, self._on_datagram)
         self._listener = Listener(
-            self.name, self._serve, connections_max=section.connections_max, note=intake.note
+            self.name,
+            self._serve,
+            connections_max=section.connections_max,
+            note=intake.note,
+            descriptors=intake.share.descriptors,
         )
         self._queue: list[tuple[str, bytes]] = []
         self._queue_bytes = 0

@@ -1,6 +1,7 @@
 """One open file that is read to its end, whatever its name becomes."""
 
 import contextlib
+import errno
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from penstock.collector.core.containers import ReadPiece, read_cri, read_docker,
 from penstock.collector.core.files import FileState, Found, Mark, Verdict, head_hash, written
 from penstock.collector.core.joining import IsStart, Joiner
 from penstock.collector.core.lines import Line, LineCutter
+from penstock.collector.descriptors import Descriptors
 from penstock.collector.limits import (
     CONTAINER_LINE_BYTES_MAX,
     FILE_READ_BYTES,
@@ -23,7 +25,7 @@ from penstock.collector.source_sections import FileSource as FileSection
 from penstock.collector.source_sections import MultilineSection
 
 _CLOSED: Final = -1
-"""No descriptor: whoever asks about it learns that (EBADF), and nothing of another file."""
+"""No descriptor: what asks about it learns that (EBADF), and nothing of another file."""
 
 
 def look(descriptor: int, marked: tuple[int, int] = (0, 0)) -> Found:
@@ -51,6 +53,10 @@ class Tail:
         changed: Size and time of the last write, as its content was looked at last.
         before: The last bytes before the position that was read; at most `HEAD_BYTES`.
         marked: Of what the state's mark was taken.
+        files: Counts its descriptor, and may have it closed for another file's; None: not counted.
+        set_aside: Its descriptor was closed for others; it is opened again when it is needed.
+        catches_up_to: Bytes that the file had when it was opened: until they are read, later files
+            of the same rotation wait.
     """
 
     state: FileState
@@ -63,6 +69,65 @@ class Tail:
     changed: tuple[int, int] = (-1, -1)
     before: bytes = b""
     marked: tuple[int, int, int] = (-1, -1, -1)
+    files: Descriptors | None = None
+    set_aside: bool = False
+    catches_up_to: int = 0
+
+    def opened(self) -> int:
+        """Its descriptor; one that was closed for others is opened again by its name.
+
+        Raises:
+            FileNotFoundError: The name is another file's now, or nobody's.
+            OSError: It cannot be opened now.
+        """
+        if self.set_aside:
+            self.reopen(self.state.path)
+        elif self.files is not None:
+            self.files.admit(self)
+        return self.descriptor
+
+    def reopen(self, path: str | Path) -> None:
+        """Open it by a name that it has now.
+
+        Raises:
+            OSError: As `opened`.
+        """
+        if self.files is not None:
+            self.files.admit(self)
+        try:
+            descriptor = open_to_read(path)
+            status = os.fstat(descriptor)
+            if (status.st_dev, status.st_ino) != self.key:
+                os.close(descriptor)
+                raise FileNotFoundError(errno.ENOENT, "its name is another file's now")
+        except OSError as error:
+            if self.files is not None:
+                self.files.release(self)
+                self.files.failed(error)
+            raise
+        self.descriptor, self.set_aside = descriptor, False
+
+    def can_close(self) -> bool:
+        """Whether it can be opened again by its name."""
+        return self.orphaned_ns is None and self.has_name(Path(self.state.path))
+
+    def close_for_others(self) -> None:
+        """Give the descriptor back; the file is opened again when it is needed."""
+        self.close()
+        self.set_aside = True
+
+    def status(self) -> os.stat_result:
+        """Of the file, open or not.
+
+        Raises:
+            FileNotFoundError: It is not open, and its name is another file's now, or nobody's.
+        """
+        if not self.set_aside:
+            return os.fstat(self.descriptor)
+        status = Path(self.state.path).stat()
+        if (status.st_dev, status.st_ino) != self.key:
+            raise FileNotFoundError(errno.ENOENT, "its name is another file's now")
+        return status
 
     @property
     def key(self) -> tuple[int, int]:
@@ -71,13 +136,14 @@ class Tail:
 
     def verdict(self) -> Verdict:
         """Whether the content is still the one that was being read; cheap when nothing changed."""
-        status = os.fstat(self.descriptor)
+        status = self.status()
         now = (status.st_size, status.st_mtime_ns)
         if now == self.changed:
             return Verdict.SAME
+        descriptor = self.opened()
         begin, before = written(self.lines.position - len(self.before), self.before)
         span = self.state.beyond_head((begin, begin + len(before)))
-        found = look(self.descriptor, span)
+        found = look(descriptor, span)
         verdict = self.state.judge(found, read=self.lines.position, marked=head_hash(before))
         if verdict is Verdict.SAME:
             self.state.learn(found.head)
@@ -93,12 +159,17 @@ class Tail:
         Raises:
             OSError: It cannot be read now.
         """
-        status = os.fstat(self.descriptor)
+        status = self.status()
         now = (status.st_size, status.st_mtime_ns, end)
         if now == self.marked:
             return
         begin = max(0, end - HEAD_BYTES)
-        data = read_span(self.descriptor, (begin, end))
+        if not self.set_aside:
+            data = read_span(self.descriptor, (begin, end))
+        elif now[:2] == self.changed and end == self.lines.position:
+            data = self.before  # what was read of it is known, and need not be read again
+        else:
+            return
         if len(data) == end - begin and self.verdict() is Verdict.SAME:
             begin, data = written(begin, data)
             self.marked = now
@@ -107,7 +178,25 @@ class Tail:
     @property
     def size(self) -> int:
         """Bytes that there are to read."""
-        return os.fstat(self.descriptor).st_size
+        return self.status().st_size
+
+    @property
+    def unread(self) -> bool:
+        """Whether it was written since it was looked at last, or has more than was read.
+
+        Raises:
+            OSError: That cannot be told now.
+        """
+        status = self.status()
+        return (
+            status.st_size != self.lines.position
+            or (status.st_size, status.st_mtime_ns) != self.changed
+        )
+
+    @property
+    def partial_bytes(self) -> int:
+        """Bytes that were read and wait for a newline."""
+        return self.lines.position - self.lines.line_start
 
     @property
     def position(self) -> int:
@@ -125,7 +214,9 @@ class Tail:
             them, that were completed, and whether the end of the file was reached.
         """
         start = self.lines.line_start
-        data = os.pread(self.descriptor, FILE_READ_BYTES, self.lines.position)
+        if self.set_aside and not self.unread:
+            return start, [], True
+        data = os.pread(self.opened(), FILE_READ_BYTES, self.lines.position)
         if data:
             if self.verdict() is not Verdict.SAME:
                 return start, [], True
@@ -174,16 +265,52 @@ class Tail:
 
     def close(self) -> None:
         """Give the descriptor back; its number may be another file's at once."""
+        if self.set_aside:
+            self.set_aside = False
+            return
         descriptor, self.descriptor = self.descriptor, _CLOSED
+        if self.files is not None:
+            self.files.release(self)
         os.close(descriptor)
 
+    def give_up(self) -> int:
+        """Hand the open descriptor over; it is not this tail's any more.
 
-def make_tail(section: FileSection, state: FileState, descriptor: int) -> Tail:
-    """A tail that reads as its source is configured, from where the state says."""
-    tail = Tail(state, descriptor, *make_cutter(section, state.position))
+        Raises:
+            OSError: It cannot be opened.
+        """
+        descriptor = self.opened()
+        self.descriptor = _CLOSED
+        if self.files is not None:
+            self.files.release(self)
+        return descriptor
+
+
+def open_to_read(path: str | Path) -> int:
+    """A descriptor of a file.
+
+    Raises:
+        OSError: It cannot be opened.
+    """
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+
+def make_tail(
+    section: FileSection, state: FileState, descriptor: int, files: Descriptors | None = None
+) -> Tail:
+    """A tail that reads as its source is configured, from where the state says.
+
+    Raises:
+        OSError: As many files are open as may be; `descriptor` is as it was.
+    """
+    tail = Tail(state, descriptor, *make_cutter(section, state.position), files=files)
+    if files is not None:
+        files.admit(tail)
     with contextlib.suppress(OSError):  # it is known by less then
         begin = max(0, state.position - HEAD_BYTES)
         tail.before = read_span(descriptor, (begin, state.position))
+        tail.lines.continues = bool(tail.before) and not tail.before.endswith(b"\n")
+        tail.catches_up_to = os.fstat(descriptor).st_size
     return tail
 
 

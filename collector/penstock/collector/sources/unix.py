@@ -76,7 +76,11 @@ class UnixSource(Source):
         self._clock = clock
         self._share = share
         self._listener = Listener(
-            name, self._serve, connections_max=section.connections_max, note=self._note
+            name,
+            self._serve,
+            connections_max=section.connections_max,
+            note=self._note,
+            descriptors=share.descriptors,
         )
         self._sender_drops: dict[str, Mapping[str, Mapping[str, int]]] = {}
         self._log = structlog.get_logger().bind(source=name)

@@ -1,0 +1,179 @@
+"""The process's file descriptors, shared out by kind before they run out.
+
+A limit (`ulimit -n`, `LimitNOFILE`) holds for all descriptors of a process together. Without shares
+many files, or many idle connections, would take those that the checkpoint, the spools, the admin
+endpoint and NATS need, and everything would stand still. So a part is kept for these; the rest goes
+to the files that are read and to the connections of senders.
+
+    limit
+    ├── reserve       checkpoint, spools, quarantine, admin endpoint, NATS, programs
+    ├── files         of all file sources; the one that was used longest ago is closed for the next
+    └── connections   in equal shares for each listening address, so that none starves another
+"""
+
+import errno
+from collections import OrderedDict
+from typing import Any, Final, Protocol
+
+from penstock.service.clock import Clock
+
+_RESERVE_MIN: Final = 48
+"""What a collector has open without files and senders, and some more."""
+
+_RESERVE_SHARE: Final = 4
+"""The reserve is no more than the limit divided by this."""
+
+_TROUBLE_NS: Final = 60 * 10**9
+"""How long a shortage is reported after it was met last."""
+
+OUT_OF_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
+
+
+class OpenFile(Protocol):
+    """A file whose descriptor the budget may take back."""
+
+    def can_close(self) -> bool:
+        """Whether it can be opened again by its name."""
+        ...
+
+    def close_for_others(self) -> None:
+        """Give the descriptor back; the file is opened again when it is needed."""
+        ...
+
+
+class Descriptors:
+    """The budget of one process.
+
+    Args:
+        limit: Of the process.
+        clock: For how long a shortage is reported.
+
+    Attributes:
+        reserve: What neither files nor connections get.
+        files_max: Files that may be open at once.
+        connections_max: Descriptors of senders' connections.
+        closed: How often a file was closed for another.
+        shortages: How often there was none, by kind.
+    """
+
+    def __init__(self, limit: int, clock: Clock) -> None:
+        self.limit = limit
+        self.reserve = 0
+        self.files_max = limit
+        self.connections_max = limit
+        self.closed = 0
+        self.shortages: dict[str, int] = {}
+        self._clock = clock
+        self._open: OrderedDict[int, OpenFile] = OrderedDict()
+        self._listening: dict[object, int] = {}
+        self._seen: dict[str, int] = {}
+
+    def share_out(self, *, reserve: int, files_max: int, reads_files: bool) -> None:
+        """Divide the limit; what is open stays.
+
+        Args:
+            reserve: As configured; at most a quarter of the limit is kept, or 48 of a small one.
+            files_max: As configured; at most half of the rest is given to files.
+            reads_files: Whether there is a source of files; else connections have it all.
+        """
+        self.reserve = min(reserve, max(self.limit // _RESERVE_SHARE, _RESERVE_MIN))
+        rest = max(2, self.limit - self.reserve)
+        self.files_max = max(1, min(files_max, rest // 2))
+        self.connections_max = rest - (self.files_max if reads_files else 1)
+
+    # Files.
+
+    @property
+    def files_open(self) -> int:
+        """Files that are open now."""
+        return len(self._open)
+
+    def admit(self, file: OpenFile) -> None:
+        """Count a file as open, or as used just now; others are closed for it.
+
+        Raises:
+            OSError: `EMFILE`: as many are open as may be, and none of them can be closed.
+        """
+        key = id(file)
+        if key in self._open:
+            self._open.move_to_end(key)
+            return
+        self.make_room()
+        self._open[key] = file
+
+    def make_room(self) -> None:
+        """Let one more file be opened.
+
+        Raises:
+            OSError: As `admit`.
+        """
+        while len(self._open) >= self.files_max:
+            oldest = next((one for one in self._open.values() if one.can_close()), None)
+            if oldest is None:
+                self.short("files")
+                raise OSError(errno.EMFILE, f"all {self.files_max} files that may be open are")
+            oldest.close_for_others()
+            self.closed += 1
+
+    def release(self, file: OpenFile) -> None:
+        """A file is closed."""
+        self._open.pop(id(file), None)
+
+    def failed(self, error: OSError) -> None:
+        """Note an error of opening a file; one of descriptors is a shortage."""
+        if error.errno in OUT_OF_DESCRIPTORS:
+            self.short("files")
+
+    # Connections.
+
+    def listen(self, listener: object, each: int = 1) -> None:
+        """Give a listener its share; `stop_listening` ends it.
+
+        Args:
+            listener: Of one address.
+            each: Descriptors that one connection takes.
+        """
+        self._listening[listener] = each
+
+    def stop_listening(self, listener: object) -> None:
+        """The address is not listened on any more."""
+        self._listening.pop(listener, None)
+
+    def connections(self, listener: object) -> int:
+        """How many connections a listener may have."""
+        share = self.connections_max // max(1, len(self._listening))
+        return max(1, share // self._listening.get(listener, 1))
+
+    # What is told.
+
+    def short(self, kind: str) -> bool:
+        """Note that descriptors of a kind ran out; true when they had not within the last 60 s."""
+        now_ns = self._clock.monotonic_ns()
+        first = now_ns - self._seen.get(kind, -_TROUBLE_NS) >= _TROUBLE_NS
+        self._seen[kind] = now_ns
+        self.shortages[kind] = self.shortages.get(kind, 0) + 1
+        return first
+
+    @property
+    def troubles(self) -> list[str]:
+        """Why the collector is degraded; empty when every kind had enough for 60 s."""
+        now_ns = self._clock.monotonic_ns()
+        shares = {"files": self.files_max, "connections": self.connections_max}
+        return [
+            f"out of file descriptors for {kind}: {shares[kind]} of the process's {self.limit} are"
+            " for them; raise LimitNOFILE of the service (ulimit -n)"
+            for kind, seen_ns in self._seen.items()
+            if now_ns - seen_ns < _TROUBLE_NS
+        ]
+
+    def as_dict(self) -> dict[str, Any]:
+        """For `/status`."""
+        return {
+            "limit": self.limit,
+            "reserve": self.reserve,
+            "files_open": self.files_open,
+            "files_max": self.files_max,
+            "files_closed_for_others": self.closed,
+            "connections_max": self.connections_max,
+            "shortages": dict(self.shortages),
+        }
