@@ -87,6 +87,15 @@ def test_what_fluent_logger_makes_is_read() -> None:
     assert Event  # the client's own event class exists in the version tested
 
 
+def test_options_are_read_from_bin_as_well() -> None:
+    body = gzip.compress(packed(ENTRY) * 2)
+    message = one(packed(["t", body, {b"compressed": b"gzip", b"chunk": b"abc"}]))
+    assert (message.count, message.chunk) == (2, b"abc")
+    assert len(decode_message(message.raw)) == 2
+    with pytest.raises(UndecodableError, match="is not logs"):
+        decode_message(packed(["t", body, {b"fluent_signal": 1}]))
+
+
 def test_all_members_of_a_gzip_body_are_read() -> None:
     body = gzip.compress(packed(ENTRY)) + gzip.compress(packed(ENTRY))
     message = one(packed(["t", body, {"compressed": "gzip"}]))

@@ -89,6 +89,18 @@ def test_a_character_that_was_cut_is_whole_again() -> None:
     assert bodies(pieces_of("é" * 10, size=3)) == ["é" * 10]
 
 
+def test_pieces_are_known_by_fields_packed_as_bin() -> None:
+    def as_bin(value: Any) -> Any:
+        return value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
+
+    pieces = pieces_of("é" * 10, size=3)
+    for message in pieces:
+        message[2] = {as_bin(key): as_bin(value) for key, value in message[2].items()}
+    assert bodies(pieces) == ["é" * 10]
+    found = [message.piece for message in MessageReader().feed(packed(pieces[0]))]
+    assert found == [Piece("id-1", 1, last=False)]
+
+
 def test_lines_of_both_outputs_are_told_apart() -> None:
     one, two = pieces_of("one line", "1", size=3), pieces_of("two line", "2", size=3)
     mixed = [message for pair in zip(one, two, strict=True) for message in pair]

@@ -1,5 +1,7 @@
 """Spooled units taken apart: every record, or the reason why not."""
 
+from pathlib import Path
+
 import msgpack
 import orjson
 import pytest
@@ -13,6 +15,7 @@ from penstock.specs.limits import STRING_CHARACTERS_MAX
 from tests.support.collector import encode_batch, log_line
 
 RESOURCE = {"host.name": "h"}
+SENDERS = Path("tests/golden/senders")
 
 
 def unit(form: str, payload: bytes, count: int = 1, **meta: object) -> Unit:
@@ -66,6 +69,28 @@ def test_forward_messages_yield_records_and_a_bad_one_takes_none_along() -> None
     assert decoded.indexes == [0, 2]
     assert [part.index for part in decoded.undecodable] == [1]
     assert all(isinstance(check_line(line), Accepted) for line in decoded.lines), decoded.lines
+
+
+def test_strings_that_fluentd_packs_as_bin_are_text() -> None:
+    raw = (SENDERS / "fluentd-message.msgpack").read_bytes()
+    made = [
+        orjson.loads(line)
+        for line in decode_records(unit("forward", raw, 3, service="from_tag"), RESOURCE).lines
+    ]
+    assert [(one["body"], one["severity_text"]) for one in made] == [
+        ("payment of 3 € failed", "ERROR"),
+        ("caf\ufffd closed", "WARN"),
+        ("", "INFO"),  # it has no message; the tag is none
+    ]
+    assert [one["attributes"] for one in made] == [
+        {"user.name": "ada", "tags": ["a", "b"], "fluent.tag": "app.web"},
+        {"log.record.bytes_replaced": True, "fluent.tag": "app.web"},
+        {
+            "remote": "192.0.2.7", "method": "GET", "path": "/health", "code": "200",
+            "fluent.tag": "app.web",
+        },
+    ]  # fmt: skip
+    assert made[0]["time_unix_nano"] == 1_714_564_800_123_456_789
 
 
 def test_a_bad_entry_of_a_forward_message_is_named_alone() -> None:

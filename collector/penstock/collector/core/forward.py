@@ -11,6 +11,9 @@ second element is tells the mode:
 `option` may hold ``chunk``: the sender wants ``{"ack": chunk}`` once the message is safe. A time is
 an integer, a float or an EventTime: extension type 0 of two big-endian 32-bit numbers, seconds and
 nanoseconds. A bare nil is a keepalive. Fluent Bit sends ``[[time, metadata], record]`` entries.
+
+A text may come as msgpack's `str` or as its `bin`: Ruby packs a string of unknown encoding, as
+Fluentd reads it from a file, as `bin`. Both are read as text, keys as well as values.
 """
 
 import struct
@@ -29,8 +32,12 @@ from penstock.collector.limits import (
     UNIT_DECOMPRESSED_BYTES_MAX,
     UNIT_RECORDS_MAX,
 )
+from penstock.specs.limits import DEPTH_MAX
 
 _NO_ENTRY: Final = "forward: an entry is not [time, record]"
+_HOLD_BYTES: Final = frozenset({bytes, dict, list})
+_TEXT_DEPTH_MAX: Final = DEPTH_MAX
+"""Deeper values end as JSON text in one attribute, whatever they are."""
 _EVENT_TIME: Final = struct.Struct(">II")
 _MSGPACK_ERRORS: Final = (
     ValueError,
@@ -256,7 +263,27 @@ def _event(tag: str, entry: Any) -> Event | None:
     if isinstance(time, list) and time:  # Fluent Bit: [time, metadata]
         metadata = time[1] if len(time) > 1 and isinstance(time[1], dict) else {}
         time = time[0]
-    return Event(tag, _time_ns(time), entry[1], metadata)
+    return Event(tag, _time_ns(time), _with_text(entry[1]), _with_text(metadata))
+
+
+def _with_text(fields: dict[Any, Any]) -> dict[Any, Any]:
+    """The fields with each `bin` as text; bytes that are no UTF-8 are kept as surrogates."""
+    for key, value in fields.items():
+        if key.__class__ is bytes or value.__class__ in _HOLD_BYTES:
+            break
+    else:
+        return fields
+    return {_as_text(key): _as_text(value, _TEXT_DEPTH_MAX) for key, value in fields.items()}
+
+
+def _as_text(value: Any, depth: int = 0) -> Any:
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "surrogateescape")
+    if depth and isinstance(value, dict):
+        return {_as_text(key): _as_text(one, depth - 1) for key, one in value.items()}
+    if depth and isinstance(value, list):
+        return [_as_text(one, depth - 1) for one in value]
+    return value
 
 
 def _time_ns(time: Any) -> int | None:
@@ -289,14 +316,16 @@ def read_message(raw: bytes) -> Message | None:
         raw,
         _count(message, message[1]),
         chunk if isinstance(chunk, (str, bytes)) else None,
-        piece_of(message[2]) if len(message) > 2 else None,
+        piece_of(_as_text(message[2], 1)) if len(message) > 2 else None,
     )
 
 
 def _option(message: list[Any]) -> dict[Any, Any]:
     """The message's last element, where that is no record."""
     at = 2 if isinstance(message[1], (list, bytes, str)) else 3
-    return message[at] if len(message) > at and isinstance(message[at], dict) else {}
+    if len(message) <= at or not isinstance(message[at], dict):
+        return {}
+    return {_as_text(key): value for key, value in message[at].items()}
 
 
 def _count(message: list[Any], entries: Any) -> int:
@@ -326,7 +355,7 @@ def _bounded(count: int) -> int:
 
 def _packed(message: list[Any], entries: bytes | str) -> bytes:
     data = entries.encode("utf-8", "surrogateescape") if isinstance(entries, str) else entries
-    compressed = _option(message).get("compressed") or "text"
+    compressed = _as_text(_option(message).get("compressed")) or "text"
     if compressed == "text":
         return data
     if compressed == "gzip":

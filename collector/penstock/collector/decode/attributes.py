@@ -94,15 +94,22 @@ def _scalar(value: Any) -> Scalar:
     return None
 
 
+def clean_text(text: str) -> str:
+    """Text that encodes as UTF-8: each surrogate that stands alone becomes U+FFFD."""
+    if text.isascii():
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
 def _text(value: Any) -> str:
     """Text that encodes as UTF-8 whatever it was."""
     if isinstance(value, (bytes, bytearray)):
         return bytes(value).decode("utf-8", "replace")
-    return str(value).encode("utf-8", "replace").decode("utf-8")
+    return clean_text(str(value))
 
 
 def _as_json(value: Any) -> str:
     try:
         return orjson.dumps(value, default=_text, option=orjson.OPT_NON_STR_KEYS).decode()
     except (orjson.JSONEncodeError, RecursionError):
-        return repr(value)[:1024].encode("utf-8", "replace").decode("utf-8")
+        return clean_text(repr(value)[:1024])

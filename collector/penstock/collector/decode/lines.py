@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import orjson
 
-from penstock.collector.decode.attributes import flatten
+from penstock.collector.decode.attributes import clean_text, flatten
 from penstock.collector.decode.severity import INFO, severity
 from penstock.collector.decode.shapes import (
     BODY_KEYS,
@@ -134,7 +134,7 @@ def _text_record(
     }
 
 
-def log_record(  # noqa: PLR0913 - what is known of an event
+def log_record(
     fields: dict[str, Any],
     attributes: dict[str, Any],
     resource: Mapping[str, Any],
@@ -142,9 +142,10 @@ def log_record(  # noqa: PLR0913 - what is known of an event
     *,
     time_ns: int | None = None,
     written_ns: int | None = None,
-    body: str = "",
 ) -> dict[str, Any]:
     """Make a log record of a structured event; `fields` is used up.
+
+    An event without a message has an empty body.
 
     Args:
         fields: The event's keys and values.
@@ -153,17 +154,18 @@ def log_record(  # noqa: PLR0913 - what is known of an event
         now_ns: When it was read.
         time_ns: When it happened, when the protocol says so; else a time field of the event.
         written_ns: The time when neither says it; else when it was read.
-        body: The body when the event has no message.
     """
     level = take_field(fields, LEVEL_KEYS, severity) or INFO
     if time_ns is None:
         time_ns = take_field(fields, TIME_KEYS, time_of)
     if time_ns is None:
         time_ns = now_ns if written_ns is None else written_ns
-    message = take_field(fields, BODY_KEYS, _message)
-    text = _clean(message or body)
+    message = take_field(fields, BODY_KEYS, _message) or ""
+    text = clean_text(message)
     if len(text) > STRING_CHARACTERS_MAX:
         attributes = {**attributes, "log.record.truncated": True}
+    if text != message:
+        attributes = {**attributes, "log.record.bytes_replaced": True}
     own, left_out = flatten(fields, count_max=ATTRIBUTES_MAX - len(attributes))
     record: dict[str, Any] = {
         "schema": "log/1.0",
@@ -208,10 +210,6 @@ def _message(value: object) -> str | None:
 def printable(path: str) -> str:
     """A file's name as text, also one that is not UTF-8."""
     return path.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-
-
-def _clean(text: str) -> str:
-    return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def _encode(record: dict[str, Any]) -> bytes:

@@ -112,15 +112,12 @@ class ShapedEvents:
         self._shapes: dict[tuple[Any, ...], _Shape | None] = {}
         self._gate = ShapeGate()
 
-    def make(
-        self, fields: Mapping[Any, Any], *, time_ns: int | None = None, body: str = ""
-    ) -> Made | None:
+    def make(self, fields: Mapping[Any, Any], *, time_ns: int | None = None) -> Made | None:
         """An event's record; None when it is not plain.
 
         Args:
             fields: The event's keys and values.
             time_ns: When it happened, where nothing in it says so; None: when it was read.
-            body: The body when the event has no message.
         """
         keys = tuple(fields)
         shape = self._shapes[keys] if keys in self._shapes else self._remember(keys)
@@ -128,7 +125,7 @@ class ShapedEvents:
             return None
         level = severity(fields[shape.level]) if shape.level else INFO
         time = time_of(fields[shape.time]) if shape.time else time_ns or self._now_ns
-        text = fields[shape.body] if shape.body else body
+        text = fields[shape.body] if shape.body else ""
         if level is None or time is None or text.__class__ is not str:
             return None
         if len(text) > STRING_CHARACTERS_MAX or (shape.body and not text):

@@ -214,11 +214,11 @@ def _plain_event(
         own, added = _resource_of(event, unit, resource), {"fluent.tag": event.tag}
         known = ShapedEvents(own, added, unit.received_ns, timed=True)
         tagged[event.tag] = known
-    return known.make(event.record, time_ns=event.time_ns, body=event.tag)
+    return known.make(event.record, time_ns=event.time_ns)
 
 
 def _encode_event(event: Event, unit: Unit, resource: Mapping[str, Any]) -> bytes:
-    fields = {_key(key): value for key, value in event.record.items()}
+    fields = {str(key): value for key, value in event.record.items()}
     if event.metadata:
         fields["fluent.metadata"] = event.metadata
     record = log_record(
@@ -227,7 +227,6 @@ def _encode_event(event: Event, unit: Unit, resource: Mapping[str, Any]) -> byte
         _resource_of(event, unit, resource),
         unit.received_ns,
         time_ns=event.time_ns,
-        body=event.tag,
     )
     return orjson.dumps(record)
 
@@ -237,10 +236,6 @@ def _resource_of(event: Event, unit: Unit, resource: Mapping[str, Any]) -> dict[
     if service == "from_tag":
         service = event.tag.partition(".")[0][:SERVICE_CHARACTERS_MAX] or "unknown"
     return {**resource, "service.name": service}
-
-
-def _key(key: object) -> str:
-    return key.decode("utf-8", "replace") if isinstance(key, bytes) else str(key)
 
 
 _DECODERS: Final[dict[str, Callable[[Unit, Mapping[str, Any]], Decoded]]] = {
