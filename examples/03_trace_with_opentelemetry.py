@@ -4,7 +4,7 @@ Logs within a span carry its ids. Printed, shortened:
 
     {"schema":"log/1.0",…,"trace_id":"4bf9…","span_id":"00f0…",…,"body":"working",…}
     {"schema":"span/1.0",…,"name":"work",…}
-    {"schema":"metric/1.0",…,"name":"jobs",…}
+    {"schema":"metric/1.1",…,"name":"jobs",…}
 """
 
 from opentelemetry import metrics, trace

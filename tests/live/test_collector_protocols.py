@@ -3,6 +3,7 @@
 import json
 import logging
 import logging.handlers
+import math
 import shutil
 import socket
 import subprocess
@@ -31,7 +32,7 @@ from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from prometheus_client import CollectorRegistry, Counter, Histogram, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
 from tests.support.collector import Collector, bodies
 from tests.support.logd import Logd
@@ -138,6 +139,8 @@ def test_statsd_a_program_and_an_exporter(tmp_path: Path, nats_url: str) -> None
     registry = CollectorRegistry()
     Counter("jobs", "Jobs.", ["queue"], registry=registry).labels("a").inc(3)
     Histogram("job_seconds", "Time.", buckets=(1, 5), registry=registry).observe(2)
+    for name in ("node_memory_MemFree_bytes", "node_memory_memfree_bytes"):
+        Gauge(name, "Memory.", registry=registry).set(math.nan)
     server, thread = start_http_server(0, "127.0.0.1", registry)
     sources = (
         {"type": "statsd", "udp": "127.0.0.1:0", "flush_interval_s": 0.2},
@@ -149,13 +152,15 @@ def test_statsd_a_program_and_an_exporter(tmp_path: Path, nats_url: str) -> None
         with collecting(tmp_path, nats_url, *sources) as (logd, collector):
             host, port = endpoint(collector, "statsd").split(":")
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
-                sender.sendto(b"hits:3|c|@0.5|#page:a", (host, int(port)))
+                sender.sendto(b"hits:3|c|@0.5|#page:a\nHits:1|c", (host, int(port)))
 
             def points() -> dict[str, Any]:
                 return {point["name"]: point for point in records(logd, "metrics")}
 
             wait_until(lambda: {"hits", "jobs_total", "job_seconds", "up"} <= points().keys())
-            assert points()["hits"]["value"] == 6
+            assert (points()["hits"]["value"], points()["Hits"]["value"]) == (6, 1)
+            for name in ("node_memory_MemFree_bytes", "node_memory_memfree_bytes"):
+                assert points()[name]["value"] == "NaN"
             assert points()["jobs_total"]["attributes"] == {"queue": "a"}
             assert points()["job_seconds"]["bucket_counts"] == [0, 1, 0]
             assert points()["up"]["value"] == 1

@@ -47,7 +47,7 @@ def log_record(number: int, *, time_ns: int | None = None, **more: Any) -> dict[
 def gauge_record(number: int, *, time_ns: int | None = None, **more: Any) -> dict[str, Any]:
     """A point of a series of its own."""
     return {
-        "schema": "metric/1.0",
+        "schema": "metric/1.1",
         "kind": "metric",
         "time_unix_nano": NOW_NS if time_ns is None else time_ns,
         "name": "queue.depth",

@@ -27,13 +27,16 @@ _NOT_AS_WANTED: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError
 _MAP: Final = "map<string,string>"
 _Text = str | None
 _Long = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+_DOUBLE: Final = float | None
+_NOT_FINITE: Final = ("NaN", "Infinity", "-Infinity")
+"""What stands in a record for a value that JSON has no number for."""
 _Int = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 
 _PYTHON: Final[Mapping[str, Any]] = {
     "string": _Text,
     "long": _Long | None,
     "int": _Int | None,
-    "double": float | None,
+    "double": _DOUBLE,
     "boolean": bool | None,
     "array<long>": list[_Long | None] | None,
     "array<double>": list[float | None] | None,
@@ -213,6 +216,8 @@ class Decoder:
             if kind is msgspec.Raw:
                 found[slot] = msgspec.Raw(msgspec.json.encode(value))
                 continue
+            if kind is _DOUBLE and value in _NOT_FINITE:
+                value = float(value)
             try:
                 found[slot] = msgspec.convert(_as_text(value) if kind is _Text else value, kind)
             except msgspec.ValidationError as error:

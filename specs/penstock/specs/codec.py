@@ -11,7 +11,7 @@ from pydantic_core import from_json
 
 from penstock.specs.detectors import redact_text
 from penstock.specs.envelope import AT_EDGE, Record
-from penstock.specs.errors import RefusedRecordError, RefusedSpecError
+from penstock.specs.errors import BrokenRuleError, RefusedRecordError, RefusedSpecError
 from penstock.specs.upcasts import upcast_record
 from penstock.specs.versions import resolve
 from penstock.specs.wire import encode_json
@@ -86,8 +86,11 @@ def lift(model: type[Record], fields: dict[str, Any]) -> dict[str, Any]:
 def explain(error: ValidationError) -> str:
     """The first broken rule and its field, without the offending value.
 
-    A name in an open map may be a value itself; the detectors look at it.
+    A name in an open map may be a value itself; the detectors look at it. A rule between fields
+    says itself what is wrong.
     """
-    first = error.errors(include_input=False, include_url=False, include_context=False)[0]
+    first = error.errors(include_input=False, include_url=False)[0]
     path = redact_text(".".join(str(part) for part in first["loc"][:2]))
-    return f"{path or 'record'}: {first['type']}"
+    broken = first.get("ctx", {}).get("error")
+    rule = str(broken) if isinstance(broken, BrokenRuleError) else first["type"]
+    return f"{path or 'record'}: {rule}"

@@ -4,6 +4,9 @@ Documents are flat, with dotted keys. ECS's own fields are used where it has the
 document is found by what people look for; what ECS has no field for lies under ``penstock``, whole.
 Map ``penstock.attributes`` and ``penstock.resource`` as `flattened` there: as objects, one
 service's ``user`` and another's ``user.id`` refuse each other.
+
+A field of numbers takes no NaN and no infinity there: the word for such a value lies beside it, in
+``penstock.value_not_finite``.
 """
 
 import re
@@ -116,11 +119,39 @@ _CODECS: Final[dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]]] = {
 }
 """Codes that are none of the spec's, as other versions may have, stay as they are."""
 _OURS: Final = "penstock."
+_NOT_FINITE: Final = "_not_finite"
+_MEASURED: Final = frozenset({"value", "sum", "min", "max"})
+
+
+def numbers_apart(record: Json) -> Json:
+    """A record, or an exemplar, with the words for values that are no numbers under other names."""
+    found = {
+        f"{key}{_NOT_FINITE}" if key in _MEASURED and isinstance(value, str) else key: value
+        for key, value in record.items()
+    }
+    if isinstance(found.get("exemplars"), list):
+        found["exemplars"] = [
+            numbers_apart(one) if isinstance(one, dict) else one for one in found["exemplars"]
+        ]
+    return found
+
+
+def _numbers_together(record: Json) -> Json:
+    """The reverse."""
+    found = {
+        key.removesuffix(_NOT_FINITE) if key.removesuffix(_NOT_FINITE) in _MEASURED else key: value
+        for key, value in record.items()
+    }
+    if "exemplars" in found:
+        found["exemplars"] = [_numbers_together(one) for one in found["exemplars"]]
+    return found
 
 
 def to_ecs(record: Json) -> Json:
     """A record's JSON object as a document; a field that is null says nothing."""
     document: Json = {"ecs.version": VERSION}
+    if record.get("kind") == "metric":
+        record = numbers_apart(record)
     for key, value in record.items():
         if value is None:
             continue
@@ -162,4 +193,4 @@ def from_ecs(document: Json) -> Json:
                 record.setdefault(group, {})[name] = value
             else:
                 record[target.removeprefix(_OURS)] = value
-    return record
+    return _numbers_together(record) if kind == "metric" else record

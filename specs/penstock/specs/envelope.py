@@ -13,6 +13,7 @@ from typing_extensions import override
 
 from penstock.specs import clock
 from penstock.specs.definition import refuse_lost_markers, refuse_undeclared, specialise
+from penstock.specs.errors import BrokenRuleError
 from penstock.specs.limits import SCOPE_CHARACTERS_MAX
 from penstock.specs.resource import Resource
 from penstock.specs.scalars import (
@@ -49,18 +50,18 @@ ZERO_TRACE: Final = "0" * 32
 ZERO_SPAN: Final = "0" * 16
 
 Rule = Callable[[Any], None]
-"""A rule between fields: takes anything that has the fields, raises ValueError. Its text names
-fields, never values."""
+"""A rule between fields: takes anything that has the fields, raises ValueError. The text of a
+`BrokenRuleError` is shown to people; that of another is not."""
 
 
 def trace_is_whole(record: Any) -> None:
     """The ids of a trace."""
     if record.span_id is not None and record.trace_id is None:
-        raise ValueError("span_id needs trace_id")
+        raise BrokenRuleError("span_id needs trace_id")
     if record.trace_id == ZERO_TRACE:
-        raise ValueError("trace_id is all zero")
+        raise BrokenRuleError("trace_id is all zero")
     if record.span_id == ZERO_SPAN:
-        raise ValueError("span_id is all zero")
+        raise BrokenRuleError("span_id is all zero")
 
 
 class Context(BaseModel):

@@ -25,6 +25,13 @@ class RefusedRecordError(SpecError):
         self.detail = detail
 
 
+class BrokenRuleError(SpecError, ValueError):
+    """A record breaks a rule between its fields; its producer must act.
+
+    The text is a sentence that names fields and never holds the record's values: it is shown.
+    """
+
+
 class RefusedSpecError(SpecError):
     """A spec class is not well formed; its author must act."""
 

@@ -1,7 +1,8 @@
 """What a change of a spec breaks: whether records of one schema can be read by another.
 
 A minor version must be readable by every earlier minor version of its major, and they by it; then
-producers, collectors and consumers can be upgraded in any order. Anything else is a new major.
+producers, collectors and consumers can be upgraded in any order. Anything else is a new major. The
+one exception is a field that is marked `penstock.specs.scalars.ReadersFirst`: it may become wider.
 
 The question is put to JSON Schemas, so that a published version needs no class. Readers are as
 strict about types as the gate is, and tolerate fields that they do not know. A writer never writes
@@ -84,11 +85,14 @@ def incompatible(new: Schema, earlier: Mapping[str, Schema]) -> Iterator[Incompa
         new: A spec's JSON Schema.
         earlier: The others by version, as in ``1.0``.
     """
+    widened = set(_readers_first(inlined(new, new), ""))
     for version, old in earlier.items():
         for broken in unreadable(new, old):
-            yield Incompatible(broken, OLD_READERS, version)
+            if broken.field not in widened:
+                yield Incompatible(broken, OLD_READERS, version)
         for broken in chain(unreadable(old, new), _weakened(shape(old), shape(new))):
-            yield Incompatible(broken, NEW_READERS, version)
+            if broken.field not in widened or not _is_implied(broken, old):
+                yield Incompatible(broken, NEW_READERS, version)
 
 
 def unreadable(writer: Schema, reader: Schema) -> list[Break]:
@@ -102,6 +106,26 @@ def unreadable(writer: Schema, reader: Schema) -> list[Break]:
 def shape(schema: Schema) -> Any:
     """A schema without what only people read; equal shapes accept the same records."""
     return _stripped(inlined(schema, schema))
+
+
+def _is_implied(broken: Break, old: Schema) -> bool:
+    """Whether a bound of length takes the place of a pattern, which may have implied it.
+
+    Patterns are not compared by meaning: that the bound is wide enough is up to the golden records.
+    """
+    found = inlined(old, old).get("properties", {}).get(broken.field, {})
+    return broken.rule in ("minLength", "maxLength") and "pattern" in found
+
+
+def _readers_first(schema: Any, path: str) -> Iterator[str]:
+    """Paths of the fields that readers must know before they are written wider."""
+    for node in _nodes(schema):
+        if _READERS_FIRST in node:
+            yield path
+        for name, inner in node.get("properties", {}).items():
+            yield from _readers_first(inner, _join(path, name))
+        if "items" in node:
+            yield from _readers_first(node["items"], f"{path}[]")
 
 
 def _moved(writer: Schema, reader: Schema) -> Iterator[Break]:
@@ -265,7 +289,10 @@ _ANNOTATIONS: Final = frozenset(
     | {"x-superseded-by", "x-until"}
 )
 """What only people read."""
-_MARKS: Final = frozenset({"x-sensitivity", "x-action", "x-max-cardinality", "x-kind"})
+_READERS_FIRST: Final = "x-readers-first"
+_MARKS: Final = frozenset(
+    {"x-sensitivity", "x-action", "x-max-cardinality", "x-kind", _READERS_FIRST}
+)
 _LEAST: Final = ("minimum", "minLength", "minItems", "minProperties")
 _MOST: Final = ("maximum", "maxLength", "maxItems", "maxProperties")
 _KNOWN: Final = (

@@ -16,7 +16,7 @@ import msgspec
 
 from penstock.specs.definition import Schema, model_fields_of
 from penstock.specs.limits import INT64_MAX, INT64_MIN
-from penstock.specs.scalars import no_integer
+from penstock.specs.scalars import no_integer, not_finite_word
 
 HEX_PATTERN: Final = re.compile(r"\^\[0-9a-f\]\{([0-9]+)\}\$")
 _PORTABLE: Final = re.compile(r"(?:[^\\$]|\\[.\-+*?()\[\]{}/|^])*\$?")
@@ -119,7 +119,7 @@ class TypeMaker:
     def _choices(self, choices: Iterable[Any]) -> list[Any]:
         nodes = [choice[0] if isinstance(choice, tuple) else choice for choice in choices]
         integers = any(node["type"] == "int" for node in nodes)
-        return [self.of(_without_guard(node) if integers else node) for node in nodes]
+        return [self.of(_without_guard(node, integers=integers)) for node in nodes]
 
 
 def without_default(schema: Schema) -> tuple[Schema, bool]:
@@ -129,9 +129,16 @@ def without_default(schema: Schema) -> tuple[Schema, bool]:
     return schema, True
 
 
-def _without_guard(schema: Schema) -> Schema:
-    """A float that refuses integers, beside an integer type that takes them all."""
-    if schema["type"] != "function-before" or schema["function"]["function"] is not no_integer:
+def _without_guard(schema: Schema, *, integers: bool) -> Schema:
+    """A choice without a function that changes nothing that JSON can hold.
+
+    So is a float that refuses integers, beside an integer type that takes them all, and what makes
+    words of floats that are not finite.
+    """
+    if schema["type"] != "function-before":
+        return schema
+    function = schema["function"]["function"]
+    if function is not not_finite_word and not (integers and function is no_integer):
         return schema
     inner: Schema = schema["schema"]
     return inner

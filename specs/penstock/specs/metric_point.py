@@ -1,31 +1,34 @@
 """Metric points: a measurement of one of four types."""
 
-import re
 from itertools import pairwise
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
 from penstock.specs.current import emit_here
 from penstock.specs.envelope import CONFIG, Record
+from penstock.specs.errors import BrokenRuleError
 from penstock.specs.limits import (
     BUCKETS_MAX,
     EXEMPLARS_MAX,
     EXPLICIT_BOUNDS_MAX,
     NAME_CHARACTERS_MAX,
 )
-from penstock.specs.scalars import Attributes, Count, Finite, Int64, Nanoseconds, Number, SpanId
+from penstock.specs.scalars import (
+    Attributes,
+    Count,
+    Finite,
+    Int64,
+    Measured,
+    Nanoseconds,
+    Number,
+    ReadersFirst,
+    SpanId,
+)
 from penstock.specs.scalars import TraceId as _TraceId
 
 NO_RECORDED_VALUE = 1
 """Bit of `flags`: the series stopped; the point has no value."""
-_FOREIGN_IN_NAMES: Final = re.compile(r"[^a-z0-9_.]")
-
-
-def fit_metric_name(name: str) -> str:
-    """An instrument's name as the spec wants it: lower case, starting with a letter."""
-    fitted = _FOREIGN_IN_NAMES.sub("_", name.lower())[:NAME_CHARACTERS_MAX]
-    return fitted if fitted[:1].isalpha() else f"m_{fitted}"[:NAME_CHARACTERS_MAX]
 
 
 class Exemplar(BaseModel):
@@ -34,7 +37,7 @@ class Exemplar(BaseModel):
     model_config = CONFIG
 
     time_unix_nano: Nanoseconds
-    value: Number
+    value: Annotated[Number, ReadersFirst()]
     trace_id: _TraceId | None = None
     span_id: SpanId | None = None
     attributes: Attributes | None = None
@@ -52,21 +55,25 @@ class Buckets(BaseModel):
 def fits_its_type(point: Any) -> None:
     """A point has the fields of its type, and they agree with one another."""
     if point.start_time_unix_nano is not None and point.start_time_unix_nano > point.time_unix_nano:
-        raise ValueError("start_time_unix_nano is after time_unix_nano")
+        raise BrokenRuleError("start_time_unix_nano is after time_unix_nano")
     needed, allowed = _SHAPES[point.metric_type]
     if (point.flags or 0) & NO_RECORDED_VALUE:
         needed = frozenset()
     given = {name for name in _TYPED if getattr(point, name) is not None}
     if missing := needed - given:
-        raise ValueError(f"{point.metric_type} needs {', '.join(sorted(missing))}")
+        raise BrokenRuleError(f"{point.metric_type} needs {', '.join(sorted(missing))}")
     if foreign := given - allowed:
-        raise ValueError(f"{point.metric_type} has no {', '.join(sorted(foreign))}")
+        raise BrokenRuleError(f"{point.metric_type} has no {', '.join(sorted(foreign))}")
     if given:
         _check(point)
 
 
-class MetricPoint(Record, spec="metric/1.0"):
+class MetricPoint(Record, spec="metric/1.1"):
     """One point of a gauge, sum, histogram or exponential histogram; `metric_type` says which.
+
+    `name` is the metric's own name as its sender has it: its letters' case and every other
+    character tell metrics apart. A value that JSON has no number for is the word ``NaN``,
+    ``Infinity`` or ``-Infinity``; where a point is made, such a float may be given.
 
     A specialised spec's `name` is its own name, and its own fields are the metric's dimensions
     (`penstock.specs.dimensions`).
@@ -75,17 +82,21 @@ class MetricPoint(Record, spec="metric/1.0"):
     rules = (*Record.rules, fits_its_type)
 
     kind: Literal["metric"] = "metric"
-    name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_.]{0,254}$", validate_default=True)] = ""
+    name: Annotated[
+        str,
+        Field(min_length=1, max_length=NAME_CHARACTERS_MAX, validate_default=True),
+        ReadersFirst(),
+    ] = ""
     unit: Annotated[str, Field(min_length=1, max_length=63)]
     metric_type: Literal["gauge", "sum", "histogram", "exponential_histogram"]
     start_time_unix_nano: Nanoseconds | None = None
     temporality: Literal["delta", "cumulative"] | None = None
     is_monotonic: bool | None = None
-    value: Number | None = None
+    value: Annotated[Number | None, ReadersFirst()] = None
     count: Count | None = None
-    sum: Finite | None = None
-    min: Finite | None = None
-    max: Finite | None = None
+    sum: Annotated[Measured | None, ReadersFirst()] = None
+    min: Annotated[Measured | None, ReadersFirst()] = None
+    max: Annotated[Measured | None, ReadersFirst()] = None
     bucket_counts: Annotated[list[Count] | None, Field(max_length=EXPLICIT_BOUNDS_MAX + 1)] = None
     explicit_bounds: Annotated[list[Finite] | None, Field(max_length=EXPLICIT_BOUNDS_MAX)] = None
     scale: Annotated[int | None, Field(ge=-10, le=20)] = None
@@ -137,12 +148,12 @@ def _check(point: Any) -> None:
     """The rules between the fields of one type.
 
     Raises:
-        ValueError: One is broken; its text names fields, never values.
+        BrokenRuleError: One is broken.
     """
-    if point.is_monotonic and point.value is not None and point.value < 0:
-        raise ValueError("value of a monotonic sum is negative")
-    if point.min is not None and point.max is not None and point.min > point.max:
-        raise ValueError("min is above max")
+    if point.is_monotonic and point.value is not None and float(point.value) < 0:
+        raise BrokenRuleError("value of a monotonic sum is negative")
+    if point.min is not None and point.max is not None and float(point.min) > float(point.max):
+        raise BrokenRuleError("min is above max")
     if point.bucket_counts is not None and point.explicit_bounds is not None:
         _check_histogram(point.count, point.bucket_counts, point.explicit_bounds)
     if point.scale is not None:
@@ -151,11 +162,11 @@ def _check(point: Any) -> None:
 
 def _check_histogram(count: int | None, counts: list[int], bounds: list[float]) -> None:
     if len(counts) != len(bounds) + 1:
-        raise ValueError("bucket_counts must be one longer than explicit_bounds")
+        raise BrokenRuleError("bucket_counts must be one longer than explicit_bounds")
     if any(low >= high for low, high in pairwise(bounds)):
-        raise ValueError("explicit_bounds must rise strictly")
+        raise BrokenRuleError("explicit_bounds must rise strictly")
     if sum(counts) != count:
-        raise ValueError("bucket_counts must add up to count")
+        raise BrokenRuleError("bucket_counts must add up to count")
 
 
 def _check_exponential(point: Any) -> None:
@@ -163,4 +174,4 @@ def _check_exponential(point: Any) -> None:
     for buckets in (point.positive, point.negative):
         total += sum(buckets.bucket_counts) if buckets is not None else 0
     if total != point.count:
-        raise ValueError("buckets and zero_count must add up to count")
+        raise BrokenRuleError("buckets and zero_count must add up to count")

@@ -5,7 +5,6 @@ that the spec does not allow (an empty unit becomes ``1``) is adapted where that
 """
 
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -28,6 +27,7 @@ from opentelemetry.trace import Link, SpanContext, SpanKind, StatusCode
 
 from penstock.specs.attributes import clean_attributes, clean_text, has_plain_values
 from penstock.specs.exponential import Range, fitted
+from penstock.specs.kinds import BASE_MODELS
 from penstock.specs.limits import (
     ATTRIBUTES_MAX,
     EXEMPLARS_MAX,
@@ -41,7 +41,7 @@ from penstock.specs.limits import (
     TRACE_STATE_CHARACTERS_MAX,
 )
 from penstock.specs.log_record import severity_text
-from penstock.specs.metric_point import fit_metric_name
+from penstock.specs.scalars import not_finite_word
 
 Json = dict[str, Any]
 _Point = NumberDataPoint | HistogramDataPoint | ExponentialHistogramDataPoint
@@ -49,7 +49,7 @@ _TEMPORALITY: Final = {
     AggregationTemporality.DELTA: "delta",
     AggregationTemporality.CUMULATIVE: "cumulative",
 }
-_SCHEMAS: Final = {kind: f"{kind}/1.0" for kind in ("log", "span", "metric")}
+_SCHEMAS: Final = {kind: BASE_MODELS[kind].spec for kind in ("log", "span", "metric")}
 _INFO: Final = 9
 # An enum's own way to its name is ten times as long.
 _SPAN_KINDS: Final = {kind: kind.name for kind in SpanKind}
@@ -143,7 +143,7 @@ def metric_records(data: MetricsData) -> Iterator[tuple[Resource, Json | None]]:
 def _point_record(metric: Metric, point: _Point, scope: Any) -> Json | None:
     try:
         record = _envelope("metric", point.time_unix_nano, point.attributes, scope)
-        record["name"] = fit_metric_name(metric.name)
+        record["name"] = metric.name
         record["unit"] = (metric.unit or "1")[:63]
         return record | _typed(metric, point) | _exemplars(point)
     except Exception:  # noqa: BLE001 - one odd point must not lose its batch
@@ -195,27 +195,18 @@ def _window(
 
 
 def _statistics(point: HistogramDataPoint | ExponentialHistogramDataPoint) -> Json:
-    """Count and sum; the extremes only when something was measured: the SDK has infinities then."""
-    found: Json = {"count": point.count}
-    if math.isfinite(point.sum):
-        found["sum"] = _number(point.sum)
-    if point.count and -math.inf < point.min <= point.max < math.inf:
+    """Count and sum; the extremes only when something was measured: the SDK has infinities else."""
+    found: Json = {"count": point.count, "sum": _number(point.sum)}
+    if point.count and not point.min > point.max:
         found |= {"min": _number(point.min), "max": _number(point.max)}
     return found
 
 
-def _number(value: Any) -> int | float:
-    """A plain number of whatever counts as one, numpy's included.
-
-    Raises:
-        ValueError: It is not finite, which no record can hold.
-    """
+def _number(value: Any) -> Any:
+    """A plain number of whatever counts as one, numpy's included, or the word for what is none."""
     if isinstance(value, int) and INT64_MIN <= value <= INT64_MAX:
         return int(value)
-    number = float(value)
-    if not math.isfinite(number):
-        raise ValueError("not finite")
-    return number
+    return not_finite_word(float(value))
 
 
 def _buckets(point: ExponentialHistogramDataPoint) -> Json:
@@ -240,7 +231,7 @@ def _exemplars(point: Any) -> Json:
             **({"span_id": f"{exemplar.span_id:016x}"} if exemplar.span_id else {}),
             **_attributes(exemplar.filtered_attributes),
         }
-        for exemplar in [e for e in point.exemplars if math.isfinite(e.value)][:EXEMPLARS_MAX]
+        for exemplar in point.exemplars[:EXEMPLARS_MAX]
     ]
     return {"exemplars": found} if found else {}
 

@@ -15,7 +15,9 @@ from typing import Any, Final
 
 from penstock.specs.envelope import Context
 from penstock.specs.errors import RefusedRecordError
+from penstock.specs.kinds import BASE_MODELS
 from penstock.specs.log_record import severity_text
+from penstock.specs.scalars import not_finite_word
 
 Json = dict[str, Any]
 
@@ -58,6 +60,10 @@ def _any_back(value: Json) -> Any:
         if name in value:
             return read(value[name])
     return None
+
+
+def _double_back(value: Any) -> Any:
+    return not_finite_word(float(value))
 
 
 def _pairs_to(fields: Mapping[str, Any]) -> list[Json]:
@@ -116,9 +122,11 @@ _SEVERITIES: Final = {f"SEVERITY_NUMBER_{severity_text(number)}": number for num
 SEVERITY: Final = Codec(_same, lambda given: _SEVERITIES.get(given) or _whole(given))
 NUMBER: Final = Codec(
     lambda value: {"asInt": str(value)} if isinstance(value, int) else {"asDouble": value},
-    lambda found: int(found["asInt"]) if "asInt" in found else float(found["asDouble"]),
+    lambda found: int(found["asInt"]) if "asInt" in found else _double_back(found["asDouble"]),
 )
 """An integer or a float; its two keys lie in the object itself, so its path is empty."""
+DOUBLE: Final = Codec(_same, _double_back)
+"""A float; NaN and the infinities are the same words in OTLP's JSON and in records."""
 
 
 def _table(**fields: tuple[str, Codec]) -> tuple[Mapped, ...]:
@@ -185,9 +193,9 @@ POINT: Final = _table(
     start_time_unix_nano=("startTimeUnixNano", INT64),
     value=("", NUMBER),
     count=("count", INT64),
-    sum=("sum", PLAIN),
-    min=("min", PLAIN),
-    max=("max", PLAIN),
+    sum=("sum", DOUBLE),
+    min=("min", DOUBLE),
+    max=("max", DOUBLE),
     bucket_counts=("bucketCounts", INT64S),
     explicit_bounds=("explicitBounds", PLAIN),
     scale=("scale", PLAIN),
@@ -286,7 +294,8 @@ def _framed(fields: Json, kind: str, scope: Json, resource: Json) -> Json:
     kind = fields.pop("kind", kind)
     url = str(scope.get("schemaUrl", ""))
     known = url.startswith(_SCHEMA_PREFIX)
-    record: Json = {"schema": url.removeprefix(_SCHEMA_PREFIX) if known else f"{kind}/1.0"}
+    own = url.removeprefix(_SCHEMA_PREFIX) if known else BASE_MODELS[kind].spec
+    record: Json = {"schema": own}
     record |= {"kind": kind, **fields}
     if name := scope.get("scope", {}).get("name"):
         record["scope"] = name

@@ -1,8 +1,10 @@
 """The types that fields of all specs are made of."""
 
+import math
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, GetJsonSchemaHandler
+from pydantic_core import CoreSchema
 
 from penstock.specs.limits import (
     ATTRIBUTES_MAX,
@@ -30,6 +32,30 @@ def no_integer(value: Any) -> Any:
     return value
 
 
+_WORDS: Final = {math.inf: "Infinity", -math.inf: "-Infinity"}
+
+
+def not_finite_word(value: Any) -> Any:
+    """A float that JSON has no number for as its word, as protobuf's JSON mapping writes it."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return _WORDS.get(value, "NaN")
+    return value
+
+
+class ReadersFirst:
+    """Marks a field that a minor version made wider: readers must know that version first.
+
+    It is the one exception from the rule that minor versions are compatible both ways, and
+    `penstock specs check` allows it for marked fields only.
+    """
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        """The mark stands in the JSON Schema, too."""
+        return {**handler(schema), "x-readers-first": True}
+
+
 SchemaId = Annotated[str, Field(pattern=SCHEMA_PATTERN, max_length=SCHEMA_CHARACTERS_MAX)]
 Nanoseconds = Annotated[int, Field(ge=0, le=INT64_MAX)]
 Count = Annotated[int, Field(ge=0, le=INT64_MAX)]
@@ -42,7 +68,11 @@ SpanId = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
 RecordId = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 
 _Real = Annotated[float, Field(allow_inf_nan=False), BeforeValidator(no_integer)]
-Number = Annotated[Int64 | _Real, Field(union_mode="left_to_right")]
+NotFinite = Annotated[Literal["NaN", "Infinity", "-Infinity"], BeforeValidator(not_finite_word)]
+Number = Annotated[Int64 | _Real | NotFinite, Field(union_mode="left_to_right")]
+"""A measured value. NaN and the infinities, which JSON has no numbers for, are words."""
+Measured = Annotated[Finite | NotFinite, Field(union_mode="left_to_right")]
+"""The same where integers are no matter of their own."""
 Scalar = Annotated[Text | bool | Int64 | _Real | None, Field(union_mode="left_to_right")]
 AttributeKey = Annotated[str, Field(min_length=1, max_length=KEY_CHARACTERS_MAX)]
 AttributeValue = Annotated[

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field
 
 from penstock.specs.envelope import CONFIG, Record
+from penstock.specs.errors import BrokenRuleError
 from penstock.specs.limits import LINKS_MAX, SPAN_EVENTS_MAX, TRACE_STATE_CHARACTERS_MAX
 from penstock.specs.scalars import Attributes, Count, Name, Nanoseconds, SpanId, Text, TraceId
 
@@ -32,7 +33,7 @@ class SpanEvent(BaseModel):
 def ends_after_start(span: Any) -> None:
     """Time runs forwards."""
     if span.end_time_unix_nano < span.time_unix_nano:
-        raise ValueError("end_time_unix_nano is before time_unix_nano")
+        raise BrokenRuleError("end_time_unix_nano is before time_unix_nano")
 
 
 class Span(Record, spec="span/1.0"):

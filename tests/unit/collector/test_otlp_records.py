@@ -2,6 +2,7 @@
 
 import base64
 import json
+import math
 from typing import Any
 
 import orjson
@@ -216,7 +217,7 @@ def test_metrics_of_every_type_become_points() -> None:
             ),
         )
     )  # fmt: skip
-    assert [point["name"] for point in found] == ["http.requests", "b", "c", "d", "e", "f", "g"]
+    assert [point["name"] for point in found] == ["http.Requests", "b", "c", "d", "e", "f", "g"]
     assert [point.get("temporality") for point in found[:3]] == [None, "cumulative", "delta"]
     assert [point.get("is_monotonic") for point in found[1:3]] == [True, False]
     assert (found[4]["bucket_counts"], found[4]["explicit_bounds"]) == ([3], [])
@@ -236,6 +237,31 @@ def test_a_summary_becomes_two_sums_and_a_gauge_of_quantiles() -> None:
     assert found[2]["attributes"] == {"k": "v", "quantile": 0.5}
 
 
+def test_values_that_json_has_no_numbers_for_are_words() -> None:
+    found = mapped(
+        metrics(
+            number("a", "gauge", {"asDouble": "NaN", "exemplars": [{"asDouble": "Infinity"}]}),
+            number("b", "gauge", {"asDouble": math.inf}),
+            number(
+                "c", "histogram", {"count": "1", "sum": "-Infinity", "min": "NaN", "max": 2},
+                aggregationTemporality=1,
+            ),
+            number(
+                "d", "histogram", {"count": "0", "sum": 0, "min": "Infinity", "max": "-Infinity"},
+                aggregationTemporality=1,
+            ),
+            {"name": "e", "summary": {"dataPoints": [
+                {"timeUnixNano": TIME, "quantileValues": [{"quantile": 0.5, "value": math.nan}]}
+            ]}},
+        )
+    )  # fmt: skip
+    a, b, c, d, *_, quantile = found
+    assert (a["value"], a["exemplars"][0]["value"], b["value"]) == ("NaN", "Infinity", "Infinity")
+    assert (c["sum"], c["min"], c["max"]) == ("-Infinity", "NaN", 2.0)
+    assert (d["sum"], "min" in d, "max" in d) == (0, False, False)  # nothing was measured
+    assert (quantile["name"], quantile["value"]) == ("e", "NaN")
+
+
 def test_a_series_that_stopped_has_no_value() -> None:
     (found,) = mapped(metrics(number("a", "gauge", {"flags": 1})))
     assert (found["flags"], "value" in found) == (1, False)
@@ -243,7 +269,7 @@ def test_a_series_that_stopped_has_no_value() -> None:
 
 def test_exemplars_are_kept_as_far_as_the_spec_has_room() -> None:
     one = {"timeUnixNano": TIME, "asInt": 1, "traceId": TRACE, "spanId": SPAN}
-    point = {"asInt": 1, "exemplars": [{"asDouble": "NaN"}, *[one] * 6]}
+    point = {"asInt": 1, "exemplars": [{"timeUnixNano": TIME}, *[one] * 6]}
     lost: list[tuple[str, int]] = []
     element = metrics(number("a", "gauge", point))
     (line,) = map_element(element, {"host.name": "h"}, NOW, lambda *told: lost.append(told))

@@ -53,7 +53,8 @@ async def test_samples_of_both_ways_are_one_series_and_flushed_at_the_stop(tmp_p
         assert all(isinstance(check_line(line), Accepted) for line in intake.lines())
         metrics = {tuple(r["attributes"].items()): r["value"] for r in records if "value" in r}
         assert metrics == {(): 5.0, (("a", "b"),): 2.0}
-        assert {r["name"] for r in records if "value" in r} == {"shop.sold"}
+        names = {r["value"]: r["name"] for r in records if "value" in r}
+        assert names == {5.0: "Shop.sold", 2.0: "shop.sold"}
         (event,) = (r for r in records if r["kind"] == "log")
         assert (event["body"], event["severity_number"]) == ("a\nb", 17)
         assert event["attributes"] == {"level": "x"}

@@ -1,6 +1,7 @@
 """Typed columns out of records, in the source's own process."""
 
 import json
+import math
 import subprocess
 import sys
 from typing import Any
@@ -41,6 +42,14 @@ METRIC = {
 TORN = b'{"schema":"%s","kind":"log","attributes":{"said":"\xff"},"resource":{"a":"\xff"}}'
 """Not UTF-8, but JSON to a reader that passes over the values."""
 SPAN = Span("logs", 3, 100, 200)
+
+
+def test_words_for_values_that_are_no_numbers_are_doubles() -> None:
+    texts = [{**METRIC, "value": it, "sum": "-Infinity"} for it in (1, "NaN", "Infinity", "nan")]
+    found = shaped(texts, "metric_value", "sum", "malformed", "name", name="metrics")
+    assert [repr(row["metric_value"]) for row in found] == ["1.0", "nan", "inf", "None"]
+    assert [row["sum"] for row in found] == [-math.inf] * 4
+    assert [row["malformed"] for row in found] == [False, False, False, True]
 
 
 def log_rows(values: list[bytes | None]) -> pa.RecordBatch:

@@ -161,6 +161,18 @@ def test_a_histogram_is_counts_by_bounds() -> None:
     ]
 
 
+def test_what_datadog_has_no_number_or_name_for_is_counted(tmp_path: Path) -> None:
+    made = sink(tmp_path)
+    records = [gauge_record(0, value=word) for word in ("NaN", "Infinity")]
+    names = ("jobs/s", "jobs_s", "2nd", "x" * 210)
+    records += [gauge_record(0, name=name) for name in names]
+    (request,), faulty = made._requests(batch(records))
+    found = orjson.loads(made.request_of(request, 1).body)["series"]
+    assert [it["metric"] for it in found] == ["jobs_s", "jobs_s", "m_2nd", "x" * 200]
+    assert made.context.meter.counted() == {"left_out_not_finite": 2, "names_merged": 1}
+    assert not faulty
+
+
 @pytest.mark.parametrize(
     ("record", "code"),
     [

@@ -13,6 +13,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
 )
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from structlog.testing import capture_logs
 
 from penstock.router.core.http_codes import Answer
 from penstock.router.core.verdict import Busy, Failed, Fault, Paused, Sorted, Taken, Unfit, Verdict
@@ -89,6 +90,43 @@ def test_what_a_transform_has_mapped_is_sent_as_it_is(tmp_path: Path, name: str)
         (stream,) = json.loads(body)["streams"]
         assert stream["stream"] == PRESETS[name](record)["labels"]
         assert stream["values"][0][:2] == [str(NOW_NS + 1_500), "order 1500 ☃"]
+
+
+@pytest.mark.parametrize("word", ["NaN", "Infinity", "-Infinity"])
+def test_values_that_json_has_no_numbers_for_reach_each_sink_in_its_way(
+    tmp_path: Path, word: str
+) -> None:
+    record = gauge_record(0, value=word, exemplars=[{"time_unix_nano": 1, "value": word}])
+    (written,) = bodies(sink("prometheus", tmp_path), [record])
+    assert struct.pack("<d", float(word)) in pa.decompress(
+        written, codec="snappy", decompressed_size=1000, asbytes=True
+    )
+    (sent,) = bodies(sink("otlp", tmp_path), [record])
+    request = ExportMetricsServiceRequest.FromString(sent)
+    (point,) = request.resource_metrics[0].scope_metrics[0].metrics[0].gauge.data_points
+    assert struct.pack("<d", point.as_double) == struct.pack("<d", float(word))
+    assert (
+        json.loads(bodies(sink("splunk_hec", tmp_path, token="t"), [record])[0])["event"] == record
+    )
+    for documents, prefix in (("ecs", "penstock."), ("record", "")):
+        (body,) = bodies(sink("elasticsearch", tmp_path, documents=documents), [record])
+        document = json.loads(body.splitlines()[1])
+        assert (f"{prefix}value" in document, document[f"{prefix}value_not_finite"]) == (
+            False,
+            word,
+        )
+        assert document[f"{prefix}exemplars"] == [{"time_unix_nano": 1, "value_not_finite": word}]
+
+
+def test_a_sink_whose_names_merge_metrics_says_so(tmp_path: Path) -> None:
+    records = [gauge_record(0, name=name) for name in ("a.b", "a_b", "a.b", "A.b", "a/b")]
+    written = sink("prometheus", tmp_path)
+    with capture_logs() as logs:
+        assert len(bodies(written, records)) == 1
+    assert written.context.meter.counted()["names_merged"] == 2
+    assert [(it["names"], it["there"]) for it in logs] == [
+        (["a.b", "a_b"], "a_b_bytes"), (["a.b", "a/b"], "a_b_bytes"),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["splunk_hec", "elasticsearch", "loki", "otlp", "prometheus"])

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from penstock.specs.kinds import BASE_MODELS
+
 RESOURCE: dict[str, Any] = {
     "service.name": "checkout",
     "service.version": "1.4.2",
@@ -53,6 +55,10 @@ def gauge(**changes: Any) -> dict[str, Any]:
     return _record(
         "metric", changes, name="shop.stock", unit="{item}", metric_type="gauge", value=17
     )
+
+
+def gauge_without_number(**changes: Any) -> dict[str, Any]:
+    return gauge(name="node_memory_MemAvailable_bytes", value="NaN", **changes)
 
 
 def total(**changes: Any) -> dict[str, Any]:
@@ -112,7 +118,7 @@ ALL = {
 def _record(kind: str, changes: dict[str, Any], **fields: Any) -> dict[str, Any]:
     """`changes` win; a field changed to None is left out."""
     record = {
-        "schema": f"{kind}/1.0", "kind": kind, "time_unix_nano": TIME, "resource": RESOURCE,
-        **fields, **changes,
+        "schema": BASE_MODELS[kind].spec, "kind": kind, "time_unix_nano": TIME,
+        "resource": RESOURCE, **fields, **changes,
     }  # fmt: skip
     return {key: value for key, value in record.items() if value is not None}

@@ -41,7 +41,7 @@ def test_validate_reads_standard_input_and_succeeds_quietly() -> None:
 
 
 def test_schema_prints_json_schema() -> None:
-    result = run("schema", "metric/1.0")
+    result = run("schema", "metric/1.1")
     assert json.loads(result.output)["x-kind"] == "metric"
     unknown = run("schema", "metric/9.9")
     assert unknown.exit_code == 2

@@ -84,7 +84,7 @@ def test_columns_find_their_values_in_a_record() -> None:
 def test_json_schema_requires_what_the_gate_requires(kind: str) -> None:
     schema = json_schema(BASE_MODELS[kind])
     assert set(schema["required"]) == WIRE_REQUIRED[kind]
-    assert schema["$id"] == f"penstock:{kind}/1.0"
+    assert schema["$id"] == f"penstock:{BASE_MODELS[kind].spec}"
     assert schema["properties"]["kind"]["const"] == kind
     assert "default" not in schema["properties"]["schema"]
     json.dumps(schema)

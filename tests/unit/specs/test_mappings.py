@@ -54,6 +54,19 @@ def changed(draw: st.DrawFn) -> dict[str, Any]:
     return {**record, "time_unix_nano": draw(TIMES)}
 
 
+def test_values_that_json_has_no_numbers_for_come_back() -> None:
+    words = {"sum": "Infinity", "min": "-Infinity", "max": "NaN"}
+    exemplars = [{"time_unix_nano": 5, "value": "NaN"}]
+    for record in (
+        records.gauge_without_number(exemplars=exemplars), records.histogram(**words),
+    ):  # fmt: skip
+        (back,) = otlp.from_otlp(json.loads(json.dumps(otlp.to_otlp(record))))
+        assert back == record
+        document = ecs.to_ecs(record)
+        assert not {"NaN", "Infinity"} & {document.get(f"penstock.{key}") for key in words}
+        assert ecs.from_ecs(document) == record
+
+
 @given(changed())
 def test_otlp_comes_back_as_it_was(record: dict[str, Any]) -> None:
     text = json.dumps(otlp.to_otlp(record))

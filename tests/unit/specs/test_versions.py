@@ -19,7 +19,7 @@ class OpenedWide(Opened, spec="versions_test.opened_wide/1.0"):
 
 
 def test_the_five_base_specs_are_known() -> None:
-    assert {"log/1.0", "span/1.0", "metric/1.0", "event/1.0", "audit/1.0"} <= specs().keys()
+    assert {"log/1.0", "span/1.0", "metric/1.1", "event/1.0", "audit/1.0"} <= specs().keys()
 
 
 def test_schema_id_is_taken_apart() -> None:

@@ -1,7 +1,8 @@
 """What the short reasons mean that the gate gives: sentences for people.
 
 A reason is a code, with the field and the rule that it breaks where there is one: `missing_field:
-body`, `invalid: severity_number: int_parsing`. The rule is pydantic's name for it. Records lie in
+body`, `invalid: severity_number: int_parsing`. The rule is pydantic's name for it, or a sentence
+where it is between fields: `invalid: record: min is above max`. Records lie in
 quarantine by their reasons, which scripts may look for; so the sentence stands beside them.
 """
 
@@ -80,6 +81,8 @@ def meaning(reason: str) -> str | None:
         return f"{' and '.join(fields)} {'is' if len(fields) == 1 else 'are'} missing"
     if code == "invalid" and detail:
         field, _, rule = detail.rpartition(": ")
+        if " " in rule:  # a rule between fields, in its own words
+            return rule
         return f"{field} {_of_rule(rule)}" if field else None
     return None if detail else _CODES.get(code)
 

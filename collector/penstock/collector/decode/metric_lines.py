@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 
 from penstock.collector.decode.attributes import flatten
-from penstock.specs.metric_point import fit_metric_name
+from penstock.specs.scalars import not_finite_word
 
 
 def metric_line(  # noqa: PLR0913 - a point's fields
@@ -25,20 +25,20 @@ def metric_line(  # noqa: PLR0913 - a point's fields
         name: As its source has it.
         unit: UCUM's; empty for none.
         attributes: The series' dimensions, as its source has them.
-        typed: The fields of its metric type.
+        typed: The fields of its metric type; floats may be NaN or infinite.
         time_ns: When it was measured.
         observed_ns: When it came to the collector.
         resource: Who measured it.
     """
     own, left_out = flatten(attributes)
     record: dict[str, Any] = {
-        "schema": "metric/1.0",
+        "schema": "metric/1.1",
         "kind": "metric",
         "time_unix_nano": time_ns,
         "observed_time_unix_nano": observed_ns,
-        "name": fit_metric_name(name),
+        "name": name,
         "unit": unit or "1",
-        **typed,
+        **{key: not_finite_word(value) for key, value in typed.items()},
         "resource": resource,
         "attributes": own,
     }

@@ -9,7 +9,6 @@ zero are there again. A summary, which the spec has no type for, becomes ``<name
 for the gate to refuse.
 """
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
@@ -29,7 +28,7 @@ from penstock.specs.limits import (
     TRACE_STATE_CHARACTERS_MAX,
 )
 from penstock.specs.log_record import DEFAULT_SEVERITY, severity_text
-from penstock.specs.metric_point import NO_RECORDED_VALUE, fit_metric_name
+from penstock.specs.metric_point import NO_RECORDED_VALUE
 from penstock.specs.otlp import Unread, read_otlp
 from penstock.specs.resource import fit_and_count
 
@@ -177,7 +176,6 @@ def _fit_member(member: Json, record: Json) -> Json:
 
 def _fit_metric(record: Json, now_ns: int) -> None:
     time_ns = record["time_unix_nano"] = record.get("time_unix_nano") or now_ns
-    record["name"] = fit_metric_name(record["name"])
     record["unit"] = (record.get("unit") or "1")[:63]
     kind = record["metric_type"]
     if kind != "gauge":
@@ -190,18 +188,15 @@ def _fit_metric(record: Json, now_ns: int) -> None:
     if record.get("flags", 0) & NO_RECORDED_VALUE:
         record.pop("value", None)
     exemplars = [_fit_member(one, record) for one in record.pop("exemplars", ())]
-    finite = [one for one in exemplars if math.isfinite(one.get("value", math.nan))]
-    if finite:
-        record["exemplars"] = [{"time_unix_nano": time_ns, **one} for one in finite[:EXEMPLARS_MAX]]
+    if measured := [one for one in exemplars if "value" in one][:EXEMPLARS_MAX]:
+        record["exemplars"] = [{"time_unix_nano": time_ns, **one} for one in measured]
 
 
 def _fit_distribution(record: Json) -> None:
     record.setdefault("count", 0)
-    for key in ("sum", "min", "max"):
-        if key in record:
-            value = float(record.pop(key))
-            if math.isfinite(value):
-                record[key] = value
+    if not record["count"]:  # nothing was measured; SDKs have infinities then
+        record.pop("min", None)
+        record.pop("max", None)
     if record["metric_type"] == "histogram":
         record.setdefault("explicit_bounds", [])
         record.setdefault("bucket_counts", [record["count"]])

@@ -7,12 +7,12 @@
     summary, gauge histogram  their samples: gauges, and for ``_count`` and ``_sum`` sums
 
 Sums began when the exporter's process did, if it says so (``process_start_time_seconds``), else
-when it was first scraped. A value that is not finite is no measurement; such are counted. So are
-the samples of a family that makes no sense: bucket counts that are none, bounds that are no
+when it was first scraped. NaN and the infinities are values as others. What is counted are the
+samples of a family that makes no sense: bucket counts that are none, bounds that are no
 numbers, times that no record can hold; and those of a histogram without its last bucket.
 
 Exemplars, which OpenMetrics has, stay with their point: the latest, as many as a record may have.
-The others are counted. A sum that is not finite is left out of its histogram, which stays.
+The others are counted.
 """
 
 import math
@@ -31,6 +31,7 @@ from prometheus_client.samples import Exemplar, Sample
 from penstock.collector.decode.attributes import flatten
 from penstock.collector.errors import UndecodableError
 from penstock.specs.limits import EXEMPLARS_MAX, INT64_MAX
+from penstock.specs.scalars import not_finite_word
 
 _START: Final = "process_start_time_seconds"
 _NANOSECONDS: Final = 1_000_000_000
@@ -61,14 +62,12 @@ class Scraped:
 
     Attributes:
         samples: As they stand in the text.
-        not_finite: Of which so many are no numbers.
         malformed: Of which so many are of a family that makes no sense.
         exemplars_dropped: Those that no record has room for.
     """
 
     points: list[ScrapedPoint] = field(default_factory=list)
     samples: int = 0
-    not_finite: int = 0
     malformed: int = 0
     exemplars_dropped: int = 0
 
@@ -119,13 +118,7 @@ def read_exposition(
 
 
 def _take(scraped: Scraped, point: ScrapedPoint, exemplars: list[dict[str, Any]]) -> None:
-    """Count and leave out what a record cannot hold."""
-    if not math.isfinite(point.typed.get("sum", 0)):
-        scraped.not_finite += 1
-        del point.typed["sum"]
-    if not math.isfinite(point.typed.get("value", 0)):
-        scraped.not_finite += 1
-        return
+    """Count the exemplars that a record has no room for, and leave them out."""
     exemplars.sort(key=lambda one: one["time_unix_nano"])
     if exemplars:
         point.typed["exemplars"] = exemplars[-EXEMPLARS_MAX:]
@@ -209,12 +202,12 @@ def _exemplars(point: ScrapedPoint, scrape_ns: int) -> list[dict[str, Any]]:
     for exemplar in point.exemplars:
         time = exemplar.timestamp
         seconds = scrape_ns / _NANOSECONDS if time is None else float(time)
-        if not (math.isfinite(exemplar.value) and 0 <= seconds < INT64_MAX / _NANOSECONDS):
+        if not 0 <= seconds < INT64_MAX / _NANOSECONDS:
             continue
         attributes: dict[str, Any] = dict(exemplar.labels)
         one: dict[str, Any] = {
             "time_unix_nano": scrape_ns if time is None else int(seconds * _NANOSECONDS),
-            "value": float(exemplar.value),
+            "value": not_finite_word(float(exemplar.value)),
         }
         if _TRACE_ID.fullmatch(attributes.get("trace_id", "")):
             one["trace_id"] = attributes.pop("trace_id")

@@ -97,7 +97,6 @@ class PrometheusSource(Source):
             self._intake.note("scrapes_failed")
             # Not the target itself: it may have a password or a token in it.
             self._intake.log.warning("scrape failed", **_address(target), error=_words(error))
-        self._intake.note("samples_not_finite", scraped.not_finite)
         self._intake.note("samples_malformed", scraped.malformed)
         self._intake.note("exemplars_dropped", scraped.exemplars_dropped)
         seconds = (clock.monotonic_ns() - began_ns) / 1e9

@@ -125,7 +125,7 @@ class Count(Creating):
             typed = {"metric_type": "sum", "value": whole, "is_monotonic": True}
         names = [name for name, _ in measure.dimensions]
         return {
-            "schema": "metric/1.0",
+            "schema": "metric/1.1",
             "kind": "metric",
             "time_unix_nano": unix_ns,
             "observed_time_unix_nano": unix_ns,

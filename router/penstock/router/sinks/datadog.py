@@ -33,10 +33,17 @@ from penstock.router.core.http_codes import Answer
 from penstock.router.core.http_codes import verdict_of as usual_verdict
 from penstock.router.core.verdict import Fault, Paused, Sorted, Taken, Verdict
 from penstock.router.json_objects import write_json
-from penstock.router.sinks.datadog_bodies import log_of, series_of, span_of, traces_of
+from penstock.router.sinks.datadog_bodies import (
+    log_of,
+    metric_name,
+    series_of,
+    span_of,
+    traces_of,
+)
 from penstock.router.sinks.documents import document_of, event_id, record_of, time_ns
 from penstock.router.sinks.guarantee import Guarantee, Replay
 from penstock.router.sinks.http_requests import HttpRequestSink
+from penstock.router.sinks.metric_names import MetricNames
 from penstock.router.sinks.request_settings import HttpSettings, Secret
 from penstock.router.sinks.requests import Item, Request, Row
 from penstock.router.sinks.settings import Seconds
@@ -105,6 +112,7 @@ class Datadog(HttpRequestSink):
         if config.agent_url is not None:
             self._urls["traces"] = str(config.agent_url)
         self._transports: dict[str, Transport] = {}
+        self._names = MetricNames(context.sink, context.meter)
 
     @override
     def open(self) -> None:
@@ -123,7 +131,7 @@ class Datadog(HttpRequestSink):
             transport.close()
 
     @override
-    def encode(self, row: Row) -> Item | Fault:
+    def encode(self, row: Row) -> Item | Fault | None:
         record, place = record_of(row), event_id(row, self.context)
         if record is not None and row["kind"] == "metric":
             return self._points(record)
@@ -142,11 +150,16 @@ class Datadog(HttpRequestSink):
             return Fault("log_too_large", f"{len(body)} bytes; Datadog would cut it off")
         return Item(body, len(body) + 1, "logs")
 
-    def _points(self, record: dict[str, Any]) -> Item | Fault:
+    def _points(self, record: dict[str, Any]) -> Item | Fault | None:
         config = self._config
         if fault := self._untimely(record["time_unix_nano"], config.future_s, config.past_s):
             return fault
-        body = orjson.dumps(series_of(record))[1:-1]
+        self._names.note(record["name"], metric_name(record["name"]))
+        series = series_of(record)
+        if not series:
+            self.context.meter.count("left_out_not_finite")
+            return None
+        body = orjson.dumps(series)[1:-1]
         return Item(body, len(body) + 1, "metrics")
 
     def _untimely(self, moment_ns: int, future_s: float, past_s: float) -> Fault | None:

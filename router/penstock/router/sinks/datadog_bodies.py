@@ -10,11 +10,12 @@ Shapes are those of Datadog's API reference ("Send logs", "Submit metrics") and 
 - A metric is of the type that needs no memory of the points before it: gauges and cumulative sums
   are gauges (`monotonic_diff()` makes rates of them in a query), sums of delta temporality are
   counts. A histogram is the series `.count`, `.sum`, and `.bucket` by the tags `lower_bound` and
-  `upper_bound`.
+  `upper_bound`. Datadog has neither NaN nor infinities: such series are left out and counted.
 - A trace's id has 128 bits: `trace_id` is the lower half, `_dd.p.tid` the upper one in hex.
 """
 
 import math
+import re
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any, Final
@@ -28,6 +29,9 @@ COUNT: Final = 1
 GAUGE: Final = 3
 """Of a series (MetricIntakeType)."""
 
+_FOREIGN_IN_METRIC: Final = re.compile(r"[^A-Za-z0-9_.]")
+_METRIC_CHARACTERS_MAX: Final = 200
+"""Of names, as "Submit metrics" has it."""
 _SECOND_NS: Final = 1_000_000_000
 _MILLISECOND_NS: Final = 1_000_000
 _HALF: Final = 0xFFFF_FFFF_FFFF_FFFF
@@ -81,27 +85,31 @@ def _message(document: Json) -> str:
     return text_of(found[0] if found and found[0] is not None else document)
 
 
+def metric_name(name: str) -> str:
+    """A metric's name as Datadog takes it; it makes `_` of all else and cuts long names itself."""
+    fitted = _FOREIGN_IN_METRIC.sub("_", name)
+    return (fitted if fitted[:1].isalpha() else f"m_{fitted}")[:_METRIC_CHARACTERS_MAX]
+
+
 def series_of(record: Json) -> list[Json]:
-    """The series of one point of a metric.
+    """The series of one point of a metric, but those whose value is NaN or infinite.
 
     Raises:
         KeyError, TypeError, ValueError: It is none, or of a type that has no series.
     """
     if (record.get("flags") or 0) & _NO_RECORDED_VALUE:
         raise ValueError("a point without a value says that a series ended; Datadog has no such")
-    return list(_series(record))
+    return [one for one in _series(record) if math.isfinite(one["points"][0]["value"])]
 
 
 def _series(record: Json) -> Iterator[Json]:
-    name, resource = record["name"], section(record, "resource")
+    name, resource = metric_name(record["name"]), section(record, "resource")
     tags = tags_of(resource, section(record, "attributes"))
     host = resource.get("host.name")
     second = record["time_unix_nano"] // _SECOND_NS
     delta = record.get("temporality") == "delta"
 
     def series(suffix: str, value: float, *more: str) -> Json:
-        if not math.isfinite(value):
-            raise ValueError(f"{value} is no number that JSON has")
         made: Json = {
             "metric": name + suffix,
             "type": COUNT if delta else GAUGE,

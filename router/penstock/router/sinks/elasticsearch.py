@@ -35,7 +35,7 @@ from penstock.router.sinks.request_settings import HttpSettings, Secret
 from penstock.router.sinks.requests import Item, Request, Row
 from penstock.router.sinks.sink import SinkContext
 from penstock.router.sinks.transport import HttpRequest
-from penstock.specs.ecs import time_text, to_ecs
+from penstock.specs.ecs import numbers_apart, time_text, to_ecs
 
 _FOREIGN_IN_INDEX: Final = re.compile(r"[^a-z0-9._-]")
 _AGAIN: Final = frozenset({401, 403, 404, 429, 503})
@@ -104,7 +104,9 @@ class Elasticsearch(HttpRequestSink):
         if "@timestamp" in record:
             return record  # the step `map: ecs` made it
         moment = {"@timestamp": time_text(time_ns(row, record))}
-        return moment | (to_ecs(record) if self._config.documents == "ecs" else record)
+        if self._config.documents == "ecs":
+            return moment | to_ecs(record)
+        return moment | (numbers_apart(record) if row["kind"] == "metric" else record)
 
     def _index(self, row: Row, record: Json) -> str:
         index = self._config.index

@@ -19,6 +19,9 @@ refused so counts as there, and a batch that comes again adds nothing.
 Version 1.0 is spoken because every receiver takes it: one that does not know 2.0 answers 204 to it
 all the same and stores nothing.
 
+Two metrics that have one name then are counted (`names_merged`). NaN and the infinities are values
+as others.
+
 Not for this protocol, and therefore dead letters: records that are no metrics, sums and histograms
 of delta temporality, exponential histograms. So is a sample more than `future_s` ahead of the
 router's clock: Prometheus takes it and from then on refuses every sample of the present as too old.
@@ -47,6 +50,7 @@ from penstock.router.sinks.documents import Json, record_of, section
 from penstock.router.sinks.guarantee import Guarantee, Replay
 from penstock.router.sinks.http_requests import HttpRequestSink
 from penstock.router.sinks.loki import fit_name
+from penstock.router.sinks.metric_names import MetricNames
 from penstock.router.sinks.protobuf import field_bytes, field_double, field_varint
 from penstock.router.sinks.request_settings import HttpSettings, RequestBatch, Secret
 from penstock.router.sinks.requests import Item, Request, Row
@@ -139,6 +143,7 @@ class PrometheusWrite(HttpRequestSink):
     def __init__(self, config: PrometheusSink, context: SinkContext) -> None:
         super().__init__(config, context)
         self._config = config
+        self._names = MetricNames(context.sink, context.meter)
         self._came_before = False
         self._doubtful: set[int] = set()
 
@@ -222,6 +227,11 @@ class PrometheusWrite(HttpRequestSink):
     def _name(self, record: Json) -> str:
         if not isinstance(record["name"], str):
             raise TypeError("its name is no text")
+        fitted = self._fitted(record)
+        self._names.note(record["name"], fitted)
+        return fitted
+
+    def _fitted(self, record: Json) -> str:
         name = fit_name(record["name"])
         if not self._config.suffixes:
             return name

@@ -109,8 +109,11 @@ class RequestSink(Sink):
 
     # What a sink of this kind says.
 
-    def encode(self, row: Row) -> Item | Fault:
-        """One record, or why it cannot be one."""
+    def encode(self, row: Row) -> Item | Fault | None:
+        """One record, or why it cannot be one.
+
+        None when the destination can store nothing of it; the sink counts it then.
+        """
         raise NotImplementedError
 
     def prepare(self, requests: Sequence[Request]) -> None:
@@ -168,14 +171,14 @@ class RequestSink(Sink):
                 item = self._encoded(whole[index])
                 if isinstance(item, Fault):
                     faulty.append(Faulty(index, item))
-                else:
+                elif item is not None:
                     lanes.setdefault(item.lane, []).append((index, item))
             for lane, encoded in lanes.items():
                 pieces = cut(encoded, self._batch, self.empty_size)
                 requests.extend(self._request(lane, piece, whole) for piece in pieces)
         return requests, faulty
 
-    def _encoded(self, row: Row) -> Item | Fault:
+    def _encoded(self, row: Row) -> Item | Fault | None:
         """A record that breaks its spec may not block its sink."""
         try:
             return self.encode(row)
