@@ -16,6 +16,8 @@ import pytest
 from penstock.logd.liftbridge.calls import CallGuard
 from penstock.logd.liftbridge.config import GrpcSection
 from penstock.logd.liftbridge.edge import Edge, GrpcDoor
+from penstock.logd.liftbridge.reflection import SERVICES as REFLECTION
+from penstock.logd.liftbridge.reflection import reflection_handlers
 from penstock.logd.liftbridge.server import doorman, server_options
 from penstock.logd.security.authenticator import Authenticator
 from penstock.logd.security.principal import current_caller
@@ -26,6 +28,7 @@ from penstock.logd.tcp.listener import HANDSHAKE_S
 from penstock.service.clock import SystemClock
 from tests.support.certificates import Authority, Certificate
 from tests.support.identities import HOST, Callers
+from tests.support.protobuf_bytes import decode, encode
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.live
@@ -69,6 +72,7 @@ async def serving(door: GrpcDoor) -> AsyncIterator[int]:
     for service, handlers in (("proto.API", asked), ("grpc.health.v1.Health", probed)):
         handler = grpc.method_handlers_generic_handler(service, handlers)
         server.add_generic_rpc_handlers((handler,))
+    server.add_generic_rpc_handlers(reflection_handlers("proto.API"))
     credentials = door.credentials()
     if credentials is None:
         port = server.add_insecure_port("127.0.0.1:0")
@@ -141,6 +145,20 @@ async def test_calls_are_made_by_whoever_their_metadata_names(callers: Callers) 
         )
     assert authenticator.succeeded == {"grpc": 2}
     assert authenticator.failed["grpc", "nobody"] == 1
+
+
+@pytest.mark.parametrize("service", REFLECTION)
+async def test_reflection_answers_those_who_may_call(callers: Callers, service: str) -> None:
+    async with serving(GrpcDoor(authenticator=callers.authenticator(), permits=ANYTHING)) as port:
+        for token, expected in (("", "UNAUTHENTICATED"), (callers.token("alice"), "OK")):
+            async with channel_to(port) as channel:
+                shown = [("authorization", f"Bearer {token}")] if token else []
+                call: Any = channel.stream_stream(f"/{service}/ServerReflectionInfo")
+                asked = call(iter([encode({7: "*"})]), metadata=shown, timeout=60)
+                with suppress(grpc.aio.AioRpcError):
+                    answers = [decode(answer) async for answer in asked]
+                    assert 6 in answers[0]
+                assert (await asked.code()).name == expected
 
 
 async def test_without_the_need_callers_may_stay_anonymous(callers: Callers) -> None:

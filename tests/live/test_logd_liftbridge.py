@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -39,6 +40,7 @@ STREAMS: list[dict[str, Any]] = [
     {"name": "logs", "subject": "telemetry.logs"},
     {"name": "full", "subject": "full", "discard": "new", "retention": {"messages": 1}},
     {"name": "strict", "subject": "strict", "expected_offset": True},
+    {"name": "wild", "subject": "wild.>"},
 ]
 SUBSCRIPTIONS_MAX = 8
 
@@ -52,7 +54,7 @@ def nats_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory, nats_url: str) -> Iterator[Logd]:
     listen = f"127.0.0.1:{free_port()}"
-    section = {"listen": listen, "subscriptions_max": SUBSCRIPTIONS_MAX}
+    section = {"listen": listen, "subscriptions_max": SUBSCRIPTIONS_MAX, "reflection": True}
     with Logd(tmp_path_factory.mktemp("logd"), nats_url, [], grpc=section) as logd:
         yield logd
 
@@ -161,6 +163,61 @@ def test_every_position_begins_and_ends_where_it_should(calls: LiftbridgeCalls) 
     waiting.cancel()
 
 
+def test_a_start_outside_the_range_begins_where_liftbridge_does(
+    logd: Logd, calls: LiftbridgeCalls
+) -> None:
+    for number in range(6):
+        calls.publish("logs", b"%d" % number)
+    with logd.client() as client:
+        client.purge("logs", 2)
+    for start in (-1, 0, 2):
+        below = calls.subscribe("logs", {3: OFFSET, 4: start, 8: STOP_LATEST})
+        assert values(below.rest()) == [b"2", b"3", b"4", b"5"], start
+    assert values(calls.subscribe("logs", {3: OFFSET, 4: 99, 12: True}).rest()) == [
+        b"5", b"4", b"3", b"2"
+    ]  # fmt: skip
+    beyond, empty = (
+        calls.subscribe("logs", {3: OFFSET, 4: 99}),
+        calls.subscribe("wild", {3: OFFSET, 4: 7}),
+    )
+    assert beyond.stands
+    assert empty.stands
+    calls.publish("logs", b"new")
+    calls.call("PublishToSubject", {2: b"first", 3: "wild.a"})
+    assert values(beyond.take(1)) == [b"new"]
+    assert values(empty.take(1)) == [b"first"]
+
+
+def test_a_publish_that_is_too_large_ends_none_of_the_others(
+    logd: Logd, calls: LiftbridgeCalls
+) -> None:
+    """A client has one stream of publishes for all it sends, and opens no other."""
+    sizes = [1, 3 << 19, 2, 2 << 20, 3, 3 << 20, 4, 4 << 20, 5]
+    requests: list[dict[int, Any]] = [{2: bytes(size), 3: "logs", 7: str(size)} for size in sizes]
+    answers = {int(one(answer, 3)): answer for answer in calls.publish_async(requests)}
+    assert sorted(answers) == sorted(sizes)
+    for size in sizes:
+        if size < 10:
+            assert 2 not in answers[size]
+        else:
+            error = decode(answers[size][2][0])
+            assert (one(error, 1), str(size)[:3].encode() in one(error, 2)) == (1, True), size
+    assert sorted(len(value or b"") for value in logd.values("logs")) == [1, 2, 3, 4, 5]
+
+
+def test_a_stream_of_many_subjects_is_not_published_to_by_its_name(
+    logd: Logd, calls: LiftbridgeCalls
+) -> None:
+    with pytest.raises(grpc.RpcError) as raised:
+        calls.publish("wild", b"x")
+    assert raised.value.code() is StatusCode.INVALID_ARGUMENT
+    assert "PublishToSubject" in str(raised.value.details())
+    (answer,) = calls.publish_async([{2: b"x", 3: "wild", 7: "c"}])
+    assert one(decode(answer[2][0]), 1) == 1  # BAD_REQUEST
+    calls.call("PublishToSubject", {2: b"y", 3: "wild.a"})
+    assert logd.values("wild") == [b"y"]
+
+
 def test_what_cannot_be_done_has_the_status_that_clients_know(calls: LiftbridgeCalls) -> None:
     cases: list[tuple[str, dict[int, object], StatusCode]] = [
         ("CreateStream", {1: "telemetry.logs", 2: "logs"}, StatusCode.ALREADY_EXISTS),
@@ -194,8 +251,7 @@ def test_subscriptions_that_cannot_be_end_with_the_status_that_clients_know(
     cases: list[tuple[str, dict[int, Any], StatusCode]] = [
         ("nowhere", {3: EARLIEST}, StatusCode.NOT_FOUND),
         ("logs", {2: 1}, StatusCode.NOT_FOUND),
-        ("logs", {3: OFFSET, 4: 9}, StatusCode.OUT_OF_RANGE),
-        ("logs", {3: OFFSET, 4: -1}, StatusCode.OUT_OF_RANGE),
+        ("logs", {3: OFFSET, 4: 9, 8: STOP_OFFSET, 9: 0}, StatusCode.INVALID_ARGUMENT),
         ("logs", {3: 9}, StatusCode.INVALID_ARGUMENT),
         ("logs", {8: 9}, StatusCode.INVALID_ARGUMENT),
         ("strict", {8: STOP_LATEST}, StatusCode.RESOURCE_EXHAUSTED),
@@ -376,3 +432,33 @@ def test_health_is_told_by_the_standard_service(calls: LiftbridgeCalls) -> None:
     with pytest.raises(grpc.RpcError) as raised:
         check(encode({1: "other"}))
     assert raised.value.code() is StatusCode.NOT_FOUND
+
+
+@pytest.mark.parametrize("version", ["v1", "v1alpha"])
+def test_reflection_tells_which_calls_there_are(calls: LiftbridgeCalls, version: str) -> None:
+    method = f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo"
+    ask: Any = calls.channel.stream_stream(method)
+    listed, found, none = (
+        decode(answer)
+        for answer in ask(iter(map(encode, ({7: "*"}, {4: "proto.API"}, {4: "proto.Nothing"}))))
+    )
+    names = [one(decode(each), 1) for each in decode(one(listed, 6))[1]]
+    assert {b"proto.API", b"grpc.health.v1.Health"} <= set(names)
+    assert b"PublishToSubject" in one(decode(one(found, 4)), 1)
+    assert 7 in none
+
+
+def test_without_a_word_in_the_configuration_there_is_no_reflection(
+    tmp_path: Path, nats_url: str
+) -> None:
+    section = {"listen": f"127.0.0.1:{free_port()}"}
+    with (
+        Logd(tmp_path, nats_url, [], grpc=section) as logd,
+        LiftbridgeCalls(address(logd)) as calls,
+    ):
+        ask: Any = calls.channel.stream_stream(
+            "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
+        )
+        with pytest.raises(grpc.RpcError) as raised:
+            list(ask(iter([encode({7: "*"})])))
+        assert raised.value.code() is StatusCode.UNIMPLEMENTED

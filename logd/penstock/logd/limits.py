@@ -218,6 +218,11 @@ may be of those that have: so all of them may come at once, after a restart."""
 GRPC_CONNECTIONS_BETWEEN: Final = 64
 """Connections that gRPC accepts beyond those, until it is looked at again which of them go."""
 
+GRPC_BYTES_BEYOND: Final = 2 * 1024 * 1024 + 64 * 1024
+"""Bytes of a message of gRPC's beyond `grpc.message_bytes_max` that are read to be refused: with
+the default, values up to 4 MiB. A larger message gRPC refuses itself, and ends the whole stream of
+publishes by that, which go-liftbridge opens once and never again."""
+
 SECRET_LENGTH_MAX: Final = 16 * 1024
 """Characters of a token or an API key; HTTP servers take about as much in a header."""
 

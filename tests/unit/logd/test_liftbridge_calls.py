@@ -42,7 +42,7 @@ async def echo(request: Any, _: Any) -> Any:
 
 
 def requests(room: int = 2 * MOST, *, streams_max: int = 1) -> Requests:
-    return Requests(Gate(room), bytes_max=MOST, streams_max=streams_max)
+    return Requests(Gate(room), bytes_max=MOST, received_max=MOST, streams_max=streams_max)
 
 
 async def test_requests_are_read_when_there_is_room_for_them() -> None:

@@ -25,7 +25,12 @@ def test_a_denied_message_of_many_is_taken_down(tmp_path: Path) -> None:
             )
             nothing: Any = None
             publishing = Publishing(
-                found.inner._streams, nothing, permits, room=Gate(1 << 20), timeout_s=1
+                found.inner._streams,
+                nothing,
+                permits,
+                room=Gate(1 << 20),
+                bytes_max=1 << 20,
+                timeout_s=1,
             )
             before = set_caller(somebody("bob"))
             answer = await publishing._answer(wire.PublishRequest(stream="orders", value=b"x"))

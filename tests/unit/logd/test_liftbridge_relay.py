@@ -155,3 +155,12 @@ async def test_another_streams_ack_says_nothing(relay: Relay) -> None:
     ack = await publish(relay)
     assert (ack.stream, ack.offset) == ("s", 3)
     assert relay.counts["foreign"] == 1
+
+
+async def test_an_ack_that_nats_does_not_take_is_not_forwarded(relay: Relay) -> None:
+    """The server would end the connection, and with it every publish that waits for its ack."""
+    relay.forward("_INBOX.mine", wire.Ack(correlationId="c" * 5000))
+    relay.forward("_INBOX.mine", wire.Ack(correlationId="c"))
+    link: Any = relay.link
+    assert [line[:16] for line in link.lines] == [b"PUB _INBOX.mine "]
+    assert relay.counts["not_forwarded"] == 1

@@ -49,7 +49,9 @@ async def test_logd_publishes_for_nobody_where_no_stream_stores(subject: str, in
     permits: Any = Permissive()
     nothing: Any = None
     context: Any = SimpleNamespace(time_remaining=lambda: 1.0)
-    publishing = Publishing(nothing, relay, permits, room=Gate(1 << 20), timeout_s=1)
+    publishing = Publishing(
+        nothing, relay, permits, room=Gate(1 << 20), bytes_max=1 << 20, timeout_s=1
+    )
     request = wire.PublishToSubjectRequest(subject=subject, ackInbox=inbox)
     with pytest.raises(CallError) as refused:
         await publishing.publish_to_subject(request, context)

@@ -20,10 +20,13 @@ from typing_extensions import override
 from penstock.logd.liftbridge.errors import CallError, call_error
 from penstock.logd.liftbridge.gate import Gate
 from penstock.logd.liftbridge.permits import PUBLISHING
-from penstock.logd.liftbridge.publishing import Context
+from penstock.logd.liftbridge.publishing import Context, check_size
+from penstock.logd.liftbridge.reflection import SERVICES as REFLECTION
 from penstock.logd.wire import logd_liftbridge_pb2 as wire
 
 SERVICE: Final = "proto.API"
+GUARDED: Final = (SERVICE, *REFLECTION)
+"""Services whose callers are authenticated, and whose calls are bounded and counted."""
 
 PLAIN_BYTES_MAX: Final = 64 * 1024
 """Bytes of a request that publishes nothing; some are held for as long as a subscription lasts."""
@@ -55,7 +58,7 @@ class CallGuard(grpc.aio.ServerInterceptor):
     async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
         handler = await continuation(handler_call_details)
         service, _, method = handler_call_details.method.strip("/").partition("/")
-        if handler is None or service != SERVICE:
+        if handler is None or service not in GUARDED:
             return handler  # nobody's, or the health service's, which answers in any case
         return wrapped(handler, lambda call: self._around(method, call))
 
@@ -101,6 +104,7 @@ class Requests:
     Args:
         room: Bytes of requests that are read or worked on, those of streams once they are read.
         bytes_max: Of one request.
+        received_max: Of one that is read; what is beyond `bytes_max` is refused then.
         streams_max: Calls with streams of requests, each of which may hold one besides.
 
     Attributes:
@@ -108,10 +112,11 @@ class Requests:
         streams: Calls with streams of requests now.
     """
 
-    def __init__(self, room: Gate, *, bytes_max: int, streams_max: int) -> None:
+    def __init__(self, room: Gate, *, bytes_max: int, received_max: int, streams_max: int) -> None:
         self.room = room
         self.streams = 0
         self._bytes_max = bytes_max
+        self._received_max = received_max
         self._streams_max = streams_max
 
     def handler(self, name: str, call: Call) -> Any:
@@ -143,12 +148,12 @@ class Requests:
             try:
                 try:
                     async with asyncio.timeout(REQUEST_S):
-                        taken = await self.room.take(self._bytes_max)
+                        taken = await self.room.take(self._received_max)
                         request = _sound(await context.read())
                 except TimeoutError:
                     raise _too_slow() from None
                 kept = request.ByteSize()
-                _check_size(kept, most)
+                check_size(kept, most)
                 taken -= self._give(taken - min(kept, taken))
                 return await call(request, context)
             finally:
@@ -179,12 +184,6 @@ def wrapped(handler: Any, around: Callable[[Call], Call]) -> Any:
     if handler.response_streaming:
         return handler._replace(stream_stream=around(handler.stream_stream))
     return handler._replace(stream_unary=around(handler.stream_unary))
-
-
-def _check_size(size: int, most: int) -> None:
-    if size > most:
-        text = f"request: it has {size} bytes, and one of this method up to {most}"
-        raise CallError(grpc.StatusCode.INVALID_ARGUMENT, text, limit=most)
 
 
 def _too_slow() -> CallError:

@@ -4,7 +4,7 @@ from typing import Annotated, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from penstock.logd.limits import GRPC_CONNECTIONS_BETWEEN, STRANGERS_BESIDES
+from penstock.logd.limits import GRPC_BYTES_BEYOND, GRPC_CONNECTIONS_BETWEEN, STRANGERS_BESIDES
 from penstock.service import HostPort
 
 _MIB: Final = 1024 * 1024
@@ -18,6 +18,8 @@ class GrpcSection(BaseModel):
         connections_max: Connections of callers; as many and 64 more that have not said whose they
             are have places besides.
         message_bytes_max: Of one request; what NATS takes (`max_payload`) bounds publishes, too.
+            A larger one is refused by itself, up to 2 MiB beyond it; gRPC refuses what is larger
+            still, and ends the whole stream of publishes that it is of.
         request_bytes_max: Bytes of requests that are read or worked on; further ones are read when
             there is room for the largest that they may be.
         calls_max: Calls under way, over all clients, subscriptions included.
@@ -29,6 +31,7 @@ class GrpcSection(BaseModel):
         consumer_timeout_s: How long a member of a consumer group that does not ask for its
             assignments stays one.
         keepalive_s: After how long without a word a client is asked whether it is there.
+        reflection: Whether gRPC reflection tells tools such as grpcurl which calls there are.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -45,6 +48,12 @@ class GrpcSection(BaseModel):
     publish_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 10.0
     consumer_timeout_s: Annotated[float, Field(ge=1, le=300)] = 15.0
     keepalive_s: Annotated[float, Field(ge=1, le=3600)] = 30.0
+    reflection: bool = False
+
+    @property
+    def received_bytes_max(self) -> int:
+        """Bytes of a message beyond which gRPC itself ends its call, and all that shares it."""
+        return self.message_bytes_max + GRPC_BYTES_BEYOND
 
     @property
     def strangers_max(self) -> int:

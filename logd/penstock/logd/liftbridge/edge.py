@@ -15,7 +15,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 from typing_extensions import override
 
-from penstock.logd.liftbridge.calls import SERVICE, Call, CallGuard, wrapped
+from penstock.logd.liftbridge.calls import GUARDED, Call, CallGuard, wrapped
 from penstock.logd.liftbridge.permits import CallPermits
 from penstock.logd.liftbridge.publishing import Context
 from penstock.logd.security.authenticator import Authenticator
@@ -91,7 +91,7 @@ class Edge(grpc.aio.ServerInterceptor):
     async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
         handler = await continuation(handler_call_details)
         service = handler_call_details.method.strip("/").partition("/")[0]
-        if handler is None or service != SERVICE:
+        if handler is None or service not in GUARDED:
             return handler
         lasting = handler.response_streaming
         return wrapped(handler, lambda call: self._around(call, lasting=lasting))

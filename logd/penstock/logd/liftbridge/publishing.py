@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias
 import grpc
 
 from penstock.logd.acks import Nack
-from penstock.logd.core.metadata import check_not_internal
+from penstock.logd.core.metadata import StreamConfig, check_not_internal
 from penstock.logd.core.subjects import is_inbox, is_reserved
 from penstock.logd.errors import RefusedError
 from penstock.logd.fetch.streams import StreamOutline, Streams
@@ -55,13 +55,22 @@ class Publishing:
         relay: The way to the leaders.
         permits: Who may publish what.
         room: For the messages of streams of publishes.
+        bytes_max: Of one request.
         timeout_s: Of a publish whose caller sets no deadline.
     """
 
     def __init__(
-        self, streams: Streams, relay: Relay, permits: CallPermits, *, room: Gate, timeout_s: float
+        self,
+        streams: Streams,
+        relay: Relay,
+        permits: CallPermits,
+        *,
+        room: Gate,
+        bytes_max: int,
+        timeout_s: float,
     ) -> None:
         self._streams = streams
+        self._bytes_max = bytes_max
         self._permits = permits
         self._room = room
         self._relay = relay
@@ -133,6 +142,8 @@ class Publishing:
     async def _answer(self, request: wire.PublishRequest) -> wire.PublishResponse | None:
         """Store one of many; None where its publisher wants no answer."""
         try:
+            # gRPC would end the stream, and with it every publish of a client that shares it.
+            check_size(request.ByteSize(), self._bytes_max)
             ack = await self._to_partition(request, self._timeout_s)
         except Exception as error:  # noqa: BLE001 - the others go on
             if isinstance(error, RefusedError):
@@ -154,6 +165,7 @@ class Publishing:
         outline = await self._permitted(request)
         config = outline.stream.config
         _check_partition(outline, request.partition)
+        _check_publishable(config)
         if config.expected_offset and request.ackPolicy == wire.NONE:
             text = f"stream {config.name!r} checks expected offsets: ackPolicy must not be NONE"
             raise CallError(grpc.StatusCode.INVALID_ARGUMENT, text)
@@ -210,6 +222,27 @@ def _check_partition(outline: StreamOutline, number: int) -> None:
     if not 0 <= number < outline.partitions:
         name = outline.stream.config.name
         raise CallError(grpc.StatusCode.NOT_FOUND, f"stream {name!r} has no partition {number}")
+
+
+def _check_publishable(config: StreamConfig) -> None:
+    """Refuse a publish by the name of a stream whose subject has wildcards: which is meant?"""
+    if not is_literal(config.subject):
+        text = (
+            f"stream {config.name!r} stores {config.subject!r}, which has wildcards:"
+            " publish to one of its subjects with PublishToSubject"
+        )
+        raise CallError(grpc.StatusCode.INVALID_ARGUMENT, text)
+
+
+def check_size(size: int, most: int) -> None:
+    """Refuse a request that is larger than one of its method may be.
+
+    Raises:
+        CallError: It is.
+    """
+    if size > most:
+        text = f"request: it has {size} bytes, and one of this method up to {most}"
+        raise CallError(grpc.StatusCode.INVALID_ARGUMENT, text, limit=most)
 
 
 def _check_inbox(inbox: str) -> None:

@@ -135,6 +135,9 @@ class Relay:
     def forward(self, inbox: str, ack: wire.Ack) -> None:
         """Tell whom else a publisher wants to know; lost like any NATS message."""
         body = encode_ack(ack)
+        if len(body) > self.link.max_payload:  # the server would hang up on everybody's publishes
+            self.counts["not_forwarded"] += 1
+            return
         self.link.write(b"PUB %b %d\r\n%b\r\n" % (inbox.encode(), len(body), body))
 
     def _line(self, subject: str, message: wire.Message, number: str, stream: str) -> bytes:

@@ -21,6 +21,7 @@ from penstock.logd.liftbridge.groups import Membership
 from penstock.logd.liftbridge.managing import Managing
 from penstock.logd.liftbridge.metadata import Describing
 from penstock.logd.liftbridge.publishing import Publishing
+from penstock.logd.liftbridge.reflection import reflection_handlers
 from penstock.logd.liftbridge.relay import Relay
 from penstock.logd.liftbridge.subscribing import Subscribing
 from penstock.logd.limits import AUTHENTICATE_S
@@ -29,6 +30,8 @@ from penstock.logd.tcp.listener import HANDSHAKE_S
 from penstock.service import UnavailableError
 from penstock.service.clock import Clock
 from penstock.service.config import split_host_port
+
+_HEALTH: Final = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 
 _STOP_S: Final = 2.0
 """Seconds that calls under way have when logd stops; publishes among them get their acks."""
@@ -76,6 +79,7 @@ class GrpcServer:
         self._requests = Requests(
             Gate(section.request_bytes_max),
             bytes_max=section.message_bytes_max,
+            received_max=section.received_bytes_max,
             streams_max=section.publish_streams_max,
         )
         self._subscribing = Subscribing(
@@ -182,6 +186,7 @@ class GrpcServer:
             self.relay,
             permits,
             room=self._requests.room,
+            bytes_max=section.message_bytes_max,
             timeout_s=section.publish_timeout_s,
         )
         calls: dict[str, Call] = {
@@ -208,6 +213,8 @@ class GrpcServer:
         }
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        if section.reflection:
+            server.add_generic_rpc_handlers(reflection_handlers(SERVICE, _HEALTH))
         return server
 
 
@@ -231,7 +238,7 @@ def doorman(section: GrpcSection, clock: Clock, *, required: bool) -> Doorman:
 def server_options(section: GrpcSection) -> tuple[tuple[str, int], ...]:
     """What gRPC itself holds clients to."""
     return (
-        ("grpc.max_receive_message_length", section.message_bytes_max),
+        ("grpc.max_receive_message_length", section.received_bytes_max),
         ("grpc.max_send_message_length", -1),  # what is stored is to be had
         ("grpc.max_concurrent_streams", section.calls_per_connection_max),
         ("grpc.max_allowed_incoming_connections", section.accepted_max),

@@ -240,18 +240,23 @@ async def _start(partition: Readable, request: wire.SubscribeRequest) -> int:
             found = await asyncio.to_thread(log.offset_for_timestamp, request.startTimestamp)
             return min(max(found, first), end)
         case wire.OFFSET:
-            if first <= request.startOffset <= end:
-                return request.startOffset
-            text = f"startOffset {request.startOffset} of {partition.name}/{partition.number}"
-            raise CallError(
-                grpc.StatusCode.OUT_OF_RANGE,
-                f"{text} is not in {first} to {end}",
-                earliest=first,
-                latest=end,
-            )
+            return _within(request.startOffset, partition, reverse=request.reverse)
         case _:
             text = f"startPosition {request.startPosition} is not known"
             raise CallError(grpc.StatusCode.INVALID_ARGUMENT, text)
+
+
+def _within(offset: int, partition: Readable, *, reverse: bool) -> int:
+    """Where a subscription begins that wants an offset which the partition may not have.
+
+    Liftbridge begins with the oldest record below the first offset, and beyond the end with the
+    next one that is committed, or backward with the last one that is. Its clients rely on that: a
+    group's member without a cursor begins before the first offset. They would ask again for ever.
+    """
+    first, committed = partition.start_offset, partition.high_watermark
+    if offset > partition.log.end_offset:
+        offset = committed if reverse else committed + 1
+    return max(offset, first)
 
 
 async def _stop(partition: Readable, request: wire.SubscribeRequest) -> int | None:
