@@ -189,6 +189,20 @@ ALERTS = (
                 "0+9x30"),),
     ),
     Alert(
+        name="PenstockApplicationDropsRecords",
+        expr="increase(penstock_collector_sender_dropped_records_total"
+             '{reason!~"sampled|repeated"}[10m]) > 0',
+        lasts="0m", severity="warning",
+        summary="An application drops records before they reach its collector.",
+        what_to_do="queue_full: it emits faster than the collector takes; specs/README.md has the"
+                   " limits. The application says more on its standard error.",
+        fires=(('penstock_collector_sender_dropped_records_total{source="unix",reason="queue_full"}',
+                "0x14 5x15"),),
+        labels={"source": "unix", "reason": "queue_full"},
+        quiet=(('penstock_collector_sender_dropped_records_total{source="unix",reason="sampled"}',
+                "0+9x30"),),
+    ),
+    Alert(
         name="PenstockSinkLag",
         expr="penstock_router_lag > 10000 and delta(penstock_router_lag[10m]) > 0", lasts="10m",
         severity="warning", summary="A sink falls behind the log.",

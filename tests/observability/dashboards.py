@@ -166,6 +166,10 @@ DASHBOARDS = (
                     (_rate("penstock_collector_transform_records_total", "transform, outcome"),
                      "{{transform}}: {{outcome}}"),
                 )),
+                Panel("Dropped by applications", "rps", (
+                    (_rate("penstock_collector_sender_dropped_records_total", "source, reason"),
+                     "{{source}}: {{reason}}"),
+                )),
                 Panel("Sensitive data taken out", "rps", (
                     (_rate("penstock_collector_scrubbed_records_total", "source"), "{{source}}"),
                 )),

@@ -222,6 +222,11 @@ class Metrics(PrometheusCollector):
             "Records that had something sensitive taken out.",
             labels=["source"],
         )
+        lost = CounterMetricFamily(
+            "penstock_collector_sender_dropped_records",
+            "Records that applications dropped themselves, as they report it with what they send.",
+            labels=("source", "reason"),
+        )
         unexplained = GaugeMetricFamily(
             "penstock_collector_unreconciled_records",
             "Records that the account cannot explain; 0 unless the collector is wrong.",
@@ -235,6 +240,8 @@ class Metrics(PrometheusCollector):
                 records.add_metric((source, "dropped", reason), count)
             held.add_metric((source,), account["held"])
             scrubbed.add_metric((source,), account["scrubbed"])
+            for reason, count in account["sender_dropped"].items():
+                lost.add_metric((source, reason), count)
             unexplained.add_metric((source,), account["difference"])
         steps = CounterMetricFamily(
             "penstock_collector_transform_records",
@@ -245,7 +252,7 @@ class Metrics(PrometheusCollector):
             for outcome, count in counts.items():
                 steps.add_metric((name, outcome), count)
         return (
-            *(records, held, scrubbed, unexplained, steps),
+            *(records, held, scrubbed, lost, unexplained, steps),
             *_spool_and_delivery(status),
             *_receiving_metrics(status),
             *_quarantine_metrics(status),

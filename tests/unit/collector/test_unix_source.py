@@ -127,9 +127,9 @@ async def test_a_sender_that_breaks_the_framing_is_cut_off_and_counted(source: U
 
 async def test_what_the_sender_dropped_itself_is_noted_once(source: UnixSource) -> None:
     first = encode_batch("s", 1, SMALL, dropped={"log": {"queue_full": 3}})
-    second = encode_batch("s", 2, SMALL, dropped={"log": {"queue_full": 5}})
+    second = encode_batch("s", 2, SMALL, dropped={"log": {"queue_full": 5, "my_own": 1}})
     await talk(source, first, second)
-    assert source._ledger["app"].notes["sender_dropped_queue_full"] == 5
+    assert source._ledger["app"].as_dict()["sender_dropped"] == {"queue_full": 5, "other": 1}
 
 
 async def test_a_sender_that_reads_no_answers_is_cut_off_and_holds_nothing(

@@ -6,6 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
+
+from penstock.deploy import site
+from penstock.specs import environment
 
 from tests.support.debian import installed
 
@@ -41,6 +45,15 @@ def test_the_collector_reloads_by_signal() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_it_imports_nothing_from_the_working_directory(name: str) -> None:
     assert values(name, "ExecStart")[0].startswith("/opt/penstock/bin/python -P -m ")
+
+
+def test_applications_find_the_collector_where_the_unit_and_the_sample_have_its_socket() -> None:
+    """One path, which an application need not be told."""
+    (directory,) = values("penstock-collector.service", "RuntimeDirectory")
+    sample = yaml.safe_load((UNITS.parents[1] / "collector/collector.yaml").read_text())
+    paths = [source["path"] for source in sample["sources"] if source["type"] == "unix"]
+    assert paths == [environment.USUAL_SOCKET] == [f"/run/{directory}/collector.sock"]
+    assert str(site.RUN / "collector.sock") == environment.USUAL_SOCKET
 
 
 def test_a_damaged_log_is_not_started_again_and_again() -> None:

@@ -10,6 +10,10 @@ met again after a restart that was delivered before it counts as delivered.
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Final
+
+SENDER_DROPPED: Final = "sender_dropped_"
+"""How the notes begin that count what senders dropped themselves, by reason."""
 
 
 @dataclass(slots=True)
@@ -77,6 +81,11 @@ class Account:
             "held": self.held,
             "difference": self.difference,
             "scrubbed": self.notes["scrubbed"],
+            "sender_dropped": {
+                key.removeprefix(SENDER_DROPPED): count
+                for key, count in self.notes.items()
+                if key.startswith(SENDER_DROPPED) and count
+            },
         }
 
 

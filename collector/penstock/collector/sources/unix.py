@@ -7,14 +7,14 @@ whether sending it again can help. See `penstock.collector.core.unix_framing` fo
 import asyncio
 import functools
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import structlog
 from typing_extensions import override
 
 from penstock.collector import failpoints
 from penstock.collector.budget import Charge, Share
-from penstock.collector.core.ledger import Ledger
+from penstock.collector.core.ledger import SENDER_DROPPED, Ledger
 from penstock.collector.core.unix_framing import (
     BatchHeader,
     FrameReader,
@@ -33,6 +33,22 @@ from penstock.service.clock import Clock
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+_DROP_REASONS: Final = frozenset(
+    {
+        "bad_kind",
+        "dimension_overflow",
+        "not_encodable",
+        "queue_full",
+        "reentrant",
+        "refused",
+        "repeated",
+        "sampled",
+        "spill_full",
+        "too_large",
+    }
+)
+"""Those of the spec library: a sender's own words must not become names of series."""
 
 
 @dataclass(slots=True)
@@ -224,5 +240,6 @@ class UnixSource(Source):
         for kind, reasons in header.dropped.items():
             for reason, count in reasons.items():
                 known = before.get(kind, {}).get(reason, 0)
-                notes[f"sender_dropped_{reason}"] += max(0, count - known)
+                name = reason if reason in _DROP_REASONS else "other"
+                notes[SENDER_DROPPED + name] += max(0, count - known)
         self._sender_drops[header.sender] = header.dropped
