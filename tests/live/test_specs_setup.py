@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from penstock.specs import clock
 from tests.support.collector_socket import CollectorSocket
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE, wait_until
 
 pytestmark = pytest.mark.live
 
@@ -216,3 +217,179 @@ def test_a_terminal_gets_text_for_people() -> None:
     assert "ZeroDivisionError" in text
     assert "schema" not in text
     assert "\x1b[2J" not in text, "a record does not command a terminal"
+
+
+LAST_WORDS = """
+import atexit, logging, logging.handlers, queue, sys
+
+def said_before_setup():
+    logging.getLogger("app").info("exit handler")
+    specs.log().info("exit handler of structlog")
+
+waiting = queue.SimpleQueue()
+atexit.register(said_before_setup)
+atexit.register(lambda: listener.stop())
+
+from penstock import specs
+from penstock.specs.handler import SpecHandler
+
+specs.setup("ending", socket=sys.argv[1], opentelemetry=False)
+quiet = logging.getLogger("queued")
+quiet.propagate = False
+quiet.addHandler(logging.handlers.QueueHandler(waiting))
+listener = logging.handlers.QueueListener(waiting, SpecHandler())
+for number in range(500):
+    quiet.warning("queued")
+listener.start()
+
+class Late:
+    def __del__(self, log=specs.log()):
+        log.info("destructor at shutdown")
+
+late = Late()
+"""
+
+
+def test_what_is_said_while_the_process_ends_arrives(collector: CollectorSocket) -> None:
+    """By exit handlers that were registered first and run last; through a queue; even later."""
+    done = run(LAST_WORDS, collector.path)
+    assert (done.returncode, done.stderr) == (0, "")
+    bodies = collector.bodies()
+    others = [body for body in bodies if body != "queued"]
+    assert others == ["exit handler", "exit handler of structlog", "destructor at shutdown"]
+    repeated = [json.loads(line)["attributes"].get("log.repeated", 1) for line in collector.records]
+    assert sum(repeated) == 500 + 3
+
+
+NOBODY = """
+import sys, time
+from penstock import specs
+specs.setup("alone", socket=sys.argv[1], opentelemetry=False)
+for number in range(2003):
+    specs.log().info(f"said {number}")
+print(time.monotonic(), flush=True)
+"""
+
+
+def test_a_process_without_a_collector_ends_at_once_and_says_what_is_lost(tmp_path: Path) -> None:
+    done = run(NOBODY, tmp_path / "away.sock")
+    took_s = clock.monotonic_ns() / 1e9 - float(done.stdout)
+    assert done.returncode == 0
+    away, lost = done.stderr.splitlines()
+    where = f"the collector at {tmp_path}/away.sock cannot be reached (No such file or directory)"
+    assert away.startswith(f"penstock: {where}.")
+    assert "PENSTOCK_SOCKET" in away
+    assert lost == (
+        "penstock: 2003 records were lost when the process ended (2003 not delivered): "
+        + where
+        + "."
+    )
+    assert took_s < 0.5 * PATIENCE
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("s" * 200, "AF_UNIX path too long"), ("file", "Connection refused"),
+     ("file/c.sock", "Not a directory")],
+)  # fmt: skip
+def test_a_socket_that_cannot_be_reached_is_named_with_the_reason(
+    tmp_path: Path, name: str, reason: str
+) -> None:
+    (tmp_path / "file").touch()
+    done = run(NOBODY, tmp_path / name)
+    assert f"the collector at {tmp_path / name} cannot be reached ({reason})" in done.stderr
+    assert len(done.stderr.splitlines()) == 2
+
+
+BURST = """
+import json, sys
+from penstock import specs
+from penstock.specs import EmitterLimits
+limits = EmitterLimits(queue_records_max=100, batch_records_max=50, block_ms=int(sys.argv[2]))
+emitter = specs.setup("import", socket=sys.argv[1], opentelemetry=False, limits=limits)
+for number in range(3000):
+    specs.log().info(f"row {number}")
+print(json.dumps(emitter.counters().dropped))
+"""
+
+
+def burst(collector: CollectorSocket, block_ms: int) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-c", BURST, str(collector.path), str(block_ms)],
+        capture_output=True, text=True, timeout=50, check=True,
+    )  # fmt: skip
+
+
+def test_a_script_that_may_wait_loses_nothing_of_a_burst(collector: CollectorSocket) -> None:
+    done = burst(collector, 20_000)
+    assert (json.loads(done.stdout), done.stderr) == ({}, "")
+    assert collector.bodies() == [f"row {number}" for number in range(3000)]
+
+
+def test_a_burst_that_is_dropped_is_said_on_standard_error(collector: CollectorSocket) -> None:
+    done = burst(collector, 0)
+    dropped = json.loads(done.stdout)["log"]["queue_full"]
+    assert dropped > 0
+    during, after = done.stderr.splitlines()
+    assert "dropped so far because the queue was full" in during
+    assert "block_ms" in during
+    assert f"lost when the process ended ({dropped} queue_full)" in after
+    assert len(collector.records) == 3000 - dropped
+
+
+def test_to_wait_for_room_does_not_hold_up_a_program_without_a_collector(tmp_path: Path) -> None:
+    """Once it waited in vain, the next records do not wait."""
+    began_ns = clock.monotonic_ns()
+    done = subprocess.run(
+        [sys.executable, "-c", BURST, str(tmp_path / "away.sock"), "200"],
+        capture_output=True, text=True, timeout=50, check=True,
+    )  # fmt: skip
+    assert json.loads(done.stdout)["log"]["queue_full"] == 2900
+    assert clock.monotonic_ns() - began_ns < 5e9 * PATIENCE
+
+
+DOCTOR = """
+import logging, logging.config, sys
+from penstock import specs
+print(specs.doctor())
+specs.setup("shop", socket=sys.argv[1], opentelemetry=False, loggers=("uvicorn",))
+logging.config.dictConfig({"version": 1, "root": {"level": "WARNING"}})
+logging.getLogger("late").warning("said")
+specs.process_emitter().emit("log", b"x" * 300_000)
+specs.process_emitter().flush(20)
+print(specs.doctor())
+"""
+
+
+def test_the_doctor_says_where_records_go_and_what_became_of_them(
+    collector: CollectorSocket, tmp_path: Path
+) -> None:
+    before, *after = run(DOCTOR, collector.path).stdout.splitlines()
+    assert "did not call specs.setup()" in before
+    assert [line.partition(": ")[2] for line in after] == [
+        after[0].partition(": ")[2],
+        "a collector listens there",
+        after[2].partition(": ")[2],
+        "structlog: its records arrive",
+        after[4].partition(": ")[2],
+        "log: 2 emitted, 1 acknowledged, 1 dropped (too_large 1)",
+        "waiting: 0; on their way: 0",
+    ]
+    assert "attached to root, uvicorn; the root logger's level is WARNING;" in after[2]
+    assert after[2].endswith("put back: 1")
+    assert after[0].startswith("penstock: service shop, process ")
+    assert after[0].endswith(f"records go to the collector at {collector.path}")
+    away = run(DOCTOR, tmp_path / "away.sock").stdout
+    assert "NO collector listens there: No such file or directory" in away
+    assert "waiting: 1" in away
+
+
+def test_debugging_says_the_same_on_standard_error(
+    collector: CollectorSocket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENSTOCK_DEBUG", "1")
+    said = run(DOCTOR, collector.path).stderr.splitlines()
+    assert [line for line in said if "listens" in line] == [
+        "penstock: a collector listens there"
+    ] * 2
+    assert "penstock: log: 2 emitted, 1 acknowledged, 1 dropped (too_large 1)" in said

@@ -7,6 +7,7 @@ from penstock.specs.codec import decode, encode
 from penstock.specs.columns import Column, fields
 from penstock.specs.contracts import View
 from penstock.specs.dimensions import Dimension
+from penstock.specs.doctor import doctor
 from penstock.specs.emit import Emitter
 from penstock.specs.emitter_limits import Counters, EmitterLimits
 from penstock.specs.envelope import Context, Record
@@ -71,6 +72,7 @@ __all__ = [
     "carry",
     "check_line",
     "decode",
+    "doctor",
     "encode",
     "extracted",
     "fields",

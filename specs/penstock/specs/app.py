@@ -8,11 +8,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from penstock.specs import current, environment
+from penstock.specs import current, endings, environment, notices
 from penstock.specs.console import render
-from penstock.specs.emit import Emitter, MakeLink
+from penstock.specs.emit import Emitter, MakeLink, after_last_flush
 from penstock.specs.emitter_limits import EmitterLimits
 from penstock.specs.environment import configure_opentelemetrys_loggers
+from penstock.specs.handler import ATTACHMENT
 from penstock.specs.links import StreamLink
 from penstock.specs.otel_environment import well_formed
 from penstock.specs.propagators import propagators
@@ -36,6 +37,7 @@ def setup(  # noqa: PLR0913 - all are optional and named
     opentelemetry: bool = True,
     hooks: bool = True,
     processors: Sequence[Any] = (),
+    loggers: Sequence[str] = (),
     limits: EmitterLimits | None = None,
 ) -> Emitter:
     """Make structlog, the standard library's logging and OpenTelemetry emit; may be called again.
@@ -54,6 +56,8 @@ def setup(  # noqa: PLR0913 - all are optional and named
             neither another provider nor a variable (`environment`) is in the way.
         hooks: Whether uncaught exceptions are recorded, and an unhandled SIGTERM flushes.
         processors: structlog's, before ours.
+        loggers: The standard library's that do not propagate to the root logger and are to emit
+            all the same, such as ``uvicorn`` and ``gunicorn.error``.
         limits: Bounds of the emitter.
 
     Raises:
@@ -75,12 +79,18 @@ def setup(  # noqa: PLR0913 - all are optional and named
     )
     _use(emitter)
     configure_structlog(level=level, processors=processors)
-    _configure_logging(level)
+    _configure_logging(level, loggers)
     if hooks:
         _install_hooks()
+    endings.see_to_process()  # also where its pool was imported after us
     propagators()  # warns of what it does not know
     if opentelemetry and find_spec("opentelemetry.sdk") is not None:
         _set_up_opentelemetry()
+    if notices.is_debugging():
+        from penstock.specs.doctor import show_when_debugging
+
+        show_when_debugging()
+        after_last_flush(show_when_debugging)
     return emitter
 
 
@@ -93,6 +103,11 @@ def log(name: str | None = None) -> Any:
     from penstock.specs.processor import get_logger
 
     return get_logger(name)
+
+
+def current_emitter() -> Emitter | None:
+    """The emitter of this process, if there is one."""
+    return _emitter
 
 
 def process_emitter() -> Emitter:
@@ -118,10 +133,15 @@ def process_resource(
 
 
 def use_emitter(emitter: Emitter | None) -> Emitter | None:
-    """Put another emitter in the place of the process's, as a test does; returns the one before."""
+    """Put another emitter in the place of the process's, as a test does; returns the one before.
+
+    With none, the standard library's loggers are left alone again.
+    """
     global _emitter
     before, _emitter = _emitter, emitter
     current.set_sink(emitter)
+    if emitter is None:
+        ATTACHMENT.detach()
     return before
 
 
@@ -156,14 +176,9 @@ def _link(console: bool | None, socket: str | None) -> MakeLink | None:
     return lambda _, resource_json: StreamLink(_STDOUT, resource_json, render)
 
 
-def _configure_logging(level: int) -> None:
-    from penstock.specs.handler import SpecHandler
-
-    root = logging.getLogger()
-    for handler in [h for h in root.handlers if isinstance(h, SpecHandler)]:
-        root.removeHandler(handler)
-    root.addHandler(SpecHandler())
-    root.setLevel(level)
+def _configure_logging(level: int, loggers: Sequence[str]) -> None:
+    ATTACHMENT.attach(loggers)
+    logging.getLogger().setLevel(level)
 
 
 def _set_up_opentelemetry() -> None:

@@ -91,6 +91,11 @@ class AuditLane:
         return self._own.flush(timeout_s)
 
     @property
+    def held(self) -> int:
+        """Records that this process's journal holds."""
+        return self._own.held
+
+    @property
     def is_vain(self) -> bool:
         """Whether to wait for that is in vain."""
         return self._own.is_vain

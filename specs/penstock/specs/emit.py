@@ -1,6 +1,7 @@
 """The emitter: takes records from the application and sees to it that they leave the process.
 
-It never raises at the application and never waits for anyone. What it holds is bounded; when there
+It never raises at the application and never waits for anyone, unless it is told to
+(`EmitterLimits.block_ms`). What it holds is bounded; when there
 is no room, the least important and oldest record goes, and is counted:
 
     emitted = acked + dropped (by reason) + queued + in flight        for every kind
@@ -19,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from penstock.specs import clock, endings, limits, native
+from penstock.specs import clock, endings, limits, native, notices
 from penstock.specs.attributes import encodable
 from penstock.specs.audit_lane import AuditLane
 from penstock.specs.cardinality import Cardinality
@@ -28,7 +29,7 @@ from penstock.specs.core.delivery import Delivery
 from penstock.specs.core.folding import Folder
 from penstock.specs.core.queue import RecordQueue, kind_of, line_of, rank_of
 from penstock.specs.core.sampling import Sampler
-from penstock.specs.emitter_limits import Counters, EmitterLimits
+from penstock.specs.emitter_limits import MS, Counters, EmitterLimits
 from penstock.specs.envelope import Record
 from penstock.specs.flusher import Flusher
 from penstock.specs.links import Link, SocketLink, StreamLink
@@ -43,6 +44,9 @@ from penstock.specs.span_line import SpanWriter
 from penstock.specs.subjects import KINDS
 from penstock.specs.wire import encode_json
 
+FULL: Final = "queue_full"
+WANTED: Final = frozenset({"sampled", "repeated"})
+"""Reasons of drops that lose nothing that was to be kept."""
 HASH_KEY_VARIABLE: Final = "PENSTOCK_HASH_KEY"
 _RANKS: Final = {kind: tuple(rank_of(kind, number) for number in range(25)) for kind in KINDS}
 """Each kind's rank by severity number."""
@@ -63,10 +67,13 @@ class _State:
     resource: dict[str, Any]
     queue: RecordQueue
     delivery: Delivery
+    link: Link
     flusher: Flusher
     lock: Any
     lane: AuditLane | None = None
     busy: bool = False
+    vain_since: int = -1
+    dropped_said: int = 0
     emitted: Counter[str] = field(default_factory=Counter)
     dropped: Counter[tuple[str, str]] = field(default_factory=Counter)
     reentrant: Counter[str] = field(default_factory=Counter)
@@ -117,6 +124,7 @@ class Emitter:
         self._limits = limits or EmitterLimits()
         self._batch_records_max = self._limits.batch_records_max
         self._batch_bytes_max = self._limits.batch_bytes_max
+        self._block_ms = self._limits.block_ms
         repeats_max = self._limits.repeats_max
         self.logs: Final = LogWriter(
             self,
@@ -145,11 +153,39 @@ class Emitter:
 
     def emit(self, kind: str, line: bytes, severity_number: int = DEFAULT_SEVERITY) -> bool:
         """Offer one record's line, without its newline; False when it was dropped at once."""
+        if self._block_ms:
+            return self._emit_when_there_is_room(kind, line, severity_number)
+        return self._offer(kind, line, severity_number)
+
+    def _emit_when_there_is_room(self, kind: str, line: bytes, severity_number: int) -> bool:
+        state = self._state
+        until_ns = clock.monotonic_ns() + self._block_ms * MS
+        while True:
+            with state.lock:
+                acked = state.delivery.acked.total()
+                left_ns = until_ns - clock.monotonic_ns()
+                if (
+                    state.busy
+                    or state.queue.has_room(len(line))
+                    or state.vain_since == acked
+                    or state.flusher.is_own_thread
+                ):
+                    return self._offer(kind, line, severity_number)
+                if left_ns <= 0:
+                    state.vain_since = acked
+                    continue
+                state.flusher.ensure_started()
+                waiter = state.flusher.room()
+            state.flusher.wake()
+            waiter.acquire(timeout=left_ns / 1e9)
+
+    def _offer(self, kind: str, line: bytes, severity_number: int) -> bool:
         state = self._state
         ranks = _RANKS.get(kind)
         if ranks is None or len(line) > limits.RECORD_BYTES_MAX:
             self.lose(kind, "too_large" if ranks else "bad_kind")
             return False
+        late = False
         rank = ranks[severity_number] if 0 <= severity_number < len(ranks) else ranks[-1]
         if kind == "audit" and state.lane is not None:
             return state.lane.offer(line)
@@ -165,11 +201,13 @@ class Emitter:
                 records, size = queue.records, queue.bytes
                 dropped = queue.offer(kind, rank, line)
                 if dropped:
-                    state.dropped.update((kind_of(record), "queue_full") for record in dropped)
+                    state.dropped.update((kind_of(record), FULL) for record in dropped)
                 if not state.flusher.is_started:
-                    state.flusher.ensure_started()
+                    late = self._start()
             finally:
                 state.busy = False
+        if late:
+            flush_late(self)
         if (
             records == 0
             or records < self._batch_records_max <= queue.records
@@ -177,6 +215,13 @@ class Emitter:
         ):
             state.flusher.wake()
         return not (dropped and line_of(dropped[-1]) is line)
+
+    def _start(self) -> bool:
+        """Start the thread; True where there is none any more, since the process ends."""
+        flusher = self._state.flusher
+        flusher.ensure_started()
+        _EMITTERS.add(self)  # one that was closed is in use again
+        return flusher.is_inline
 
     def emit_record(self, record: Record) -> bool:
         """Offer a record; False when it was dropped at once."""
@@ -232,6 +277,19 @@ class Emitter:
             )
         return counters if state.lane is None else state.lane.counted(counters)
 
+    def lost(self) -> dict[str, int]:
+        """Records that are lost if the process ends now, by reason; all kinds.
+
+        What was left out on purpose is not, nor are audit records, which a journal keeps.
+        """
+        counters = self.counters()
+        found: Counter[str] = Counter()
+        for reasons in counters.dropped.values():
+            found.update({reason: n for reason, n in reasons.items() if reason not in WANTED})
+        kept = 0 if self._state.lane is None else self._state.lane.held
+        found["not delivered"] = counters.queued + counters.in_flight - kept
+        return {reason: count for reason, count in found.items() if count > 0}
+
     def close(self, timeout_s: float = limits.EXIT_FLUSH_MS / 1000) -> bool:
         """Flush, then end the thread and the connection; the counters stay readable."""
         done = self.flush(timeout_s)
@@ -247,10 +305,29 @@ class Emitter:
         state = self._state
         return state.flusher.is_vain and (state.lane is None or state.lane.is_vain)
 
+    @property
+    def trouble(self) -> str:
+        """Why records did not leave the process when they last did not, for people; or nothing."""
+        return self._state.link.trouble
+
+    @property
+    def socket_path(self) -> str | None:
+        """The collector's; None where records go elsewhere."""
+        return self._socket_path
+
+    @property
+    def destination(self) -> str:
+        """Where records go, for people."""
+        return self._state.link.peer
+
     def retire(self) -> None:
         """At the end of the process: leave no empty journal behind."""
         if self._state.lane is not None:
             self._state.lane.retire()
+
+    def end(self) -> None:
+        """At the end of the process: later records are sent by whoever emits them."""
+        self._state.flusher.end(_JOIN_S)
 
     def _new_state(self, resource: dict[str, Any], *, adopts: bool = False) -> _State:
         bounds = self._limits
@@ -268,12 +345,13 @@ class Emitter:
         sender = clock.instance_id()
         resource.setdefault("service.instance.id", sender)
         state_holder: list[_State] = []
+        link = self._make_link(sender, encode_json(resource))
         flusher = Flusher(
             delivery,
-            self._make_link(sender, encode_json(resource)),
+            link,
             lock,
             lambda: _dropped(state_holder[0]),
-            lambda: _RELEASE_MS if self.logs.release() else None,
+            self._look_after,
         )
         lane = None
         if self._spill_dir is not None and self._socket_path is not None:
@@ -285,8 +363,22 @@ class Emitter:
                 bounds=bounds,
                 adopts=adopts,
             )
-        state_holder.append(_State(resource, queue, delivery, flusher, lock, lane))
+        state_holder.append(_State(resource, queue, delivery, link, flusher, lock, lane))
         return state_holder[0]
+
+    def _look_after(self) -> int | None:
+        """Now and then, in the thread: what was folded, and what had to be dropped."""
+        holds = self.logs.release()
+        state = self._state
+        dropped = sum(count for (_, reason), count in state.dropped.items() if reason == FULL)
+        if dropped > state.dropped_said and notices.say(
+            f"full {state.link.peer}",
+            f"{pluralized(dropped)} dropped so far because the queue was full: the application"
+            f" emits faster than {state.link.peer} takes. EmitterLimits has queue_records_max,"
+            " queue_bytes_max and block_ms; specs.doctor() tells more.",
+        ):
+            state.dropped_said = dropped
+        return _RELEASE_MS if holds else None
 
     def _become_child(self) -> None:
         """After a fork: nothing that the parent's threads may have held is used again."""
@@ -338,6 +430,8 @@ def _dropped(state: _State) -> dict[str, dict[str, int]]:
 _EXIT_EACH_S: Final = 0.2
 """How long each emitter is waited for, even where others that nobody answers took all the time."""
 _GIVEN_UP: "weakref.WeakSet[Emitter]" = weakref.WeakSet()
+_SAID: "weakref.WeakSet[Emitter]" = weakref.WeakSet()
+_REPORTS: Final[list[Callable[[], None]]] = []
 _ending = False
 _exit_left_s = limits.EXIT_FLUSH_MS / 1000
 """How long the end of the process may still wait for answers, all who flush in it together."""
@@ -357,38 +451,75 @@ def is_ending() -> bool:
 def _flush_at_exit() -> None:
     global _ending  # noqa: PLW0603 - once in the life of a process
     _ending = True
+    flush_all()
+    for emitter in list(_EMITTERS):
+        emitter.end()
+    for report in _REPORTS:
+        report()
+
+
+def after_last_flush(report: Callable[[], None]) -> None:
+    """Have something called when the process ends and its emitters were flushed; once."""
+    if report not in _REPORTS:
+        _REPORTS.append(report)
+
+
+def flush_all() -> None:
+    """Before the process ends: flush every emitter, and say what is lost."""
     emitters = list(_EMITTERS)
     for emitter in emitters:
         emitter.flush(0.0)  # all send before one is waited for, which may get no answer
     for emitter in emitters:
         flush_at_exit(emitter, at_least_s=_EXIT_EACH_S)
         emitter.retire()
+        _say_what_is_lost(emitter)
+
+
+def flush_late(emitter: Emitter) -> None:
+    """Send what was emitted after the last flush of the process, with what time is left."""
+    if not flush_at_exit(emitter):
+        _say_what_is_lost(emitter)
 
 
 def flush_at_exit(emitter: Emitter, *, at_least_s: float = 0.0) -> bool:
-    """`Emitter.flush` with what time is left; what others do meanwhile takes none of it."""
+    """`Emitter.flush` with what time is left; what others do meanwhile takes none of it.
+
+    Little is waited where nobody is there: neither a command nor a pool's child, of which there may
+    be one for each task, is to take seconds longer for it.
+    """
     global _exit_left_s  # noqa: PLW0603 - as above
     began_ns = clock.monotonic_ns()
     try:
-        allowed_s = max(_exit_left_s, at_least_s)
-        if endings.has_begun():
-            return _flush_child(emitter, allowed_s)
-        return emitter.flush(allowed_s)
+        left_s = max(_exit_left_s, at_least_s)
+        slice_s = 0.0 if emitter in _GIVEN_UP else min(left_s, _EXIT_EACH_S)
+        while not emitter.flush(slice_s):
+            if emitter.is_vain:
+                _GIVEN_UP.add(emitter)
+                return False
+            if (left_s := left_s - slice_s) <= 0:
+                return False
+            slice_s = min(left_s, _EXIT_EACH_S)
+        return True
     finally:
         _exit_left_s = max(0.0, _exit_left_s - (clock.monotonic_ns() - began_ns) / 1e9)
 
 
-def _flush_child(emitter: Emitter, allowed_s: float) -> bool:
-    """Little is waited where nobody is there: a pool may have a child for each of its tasks."""
-    slice_s = 0.0 if emitter in _GIVEN_UP else min(allowed_s, _EXIT_EACH_S)
-    while not emitter.flush(slice_s):
-        if emitter.is_vain:
-            _GIVEN_UP.add(emitter)
-            return False
-        if (allowed_s := allowed_s - slice_s) <= 0:
-            return False
-        slice_s = min(allowed_s, _EXIT_EACH_S)
-    return True
+def _say_what_is_lost(emitter: Emitter) -> None:
+    """One line on standard error, where something is; at most one of each emitter."""
+    lost = emitter.lost()
+    if not lost or emitter in _SAID:
+        return
+    _SAID.add(emitter)
+    reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(lost.items()))
+    why = f": {emitter.trouble}" if emitter.trouble else ""
+    notices.write(
+        f"penstock: {pluralized(sum(lost.values()))} lost when the process ended ({reasons}){why}."
+    )
+
+
+def pluralized(records: int) -> str:
+    """As in ``1 record was`` and ``2 records were``."""
+    return "1 record was" if records == 1 else f"{records} records were"
 
 
 os.register_at_fork(after_in_child=_renew_after_fork)

@@ -14,6 +14,10 @@ class EmitterLimits:
     """What an emitter may hold, and how patient it is.
 
     Attributes:
+        block_ms: How long a record waits for room in a full queue before one is dropped: for
+            programs whose only task is to emit, such as an import. The calling thread waits, so
+            not for servers and event loops. Once it waited in vain, the next records do not wait
+            until the collector has answered again. 0 never waits.
         repeats_max: Equal log records within a second that go out one by one; what comes beyond is
             folded into one with a count. 0 folds nothing.
         spill_bytes_max: Of the file that audit records wait in.
@@ -31,6 +35,7 @@ class EmitterLimits:
     ack_timeout_ms: int = limits.ACK_TIMEOUT_MS
     backoff_min_ms: int = limits.BACKOFF_MIN_MS
     backoff_max_ms: int = limits.BACKOFF_MAX_MS
+    block_ms: int = 0
     repeats_max: int = limits.REPEATS_MAX
     spill_bytes_max: int = limits.SPILL_BYTES_MAX
     audit_sync_ms: int = limits.AUDIT_SYNC_MS

@@ -1,8 +1,11 @@
-"""Processes that end without `atexit`: those of `multiprocessing`.
+"""Processes that end without `atexit`: those of `multiprocessing` and of billiard, Celery's own.
 
 Its children, also those of a `ProcessPoolExecutor`, call what is registered with `multiprocessing`
 itself and are gone. A child that is forked forgets even what its parent had registered, hence the
 detour: what is to be called after a fork is kept.
+
+billiard shares that registry. But a worker of its pool ends by `os._exit` before it comes to that;
+it calls its own ``on_exit`` first.
 """
 
 import contextlib
@@ -50,10 +53,38 @@ def see_to_process() -> None:
     util: Any = sys.modules.get("multiprocessing.util")
     if util is not None and process is not None and process.parent_process() is not None:
         _call_at_end(util)
+    else:
+        _see_to_billiard()
 
 
 def _call_at_end(util: Any) -> None:
     util.Finalize(None, _flush, exitpriority=_LAST)
+    _see_to_billiard()
+
+
+def _see_to_billiard() -> None:
+    """Where this process is a worker of a pool of billiard's, flush when it ends."""
+    pool: Any = sys.modules.get("billiard.pool")
+    process: Any = sys.modules.get("billiard.process")
+    if pool is None or process is None:
+        return
+    worker = getattr(process.current_process(), "_target", None)
+    if isinstance(worker, pool.Worker) and not isinstance(worker.on_exit, _OnExit):
+        worker.on_exit = _OnExit(worker.on_exit)
+
+
+class _OnExit:
+    """What a worker calls when it ends: what it had, then our flush."""
+
+    def __init__(self, before: Callable[[int, int], object] | None) -> None:
+        self._before = before
+
+    def __call__(self, pid: int, code: int) -> None:
+        try:
+            if self._before is not None:
+                self._before(pid, code)
+        finally:
+            _flush()
 
 
 def _flush() -> None:

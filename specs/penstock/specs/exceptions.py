@@ -1,7 +1,6 @@
 """Exceptions as data: type, message, frames, causes, members; never the values of locals."""
 
 import hashlib
-import textwrap
 import traceback
 from collections import deque
 from collections.abc import Iterator
@@ -30,12 +29,11 @@ def exception_attributes(error: BaseException) -> dict[str, Any]:
     A group has ``exception.group.size`` and ``exception.group.types``, too: the number of its
     members, and the different types of those that were looked at.
     """
-    account = _Account()
-    text, computed = account.of(error)
+    computed = _Account().of(error)
     attributes: dict[str, Any] = {
         "exception.type": _type_name(error),
         "exception.message": clean_text(error),
-        "exception.stacktrace": clean_text(text, STRING_CHARACTERS_MAX),
+        "exception.stacktrace": _stacktrace(error),
         "exception.fingerprint": _kept(error) or _keep(error, computed),
     }
     if isinstance(error, BaseExceptionGroup):
@@ -48,7 +46,7 @@ def exception_attributes(error: BaseException) -> dict[str, Any]:
 def fingerprint(error: BaseException) -> str:
     """That of `exception_attributes` alone; empty where an odd exception cannot be looked at."""
     try:
-        return _kept(error) or _keep(error, _Account().of(error)[1])
+        return _kept(error) or _keep(error, _Account().of(error))
     except Exception:  # noqa: BLE001 - what is raised must go on, whatever it is
         return ""
 
@@ -84,50 +82,99 @@ def _way(error: BaseException) -> tuple[tuple[str, int], ...]:
     return tuple(deque(places, maxlen=EXCEPTION_FRAMES_MAX))
 
 
+def _stacktrace(error: BaseException) -> str:
+    """As Python reports it, with source lines, notes, causes and groups; its middle may be cut."""
+    error = _bounded(error)
+    told = traceback.TracebackException(
+        type(error),
+        error,
+        error.__traceback__,
+        limit=-EXCEPTION_FRAMES_MAX,
+        max_group_width=EXCEPTION_MEMBERS_MAX,
+        max_group_depth=EXCEPTION_CAUSES_MAX,
+        compact=True,
+    )
+    _cut_chain(told)
+    text = "".join(told.format()).rstrip("\n")
+    if len(text) <= STRING_CHARACTERS_MAX:
+        return text
+    half = (STRING_CHARACTERS_MAX - len(_CUT)) // 2
+    return text[:half] + _CUT + text[-half:]
+
+
+_CUT: Final = "\n  …\n"
+
+
+def _bounded(error: BaseException) -> BaseException:
+    """The error, or a group with the first of its members: each of thousands takes time."""
+    if not isinstance(error, BaseExceptionGroup) or not _is_large(error):
+        return error
+    first = error.exceptions[:EXCEPTION_MEMBERS_MAX]
+    members = [each for each in first if not isinstance(each, BaseExceptionGroup)]
+    members = members or [ValueError("exception groups that are too large to be shown")]
+    fewer = BaseExceptionGroup(error.message, members).with_traceback(error.__traceback__)
+    fewer.__notes__ = [
+        *getattr(error, "__notes__", ()),
+        f"and {len(error.exceptions) - len(members)} more exceptions",
+    ]
+    fewer.__cause__, fewer.__context__ = error.__cause__, error.__context__
+    fewer.__suppress_context__ = error.__suppress_context__
+    return fewer
+
+
+def _is_large(group: BaseExceptionGroup[Any]) -> bool:
+    """Whether it has too many members, those of groups within it included."""
+    left = [group]
+    count = 0
+    while left and count <= _GROUP_MEMBERS_SHOWN:
+        members = left.pop().exceptions
+        count += len(members)
+        left += [each for each in members if isinstance(each, BaseExceptionGroup)]
+    return count > _GROUP_MEMBERS_SHOWN
+
+
+_GROUP_MEMBERS_SHOWN: Final = 64
+
+
+def _cut_chain(told: traceback.TracebackException) -> None:
+    """Leave out causes beyond the bound."""
+    for _ in range(EXCEPTION_CAUSES_MAX - 1):
+        cause = told.__cause__ or (None if told.__suppress_context__ else told.__context__)
+        if cause is None:
+            return
+        told = cause
+    told.__cause__ = told.__context__ = None
+
+
 class _Account:
-    """Tells one exception with all that belongs to it, within bounds."""
+    """Makes the fingerprint of one exception with all that belongs to it, within bounds."""
 
     def __init__(self) -> None:
         self._members_left = EXCEPTION_MEMBERS_MAX
         self._told: set[int] = set()
 
-    def of(self, error: BaseException) -> tuple[str, str]:
-        """The text and the fingerprint of an exception, its causes and its members."""
-        parts: list[str] = []
+    def of(self, error: BaseException) -> str:
+        """That of an exception, its causes and its members."""
         places: list[str] = []
         for link in _chain(error):
-            name = _type_name(link)
+            places.append(_type_name(link))
             frames = _frames(link)
-            places.append(name)
             places += [f"{frame.filename.rpartition('/')[2]}:{frame.name}" for frame in frames]
-            shown = [f'  File "{f.filename}", line {f.lineno}, in {f.name}' for f in frames]
             if isinstance(link, BaseExceptionGroup) and id(link) not in self._told:
                 self._told.add(id(link))
-                texts, marks = self._members(link)
-                shown += texts
-                places += marks
-            parts.append("\n".join([f"{name}: {clean_text(link)}", *shown]))
+                places += self._members(link)
         digest = hashlib.blake2b("\n".join(places).encode("utf-8", "replace"), digest_size=8)
-        return "\ncaused by ".join(parts), digest.hexdigest()
+        return digest.hexdigest()
 
-    def _members(self, group: BaseExceptionGroup[Any]) -> tuple[list[str], list[str]]:
-        """A group's members, each fault once; and the faults' fingerprints, sorted."""
-        faults: dict[str, list[str]] = {}
-        looked_at = 0
+    def _members(self, group: BaseExceptionGroup[Any]) -> list[str]:
+        """The fingerprints of a group's members, each once; sorted."""
+        faults: set[str] = set()
         for member in group.exceptions:
             if self._members_left == 0:
                 break
             self._members_left -= 1
-            looked_at += 1
-            text, fingerprint = self.of(member)
-            faults.setdefault(fingerprint, []).append(text)
-        texts = []
-        for alike in faults.values():
-            more = f" ({len(alike)} alike)" if len(alike) > 1 else ""
-            texts.append(textwrap.indent(f"member{more}: {alike[0]}", "  "))
-        if left_out := len(group.exceptions) - looked_at:
-            texts.append(f"  and {left_out} more members")
-        return texts, sorted(faults)
+            faults.add(self.of(member))
+        return sorted(faults)
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

@@ -102,12 +102,16 @@ class FluentHandler(SpecHandler):
 class FluentLink(SocketLink):
     """One connection to an agent."""
 
+    advice = "Start the agent, or correct the host, port or path of the FluentHandler."
+
     def __init__(
         self, tag: str, sender: str, address: str | tuple[str, int], *, acknowledged: bool
     ) -> None:
         super().__init__(address if isinstance(address, str) else "", sender, b"{}")
         self._tag = tag
         self._address = address
+        place = address if isinstance(address, str) else f"{address[0]}:{address[1]}"
+        self.peer = f"the Fluent agent at {place}"
         self._acknowledged = acknowledged
         self._sequence: int | None = None
 
@@ -143,22 +147,32 @@ class FluentLink(SocketLink):
         """Connect; only this thread waits for it."""
         if isinstance(self._address, str):
             return super()._opened()
+        self.is_absent = True
         try:
             found = native.resolve(*self._address)
-        except OSError:
+        except OSError as error:
+            self._note(error)
             return None
+        failure: OSError | None = None
         for family, address in found:
             attempt = native.stream_socket(family)
             try:
                 attempt.settimeout(_CONNECT_S)
                 attempt.connect(address)
-            except OSError:
+            except OSError as error:
+                failure = error
                 attempt.close()
                 continue
             attempt.setblocking(False)
             attempt.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self.is_absent = False
             return attempt
+        self._note(failure)
         return None
+
+    def _note(self, error: OSError | None) -> None:
+        reason = "the name has no address" if error is None else error.strerror or error
+        self.trouble = f"{self.peer} cannot be reached ({reason})"
 
 
 class _ChunkReader:

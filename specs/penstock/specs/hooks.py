@@ -13,7 +13,7 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any, Final
 
-from penstock.specs import current, endings, limits, native
+from penstock.specs import current, emit, endings, limits, native
 
 _FATAL: Final = 21
 _ERROR: Final = 17
@@ -110,9 +110,7 @@ def flush_on_sigterm() -> None:
 
 
 def _flush_emitter() -> None:
-    sink = current.sink()
-    if sink is not None:
-        sink.flush(limits.EXIT_FLUSH_MS / 1000)
+    emit.flush_all()
 
 
 _FLUSHES: Final[list[Callable[[], object]]] = [_flush_emitter]

@@ -28,9 +28,15 @@ class Link(Protocol):
 
     Attributes:
         is_absent: Whether nobody was there when `connect` looked last; who is there may be busy.
+        peer: Who takes the batches, and where.
+        trouble: What was wrong when it went wrong last, for people.
+        advice: What they can do about it.
     """
 
     is_absent: bool = False
+    peer: str = ""
+    trouble: str = ""
+    advice: str = ""
 
     def connect(self) -> bool:
         """Begin anew, forgetting what was under way; False when nobody is there."""
@@ -69,8 +75,13 @@ class Answers(Protocol):
 class SocketLink(Link):
     """The collector's Unix stream socket; nothing here ever waits."""
 
+    advice = (
+        "Start the collector, or name its socket in PENSTOCK_SOCKET; specs.doctor() tells more."
+    )
+
     def __init__(self, path: str, sender: str, resource_json: bytes) -> None:
         self._path = path
+        self.peer = f"the collector at {path}"
         self._sender = sender
         self._resource_json = resource_json
         self._socket: _socket.socket | None = None
@@ -99,8 +110,15 @@ class SocketLink(Link):
             attempt.connect(self._path)
         except OSError as error:
             self.is_absent = not isinstance(error, BlockingIOError)
+            reason = error.strerror or error
+            self.trouble = (
+                f"{self.peer} cannot be reached ({reason})"
+                if self.is_absent
+                else f"{self.peer} is busy: it accepts no connection now"
+            )
             attempt.close()
             return None
+        self.is_absent = False
         return attempt
 
     def _reader(self) -> Answers:
@@ -148,6 +166,7 @@ class StreamLink(Link):
         self, descriptor: int, resource_json: bytes, render: Callable[[bytes], bytes] | None = None
     ) -> None:
         self._descriptor = descriptor
+        self.peer = "standard output" if descriptor == 1 else f"file descriptor {descriptor}"
         self._resource_json = resource_json
         self._end = b',"resource":%b}' % resource_json
         self._render = render
@@ -170,8 +189,9 @@ class StreamLink(Link):
         try:
             while unsent:
                 unsent = unsent[self._write(unsent) :]
-        except OSError:
+        except OSError as error:
             # Nobody reads any more, and part of it may have been read: not again.
+            self.trouble = f"{self.peer} cannot be written to ({error.strerror or error})"
             return [Nacked(batch.sequence, retry=False, jitter=0.0)]
         return [Acked(batch.sequence)]
 

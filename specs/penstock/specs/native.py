@@ -43,6 +43,12 @@ def start_thread(run: Callable[[], None]) -> None:
     _original("_thread", "start_new_thread", _thread.start_new_thread)(run, ())
 
 
+def thread_id() -> int:
+    """Of the operating system's thread that runs this, whichever greenlet it is."""
+    found: int = _original("_thread", "get_ident", _thread.get_ident)()
+    return found
+
+
 def poll() -> Any:
     """As `select.poll`."""
     return _original("select", "poll", select.poll)()

@@ -2,19 +2,25 @@
 
 import logging
 import sys
-from collections.abc import Sequence
-from typing import Any, Final
+import traceback
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from typing_extensions import override
 
 from penstock.specs import current
 from penstock.specs.emit import Emitter
 from penstock.specs.errors import MissingExtraError
+from penstock.specs.handler import ARGUMENTS, STACK, shown
 from penstock.specs.log_line import SANITISED
 from penstock.specs.log_record import DEFAULT_SEVERITY
 
+if TYPE_CHECKING:
+    from types import FrameType
+
 try:
     import structlog
+    import structlog.contextvars
     from structlog._config import BoundLoggerLazyProxy
     from structlog.typing import EventDict, WrappedLogger
 except ImportError as error:
@@ -31,6 +37,14 @@ SEVERITIES: Final = {
     "critical": 21,
 }
 """structlog's method names to OpenTelemetry's severity numbers."""
+
+
+_SCOPE: Final = "penstock.scope"
+"""The key of a logger's name, which is no attribute's."""
+_ABSENT: Final = object()
+_LIBRARIES: Final = ("penstock.specs.", "structlog.")
+_bound_by_structlog: Final = getattr(structlog.contextvars, "_CONTEXT_VARS", None)
+"""What was ever bound by `structlog.contextvars`, usually nothing: to ask properly costs more."""
 
 
 class SpecProcessor:
@@ -56,23 +70,48 @@ class SpecProcessor:
         fields.pop("event", None)
         sink: current.Sink | None = self.emitter or current.sink()
         if sink is not None:
-            _write(sink, method, body, fields)
+            _write(sink, SEVERITIES.get(method, DEFAULT_SEVERITY), body, fields)
         return (), {}
 
 
-def _write(sink: current.Sink, method: str, body: Any, fields: dict[str, Any]) -> None:
+def _write(sink: current.Sink, severity: int, body: Any, fields: dict[str, Any]) -> None:
     """Emit one record; `fields` is used up."""
-    scope = fields.pop("scope", None)
-    given = fields.pop("exc_info", None)
-    error = None if given is None else _error(given)
-    severity = SEVERITIES.get(method, DEFAULT_SEVERITY)
+    if _bound_by_structlog or _bound_by_structlog is None:
+        fields = {**structlog.contextvars.get_contextvars(), **fields}
+    scope = fields.pop(_SCOPE, None)
+    error = None
+    if (given := fields.pop("exc_info", None)) is not None:
+        error = _error(given)
+    if "stack_info" in fields:
+        stack = fields.pop("stack_info")
+        if stack:
+            fields[STACK] = stack if isinstance(stack, str) else _stack()
     sink.logs.write(body, severity, fields, scope=scope, error=error)
+
+
+def _stack() -> str:
+    """Where the application called its logger: the frames of both libraries are left out."""
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - as `logging` does
+    while frame is not None and frame.f_globals.get("__name__", "").startswith(_LIBRARIES):
+        frame = frame.f_back
+    return "Stack (most recent call last):\n" + "".join(traceback.format_stack(frame)).rstrip()
+
+
+def _formatted(event: Any, args: tuple[Any, ...], fields: dict[str, Any]) -> Any:
+    """The text, with its arguments; where they do not fit, these become an attribute."""
+    try:
+        only = args[0] if len(args) == 1 else None
+        return event % (only if isinstance(only, Mapping) and only else args)
+    except Exception:  # noqa: BLE001 - the application must not fail because of it
+        fields[ARGUMENTS] = shown(args)
+        return event
 
 
 def make_bound_logger(level: int) -> type[Any]:
     """Structlog's filtering logger that, with no processor but ours, goes straight to the emitter.
 
     structlog's own way from a call to its only processor costs as much as making the record.
+    Arguments that do not fit the message's format never raise.
     """
     filtering: Any = structlog.make_filtering_bound_logger(level)
 
@@ -85,15 +124,34 @@ def make_bound_logger(level: int) -> type[Any]:
                 return super()._proxy_to_logger(method_name, event, *args, **kwargs)
             sink: current.Sink | None = processors[0].emitter or current.sink()
             if sink is not None:
-                _write(sink, method_name, event, {**self._context, **kwargs})
+                severity = SEVERITIES.get(method_name, DEFAULT_SEVERITY)
+                _write(sink, severity, event, {**self._context, **kwargs})
             return None
 
+        def log(self, level: int, event: Any = "", /, *args: Any, **fields: Any) -> Any:
+            if args:
+                event = _formatted(event, args, fields)
+            return super().log(level, event, **fields)
+
+        async def alog(self, level: int, event: Any = "", /, *args: Any, **fields: Any) -> Any:
+            if args:
+                event = _formatted(event, args, fields)
+            return await super().alog(level, event, **fields)
+
+    _replace_methods(SpecBoundLogger, filtering, level)
+    return SpecBoundLogger
+
+
+def _replace_methods(ours: Any, filtering: Any, level: int) -> None:
     for number, name in _DIRECT.items():
         if number >= level:
-            setattr(SpecBoundLogger, name, _direct(name, getattr(filtering, name)))
-    SpecBoundLogger.warn = SpecBoundLogger.warning
-    SpecBoundLogger.fatal = SpecBoundLogger.critical
-    return SpecBoundLogger
+            setattr(ours, name, _direct(name, getattr(filtering, name)))
+            setattr(ours, f"a{name}", _async(getattr(filtering, f"a{name}")))
+    if level <= logging.ERROR:
+        ours.exception = _exception(ours.error)
+        ours.aexception = _async(filtering.aexception)
+    ours.warn, ours.awarn = ours.warning, ours.awarning
+    ours.fatal, ours.afatal = ours.critical, ours.acritical
 
 
 def _direct(name: str, usual: Any) -> Any:
@@ -101,22 +159,46 @@ def _direct(name: str, usual: Any) -> Any:
     severity = SEVERITIES[name]
     current_sink = current.sink
 
-    def method(self: Any, event: Any = "", *args: Any, **fields: Any) -> Any:
+    def method(self: Any, event: Any = _ABSENT, /, *args: Any, **fields: Any) -> Any:
+        if event is _ABSENT:
+            event = fields.pop("event", "")
+        if args:
+            event = _formatted(event, args, fields)
         processors = self._processors
-        if args or len(processors) != 1 or processors[0].__class__ is not SpecProcessor:
-            return usual(self, event, *args, **fields)
+        if len(processors) != 1 or processors[0].__class__ is not SpecProcessor:
+            if "event" in fields:
+                fields["event_"] = fields.pop("event")  # structlog has no place for another
+            return usual(self, event, **fields)
         sink: current.Sink | None = processors[0].emitter or current_sink()
         if sink is None:
             return None
         if context := self._context:
             fields = {**context, **fields}
-        scope = fields.pop("scope", None)
-        given = fields.pop("exc_info", None)
-        error = None if given is None else _error(given)
-        sink.logs.write(event, severity, fields, scope=scope, error=error)
+        _write(sink, severity, event, fields)
         return None
 
     method.__name__ = name
+    return method
+
+
+def _exception(error: Any) -> Any:
+    """The method for the exception that is being handled."""
+
+    def exception(self: Any, event: Any = _ABSENT, /, *args: Any, **fields: Any) -> Any:
+        fields.setdefault("exc_info", True)
+        return error(self, event, *args, **fields)
+
+    return exception
+
+
+def _async(usual: Any) -> Any:
+    """A logger's awaitable method, whose arguments need not fit."""
+
+    async def method(self: Any, event: Any = "", /, *args: Any, **fields: Any) -> Any:
+        if args:
+            event = _formatted(event, args, fields)
+        return await usual(self, event, **fields)
+
     return method
 
 
@@ -125,12 +207,32 @@ _DIRECT: Final = {10: "debug", 20: "info", 30: "warning", 40: "error", 50: "crit
 
 
 class EmitterLogger:
-    """The logger at the end, for which `SpecProcessor` leaves nothing to do."""
+    """The logger at the end, for which `SpecProcessor` leaves nothing to do.
 
-    def msg(self) -> None:
-        """Nothing."""
+    An application that calls `structlog.configure` after `setup` may have put other processors in
+    its place: what they rendered becomes a record's body.
+    """
 
-    debug = info = warn = warning = error = exception = fatal = critical = log = msg
+    def __init__(self, emitter: Emitter | None = None) -> None:
+        self._emitter = emitter
+
+    def _rendered(self, method: str, args: tuple[Any, ...], fields: dict[str, Any]) -> None:
+        if not args and not fields:
+            return
+        sink: current.Sink | None = self._emitter or current.sink()
+        if sink is None:
+            return
+        body = args[0] if args else fields.pop("event", fields.pop("msg", ""))
+        if isinstance(body, Mapping):
+            fields, body = {**body, **fields}, body.get("event", "")
+            fields.pop("event", None)
+        _write(sink, SEVERITIES.get(method, DEFAULT_SEVERITY), body, fields)
+
+    def __getattr__(self, name: str) -> Any:
+        """The method of that name: ``info`` and its like."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return lambda *args, **fields: self._rendered(name, args, fields)
 
 
 def configure_structlog(
@@ -141,7 +243,7 @@ def configure_structlog(
     `processors` go before ours. Loggers are kept once they were used, so that later calls cost
     less; one that was used before keeps the `level` and `processors` of then.
     """
-    logger = EmitterLogger()
+    logger = EmitterLogger(emitter)
     structlog.configure(
         processors=[*processors, SpecProcessor(emitter)],
         wrapper_class=make_bound_logger(level),
@@ -167,7 +269,7 @@ class SpecLogger(BoundLoggerLazyProxy):
 
 def get_logger(name: str | None) -> Any:
     """A structlog logger whose records have `name` as their scope."""
-    return SpecLogger(None, initial_values={"scope": name} if name else None)
+    return SpecLogger(None, initial_values={_SCOPE: name} if name else None)
 
 
 def _error(given: Any) -> BaseException | None:

@@ -4,8 +4,8 @@ The middlewares share this. What identifies people (address, user agent) is boun
 treated by its markers.
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -31,6 +31,7 @@ class Request:
         status: Of the answer; None when there was none.
         failed: Whether that status is the server's fault.
         is_answered: What is raised is only how the handler gives its answer.
+        complete: Called when it was handled, for what is known only then, such as its route.
     """
 
     scope: str
@@ -39,6 +40,7 @@ class Request:
     status: int | str | None = None
     failed: bool = False
     is_answered: bool = False
+    complete: Callable[["Request"], None] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,12 +80,20 @@ def handling(
             yield
         except Exception as error:
             request.failed = request.failed or not request.is_answered
+            _complete(request)
             _record(request, begun_ns, habits, None if request.is_answered else error)
             raise
         else:
+            _complete(request)
             _record(request, begun_ns, habits, None)
         finally:
             span.finish(request.name, request.attributes, failed=request.failed)
+
+
+def _complete(request: Request) -> None:
+    if request.complete is not None:
+        with suppress(Exception):  # a framework of another version: there is a name without it
+            request.complete(request)
 
 
 def _record(request: Request, begun_ns: int, habits: Habits, error: BaseException | None) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import logging.config
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -278,3 +279,148 @@ def test_a_standard_output_that_does_not_block_gets_every_line_once() -> None:
     assert [json.loads(line)["n"] for line in read.splitlines()] == list(range(300))
     os.close(reading)
     os.close(writing)
+
+
+@pytest.fixture
+def set_up(tmp_path: Path) -> Iterator[Callable[..., list[dict[str, Any]]]]:
+    """A process that `setup` made; returns what was said."""
+    level = logging.getLogger().level
+    handlers = list(logging.getLogger().handlers)
+    made = Output(tmp_path / "out.ndjson")
+    specs.setup(hooks=False, opentelemetry=False, loggers=("again.quiet",))
+    app.use_emitter(made.emitter)
+    yield made.records
+    app.use_emitter(None)
+    logging.getLogger("again.quiet").handlers.clear()
+    logging.getLogger().handlers[:] = handlers
+    logging.getLogger().setLevel(level)
+    structlog.reset_defaults()
+    made.close()
+
+
+AGAIN: dict[str, Callable[[Path], object]] = {
+    "dictConfig": lambda _: logging.config.dictConfig(
+        {
+            "version": 1,
+            "disable_existing_loggers": False,
+            "root": {"level": "INFO", "handlers": []},
+            "loggers": {"again.quiet": {"handlers": [], "propagate": False}},
+        }
+    ),
+    "fileConfig": lambda directory: logging.config.fileConfig(
+        directory / "logging.ini", disable_existing_loggers=False
+    ),
+    "basicConfig": lambda _: logging.basicConfig(force=True, handlers=[logging.NullHandler()]),
+    "handlers": lambda _: logging.getLogger().handlers.clear(),
+}
+INI = """
+[loggers]
+keys=root
+[handlers]
+keys=
+[formatters]
+keys=
+[logger_root]
+level=INFO
+handlers=
+"""
+
+
+@pytest.mark.parametrize("way", AGAIN)
+def test_logging_that_is_set_up_again_still_arrives(
+    tmp_path: Path, set_up: Callable[[], list[dict[str, Any]]], way: str
+) -> None:
+    (tmp_path / "logging.ini").write_text(INI)
+    quiet = logging.getLogger("again.quiet")
+    quiet.propagate = False
+    try:
+        logging.getLogger("again").warning("before")
+        AGAIN[way](tmp_path)
+        logging.getLogger("again").warning("after")
+        quiet.warning("does not propagate")
+    finally:
+        quiet.propagate = True
+    quiet.warning("propagates, and is emitted once")
+    assert [record["body"] for record in set_up()] == [
+        "before", "after", "does not propagate", "propagates, and is emitted once",
+    ]  # fmt: skip
+
+
+def test_what_is_said_to_a_logger_is_kept_whatever_it_is(output: Output) -> None:
+    log = specs.log("shop")
+    log.info("paid %d of %s", "two", 3)
+    log.info("moved", scope="eu", event="transfer", name="n", self="s")
+    log.info(event="by name")
+    log.error("%s failed", "it", stack_info=True)
+    log.log(logging.WARNING, "%d", "w")
+    with structlog.contextvars.bound_contextvars(tenant="t-1", left=1):
+        log.info("bound", left=2)
+    wrong, moved, named, failed, level, bound = output.records()
+    assert wrong["body"] == "paid %d of %s"
+    assert wrong["attributes"] == {"log.arguments": ["two", "3"]}
+    assert moved["scope"] == "shop"
+    assert moved["attributes"] == {"scope": "eu", "event": "transfer", "name": "n", "self": "s"}
+    assert named["body"] == "by name"
+    assert failed["body"] == "it failed"
+    assert failed["attributes"]["code.stacktrace"].endswith(
+        'log.error("%s failed", "it", stack_info=True)'
+    )
+    assert (level["body"], level["severity_number"]) == ("%d", 13)
+    assert bound["attributes"] == {"tenant": "t-1", "left": 2}
+
+
+async def test_awaitable_methods_keep_what_does_not_fit(output: Output) -> None:
+    await specs.log().ainfo("paid %d", "two")
+    await specs.log().aexception("failed")
+    paid, failed = output.records()
+    assert paid["attributes"] == {"log.arguments": ["two"]}
+    assert failed["severity_number"] == 17
+
+
+@pytest.mark.parametrize(
+    ("last", "body"),
+    [
+        (structlog.processors.JSONRenderer(sort_keys=True), '{"event": "placed", "order_id": 7}'),
+        (structlog.processors.KeyValueRenderer(key_order=["event"]), "event='placed' order_id=7"),
+        (structlog.stdlib.render_to_log_kwargs, "placed"),
+        (structlog.stdlib.ProcessorFormatter.wrap_for_formatter, "placed"),
+    ],
+    ids=["json", "key-value", "kwargs", "formatter"],
+)
+def test_structlog_that_is_configured_again_does_not_break_the_application(
+    output: Output, last: Any, body: str
+) -> None:
+    structlog.configure(processors=[last], cache_logger_on_first_use=False)
+    structlog.get_logger().warning("placed", order_id=7)
+    (record,) = output.records()
+    assert (record["body"], record["severity_number"]) == (body, 13)
+
+
+def test_a_formatters_chain_through_standard_logging_is_text_and_fields(
+    set_up: Callable[[], list[dict[str, Any]]],
+) -> None:
+    structlog.configure(
+        processors=[structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        wrapper_class=structlog.stdlib.BoundLogger,
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=False,
+    )
+    structlog.get_logger("again").error("failed", order_id=7, exc_info=ValueError("v"))
+    (record,) = set_up()
+    assert (record["body"], record["scope"]) == ("failed", "again")
+    assert record["attributes"]["order_id"] == 7
+    assert record["attributes"]["exception.type"] == "ValueError"
+    assert not any(name.startswith("_") for name in record["attributes"])
+
+
+def test_standard_logging_keeps_the_stack_and_wrong_arguments(output: Output) -> None:
+    logger = logging.getLogger("again.stack")
+    logger.propagate = False
+    handler = SpecHandler(output.emitter)
+    logger.addHandler(handler)
+    logger.error("here", stack_info=True)
+    logger.error("paid %d", "two")
+    logger.removeHandler(handler)
+    here, paid = output.records()
+    assert "logger.error(" in here["attributes"]["code.stacktrace"]
+    assert paid["attributes"]["log.arguments"] == ["two"]

@@ -167,6 +167,11 @@ class Delivery:
         """Nothing is queued and nothing unanswered."""
         return self._flight is None and not self._queue.records
 
+    @property
+    def failures(self) -> int:
+        """Attempts that failed since a batch was answered last."""
+        return self._failures
+
     def hurry(self) -> None:
         """Send without waiting for batches to fill, until all that is queued is answered."""
         self._hurried = True

@@ -53,6 +53,10 @@ class RecordQueue:
         self.records = 0
         self.bytes = 0
 
+    def has_room(self, size: int) -> bool:
+        """Whether a record of that size drops no other."""
+        return self.records < self._records_max and self.bytes + size <= self._bytes_max
+
     def offer(self, kind: str, rank: int, line: bytes) -> Sequence[Held]:
         """Add a record; returns those dropped to make room, itself if all others rank higher."""
         size = len(line)
