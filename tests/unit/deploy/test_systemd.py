@@ -10,7 +10,6 @@ import yaml
 
 from penstock.deploy import site
 from penstock.specs import environment
-
 from tests.support.debian import installed
 
 UNITS = Path(__file__).parents[3] / "deploy" / "systemd"
