@@ -3,14 +3,14 @@
 Partition 0 stores the stream's subject itself, partition n what is published on `<subject>.n`. A
 key belongs to partition
 
-    crc32c(key) mod partitions
+    crc32(key) mod partitions
 
-with the CRC-32C of RFC 3720, appendix B.4 (of b"123456789": 0xE3069283). Every publisher must agree
-on it, and a stream's partitions cannot be changed: so the records of a key are in one partition, in
-the order in which they are published. This may never change.
+with the CRC-32 of IEEE 802.3 (of b"123456789": 0xCBF43926), as go-liftbridge's key partitioner has
+it. Every publisher must agree on it, and a stream's partitions cannot be changed: so the records of
+a key are in one partition, in the order in which they are published. This may never change.
 """
 
-from penstock.logd.frame import crc32c
+from zlib import crc32
 
 
 def partition_of(key: bytes, partitions: int) -> int:
@@ -22,7 +22,7 @@ def partition_of(key: bytes, partitions: int) -> int:
     if partitions < 1:
         msg = f"{partitions} partitions: a stream has at least one"
         raise ValueError(msg)
-    return crc32c(key) % partitions
+    return crc32(key) % partitions
 
 
 def partition_subject(subject: str, key: bytes | None, partitions: int) -> str:
