@@ -31,7 +31,12 @@ ended = threading.Event()
 signal.signal(signal.SIGTERM, lambda *_: {on_signal})
 with claimed(layout):
     admin = AdminServer(lambda: Status("logd", "logd-1", "1", Health.READY), CollectorRegistry())
-    write_running(layout, {{"logd": "http://" + admin.start("127.0.0.1:0")}})
+    parts = {{"logd": "http://" + admin.start("127.0.0.1:0")}}
+    write_running(layout, parts)
+    ended.wait(0.6)  # it serves, and has not yet said where
+    print("    1 s  all parts are ready; Ctrl-C drains and stops them", flush=True)
+    print("    1 s    console  http://127.0.0.1:9299/", flush=True)
+    write_running(layout, parts, ready=True)
     ended.wait()
 """
 
@@ -48,6 +53,7 @@ def test_up_returns_when_all_is_ready_and_again_at_once(
     background.start(directory=tmp_path, arguments=[])
     running = read_running(Layout(tmp_path))
     assert running is not None
+    assert "console  http://127.0.0.1:9299/" in capsys.readouterr().err
     background.start(directory=tmp_path, arguments=[])
     assert f"runs already in {tmp_path} (process {running['pid']})" in capsys.readouterr().out
     background.stop(directory=tmp_path, timeout_s=60)
@@ -67,7 +73,7 @@ def test_what_ends_before_it_is_ready_says_why(
 
 def test_a_launcher_imports_nothing_from_the_callers_directory(tmp_path: Path) -> None:
     penstock = Path(sys.executable).parent / "penstock"
-    command = [penstock, "up", "--detach", "--dir", tmp_path / "up"]
+    command = [str(penstock), "up", "--detach", "--dir", str(tmp_path / "up")]
     with untrusted_directory(tmp_path / "untrusted") as cwd:
         done = subprocess.run(
             [*command, "--nats-url", "nats://127.0.0.1:9"],

@@ -1,7 +1,7 @@
 """A deployment's own certificates: an authority, kept beside its key, and what it signs.
 
 Nothing is bought, looked up or sent anywhere. Keys are ECDSA P-256; what is signed is good for
-servers and clients, names its hosts as alternative names, and is made anew `RENEW_DAYS` before it
+servers and clients, names its hosts as alternative names, and is renewed `RENEW_DAYS` before it
 ends: logd reads its files again when they change.
 """
 
@@ -67,20 +67,16 @@ class Authority:
         """Its certificate, for those that are to trust it."""
         return self.cert.read_bytes()
 
-    def sign(self, name: str, hosts: Sequence[str], cert: Path, key: Path) -> bool:
-        """Make a certificate and its key, unless a good one is there.
+    def sign(self, name: str, hosts: Sequence[str]) -> tuple[bytes, bytes]:
+        """Make a certificate and its key.
 
         Args:
             name: Its CN.
             hosts: Host names and addresses that it is for.
-            cert: Where it goes, PEM.
-            key: Where its key goes, PEM.
 
         Returns:
-            Whether it was made.
+            The certificate and the key, PEM.
         """
-        if cert.exists() and key.exists() and self._is_good(cert, key, name, hosts):
-            return False
         made = ec.generate_private_key(ec.SECP256R1())
         usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
         builder = (
@@ -93,23 +89,33 @@ class Authority:
                 critical=False,
             )
         )
-        keep(key, _pem_of(made))
-        keep(cert, builder.sign(self._key, SHA256()).public_bytes(Encoding.PEM))
-        return True
+        cert = builder.sign(self._key, SHA256()).public_bytes(Encoding.PEM)
+        return cert, _pem_of(made)
 
-    def _is_good(self, cert: Path, key: Path, name: str, hosts: Sequence[str]) -> bool:
-        """Whether a certificate is ours, of that key, for these hosts, and not about to end."""
-        found = _load(cert)
-        names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    def has_signed(self, cert: Path, key: Path) -> bool:
+        """Whether a certificate is this authority's, and the key beside it is the certificate's."""
+        if not cert.exists() or not key.exists():
+            return False
         try:
+            found = x509.load_pem_x509_certificate(cert.read_bytes())
             found.verify_directly_issued_by(self._certificate)
             own = load_pem_private_key(key.read_bytes(), None).public_key()
-        except Exception:  # noqa: BLE001 - whatever is wrong with it, it is not ours
+        except Exception:  # noqa: BLE001 - whatever is wrong with it, it is not this authority's
+            return False
+        return own == found.public_key()
+
+    def is_good(self, cert: Path, key: Path, name: str, hosts: Sequence[str]) -> bool:
+        """Whether a certificate is ours, of that key, for these hosts, and not about to end."""
+        if not self.has_signed(cert, key):
+            return False
+        found = x509.load_pem_x509_certificate(cert.read_bytes())
+        try:
+            names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        except x509.ExtensionNotFound:
             return False
         ends = found.not_valid_after_utc - timedelta(days=RENEW_DAYS)
         return (
-            own == found.public_key()
-            and found.subject == _name(name)
+            found.subject == _name(name)
             and set(names) == set(_alternatives(hosts))
             and (self._now < ends)
         )
@@ -147,9 +153,7 @@ def _load(path: Path) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificate(path.read_bytes())
     except ValueError:
-        raise ConfigError(
-            f"{path}: no certificate", fix="remove it and its key; they are made anew"
-        ) from None
+        raise ConfigError(f"{path}: no certificate", fix="bring it back from a copy") from None
 
 
 def _builder(

@@ -143,9 +143,11 @@ def _await_ready(layout: Layout, launcher: int, clock: Clock) -> None:
             raise error
         running = read_running(layout)  # a launcher that was killed may have left it
         mine = running is not None and running["pid"] == launcher
-        parts = list(running["parts"].values()) if running is not None and mine else []
-        if len(parts) > 0 and asyncio.run(_all_serve(parts)):
-            return
+        if running is not None and mine and running.get("ready"):
+            parts = list(running["parts"].values())
+            if asyncio.run(_all_serve(parts)):
+                steps.show()
+                return
         if clock.monotonic_ns() > until_ns:
             raise UnavailableError(
                 f"not all parts were ready within {_READY_S} s",

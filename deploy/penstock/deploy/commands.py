@@ -330,22 +330,36 @@ def down(**options: Any) -> None:
     metavar="DIR", help="Gets a directory for each part.",
 )  # fmt: skip
 @click.option("--nodes", type=click.IntRange(1, 5), default=3, show_default=True, help="logd.")
-def init(kind: str, directory: Path, nodes: int) -> None:
+@click.option(
+    "--force", is_flag=True,
+    help="Replace files that were edited, too, and those of others; a copy of each stays.",
+)  # fmt: skip
+def init(kind: str, directory: Path, nodes: int, *, force: bool) -> None:
     """Make certificates, keys, passwords and files for a first start.
 
-    Of deploy/compose.yaml or deploy/k8s: a directory with what each part needs. What is there
-    already is kept, so it may run before every start. DIR/operator holds what signs and opens
-    everything: keep it away from the parts, and a copy of it in a safe place.
+    Of deploy/compose.yaml or deploy/k8s: a directory with what each part needs. It may run before
+    every start: it replaces nothing but what an earlier run wrote and nobody has changed since,
+    such as a certificate that is about to end. DIR/operator holds what signs and opens everything:
+    keep it away from the parts, and a copy of it in a safe place.
     """
     _service_libraries("cryptography")
     from penstock.deploy.first_start import init as make
     from penstock.deploy.site import site_of
     from penstock.service.clock import SystemClock
+    from penstock.service.words import counted
 
-    written = make(directory.absolute(), site_of(kind, nodes), SystemClock())
-    for path in written:
+    made = make(directory.absolute(), site_of(kind, nodes), SystemClock(), force=force)
+    for path in made.copies:
+        click.echo(f"kept a copy: {path}")
+    for path in made.written:
         click.echo(f"wrote {path}")
-    click.echo(f"{len(written)} files written; {directory}/operator is for you alone")
+    for path in made.kept:
+        click.echo(
+            f"left {path}: it was edited or is not of `penstock init`; --force replaces it and"
+            " keeps a copy"
+        )
+    written = counted(len(made.written), "file")
+    click.echo(f"{written} written; {directory}/operator is for you alone")
 
 
 @cli.command(cls=ExampleCommand, epilog="penstock version")

@@ -1,14 +1,16 @@
 """`penstock init`: what a deployment needs before its first start, made once.
 
 Certificates, API keys, passwords and configuration files go to one directory for each part, so that
-each part can be given its own and no other's. What is there is kept: a second run changes nothing
-but what the version that runs it configures otherwise, and certificates that are about to end.
+each part can be given its own and no other's. What is there is kept. A second run replaces only
+what an earlier run wrote and nobody has changed since: certificates that are about to end, and
+files that this version writes differently. `operator/written.json` holds the digests that tell.
 """
 
+import hashlib
 import json
 import secrets
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,6 +26,7 @@ _READERS: Final = ("router", "console", "prometheus", "operator")
 """Who connects to logd: with its authority's certificate and a key."""
 
 PAGE_TOKENS: Final = ("read", "console")
+_AUTHORITIES: Final = ("ca.key", "ca.pem", "nodes-ca.key", "nodes-ca.pem")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,41 +48,126 @@ class Secrets:
     page: Mapping[str, str]
 
 
-def init(root: Path, site: Site, clock: Clock) -> list[Path]:
+@dataclass(slots=True)
+class Made:
+    """What a run did.
+
+    Attributes:
+        written: The files that it wrote.
+        kept: Those that it would have written, and left: they were edited, or are somebody else's.
+        copies: Those that it moved out of the way of what it wrote.
+    """
+
+    written: list[Path] = field(default_factory=list)
+    kept: list[Path] = field(default_factory=list)
+    copies: list[Path] = field(default_factory=list)
+
+
+def init(root: Path, site: Site, clock: Clock, *, force: bool = False) -> Made:
     """Make what is missing below a directory.
 
     Args:
         root: Holds a directory for each part; that of `operator` holds what signs and opens all.
         site: The deployment.
         clock: For the times in certificates.
-
-    Returns:
-        The files that were written.
+        force: Replace files that were edited or that are not of an earlier run, too; a copy of
+            each stays beside it.
 
     Raises:
         ConfigError: The directory cannot be written to, or holds something damaged.
     """
-    before = _state(root)
     try:
-        kept = _secrets(root / "operator" / "secrets.json")
-        _certificates(root, site, clock)
-        for path, content in _files(root, site, kept).items():
-            keep(root / path, content)
+        files = _Files(root, force=force)
+        known = _secrets(root / "operator" / "secrets.json", files)
+        _certificates(root, site, clock, files)
+        for path, content in _files(root, site, known).items():
+            files.write({root / path: content})
     except OSError as error:
         raise ConfigError(
             f"{error.filename or root}: {error.strerror or error}",
             fix="name a directory that this user may write to",
         ) from None
-    after = _state(root)
-    return sorted(path for path, content in after.items() if before.get(path) != content)
+    return files.made
 
 
-def _state(root: Path) -> dict[Path, bytes]:
-    return {
-        path: path.read_bytes()
-        for path in root.glob("*/*")
-        if path.is_file() and not path.name.startswith(".")
-    }
+class _Files:
+    """Writes files below a directory, and tells its own from edited ones and from others'.
+
+    A digest is noted before its file is written, beside that of the file as it was: a run that is
+    killed in between leaves files that the next one knows.
+    """
+
+    def __init__(self, root: Path, *, force: bool) -> None:
+        self.made = Made()
+        self._root, self._force = root, force
+        self._path = root / "operator" / "written.json"
+        self._digests: dict[str, list[str]] = _digests(self._path)
+
+    def write(self, contents: Mapping[Path, bytes], *, ours: bool = False) -> None:
+        """Write files that belong together: all of them, or none where one is not to be touched.
+
+        Args:
+            contents: The files.
+            ours: What is there now is known to be of an earlier run.
+        """
+        changed = {path: text for path, text in contents.items() if _read(path) != text}
+        touched = [path for path in changed if not ours and not self._is_ours(path)]
+        if touched and not self._force:
+            self.made.kept += touched
+            return
+        for path in touched:
+            self.made.copies.append(_copy(path))
+        self._note(contents, and_before=True)
+        for path, text in contents.items():
+            if keep(path, text):
+                self.made.written.append(path)
+        self._note(contents, and_before=False)
+
+    def _is_ours(self, path: Path) -> bool:
+        found = _read(path)
+        return found is None or _digest(found) in self._digests.get(self._name(path), [])
+
+    def _note(self, contents: Mapping[Path, bytes], *, and_before: bool) -> None:
+        before = dict(self._digests)
+        for path, text in contents.items():
+            found = _read(path) if and_before else None
+            texts = {_digest(text), *([] if found is None else [_digest(found)])}
+            self._digests[self._name(path)] = sorted(texts)
+        if self._digests != before:
+            keep(self._path, (json.dumps(self._digests, indent=2) + "\n").encode())
+
+    def _name(self, path: Path) -> str:
+        return str(path.relative_to(self._root))
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _read(path: Path) -> bytes | None:
+    return path.read_bytes() if path.exists() else None
+
+
+def _copy(path: Path) -> Path:
+    """Keep a copy beside a file, under a name that is free."""
+    number = 1
+    while (copy := path.with_name(f"{path.name}.{number}.bak")).exists():
+        number += 1
+    keep(copy, path.read_bytes())
+    return copy
+
+
+def _digests(path: Path) -> dict[str, list[str]]:
+    text = _read(path)
+    if text is None:
+        return {}
+    try:
+        return {str(name): [str(one) for one in found] for name, found in json.loads(text).items()}
+    except (ValueError, AttributeError, TypeError):
+        raise ConfigError(
+            f"{path}: damaged",
+            fix="bring it back from a copy; or remove it, and every file counts as edited",
+        ) from None
 
 
 def _files(root: Path, site: Site, kept: Secrets) -> dict[str, bytes]:
@@ -112,54 +200,80 @@ def _files(root: Path, site: Site, kept: Secrets) -> dict[str, bytes]:
     return found
 
 
-def _certificates(root: Path, site: Site, clock: Clock) -> None:
+def _certificates(root: Path, site: Site, clock: Clock, files: _Files) -> None:
     """Two authorities: whatever the nodes' one signs is a node, and it signs nothing else."""
+
+    def sign(by: Authority, name: str, hosts: Sequence[str], cert: Path, key: Path) -> None:
+        if not by.is_good(cert, key, name, hosts):
+            signed, its_key = by.sign(name, hosts)
+            files.write({key: its_key, cert: signed}, ours=by.has_signed(cert, key))
+
     operator = root / "operator"
+    missing = [path for path in map(operator.joinpath, _AUTHORITIES) if not path.exists()]
     servers = Authority("penstock", operator / "ca.pem", operator / "ca.key", clock)
     nodes = Authority("penstock nodes", operator / "nodes-ca.pem", operator / "nodes-ca.key", clock)
-    nats = root / "nats"
-    servers.sign(site.nats, site.names(site.nats), nats / "cert.pem", nats / "cert.key")
+    files.made.written += missing
+    nats, names = root / "nats", site.names(site.nats)
+    sign(servers, site.nats, names, nats / "cert.pem", nats / "cert.key")
     for part in ("collector", "router", *(["console"] if site.one_place else [])):
         place, names = root / part, site.names(part)
         if part == "collector" and site.collectors != part:
             names = [*names, *site.names(site.collectors)[:-2]]
-        servers.sign(part, names, place / "cert.pem", place / "cert.key")
+        sign(servers, part, names, place / "cert.pem", place / "cert.key")
     for node, host in site.hosts.items():
-        place = root / site.place(node)
-        names = site.names(host)
-        servers.sign(
-            node, names, place / site.file(node, "cert.pem"), place / site.file(node, "cert.key")
-        )
-        nodes.sign(
-            node, names, place / site.file(node, "node.pem"), place / site.file(node, "node.key")
-        )
+        names, place = site.names(host), root / site.place(node)
+        for authority, name in ((servers, "cert"), (nodes, "node")):
+            cert, key = (place / site.file(node, f"{name}.{end}") for end in ("pem", "key"))
+            sign(authority, node, names, cert, key)
 
 
-def _secrets(path: Path) -> Secrets:
-    """Those of the file; what is missing there is made and written first."""
-    found: dict[str, Any] = {}
-    if path.exists():
-        try:
-            found = json.loads(path.read_text())
-            found["passwords"], found["keys"] = dict(found["passwords"]), dict(found["keys"])
-            for name in ("admin", "page"):  # an older version made none
-                found[name] = dict(found.get(name, {}))
-        except (ValueError, KeyError, TypeError):
-            raise ConfigError(
-                f"{path}: damaged",
-                fix="bring it back from a copy; or remove it, and all passwords and keys are new",
-            ) from None
-    passwords = {user: secrets.token_urlsafe(_SECRET_BYTES) for user in NATS_USERS} | found.get(
-        "passwords", {}
+def _secrets(path: Path, files: _Files) -> Secrets:
+    """Those of the file; what is missing there is made and added first."""
+    found = _found_secrets(path)
+    wanted: dict[str, Any] = {
+        "passwords": {user: secrets.token_urlsafe(_SECRET_BYTES) for user in NATS_USERS},
+        "keys": {name: make_key(name) for name in KEYS},
+        "admin": {part: secrets.token_urlsafe(_SECRET_BYTES) for part in ADMIN_READERS},
+        "page": {name: secrets.token_urlsafe(_SECRET_BYTES) for name in PAGE_TOKENS},
+    }
+    made = Secrets(
+        **{name: group | found.get(name, {}) for name, group in wanted.items()},
+        actions=found.get("actions") or secrets.token_urlsafe(_SECRET_BYTES),
     )
-    keys = {name: make_key(name) for name in KEYS} | found.get("keys", {})
-    admin = {part: secrets.token_urlsafe(_SECRET_BYTES) for part in ADMIN_READERS} | found.get(
-        "admin", {}
-    )
-    page = {name: secrets.token_urlsafe(_SECRET_BYTES) for name in PAGE_TOKENS} | found.get(
-        "page", {}
-    )
-    actions = str(found.get("actions") or secrets.token_urlsafe(_SECRET_BYTES))
-    made = Secrets(passwords, keys, admin, actions, page)
-    keep(path, (json.dumps(asdict(made), indent=2) + "\n").encode())
+    # Values that an operator put there stay: nothing is replaced, so it is ours to add to.
+    document = found | asdict(made)
+    if document != found:
+        files.write({path: (json.dumps(document, indent=2) + "\n").encode()}, ours=True)
     return made
+
+
+def _found_secrets(path: Path) -> dict[str, Any]:
+    """The secrets of a file, of which older versions wrote fewer.
+
+    Raises:
+        ConfigError: The file is damaged, or a value is not text.
+    """
+    text = _read(path)
+    if text is None:
+        return {}
+    try:
+        found = json.loads(text)
+        groups = {
+            name: dict(found.get(name, {})) for name in ("passwords", "keys", "admin", "page")
+        }
+        assert {"passwords", "keys"} <= found.keys()
+    except (ValueError, AttributeError, TypeError, AssertionError):
+        raise ConfigError(
+            f"{path}: damaged",
+            fix="bring it back from a copy; or remove it, and all passwords and keys are new",
+        ) from None
+    groups["actions"] = {"": found.get("actions", "")}
+    for group, values in groups.items():
+        for name, value in values.items():
+            if not isinstance(value, str):
+                where = ".".join(filter(None, (group, name)))
+                raise ConfigError(
+                    f"{path}: {where} is {value!r}, and must be text",
+                    fix="write it in quotation marks",
+                )
+    return dict(found)

@@ -3,8 +3,9 @@
 import asyncio
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -202,7 +203,17 @@ def run(topology: Topology, screen: Screen, *, seconds: int | None) -> tuple[Out
 async def _run(topology: Topology, watch: Watch, screen: Screen, seconds: int | None) -> Outcome:
     asyncio.get_running_loop().set_exception_handler(LoopFailures())
     outcome, clock = Outcome(), SystemClock()
-    report = _Report(screen, outcome)
+
+    def note_running(*, ready: bool = False) -> None:
+        write_running(
+            topology.layout,
+            dict(topology.admin_urls()),
+            cluster=topology.log_servers() if topology.nodes > 1 else None,
+            logd=topology.log_servers(),
+            ready=ready,
+        )
+
+    report = _Report(screen, outcome, partial(note_running, ready=True))
     supervisor = Supervisor(
         parts(topology, logd_ready=watch.logd_ready, router_caught_up=watch.router_caught_up),
         topology.drain_order(),
@@ -210,13 +221,7 @@ async def _run(topology: Topology, watch: Watch, screen: Screen, seconds: int | 
         report=report,
     )
     _on_signals(supervisor, screen, outcome)
-    servers = topology.log_servers() if topology.nodes > 1 else None
-    write_running(
-        topology.layout,
-        dict(topology.admin_urls()),
-        cluster=servers,
-        logd=topology.log_servers(),
-    )
+    note_running()
 
     async def stop_in_time() -> None:
         if seconds is not None:
@@ -247,8 +252,9 @@ class _Report:
         ready: Every part has been ready.
     """
 
-    def __init__(self, screen: Screen, outcome: Outcome) -> None:
+    def __init__(self, screen: Screen, outcome: Outcome, on_ready: Callable[[], None]) -> None:
         self.ready = asyncio.Event()
+        self._on_ready = on_ready
         self._screen = screen
         self._outcome = outcome
 
@@ -265,6 +271,7 @@ class _Report:
             case StartPart("app"):
                 outcome.app_started = True
             case AllReady():
+                self._on_ready()  # after the screen: `up --detach` shows what it says, then ends
                 self.ready.set()
             case _:
                 pass

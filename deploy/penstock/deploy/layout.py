@@ -137,7 +137,12 @@ def require_space(root: Path) -> None:
 
 
 def write_running(
-    layout: Layout, parts: dict[str, str], *, cluster: str | None = None, logd: str | None = None
+    layout: Layout,
+    parts: dict[str, str],
+    *,
+    cluster: str | None = None,
+    logd: str | None = None,
+    ready: bool = False,
 ) -> None:
     """Say what runs here, for `penstock status` and `penstock console`.
 
@@ -146,8 +151,9 @@ def write_running(
         parts: Admin URLs.
         cluster: A cluster's fetch addresses.
         logd: Those of every logd, also of a lone one.
+        ready: Every part has been ready, and the launcher has printed how each is reached.
     """
-    document: dict[str, Any] = {"pid": os.getpid(), "parts": parts}
+    document: dict[str, Any] = {"pid": os.getpid(), "parts": parts, "ready": ready}
     document |= {} if cluster is None else {"cluster": cluster}
     document |= {} if logd is None else {"logd": logd}
     temporary = layout.running.with_suffix(".tmp")

@@ -3,6 +3,7 @@
 import json
 import re
 import ssl
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from typing_extensions import override
 from penstock.collector.config import CollectorConfig
 from penstock.deploy.authority import LEAF_DAYS, RENEW_DAYS, Authority
 from penstock.deploy.console.config import ConsoleConfig
-from penstock.deploy.first_start import init
+from penstock.deploy.first_start import Made, init
 from penstock.deploy.site import ADMIN_READERS, FILES, KEYS, NATS_USERS, site_of
 from penstock.logd.config import LogdConfig
 from penstock.logd.core.acl import Acl, Action, OnCluster, OnStream
@@ -23,6 +24,7 @@ from penstock.logd.security.api_keys import load_keys
 from penstock.router.config import JobConfig
 from penstock.service.clock import Clock
 from penstock.service.errors import ConfigError
+from tests.support import certificates as tests_authority
 
 DAY_NS = 86_400 * 10**9
 MAY = {
@@ -62,7 +64,9 @@ def read(path: Path) -> Any:
 
 
 def contents(root: Path) -> dict[str, bytes]:
-    return {str(one.relative_to(root)): one.read_bytes() for one in root.glob("*/*")}
+    """Every file but the notes of what was written."""
+    files = {str(one.relative_to(root)): one.read_bytes() for one in root.glob("*/*")}
+    return {name: text for name, text in files.items() if name != "operator/written.json"}
 
 
 @pytest.mark.parametrize("kind", ["compose", "kubernetes"])
@@ -112,10 +116,10 @@ def test_each_part_gets_what_it_needs_and_nothing_that_opens_others(
 
 
 def test_a_second_start_changes_nothing(tmp_path: Path, calendar: Calendar) -> None:
-    written = init(tmp_path, site_of("compose", 3), calendar)
+    made = init(tmp_path, site_of("compose", 3), calendar)
     before = contents(tmp_path)
-    assert len(written) == len(before)
-    assert init(tmp_path, site_of("compose", 3), calendar) == []
+    assert len(made.written) == len(before)
+    assert init(tmp_path, site_of("compose", 3), calendar) == Made()
     assert contents(tmp_path) == before
 
 
@@ -153,9 +157,9 @@ def test_a_certificate_is_made_anew_before_it_ends_and_its_authority_stays(
     init(tmp_path, site, calendar)
     before = contents(tmp_path)
     calendar.now_ns += (LEAF_DAYS - RENEW_DAYS - 1) * DAY_NS
-    assert init(tmp_path, site, calendar) == []
+    assert init(tmp_path, site, calendar) == Made()
     calendar.now_ns += 2 * DAY_NS
-    renewed = {str(path.relative_to(tmp_path)) for path in init(tmp_path, site, calendar)}
+    renewed = {str(path.relative_to(tmp_path)) for path in init(tmp_path, site, calendar).written}
     assert renewed == {name for name in before if re.search(r"/(cert|node)\.(pem|key)$", name)}
 
 
@@ -164,11 +168,17 @@ def test_a_host_of_another_name_gets_a_certificate_of_that_name(
 ) -> None:
     authority = Authority("test", tmp_path / "ca.pem", tmp_path / "ca.key", calendar)
     place = (tmp_path / "a.pem", tmp_path / "a.key")
-    assert authority.sign("a", ["a", "127.0.0.1"], *place)
-    assert not authority.sign("a", ["127.0.0.1", "a"], *place)
-    assert authority.sign("a", ["a", "b"], *place)
+    put(place, authority.sign("a", ["a", "127.0.0.1"]))
+    assert authority.is_good(*place, "a", ["127.0.0.1", "a"])
+    assert not authority.is_good(*place, "a", ["a", "b"])
     other = Authority("test", tmp_path / "other.pem", tmp_path / "other.key", calendar)
-    assert other.sign("a", ["a", "b"], *place), "of the name, but another's"
+    assert not other.is_good(*place, "a", ["127.0.0.1", "a"]), "of the name, but another's"
+    assert not other.has_signed(*place)
+
+
+def put(place: tuple[Path, Path], pair: tuple[bytes, bytes]) -> None:
+    for path, content in zip(place, pair, strict=True):
+        path.write_bytes(content)
 
 
 @pytest.mark.parametrize("file", ["ca.pem", "nodes-ca.pem"])
@@ -189,22 +199,89 @@ def test_an_authority_that_a_kill_left_without_its_certificate_gets_it(
     x509.load_pem_x509_certificate(after[f"logd-1/{leaf}"]).verify_directly_issued_by(again)
 
 
-@pytest.mark.parametrize("key", ["another's", "torn"])
-def test_a_certificate_whose_key_is_not_its_own_is_made_anew(
-    tmp_path: Path, calendar: Calendar, key: str
+CHANGES: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
+    "an edited configuration": ("collector/collector.yaml", lambda text: text + b"# mine\n"),
+    "an edited list of keys": ("logd-1/keys", lambda text: text + b"# mine\n"),
+    "another's key": ("router/cert.key", lambda _: b"a key from elsewhere\n"),
+    "what is no certificate": ("router/cert.pem", lambda _: b"no certificate\n"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_was_edited_or_is_somebody_elses_stays_and_is_named(
+    tmp_path: Path, calendar: Calendar, change: str
 ) -> None:
-    authority = Authority("test", tmp_path / "ca.pem", tmp_path / "ca.key", calendar)
-    place = (tmp_path / "a.pem", tmp_path / "a.key")
-    authority.sign("a", ["a"], *place)
-    authority.sign("b", ["b"], tmp_path / "b.pem", tmp_path / "b.key")
-    place[1].write_bytes((tmp_path / "b.key").read_bytes() if key == "another's" else b"")
-    assert authority.sign("a", ["a"], *place)
-    ssl.create_default_context().load_cert_chain(*place)
-    assert not authority.sign("a", ["a"], *place)
+    name, edit = CHANGES[change]
+    init(tmp_path, site_of("compose", 3), calendar)
+    path = tmp_path / name
+    path.write_bytes(edit(path.read_bytes()))
+    before = contents(tmp_path)
+    made = init(tmp_path, site_of("compose", 3), calendar)
+    assert (made.written, made.copies, made.kept) == ([], [], [path])
+    assert contents(tmp_path) == before
+    forced = init(tmp_path, site_of("compose", 3), calendar, force=True)
+    assert path in forced.written
+    assert [copy.read_bytes() for copy in forced.copies] == [before[name]]
+    assert all(copy.stat().st_mode & 0o777 == 0o600 for copy in forced.copies)
+    assert init(tmp_path, site_of("compose", 3), calendar, force=True) == Made()
+
+
+def test_a_certificate_of_another_authority_stays_with_its_key(
+    tmp_path: Path, calendar: Calendar
+) -> None:
+    """One without alternative names, too, as some authorities still make them."""
+    init(tmp_path, site_of("compose", 3), calendar)
+    made = tests_authority.Authority(tmp_path / "elsewhere").sign("collector")
+    for name in ("cert.pem", "cert.key"):
+        source = made.cert if name.endswith("pem") else made.key
+        (tmp_path / "collector" / name).write_bytes(source.read_bytes())
+    before = contents(tmp_path)
+    calendar.now_ns += LEAF_DAYS * DAY_NS
+    again = init(tmp_path, site_of("compose", 3), calendar)
+    assert {path.parent.name for path in again.kept} == {"collector"}
+    for name in ("collector/cert.pem", "collector/cert.key"):
+        assert contents(tmp_path)[name] == before[name]
+    assert tmp_path / "router" / "cert.pem" in again.written, "ours are renewed"
+
+
+def test_what_an_earlier_version_wrote_is_replaced_by_what_this_one_writes(
+    tmp_path: Path, calendar: Calendar
+) -> None:
+    init(tmp_path, site_of("compose", 3), calendar)
+    router = tmp_path / "router" / "router.yaml"
+    before = router.read_bytes()
+    made = init(tmp_path, site_of("compose", 5), calendar)
+    assert router in made.written
+    assert made.kept == []
+    assert router.read_bytes() != before
+
+
+@pytest.mark.parametrize("group", ["passwords", "keys", "admin", "page", "actions"])
+def test_a_secret_that_is_a_number_is_refused_by_name(
+    tmp_path: Path, calendar: Calendar, group: str
+) -> None:
+    init(tmp_path, site_of("compose", 3), calendar)
+    path = tmp_path / "operator" / "secrets.json"
+    secrets = json.loads(path.read_text())
+    name = group if group == "actions" else f"{group}.{next(iter(secrets[group]))}"
+    if group == "actions":
+        secrets[group] = 5
+    else:
+        secrets[group][name.partition(".")[2]] = 5
+    path.write_text(json.dumps(secrets))
+    with pytest.raises(ConfigError, match=re.escape(f"{path}: {name} is 5, and must be text")):
+        init(tmp_path, site_of("compose", 3), calendar)
 
 
 @pytest.mark.parametrize(
-    ("file", "content"), [("secrets.json", b"{"), ("ca.key", b"none"), ("ca.key", None)]
+    ("file", "content"),
+    [
+        ("secrets.json", b"{"),
+        ("secrets.json", b"[]"),
+        ("written.json", b"[1]"),
+        ("ca.key", b"none"),
+        ("ca.key", None),
+    ],
 )
 def test_what_is_damaged_is_refused_and_not_replaced(
     tmp_path: Path, calendar: Calendar, file: str, content: bytes | None

@@ -44,7 +44,9 @@ def test_what_a_dead_launcher_wrote_does_not_count(tmp_path: Path) -> None:
     layout = Layout(tmp_path)
     assert read_running(layout) is None
     write_running(layout, {"logd": "http://127.0.0.1:1"})
-    assert read_running(layout) == {"pid": os.getpid(), "parts": {"logd": "http://127.0.0.1:1"}}
+    assert read_running(layout) == {
+            "pid": os.getpid(), "parts": {"logd": "http://127.0.0.1:1"}, "ready": False,
+        }  # fmt: skip
     layout.running.write_text(json.dumps({"pid": 2**22 + 1, "parts": {}}))
     assert read_running(layout) is None
 
