@@ -157,6 +157,78 @@ def test_the_missing_zone_is_the_configured_one() -> None:
     assert parsed.time_ns == time_of("2026-07-01T10:00:00Z")
 
 
+@pytest.mark.parametrize(
+    ("message", "host", "app", "body"),
+    [
+        (b'<13>Nov 11 22:14:15 web-1 {"username": "bob", "id": 7}', b"web-1", b"",
+         b'{"username": "bob", "id": 7}'),
+        (b'<13>Nov 11 22:14:15 {"username": "bob"}', b"", b"", b'{"username": "bob"}'),
+        (b'<13>Nov 11 22:14:15 {"a" : 1}', b"", b"", b'{"a" : 1}'),
+        (b"<13>Nov 11 22:14:15 h postfix/smtpd[7]: hi", b"h", b"postfix/smtpd", b"hi"),
+        (b"<13>Nov 11 22:14:15 h snap.lxd_x-1: hi", b"h", b"snap.lxd_x-1", b"hi"),
+        (b"<13>Nov 11 22:14:15 h (reason=x): hi", b"h", b"", b"(reason=x): hi"),
+        (b'<13>Nov 11 22:14:15 h "quoted": hi', b"h", b"", b'"quoted": hi'),
+    ],
+)  # fmt: skip
+def test_a_tag_is_a_name_and_all_else_is_the_message(
+    message: bytes, host: bytes, app: bytes, body: bytes
+) -> None:
+    parsed = parse(message)
+    assert (parsed.form, parsed.host, parsed.app, parsed.body) == ("rfc3164", host, app, body)
+
+
+@pytest.mark.parametrize(
+    ("message", "app", "message_id", "body"),
+    [
+        (b"<13>1 2026-01-02T03:04:05.123456789012Z h %b - - - hi" % (b"a" * 100), b"a" * 100,
+         b"", b"hi"),
+        (b"<13>1 2026-01-02T03:04:05Z h a %b %b - hi" % (b"p" * 200, b"m" * 64), b"a", b"m" * 64,
+         b"hi"),
+        (b'<13>1 2026-01-02T03:04:05Z h a - - [%b x="1"] hi' % (b"s" * 60), b"a", b"", b"hi"),
+        (b"<13>1 2026-01-02T03:04:05Z h a - -", b"a", b"", b""),
+        (b"<13>1 2026-01-02T03:04:05Z h a - - -", b"a", b"", b""),
+        (b"\xef\xbb\xbf<13>1 2026-01-02T03:04:05Z h a - - - hi", b"a", b"", b"hi"),
+    ],
+)  # fmt: skip
+def test_rfc5424_as_its_senders_stretch_it(
+    message: bytes, app: bytes, message_id: bytes, body: bytes
+) -> None:
+    parsed = parse(message)
+    assert parsed.form == "rfc5424"
+    assert parsed.time_ns is not None
+    assert parsed.time_ns // 10**9 == time_of("2026-01-02T03:04:05Z") // 10**9
+    assert (parsed.app, parsed.message_id, parsed.body) == (app, message_id, body)
+    if b"[s" in message:
+        assert parsed.data == {"s" * 60: {"x": "1"}}
+
+
+@pytest.mark.parametrize(
+    ("message", "time", "host"),
+    [
+        (b"<189>29: *Mar  1 2024 18:48:50.483 UTC: %SYS-5-CONFIG_I: Configured",
+         "2024-03-01T18:48:50.483Z", b""),
+        (b"<189>29: rt-1: .Nov  1 18:48:50.483: %SYS-5-CONFIG_I: Configured",
+         "2026-11-01T17:48:50.483Z", b"rt-1"),
+        (b"<189>*Nov  1 18:48:50 GMT: %SYS-5-CONFIG_I: Configured", "2026-11-01T18:48:50Z", b""),
+        (b"<166>Mar 01 2024 10:11:12 asa-1 : %ASA-6-302013: Built", "2024-03-01T09:11:12Z",
+         b"asa-1"),
+        (b"<166>Mar 01 2024 10:11:12: %ASA-6-302013: Built", "2024-03-01T09:11:12Z", b""),
+    ],
+)  # fmt: skip
+def test_ciscos_own_header_is_read(message: bytes, time: str, host: bytes) -> None:
+    parsed = parse(message, "Europe/Berlin")
+    assert (parsed.form, parsed.host, parsed.app) == ("cisco", host, b"")
+    assert parsed.time_ns == time_of(time)
+    assert parsed.body.startswith(b"%")
+
+
+def test_a_traditional_time_may_have_a_year() -> None:
+    parsed = parse(b"<13>Mar  1 2024 10:11:12 h app[7]: hi")
+    assert (parsed.time_ns, parsed.host) == (time_of("2024-03-01T10:11:12Z"), b"h")
+    assert (parsed.app, parsed.body) == (b"app", b"hi")
+    assert parse(b"<13>Feb 29 2023 10:11:12 h app: hi").time_ns is None
+
+
 @pytest.mark.parametrize("message", [b"<192>x", b"<1234>x", b"<>x", b"<a>x", b"x"])
 def test_a_priority_that_is_none_is_text(message: bytes) -> None:
     assert (parse(message).priority, parse(message).body) == (13, message)

@@ -21,7 +21,8 @@ RESOURCE = {"host.name": "own"}
 TIMES = st.sampled_from(
     [b"2026-01-02T03:04:05.123456Z", b"2026-01-02T03:04:05.123456789+01:00", b"-",
      b"2026-13-02T03:04:05Z", b"1969-01-02T03:04:05Z", b"Jan  2 03:04:05", b"Feb 30 00:00:00",
-     b"Dec 31 23:59:60", b"Oct 11 22:14:15.5", b"yesterday"]
+     b"Dec 31 23:59:60", b"Oct 11 22:14:15.5", b"yesterday", b"*Mar  1 2024 03:04:05.5",
+     b"Mar 1 2024 03:04:05", b"2026-01-02T03:04:05.1234567890123Z"]
 )  # fmt: skip
 FRONTS = st.sampled_from(
     [b"<13>1 ", b"<13>", b"<191>", b"<192>1 ", b"<192>", b"<34>1", b"", b"<7>2 "]
@@ -30,7 +31,9 @@ RESTS = st.sampled_from(
     [b" h a 7 - - ", b" - - - - - ", b" h a - ID -", b" h a - - -[x] ", b' h a - - [x y="\\"z"] ',
      b' h a - - [x y="z"][v] \xef\xbb\xbf', b' h a - - [x y="z"', b" h a - - - \xef\xbb\xbf",
      b" h app[7]: ", b" app: ", b" app:", b" h app ", b" fe80::1 app: ", b" ab: ", b" h a b: ",
-     b" " + b"h" * 60 + b" a: ", b" h: a: ", b" h \xe9a: ", b" h a\x0b: ", b" "]
+     b" " + b"h" * 60 + b" a: ", b" h: a: ", b" h \xe9a: ", b" h a\x0b: ", b" ", b" UTC: %A-5-B: ",
+     b": %A-5-B: ", b" h : %A-6-1: ",
+     b' {"a": ', b' h {"a": ', b" h a - -", b" h " + b"a" * 90 + b" - - - "]
 )  # fmt: skip
 TEXTS = st.one_of(
     st.sampled_from([b"", b"paid", b"a: b: c", b'[x y="z"] "', b"\xff", b"\xef\xbb\xbfx", b"\0",

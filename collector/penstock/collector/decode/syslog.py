@@ -2,7 +2,10 @@
 
 RFC 3164 describes habits, not a format: the year and the zone are missing, often the host is, or
 all of the header. Whatever cannot be read as a part of the header stays in the body, and
-``log.syslog.format`` says which reading was found: ``rfc5424``, ``rfc3164`` or ``text``.
+``log.syslog.format`` says which reading was found: ``rfc5424``, ``rfc3164``, ``cisco`` or ``text``.
+
+Names and identifiers of RFC 5424 may be longer here than it says, times may have more digits, and
+a message may end behind its header: its senders do all of that.
 """
 
 import re
@@ -18,7 +21,7 @@ from penstock.collector.decode.lines import text_of
 from penstock.collector.decode.severity import severity_of_syslog
 from penstock.collector.limits import SERVICE_CHARACTERS_MAX
 from penstock.collector.spool import Unit
-from penstock.specs.limits import STRING_CHARACTERS_MAX
+from penstock.specs.limits import INT64_MAX, STRING_CHARACTERS_MAX
 
 _DEFAULT_PRIORITY: Final = 13
 """What RFC 3164 gives a message without one: user.notice."""
@@ -34,13 +37,13 @@ _MONTHS: Final = (
 _PRIORITY: Final = re.compile(rb"<([0-9]{1,3})>")
 ISO: Final = (
     rb"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}"
-    rb"(?:\.[0-9]{1,9})?(?:Z|[+-][0-9]{2}:[0-9]{2})"
+    rb"(?:\.[0-9]{1,32})?(?:Z|[+-][0-9]{2}:[0-9]{2})"
 )
-"""A time of RFC 5424."""
+"""A time of RFC 5424; digits beyond nanoseconds are left out."""
 _HEADER_5424: Final = re.compile(
-    rb"1 (-|%b) ([!-~]{1,255}) ([!-~]{1,48}) ([!-~]{1,128}) ([!-~]{1,32}) " % ISO
+    rb"1 (-|%b) ([!-~]{1,255}) ([!-~]{1,255}) ([!-~]{1,255}) ([!-~]{1,255})(?: |\Z)" % ISO
 )
-_NAME: Final = rb"[!#-<>-\\^-~]{1,32}"
+_NAME: Final = rb"[!#-<>-\\^-~]{1,255}"
 _VALUE: Final = rb'(?:[^"\\\]]|\\.)*'
 _PARAMETER: Final = rb' %b="%b"' % (_NAME, _VALUE)
 ELEMENT: Final = rb"\[%b(?:%b)*\]" % (_NAME, _PARAMETER)
@@ -48,13 +51,26 @@ ELEMENT: Final = rb"\[%b(?:%b)*\]" % (_NAME, _PARAMETER)
 _ELEMENT: Final = re.compile(rb"\[(%b)((?:%b)*)\]" % (_NAME, _PARAMETER), re.DOTALL)
 _PARAMETERS: Final = re.compile(rb' (%b)="(%b)"' % (_NAME, _VALUE), re.DOTALL)
 _ESCAPED: Final = re.compile(rb'\\(["\\\]])')
-STAMP: Final = b"(?:%b)" % b"|".join(_MONTHS) + (
-    rb" [ 0-9][0-9] [0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,9})?"
+STAMP: Final = rb"[*.]?(?:%b)" % b"|".join(_MONTHS) + (
+    rb" [ 0-9]?[0-9] (?:[0-9]{4} )?[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,9})?"
 )
-"""A time of RFC 3164, and of those who add a fraction to it."""
+"""A time of RFC 3164, and of those who add a year, a fraction, or Cisco's sign of a clock that was
+not set."""
+_STAMP: Final = re.compile(
+    rb"[*.]?(%b) ([ 0-9]?[0-9]) (?:([0-9]{4}) )?([0-9]{2}):([0-9]{2}):([0-9]{2})(?:\.([0-9]+))?"
+    % b"|".join(_MONTHS)
+)
 _TIME_3164: Final = re.compile(b"(%b|%b) " % (STAMP, ISO))
-_TAG: Final = re.compile(rb"([^\s:\[\]]{1,48})(?:\[([^\]\s]{0,128})\])?:(?: |\Z)")
-_HOST: Final = re.compile(rb"([^\s:\[\]]{1,255}|[0-9a-fA-F:.]{2,45}) ")
+TAG: Final = rb"[A-Za-z0-9_./-]{1,48}"
+"""The name of a program before a colon; whatever has other characters is text, as JSON has."""
+HOST: Final = rb"[A-Za-z0-9_.-]{1,255}"
+_TAG: Final = re.compile(rb"(%b)(?:\[([^\]\s]{0,128})\])?:(?: |\Z)" % TAG)
+_HOST: Final = re.compile(rb"(%b|[0-9a-fA-F:.]{2,45}) " % HOST)
+_CISCO: Final = re.compile(
+    rb"(?:[0-9]{1,20}: )?(?:(%b): )?(%b)(?: ([A-Z]{1,5}))?(?: (%b) )?: (?=%%)" % (HOST, STAMP, HOST)
+)
+"""Sequence, host, time, zone, and ASA's host, before `%FACILITY-SEVERITY-MNEMONIC: text`."""
+_ZONES: Final = (b"UTC", b"GMT", b"Z")
 _BOM: Final = b"\xef\xbb\xbf"
 _YEAR: Final = timedelta(days=366)
 
@@ -90,6 +106,7 @@ def parse_message(message: bytes, now_ns: int, zone: tzinfo = UTC) -> Parsed:
         zone: Of times that have none.
     """
     parsed = Parsed()
+    message = message.removeprefix(_BOM)
     priority = _PRIORITY.match(message)
     if priority is not None and int(priority[1]) < len(_FACILITIES) * 8:
         parsed.priority, parsed.has_priority = int(priority[1]), True
@@ -133,6 +150,12 @@ def _add(parameters: dict[str, str | list[str]], name: str, text: str) -> None:
 
 def _read_3164(parsed: Parsed, message: bytes, now_ns: int, zone: tzinfo) -> None:
     parsed.body = message
+    if cisco := _CISCO.match(message):
+        parsed.form = "cisco"
+        parsed.time_ns = time_of(cisco[2], now_ns, UTC if cisco[3] in _ZONES else zone)
+        parsed.host = cisco[1] or cisco[4] or b""
+        parsed.body = message[cisco.end() :]
+        return
     time = _TIME_3164.match(message)
     if time is None:
         return
@@ -149,18 +172,22 @@ def _read_3164(parsed: Parsed, message: bytes, now_ns: int, zone: tzinfo) -> Non
 
 def time_of(text: bytes, now_ns: int, zone: tzinfo) -> int | None:
     """A time as RFC 5424 or RFC 3164 writes it; None when there is no such time."""
-    return _nearest(text, now_ns, zone) if text[:1].isalpha() else iso_time_ns(text.decode())
+    if text[:1].isdigit() or text == b"-":
+        return iso_time_ns(text.decode())
+    return _nearest(text, now_ns, zone)
 
 
 @lru_cache(maxsize=1024)
 def _nearest(stamp: bytes, now_ns: int, zone: tzinfo) -> int | None:
-    """The date with the year that is nearest to now; None when there is no such date."""
-    month, day, hour, minute, second, fraction = (
-        stamp[:3], stamp[4:6], stamp[7:9], stamp[10:12], stamp[13:15], stamp[16:]
-    )  # fmt: skip
+    """The date with its year, or the one that is nearest to now; None when there is none."""
+    parts = _STAMP.fullmatch(stamp)
+    if parts is None:
+        return None
+    month, day, own_year, hour, minute, second, fraction = parts.groups(b"")
     now = datetime.fromtimestamp(now_ns // 1_000_000_000, UTC)
     found: list[datetime] = []
-    for year in (now.year - 1, now.year, now.year + 1):
+    years = (int(own_year),) if own_year else (now.year - 1, now.year, now.year + 1)
+    for year in years:
         try:
             moment = datetime(
                 year, _MONTHS.index(month) + 1, int(day), int(hour), int(minute),
@@ -172,10 +199,11 @@ def _nearest(stamp: bytes, now_ns: int, zone: tzinfo) -> int | None:
     if not found:
         return None
     best = min(found, key=lambda moment: abs(moment - now))
-    if abs(best - now) > _YEAR:
+    if not own_year and abs(best - now) > _YEAR:
         return None
     nanoseconds = int(fraction.ljust(9, b"0"))
-    return max(0, int(best.timestamp())) * 1_000_000_000 + nanoseconds
+    time_ns = max(0, int(best.timestamp())) * 1_000_000_000 + nanoseconds
+    return time_ns if time_ns <= INT64_MAX else None
 
 
 def record_of(

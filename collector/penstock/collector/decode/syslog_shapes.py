@@ -21,8 +21,10 @@ from penstock.collector.core.syslog_framing import messages_in
 from penstock.collector.decode.shapes import Made, ShapeGate
 from penstock.collector.decode.syslog import (
     ELEMENT,
+    HOST,
     ISO,
     STAMP,
+    TAG,
     parse_message,
     record_of,
     time_of,
@@ -31,16 +33,16 @@ from penstock.collector.spool import Unit
 from penstock.specs.limits import STRING_CHARACTERS_MAX
 
 _HEAD_5424: Final = re.compile(
-    rb"(<[0-9]{1,3}>1 )(-|%b)( [!-~]{1,255} [!-~]{1,48} [!-~]{1,128} [!-~]{1,32} (?:-|(?:%b)+) )"
+    rb"(<[0-9]{1,3}>1 )(-|%b)((?: [!-~]{1,255}){4} (?:-|(?:%b)+) )"
     rb"(?:\xef\xbb\xbf)?" % (ISO, ELEMENT),
     re.DOTALL,
 )
 _HEAD_3164: Final = re.compile(
-    rb"(<[0-9]{1,3}>)(%b|%b)( (?:[^\s:\[\]]{1,255} )?[^\s:\[\]]{1,48}(?:\[[^\]\s]{0,128}\])?: )"
-    % (STAMP, ISO)
+    rb"(<[0-9]{1,3}>)(%b|%b)( (?:%b )?%b(?:\[[^\]\s]{0,128}\])?: )(?!%%)" % (STAMP, ISO, HOST, TAG)
 )
 """Both: what stands before the time, the time, and the rest of the head. Where each part ends is
-told by the head alone, whatever the text is, so what was read of it once holds for it always."""
+told by the head alone, whatever the text is, so what was read of it once holds for it always. Text
+behind a percent sign may be Cisco's, and is read alone."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
