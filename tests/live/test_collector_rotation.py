@@ -516,3 +516,43 @@ def test_after_a_restart_rotated_files_are_read_oldest_first(tmp_path: Path, nat
         wait_until(lambda: len(logd.values("logs")) == number)
         order = [int(body.split()[1]) for body in bodies(logd.values("logs"))]
         assert order == [*range(number)]
+
+
+def test_long_lines_other_encodings_and_what_docker_adds_arrive(
+    tmp_path: Path, nats_url: str
+) -> None:
+    long, wide, docker = (tmp_path / name for name in ("l.log", "w.log", "d.log"))
+    sources = [
+        source(long, name="long", line_bytes_max=256 << 10),
+        source(wide, name="wide", encoding="utf-16"),
+        source(docker, name="docker", format="docker"),
+    ]
+    texts = ["a" * 100_000, "b" * 300_000, json.dumps({"level": "error", "msg": "x" * 40_000})]
+    long.write_text("".join(f"{text}\n" for text in texts))
+    with gzip.open(tmp_path / "l.log.1.gz", "wt") as packed:
+        packed.write("never read\n")
+    wide.write_text("größer\nnächste\n", encoding="utf-16")
+    attrs = {"tag": "web", "team": "shop"}
+    line = {"log": "hi\n", "stream": "stdout", "attrs": attrs, "time": STAMP}
+    docker.write_text(json.dumps(line) + "\n")
+    with (
+        Logd(tmp_path / "logd", nats_url, STREAMS) as logd,
+        Collector(tmp_path / "collector", nats_url, sources) as collector,
+    ):
+        wait_until(lambda: len(logd.values("logs")) == 4 + 8 + 1 + 2 + 1)
+        records = [json.loads(value or b"") for value in logd.values("logs")]
+        found = {record["body"]: record for record in records}
+        parts = [record for record in records if record["body"][:1] in ("a", "b")]
+        assert "".join(record["body"] for record in parts) == texts[0] + texts[1][: 256 << 10]
+        continued = [record["attributes"].get("log.record.continued", False) for record in parts]
+        assert continued == [False] + [True] * 3 + [False] + [True] * 7
+        cut = [record["attributes"].get("log.record.truncated", False) for record in parts]
+        assert cut == [False] * 11 + [True]
+        (taken_apart,) = [record for record in records if record["severity_text"] == "ERROR"]
+        assert taken_apart["attributes"]["log.record.truncated"] is True
+        assert {"größer", "nächste"} <= set(found)
+        assert found["hi"]["attributes"]["docker.attrs.team"] == "shop"
+        detail = collector.daemon.stage("source/file:long")["detail"]
+        assert (detail["lines_truncated"], detail["lines_split"]) == (1, 2)
+        assert detail["compressed_not_read"] == 1
+        assert "l.log.1.gz" in collector.daemon.log()

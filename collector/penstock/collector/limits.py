@@ -27,6 +27,13 @@ SERVICE_CHARACTERS_MAX: Final = 255
 LINE_BYTES_MAX: Final = 32 * KIB
 """One raw line: a record's body has at most so many characters. Longer lines are cut and marked."""
 
+FILE_LINE_BYTES_MAX: Final = 1 * MIB
+"""One line of a file: what is above `LINE_BYTES_MAX` becomes several records, in order."""
+
+STRUCTURED_BYTES_MAX: Final = 128 * KIB
+"""A longer line is not taken apart, though it be JSON: its record would be above
+`RECORD_BYTES_MAX`, and in quarantine."""
+
 READ_BYTES: Final = 64 * KIB
 """One read from a socket or pipe."""
 

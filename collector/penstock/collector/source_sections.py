@@ -23,6 +23,7 @@ from pydantic import (
 from penstock.collector.limits import (
     CONNECTIONS_MAX,
     DECOMPRESSED_BYTES_MAX,
+    FILE_LINE_BYTES_MAX,
     KIB,
     LINE_BYTES_MAX,
     MIB,
@@ -129,7 +130,15 @@ class FileSource(SourceSection):
         le=3600,
         description="how long a last line waits for its newline; null: until it comes",
     )
-    line_bytes_max: int = Field(default=LINE_BYTES_MAX, ge=64, le=LINE_BYTES_MAX)
+    line_bytes_max: int = Field(
+        default=LINE_BYTES_MAX,
+        ge=64,
+        le=FILE_LINE_BYTES_MAX,
+        description="longer lines are cut and marked; one above 32 KiB becomes several records",
+    )
+    encoding: Literal[
+        "utf-8", "utf-16", "utf-16le", "utf-16be", "latin-1", "windows-1252", "iso-8859-15"
+    ] = Field(default="utf-8", description="of `plain` files; `utf-16` goes by the byte order mark")
     poll_ms: int = Field(default=250, ge=10, le=60_000)
     rotate_wait_s: float = Field(default=30.0, ge=0)
     decompressed_bytes_max: int = Field(
@@ -137,6 +146,13 @@ class FileSource(SourceSection):
         ge=1,
         description="what the rest of a file is not read in a compressed one beyond",
     )
+
+    @model_validator(mode="after")
+    def _encoding_is_of_plain_lines(self) -> "FileSource":
+        if self.encoding != "utf-8" and self.format != "plain":
+            msg = f"`encoding` is for `format: plain`; runtimes write {self.format} in UTF-8"
+            raise ValueError(msg)
+        return self
 
 
 class ForwardSource(ListeningSection):

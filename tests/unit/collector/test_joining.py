@@ -237,3 +237,18 @@ def test_reading_again_from_where_nothing_is_done_meets_the_same_events(
     again.feed(data[start:])
     rest = [event for event in again.events if event.end > last]
     assert rest == first.events[done:]
+
+
+def test_what_docker_was_told_to_add_goes_with_the_line() -> None:
+    line = {
+        "log": "hi\n",
+        "stream": "stdout",
+        "attrs": {"tag": "web/1", "com.example.team": "shop"},
+        "time": "2026-01-02T03:04:05Z",
+    }
+    piece = read_docker(json.dumps(line).encode())
+    assert piece is not None
+    assert piece.attributes == {
+        "docker.attrs.tag": "web/1",
+        "docker.attrs.com.example.team": "shop",
+    }

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.collector.core.lines import Line, LineCutter
+from penstock.collector.core.lines import Line, LineCutter, encoding_of, parts_of
 from penstock.collector.decode.lines import LineContext, PlainLines, decode_line, printable
 from penstock.specs import Accepted, check_line
 
@@ -77,6 +77,45 @@ def test_what_comes_after_a_line_was_flushed_continues_it(
     assert not cutter.waits
     assert [(one.text, one.continued) for one in cutter.feed(rest)] == continued
     assert cutter.position == cutter.line_start == len(flushed + rest)
+
+
+@pytest.mark.parametrize("name", ["utf-16", "utf-16le", "utf-16be", "latin-1", "windows-1252"])
+@pytest.mark.parametrize("step", [1, 3, 1000])
+def test_lines_of_another_encoding_are_text(name: str, step: int) -> None:
+    """A newline of UTF-16 may stand across two characters, as in U+0A0A and U+0A00."""
+    texts = ["größer als ½", "", "é" * 30]
+    if name.startswith("utf-16"):
+        texts += ["\u0a0a\u0a00\u0100", "日本語 😀"]
+    data = "".join(f"{text}\r\n" for text in texts).encode(name)
+    cutter = LineCutter(1000, encoding=encoding_of(name, data[:4]))
+    lines: list[Line] = []
+    while cutter.position < len(data):
+        before = cutter.position
+        lines += cutter.feed(data[before : before + step])
+        step += cutter.position == before  # half of a character is not taken
+    assert [line.text.decode() for line in lines] == texts
+    assert lines[-1].end == len(data)
+    assert cutter.replaced == 0
+    again = LineCutter(1000, position=lines[0].end, encoding=encoding_of(name, data[:4]))
+    assert again.feed(data[lines[0].end :]) == lines[1:]
+    assert again.is_line_end(data[: lines[0].end])
+
+
+def test_what_is_no_text_in_its_encoding_is_counted() -> None:
+    cutter = LineCutter(100, encoding=encoding_of("utf-16le", b""))
+    (line,) = cutter.feed(b"a\0\0\xd8b\0\n\0")
+    assert (line.text.decode(), cutter.replaced) == ("a\ufffdb", 1)
+
+
+@pytest.mark.parametrize("text", ["x" * 100, "é" * 50, "日" * 33 + "y", "😀" * 25])
+def test_a_long_line_is_parts_that_continue_one_another(text: str) -> None:
+    line = Line(text.encode(), 500, truncated=True)
+    parts = parts_of(line, 30)
+    assert "".join(part.text.decode() for part in parts) == text
+    assert all(len(part.text) <= 30 for part in parts)
+    assert [part.continued for part in parts] == [False] + [True] * (len(parts) - 1)
+    assert [part.truncated for part in parts] == [False] * (len(parts) - 1) + [True]
+    assert [part.end for part in parts] == [*range(500 - len(parts) + 1, 501)]
 
 
 def test_a_text_line_is_the_body() -> None:

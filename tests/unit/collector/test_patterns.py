@@ -1,5 +1,8 @@
 """Which files are meant, from wherever the process was started."""
 
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -92,3 +95,41 @@ def test_files_of_one_rotation_are_a_family_and_the_highest_number_is_the_oldest
     numbered = sorted(names[:4], key=lambda name: age_of(Path(name), 7))
     assert numbered == ["app.log.10", "app.log.2", "app.log.1", "app.log"]
     assert age_of(Path("app.log"), 1) < age_of(Path("app.log.1"), 2), "the time comes first"
+
+
+def test_compressed_files_that_are_named_are_not_found_and_told(tmp_path: Path) -> None:
+    for name in ("a.log", "a.log.1.gz", "b.log.zst", "skip.log.gz"):
+        (tmp_path / name).touch()
+    patterns = Patterns([f"{tmp_path}/*.log*"], ["*skip*"])
+    assert [path.name for path in patterns.found()] == ["a.log"]
+    assert [path.name for path in patterns.compressed()] == ["a.log.1.gz", "b.log.zst"]
+
+
+UNREADABLE = """
+import os, sys
+from penstock.collector.sources.patterns import Patterns
+if os.getuid() == 0:
+    os.setuid(65534)
+print(*Patterns(sys.argv[1:2], sys.argv[2:]).unreadable())
+"""
+
+
+@pytest.mark.parametrize(
+    ("pattern", "told"),
+    [("**/*.log", ["a/closed", "closed"]), ("*/*.log", ["closed"]), ("open/*.log", [])],
+)
+def test_directories_that_cannot_be_read_are_told(pattern: str, told: list[str]) -> None:
+    """By a process of a user who may not, where this one is root."""
+    with tempfile.TemporaryDirectory() as name:  # pytest's own can be read by nobody else
+        top = Path(name)
+        top.chmod(0o755)
+        for directory in ("open", "a/closed", "closed", "left/out"):
+            (top / directory).mkdir(parents=True)
+            (top / directory / "x.log").touch()
+        for directory in ("a/closed", "closed", "left/out"):
+            (top / directory).chmod(0)
+        program = [sys.executable, "-c", UNREADABLE, f"{top}/{pattern}", f"{top}/left*"]
+        found = subprocess.run(program, capture_output=True, text=True, check=True).stdout.split()
+        for directory in ("a/closed", "closed", "left/out"):
+            (top / directory).chmod(0o700)
+    assert found == [f"{top}/{directory}" for directory in told]

@@ -1,6 +1,7 @@
 r"""Lines of container logs: what Docker's json-file driver and CRI runtimes write around each.
 
     docker   {"log":"text\n","stream":"stdout","time":"2026-01-02T03:04:05.123456789Z"}
+             and "attrs":{"tag":"web"}, where its options `labels`, `env` or `tag` are set
     cri      2026-01-02T03:04:05.123456789Z stdout F text
 
 Both cut long lines: a piece of Docker's lacks the newline at its end, one of CRI's has the tag P
@@ -8,7 +9,7 @@ instead of F. The pieces of one line follow one another within their stream only
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -27,12 +28,14 @@ class Piece:
         stream: ``stdout``, ``stderr``, or empty.
         time_ns: When it was written; None when the line does not say.
         is_partial: The line goes on in the next piece of its stream.
+        attributes: What the runtime was told to add: Docker's labels, variables and tag.
     """
 
     text: bytes
     stream: str = ""
     time_ns: int | None = None
     is_partial: bool = False
+    attributes: Mapping[str, str] | None = None
 
 
 ReadPiece = Callable[[bytes], Piece | None]
@@ -61,7 +64,18 @@ def read_docker(line: bytes) -> Piece | None:
         stream,
         iso_time_ns(time),
         is_partial=not raw.endswith(b"\n"),
+        attributes=_attributes(fields.get("attrs")),
     )
+
+
+def _attributes(attrs: object) -> dict[str, str] | None:
+    """Docker writes texts alone; anything else is kept as the text that it is written as."""
+    if not isinstance(attrs, dict) or not attrs:
+        return None
+    return {
+        f"docker.attrs.{name}": value if isinstance(value, str) else orjson.dumps(value).decode()
+        for name, value in attrs.items()
+    }
 
 
 def read_cri(line: bytes) -> Piece | None:

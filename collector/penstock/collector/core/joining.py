@@ -14,7 +14,7 @@ grown for long while the other streams go on: a program may close one of its out
 of a line, or write an event there and nothing more, and the others must not wait for that.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -40,6 +40,7 @@ class _Growing:
     truncated: bool
     grew_ns: int
     continued: bool = False
+    attributes: Mapping[str, str] | None = None
 
     def add(self, other: Line, text: bytes, now_ns: int, *, bytes_max: int) -> None:
         """Append; what is beyond the bound is left out and marked."""
@@ -52,7 +53,13 @@ class _Growing:
     def line(self) -> Line:
         """As it leaves."""
         return Line(
-            bytes(self.text), self.end, self.truncated, self.time_ns, self.stream, self.continued
+            bytes(self.text),
+            self.end,
+            self.truncated,
+            self.time_ns,
+            self.stream,
+            self.continued,
+            self.attributes,
         )
 
 
@@ -135,6 +142,7 @@ class Joiner:
                 truncated=False,
                 grew_ns=now_ns,
                 continued=line.continued,
+                attributes=piece.attributes,
             )
         growing.add(line, piece.text, now_ns, bytes_max=self._bytes_max)
         if piece.is_partial:

@@ -1,6 +1,9 @@
 """Cutting bytes into lines of bounded length."""
 
-from typing import NamedTuple
+import codecs
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 
 class Line(NamedTuple):
@@ -12,6 +15,7 @@ class Line(NamedTuple):
         time_ns: When it was written, where the line says so.
         stream: Of a container, where the line says so.
         continued: Its beginning was a line before it, which was not waited for any longer.
+        attributes: Of its container, where the line says so.
     """
 
     text: bytes
@@ -20,11 +24,51 @@ class Line(NamedTuple):
     time_ns: int | None = None
     stream: str = ""
     continued: bool = False
+    attributes: Mapping[str, str] | None = None
 
     @property
     def is_plain(self) -> bool:
         """Whether there is nothing to say of it but its text."""
-        return not (self.truncated or self.continued or self.stream) and self.time_ns is None
+        unmarked = not (self.truncated or self.continued or self.stream or self.attributes)
+        return unmarked and self.time_ns is None
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """How a file's text is written.
+
+    Attributes:
+        codec: Python's name of it; empty: UTF-8, which is taken as it is.
+        newline: What ends a line.
+    """
+
+    codec: str = ""
+    newline: bytes = b"\n"
+
+
+UTF_8: Final = Encoding()
+_UTF_16_LE: Final = Encoding("utf-16-le", b"\n\0")
+_UTF_16_BE: Final = Encoding("utf-16-be", b"\0\n")
+
+
+def encoding_of(name: str, head: bytes) -> Encoding:
+    """The encoding of a name.
+
+    Args:
+        name: ``utf-8``, ``utf-16``, ``utf-16le``, ``utf-16be``, or one that has ASCII's newline.
+        head: The file's first bytes: in UTF-16 its byte order mark may say which it is.
+    """
+    match name:
+        case "utf-8":
+            return UTF_8
+        case "utf-16":
+            return _UTF_16_BE if head.startswith(codecs.BOM_UTF16_BE) else _UTF_16_LE
+        case "utf-16le":
+            return _UTF_16_LE
+        case "utf-16be":
+            return _UTF_16_BE
+        case _:
+            return Encoding(name)
 
 
 class LineCutter:
@@ -33,10 +77,18 @@ class LineCutter:
     Args:
         position: Of the stream's first byte that will be fed.
         bytes_max: Longer lines are cut; their rest is skipped.
+        encoding: Of the stream; lines are UTF-8.
+
+    Attributes:
+        replaced: Lines that had bytes which are no text in the encoding.
     """
 
-    def __init__(self, bytes_max: int, *, position: int = 0) -> None:
-        self._bytes_max = bytes_max
+    def __init__(self, bytes_max: int, *, position: int = 0, encoding: Encoding = UTF_8) -> None:
+        self._newline = encoding.newline
+        self._unit = len(encoding.newline)
+        self._codec = encoding.codec
+        self._bytes_max = bytes_max - bytes_max % self._unit
+        self.replaced = 0
         self._partial = bytearray()
         self._skipping = False
         self._rest_skipped = False
@@ -48,14 +100,19 @@ class LineCutter:
         """Position of the first byte of the line that is waited for."""
 
     def feed(self, data: bytes) -> list[Line]:
-        """Add bytes; returns the lines that they complete."""
+        """Add bytes; returns the lines that they complete.
+
+        Half of a character of UTF-16 at the end is left out: `position` says what was taken.
+        """
         lines: list[Line] = []
         at = 0
-        while (end := data.find(b"\n", at)) >= 0:
-            line = self._complete(data[at:end], self.position + end + 1)
+        if self._unit > 1 and (odd := (self.position + len(data)) % self._unit):
+            data = data[:-odd]
+        while (end := self._find(data, at)) >= 0:
+            line = self._complete(data[at:end], self.position + end + self._unit)
             if line is not None:
                 lines.append(line)
-            at = end + 1
+            at = end + self._unit
         self.position += len(data)
         self._keep(data[at:])
         return lines
@@ -79,14 +136,38 @@ class LineCutter:
         """Whether a line has begun and not ended."""
         return self.line_start < self.position
 
+    def is_line_end(self, before: bytes) -> bool:
+        """Whether a line begins behind these bytes of the stream."""
+        return before.endswith(self._newline)
+
+    def _find(self, data: bytes, at: int) -> int:
+        """The next newline; in UTF-16 its bytes may stand across two characters, which is none."""
+        found = data.find(self._newline, at)
+        while found >= 0 and (self.position + found) % self._unit:
+            found = data.find(self._newline, found + 1)
+        return found
+
+    def _decoded(self, text: bytes) -> bytes:
+        try:
+            decoded = text.decode(self._codec)
+        except UnicodeDecodeError:
+            self.replaced += 1
+            decoded = text.decode(self._codec, "replace")
+        if self.line_start == 0:
+            decoded = decoded.removeprefix("\ufeff")
+        return decoded.encode("utf-8", "replace")
+
     def _complete(self, rest: bytes, end: int) -> Line | None:
         """The line that ends here; None when it is the rest of one, and has nothing to add."""
         text = bytes(self._partial) + rest if self._partial else rest
         truncated = self._skipping or len(text) > self._bytes_max
         self._partial.clear()
         self._skipping = False
+        text = text[: self._bytes_max]
+        if self._codec:
+            text = self._decoded(text)
+        text = text.removesuffix(b"\r")
         self.line_start = end
-        text = text[: self._bytes_max].removesuffix(b"\r")
         if not self.continues:
             return Line(text, end, truncated)
         skipped, self.continues, self._rest_skipped = self._rest_skipped, False, False
@@ -97,3 +178,29 @@ class LineCutter:
         if len(self._partial) > self._bytes_max:
             self._skipping = True
             del self._partial[self._bytes_max :]
+
+
+def parts_of(line: Line, bytes_max: int) -> list[Line]:
+    """A long line as lines that continue one another, cut between characters.
+
+    Their ends rise up to the end of the line, so that each is known by its own.
+    """
+    text = line.text
+    parts: list[bytes] = []
+    while len(text) > bytes_max:
+        cut = bytes_max
+        while cut > bytes_max - 4 and text[cut] & 0xC0 == 0x80:  # within a character
+            cut -= 1
+        parts.append(text[:cut])
+        text = text[cut:]
+    parts.append(text)
+    last = len(parts) - 1
+    return [
+        line._replace(
+            text=part,
+            end=line.end - (last - index),
+            truncated=line.truncated and index == last,
+            continued=line.continued or index > 0,
+        )
+        for index, part in enumerate(parts)
+    ]

@@ -52,6 +52,7 @@ def decode_line(  # noqa: PLR0913 - what is known of a line
     written_ns: int | None = None,
     stream: str = "",
     continued: bool = False,
+    own: Mapping[str, str] | None = None,
 ) -> bytes:
     """Make a log record of a line.
 
@@ -62,12 +63,13 @@ def decode_line(  # noqa: PLR0913 - what is known of a line
         truncated: The line was longer than allowed and this is its beginning.
         written_ns: When its container wrote it; a time in the line itself is better.
         stream: Of its container.
-        continued: It goes on with the line before it, which was not waited for any longer.
+        continued: It goes on with the line before it.
+        own: Attributes of its container.
 
     Returns:
         The record's line.
     """
-    attributes: dict[str, Any] = dict(context.attributes)
+    attributes: dict[str, Any] = {**context.attributes, **(own or {})}
     if truncated:
         attributes["log.record.truncated"] = True
     if stream:
@@ -201,6 +203,11 @@ def _structured(line: bytes) -> dict[str, Any] | None:
     except orjson.JSONDecodeError:
         return None
     return None if TELLING.isdisjoint(fields) else fields
+
+
+def is_structured(line: bytes) -> bool:
+    """Whether a line is as a structured logger writes it."""
+    return _structured(line) is not None
 
 
 def _message(value: object) -> str | None:

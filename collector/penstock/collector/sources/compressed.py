@@ -239,7 +239,7 @@ class Search:
             generation=state.generation,
             position=state.position,
         )
-        lines, joiner = make_cutter(self._section, state.position)
+        lines, joiner = make_cutter(self._section, state.position, look.head)
         tail = CompressedTail(
             state,
             stream.descriptor,

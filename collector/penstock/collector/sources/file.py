@@ -27,11 +27,18 @@ from typing_extensions import override
 from penstock.collector.core.delivery import Read
 from penstock.collector.core.files import FileState, Generations, Verdict
 from penstock.collector.core.ledger import Ledger
-from penstock.collector.core.lines import Line
+from penstock.collector.core.lines import Line, parts_of
 from penstock.collector.courier import Courier
-from penstock.collector.decode.lines import LineContext, PlainLines, decode_line, printable
+from penstock.collector.decode.lines import (
+    LineContext,
+    PlainLines,
+    decode_line,
+    is_structured,
+    printable,
+)
 from penstock.collector.decode.shapes import Made
 from penstock.collector.descriptors import OUT_OF_DESCRIPTORS, Descriptors
+from penstock.collector.limits import LINE_BYTES_MAX, STRUCTURED_BYTES_MAX
 from penstock.collector.pipeline import Chunk, Pipeline
 from penstock.collector.source_sections import FileSource as FileSection
 from penstock.collector.sources.compressed import CompressedTail, Search
@@ -42,6 +49,9 @@ from penstock.collector.sources.unpacking import Names
 from penstock.service.clock import Clock
 
 _SAVE_RETRY_S: Final = 1.0
+_NAMED_MAX: Final = 10
+_DIRECTORIES_NS: Final = 60 * 10**9
+"""Between two looks at which directories can be read."""
 
 
 class FileSource(Source):
@@ -82,6 +92,7 @@ class FileSource(Source):
         self._tails: dict[tuple[int, int], Tail] = {}
         self._retiring: dict[str, int] = {}
         self._complained: set[str] = set()
+        self._directories_due_ns = 0
         self._stopping = asyncio.Event()
         self._log = structlog.get_logger().bind(source=self.name)
         self._search = Search(section, self._note, self._complain, self._log, descriptors)
@@ -94,6 +105,7 @@ class FileSource(Source):
     async def run(self) -> None:
         try:
             self._let_go_unnamed()
+            self._tell_unread()
             while not self._stopping.is_set():
                 await self._discover()
                 self._from_end = False
@@ -176,8 +188,37 @@ class FileSource(Source):
                     position=state.position,
                 )
 
+    def _tell_unread(self) -> None:
+        """Say which compressed files the patterns name: nothing begins in one."""
+        compressed = [str(path) for path in self._patterns.compressed()]
+        self._ledger[self.name].notes["compressed_not_read"] = len(compressed)
+        if compressed:
+            self._log.warning(
+                "compressed files are read only for the rest of a file that was read before;"
+                " decompress those that shall be read whole",
+                count=len(compressed),
+                paths=compressed[:_NAMED_MAX],
+            )
+
+    def _look_at_directories(self) -> None:
+        """Say once of each directory within the patterns that it cannot be read."""
+        now_ns = self._clock.monotonic_ns()
+        if now_ns < self._directories_due_ns:
+            return
+        self._directories_due_ns = now_ns + _DIRECTORIES_NS
+        for path in self._patterns.unreadable():
+            if path not in self._complained:
+                self._complained.add(path)
+                self._note("directories_unreadable")
+                self._log.warning(
+                    "directory cannot be read: files in it are not found; let the collector's user"
+                    " read and search it, or exclude it from the pattern",
+                    path=path,
+                )
+
     async def _discover(self) -> None:
         begun = False
+        self._look_at_directories()
         for path, begin in self._unopened():
             begun |= self._meet(path, begin=begin)
         names = Names()
@@ -433,6 +474,8 @@ class FileSource(Source):
             )
             account = self._ledger[self.name]
             account.notes["lines_truncated"] += sum(line.truncated for line in lines)
+            if any(len(line.text) > LINE_BYTES_MAX for line in lines):
+                lines = self._split(lines)
             self._ledger.read(self.name, len(lines))
             plain = PlainLines(context, now_ns)
             found = [self._decode(line, plain, context, now_ns) for line in lines]
@@ -451,7 +494,23 @@ class FileSource(Source):
         if tail.joiner is not None and tail.joiner.malformed:
             self._ledger[self.name].notes["lines_malformed"] += tail.joiner.malformed
             tail.joiner.malformed = 0
+        if tail.lines.replaced:
+            self._ledger[self.name].notes["lines_bytes_replaced"] += tail.lines.replaced
+            tail.lines.replaced = 0
         self._courier.handle(Read(origin, tail.position))
+
+    def _split(self, lines: list[Line]) -> list[Line]:
+        """Lines that no record can hold as several; structured ones are taken apart instead."""
+        found: list[Line] = []
+        for line in lines:
+            size, whole = len(line.text), not (line.truncated or line.continued)
+            fits = size <= LINE_BYTES_MAX or (whole and size <= STRUCTURED_BYTES_MAX)
+            if fits and (size <= LINE_BYTES_MAX or is_structured(line.text)):
+                found.append(line)
+            else:
+                self._note("lines_split")
+                found += parts_of(line, LINE_BYTES_MAX)
+        return found
 
     def _decode(self, line: Line, plain: PlainLines, context: LineContext, now_ns: int) -> Made:
         """A line as a record, and what the gate says of it, if that is known.
@@ -471,6 +530,7 @@ class FileSource(Source):
                 written_ns=line.time_ns,
                 stream=line.stream,
                 continued=line.continued,
+                own=line.attributes,
             )
         except Exception:  # noqa: BLE001 - whatever fails, the next line goes on
             self._note("lines_undecodable")

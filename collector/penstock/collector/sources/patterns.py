@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from fnmatch import fnmatch, fnmatchcase
-from glob import escape, iglob
+from glob import escape, has_magic, iglob
 from pathlib import Path
 from typing import Final
 
@@ -37,6 +37,24 @@ class Patterns:
             for name in sorted(iglob(pattern, recursive=True)):  # noqa: PTH207 - absolute patterns
                 if not self._is_excluded(name) and not name.endswith(_COMPRESSED):
                     yield Path(name)
+
+    def compressed(self) -> Iterator[Path]:
+        """Files that the patterns name and that are not read, for they are compressed."""
+        for pattern in self._include:
+            for name in sorted(iglob(pattern, recursive=True)):  # noqa: PTH207 - as above
+                if name.endswith(_COMPRESSED) and not self._is_excluded(name):
+                    yield Path(name)
+
+    def unreadable(self) -> Iterator[str]:
+        """Directories in which files would be looked for, if they could be read."""
+        for pattern in self._include:
+            parent, _, last = pattern.rpartition("/")
+            places = iglob(parent or "/", recursive=True)  # noqa: PTH207 - as above
+            wanted = os.R_OK | os.X_OK if has_magic(last) or "**" in parent else os.X_OK
+            for name in sorted({place.rstrip("/") or "/" for place in places}):
+                excluded = self._is_excluded(name) or self._is_excluded(f"{name}/")
+                if not excluded and os.path.isdir(name) and not os.access(name, wanted):  # noqa: PTH112 - never raises
+                    yield name
 
     def name(self, path: str) -> bool:
         """Whether a file of this path is read, be it there or not."""

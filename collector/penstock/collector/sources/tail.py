@@ -12,7 +12,7 @@ import re2
 from penstock.collector.core.containers import ReadPiece, read_cri, read_docker, read_plain
 from penstock.collector.core.files import FileState, Found, Mark, Verdict, head_hash, written
 from penstock.collector.core.joining import IsStart, Joiner
-from penstock.collector.core.lines import Line, LineCutter
+from penstock.collector.core.lines import Line, LineCutter, encoding_of
 from penstock.collector.descriptors import Descriptors
 from penstock.collector.limits import (
     CONTAINER_LINE_BYTES_MAX,
@@ -24,6 +24,7 @@ from penstock.collector.limits import (
 from penstock.collector.source_sections import FileSource as FileSection
 from penstock.collector.source_sections import MultilineSection
 
+_BOM_BYTES: Final = 4
 _CLOSED: Final = -1
 """No descriptor: what asks about it learns that (EBADF), and nothing of another file."""
 
@@ -303,30 +304,40 @@ def make_tail(
     Raises:
         OSError: As many files are open as may be; `descriptor` is as it was.
     """
-    tail = Tail(state, descriptor, *make_cutter(section, state.position), files=files)
+    head = read_span(descriptor, (0, _BOM_BYTES))
+    tail = Tail(state, descriptor, *make_cutter(section, state.position, head), files=files)
     if files is not None:
         files.admit(tail)
     with contextlib.suppress(OSError):  # it is known by less then
         begin = max(0, state.position - HEAD_BYTES)
         tail.before = read_span(descriptor, (begin, state.position))
-        tail.lines.continues = bool(tail.before) and not tail.before.endswith(b"\n")
+        tail.lines.continues = bool(tail.before) and not tail.lines.is_line_end(tail.before)
         tail.catches_up_to = os.fstat(descriptor).st_size
     return tail
 
 
-def make_cutter(section: FileSection, position: int) -> tuple[LineCutter, Joiner | None]:
-    """What makes lines of bytes from `position` on, and events of lines."""
+def make_cutter(
+    section: FileSection, position: int, head: bytes
+) -> tuple[LineCutter, Joiner | None]:
+    """What makes lines of bytes from `position` on, and events of lines.
+
+    Args:
+        section: Of the source.
+        position: Of the first byte.
+        head: The file's first bytes, for the encoding.
+    """
     read = _READERS[section.format]
     framed = section.format != "plain"
     bytes_max = CONTAINER_LINE_BYTES_MAX if framed else section.line_bytes_max
-    lines = LineCutter(bytes_max, position=position)
+    encoding = encoding_of(section.encoding, head)
+    lines = LineCutter(bytes_max, position=position, encoding=encoding)
     if not framed and section.multiline is None:
         return lines, None
     joiner = Joiner(
         read,
         None if section.multiline is None else _is_start(section.multiline),
         bytes_max=section.line_bytes_max,
-        held_bytes_max=HELD_BYTES_MAX,
+        held_bytes_max=max(HELD_BYTES_MAX, 2 * section.line_bytes_max),
     )
     return lines, joiner
 
