@@ -1,12 +1,14 @@
 """The data source with a real Spark and a real logd."""
 
 import json
+import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -16,7 +18,12 @@ from penstock import router
 from penstock.logd.publisher import BlockingPublisher
 from penstock.logd.store import CommitLog, LogConfig
 from penstock.router.carried import CARRIED, lost_of, unpack
+from penstock.router.clock import SystemClock
+from penstock.router.core.filters import columns_of
 from penstock.router.frames import Steps, read_carried
+from penstock.router.masks import passing
+from penstock.router.pushdown import need_of
+from penstock.router.views import view
 from tests.support.logd import Logd
 from tests.support.nats_server import running_nats_server
 from tests.support.router import FIRST_TIME_NS, STREAMS, log_line, publish, span_line
@@ -32,6 +39,8 @@ NOISE = [random.Random(number).randbytes(100) for number in range(3000)]
 ROTTEN = {"name": "rotten", "subject": "telemetry.rotten.>"}
 HEADED = {"name": "headed", "subject": "telemetry.headed.>"}
 HEADERS = {"Traceparent": "00-1-2-01", "Empty": "", "Nats-Msg-Id": "☃"}
+CLOCK = {"name": "clock", "subject": "telemetry.clock.>"}
+LATER = {"name": "later", "subject": "telemetry.later.>"}
 SHORT = {"name": "short", "subject": "telemetry.short.>", "segment_bytes_max": 65536}
 
 
@@ -46,7 +55,7 @@ def logd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Logd]:
     directory = tmp_path_factory.mktemp("log")
     with (
         running_nats_server(directory / "nats") as url,
-        Logd(directory / "logd", url, [*STREAMS, SHORT, HEADED, ROTTEN]) as running,
+        Logd(directory / "logd", url, [*STREAMS, SHORT, HEADED, ROTTEN, CLOCK, LATER]) as running,
     ):
         publish(url, "telemetry.logs.checkout", LOGS + ODD)
         publish(url, "telemetry.traces.checkout", SPANS)
@@ -229,6 +238,107 @@ def test_a_view_reads_no_more_than_a_query_needs(spark: SparkSession, logd: Logd
         **options(logd, view="logs", columns="offset", filter='["=", "severity_number", 17]')
     )
     assert by_source.load().count() == 700
+
+
+def a_condition(dice: random.Random, depth: int = 0) -> str:
+    """One of a small grammar of Spark SQL; some look at the clock, some may be NULL."""
+    if depth < 3 and dice.random() < 0.6:
+        parts = [a_condition(dice, depth + 1) for _ in range(2)]
+        shape = dice.choice(
+            ["({0} and {1})", "({0} or {1})", "(not {0})", "coalesce({0}, {1})",
+             "if({0}, {1}, false)", "(case when {0} then {1} end)", "(({0}) <=> ({1}))"]
+        )  # fmt: skip
+        return shape.format(*parts)
+    moment = dice.choice(
+        ["current_timestamp()", "now()", "localtimestamp()", "cast('now' as timestamp)",
+         "to_timestamp('now')", "to_timestamp(unix_timestamp())"]
+    )  # fmt: skip
+    moment += f" + make_dt_interval(0, 0, 0, {dice.choice([-3, -1, 0, 1, 3])})"
+    return dice.choice(
+        [
+            f"time {dice.choice(['<', '<=', '>', '>='])} {moment}",
+            f"time between {moment} and now() + interval 1 hour",
+            "to_date(time) = current_date()",
+            "to_date(time) > date('yesterday')",
+            f"{moment} > timestamp '2026-01-01 00:00:00'",
+            "current_date() < date '2026-01-01'",
+            f"severity_number {dice.choice(['=', '<', '>=', '<>', '<=>'])} {dice.choice([9, 17])}",
+            f"kind {dice.choice(['=', '<>', '<=>'])} '{dice.choice(['log', 'span'])}'",
+            "service in ('checkout', 'x')",
+            f"body {dice.choice(['like', 'not like'])} '%{dice.randint(0, 9)}%'",
+            f"name is {dice.choice(['', 'not '])}null",
+            f"cast(offset as string) > '{dice.randint(0, 60)}'",
+            f"offset < {dice.randint(0, 60)}",
+            "subject = 'telemetry.clock.a'",
+            f"time >= '2026-0{dice.randint(1, 9)}-01'",
+            f"service = {dice.choice(['current_user()', 'nullif(service, service)'])}",
+        ]
+    )
+
+
+def test_the_source_leaves_out_no_row_that_a_condition_wants_now_or_later(
+    spark: SparkSession, logd: Logd
+) -> None:
+    """The filters are made first. The rows are judged afterwards, when more of them are past."""
+    seed = int(os.environ.get("SEED", "20261126"))
+    dice = random.Random(seed)
+    conditions = [a_condition(dice) for _ in range(60)]
+    begin_ns = SystemClock().unix_ns()
+    coming = [log_line(number, severity=9 + number % 2 * 8) for number in range(60)]
+    ahead = [begin_ns + number * 10**8 for number in range(-5, 55)]
+    lines = [
+        json.dumps(json.loads(line) | {"time_unix_nano": at}).encode()
+        for line, at in zip(coming, ahead, strict=True)
+    ]
+    publish(logd.config["nats"]["url"], "telemetry.clock.a", [*lines, *SPANS[:10], *ODD])
+    given = options(logd, subscribe="clock")
+    whole = view("records")
+    rows = spark.readStream.format("logd").schema(whole.struct())
+    reader = rows.options(logd=logd.fetch, view="records", subscribe="-")
+    needs = [need_of(reader.load().where(text), whole) for text in conditions]
+    looked_at = sorted(set().union(*(columns_of(need.only) for need in needs)))
+    wait_until(
+        lambda: SystemClock().unix_ns() > ahead[40], what="40 of the records are in the past"
+    )
+    judged = router.all_kinds(spark, given, streaming=False).select(
+        *looked_at, *(F.expr(text).alias(f"c{n}") for n, text in enumerate(conditions))
+    )
+    table: pa.Table = judged.toArrow().combine_chunks()
+    assert table.num_rows == 74
+    for number, (text, need) in enumerate(zip(conditions, needs, strict=True)):
+        wanted = pc.fill_null(table[f"c{number}"].combine_chunks(), fill_value=False)
+        if need.only is not None:
+            passes = passing(need.only, lambda name: table[name].combine_chunks())
+            missing = pc.and_(wanted, pc.invert(passes))
+            assert not pc.any(missing).as_py(), f"SEED={seed}: {text} became {need.only}"
+    assert sum(need.only is not None for need in needs) > 10, "something is left to the source"
+
+
+def test_a_condition_on_the_clock_takes_what_comes_later(
+    spark: SparkSession, logd: Logd, tmp_path: Path
+) -> None:
+    """The push-down once computed `now()` when the query started, and left out what came later."""
+    got: list[str] = []
+    where = "kind = 'log' and time < now() + interval 1 second and time > date('yesterday')"
+    given = options(logd, subscribe="later", startingOffsets="earliest")
+    query = (
+        router.logs(spark, given, columns=["body"], where=where)
+        .writeStream.foreachBatch(lambda rows, _: got.extend(rows.toArrow()["body"].to_pylist()))
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(processingTime="100 milliseconds")
+        .start()
+    )
+    try:
+        started_ns = SystemClock().unix_ns()
+        for number in range(2):
+            later_ns = started_ns + number * 3 * 10**9
+            wait_until(lambda: SystemClock().unix_ns() > later_ns, what="more is past")  # noqa: B023
+            line = json.loads(log_line(number)) | {"time_unix_nano": SystemClock().unix_ns()}
+            publish(logd.config["nats"]["url"], "telemetry.later.a", [json.dumps(line).encode()])
+            wait_until(lambda: len(got) > number, within_s=30, what=f"record {number} arrives")  # noqa: B023
+    finally:
+        query.stop()
+    assert got == [json.loads(log_line(number))["body"] for number in range(2)]
 
 
 def test_a_batch_takes_conditions_over_from_spark(spark: SparkSession, logd: Logd) -> None:

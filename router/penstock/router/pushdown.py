@@ -4,6 +4,10 @@ Spark gives a data source written in Python the conditions of a batch (`pushFilt
 stream not, and of neither the columns. `need_of` finds both out from Spark's optimised plan, before
 the query starts. What it cannot express as a `Filter` is left to Spark, which applies every
 condition itself in any case.
+
+Spark computes what looks at the clock (`current_timestamp()`, `cast('today' AS DATE)`) once for
+each batch of a stream. The optimiser would make a constant of it when the query starts, so it is
+hidden from the optimiser first, and no filter is made of a comparison with it.
 """
 
 import re
@@ -12,7 +16,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import datasource as spark_filters
 
 from penstock.router.core.filters import (
@@ -110,7 +114,11 @@ def need_of(frame: DataFrame, view: View) -> Need:
     """
     # Not `optimizedPlan`, which is not for streams. There is no public way.
     session = frame.sparkSession._jsparkSession.sessionState()  # noqa: SLF001
-    plan = session.optimizer().execute(frame._jdf.queryExecution().analyzed())  # noqa: SLF001
+    analyzed = frame._jdf.queryExecution().analyzed()  # noqa: SLF001
+    without_clock = _Clocks(frame.sparkSession).hidden(analyzed)
+    if without_clock is None:  # what is folded cannot be told from what is not
+        return Need(tuple(column.name for column in view.columns), None)
+    plan = session.optimizer().execute(without_clock)
     nodes = list(_nodes(plan))
     leaves = [node for node in nodes if node.children().isEmpty()]
     if len(leaves) != 1:  # it reads this stream more than once
@@ -129,6 +137,77 @@ def need_of(frame: DataFrame, view: View) -> Need:
             break
         only = both(only, _weaker(node.condition(), view))
     return Need(columns, only)
+
+
+class _Clocks:
+    """Replaces in a plan of Catalyst each expression that depends on when it is evaluated.
+
+    The placeholder is the one that Spark itself puts into the plan of a stream, to be replaced for
+    each batch. The optimiser never folds it.
+    """
+
+    def __init__(self, spark: SparkSession) -> None:
+        jvm: Any = spark._jvm  # noqa: SLF001 - Catalyst has no public way
+        catalyst = jvm.org.apache.spark.sql.catalyst
+        self._placeholder = catalyst.expressions.CurrentBatchTimestamp
+        self._zone = jvm.scala.Option.apply("UTC")
+        patterns = catalyst.trees.TreePattern
+        self._clock, self._cast = patterns.CURRENT_LIKE(), patterns.CAST()
+        self._replaceable = patterns.RUNTIME_REPLACEABLE()
+        self._subquery = patterns.PLAN_EXPRESSION()
+        replaceable = "org.apache.spark.sql.catalyst.expressions.RuntimeReplaceable"
+        self._is_replaceable = jvm.java.lang.Class.forName(replaceable).isInstance
+
+    def hidden(self, plan: Any) -> Any | None:
+        """The plan without anything that looks at the clock; None: that cannot be told."""
+        if plan.containsPattern(self._subquery):
+            return None
+        if not self._may_look(plan):
+            return plan
+        (child,) = [*_each(plan.children())] if plan.children().size() == 1 else [None]
+        child = None if child is None else self.hidden(child)
+        if child is None or plan.nodeName() not in ("Filter", "Project"):
+            return None
+        if plan.nodeName() == "Filter":
+            return plan.copy(self._replaced(plan.condition()), child)
+        columns = plan.projectList()
+        for index, column in enumerate([*_each(columns)]):
+            columns = columns.updated(index, self._replaced(column))
+        return plan.copy(columns, child)
+
+    def _may_look(self, tree: Any) -> bool:
+        patterns = (self._clock, self._cast, self._replaceable)
+        return any(tree.containsPattern(it) for it in patterns)
+
+    def _replaced(self, expression: Any) -> Any:
+        if not self._may_look(expression):
+            return expression
+        if self._is_replaceable(expression):  # as `to_date('now')`, whose cast is not yet in sight
+            return self._replaced(expression.replacement())
+        children = expression.children()
+        if self._looks(expression, children):
+            return self._placeholder(0, expression.dataType(), self._zone)
+        for index, child in enumerate([*_each(children)]):
+            children = children.updated(index, self._replaced(child))
+        return expression.withNewChildren(children)
+
+    def _looks(self, expression: Any, children: Any) -> bool:
+        """Whether it is a function of the clock, or the cast of a text like 'now' or 'today'."""
+        kind: str = expression.dataType().simpleString()
+        if not kind.startswith(("date", "time")):
+            return False
+        if children.isEmpty():
+            return bool(expression.containsPattern(self._clock))
+        if not expression.nodeName().lower().endswith("cast") or not expression.foldable():
+            return False
+        (text,) = _each(children)
+        return bool(text.dataType().simpleString() == "string") and not _is_date(text)
+
+
+def _is_date(text: Any) -> bool:
+    """Whether a text that is cast to a time is one that always means the same."""
+    is_literal = text.nodeName() == "Literal" and text.value() is not None
+    return is_literal and text.value().toString().strip()[:1] in "+-0123456789"
 
 
 def _weaker(condition: Any, view: View) -> Filter | None:

@@ -10,7 +10,9 @@ there: to those with a route whose condition is not false. Its kind, where none 
 unknown as well, and not `raw`. With `malformed: route` it is a row like others.
 """
 
+import re
 from functools import reduce
+from typing import Final
 
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -102,7 +104,19 @@ def check_routes(job: JobConfig, spark: SparkSession) -> None:
             _check(route.where, rows, f"routes.{index}.where: route {route.name!r}")
 
 
+_FIXED_MOMENT: Final = re.compile(
+    r"\b(?:date|timestamp(?:_[ln]tz)?)\s*(['\"])\s*(now|today|tomorrow|yesterday)\s*\1",
+    re.IGNORECASE,
+)
+"""Typed literals that Spark's parser makes a constant of: the job's start."""
+
+
 def _check(where: str, rows: DataFrame, place: str) -> None:
+    if fixed := _FIXED_MOMENT.search(where):
+        raise WrongKeyError(
+            f"{place}: {fixed[0]} in {where!r} is fixed when the job starts",
+            fix="write current_timestamp() or current_date(), which each batch computes again",
+        )
     try:
         chosen = rows.where(where)
         condition = chosen._jdf.queryExecution().analyzed().condition()  # noqa: SLF001 - no public way
