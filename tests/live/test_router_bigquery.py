@@ -18,7 +18,7 @@ from penstock.router.errors import StoppedError
 from penstock.router.sinks import SinkContext, make_sink
 from penstock.router.sinks.bigquery import BigQuerySink
 from tests.support.fake_bigquery import SCHEMA, FakeBigQuery, refusal
-from tests.support.sink_batches import NOW_NS, batch, context, dead_letters, log_record
+from tests.support.sink_batches import NOW_NS, batch, context, dead_letters, log_record, truncate
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.live
@@ -109,6 +109,19 @@ def test_a_batch_that_comes_again_is_not_appended_again(
     again.write(rows(COUNT + 3).slice(COUNT))
     assert table.stored() == EACH_ONCE + Counter(range(COUNT, COUNT + 3))
     again.close()
+
+
+def test_records_whose_offsets_the_log_gives_again_are_there_beside_the_ones_before(
+    table: FakeBigQuery, tmp_path: Path
+) -> None:
+    sink, context = sink_of(table, tmp_path)
+    sink.write(rows())
+    truncate(context, read=COUNT, to=COUNT // 2)
+    others = batch([log_record(COUNT + n) for n in range(COUNT)], first=COUNT // 2)
+    for _ in range(2):
+        sink.write(others)
+        assert table.stored() == Counter(range(2 * COUNT))
+    sink.close()
 
 
 def test_a_stopped_replay_goes_on_behind_what_it_appended(

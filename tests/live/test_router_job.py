@@ -18,6 +18,7 @@ import pytest
 import yaml
 
 from penstock.logd.publisher import BlockingPublisher
+from penstock.logd.store import CommitLog, LogConfig
 from penstock.router.clock import SystemClock
 from tests.support.http_sink import HttpDestination
 from tests.support.logd import Logd
@@ -88,6 +89,53 @@ def test_kill_9_in_the_middle_of_a_batch_leaves_each_record_once(
     finally:
         if job.daemon._process is not None:
             job.daemon.close()
+
+
+def truncated(logd: Logd, stream: str, offset: int) -> None:
+    """As a disk that was restored from an older copy."""
+    assert logd.daemon.stop() == 0
+    (directory,) = (logd.data_dir / "streams").glob(f"{stream}*/0")
+    log = CommitLog.open(directory, LogConfig())
+    log.truncate_to(offset)
+    log.close()
+    logd.daemon.start()
+
+
+@pytest.mark.parametrize("regrown", [10, 70])
+def test_a_log_that_lost_what_was_read_is_reported_and_resolved_by_policy(
+    tmp_path: Path, nats_url: str, logd: Logd, regrown: int
+) -> None:
+    """Both streams' files once gave way to those of one, and what came again was never read."""
+    before = [log_line(number) for number in range(100)]
+    spans = [span_line(number) for number in range(100)]
+    publish(nats_url, "telemetry.logs.x", before, records=10)
+    publish(nats_url, "telemetry.traces.x", spans)
+    job = RouterJob(tmp_path / "router", logd.fetch, source={"retry_timeout_s": 1})
+    job.daemon.start("--until-caught-up", within_s=60)
+    assert job.daemon.wait(within_s=120) == 0, job.daemon.log()[-3000:]
+    truncated(logd, "logs", 60)
+
+    job.daemon.start("--until-caught-up", within_s=60)
+    assert job.daemon.wait(within_s=120) == 69, job.daemon.log()[-3000:]
+    assert "logs/0 was truncated to 60, below 100" in job.daemon.log()
+
+    after = [log_line(1000 + number) for number in range(regrown)]
+    publish(nats_url, "telemetry.logs.x", after)
+    job.config["source"] = {"fail_on_data_loss": False}
+    job.daemon.start(within_s=60)
+    try:
+        wait_until(lambda: job.rows().num_rows == 200 + regrown, within_s=60, what="all rows")
+        publish(nats_url, "telemetry.logs.x", after[:1])
+        wait_until(lambda: job.rows().num_rows == 201 + regrown, within_s=60, what="one more")
+        status = job.daemon.status()
+        wanted = {"stream": "logs", "partition": 0, "offset": 60, "generation": 1}
+        assert status["info"]["sinks"]["lake"]["truncated"] == [wanted]
+        assert status["stages"][0]["detail"]["log_truncated"] == 40
+    finally:
+        assert job.daemon.stop() == 0
+    rows = job.rows()
+    assert values_of(rows, "traces") == spans
+    assert sorted(values_of(rows, "logs")) == sorted([*before, *after, after[0]])
 
 
 def with_hook(directory: Path, logd: Logd, destination: HttpDestination, **keys: Any) -> RouterJob:

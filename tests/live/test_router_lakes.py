@@ -26,6 +26,7 @@ from tests.support.sink_batches import (
     gauge_record,
     log_record,
     span_record,
+    truncate,
 )
 from tests.support.waiting import wait_until
 
@@ -89,6 +90,18 @@ def test_a_batch_that_comes_again_is_not_committed_again(case: LakeCase) -> None
     assert case.commits() == commits
     assert detail(context)["already_there"] == COUNT
     assert dead_letters(context) == []
+
+
+def test_records_whose_offsets_the_log_gives_again_are_there_beside_the_ones_before(
+    case: LakeCase,
+) -> None:
+    sink, context = case.sink()
+    sink.write(rows())
+    truncate(context, read=COUNT, to=COUNT // 2)
+    others = batch([log_record(COUNT + n) for n in range(COUNT)], first=COUNT // 2)
+    for _ in range(2):
+        sink.write(others)
+        assert case.stored() == Counter(range(2 * COUNT))
 
 
 def test_what_is_late_or_replayed_is_added_where_it_is_missing(case: LakeCase) -> None:

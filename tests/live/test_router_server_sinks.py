@@ -17,7 +17,7 @@ from tests.support import server_cases
 from tests.support.jdbc_case import JdbcCase
 from tests.support.real_kafka import kafka_case
 from tests.support.server_cases import ServerCase
-from tests.support.sink_batches import NOW_NS, batch, dead_letters, log_record
+from tests.support.sink_batches import NOW_NS, batch, dead_letters, log_record, truncate
 from tests.support.tcp_door import Break
 from tests.support.waiting import wait_until
 
@@ -63,6 +63,18 @@ def test_a_batch_that_comes_again_is_there_once(case: ServerCase) -> None:
     assert case.stored() == EACH_ONCE
     assert context.meter.stage("x", received=COUNT, lag=0).detail["already_there"] == COUNT
     assert dead_letters(context) == []
+
+
+def test_records_whose_offsets_the_log_gives_again_are_there_beside_the_ones_before(
+    case: ServerCase,
+) -> None:
+    sink, context = case.sink()
+    sink.write(batch(records(case)))
+    truncate(context, read=COUNT, to=COUNT // 2)
+    others = batch([log_record(COUNT + n) for n in range(COUNT)], first=COUNT // 2)
+    for _ in range(2):
+        sink.write(others)
+        assert case.stored() == Counter(range(2 * COUNT))
 
 
 @pytest.mark.parametrize("fault", [Break.RESET, Break.TAKEN])

@@ -26,7 +26,7 @@ from tests.support.fault_door import (
     resets_after_taking,
     says,
 )
-from tests.support.sink_batches import NOW_NS, batch, context, dead_letters
+from tests.support.sink_batches import NOW_NS, batch, context, dead_letters, truncate
 from tests.support.sink_cases import CASES, Case
 
 pytestmark = pytest.mark.live
@@ -90,6 +90,21 @@ def test_a_batch_that_comes_again_is_there_as_often_as_promised(
     first, second = case.brought(door)
     assert first.body == second.body
     assert dead_letters(context) == []
+
+
+def test_records_whose_offsets_the_log_gives_again_are_stored_beside_the_ones_before(
+    case: Case, door: FaultDoor, tmp_path: Any
+) -> None:
+    """A sink that knows records by their offsets alone once dropped them, and said it sent them."""
+    sink, context = case.sink(door, tmp_path)
+    sink.write(batch(records(case)))
+    truncate(context, read=COUNT, to=COUNT // 2)
+    sink.write(batch([case.record(COUNT + n) for n in range(COUNT)], first=COUNT // 2))
+    assert case.stored(door.backend) == Counter(range(2 * COUNT))
+    sink.write(batch([case.record(COUNT + n) for n in range(COUNT)], first=COUNT // 2))
+    stored = case.stored(door.backend)
+    assert set(stored) == set(range(2 * COUNT))
+    assert not case.effectively_once or set(stored.values()) == {1}
 
 
 @pytest.mark.parametrize(

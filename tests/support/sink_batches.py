@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.router.clock import Clock, SystemClock
+from penstock.router.core.offsets import Offsets, StreamPartition, truncated
 from penstock.router.sinks import SinkContext
 from penstock.router.telemetry import Meter
 
@@ -114,6 +115,14 @@ def context(directory: Path, *, sink: str = "sink", clock: Clock | None = None) 
         stop=threading.Event(),
         clock=clock or SystemClock(),
     )
+
+
+def truncate(found: SinkContext, *, read: int, to: int) -> None:
+    """The log of `batch` was read up to an offset, and truncated to a lower one: a batch comes."""
+    at = StreamPartition("logs", 0)
+    before = Offsets({at: read}, found.incarnations, {}, dict(found.generations))
+    generations = {at: truncated(found.generations.get(at, ()), to)}
+    found.begin_batch(before, Offsets({at: read}, found.incarnations, {}, generations), lost=0)
 
 
 def dead_letters(found: SinkContext) -> list[dict[str, Any]]:

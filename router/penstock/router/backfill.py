@@ -19,7 +19,13 @@ from penstock.router.core.backfill import (
     of_batches_not_known,
     of_this_life,
 )
-from penstock.router.core.offsets import Offsets, Readable, StreamPartition, admit
+from penstock.router.core.offsets import (
+    Offsets,
+    Readable,
+    StreamPartition,
+    admit,
+    generations_of,
+)
 from penstock.router.errors import LogUnavailableError, StoppedError
 from penstock.router.feed import Feed
 from penstock.router.reading import LogReading, LogState
@@ -132,6 +138,9 @@ def _deliver_range(
     with closing(feed):
         for part in parts:
             try:
+                context.starts.clear()
+                for at, begin in part.start.items():
+                    context.starts[context.place_tag(*at, begin)] = begin
                 refused = progress.refused
                 rows = run.deliver(feed, sink, run.rows(part), progress.done)
             except StoppedError:
@@ -153,7 +162,9 @@ def _deliver_range(
 def _planned(run: BoundedRun, sink: str, it: Unfinished) -> tuple[list[Chunk], Again]:
     """What is left of a range, in batches, and what the sink's job noted of them."""
     home, lives = run.config.checkpoint_dir.resolve() / sink, run.state.incarnations
-    ends = of_this_life(BatchJournal(home).ends(), lives)
+    done = committed_offsets(home / "spark") or Offsets({})
+    generations = generations_of(lives, done)
+    ends = of_this_life(BatchJournal(home).ends(), lives, generations)
     (begun,) = of_this_life([StartingOffsets(run.config.checkpoint_dir).load()], lives)
     known = known_ends(ends, begun, it.last.next)
     # A batch that touches the range in one partition may end below it in another.

@@ -17,11 +17,12 @@ from pyspark.sql import DataFrame
 
 from penstock.router.batch_sizes import TASK_BYTES
 from penstock.router.beginning import first_state
+from penstock.router.checkpoint import committed_offsets
 from penstock.router.checkpoint_home import CheckpointHome
 from penstock.router.clock import Clock, SystemClock
 from penstock.router.config import JobConfig
 from penstock.router.core.backfill import Chunk
-from penstock.router.core.offsets import Offsets
+from penstock.router.core.offsets import Offsets, StreamPartition, generations_of
 from penstock.router.errors import StoppedError
 from penstock.router.errors import UnavailableError as NotNowError
 from penstock.router.feed import Feed
@@ -149,10 +150,13 @@ class BoundedRun:
                 f"{error.filename or state_dir}: {error.strerror}",
                 fix=f"let this user write to {state_dir}, or remove it",
             ) from None
+        home = self.config.checkpoint_dir.resolve() / sink
+        done = committed_offsets(home / "spark") or Offsets({})
         return SinkContext(
             job=self.config.job,
             sink=sink,
             incarnations=dict(self.state.incarnations),
+            generations=generations_of(self.state.incarnations, done),
             state_dir=state_dir,
             dead_letters=self.config.dead_letters.resolve(),
             meter=Meter(),
@@ -334,8 +338,7 @@ def _replay_file(
     for piece in begun.pieces(target.name):
         if target.feed.needs("subject"):
             begun.require_subjects(piece)
-        lives = {letter["stream"]: letter.get("incarnation") or "" for letter in piece}
-        target.context.incarnations.update(lives)
+        _take_ids(piece, target.context)
         target.feed.begin_anew()  # offsets of one file may lie between those of another
         routed += run.deliver(target.feed, target.name, run.letter_rows(piece), next(batches))
         letters += len(piece)
@@ -345,6 +348,17 @@ def _replay_file(
     if routed < letters:
         notes += f", {letters - routed} that no route leads to {target.name}"
     tell(f"{file.name}: {progress.records - records} of {letters} to {target.name}{notes}")
+
+
+def _take_ids(letters: Sequence[Letter], context: SinkContext) -> None:
+    """Know the streams and partitions of letters by the ids that they have there."""
+    context.generations.clear()
+    for letter in letters:
+        of_stream, _, number = (letter.get("incarnation") or "").partition(".")
+        context.incarnations[letter["stream"]] = of_stream
+        if number.isdecimal():
+            at = StreamPartition(letter["stream"], letter["partition"])
+            context.generations[at] = ((0, int(number)),)
 
 
 def collect(frame: DataFrame) -> pa.Table:

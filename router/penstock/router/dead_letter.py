@@ -148,7 +148,7 @@ def _name_of(rows: pa.Table, context: SinkContext) -> str:
     """Only these rows have it; see the module's docstring."""
     first = rows.select(_PLACE).slice(0, 1).to_pylist()[0]
     offsets = rows.column("offset").to_pylist()
-    place = f"{context.stream_tag(first['stream'])}-{first['partition']}"
+    place = context.place_tag(first["stream"], first["partition"], offsets[0])
     name = f"{place}-{offsets[0]:020d}-{offsets[-1]:020d}"
     has_gap = any(after - before != 1 for before, after in pairwise(offsets))
     return f"{name}.{digest_of(offsets)}" if has_gap else name
@@ -169,7 +169,7 @@ def _rows(rows: pa.Table, context: SinkContext) -> Iterator[dict[str, Any]]:
         value = row.pop("value")
         if (key := row.pop("key", None)) is not None:
             row["key_base64"] = base64.b64encode(key).decode()
-        row["incarnation"] = context.incarnations.get(row["stream"], "")
+        row["incarnation"] = context.stream_id(row["stream"], row["partition"], row["offset"])
         yield row | as_text(value)
 
 

@@ -50,7 +50,7 @@ class Feed:
                 steps,
                 context.state_dir / f"dedupe.{job.route_name(index)}",
                 place=f"{job.place_of(index)}.transforms",
-                lives=context.incarnations,
+                stream_id=context.stream_id,
                 again=again,
             )
             for index, steps in job.transforms_to(context.sink).items()

@@ -74,6 +74,39 @@ async def look_at(
     return _checked(span, offset, fetched)
 
 
+def kept_until(client: LogClient, span: Span) -> int:
+    """The end of what the log still has of the records before a span's end.
+
+    Args:
+        client: Of logd.
+        span: Its `planned_epoch` is that of the leader when these records were there.
+
+    Raises:
+        UnavailableError: logd is away, or has no time for this reader.
+    """
+    epoch, upto = span.planned_epoch, span.end
+    fetch = calls.fetch(
+        span.stream,
+        upto,
+        partition=span.partition,
+        bytes_max=1,
+        wait_ms=0,
+        log_epoch=epoch,
+        where=client.server,
+    )
+    try:
+        client.ask(fetch)
+    except CorruptError:
+        return upto  # a frame behind it: whoever reads that finds out
+    except RefusedError as error:
+        if error.code == "RECORDS_LOST":
+            return int(error.detail["offset"])
+        if passes(error) or error.code in NOT_LET_IN:
+            raise not_now(error) from None
+        return upto  # as OUT_OF_RANGE, which reading finds out
+    return upto
+
+
 def _call(
     server: str, span: Span, offset: int, *, epoch: int | None, subject: str | None, bytes_max: int
 ) -> Call[Fetched]:

@@ -78,6 +78,7 @@ class Job:
         self._meters: dict[str, Meter] = {}
         self._ends: Mapping[StreamPartition, Readable] = {}
         self._target: Mapping[StreamPartition, int] = {}
+        self._written: Mapping[StreamPartition, int] = {}
         self._incarnations: Mapping[str, str] = {}
         self._cursors = LogClient(
             config.logd, timeout_s=_CURSOR_TIMEOUT_S, access=config.source.access()
@@ -131,6 +132,7 @@ class Job:
         state = first_state(config, self._log)
         starting = starting_offsets(config, state, self._log, self._clock)
         self._target = {at: span.end for at, span in state.readable.items()}
+        self._written = state.written
         self._incarnations = state.incarnations
         self._contexts = {name: self._context(name, starting) for name in config.sinks}
         sinks = [self._open_sink(name) for name in self._contexts]
@@ -184,6 +186,7 @@ class Job:
             self._log_problem = f"logd: {error}"
             return False
         self._ends = state.readable
+        self._written = state.written
         gone = [repr(name) for name in streams if name not in state.incarnations]
         self._log_problem = f"logd: it has no stream {', '.join(gone)}" if gone else None
         if not self._config.source.fail_on_data_loss:  # what is gone is not waited for
@@ -220,6 +223,8 @@ class Job:
     def _is_behind(self, query: SinkQuery) -> bool:
         """Whether a sink has not got all that was in the log when the job started."""
         at = query.position()
+        if any(self._written.get(where, offset) < offset for where, offset in at.next.items()):
+            return True  # the log lost what it has read: the next batch fails, or begins there
         return any(
             at.next.get(where, 0) < end
             or at.incarnations.get(where.stream) != self._incarnations.get(where.stream)
@@ -366,6 +371,12 @@ class Job:
             "sinks": {
                 query.name: {
                     "committed": by_sink[query.name],
+                    "truncated": [
+                        {"stream": at.stream, "partition": at.partition, "offset": offset}
+                        | {"generation": number}
+                        for at, generations in sorted(query.position().generations.items())
+                        for offset, number in generations
+                    ],
                     "restarts": query.restarts,
                     "records_per_s": query.records_per_s,
                     "problem": query.problem,

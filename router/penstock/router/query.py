@@ -18,7 +18,7 @@ from penstock.router.batches import BatchJournal
 from penstock.router.checkpoint import clear_unfinished, committed_offsets, planned_offsets
 from penstock.router.config import JobConfig
 from penstock.router.core.breaker import Circuit
-from penstock.router.core.offsets import Offsets, StreamPartition, count_between
+from penstock.router.core.offsets import Offsets, StreamPartition, count_between, reading_begins
 from penstock.router.core.restarts import Restarts
 from penstock.router.errors import StoppedError
 from penstock.router.feed import Feed
@@ -115,6 +115,8 @@ class SinkQuery:
         return Offsets(
             {**self._starting.next, **done.next},
             {**self._starting.incarnations, **done.incarnations},
+            {},
+            done.generations,
         )
 
     def poll(self, spark: SparkSession) -> None:
@@ -248,14 +250,11 @@ class SinkQuery:
     def _deliver(self, frame: DataFrame, batch: int) -> None:
         planned, before = self._planned(batch), self._planned(batch - 1)
         begun_ns = self._context.clock.monotonic_ns()
-        self._context.incarnations.update(planned.incarnations)
-        self._context.starts.clear()
-        self._context.starts.update(
-            (self._context.place_tag(*at), offset) for at, offset in before.next.items()
-        )
         made = frame.toArrow()
         rows, lost = self._routed.rows(made), self._routed.lost(made)
-        self._journal.begin(Offsets(before.next, planned.incarnations))
+        self._context.begin_batch(before, planned, lost=lost)
+        self._report_truncation(before, planned, batch)
+        self._journal.begin(Offsets(before.next, planned.incarnations, {}, before.generations))
         if rows.num_rows:
             self._journal.note(planned)
         self._context.keep()
@@ -276,7 +275,25 @@ class SinkQuery:
     def _planned(self, batch: int) -> Offsets:
         """The position behind a batch, with partitions that were not read yet where they begin."""
         at = planned_offsets(self._spark_checkpoint, batch) if batch >= 0 else Offsets({})
-        return Offsets({**self._starting.next, **at.next}, at.incarnations)
+        next_ = {**self._starting.next, **at.next}
+        return Offsets(next_, at.incarnations, {}, at.generations)
+
+    def _report_truncation(self, before: Offsets, planned: Offsets, batch: int) -> None:
+        """Say which offsets the log gives again, that the sink had got already."""
+        for at, generations in planned.generations.items():
+            begin, known = reading_begins(at, before, planned), before.next.get(at, 0)
+            if begin < known:
+                self._context.meter.count("log_truncated", known - begin)
+                self._log.warning(
+                    "log truncated",
+                    stream=at.stream,
+                    partition=at.partition,
+                    offset=begin,
+                    read_up_to=known,
+                    generation=generations[-1][1],
+                    batch=batch,
+                    delivered="kept",
+                )
 
     def _failed(self, now_ns: int) -> None:
         error = self._query.exception()

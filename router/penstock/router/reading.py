@@ -28,7 +28,7 @@ from penstock.router.errors import (
     DataLossError,
     LogUnavailableError,
 )
-from penstock.router.fetching import fetch, warn
+from penstock.router.fetching import fetch, kept_until, warn
 from penstock.router.pieces import Cut, Piece, pieces_of, together
 from penstock.router.record_sizes import Found, Look, RecordSizes, Sample
 from penstock.router.refusals import NOT_LET_IN
@@ -143,6 +143,18 @@ class LogReading:
     ) -> LogState:
         """`state` without the patience."""
         return self._asked(lambda: self._state(streams, may_be_gone=may_be_gone), patiently=False)
+
+    def kept_until(self, span: Span, *, patiently: bool) -> int:
+        """The end of what the log still has of the records before a span's end, since it was so.
+
+        Args:
+            span: With `planned_epoch`, under which they were there.
+            patiently: Whether logd is waited for.
+
+        Raises:
+            LogUnavailableError: logd is away; or it stayed so.
+        """
+        return self._asked(partial(kept_until, self._client, span), patiently=patiently)
 
     def at_times(
         self, times: Times, readable: Mapping[StreamPartition, Readable]

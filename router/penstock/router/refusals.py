@@ -51,7 +51,7 @@ def loss_or_refusal(
                 next_offset=behind,
             )
         case "RECORDS_LOST":
-            return DataLossError(message, next_offset=offset)
+            return DataLossError(message)  # the next batch goes on where the log was truncated
         case "STREAM_RECREATED" | "UNKNOWN_STREAM" | "UNKNOWN_PARTITION":
             return DataLossError(message)
         case _:

@@ -44,14 +44,17 @@ from penstock.router.core.admission import Admission
 from penstock.router.core.offsets import (
     EARLIEST,
     LATEST,
+    Generations,
     Offsets,
     Readable,
+    Span,
     StreamPartition,
     admit,
     forgiven,
     offsets_from_json,
     resolve,
     spans_between,
+    truncated,
     with_streams_not_read,
 )
 from penstock.router.core.starting import Times, Wish
@@ -148,6 +151,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
         self._target: Mapping[StreamPartition, int] | None = None
         self._seen: LogState | None = None
         self._unreachable_since_ns: int | None = None
+        self._answered: dict[tuple[StreamPartition, int, int, int], int] = {}
         task_bytes = None if options.bytes_max is None else TASK_BYTES
         self._sizes = BatchSizes(options.bytes_max, task_bytes, subject_to_read(options, shape))
 
@@ -189,7 +193,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
         state = self._state_of_trigger()
         known = offsets_from_json(start)
         self._check_streams(known, state)
-        first = self._still_there(known, state)
+        generations = self._generations(known, state)
+        first = self._still_there(known, state, generations)
         last = {where: max(span.end, first[where]) for where, span in state.readable.items()}
         if self._target is not None:
             last = {
@@ -205,8 +210,13 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
         if not isinstance(limit, ReadAllAvailable):
             patiently = self._target is not None
             last = self._sizes.cut(self._log, first, last, patiently=patiently)
-        end = with_streams_not_read(Offsets(last, state.incarnations, state.epochs), known)
-        if (end.next, end.incarnations) == (known.next, known.incarnations):
+        end = Offsets(last, state.incarnations, state.epochs, generations)
+        end = with_streams_not_read(end, known)
+        if (end.next, end.incarnations, end.generations) == (
+            known.next,
+            known.incarnations,
+            known.generations,
+        ):
             return start  # though leaders may have changed
         self._admission.begun(self._clock.monotonic_ns())
         return end.to_json()
@@ -228,7 +238,11 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[Task]:
         known, last = offsets_from_json(start), offsets_from_json(end)
         # A batch planned before a restart may hold a stream that is not read any more.
-        of_batch = {at.stream for at, upto in last.next.items() if known.next.get(at) != upto}
+        of_batch = {
+            at.stream
+            for at, upto in last.next.items()
+            if known.next.get(at) != upto or known.generations.get(at) != last.generations.get(at)
+        }
         state = self._seen
         if state is None or any(
             upto > state.readable.get(at, _NOTHING).end
@@ -236,11 +250,29 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
             if at.stream in of_batch
         ):
             state = self._log.state(tuple(sorted(of_batch)), may_be_gone=self._may_be_gone)
-        first = Offsets(self._first(known, state), known.incarnations, known.epochs)
+        first = Offsets(
+            self._first(known, state), known.incarnations, known.epochs, known.generations
+        )
         if not self._options.fail_on_data_loss:
             first = forgiven(first, last)
+        elif truncated_now := sorted(last.generations.items() - known.generations.items()):
+            where, generations = truncated_now[0]
+            raise DataLossError(
+                f"{where.stream}/{where.partition} was truncated to {generations[-1][0]}, below"
+                f" {known.next.get(where, 0)} where the next batch begins: the log lost records"
+                " that were read, and gives their offsets again; failOnDataLoss=false, in a job"
+                " `source: {fail_on_data_loss: false}`, goes on where it was truncated"
+            )
         spans = spans_between(first, last)
-        return plan(spans, state.readable, self._options, self._sizes, self._log)
+        kept = {
+            span.where: min(self._kept_until(span.where, span.end, last, state), span.end)
+            for span in spans
+        }
+        readable = {
+            at: Readable(it.start, min(it.end, kept.get(at, it.end)))
+            for at, it in state.readable.items()
+        }
+        return plan(spans, readable, self._options, self._sizes, self._log)
 
     @override
     def read(self, partition: Task) -> Iterator[pa.RecordBatch]:
@@ -264,11 +296,51 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
         added = {where: 0 for where in starting if where.stream in streams}
         return starting | added | dict(known.next)
 
-    def _still_there(self, known: Offsets, state: LogState) -> Mapping[StreamPartition, int]:
+    def _still_there(
+        self,
+        known: Offsets,
+        state: LogState,
+        generations: Mapping[StreamPartition, Generations],
+    ) -> Mapping[StreamPartition, int]:
         """That, as far as the log goes; `partitions` says if that is a loss."""
-        first = Offsets(self._first(known, state), known.incarnations)
+        first = Offsets(self._first(known, state), known.incarnations, {}, known.generations)
         ends = {at: state.written.get(at, span.end) for at, span in state.readable.items()}
-        return forgiven(first, Offsets(ends, state.incarnations)).next
+        return forgiven(first, Offsets(ends, state.incarnations, {}, generations)).next
+
+    def _generations(self, known: Offsets, state: LogState) -> dict[StreamPartition, Generations]:
+        """Those of the streams that are read, with what was truncated since `known`."""
+        found: dict[StreamPartition, Generations] = {}
+        for at in state.readable:
+            if known.incarnations.get(at.stream) != state.incarnations.get(at.stream):
+                continue
+            position, generations = known.next.get(at, 0), known.generations.get(at, ())
+            kept = self._kept_until(at, position, known, state)
+            if kept < position:
+                generations = truncated(generations, kept)
+            if generations:
+                found[at] = generations
+        return found
+
+    def _kept_until(
+        self, at: StreamPartition, position: int, known: Offsets, state: LogState
+    ) -> int:
+        """How far the log still has what was before a position; at most that position.
+
+        A log that is shorter has lost the rest. One that is longer may have other records in their
+        place: a later leader then knows where those of the earlier one ended.
+        """
+        end = state.written.get(at, state.readable[at].end) if at in state.readable else position
+        epoch = known.epochs.get(at)
+        if not position or epoch is None or state.epochs.get(at, epoch) <= epoch:
+            return min(end, position)
+        question = (at, position, epoch, state.epochs[at])
+        if question not in self._answered:
+            span = Span(at.stream, at.partition, position, position, planned_epoch=epoch)
+            patiently = self._target is not None
+            answer = self._log.kept_until(span, patiently=patiently)
+            self._answered = {it: n for it, n in self._answered.items() if it[0] != at}
+            self._answered[question] = answer
+        return min(self._answered[question], end, position)
 
     def _check_streams(self, known: Offsets, state: LogState) -> None:
         """A stream that is gone may have had records that were not read."""

@@ -60,6 +60,7 @@ class Meter:
 _COUNTERS: Final = ("received", "sent", "errors")
 _DETAILS: Final = {
     "left_out_lost": "Records that a sink did not get, gone from the log or damaged, by sink.",
+    "log_truncated": "Records that a sink got and that the log lost afterwards, by sink.",
     "dead_letters": "Records a sink gave up, by sink.",
     "letters_not_streamed": "Records of dead letters that `dead_letter_stream` has not, by sink.",
 }

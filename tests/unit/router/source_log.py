@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from penstock.router.core.offsets import Offsets, Readable, StreamPartition
+from penstock.router.core.offsets import Offsets, Readable, Span, StreamPartition
 from penstock.router.core.starting import Subscription
 from penstock.router.errors import DataLossError, LogUnavailableError
 from penstock.router.options import parse_options
@@ -31,6 +31,7 @@ class FakeLog:
         self.sizes: dict[str, int] = {}
         self.looked_at: list[tuple[str, int, int]] = []
         self.answers: int | None = None
+        self.kept: int | None = None
 
     def state_now(
         self, streams: Subscription | tuple[str, ...], *, may_be_gone: bool = False
@@ -65,6 +66,10 @@ class FakeLog:
         """What is found there."""
         assert self.sizes, "nobody need ask"
         return Sample(self.sizes[look.span.stream], look.offset, look.offset + 1)
+
+    def kept_until(self, span: Span, *, patiently: bool) -> int:
+        """All of it, unless a test says otherwise."""
+        return span.end if self.kept is None else min(self.kept, span.end)
 
     state = state_now
 

@@ -15,14 +15,18 @@ from penstock.router.core.offsets import Offsets, StreamPartition
 from penstock.router.feed import ROUTE_COLUMN, Feed
 from penstock.router.kept_lines import KeptLines
 from penstock.router.transforms import Again, Chain, left_out
-from penstock.router.transforms.left_out import LeftOut, _Judged
+from penstock.router.transforms.left_out import LeftOut, StreamId, _Judged
 from penstock.service import ConfigError
 from tests.unit.router.sink_rows import context
 from tests.unit.router.test_router_feed import Notebook, job
 from tests.unit.router.test_router_replaying import Listening, Run
 from tests.unit.router.test_router_transforms import DEDUPE, SECOND, record_row, steps, table
 
-LIFE = {"logs": "5f2c", "more": "77aa"}
+
+def stream_id_of(stream: str, _partition: int, _offset: int) -> str:
+    return {"logs": "5f2c", "more": "77aa"}[stream]
+
+
 PLACE = StreamPartition("logs", 0)
 
 
@@ -34,9 +38,11 @@ def rows(first: int, *ids: str | None, at_s: int = 100, **fields: Any) -> pa.Tab
     return table(*found)
 
 
-def chain(home: Path, again: Again | None = None, lives: dict[str, str] = LIFE) -> Chain:
+def chain(home: Path, again: Again | None = None, stream_id: StreamId = stream_id_of) -> Chain:
     directory = home / "replay" if again else home
-    return Chain(steps(DEDUPE), directory / "dedupe.all", place="", lives=lives, again=again)
+    return Chain(
+        steps(DEDUPE), directory / "dedupe.all", place="", stream_id=stream_id, again=again
+    )
 
 
 def offsets(made: Chain, given: pa.Table, batch: int = 0) -> list[int]:
@@ -61,7 +67,7 @@ def test_what_is_not_noted_is_judged_anew_or_refused(tmp_path: Path) -> None:
     strict = Again(tmp_path, must_be_noted=True)
     with pytest.raises(ConfigError, match=r"logs/0: whether dedupe left out offset 3 .*not noted"):
         offsets(chain(tmp_path, strict), rows(3, "x", "x", "a"))
-    made_again = chain(tmp_path, strict, {"logs": "another"})
+    made_again = chain(tmp_path, strict, lambda *_: "another")
     with pytest.raises(ConfigError, match=r"offset 5 .*not noted"):
         offsets(made_again, rows(5, "a"))
 
@@ -69,7 +75,7 @@ def test_what_is_not_noted_is_judged_anew_or_refused(tmp_path: Path) -> None:
 def test_notes_tell_partitions_apart_and_the_last_of_two_holds(tmp_path: Path) -> None:
     directory = tmp_path / "dedupe.all"
     directory.mkdir()
-    notes = LeftOut(directory, LIFE)
+    notes = LeftOut(directory, stream_id_of)
     both = pa.concat_tables([rows(10, "a", "b"), rows(0, "c", stream="more"), rows(4, "d")])
     both = both.set_column(
         both.schema.get_field_index("partition"), "partition", pa.array([0, 0, 0, 1], pa.int32())
@@ -78,11 +84,11 @@ def test_notes_tell_partitions_apart_and_the_last_of_two_holds(tmp_path: Path) -
     notes.note(rows(12, "e", "f"), [False, True])
     with (directory / "left_out.ndjson").open("a") as file:
         file.write('[["logs", "5f')
-    notes = LeftOut(directory, LIFE)
+    notes = LeftOut(directory, stream_id_of)
     notes.note(rows(14, "g"), [True])
     assert notes.stayed(both) == [True, False, False, False]
     assert notes.stayed(rows(9, *"abcdefg")) == [None, True, False, False, True, True, None]
-    notes = LeftOut(directory, LIFE)
+    notes = LeftOut(directory, stream_id_of)
     notes.note(rows(11, "b", "e", "f"), [True, True, True])
     assert notes.stayed(rows(10, *"abcde")) == [None, True, True, True, None]
 
@@ -116,7 +122,7 @@ def test_the_lines_that_are_kept_are_bounded_by_their_size_as_well(tmp_path: Pat
 
 def test_the_notes_are_bounded_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(left_out, "BYTES_MAX", 200)
-    notes = LeftOut(tmp_path, LIFE)
+    notes = LeftOut(tmp_path, stream_id_of)
     for offset in range(30):
         notes.note(rows(offset, "a"), [False])
     kept = (tmp_path / "left_out.ndjson").read_text().splitlines()

@@ -78,7 +78,9 @@ def test_available_now_reads_what_there_is_of_a_log_that_is_another_or_shorter(
     start = Offsets({LOGS: 1000}, {"logs": incarnation}, {LOGS: 1}).to_json()
     reader = stream_reader(FakeLog(Readable(0, 50)), failOnDataLoss="false")
     reader.prepareForTriggerAvailableNow()
-    assert reader.latestOffset(start, ReadAllAvailable()) == at(50)
+    generations = {LOGS: ((50, 1),)} if incarnation == "a" else {}
+    end = Offsets({LOGS: 50}, {"logs": "a"}, {LOGS: 1}, generations).to_json()
+    assert reader.latestOffset(start, ReadAllAvailable()) == end
     strict = stream_reader(FakeLog(Readable(0, 50)))
     strict.prepareForTriggerAvailableNow()
     end = strict.latestOffset(start, ReadAllAvailable())
@@ -103,7 +105,10 @@ def test_a_new_leader_that_does_not_know_yet_what_it_may_show_has_lost_nothing(
         reader.prepareForTriggerAvailableNow()
     assert reader.latestOffset(at(58), ReadAllAvailable()) == at(58)
     log.written = 57
-    assert reader.latestOffset(at(58), ReadAllAvailable()) == at(57)
+    assert (
+        reader.latestOffset(at(58), ReadAllAvailable())
+        == Offsets({LOGS: 57}, {"logs": "a"}, {LOGS: 1}, {LOGS: ((57, 1),)}).to_json()
+    )
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,9 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from types import MappingProxyType
 
-from penstock.router.core.offsets import Offsets, Readable, StreamPartition
+from penstock.router.core.offsets import Generations, Offsets, Readable, StreamPartition
 
 Position = Mapping[StreamPartition, int]
 
@@ -70,14 +71,19 @@ def of_batches_not_known(
     return {where: span for where, span in spans.items() if span.start < span.end}
 
 
-def of_this_life(ends: Sequence[Offsets], incarnations: Mapping[str, str]) -> list[Position]:
-    """The positions of batches, as far as their streams are still the same ones."""
+def of_this_life(
+    ends: Sequence[Offsets],
+    incarnations: Mapping[str, str],
+    generations: Mapping[StreamPartition, Generations] = MappingProxyType({}),
+) -> list[Position]:
+    """The positions of batches, as far as their streams are the same ones and as long."""
     found: list[Position] = []
     for end in ends:
         same = {
             at: offset
             for at, offset in end.next.items()
             if end.incarnations.get(at.stream) == incarnations.get(at.stream)
+            and end.generations.get(at, ()) == generations.get(at, ())
         }
         found.append(same)
     return found

@@ -6,6 +6,11 @@ incarnation of each stream (`{"logs": {"0": 123, "incarnation": "5f2c", "epochs"
 that a stream which was deleted and made again is not read on as if nothing had happened; and the
 leader epoch of each partition, so that it is noticed when an unclean election has cost records that
 were read.
+
+Where the log was truncated below what was read, it gives the same offsets to other records. The
+offsets then name the partition's generations (`"generations": {"0": [[60, 1]]}`): from offset 60 on
+records are of generation 1, those before of generation 0. Stream id, generation, partition and
+offset together name one record only.
 """
 
 import hashlib
@@ -25,6 +30,10 @@ LATEST: Final = -1
 _DIGEST_BYTES: Final = 4
 _INCARNATION: Final = "incarnation"
 _EPOCHS: Final = "epochs"
+_GENERATIONS: Final = "generations"
+
+Generations = tuple[tuple[int, int], ...]
+"""Of a partition: from which offset on records are of which generation, both rising."""
 
 
 class StreamPartition(NamedTuple):
@@ -49,11 +58,13 @@ class Offsets:
         next: The next offset to read, by partition.
         incarnations: By stream; a stream given by a user's JSON has none.
         epochs: Leader epochs by partition, where they are known.
+        generations: By partition that was truncated below what was read of it.
     """
 
     next: Mapping[StreamPartition, int]
     incarnations: Mapping[str, str] = field(default_factory=dict)
     epochs: Mapping[StreamPartition, int] = field(default_factory=dict)
+    generations: Mapping[StreamPartition, Generations] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, dict[str, Any]]:
         """The form that Spark stores."""
@@ -66,6 +77,10 @@ class Offsets:
         for (stream, partition), epoch in sorted(self.epochs.items()):
             if stream in document:
                 document[stream].setdefault(_EPOCHS, {})[str(partition)] = epoch
+        for (stream, partition), generations in sorted(self.generations.items()):
+            if stream in document:
+                listed = [list(one) for one in generations]
+                document[stream].setdefault(_GENERATIONS, {})[str(partition)] = listed
         return document
 
 
@@ -80,6 +95,8 @@ def with_streams_not_read(at: Offsets, known: Offsets) -> Offsets:
         {**others, **at.next},
         {**known.incarnations, **at.incarnations},
         {**known.epochs, **at.epochs},
+        {at: it for at, it in known.generations.items() if at.stream not in read}
+        | dict(at.generations),
     )
 
 
@@ -90,6 +107,7 @@ class Span:
     Attributes:
         incarnation: Of the stream; empty: any.
         epoch: Of the leader when the record before `start` was read; None: not known.
+        planned_epoch: Of the leader when it was known that there are these records; likewise.
     """
 
     stream: str
@@ -98,6 +116,7 @@ class Span:
     end: int
     incarnation: str = ""
     epoch: int | None = None
+    planned_epoch: int | None = None
 
     @property
     def where(self) -> StreamPartition:
@@ -121,6 +140,7 @@ def offsets_from_json(document: Any) -> Offsets:
     at: dict[StreamPartition, int] = {}
     incarnations: dict[str, str] = {}
     epochs: dict[StreamPartition, int] = {}
+    generations: dict[StreamPartition, Generations] = {}
     for stream, partitions in document.items():
         if not isinstance(partitions, dict):
             raise BadOptionError(f"offsets of {stream!r} must map partitions to offsets")
@@ -129,11 +149,48 @@ def offsets_from_json(document: Any) -> Offsets:
                 incarnations[stream] = str(offset)
             elif name == _EPOCHS and isinstance(offset, dict):
                 epochs |= {StreamPartition(stream, int(n)): int(e) for n, e in offset.items()}
+            elif name == _GENERATIONS and isinstance(offset, dict):
+                generations |= {
+                    StreamPartition(stream, int(n)): tuple((int(at), int(g)) for at, g in listed)
+                    for n, listed in offset.items()
+                }
             elif not (name.isdigit() and isinstance(offset, int) and offset >= EARLIEST):
                 raise BadOptionError(f"{stream!r}: {name!r}: {offset!r} is not an offset")
             else:
                 at[StreamPartition(stream, int(name))] = offset
-    return Offsets(at, incarnations, epochs)
+    return Offsets(at, incarnations, epochs, generations)
+
+
+def generation_at(generations: Generations, offset: int) -> int:
+    """The generation of the record at an offset."""
+    return max((number for start, number in generations if start <= offset), default=0)
+
+
+def truncated(generations: Generations, at: int) -> Generations:
+    """A partition's generations after the log was truncated to an offset, exclusive."""
+    newest = generations[-1][1] if generations else 0
+    return (*(one for one in generations if one[0] < at), (at, newest + 1))
+
+
+def generations_of(
+    incarnations: Mapping[str, str], at: Offsets
+) -> dict[StreamPartition, Generations]:
+    """Those at a position, of streams that have still the ids that they had there."""
+    return {
+        where: found
+        for where, found in at.generations.items()
+        if incarnations.get(where.stream) == at.incarnations.get(where.stream)
+    }
+
+
+def reading_begins(at: StreamPartition, start: Offsets, end: Offsets) -> int:
+    """Where the records between two positions begin in a partition of one stream id.
+
+    That is the offset of `start`; or, where the log was truncated below it, the offset to which.
+    """
+    known = generation_at(start.generations.get(at, ()), 1 << 63)
+    fresh = [first for first, number in end.generations.get(at, ()) if number > known]
+    return min([start.next.get(at, 0), *fresh])
 
 
 def resolve(
@@ -218,7 +275,7 @@ def spans_between(start: Offsets, end: Offsets) -> list[Span]:
     """
     spans = []
     for where, upto in sorted(end.next.items()):
-        first = start.next.get(where, 0)
+        first = reading_begins(where, start, end)
         incarnation = end.incarnations.get(where.stream, "")
         if start.incarnations.get(where.stream, incarnation) != incarnation:
             raise DataLossError(
@@ -228,24 +285,28 @@ def spans_between(start: Offsets, end: Offsets) -> list[Span]:
         if upto < first:
             raise DataLossError(
                 f"{where.stream}/{where.partition} ends at {upto}, before {first} where the next"
-                " batch begins: the log lost records"
+                " batch begins: the log lost records; failOnDataLoss=false, in a job `source:"
+                f" {{fail_on_data_loss: false}}`, goes on at {upto}"
             )
         if upto > first:
-            epoch = start.epochs.get(where)
-            spans.append(Span(where.stream, where.partition, first, upto, incarnation, epoch))
+            went_on = first == start.next.get(where, 0)
+            epoch = start.epochs.get(where) if went_on else None
+            planned = end.epochs.get(where)
+            span = Span(where.stream, where.partition, first, upto, incarnation, epoch, planned)
+            spans.append(span)
     return spans
 
 
 def count_between(start: Offsets, end: Offsets) -> int:
     """How many offsets lie between two positions, `start` knowing every partition it began at.
 
-    Of a stream that was made again it is what its new life has.
+    Of a stream that was made again, or truncated, it is what is there now.
     """
     total = 0
     for where, upto in end.next.items():
         incarnation = end.incarnations.get(where.stream, "")
         same = start.incarnations.get(where.stream, incarnation) == incarnation
-        total += max(upto - (start.next.get(where, 0) if same else 0), 0)
+        total += max(upto - (reading_begins(where, start, end) if same else 0), 0)
     return total
 
 
@@ -289,7 +350,12 @@ def split(spans: list[Span], partitions_min: int) -> list[Span]:
         count = min(max(round(span.length * partitions_min / total), 1), span.length)
         cuts = [span.start + span.length * index // count for index in range(count + 1)]
         pieces += [
-            replace(span, start=first, end=last, epoch=None if first > span.start else span.epoch)
+            replace(
+                span,
+                start=first,
+                end=last,
+                epoch=span.planned_epoch if first > span.start else span.epoch,
+            )
             for first, last in pairwise(cuts)
         ]
     return pieces
@@ -302,7 +368,10 @@ def digest_of(offsets: Sequence[int]) -> str:
 
 
 def forgiven(first: Offsets, last: Offsets) -> Offsets:
-    """Start a stream over that was made again, and never begin behind the end."""
+    """Start a stream over that was made again, and never begin behind the end.
+
+    A partition that was truncated goes on where that was.
+    """
     made_again = {
         stream
         for stream, incarnation in last.incarnations.items()
@@ -310,9 +379,17 @@ def forgiven(first: Offsets, last: Offsets) -> Offsets:
     }
     return Offsets(
         {
-            at: 0 if at.stream in made_again else min(offset, last.next.get(at, offset))
+            at: 0
+            if at.stream in made_again
+            else min(reading_begins(at, first, last), last.next.get(at, offset))
             for at, offset in first.next.items()
         },
         last.incarnations,
-        {at: epoch for at, epoch in first.epochs.items() if at.stream not in made_again},
+        {
+            at: epoch
+            for at, epoch in first.epochs.items()
+            if at.stream not in made_again
+            and reading_begins(at, first, last) == first.next.get(at, 0)
+        },
+        last.generations,
     )

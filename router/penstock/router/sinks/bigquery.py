@@ -41,7 +41,7 @@ from typing_extensions import override
 
 from penstock.router.core.verdict import Fault, Sorted, Taken, Verdict
 from penstock.router.sinks.bigquery_journal import Journal, Sent
-from penstock.router.sinks.documents import record_of, section, time_ns
+from penstock.router.sinks.documents import place_of, record_of, section, time_ns
 from penstock.router.sinks.extras import needed
 from penstock.router.sinks.google_token import NoTokenError
 from penstock.router.sinks.guarantee import Guarantee, Replay
@@ -152,7 +152,7 @@ class BigQuery(RequestSink):
         super().write(rows)
 
     def _place(self, row: Row) -> str:
-        return self.context.place_tag(row["stream"], row["partition"])
+        return self.context.place_tag(*place_of(row))
 
     @override
     def encode(self, row: Row) -> Item | Fault:
@@ -166,7 +166,7 @@ class BigQuery(RequestSink):
         service = section(record, "resource").get("service.name")
         fields: tuple[str | int | bytes | None, ...] = (
             row["stream"],
-            self.context.incarnations.get(row["stream"], ""),
+            self.context.stream_id(*place_of(row)),
             row["partition"],
             row["offset"],
             moment_ns // 1000,

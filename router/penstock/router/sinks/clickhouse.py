@@ -50,7 +50,7 @@ from penstock.router.core.verdict import (
     Unfit,
     Verdict,
 )
-from penstock.router.sinks.documents import Json, record_of, section, time_ns
+from penstock.router.sinks.documents import Json, place_of, record_of, section, time_ns
 from penstock.router.sinks.guarantee import Guarantee, Replay
 from penstock.router.sinks.http_requests import HttpRequestSink
 from penstock.router.sinks.request_settings import HttpSettings, RequestBatch, Secret
@@ -162,7 +162,7 @@ class ClickHouse(HttpRequestSink):
         text = _utf8(value)
         content = {
             "stream": row["stream"],
-            "incarnation": self.context.incarnations.get(row["stream"], ""),
+            "incarnation": self.context.stream_id(*place_of(row)),
             "partition": row["partition"],
             "offset": row["offset"],
             "time_unix_nano": _moment_ns(row, record),

@@ -37,7 +37,7 @@ from penstock.router.core.http_codes import verdict_of as usual_verdict
 from penstock.router.core.verdict import Fault, Paused, Sorted, Taken, Verdict
 from penstock.router.json_objects import text_of, write_json
 from penstock.router.remembered import remembered
-from penstock.router.sinks.documents import Json, document_of, section, time_ns
+from penstock.router.sinks.documents import Json, document_of, place_of, section, time_ns
 from penstock.router.sinks.google_token import GoogleToken, NoTokenError
 from penstock.router.sinks.guarantee import Guarantee, Replay
 from penstock.router.sinks.http_requests import HttpRequestSink
@@ -121,7 +121,7 @@ class CloudLogging(HttpRequestSink):
     def _entry(self, row: Row, document: Json, moment_ns: int) -> Json:
         project, trace = self._config.project, document.get("trace_id")
         resource = section(document, "resource")
-        tag = self.context.stream_tag(row["stream"])
+        tag = self.context.stream_tag(*place_of(row))
         log = self._config.log.replace("{kind}", str(row["kind"]))
         named = {
             "service": resource.get("service.name"),

@@ -93,11 +93,12 @@ class Console(Sink):
     def _not_counted(self, rows: pa.Table) -> tuple[pa.Table, dict[str, int]]:
         """The rows that no earlier batch counted, and the positions after them."""
         upto = dict(self._next)
-        parts = rows.select(["stream", "partition"]).group_by(["stream", "partition"])
+        parts = rows.select(["stream", "partition", "offset"]).group_by(["stream", "partition"])
         kept = []
-        for part in parts.aggregate([]).to_pylist():
+        for part in parts.aggregate([("offset", "min")]).to_pylist():
             stream, partition = part["stream"], part["partition"]
-            name = f"{self._context.stream_tag(stream)}/{partition}"
+            tag = self._context.stream_tag(stream, partition, part["offset_min"])
+            name = f"{tag}/{partition}"
             of_part = pc.and_(
                 pc.equal(rows.column("stream"), stream),
                 pc.equal(rows.column("partition"), partition),

@@ -28,7 +28,7 @@ from penstock.router.core.verdict import Failed, Fault, Sorted, Taken, Verdict
 from penstock.router.dead_letter import as_text
 from penstock.router.json_objects import write_lines
 from penstock.router.remembered import remembered
-from penstock.router.sinks.documents import Json, record_of, section, time_ns
+from penstock.router.sinks.documents import Json, place_of, record_of, section, time_ns
 from penstock.router.sinks.guarantee import Guarantee, Replay
 from penstock.router.sinks.http_requests import HttpRequestSink
 from penstock.router.sinks.request_settings import HttpSettings, Secret
@@ -95,7 +95,7 @@ class Elasticsearch(HttpRequestSink):
         place = f"{row['partition']}-{row['offset']}"
         action = {
             "_index": self._index(row, record or {}),
-            "_id": f"{self.context.stream_tag(row['stream'])}-{place}",
+            "_id": f"{self.context.stream_tag(*place_of(row))}-{place}",
         }
         content = write_lines([{"create": action}, document])
         return Item(content, len(content))

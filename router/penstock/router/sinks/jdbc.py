@@ -25,7 +25,7 @@ from pydantic import Field, SecretStr
 from typing_extensions import override
 
 from penstock.router.core.verdict import Busy, Failed, Fault, Paused, Taken, Unfit, Verdict
-from penstock.router.sinks.documents import record_of
+from penstock.router.sinks.documents import place_of, record_of
 from penstock.router.sinks.guarantee import Guarantee, Replay
 from penstock.router.sinks.jdbc_process import JdbcProcess, ProcessEndedError
 from penstock.router.sinks.record_rows import ABOUT, KEY, describe
@@ -186,7 +186,7 @@ class Jdbc(RequestSink):
     def encode(self, row: Row) -> Item | Fault:
         value: bytes = row["value"] or b""
         record = record_of(row)
-        incarnation = self.context.incarnations.get(row["stream"], "")
+        incarnation = self.context.stream_id(*place_of(row))
         described = describe(row, record or {}, incarnation)
         is_text = record is not None
         content = (

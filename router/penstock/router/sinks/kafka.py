@@ -41,7 +41,7 @@ from penstock.router.core.verdict import (
     Unfit,
     Verdict,
 )
-from penstock.router.sinks.documents import event_id, record_of, section, time_ns
+from penstock.router.sinks.documents import event_id, place_of, record_of, section, time_ns
 from penstock.router.sinks.extras import needed
 from penstock.router.sinks.guarantee import Guarantee, Replay
 from penstock.router.sinks.request_settings import RequestBatch, RequestSettings, Secret, Tls
@@ -213,7 +213,7 @@ class Kafka(RequestSink):
         return found.encode() if isinstance(found, str) and found else None
 
     def _place(self, row: Row) -> str:
-        place = f"{self.context.stream_tag(row['stream'])}/{row['partition']}"
+        place = f"{self.context.stream_tag(*place_of(row))}/{row['partition']}"
         return f"again/{place}" if self._occasion else place  # the job's own stays as it is
 
     @override

@@ -142,9 +142,10 @@ class LakeSink(RequestSink):
 
     def _lake_rows(self, rows: pa.Table) -> pa.Table:
         context = self.context
-        streams = rows.column("stream").to_pylist()
+        places = (rows.column(name).to_pylist() for name in ("stream", "partition", "offset"))
+        ids = [context.stream_id(*place) for place in zip(*places, strict=True)]
         made = {
-            "incarnation": pa.array([context.incarnations.get(it, "") for it in streams]),
+            "incarnation": pa.array(ids, pa.string()),
             "sink": pa.array([f"{context.job}.{context.sink}"] * rows.num_rows, pa.string()),
             "date": pc.cast(rows.column("time"), pa.date32()),
         }

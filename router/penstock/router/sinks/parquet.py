@@ -21,7 +21,7 @@ A row whose service is not known is in `service=__HIVE_DEFAULT_PARTITION__`, hiv
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import accumulate, takewhile
 from pathlib import Path
@@ -149,9 +149,12 @@ class ParquetLake(Sink):
         self._open()
         self._tree.begin()
         written: list[tuple[str, str]] = []
-        for directory, part in split_by_place(rows, self._tree.safe):
-            place = self._place_of(directory, part)
-            written.append((self._written(part), place))
+        earlier = self._noted()
+        for directory, whole in split_by_place(rows, self._tree.safe):
+            for generation in self._context.by_generation(whole):
+                part = self._not_there(directory, generation, earlier)
+                if part.num_rows:
+                    written.append((self._written(part), self._place_of(directory, part)))
         self._remove_earlier([place for _, place in written])
         for fresh, place in written:
             self._tree.publish(fresh, place)
@@ -175,20 +178,44 @@ class ParquetLake(Sink):
 
         Notes the batch's files first.
         """
-        earlier: list[str] = json.loads(self._batch.read_text()) if self._batch.exists() else []
-        repeated = is_repeated(names, earlier, self._context.starts)
-        stale = sorted(set(earlier) - set(names)) if repeated else []
+        again = of_same_batch(names, self._noted(), self._context.starts)
+        kept = [name for name in again if place_tag_of(name) in self._context.shortened]
+        stale = [name for name in again if name not in kept]
         if not names and not stale:
             return
-        write_whole(self._batch, json.dumps(names + stale).encode())
+        write_whole(self._batch, json.dumps(names + stale + kept).encode())
         self._context.keep()
         for name in stale:
             self._tree.remove(name)
 
+    def _noted(self) -> list[str]:
+        """The files of the last batch, or of an earlier attempt at this one."""
+        found: list[str] = json.loads(self._batch.read_text()) if self._batch.exists() else []
+        return found
+
+    def _not_there(self, directory: str, part: pa.Table, earlier: Sequence[str]) -> pa.Table:
+        """The rows without those that an earlier attempt published, where its files stay."""
+        if not self._context.shortened:
+            return part
+        first = part.select(["stream", "partition", "offset"]).slice(0, 1).to_pylist()[0]
+        place = self._context.place_tag(**first)
+        if place not in self._context.shortened:
+            return part
+        names = (name for name in earlier if name.rpartition("/")[0] == directory)
+        return without_spans(part, (n for n in names if place_tag_of(n) == place), self._is_there)
+
+    def _is_there(self, name: str) -> bool:
+        file = self._tree.reader(name)
+        if file is None:
+            return False
+        file.close()
+        return True
+
     def _place_of(self, directory: str, part: pa.Table) -> str:
-        place = (part.column(name)[0].as_py() for name in _LOG_POSITION)
+        stream, partition = (part.column(name)[0].as_py() for name in _LOG_POSITION)
         offsets = part.column("offset").to_pylist()
-        stem = f"{self._context.place_tag(*place)}-{offsets[0]:020d}-{offsets[-1]:020d}"
+        tag = self._context.place_tag(stream, partition, offsets[0])
+        stem = f"{tag}-{offsets[0]:020d}-{offsets[-1]:020d}"
         usual = f"{directory}/{stem}.parquet"
         if not self._context.of_letters or _holds(self._tree.reader(usual), offsets):
             return usual
@@ -257,24 +284,49 @@ def _taken(rows: pa.Table, order: pa.Array) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=rows.schema)
 
 
-def is_repeated(
+def of_same_batch(
     names: Iterable[str], earlier: Iterable[str], starts: Mapping[str, int], prefix: str = ""
-) -> bool:
-    """Whether what was noted is a batch's earlier self, and not the batch before it.
+) -> list[str]:
+    """Of the files that were noted, those of an earlier attempt at this batch that it has not.
+
+    Each partition, and each generation of its records, is judged by itself: that one was read again
+    says nothing of the files of another.
 
     Args:
         names: Of the batch's files; each ends in `-PARTITION-FIRST-LAST.parquet`, or has a
             hexadecimal digest before `.parquet`.
-        earlier: Of that other batch.
-        starts: Where the batch begins, if that is known; else its files tell.
+        earlier: Of this batch or the one before it.
+        starts: Where the batch begins, if that is known; else its files tell, of all partitions.
         prefix: Of the names, before what `SinkContext.place_tag` says.
     """
+    names, earlier = set(names), sorted(set(earlier))
     ends: dict[str, int] = {}
-    for partition, _, last in map(_span, earlier):
-        ends[partition] = max(ends.get(partition, -1), last)
-    begins = [(prefix + place, start) for place, start in starts.items()]
-    begins += [(place, first) for place, first, _ in map(_span, names)]
-    return any(begin <= ends.get(place, -1) for place, begin in begins)
+    for place, _, last in map(_span, earlier):
+        ends[place] = max(ends.get(place, -1), last)
+    begins = {prefix + place: start for place, start in starts.items()}
+    for place, first, _ in map(_span, names):
+        begins[place] = min(begins.get(place, first), first)
+    again = {place for place, begin in begins.items() if begin <= ends.get(place, -1)}
+    if again and not starts:
+        again = set(ends)
+    return [name for name in earlier if name not in names and _span(name)[0] in again]
+
+
+def without_spans(
+    part: pa.Table, names: Iterable[str], is_there: Callable[[str], bool]
+) -> pa.Table:
+    """The rows of one partition that none of the files has; asks for those alone that might."""
+    for _, first, last, name in sorted((*_span(name), name) for name in names):
+        offsets = part.column("offset")
+        within = pc.and_(pc.greater_equal(offsets, first), pc.less_equal(offsets, last))
+        if pc.any(within, min_count=0).as_py() and is_there(name):
+            part = part.filter(pc.invert(within))
+    return part
+
+
+def place_tag_of(name: str, prefix: str = "") -> str:
+    """What `SinkContext.place_tag` says of a file's records."""
+    return _span(name)[0].removeprefix(prefix)
 
 
 def _span(name: str) -> tuple[str, int, int]:

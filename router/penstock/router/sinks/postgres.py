@@ -29,7 +29,7 @@ from typing_extensions import override
 
 from penstock.router.core.verdict import Busy, Failed, Fault, Paused, Taken, Unfit, Verdict
 from penstock.router.dead_letter import as_text
-from penstock.router.sinks.documents import Json, record_of
+from penstock.router.sinks.documents import Json, place_of, record_of
 from penstock.router.sinks.extras import needed
 from penstock.router.sinks.guarantee import Guarantee, Replay
 from penstock.router.sinks.record_rows import ABOUT, KEY, describe
@@ -147,7 +147,7 @@ class Postgres(RequestSink):
         value: bytes = row["value"] or b""
         record = record_of(row)
         stored = None if record is None or _has_nul(record, value) else value.decode()
-        incarnation = self.context.incarnations.get(row["stream"], "")
+        incarnation = self.context.stream_id(*place_of(row))
         described = describe(row, record or {}, incarnation)
         content = (*described, stored, value if stored is None else None)
         return Item(content, len(value) + _BYTES_BESIDE_VALUE)

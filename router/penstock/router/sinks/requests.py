@@ -191,7 +191,7 @@ class RequestSink(Sink):
         return Request(lane, tuple(item for _, item in piece), indices, key)
 
     def _key(self, first: Row, last: Row) -> str:
-        tag = self.context.stream_tag(first["stream"])
+        tag = self.context.stream_tag(first["stream"], first["partition"], first["offset"])
         span = f"{first['offset']}-{last['offset']}"
         return f"{self.context.job}/{self.context.sink}/{tag}/{first['partition']}/{span}"
 

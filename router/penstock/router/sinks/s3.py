@@ -38,7 +38,13 @@ from penstock.router.errors import UnavailableError
 from penstock.router.sinks.extras import needed
 from penstock.router.sinks.guarantee import Guarantee, Replay
 from penstock.router.sinks.http_requests import HttpRequestSink
-from penstock.router.sinks.parquet import is_repeated, split_by_place, write_parquet
+from penstock.router.sinks.parquet import (
+    of_same_batch,
+    place_tag_of,
+    split_by_place,
+    without_spans,
+    write_parquet,
+)
 from penstock.router.sinks.request_settings import HttpSettings, RequestBatch
 from penstock.router.sinks.requests import Faulty, Item, Request, cut
 from penstock.router.sinks.s3_keys import S3Keys
@@ -119,12 +125,12 @@ class S3(HttpRequestSink):
             UnavailableError: One cannot be deleted now.
         """
         made = [self._key_of(request) for request in requests]
-        earlier: list[str] = json.loads(self._note.read_text()) if self._note.exists() else []
-        repeated = is_repeated(made, earlier, self.context.starts, self._tag)
-        stale = sorted(set(earlier) - set(made)) if repeated else []
+        again = of_same_batch(made, self._earlier(), self.context.starts, self._tag)
+        kept = [it for it in again if place_tag_of(it, self._tag) in self.context.shortened]
+        stale = [it for it in again if it not in kept]
         if not made and not stale:
             return
-        self._noted = made + stale
+        self._noted = made + stale + kept
         self._keep_note()
         for key in stale:
             self._delete(key)
@@ -136,13 +142,45 @@ class S3(HttpRequestSink):
         whole = rows.select(["stream", "partition", "offset"]).to_pylist()
         places = pa.array(range(rows.num_rows), pa.int64())
         requests = []
-        for directory, part in split_by_place(rows.append_column(_PLACE, places)):
-            sizes = pc.fill_null(pc.binary_length(part.column("value")), 0).to_pylist()
-            items = [Item(None, size) for size in sizes]
-            numbered = [*zip(part.column(_PLACE).to_pylist(), items, strict=True)]
-            pieces = cut(numbered, self._config.batch, self.empty_size)
-            requests += [self._request(directory, piece, whole) for piece in pieces]
+        earlier = self._earlier()
+        for directory, of_place in split_by_place(rows.append_column(_PLACE, places)):
+            for generation in self.context.by_generation(of_place):
+                part = self._not_there(directory, generation, earlier)
+                sizes = pc.fill_null(pc.binary_length(part.column("value")), 0).to_pylist()
+                items = [Item(None, size) for size in sizes]
+                numbered = [*zip(part.column(_PLACE).to_pylist(), items, strict=True)]
+                pieces = cut(numbered, self._config.batch, self.empty_size)
+                requests += [self._request(directory, piece, whole) for piece in pieces]
         return requests, []
+
+    def _earlier(self) -> list[str]:
+        """The objects of the last batch, or of an earlier attempt at this one."""
+        found: list[str] = json.loads(self._note.read_text()) if self._note.exists() else []
+        return found
+
+    def _not_there(self, directory: str, part: pa.Table, earlier: Sequence[str]) -> pa.Table:
+        """The rows without those that an earlier attempt put, where its objects stay."""
+        if not self.context.shortened:
+            return part
+        first = part.select(["stream", "partition", "offset"]).slice(0, 1).to_pylist()[0]
+        place = self.context.place_tag(**first)
+        if place not in self.context.shortened:
+            return part
+        keys = (key for key in earlier if key.rpartition("/")[0] == directory)
+        mine = (key for key in keys if place_tag_of(key, self._tag) == place)
+        return without_spans(part, mine, self._is_there)
+
+    def _is_there(self, key: str) -> bool:
+        """Whether an object is there.
+
+        Raises:
+            UnavailableError: The store does not say so now.
+        """
+        answer = self.fetch(self._signed("HEAD", key, {}, b""))
+        if answer is None or answer.status not in (200, 404):
+            said = "no answer" if answer is None else answer.fault.reason
+            raise UnavailableError(f"whether {key} is there cannot be told: {said}")
+        return answer.status == 200
 
     @override
     def request_of(self, request: Request, attempt: int) -> HttpRequest:
@@ -244,7 +282,7 @@ class S3(HttpRequestSink):
         offsets = self._rows.column("offset").take(list(request.rows)).to_pylist()
         first = self._rows.slice(request.rows[0], 1).select(["stream", "partition"]).to_pylist()[0]
         context = self.context
-        place = self._tag + context.place_tag(first["stream"], first["partition"])
+        place = self._tag + context.place_tag(first["stream"], first["partition"], offsets[0])
         span = f"{offsets[0]:020d}-{offsets[-1]:020d}"
         return f"{request.lane}/{place}-{span}.{digest_of(offsets)}.parquet"
 

@@ -2,8 +2,10 @@
 
 import json
 import threading
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -11,6 +13,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.router.clock import Clock
+from penstock.router.core.offsets import (
+    Generations,
+    Offsets,
+    StreamPartition,
+    generation_at,
+    reading_begins,
+)
 from penstock.router.errors import StoppedError
 from penstock.router.sinks.guarantee import Guarantee
 from penstock.router.sinks.settings import SinkConfig
@@ -68,6 +77,10 @@ class SinkContext:
         clock: Time.
         starts: Where the batch in work begins, of each partition, by what `place_tag` says; empty
             where nobody knows. The query keeps it up to date.
+        generations: Of partitions that the log truncated below what was read; as `incarnations`.
+        shortened: What `place_tag` says of the partitions of which the batch in work has not all
+            records that it was planned with, for the log has lost some: an earlier attempt at it
+            may have delivered those, and they stay.
         letter_stream: Where dead letters go as well; None for nowhere.
         originals: The rows in work before transforms; dead letters hold those.
         tracer: Has spans of batches; None: there are none.
@@ -86,6 +99,8 @@ class SinkContext:
     stop: threading.Event
     clock: Clock
     starts: dict[str, int] = field(default_factory=dict)
+    generations: dict[StreamPartition, Generations] = field(default_factory=dict)
+    shortened: set[str] = field(default_factory=set)
     letter_stream: LetterStream | None = None
     originals: Originals = field(default_factory=Originals)
     tracer: Tracer | None = None
@@ -101,13 +116,44 @@ class SinkContext:
         if self.stop.wait(seconds):
             raise StoppedError(f"sink {self.sink} gave up its batch because it is to stop")
 
-    def stream_tag(self, stream: str) -> str:
-        """The stream's name with a mark of its incarnation, for names that must not repeat."""
-        return f"{stream}.{self.incarnations.get(stream, '')[:8] or '0'}"
+    def begin_batch(self, before: Offsets, planned: Offsets, *, lost: int) -> None:
+        """A batch between two positions comes, of which so many records are lost."""
+        self.incarnations.update(planned.incarnations)
+        self.generations.clear()
+        self.generations.update(planned.generations)
+        begins = {at: reading_begins(at, before, planned) for at in before.next}
+        self.starts.clear()
+        self.starts.update((self.place_tag(*at, begin), begin) for at, begin in begins.items())
+        self.shortened.clear()
+        self.shortened.update(self.starts if lost else ())
 
-    def place_tag(self, stream: str, partition: int) -> str:
-        """A partition of the log, for names that must not repeat."""
-        return f"{self.stream_tag(stream)}-{partition}"
+    def stream_id(self, stream: str, partition: int, offset: int) -> str:
+        """The stream's id, behind a truncation with the generation of the record (`5f2c….1`).
+
+        With partition and offset it names one record only, whatever the log has lost.
+        """
+        of_stream = self.incarnations.get(stream, "")
+        found = self.generations.get(StreamPartition(stream, partition))
+        number = generation_at(found, offset) if found else 0
+        return f"{of_stream}.{number}" if number else of_stream
+
+    def stream_tag(self, stream: str, partition: int, offset: int) -> str:
+        """The stream's name with a mark of `stream_id`, for names that must not repeat."""
+        of_stream, dot, number = self.stream_id(stream, partition, offset).partition(".")
+        return f"{stream}.{of_stream[:8] or '0'}{dot}{number}"
+
+    def place_tag(self, stream: str, partition: int, offset: int) -> str:
+        """A partition of the log and a generation of its records, for names likewise."""
+        return f"{self.stream_tag(stream, partition, offset)}-{partition}"
+
+    def by_generation(self, rows: pa.Table) -> Iterator[pa.Table]:
+        """Rows of one partition, in their order, cut where a generation begins."""
+        place = rows.select(["stream", "partition"]).slice(0, 1).to_pylist()[0]
+        begins = self.generations.get(StreamPartition(place["stream"], place["partition"]), ())
+        offsets = rows.column("offset").to_pylist()
+        cuts = sorted({bisect_left(offsets, first) for first, _ in begins} - {0, len(offsets)})
+        for first, end in pairwise([0, *cuts, len(offsets)]):
+            yield rows.slice(first, end - first)
 
 
 @dataclass(frozen=True, slots=True)

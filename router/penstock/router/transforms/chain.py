@@ -1,9 +1,7 @@
 """The steps of a route, one after the other, on the rows that it takes of a batch."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final
 
 import pyarrow as pa
@@ -13,6 +11,7 @@ from penstock.router.json_objects import is_deep, read_object, write_json
 from penstock.router.transforms import content, sampling
 from penstock.router.transforms.dedupe import COLUMNS as DEDUPE_COLUMNS
 from penstock.router.transforms.dedupe import Again, Seen
+from penstock.router.transforms.left_out import StreamId, nameless
 from penstock.router.transforms.mappings import PRESETS
 from penstock.router.transforms.settings import Transform
 from penstock.router.wrong_key import WrongKeyError
@@ -43,7 +42,7 @@ class Chain:
         steps: As the job file has them.
         state_dir: A directory of the route's and sink's own, for what steps remember.
         place: Where the steps stand in the job file, for errors.
-        lives: Incarnations by stream, as they are when rows come.
+        stream_id: As `SinkContext.stream_id`.
         again: Rows were delivered before.
 
     Raises:
@@ -56,7 +55,7 @@ class Chain:
         state_dir: Path,
         *,
         place: str,
-        lives: Mapping[str, str] = MappingProxyType({}),
+        stream_id: StreamId = nameless,
         again: Again | None = None,
     ) -> None:
         self._steps = steps
@@ -72,7 +71,7 @@ class Chain:
                         fix="write a random key there: openssl rand -hex 32",
                     ) from None
             if step.dedupe is not None:
-                self._seen = Seen(step.dedupe, state_dir, lives, again)
+                self._seen = Seen(step.dedupe, state_dir, stream_id, again)
 
     @property
     def columns(self) -> set[str]:

@@ -9,7 +9,7 @@ between batches, never within one. What is left out is noted (`left_out`), for r
 these leave out the same, though they do not know all that came before.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -20,7 +20,7 @@ import pyarrow.ipc
 
 from penstock.router.batches import JOURNAL
 from penstock.router.durable import write_whole
-from penstock.router.transforms.left_out import LeftOut
+from penstock.router.transforms.left_out import LeftOut, StreamId
 from penstock.router.transforms.settings import Dedupe
 from penstock.service import ConfigError
 
@@ -49,7 +49,7 @@ class Seen:
     Args:
         settings: Of the step.
         directory: Of the route's and sink's own.
-        lives: Incarnations by stream, as they are when rows come.
+        stream_id: As `SinkContext.stream_id`.
         again: Rows were delivered before.
     """
 
@@ -57,14 +57,14 @@ class Seen:
         self,
         settings: Dedupe,
         directory: Path,
-        lives: Mapping[str, str],
+        stream_id: StreamId,
         again: Again | None = None,
     ) -> None:
         self._settings = settings
         self._directory = directory
         self._again = again
         home = directory if again is None else again.home / directory.name
-        self._left_out = LeftOut(home, lives)
+        self._left_out = LeftOut(home, stream_id)
         self._times: dict[str, int] = {}
         self._files: dict[int, int] = {}
         """Batch to the newest time of its rows."""

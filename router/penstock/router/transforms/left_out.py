@@ -2,14 +2,14 @@
 
     SINK/dedupe.ROUTE/left_out.ndjson   [["logs", "5f2c…", 0, 100, 199, [104, 104, 150, 162]]]
 
-A line is a batch: for each partition the stream, its incarnation, its number, the first and the
-last offset of the rows that were judged, and runs of those that were left out, from and to. What
-comes again, or in a stream's order before what is noted, takes the place of that.
+A line is a batch: for each partition the stream, its id (`SinkContext.stream_id`), its number, the
+first and the last offset of the rows that were judged, and runs of those that were left out, from
+and to. What comes again, or in a stream's order before what is noted, takes the place of that.
 """
 
 import json
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -28,7 +28,15 @@ BYTES_MAX: Final = 64 * 1024 * 1024
 """Of them, about: a batch of which every second row was left out has 600 KB."""
 
 Place = tuple[str, str, int]
-"""Stream, its incarnation, and partition."""
+"""Stream, its id with the generation of the record, and partition."""
+
+StreamId = Callable[[str, int, int], str]
+"""The id of a stream, of a record's stream, partition and offset."""
+
+
+def nameless(_stream: str, _partition: int, _offset: int) -> str:
+    """Of streams whose ids are not known."""
+    return ""
 
 
 @dataclass(slots=True)
@@ -63,12 +71,12 @@ class LeftOut:
 
     Args:
         directory: Of the route's `dedupe`.
-        lives: Incarnations by stream, as they are when rows come.
+        stream_id: As `SinkContext.stream_id`.
     """
 
-    def __init__(self, directory: Path, lives: Mapping[str, str]) -> None:
+    def __init__(self, directory: Path, stream_id: StreamId) -> None:
         self._path = directory / NOTES
-        self._lives = lives
+        self._stream_id = stream_id
         self._lines: KeptLines | None = None
         self._judged: dict[Place, _Judged] | None = None
 
@@ -105,7 +113,7 @@ class LeftOut:
             table.column(name).to_pylist() for name in ("stream", "partition", "offset")
         )
         return [
-            ((stream, self._lives.get(stream, ""), partition), offset)
+            ((stream, self._stream_id(stream, partition, offset), partition), offset)
             for stream, partition, offset in zip(streams, partitions, offsets, strict=True)
         ]
 
