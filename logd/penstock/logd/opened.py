@@ -1,7 +1,8 @@
 """A partition's log as it is opened: recovered, with a role and what publishers' repeats need."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -9,11 +10,14 @@ import structlog
 
 from penstock.logd.core.intake import Intake
 from penstock.logd.core.metadata import Stream
+from penstock.logd.frame import FrameHeader
 from penstock.logd.log_orders import Outcome
 from penstock.logd.purging import PurgePoint
 from penstock.logd.rebuild import rebuild_intake
 from penstock.logd.restoring import begin
 from penstock.logd.store import CommitLog, EpochFile, LogConfig
+from penstock.logd.store.errors import CorruptFrameError
+from penstock.logd.store.names import EPOCHS_NAME
 from penstock.logd.surroundings import Surroundings
 
 Place = tuple[Path, int]
@@ -74,7 +78,11 @@ def recover(stream: Stream, place: Place, around: Surroundings, make_role: MakeR
         segment_age_s_max=config.deleting.segment_age_s_max(),
     )
     log = CommitLog.open(directory, log_config, vault=around.masters.vault_of(stream, *place))
-    epochs = EpochFile(directory / "epochs")
+    epochs, rebuilt = EpochFile.open(directory / EPOCHS_NAME, partial(_sound_headers, log))
+    if rebuilt:
+        _log.warning(
+            "epochs_rebuilt", stream=config.name, reason=rebuilt, epochs=len(epochs.entries)
+        )
     begin(log, epochs, config, place[1])
     role = make_role(log, epochs)
     end, epoch = log.end_offset, role.epoch
@@ -89,3 +97,15 @@ def recover(stream: Stream, place: Place, around: Surroundings, make_role: MakeR
     for finding in log.recovery.findings:
         _log.warning("log recovered", stream=config.name, finding=str(finding))
     return Opened(log, role, intake, PurgePoint.load(directory))
+
+
+def _sound_headers(log: CommitLog) -> Iterator[FrameHeader]:
+    """The headers of a log's frames, past damage."""
+    offset = log.start_offset
+    while offset < log.end_offset:
+        try:
+            for header in log.headers(offset):
+                yield header
+                offset = header.next_offset
+        except CorruptFrameError as error:
+            offset = error.next_offset

@@ -166,6 +166,27 @@ async def test_a_stream_that_cannot_be_opened_refuses_and_keeps_no_other_one_fro
         assert await found.open("logs") is found.partition("logs"), "nothing is to be done"
 
 
+@pytest.mark.parametrize("content", [b"", b"PNSC1 00000000 {}\n", None])
+async def test_epochs_that_are_damaged_or_gone_are_made_again_from_the_frames(
+    tmp_path: Path, content: bytes | None
+) -> None:
+    async with stream_set(tmp_path) as found:
+        await found.start([LOGS])
+        found.partition("logs").take([PLAIN])
+        await found.partition("logs").wait_drained()
+    epochs = tmp_path / "streams" / "logs-0" / "0" / "epochs"
+    if content is None:
+        epochs.unlink()
+    else:
+        epochs.write_bytes(content)
+    async with stream_set(tmp_path) as found:
+        await found.start([LOGS])
+        assert found.unopened() == []
+        partition = found.partition("logs")
+        assert (partition.epoch, partition.high_watermark) == (2, 0)
+        assert EpochFile(epochs).entries == [(1, 0), (2, 1)]
+
+
 async def test_a_stream_that_cannot_be_opened_can_be_deleted(tmp_path: Path) -> None:
     async with stream_set(tmp_path) as found:
         await found.start([LOGS])

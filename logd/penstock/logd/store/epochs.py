@@ -2,12 +2,17 @@
 
 A checkpoint whose document is `{"epochs": [[epoch, start offset], ...]}`, both rising. What they
 mean: `penstock.logd.core.replication.epochs`.
+
+Each frame's header has its leader epoch, so a file that is damaged, missing or empty is made again
+from the frames. An epoch under which nothing was stored is then forgotten; no record depends on it.
 """
 
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from penstock.logd.core.replication.epochs import Entry, Epochs
 from penstock.logd.errors import CorruptError
+from penstock.logd.frame import FrameHeader
 from penstock.logd.store.checkpoint import Checkpoint
 from penstock.logd.store.disk import REAL_DISK, Disk
 
@@ -26,6 +31,38 @@ class EpochFile:
     def __init__(self, path: Path, *, disk: Disk = REAL_DISK) -> None:
         self._checkpoint = Checkpoint(path, disk=disk)
         self._epochs = _epochs(self._checkpoint.load(), str(path))
+
+    @classmethod
+    def open(
+        cls, path: Path, headers: Callable[[], Iterable[FrameHeader]], *, disk: Disk = REAL_DISK
+    ) -> tuple["EpochFile", str]:
+        """The file of a log; made again from the headers of its frames if it has to be.
+
+        Args:
+            path: The file; its directory exists.
+            headers: Gives those of every sound frame, in order; looked at only if needed.
+            disk: The file system.
+
+        Returns:
+            The file, and why it was made again; empty: it was not.
+
+        Raises:
+            RefusedError: `UNKNOWN_FORMAT`: written by a later version.
+            OSError: The disk failed.
+        """
+        reason, damaged = "the file was missing or empty", True
+        try:
+            file = cls(path, disk=disk)
+        except CorruptError as error:
+            reason = str(error)
+        else:
+            if file.entries:
+                return file, ""
+            damaged = False
+        found = epochs_of(headers())
+        if found or damaged:
+            save_epochs(path, found, disk=disk)
+        return cls(path, disk=disk), reason if found or damaged else ""
 
     @property
     def entries(self) -> list[Entry]:
@@ -81,6 +118,24 @@ class EpochFile:
     def _save(self, epochs: Epochs) -> None:
         self._checkpoint.save({"epochs": epochs.entries})
         self._epochs = epochs
+
+
+def epochs_of(headers: Iterable[FrameHeader]) -> list[Entry]:
+    """(epoch, start offset) as frames show them."""
+    found: list[Entry] = []
+    for header in headers:
+        if header.leader_epoch > (found[-1][0] if found else 0):
+            found.append((header.leader_epoch, header.base_offset))
+    return found
+
+
+def save_epochs(path: Path, entries: list[Entry], *, disk: Disk = REAL_DISK) -> None:
+    """Write an epoch file, durably.
+
+    Raises:
+        OSError: The disk failed.
+    """
+    Checkpoint(path, disk=disk).save({"epochs": Epochs(entries).entries})
 
 
 def _epochs(document: dict[str, object] | None, where: str) -> Epochs:

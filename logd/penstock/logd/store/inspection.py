@@ -131,6 +131,9 @@ class Inspection:
         findings: What recovery would do.
         shadow: The directory as recovery would leave it.
         segments: As recovery would leave them; none when it would refuse to open the log.
+        epochs: (epoch, start offset) as the frames show them.
+        epochs_fault: What is wrong with the epoch file's bytes; empty: nothing, or it is missing.
+        epochs_sound: Whether the epoch file can be read, and is not empty.
         marked: Whether the synced mark is sound and speaks of a segment that is there.
     """
 
@@ -150,6 +153,9 @@ class Inspection:
         self._directory = directory
         self._progress = progress
         self._epochs: EpochFile | None = None
+        self.epochs: list[tuple[int, int]] = []
+        self.epochs_sound = False
+        self.epochs_fault = ""
         self._epoch = 0
         self._rewritten = 0
         self._epochs_told: set[tuple[int, int]] = set()
@@ -176,10 +182,12 @@ class Inspection:
             )
         self._survey()
         self._tell_keyless()
-        if self._epochs is not None and not self._epochs.entries and self._epoch:
-            reason = f"the file is missing or empty; frames are of epochs up to {self._epoch}"
-            meaning = "nothing to readers; logd would give out the same epochs again"
-            self._tell(self._directory / EPOCHS_NAME, reason, meaning)
+        if self.epochs_fault or (not self.epochs_sound and self.epochs):
+            reason = self.epochs_fault or "the file is missing or empty"
+            reason += f"; frames are of epochs up to {self._epoch}"
+            meaning = "nothing to readers: the next start makes it again from the frames"
+            path = self._directory / EPOCHS_NAME
+            self._tell(path, reason, meaning, severity=Severity.LEFTOVER)
         if self.segments and self._keys.readable:
             self._check_memory()
         self._check_mark(mark)
@@ -190,7 +198,11 @@ class Inspection:
         epochs = self._directory / EPOCHS_NAME
         try:
             self._epochs = EpochFile(epochs, disk=self.shadow)
-        except (CorruptError, RefusedError) as error:
+            self.epochs_sound = bool(self._epochs.entries)
+        except CorruptError as error:
+            self.epochs_fault = str(error)
+        except RefusedError as error:
+            self.epochs_sound = True  # of a later version
             self._tell(epochs, str(error), "logd does not start; frames are as they were")
 
     def _check_memory(self) -> None:
@@ -332,6 +344,8 @@ class Inspection:
         known = epoch
         if self._epochs is not None and self._epochs.entries:
             known = self._epochs.epoch_at(found.header.base_offset)
+        if epoch > (self.epochs[-1][0] if self.epochs else 0):
+            self.epochs.append((epoch, found.header.base_offset))
         expected = self._epoch = max(self._epoch, known)
         if epoch != expected and (epoch, expected) not in self._epochs_told:
             self._epochs_told.add((epoch, expected))

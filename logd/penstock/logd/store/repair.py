@@ -1,13 +1,14 @@
 """Repair: what can safely be put right in a log's directory while no process uses it.
 
-Four things, each decided by an inspection:
+Five things, each decided by an inspection:
 
 - temporary files are removed (row C), and damaged copies of segments that are whole (row O);
 - a rewritten segment that is sound takes the place of those that it stands for (row N);
 - a torn tail is cut off (row F) when a sound synced mark shows that it was never durable, after a
   copy of it has been set aside as `<segment>.<position>.torn`;
 - index files that are missing or wrong are made again (row E), the log file synced before, for an
-  index is also a claim that it was.
+  index is also a claim that it was;
+- an epoch file that is damaged, missing or empty is made again from the frames.
 
 Everything else stays as it is: damage (rows H to K and P), index files without a log (row D), and
 writes torn by a power loss with sound frames among them (row G), which opening the log decides.
@@ -21,10 +22,13 @@ from pathlib import Path
 from typing_extensions import override
 
 from penstock.logd.store.disk import REAL_DISK, write_atomically
+from penstock.logd.store.epochs import save_epochs
 from penstock.logd.store.inspection import TORN_SUFFIX, Inspection
+from penstock.logd.store.names import EPOCHS_NAME
 from penstock.logd.store.recovery import bases_of
 from penstock.logd.store.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
 from penstock.logd.store.swap import SWAP_SUFFIX, find_swaps
+from penstock.service.words import counted
 
 
 class Deed(StrEnum):
@@ -34,6 +38,7 @@ class Deed(StrEnum):
     SWAP = "swap"
     CUT = "cut"
     INDEX = "index"
+    EPOCHS = "epochs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +48,14 @@ class Action:
     Attributes:
         position: Where a log file is cut.
         data: Bytes of the new index file.
+        epochs: (epoch, start offset) of the new epoch file.
     """
 
     deed: Deed
     path: Path
     position: int = 0
     data: bytes = b""
+    epochs: tuple[tuple[int, int], ...] = ()
 
     @override
     def __str__(self) -> str:
@@ -62,6 +69,9 @@ class Action:
                 return f"{self.path}: cut at {self.position}, the tail copied to {_copy(self).name}"
             case Deed.INDEX:
                 return f"{self.path}: index made again from the log"
+            case Deed.EPOCHS:
+                epochs = counted(len(self.epochs), "epoch")
+                return f"{self.path}: made again from the log, {epochs}"
 
 
 def plan(inspection: Inspection) -> list[Action]:
@@ -80,6 +90,9 @@ def plan(inspection: Inspection) -> list[Action]:
     actions += [Action(Deed.CUT, Path(finding.file), finding.position) for finding in safe]
     left = {Path(finding.file).stem for finding in torn if finding not in safe}
     left |= {Path(f.file).stem[:20] for f in inspection.findings if f.row == "P"}
+    if not inspection.epochs_sound and (inspection.epochs or inspection.epochs_fault):
+        path, epochs = inspection.report.directory / EPOCHS_NAME, tuple(inspection.epochs)
+        actions.append(Action(Deed.EPOCHS, path, epochs=epochs))
     return [*actions, *_indexes(inspection, left)]
 
 
@@ -103,6 +116,8 @@ def apply(actions: list[Action]) -> None:
                 log.sync()
                 log.close()
                 write_atomically(REAL_DISK, action.path, action.data)
+            case Deed.EPOCHS:
+                save_epochs(action.path, list(action.epochs))
 
 
 def _indexes(inspection: Inspection, left: set[str]) -> Iterator[Action]:

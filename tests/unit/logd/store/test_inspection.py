@@ -260,9 +260,29 @@ def test_damaged_checkpoints_are_named_by_what_they_cost(tmp_path: Path) -> None
     assert inspect(tmp_path).verdict == "unclean"
     flip(tmp_path / "epochs", 20)
     report = inspect(tmp_path)
-    assert report.verdict == "damaged"
+    assert report.verdict == "unclean", "frames have their epochs, and the log has all producers"
     assert [Path(problem.file).name for problem in report.problems] == ["epochs", "producers"]
-    assert mend(tmp_path) == []
+
+
+@pytest.mark.parametrize("harm", ["damaged", "emptied", "missing", "without entries"])
+def test_epochs_are_made_again_from_the_frames(tmp_path: Path, harm: str) -> None:
+    write_log(tmp_path, 2)
+    write_log(tmp_path, 2, first=4)
+    path = tmp_path / "epochs"
+    sound = EpochFile(path).entries
+    match harm:
+        case "damaged":
+            flip(path, 20)
+        case "emptied":
+            path.write_bytes(b"")
+        case "missing":
+            path.unlink()
+        case _:
+            EpochFile(path).clear()
+    assert inspect(tmp_path).verdict == "unclean"
+    assert mend(tmp_path) == [Deed.EPOCHS]
+    assert EpochFile(path).entries == sound
+    assert (inspect(tmp_path).verdict, mend(tmp_path)) == ("sound", [])
 
 
 def test_what_is_remembered_is_damage_when_it_is_lost_and_the_log_has_it_no_more(
