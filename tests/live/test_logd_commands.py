@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from penstock.logd.cli import cli
 from tests.support.logd import Logd
+from tests.support.logd_cluster import LogdCluster
 from tests.support.processes import free_port
 
 pytestmark = pytest.mark.live
@@ -174,3 +175,47 @@ def test_limits_are_set_at_creation_and_shown(logd: Logd) -> None:
     assert shown[b"retention.age_s"] == b"60"
     assert shown[b"retention.bytes"] == b"none"
     assert (shown[b"retention.messages"], shown[b"discard"]) == (b"9", b"new")
+
+
+async def test_the_directory_of_a_cluster_node_is_checked_repaired_and_dumped(
+    tmp_path: Path, nats_url: str
+) -> None:
+    with LogdCluster(tmp_path, nats_url, size=1) as cluster:
+        cluster.create("logs", "c.a", partitions=2, replication_factor=1)
+        node = cluster.nodes["a"]
+        client = await nats.connect(nats_url)
+        for number in range(20):
+            await client.jetstream().publish("c.a", b"%d" % number)
+        await client.close()
+        assert node.daemon.stop() == 0
+        data = str(node.data_dir)
+        done = CliRunner().invoke(cli, ["check", data, "--json"])
+        report = orjson.loads(done.stdout)
+        assert (done.exit_code, report["verdict"]) == (0, "sound"), done.output
+        found = [(p["stream"], p["partition"], p["records"]) for p in report["partitions"]]
+        assert [one for one in found if one[0] == "logs"] == [("logs", 0, 20), ("logs", 1, 0)]
+        done = CliRunner().invoke(cli, ["repair", data])
+        assert (done.exit_code, done.stdout.splitlines()[0]) == (0, "nothing to repair")
+        done = CliRunner().invoke(cli, ["dump", data, "logs", "--json"])
+        assert [orjson.loads(line)["value"] for line in done.stdout.splitlines()] == [
+            str(number) for number in range(20)
+        ]
+        (log,) = sorted(node.data_dir.glob("streams/logs-*/0"))
+        alone = CliRunner().invoke(cli, ["check", str(log), "--json"])
+        assert orjson.loads(alone.stdout)["partitions"][0]["stream"] == "logs"
+
+        (segment,) = sorted(node.data_dir.glob("cluster/raft/*.wal"))
+        sound = segment.read_bytes()
+        segment.write_bytes(sound[:100] + bytes([sound[100] ^ 1]) + sound[101:])
+        done = CliRunner().invoke(cli, ["check", data])
+        assert done.exit_code == 65
+        assert f"damage: {segment}" in done.stdout
+        assert "this node does not start" in done.stdout
+        assert "logs " in done.stdout, "streams are named by their directories"
+        node.daemon.launch()
+        assert node.daemon.wait(within_s=30) == 65, "what check says is so"
+        segment.write_bytes(sound)
+        log.rename(tmp_path / "elsewhere")
+        done = CliRunner().invoke(cli, ["check", data])
+        assert done.exit_code == 65
+        assert "partition 0 of stream 'logs' has lost its directory" in done.stdout

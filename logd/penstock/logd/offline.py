@@ -1,18 +1,27 @@
 """A data directory without its daemon: what is in it, whether it is sound, and its repair.
 
-`penstock.logd.streams` says how a data directory is laid out. A partition's directory may stand
-alone too, as in a backup.
+`penstock.logd.streams` says how the data directory of a lone logd is laid out, and those of
+`penstock.logd.cluster`, `holdings` and `node`, that of a cluster's node: there the node's part of
+the Raft log says which streams there are. A partition's directory may stand alone too, as in a
+backup.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
+from penstock.logd.consensus.records import SegmentHead
+from penstock.logd.consensus.recovery import Recovery as RaftRecovery
+from penstock.logd.core.cluster.commands import decode_command
+from penstock.logd.core.cluster.state import ClusterState
 from penstock.logd.core.metadata import Metadata
+from penstock.logd.core.node import NodeId
+from penstock.logd.core.raft import EntryKind
 from penstock.logd.directories import DATA_FORMAT
-from penstock.logd.errors import CorruptError, RefusedError
+from penstock.logd.errors import CorruptError, LogdError, RefusedError
 from penstock.logd.purging import PURGED_NAME, PurgePoint
 from penstock.logd.store import Checkpoint, DirectoryLock, Masters
 from penstock.logd.store.inspection import (
@@ -32,6 +41,10 @@ from penstock.service.data_format import DataFormatError
 METADATA_NAME: Final = "metadata"
 STREAMS_NAME: Final = "streams"
 TRASH_NAME: Final = "trash"
+CLUSTER_NAME: Final = "cluster"
+_MADE_HERE: Final = "held-"
+_CLUSTERED: Final = re.compile(r"(.+)-[0-9a-f]+-[0-9a-f]{16}")
+"""`<name>-<incarnation>` of a stream that a cluster made: `<index>-<nonce>`."""
 
 _LIVE_TRIES: Final = 3
 """Times that a log is read whose segments a running logd removes or merges meanwhile."""
@@ -123,7 +136,8 @@ def look(path: Path) -> DataDirectory:
     Raises:
         RefusedError: `NOT_A_DATA_DIR`, `UNKNOWN_FORMAT`.
     """
-    if (path / METADATA_NAME).exists() or (path / STREAMS_NAME).is_dir():
+    names = (METADATA_NAME, STREAMS_NAME, CLUSTER_NAME)
+    if any((path / name).exists() for name in names):
         _check_format(path)
         return _Look(path).run()
     if not path.is_dir() or not any(path.glob(f"*{LOG_SUFFIX}")):
@@ -131,12 +145,13 @@ def look(path: Path) -> DataDirectory:
         raise RefusedError("NOT_A_DATA_DIR", message)
     whole = path.resolve()
     number = int(whole.name) if whole.name.isdigit() else 0
-    place = Place(_stream_name(whole.parent.name), number, path)
+    place = Place(_stream_name(whole.parent.name, clustered=True), number, path)
     root = whole.parents[min(2, len(whole.parents) - 1)]
     if not (root / LOCK_NAME).exists():
         return DataDirectory(path, None, [place])
     _check_format(root)
-    return DataDirectory(path, root, [place])
+    named = [found for found in _Look(root).run().places if found.directory == whole]
+    return DataDirectory(path, root, [replace(found, directory=path) for found in named] or [place])
 
 
 def _check_format(path: Path) -> None:
@@ -277,15 +292,20 @@ class _Look:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._found = DataDirectory(path, path)
+        self._clustered = (path / CLUSTER_NAME).is_dir()
         self._known: dict[str, str] = {}
         self._deleting: set[str] = set()
         self._metadata_sound = True
 
     def run(self) -> DataDirectory:
         """The places and problems."""
-        self._load_metadata()
+        if self._clustered:
+            self._load_cluster()
+        if not self._clustered or (self._path / METADATA_NAME).exists():  # or not all taken over
+            self._load_metadata()
         present = _directories(self._path / STREAMS_NAME)
-        for name in sorted(self._known.keys() - {path.name for path in present}):
+        missing_ones = self._known.keys() - {path.name for path in present}
+        for name in sorted(() if self._clustered else missing_ones):
             reason = f"stream {self._known[name]!r} has lost its data directory"
             missing = self._path / STREAMS_NAME / name
             self._tell(_damage(missing, reason, "logd does not start; every record is missing"))
@@ -311,10 +331,36 @@ class _Look:
                 _damage(path, str(error), "logd does not start; streams are named by directory")
             )
             return
-        self._known = {
+        self._known |= {
             f"{s.config.name}-{s.incarnation}": s.config.name for s in metadata.streams()
         }
-        self._deleting = {f"{s.config.name}-{s.incarnation}" for s in metadata.deleting()}
+        self._deleting |= {f"{s.config.name}-{s.incarnation}" for s in metadata.deleting()}
+
+    def _load_cluster(self) -> None:
+        """Read a node's part of the Raft log over a shadow of it, as its start would."""
+        raft = self._path / CLUSTER_NAME / "raft"
+        disk = ShadowDisk()
+        try:
+            node = Checkpoint(self._path / CLUSTER_NAME / "node", disk=disk).load() or {}
+            head = SegmentHead(str(node.get("cluster")), NodeId(str(node.get("node"))))
+            recovery = RaftRecovery(raft, head, disk)
+            recovery.run()
+            state = _state_of(recovery)
+        except (LogdError, OSError) as error:
+            self._metadata_sound = False
+            where = getattr(error, "where", "") or str(raft)
+            meaning = "this node does not start; streams are named by directory"
+            self._tell(_damage(Path(where), str(error), meaning))
+            return
+        for finding in recovery.findings:
+            meaning = "nothing to readers: the next start does that"
+            file = Path(finding.file)
+            self._tell(_note(file, finding.action, meaning, Severity.LEFTOVER, finding.row))
+        for stream in state.streams.values():
+            name = f"{stream.config.name}-{stream.incarnation}"
+            self._known[name] = stream.config.name
+            if not stream.is_open:
+                self._deleting.add(name)
 
     def _add_stream(self, path: Path) -> None:
         known = path.name in self._known
@@ -324,10 +370,16 @@ class _Look:
                 "the stream is being deleted" if deleted else "the directory belongs to no stream"
             )
             self._tell(_note(path, reason, "readers do not get it"))
-        name = self._known.get(path.name) or _stream_name(path.name)
+        name = self._known.get(path.name) or _stream_name(path.name, clustered=self._clustered)
         for directory in _directories(path):
             if directory.name.isdigit():
                 self._found.places.append(Place(name, int(directory.name), directory, known))
+        for mark in sorted(path.glob(f"{_MADE_HERE}*")):
+            directory = path / mark.name.removeprefix(_MADE_HERE)
+            if not directory.is_dir():
+                reason = f"partition {directory.name} of stream {name!r} has lost its directory"
+                meaning = "this node does not open its replica; others may have every record"
+                self._tell(_damage(directory, reason, meaning))
 
     def _note_leftovers(self) -> None:
         for path in _directories(self._path / TRASH_NAME):
@@ -348,9 +400,25 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _stream_name(directory: str) -> str:
+def _state_of(recovery: RaftRecovery) -> ClusterState:
+    """The metadata as the Raft log of one node has it; its last entries may not be committed.
+
+    Raises:
+        LogdError: It is not understood.
+    """
+    recovered = recovery.recovered
+    snapshot = recovered.snapshot
+    state = ClusterState.restore(snapshot.data) if snapshot is not None else ClusterState()
+    for entry in recovered.entries:
+        if entry.kind is EntryKind.COMMAND:
+            state.apply(entry.index, decode_command(entry.data))
+    return state
+
+
+def _stream_name(directory: str, *, clustered: bool) -> str:
     """The stream's part of `<name>-<incarnation>`."""
-    return directory.rpartition("-")[0] or directory
+    made_there = _CLUSTERED.fullmatch(directory) if clustered else None
+    return made_there[1] if made_there else directory.rpartition("-")[0] or directory
 
 
 def _directories(path: Path) -> list[Path]:
@@ -361,6 +429,8 @@ def _damage(path: Path, reason: str, meaning: str) -> Problem:
     return _note(path, reason, meaning, Severity.DAMAGE)
 
 
-def _note(path: Path, reason: str, meaning: str, severity: Severity = Severity.NOTE) -> Problem:
+def _note(
+    path: Path, reason: str, meaning: str, severity: Severity = Severity.NOTE, row: str = ""
+) -> Problem:
     reason = reason.removeprefix(f"{path}: ")
-    return Problem(severity=severity, file=str(path), reason=reason, meaning=meaning)
+    return Problem(severity=severity, row=row, file=str(path), reason=reason, meaning=meaning)

@@ -28,7 +28,6 @@ from penstock.logd.store.names import EPOCHS_NAME
 from penstock.logd.store.recovery import bases_of
 from penstock.logd.store.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
 from penstock.logd.store.swap import SWAP_SUFFIX, find_swaps
-from penstock.service.words import counted
 
 
 class Deed(StrEnum):
@@ -70,8 +69,8 @@ class Action:
             case Deed.INDEX:
                 return f"{self.path}: index made again from the log"
             case Deed.EPOCHS:
-                epochs = counted(len(self.epochs), "epoch")
-                return f"{self.path}: made again from the log, {epochs}"
+                latest = self.epochs[-1][0] if self.epochs else 0
+                return f"{self.path}: made again from the log, whose last epoch is {latest}"
 
 
 def plan(inspection: Inspection) -> list[Action]:
