@@ -125,6 +125,43 @@ async def test_a_stream_goes_on_when_there_is_space_again(
                 await asyncio.to_thread(logd.restart, kill=True)
 
 
+@pytest.mark.parametrize("harm", ["none", "failed"])
+async def test_a_deleted_stream_gives_the_disk_back_at_once(
+    tmp_path: Path, nats_url: str, client: Client, harm: str
+) -> None:
+    """Its files are closed, too: one that is open takes its space until the process ends."""
+    with small_file_system(tmp_path / "small", "24m") as small:
+        logd = Logd(tmp_path / "logd", nats_url, [LOGS | {"segment_bytes_max": 64 << 20}])
+        logd.config["data_dir"] = str(small / "data")
+        with running(logd), logd.client() as log:
+            before = used_bytes(small)
+            if harm == "failed":
+                await publish_until_refused(client, "logs", 500_000)
+            else:
+                for _ in range(8):
+                    await publish(client, "logs", bytes(1_000_000))
+            log.fetch("logs", 0, bytes_max=1)  # a reader has had its file open, too
+            assert used_bytes(small) > before + 7_000_000
+            log.delete_stream("logs")
+            await wait_until_async(lambda: open_and_deleted(logd) == [])
+            assert used_bytes(small) < before + 1_000_000
+
+
+def used_bytes(directory: Path) -> int:
+    found = os.statvfs(directory)
+    return (found.f_blocks - found.f_bfree) * found.f_frsize
+
+
+def open_and_deleted(logd: Logd) -> list[str]:
+    """Files of its data directory that the process has open, though they are deleted."""
+    found = []
+    for link in Path(f"/proc/{logd.daemon.pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            found.append(str(link.readlink()))
+    ended = " (deleted)"
+    return [name for name in found if name.endswith(ended) and str(logd.directory.parent) in name]
+
+
 async def test_a_sync_that_fails_takes_back_what_was_not_durable_and_nothing_else(
     tmp_path: Path, nats_url: str, client: Client
 ) -> None:

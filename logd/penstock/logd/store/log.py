@@ -301,7 +301,7 @@ class CommitLog(LogReader):
     def close(self) -> None:
         """Sync, and save the index so that the next opening is quick.
 
-        Reading goes on to work; files close when nobody refers to the log or its ranges.
+        Reading goes on to work; files close when nobody refers to ranges of the log.
 
         Raises:
             LogFailedError: The last sync failed; the log is closed all the same.

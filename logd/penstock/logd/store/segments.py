@@ -31,14 +31,19 @@ class SegmentList:
     Attributes:
         lock: Guards changes, and pairs that must fit; held for memory operations only.
         all: Every segment, in order.
-        active_file: Of the active segment.
     """
 
     def __init__(self, segments: list[Segment], active_file: File) -> None:
         self.lock = threading.Lock()
         self.all = segments
-        self.active_file = active_file
+        self._active_file: File | None = active_file
         self._recent_files: deque[File] = deque(maxlen=OPEN_FILES_MAX)
+
+    @property
+    def active_file(self) -> File:
+        """Of the active segment; until `forget_files`."""
+        assert self._active_file is not None, "the log is closed"
+        return self._active_file
 
     @property
     def active(self) -> Segment:
@@ -49,13 +54,13 @@ class SegmentList:
         """The active segment is sealed; another takes appends. The caller holds `lock`."""
         self._recent_files.append(self.active_file)
         self.all = [*self.all, segment]
-        self.active_file = file
+        self._active_file = file
 
     def begin_anew(self, segment: Segment, file: File) -> None:
         """All segments are gone; another is the only one. The caller holds `lock`."""
         self._recent_files.clear()
         self.all = [segment]
-        self.active_file = file
+        self._active_file = file
 
     def drop_first(self) -> Segment:
         """Take the oldest segment out."""
@@ -67,7 +72,7 @@ class SegmentList:
         """Take the active segment out; the one before it takes appends."""
         with self.lock:
             newest, self.all = self.all[-1], self.all[:-1]
-            self.active_file = self.active.pin()
+            self._active_file = self.active.pin()
         return newest
 
     def sealed_run(self, base_offset: int, end_offset: int) -> list[Segment]:
@@ -149,6 +154,11 @@ class SegmentList:
         return RefusedError("OUT_OF_RANGE", message, earliest=earliest, latest=latest)
 
     def forget_files(self) -> None:
-        """Keep no file open that nobody reads."""
+        """Keep no file open that nobody reads: nothing is appended any more.
+
+        A log is in reference cycles, and may be freed much later; a file of it that is deleted
+        meanwhile would take its space on the disk until then.
+        """
         with self.lock:
             self._recent_files.clear()
+            self._active_file = None
