@@ -2,15 +2,21 @@ PYTHON ?= python3
 BIN := .venv/bin
 export PYTHON
 
-.PHONY: help demo test test-containers test-extended check sim fuzz fuzz-gate soak appliance-soak nemesis crash router-kills bench failover wheel proto metrics reference constraints clean
+.PHONY: help demo test test-all test-rest test-containers test-extended check sim fuzz fuzz-gate soak appliance-soak nemesis crash router-kills bench failover wheel proto metrics reference constraints clean
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 18
 
 demo: .venv/.installed ## Run the whole pipeline on real input for a minute and check what arrived
 	@$(BIN)/penstock demo --dir .work/demo $(ARGS)
 
-test: .venv/.installed ## Run every test: unit, simulation, live (real servers)
-	@$(BIN)/python -m tests.run all $(ARGS)
+test: .venv/.installed ## Run every unit test and simulation, and the live tests that prove each guarantee
+	@$(BIN)/python -m tests.run test $(ARGS)
+
+test-all: .venv/.installed ## Run every test, with real servers; SHARD=2/4 runs a part
+	@$(BIN)/python -m tests.run all $(if $(SHARD),--shard $(SHARD)) $(ARGS)
+
+test-rest: .venv/.installed ## Run the live tests that `make test` leaves out; SHARD=2/4 runs a part
+	@$(BIN)/python -m tests.run rest $(if $(SHARD),--shard $(SHARD)) $(ARGS)
 
 check: .venv/.installed ## Format, lint, types, import contracts, tidiness, bare wheel
 	@$(BIN)/python -m tests.run check $(ARGS)

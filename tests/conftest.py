@@ -1,5 +1,7 @@
-"""Fixtures that every kind of test may use."""
+"""Fixtures for every kind of test; which tests a run takes; which CI lets be skipped."""
 
+import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,3 +20,83 @@ def nats_url(tmp_path: Path) -> Iterator[str]:
     """The URL of a real nats-server that belongs to this test alone."""
     with running_nats_server(tmp_path / "nats") as url:
         yield url
+
+
+ROOT = Path(__file__).resolve().parents[1]
+GUARANTEES = ROOT / "docs" / "guarantees.md"
+
+SKIPS_IN_CI = {
+    "PENSTOCK_TEST_SPLUNK_ACK_TOKEN names no token": "the product cannot be had without a licence",
+    "kubectl is not here": "no package index that CI reaches has it",
+}
+"""Reasons for which a test may be skipped where CI runs, each with why nothing can be done."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("penstock")
+    group.addoption(
+        "--promised", action="store_true",
+        help="of the live tests, only those that docs/guarantees.md names as a proof",
+    )  # fmt: skip
+    group.addoption("--rest", action="store_true", help="only what --promised leaves out")
+    group.addoption("--shard", metavar="K/N", help="only part K of N, whole files of tests")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what this run is not for."""
+    proofs = set(re.findall(r"`(test_\w+)`", GUARANTEES.read_text()))
+
+    def is_promised(item: pytest.Item) -> bool:
+        name = getattr(item, "originalname", item.name)
+        return item.get_closest_marker("live") is None or name in proofs
+
+    chosen = items
+    if config.getoption("--promised"):
+        chosen = [item for item in chosen if is_promised(item)]
+    if config.getoption("--rest"):
+        chosen = [item for item in chosen if not is_promised(item)]
+    if shard := config.getoption("--shard"):
+        part, count = shard_of(shard)
+        files = sorted({str(item.path) for item in chosen})
+        mine = set(files[part - 1 :: count])
+        chosen = [item for item in chosen if str(item.path) in mine]
+    if len(chosen) < len(items):
+        kept = set(chosen)
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = chosen
+
+
+def shard_of(text: str) -> tuple[int, int]:
+    """K and N of `K/N`, with 1 <= K <= N."""
+    match = re.fullmatch(r"(\d+)/(\d+)", text)
+    part, count = (int(match[1]), int(match[2])) if match else (0, 0)
+    if not 1 <= part <= count:
+        raise pytest.UsageError(f"--shard {text}: write it as K/N with K from 1 to N, as in 2/4")
+    return part, count
+
+
+class _Skips:
+    """Skips of a run in CI, where each is a failure but for those of `SKIPS_IN_CI`."""
+
+    def __init__(self) -> None:
+        self.unlisted: list[str] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.skipped and not hasattr(report, "wasxfail"):
+            reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else ""
+            if not any(known in reason for known in SKIPS_IN_CI):
+                self.unlisted.append(f"{report.nodeid}: {reason}")
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if self.unlisted and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        for line in self.unlisted:
+            terminalreporter.write_line(f"SKIPPED IN CI, which is a failure: {line}", red=True)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Judge skips in CI; once, where workers' reports come together."""
+    if os.environ.get("CI") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(_Skips())

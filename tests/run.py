@@ -1,4 +1,7 @@
-"""What `make check`, `make test` and `make sim` run: every step, timed, the first failure last.
+"""What `make check`, `make test`, `make test-all` and `make sim` run: every step, timed.
+
+`test` takes every unit test and simulation, and of the live tests those that docs/guarantees.md
+names; `rest` takes the others, and `all` everything. `--shard K/N` takes a part of them.
 
 Live tests share the machine with others of their kind, and it may be a slow one. A few that fail
 run once more, alone; what passes then is named at the end as unsteady. No other test gets that.
@@ -27,12 +30,16 @@ CHECKS: tuple[tuple[str, tuple[str, ...]], ...] = (
                            "tests/live/test_packaging.py")),
 )  # fmt: skip
 
+_ALL = ("tests/unit", "tests/raft", "tests/sim", "tests/live")
 SUITES = {
     "unit": ("tests/unit", "tests/raft"),
     "sim": ("tests/sim",),
     "live": ("tests/live",),
-    "all": ("tests/unit", "tests/raft", "tests/sim", "tests/live"),
+    "test": (*_ALL, "--promised"),
+    "rest": ("tests/live", "--rest"),
+    "all": _ALL,
 }
+_SLOWEST = ("--durations", "20", "--durations-min", "1")
 
 
 TESTS_FAILED = 1
@@ -68,7 +75,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _suite(suite: str, extra: Sequence[str]) -> int:
     """Run a suite; a few tests that failed beside others run once more, alone, and are named."""
-    code = _step(suite, ("pytest", *_parallel(suite), *SUITES[suite], *extra))
+    code = _step(suite, ("pytest", *_parallel(suite), *_SLOWEST, *SUITES[suite], *extra))
     if code != TESTS_FAILED or not _parallel(suite):
         return code
     failed = sorted(json.loads(LAST_FAILED.read_text()))
@@ -109,7 +116,7 @@ def _step(name: str, command: Sequence[str]) -> int:
 
 def _parallel(suite: str) -> tuple[str, ...]:
     """Live tests wait for processes most of the time: two workers, a file stays on one of them."""
-    return ("-n", "2", "--dist", "loadfile") if suite in ("all", "live") else ()
+    return ("-n", "2", "--dist", "loadfile") if suite not in ("unit", "sim") else ()
 
 
 if __name__ == "__main__":
