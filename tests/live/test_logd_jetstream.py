@@ -1,7 +1,8 @@
 """Publishing as to JetStream, with nothing but a stock nats-py."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
@@ -13,11 +14,18 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import NoRespondersError
 from nats.js.client import JetStreamContext
-from nats.js.errors import APIError, BadRequestError, NoStreamResponseError, ServerError
+from nats.js.errors import (
+    APIError,
+    BadRequestError,
+    NoStreamResponseError,
+    ServerError,
+    ServiceUnavailableError,
+)
 
 from tests.support.logd import Logd
 from tests.support.nats_server import nats_server
-from tests.support.waiting import wait_until_async
+from tests.support.processes import free_port
+from tests.support.waiting import wait_until, wait_until_async
 
 pytestmark = pytest.mark.live
 
@@ -248,3 +256,148 @@ async def test_services_keep_their_subject_while_a_stream_comes_and_goes(
             for told in (b"", b"told ")
         ),
     ]
+
+
+Call = Callable[[JetStreamContext], Awaitable[object]]
+
+
+async def fetch(js: JetStreamContext, *, count: int) -> object:
+    reading = await js.pull_subscribe_bind("reader", stream="orders")
+    try:
+        return await reading.fetch(count, timeout=20)
+    finally:
+        await reading.unsubscribe()
+
+
+JETSTREAM_CALLS: dict[str, Call] = {
+    "account_info": lambda js: js.account_info(),
+    "find_stream": lambda js: js.find_stream_name_by_subject("orders.new"),
+    "add_stream": lambda js: js.add_stream(name="orders", subjects=["orders.new"]),
+    "update_stream": lambda js: js.update_stream(name="orders", subjects=["orders.new"]),
+    "stream_info": lambda js: js.stream_info("orders"),
+    "streams_info": lambda js: js.streams_info(),
+    "streams_info_iterator": lambda js: js.streams_info_iterator(),
+    "purge_stream": lambda js: js.purge_stream("orders"),
+    "delete_stream": lambda js: js.delete_stream("orders"),
+    "add_consumer": lambda js: js.add_consumer("orders", durable_name="reader"),
+    "add_unnamed_consumer": lambda js: js.add_consumer("orders", filter_subject="orders.new"),
+    "consumer_info": lambda js: js.consumer_info("orders", "reader"),
+    "consumers_info": lambda js: js.consumers_info("orders"),
+    "delete_consumer": lambda js: js.delete_consumer("orders", "reader"),
+    "pause_consumer": lambda js: js.pause_consumer("orders", "reader", "2099-01-01T00:00:00Z"),
+    "resume_consumer": lambda js: js.resume_consumer("orders", "reader"),
+    "subscribe": lambda js: js.subscribe("orders.new"),
+    "subscribe_stream": lambda js: js.subscribe("orders.new", stream="orders"),
+    "subscribe_durable": lambda js: js.subscribe("orders.new", durable="d", stream="orders"),
+    "subscribe_queue": lambda js: js.subscribe("orders.new", queue="q"),
+    "subscribe_ordered": lambda js: js.subscribe("orders.new", ordered_consumer=True),
+    "pull_subscribe": lambda js: js.pull_subscribe("orders.new", "reader"),
+    "pull_subscribe_stream": lambda js: js.pull_subscribe("orders.new", "r", stream="orders"),
+    "fetch_one": lambda js: fetch(js, count=1),
+    "fetch_many": lambda js: fetch(js, count=5),
+    "get_msg": lambda js: js.get_msg("orders", 1),
+    "get_last_msg": lambda js: js.get_last_msg("orders", "orders.new"),
+    "get_direct": lambda js: js.get_msg("orders", 1, direct=True),
+    "delete_msg": lambda js: js.delete_msg("orders", 1),
+    "key_value": lambda js: js.key_value("settings"),
+    "create_key_value": lambda js: js.create_key_value(bucket="settings"),
+    "delete_key_value": lambda js: js.delete_key_value("settings"),
+    "object_store": lambda js: js.object_store("files"),
+    "create_object_store": lambda js: js.create_object_store("files"),
+    "delete_object_store": lambda js: js.delete_object_store("files"),
+}
+"""What a user of JetStream tries next, as nats-py has it; `js.publish()` works."""
+
+HINTS_AT_ONCE_S = 3.0
+"""Far below the timeouts of these calls, which are 20 s here."""
+
+
+async def failed_at_once(client: Client, call: Call) -> Exception:
+    js = client.jetstream(timeout=20)
+    before = time.monotonic()  # noqa: TID251 - what a user waits
+    with pytest.raises((APIError, NoRespondersError)) as raised:
+        await call(js)
+    assert time.monotonic() - before < HINTS_AT_ONCE_S  # noqa: TID251
+    error: Exception = raised.value
+    return error
+
+
+async def test_without_hints_no_call_of_jetstream_hangs(logd: Logd, client: Client) -> None:
+    for name, call in JETSTREAM_CALLS.items():
+        error = await failed_at_once(client, call)
+        assert isinstance(error, NoRespondersError | ServiceUnavailableError), (name, error)
+
+
+def hinting(directory: Path, url: str, **options: Any) -> Logd:
+    return Logd(directory, url, [ORDERS], nats={"url": url, "jetstream_hints": True}, **options)
+
+
+def serving(logd: Logd) -> str:
+    return str(logd.daemon.status()["info"]["jetstream_hints"]["serving"])
+
+
+async def test_with_hints_every_call_of_jetstream_names_the_way_at_once(
+    tmp_path: Path, nats_url: str, client: Client
+) -> None:
+    with hinting(tmp_path / "one", nats_url) as one, hinting(tmp_path / "two", nats_url) as two:
+        for logd in (one, two):  # each takes the other for what it is
+            await asyncio.to_thread(wait_until, lambda logd=logd: serving(logd) == "hints")
+        for name, call in JETSTREAM_CALLS.items():
+            error = await failed_at_once(client, call)
+            assert isinstance(error, APIError), (name, error)
+            assert error.code == 501, (name, error)
+            assert "penstock logd" in str(error.description), (name, error)
+            assert "not JetStream" in str(error.description), (name, error)
+        assert (await client.jetstream().publish("orders.new", b"x")).seq == 1
+
+
+async def test_hints_leave_a_jetstream_alone_also_one_that_comes_later(tmp_path: Path) -> None:
+    port = free_port()
+    with (
+        nats_server(tmp_path / "nats", port=port) as server,
+        hinting(tmp_path / "logd", server.url) as logd,
+    ):
+        await asyncio.to_thread(wait_until, lambda: serving(logd) == "hints")
+        server.kill()
+        with nats_server(tmp_path / "js", "-js", "-sd", str(tmp_path / "js"), port=port) as again:
+            connection = await nats.connect(again.url)
+            try:
+                js = connection.jetstream(timeout=20)
+                for number in range(20):
+                    await js.add_stream(name=f"S{number}", subjects=[f"s.{number}"])
+                await asyncio.to_thread(wait_until, lambda: serving(logd) == "jetstream")
+                assert len(await js.streams_info()) == 20
+            finally:
+                await connection.close()
+
+
+async def test_hints_leave_when_a_jetstream_begins_to_answer(
+    tmp_path: Path, nats_url: str, client: Client
+) -> None:
+    """As where another server of the NATS cluster has one: the connection stays."""
+    with hinting(tmp_path / "logd", nats_url) as logd:
+        await asyncio.to_thread(wait_until, lambda: serving(logd) == "hints")
+
+        async def answer(message: Msg) -> None:
+            await message.respond(b'{"type":"io.nats.jetstream.api.v1.account_info_response"}')
+
+        jetstream = await client.subscribe("$JS.API.>", cb=answer)
+        await client.flush()
+        await asyncio.to_thread(wait_until, lambda: serving(logd) == "jetstream")
+        for _ in range(20):
+            answered = await client.request("$JS.API.STREAM.NAMES", timeout=5)
+            assert b"error" not in answered.data
+        await jetstream.unsubscribe()
+
+
+async def test_hints_are_published_on_no_subject_of_a_stream(
+    tmp_path: Path, nats_url: str, client: Client
+) -> None:
+    with hinting(tmp_path / "logd", nats_url) as logd:
+        await asyncio.to_thread(wait_until, lambda: serving(logd) == "hints")
+        for reply in ("orders.new", "$SYS.REQ.SERVER.PING", "_PENSTOCK.PROBE.1"):
+            await client.publish("$JS.API.INFO", b"", reply)
+        inbox = await client.subscribe(client.new_inbox())
+        await client.publish("$JS.API.INFO", b"", inbox.subject)
+        assert b"501" in (await inbox.next_msg(timeout=10)).data
+        assert logd.values("orders") == []

@@ -226,7 +226,8 @@ def logd_document(topology: Topology, part: str) -> dict[str, Any]:
     document = {
         "node": part if topology.nodes > 1 else "logd-1",
         "data_dir": str(topology.layout.data(part)),
-        "nats": {"url": topology.nats()},
+        # A NATS server that is not ours may belong to a JetStream, if not now then later.
+        "nats": {"url": topology.nats(), "jetstream_hints": topology.nats_url is None},
         "fetch": topology.address(f"{part}_fetch"),
         "admin": topology.address(f"{part}_admin"),
         "streams": streams,

@@ -44,6 +44,7 @@ from penstock.logd.limits import WORKERS_MAX
 from penstock.logd.lone_engine import LoneEngine
 from penstock.logd.nats.dial import NatsAccess
 from penstock.logd.nats.errors import NatsRefusedError, NatsSetupError
+from penstock.logd.nats.jetstream_hints import JetStreamHints
 from penstock.logd.nats.link import NatsLink
 from penstock.logd.nats.subscriptions import LinkEvent
 from penstock.logd.peers.tls import PeerTls
@@ -126,6 +127,7 @@ class _Daemon:
         )
         self._keeper.count_door("fetch", self._server)
         self._grpc = self._make_grpc(access)
+        self._hints = self._make_hints(access)
         self._telemetry = Telemetry(
             node=config.node,
             engine=self._engine,
@@ -138,6 +140,7 @@ class _Daemon:
             keeper=self._keeper,
             data_dir=config.data_dir,
             grpc=self._grpc,
+            hints=self._hints,
             spans=self._tracing.counts,
         )
 
@@ -216,8 +219,12 @@ class _Daemon:
             ]
             if self._grpc is not None:
                 background.append(tasks.create_task(self._grpc.run()))
+            if self._hints is not None:
+                background.append(tasks.create_task(self._hints.run()))
             await stop.wait()
             try:
+                if self._hints is not None:
+                    self._hints.link.close()
                 await self._doors.close()
                 await self._engine.retire()
                 if self._grpc is not None:
@@ -300,6 +307,12 @@ class _Daemon:
         )
         self._keeper.count_door("grpc", found.doorman)
         return found
+
+    def _make_hints(self, access: NatsAccess) -> JetStreamHints | None:
+        if not self._config.nats.jetstream_hints:
+            return None
+        node, stored = self._config.node, self._doors.is_stored
+        return JetStreamHints(access, node=node, clock=SystemClock(), stored=stored)
 
     def _is_connected(self) -> bool:
         return self._data_link.connected and self._ack_link.connected

@@ -160,9 +160,10 @@ class Doors:
     def keep_from_streams(self, acks: AckSender) -> None:
         """Have no ack sent where a stream would store it, if it matters who publishes what."""
         if self.guard.enabled:
-            acks.stored = self._is_stored
+            acks.stored = self.is_stored
 
-    def _is_stored(self, subject: bytes) -> bool:
+    def is_stored(self, subject: bytes) -> bool:
+        """Whether a stream stores a subject; until the cluster's state is known, any may."""
         try:
             return bool(self._engine.streams.match(subject.decode("utf-8", "replace")))
         except NotReadyError:

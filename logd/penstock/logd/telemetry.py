@@ -31,6 +31,7 @@ from penstock.logd.engine import Engine
 from penstock.logd.fetch.server import FetchServer
 from penstock.logd.gap_report import describe_gaps, gap_metrics, gap_reasons
 from penstock.logd.liftbridge.server import GrpcServer
+from penstock.logd.nats.jetstream_hints import JetStreamHints
 from penstock.logd.nats.link import NatsLink
 from penstock.logd.partition import Partition
 from penstock.logd.security.keeper import Keeper
@@ -54,6 +55,7 @@ class Telemetry:
     keeper: Keeper
     data_dir: Path
     grpc: GrpcServer | None = None
+    hints: JetStreamHints | None = None
     spans: Callable[[], dict[str, int]] = dict
     health: Health = Health.STARTING
 
@@ -95,6 +97,7 @@ class Telemetry:
                 "doors": self.doors.info(),
                 "tracing": self.spans(),
                 **({} if self.grpc is None else {"grpc": self.grpc.info()}),
+                **({} if self.hints is None else {"jetstream_hints": self.hints.info()}),
                 **self.engine.info(),
             },
         )

@@ -42,6 +42,8 @@ class NatsSettings(BaseModel):
         nkey_seed_file: Holds a user's seed.
         credentials_file: Holds a user's JWT and seed.
         tls: Required when given; else only where a URL or a server demands it.
+        jetstream_hints: Whether requests on JetStream's API are answered with an error that names
+            the way here, where no JetStream answers them.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -53,6 +55,7 @@ class NatsSettings(BaseModel):
     nkey_seed_file: Path | None = None
     credentials_file: Path | None = None
     tls: NatsTlsSettings | None = None
+    jetstream_hints: bool = False
 
     @field_validator("url")
     @classmethod
