@@ -84,6 +84,9 @@ class Leading:
     def take(self, answer: Answer, frames: list[Frame]) -> None:
         raise AssertionError(answer)
 
+    def dedup_snapshot(self, leader_epoch: int) -> None:
+        raise AssertionError(leader_epoch)
+
     def take_range(self, node: str, first: int, upto: int, frames: list[Frame]) -> None:
         raise AssertionError(node)
 

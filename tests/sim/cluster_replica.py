@@ -220,7 +220,7 @@ class HostedNode(Node):
                         assert isinstance(run, Run), run
                         assert self.replica.view is not None
                         assert not self.replica.view.read_only, "taken though it is read-only"
-                        self.ids[message] = run.base_offset
+                        self.stores(message, run.base_offset)
                         self.take(ev.Submitted(run.next_offset))
                         self.writer.append([Record(epoch, message)])
                 case AckLater(acks):

@@ -219,8 +219,8 @@ class Watch:
         return self.state.partitions()
 
     def check_end(self) -> None:
-        for key, stream, partition in self.partitions():
-            self.scene(key, stream.incarnation).check_end(partition)
+        for key, stream, _ in self.partitions():
+            self.scene(key, stream.incarnation).check_end()
         digests = {server.state.digest() for server in self.world.servers.values()}
         assert digests == {self.state.digest()}, "states differ"
         for (place, incarnation), scene in self.scenes.items():

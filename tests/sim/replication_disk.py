@@ -5,7 +5,7 @@ Appends, syncs and cuts run in lanes of their own, so that only the core keeps t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.logd.core.replication import effects as fx
 from penstock.logd.core.replication import events as ev
@@ -22,6 +22,14 @@ MS: Final = 1_000_000
 LogEffect = fx.BeginEpoch | fx.AppendFetched | fx.Truncate | fx.Reset | fx.DeleteBefore | fx.Patch
 
 
+class Snapshot(NamedTuple):
+    """What a replica remembers of everything below an offset; `penstock.logd.memory` in short."""
+
+    offset: int
+    ids: dict[Message, int]
+    checksum: int
+
+
 class Disk:
     """What one node has stored.
 
@@ -31,7 +39,7 @@ class Disk:
         epochs: The epoch file; its changes are atomic.
         checkpoint: High watermark and agreed epoch, as last written down.
         rotten: What was where nothing can be read any more, by offset.
-        ids: Of unreadable records: they were written down elsewhere too.
+        snapshot: Of the ids, as last written down; None: never, or the log was cut deeper.
     """
 
     def __init__(self) -> None:
@@ -41,7 +49,7 @@ class Disk:
         self.epochs = Epochs()
         self.checkpoint = (-1, 0)
         self.rotten: dict[int, Record] = {}
-        self.ids: dict[Message, int] = {}
+        self.snapshot: Snapshot | None = None
 
     def certain(self) -> int:
         """How many records no crash takes."""
@@ -60,7 +68,6 @@ class Disk:
         record = self.records[offset - self.start]
         assert record is not None
         self.rotten[offset] = record
-        self.ids[record.message] = offset
         self.records[offset - self.start] = None
 
     def written(self, offset: int) -> Record:
@@ -96,7 +103,7 @@ class Writer:
         match effect:
             case fx.AppendFetched(spans):
                 for at, record in enumerate(self.fetched, spans[0].base_offset):
-                    self.node.ids[record.message] = at
+                    self.node.stores(record.message, at)
                 self.append(self.fetched[: len(spans)])
             case fx.Truncate() | fx.Reset():
                 self.beside(self.random.randrange(3 * MS), lambda: self.cut(effect))
@@ -165,7 +172,9 @@ class Writer:
                 mark("reset")
                 self.shorten(0)
                 disk.start = start
+                disk.snapshot = None
                 disk.epochs.clear()
+                self.node.rebuild()
                 self.tell(ev.WasReset(start, cuts))
 
     def shorten(self, length: int) -> None:
@@ -175,8 +184,9 @@ class Writer:
         end = disk.start + length
         disk.rotten = {at: record for at, record in disk.rotten.items() if at < end}
         self.node.noticed = {at for at in self.node.noticed if at < end}
-        self.node.remember({m: at for m, at in self.node.ids.items() if at < end})
-        disk.ids = {message: at for message, at in disk.ids.items() if at < end}
+        if disk.snapshot is not None and disk.snapshot.offset > end:
+            disk.snapshot = None
+        self.node.rebuild()
 
     def change(self, effect: LogEffect, patch: list[Record]) -> None:
         disk = self.disk
@@ -202,6 +212,7 @@ class Writer:
         disk = self.disk
         count = min(offset - disk.start, disk.durable - 1)
         if count > 0:
+            self.node.save_snapshot()
             del disk.records[:count]
             disk.start += count
             disk.durable -= count

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
+from random import Random
 from typing import TYPE_CHECKING, Final
 
+from penstock.logd.core.dedup import DedupChecksum, DedupMark
 from penstock.logd.core.replication import effects as fx
 from penstock.logd.core.replication import events as ev
 from penstock.logd.core.replication.epochs import Epochs
 from penstock.logd.core.replication.leader import Leader
 from penstock.logd.core.replication.log_state import LogState
-from penstock.logd.core.replication.messages import Answer, Frames, Span
+from penstock.logd.core.replication.messages import Answer, Fetch, Frames, Span
 from penstock.logd.core.replication.replica import Replica
 from penstock.logd.core.replication.settings import ReplicationSettings
 from tests.sim.replication_controller import Controller
-from tests.sim.replication_disk import Disk, Writer
+from tests.sim.replication_disk import Disk, Snapshot, Writer
 from tests.sim.replication_history import Message, Record
 
 if TYPE_CHECKING:
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
 
 MS: Final = 1_000_000
 SETTINGS: Final = ReplicationSettings(
-    replica_lag_ns=60 * MS, retry_ns=10 * MS, patch_retry_ns=50 * MS
+    replica_lag_ns=60 * MS, retry_ns=10 * MS, patch_retry_ns=50 * MS, dedup_retry_ns=30 * MS
 )
 FRAMES_MAX: Final = 6
 PATIENCE_NS: Final = 20 * MS
@@ -61,6 +64,7 @@ class Node:
     def start_up(self) -> None:
         """Recover the log and begin to play."""
         self.life += 1
+        self.dice = Random(f"{self.name}{self.life}")  # leaves the world's own as it is
         self.running, self.paused, self.inbox, self.reports = True, False, [], []
         self.leading, self.refusing = 0, fx.Refusing.NOTHING
         self.acks: list[tuple[int, Message]] = []
@@ -78,8 +82,7 @@ class Node:
             agreed_epoch=disk.checkpoint[1],
         )
         disk.epochs = Epochs(log.epochs.entries)
-        stored = {record.message: disk.start + n for n, record in enumerate(disk.records) if record}
-        self.remember(stored | disk.ids)
+        self.rebuild()
         self.high_watermark, self.checked = log.high_watermark, 0
         boot = f"{self.name}{self.life}"
         self.replica = Replica(
@@ -93,9 +96,99 @@ class Node:
         """The last epoch that this process has resigned from before it opened this log."""
         return 0
 
+    # What it remembers: of records that are not in the log any more, too.
+
+    def rebuild(self) -> None:
+        """Remember what the log has, on top of what was written down."""
+        disk = self.disk
+        if disk.snapshot is not None and disk.snapshot.offset > disk.end:
+            disk.snapshot = None
+        saved = disk.snapshot
+        base = disk.start if saved is None else saved.offset
+        self.checksum = DedupChecksum()
+        self.checksum.begin(base, 0 if saved is None else saved.checksum)
+        ids = {} if saved is None else dict(saved.ids)
+        for offset in range(disk.start, disk.end):
+            message = disk.written(offset).message
+            ids[message] = offset
+            self.checksum.add(repr(message).encode(), offset)
+        self.checksum.end()
+        self.floor, self.applied = base, disk.end
+        self.unsaved = False
+        self.copied: Snapshot | None = None
+        self.remember(ids)
+
     def remember(self, ids: dict[Message, int]) -> None:
         """What it knows to be stored, and where."""
         self.ids = ids
+
+    def stores(self, message: Message, offset: int) -> None:
+        """A record is handed to the log's writer."""
+        self.ids[message] = offset
+        self.checksum.add(repr(message).encode(), offset)
+        self.applied = offset + 1
+
+    def snapshot(self) -> Snapshot:
+        """What it remembers of committed records."""
+        end = min(max(self.replica.high_watermark + 1, self.floor), self.applied)
+        checksum = self.checksum.at(end)
+        assert checksum is not None
+        return Snapshot(end, {m: at for m, at in self.ids.items() if at < end}, checksum)
+
+    def save_snapshot(self) -> None:
+        """Durably; at least up to what retention is about to delete."""
+        self.disk.snapshot = self.snapshot()
+
+    def dedup_mark(self) -> DedupMark:
+        return DedupMark(self.applied, self.checksum.total, saved=not self.unsaved)
+
+    def agrees(self, mark: DedupMark) -> bool | None:
+        """As `penstock.logd.partition.Partition.dedup_agrees`."""
+        checksum = self.checksum.at(mark.offset) if mark.offset <= self.applied else None
+        if checksum is None or (checksum == mark.checksum and not mark.saved):
+            return None
+        return checksum == mark.checksum
+
+    def fetched(self, fetch: Fetch) -> None:
+        agrees = None if fetch.dedup is None else self.agrees(fetch.dedup)
+        if agrees is False:
+            self.world.mark("forgetful")
+        self.take(ev.FetchCame(fetch, agrees))
+
+    def dedup_asked(self, node: NodeId, epoch: int) -> None:
+        """A follower wants what this leader remembers."""
+        if isinstance(self.replica.state, Leader) and self.replica.leader_epoch == epoch:
+            snapshot, name = self.snapshot(), self.name
+            self.world.send(name, node, lambda n: n.dedup_came(name, epoch, snapshot))
+
+    def dedup_came(self, node: NodeId, epoch: int, snapshot: Snapshot) -> None:
+        """It waits until all that it speaks of is in the log, and known to be committed."""
+        view = self.replica.view
+        if view is not None and (view.leader, view.leader_epoch) == (node, epoch):
+            self.copied = snapshot
+            self.adopt()
+
+    def adopt(self) -> None:
+        copied = self.copied
+        if copied is None or self.replica.high_watermark < copied.offset - 1:
+            return
+        if self.replica.log.cutting or not self.checksum.correct(copied.offset, copied.checksum):
+            return
+        self.copied, self.unsaved = None, True
+        self.floor = max(self.floor, copied.offset)
+        ids = dict(copied.ids)
+        ids.update((m, at) for m, at in self.ids.items() if at >= ids.get(m, 0))
+        self.remember(ids)
+        self.world.mark("dedup state copied")
+        checksum = self.checksum
+
+        def saved() -> None:
+            if self.checksum is checksum:  # else the log was cut
+                self.save_snapshot()
+                self.unsaved = False
+                self.take(ev.DedupSaved())
+
+        self.later(self.dice.choice((1, 6, 40)) * MS, saved)
 
     def die(self, *, power: bool) -> None:
         """The process ends; with its machine, what was not durable may be lost, from any point."""
@@ -176,6 +269,8 @@ class Node:
         if self.world.random.random() < 0.1:
             log = self.replica.log
             self.disk.checkpoint = (log.high_watermark, log.agreed_epoch)
+        if self.dice.random() < 0.02 and not self.replica.log.busy:
+            self.save_snapshot()
         electable, name, life = self.electable, self.name, self.life
         self.world.send(
             name, "controller", lambda c: c.heartbeat(name, now_ns, life, electable=electable)
@@ -229,7 +324,7 @@ class Node:
         assert not self.replica.view.read_only, "a record is taken though the stream is read-only"
         offset, epoch = self.next_offset, self.leading
         self.next_offset += 1
-        self.ids[message] = offset
+        self.stores(message, offset)
         self.acks.append((offset, message))
         self.take(ev.Submitted(self.next_offset))
         self.writer.append([Record(epoch, message)])
@@ -243,7 +338,7 @@ class Node:
                 | fx.DeleteBefore() | fx.Patch()
             ):  # fmt: skip
                 self.writer.execute(effect)
-            case fx.SendFetch() | fx.SendAnswer() | fx.AskRange() | fx.SendRange():
+            case fx.SendFetch() | fx.SendAnswer() | fx.AskRange() | fx.SendRange() | fx.AskDedup():
                 self.send(effect)
             case fx.SaveHighWatermark(offset, agreed_epoch):
                 self.disk.checkpoint = (offset, agreed_epoch)
@@ -253,19 +348,27 @@ class Node:
             case fx.HighWatermark(offset):
                 self.world.history.commits(self, offset)
                 self.release("all", offset + 1)
+                self.adopt()
             case fx.LeaderDurable(upto):
                 self.release("leader", upto)
             case _:
                 self.serve(effect)
 
-    def send(self, effect: fx.SendFetch | fx.SendAnswer | fx.AskRange | fx.SendRange) -> None:
+    def send(
+        self,
+        effect: fx.SendFetch | fx.SendAnswer | fx.AskRange | fx.SendRange | fx.AskDedup,
+    ) -> None:
         """What is for other replicas."""
         name = self.name
         match effect:
             case fx.SendFetch(node, fetch):
                 if fetch.wants:
                     self.asked_ns = self.clock()
-                self.world.send(name, node, lambda n: n.take(ev.FetchCame(fetch)))
+                told = replace(fetch, dedup=self.dedup_mark())
+                self.world.send(name, node, lambda n: n.fetched(told))
+            case fx.AskDedup(node):
+                epoch = self.replica.leader_epoch
+                self.world.send(name, node, lambda n: n.dedup_asked(name, epoch))
             case fx.SendAnswer(node, answer):
                 self.send_answer(node, answer)
             case fx.AskRange(node, first, upto):

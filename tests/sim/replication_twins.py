@@ -35,6 +35,7 @@ from tests.sim.replication_node import MS, Node
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from penstock.logd.core.dedup import DedupMark
     from penstock.logd.core.node import NodeId
     from penstock.logd.core.replication.effects import Effect, ProposeIsr
     from penstock.logd.core.replication.view import View
@@ -268,8 +269,8 @@ def _disagreement_counts() -> Patches:
     """A follower's end counts though its log was not compared."""
     fetched = Peer.fetched
 
-    def trust(peer: Peer, fetch: Fetch, *, agreed: bool) -> None:
-        fetched(peer, fetch, agreed=True)
+    def trust(peer: Peer, fetch: Fetch, *, agreed: bool, remembers: bool | None) -> None:
+        fetched(peer, fetch, agreed=True, remembers=remembers)
         del agreed
 
     return [patch.object(Peer, "fetched", trust)]
@@ -356,16 +357,44 @@ def _cut_forgets_what_was_synced() -> Patches:
     return [patch.object(LogState, "_cut", forgetful)]
 
 
+def _dedup_state_is_not_asked_for() -> Patches:
+    """Who has the records is in sync, whatever it remembers of those that were removed before."""
+    fetched = Peer.fetched
+
+    def trust(peer: Peer, fetch: Fetch, *, agreed: bool, remembers: bool | None) -> None:
+        fetched(peer, fetch, agreed=agreed, remembers=True)
+        del remembers
+
+    return [patch.object(Peer, "fetched", trust)]
+
+
+def _dedup_state_counts_unsaved() -> Patches:
+    """What has come from the leader counts before a start would find it again."""
+    mark = Node.dedup_mark
+
+    def hasty(node: Node) -> DedupMark:
+        return replace(mark(node), saved=True)
+
+    return [patch.object(Node, "dedup_mark", hasty)]
+
+
+def _records_go_before_their_ids_are_saved() -> Patches:
+    """Retention deletes what nothing else remembers."""
+    return [patch.object(Node, "save_snapshot", lambda _: None)]
+
+
 class Twin(NamedTuple):
     """A way to be wrong.
 
     Attributes:
         patches: Make it so.
         seed: Has shown it; tried first, for some take hundreds of others.
+        retaining: In a world where much is deleted.
     """
 
     patches: Callable[[], Patches]
     seed: int
+    retaining: bool = False
 
 
 TWINS: Final = {
@@ -395,5 +424,8 @@ TWINS: Final = {
     "failed patch waited for": Twin(_failed_patch_waited_for, seed=24),
     "empty logs begin anew": Twin(_empty_logs_begin_anew, seed=701460),
     "cut forgets what was synced": Twin(_cut_forgets_what_was_synced, seed=5011),
+    "dedup state is not asked for": Twin(_dedup_state_is_not_asked_for, seed=31, retaining=True),
+    "dedup state counts unsaved": Twin(_dedup_state_counts_unsaved, seed=126, retaining=True),
+    "records go before their ids are saved": Twin(_records_go_before_their_ids_are_saved, seed=0),
     "disagreement counts": Twin(_disagreement_counts, seed=7),
 }

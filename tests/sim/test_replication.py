@@ -21,10 +21,12 @@ MARKS = {
     "acked leader",
     "addition taken back",
     "black out",
+    "dedup state copied",
     "deleted",
     "disk failed",
     "duplicate",
     "empty epoch forgotten",
+    "forgetful",
     "hole filled",
     "hole filled in part",
     "hole not filled",
@@ -71,6 +73,15 @@ def test_every_schedule_keeps_what_was_acked_and_comes_to_rest(block: int) -> No
             pytest.fail(f"make sim SEED={seed}: {error}")
 
 
+@pytest.mark.parametrize("block", range(BLOCKS))
+def test_who_leads_remembers_what_was_deleted_before_it_copied(block: int) -> None:
+    for seed in range(FIRST_SEED + block, FIRST_SEED + SEEDS, BLOCKS):
+        try:
+            ReplicationWorld(seed, retaining=True).run()
+        except AssertionError as error:
+            pytest.fail(f"make sim SEED={seed}, retaining: {error}")
+
+
 def test_the_schedules_reach_the_rare_cases() -> None:
     missing = set(MARKS)
     for seed in (*MARK_SEEDS, *range(300)):
@@ -89,7 +100,7 @@ def test_a_known_bad_twin_is_caught(twin: str) -> None:
             patches.enter_context(patch)
         for seed in (TWINS[twin].seed, *range(TWIN_SEEDS)):
             try:
-                ReplicationWorld(seed).run()
+                ReplicationWorld(seed, retaining=TWINS[twin].retaining).run()
             except Exception:  # noqa: BLE001 - however it shows
                 return
     pytest.fail(f"not caught in {TWIN_SEEDS} seeds")

@@ -113,6 +113,9 @@ class Held:
         self.taken += len(frames)
         self.handle(ev.AnswerCame(answer, _spans(frames)))
 
+    def dedup_snapshot(self, leader_epoch: int) -> None:
+        raise AssertionError(leader_epoch)
+
     def take_range(self, node: str, first: int, upto: int, frames: list[Frame]) -> None:
         self.ranges.append((node, first, upto, frames))
         self.handle(ev.RangeCame(NodeId(node), first, upto, _spans(frames)))

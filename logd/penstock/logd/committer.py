@@ -230,9 +230,10 @@ class Committer:
                 raise AssertionError(order)
 
     def _retain(self) -> None:
-        if self._retainer.step() or self._frames >= FRAMES_UNREMEMBERED_MAX:
+        deleting = self._retainer.step()
+        if deleting or self._frames >= FRAMES_UNREMEMBERED_MAX:
             self._frames = 0
-            self._post(MemoryWanted())
+            self._post(MemoryWanted(ids=deleting))
         start = self._log.start_offset
         if start != self._start:
             self._start = start

@@ -187,6 +187,13 @@ REPLICATION_FRAMES_SIZE_MAX: Final = 128 * 1024 * 1024
 RANGES_ASKED_MAX: Final = 64
 """Damaged ranges that other nodes are asked for at a time; an answer is `PEER_FRAME_SIZE_MAX`."""
 
+DEDUP_COPIES_MAX: Final = 4
+"""Copies of dedup state that a node has under way to others at a time; each takes a second or two
+for a million ids. Who is refused asks again."""
+
+DEDUP_COPY_BYTES_MAX: Final = 512 * 1024 * 1024
+"""Bytes of one such copy; a million ids of 40 bytes are 60 MiB."""
+
 REPLICATION_TAKEN_BYTES_MAX: Final = 64 * 1024 * 1024
 """Bytes of frames from one leader's node that replicas may have been given and have not written;
 while there are more, no more is received. One response may exceed it."""

@@ -97,8 +97,12 @@ class CommitFailed:
 class MemoryWanted:
     """What the intake remembers is to be written down.
 
-    Retention or compaction waits for it, or the next start would have many frames to read.
+    Attributes:
+        ids: Message ids, too, for records are about to be removed or rewritten. Else the next start
+            would have many frames to read.
     """
+
+    ids: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,6 +101,9 @@ class LoneReplica:
         """The log takes no writes any more."""
         _has_committed(self._replica.handle(StorageFailed(reason), now_ns))
 
+    def remembers(self) -> None:
+        """Nothing: no leader sends it what it remembers."""
+
 
 def _has_committed(effects: Iterable[Effect]) -> bool:
     risen = False

@@ -20,10 +20,13 @@ A row of the stream is something remembered, in any order:
 
 The metadata of the stream's schema has one key, `penstock`, a JSON object: `offset` (everything
 below is remembered), `complete` (message ids too, for the log may not have them any more),
-`last_message_id` (hex) and `lost` (below this offset something has been forgotten because an
-earlier file was missing or damaged; 0: nothing). Magic, version and CRC keep their places in every
-version. Earlier releases wrote a checkpoint (`penstock.logd.store.checkpoint`): that is still read.
-Beside an encrypted log the file is encrypted as a whole (`penstock.logd.store.vault`).
+`last_message_id` (hex), `lost` (below this offset something has been forgotten because an earlier
+file was missing or damaged; 0: nothing) and `checksum` (hex, of every id and batch that was ever
+stored below `offset`, as `penstock.logd.core.dedup.DedupChecksum` adds them up; without it: 0). A
+replica that lacks something gets the same bytes from its leader. Magic, version and CRC keep their
+places in every version. Earlier releases wrote a checkpoint (`penstock.logd.store.checkpoint`):
+that is still read. Beside an encrypted log the file is encrypted as a whole
+(`penstock.logd.store.vault`).
 """
 
 import struct
@@ -37,7 +40,9 @@ import pyarrow as pa
 
 from penstock.logd.core.dedup import Dedup
 from penstock.logd.core.intake import Intake
-from penstock.logd.core.producers import ProducerState
+from penstock.logd.core.message_ids import MessageIds
+from penstock.logd.core.metadata import StreamConfig
+from penstock.logd.core.producers import ProducerState, ProducerTable
 from penstock.logd.errors import CorruptError, RefusedError
 from penstock.logd.frame import crc32c
 from penstock.logd.store.checkpoint import MAGIC as CHECKPOINT_MAGIC
@@ -77,6 +82,7 @@ class Memory:
         whole: Message ids included, because records are removed or rewritten; else the log itself
             has them all.
         lost: Below this offset something may have been forgotten.
+        checksum: Of every id and batch that was ever stored below `offset`.
     """
 
     offset: int
@@ -85,19 +91,35 @@ class Memory:
     last_message_id: bytes
     whole: bool
     lost: int = 0
+    checksum: int = 0
 
     @classmethod
-    def of(cls, intake: Intake) -> "Memory":
-        """What an intake remembers now."""
-        dedup = intake.dedup
-        whole = dedup.whole  # once: compaction's thread may set it meanwhile
+    def of(
+        cls, intake: Intake, end_offset: int | None = None, *, whole: bool | None = None
+    ) -> "Memory":
+        """What an intake remembers now.
+
+        Args:
+            intake: Whose.
+            end_offset: What was stored there and later is left out (of ids: when they are encoded),
+                for it may be cut off again. None: nothing is.
+            whole: Message ids included; None: if the log may not have them all.
+        """
+        dedup, end = intake.dedup, intake.next_offset
+        if end_offset is not None:
+            end = min(end, max(end_offset, dedup.floor, dedup.checksum.base))
+        if whole is None:
+            whole = dedup.whole  # once: compaction's thread may set it meanwhile
+        checksum = dedup.checksum.at(end)
+        assert checksum is not None, (end, dedup.checksum.base)
         return cls(
-            intake.next_offset,
-            dedup.producers.snapshot(),
+            end,
+            dedup.producers.snapshot(end),
             dedup.message_ids.snapshot() if whole else ([], []),
-            dedup.last_message_id if whole else b"",
+            dedup.last_message_id if whole and end == intake.next_offset else b"",
             whole,
             dedup.lost,
+            checksum,
         )
 
     def save(self, directory: Path, *, disk: Disk = REAL_DISK, vault: Vault | None = None) -> None:
@@ -111,7 +133,7 @@ class Memory:
         Raises:
             OSError: The disk failed; the old file is still there, or the new one already.
         """
-        data = self._encode()
+        data = self.encode()
         if vault is not None:
             data = [vault.encrypt_file(FILE_NAME, b"".join(data))]
         write_atomically(disk, directory / FILE_NAME, data)
@@ -136,7 +158,7 @@ class Memory:
             data = vault.decrypt_file(FILE_NAME, data, where=str(path))
         if data.startswith(CHECKPOINT_MAGIC):
             return _from_checkpoint(path, disk)
-        return _decode(data, str(path))
+        return cls.decode(data, str(path))
 
     def restore(self, dedup: Dedup) -> None:
         """Have it remembered again."""
@@ -149,13 +171,41 @@ class Memory:
         dedup.last_message_id = self.last_message_id
         dedup.whole |= self.whole
         dedup.lost = self.lost
+        dedup.floor = self.offset
 
-    def _encode(self) -> list[bytes]:
+    def merged(
+        self, own: "Memory", config: StreamConfig
+    ) -> tuple[MessageIds, ProducerTable, dict[bytes, ProducerState]]:
+        """What is remembered here or by a replica of the same history; the later one counts.
+
+        Returns:
+            Ids and producers of both, and the producers here, as `Dedup.adopt` takes them.
+        """
+        empty = Dedup(config)
+        ids = dict(zip(*self.ids, strict=True))
+        for name, at in zip(*own.ids, strict=True):
+            if name not in ids or ids[name] < at:
+                ids[name] = at
+        empty.message_ids.restore(list(ids), list(ids.values()))
+        theirs = dict(zip(*self.producers, strict=True))
+        producers = dict(theirs)
+        for name, state in zip(*own.producers, strict=True):
+            if name not in producers or producers[name].offset <= state.offset:
+                producers[name] = state
+        empty.producers.restore(
+            (name, state.sequence, state.offset, state.seen_ns)
+            for name, state in sorted(producers.items(), key=lambda one: one[1].offset)
+        )
+        return empty.message_ids, empty.producers, theirs
+
+    def encode(self) -> list[bytes]:
+        """The bytes of the file, in pieces."""
         about = {
             "offset": self.offset,
             "complete": self.whole,
             "last_message_id": self.last_message_id.hex(),
             "lost": self.lost,
+            "checksum": f"{self.checksum:016x}",
         }
         sink = pa.BufferOutputStream()
         schema = _SCHEMA.with_metadata({_METADATA: orjson.dumps(about)})
@@ -166,6 +216,39 @@ class Memory:
         bare = _HEADER.pack(MAGIC, FORMAT_VERSION, 0, 0)
         crc = crc32c(body, crc32c(bare[_CRC_FROM:]))
         return [_HEADER.pack(MAGIC, FORMAT_VERSION, crc, 0), body]
+
+    @classmethod
+    def decode(cls, data: bytes, where: str) -> "Memory":
+        """What `encode` has made.
+
+        Raises:
+            CorruptError, RefusedError: As `load`.
+        """
+        if len(data) < _HEADER.size:
+            raise CorruptError(f"memory of {len(data)} bytes is too short", where=where)
+        magic, version, crc, _ = _HEADER.unpack(data[: _HEADER.size])
+        if magic != MAGIC or crc != crc32c(memoryview(data)[_CRC_FROM:]):
+            raise CorruptError("memory magic or CRC does not match", where=where)
+        if version != FORMAT_VERSION:
+            message = f"{where}: memory format version {version} is not known"
+            raise RefusedError("UNKNOWN_FORMAT", message, version=version, file=where)
+        try:
+            table = pa.ipc.open_stream(pa.py_buffer(data)[_HEADER.size :]).read_all()
+            about = orjson.loads((table.schema.metadata or {})[_METADATA])
+            names, sequences, offsets, seen = (column.to_pylist() for column in table.columns)
+            first_id = len(sequences) - sequences.count(None)
+            states = map(ProducerState, sequences[:first_id], offsets, seen)
+            return cls(
+                int(about["offset"]),
+                (names[:first_id], list(states)),
+                (names[first_id:], list(zip(offsets[first_id:], seen[first_id:], strict=True))),
+                bytes.fromhex(about["last_message_id"]),
+                bool(about["complete"]),
+                int(about["lost"]),
+                int(about.get("checksum", "0"), 16),
+            )
+        except (pa.ArrowInvalid, KeyError, TypeError, ValueError) as error:
+            raise CorruptError(f"memory cannot be read: {error}", where=where) from None
 
     def _producer_rows(self) -> Iterator[list[Any]]:
         names, states = self.producers
@@ -181,40 +264,16 @@ class Memory:
     def _id_rows(self) -> Iterator[list[Any]]:
         names, seen = self.ids
         for first in range(0, len(names), _CHUNK_ROWS):
-            part = seen[first : first + _CHUNK_ROWS]
+            part, some = seen[first : first + _CHUNK_ROWS], names[first : first + _CHUNK_ROWS]
+            if max(part)[0] >= self.offset:  # it may be cut off again
+                rows = [row for row, (offset, _) in enumerate(part) if offset < self.offset]
+                part, some = [part[row] for row in rows], [some[row] for row in rows]
             yield [
-                names[first : first + _CHUNK_ROWS],
+                some,
                 pa.nulls(len(part), pa.uint64()),
                 [offset for offset, _ in part],
                 [seen_ns for _, seen_ns in part],
             ]
-
-
-def _decode(data: bytes, where: str) -> Memory:
-    if len(data) < _HEADER.size:
-        raise CorruptError(f"memory of {len(data)} bytes is too short", where=where)
-    magic, version, crc, _ = _HEADER.unpack(data[: _HEADER.size])
-    if magic != MAGIC or crc != crc32c(memoryview(data)[_CRC_FROM:]):
-        raise CorruptError("memory magic or CRC does not match", where=where)
-    if version != FORMAT_VERSION:
-        message = f"{where}: memory format version {version} is not known"
-        raise RefusedError("UNKNOWN_FORMAT", message, version=version, file=where)
-    try:
-        table = pa.ipc.open_stream(pa.py_buffer(data)[_HEADER.size :]).read_all()
-        about = orjson.loads((table.schema.metadata or {})[_METADATA])
-        names, sequences, offsets, seen = (column.to_pylist() for column in table.columns)
-        first_id = len(sequences) - sequences.count(None)
-        states = map(ProducerState, sequences[:first_id], offsets, seen)
-        return Memory(
-            int(about["offset"]),
-            (names[:first_id], list(states)),
-            (names[first_id:], list(zip(offsets[first_id:], seen[first_id:], strict=True))),
-            bytes.fromhex(about["last_message_id"]),
-            bool(about["complete"]),
-            int(about["lost"]),
-        )
-    except (pa.ArrowInvalid, KeyError, TypeError, ValueError) as error:
-        raise CorruptError(f"memory cannot be read: {error}", where=where) from None
 
 
 def _from_checkpoint(path: Path, disk: Disk) -> Memory:

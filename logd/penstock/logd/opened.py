@@ -51,6 +51,9 @@ class Role(Protocol):
     def failed(self, reason: str, now_ns: int) -> None:
         """The log takes no writes any more."""
 
+    def remembers(self) -> None:
+        """What the leader remembers, too, has been written down here."""
+
 
 MakeRole = Callable[[CommitLog, EpochFile], Role]
 """Given the recovered log. Raises CorruptError, OSError."""
@@ -93,7 +96,8 @@ def recover(stream: Stream, place: Place, around: Surroundings, make_role: MakeR
         streams_for=around.streams_for,
         knows_stream=around.knows_stream,
     )
-    rebuild_intake(intake, log, around.clock.unix_ns(), save=role.leads)
+    committed = None if role.leads else role.high_watermark + 1
+    rebuild_intake(intake, log, around.clock.unix_ns(), save=role.leads, committed=committed)
     for finding in log.recovery.findings:
         _log.warning("log recovered", stream=config.name, finding=str(finding))
     return Opened(log, role, intake, PurgePoint.load(directory))

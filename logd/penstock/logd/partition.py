@@ -9,6 +9,7 @@ import structlog
 
 from penstock.logd.byte_budget import ByteBudget
 from penstock.logd.committer import Committer
+from penstock.logd.core.dedup import DedupMark
 from penstock.logd.core.intake import Intake
 from penstock.logd.core.metadata import Stream, is_internal
 from penstock.logd.core.turn import FRAME_OVERHEAD, Append, Message
@@ -16,6 +17,7 @@ from penstock.logd.errors import UnavailableError
 from penstock.logd.leadership import Leadership
 from penstock.logd.log_orders import CommitFailed, MemorySynced, MemoryWanted, Outcome
 from penstock.logd.lone_replica import LoneReplica
+from penstock.logd.memory import Memory
 from penstock.logd.opened import MakeRole, Opened, recover
 from penstock.logd.purging import Purging
 from penstock.logd.rebuild import remember_anew
@@ -80,7 +82,14 @@ class Partition:
         if self.role.leads:
             self.leadership.lead(self.epoch, log.end_offset, self.high_watermark)
         self.upkeep = self._begin_upkeep()
-        self._remembering = Remembering(intake, log, self.writer, self.upkeep, around.compactor)
+        self._remembering = Remembering(
+            intake,
+            log,
+            self.writer,
+            high_watermark=lambda: self.high_watermark,
+            saved=self._saved,
+            adopted=self.role.remembers,
+        )
         self.writer.start()
         self.purging.committed(self.high_watermark)
 
@@ -267,10 +276,11 @@ class Partition:
         match outcome:
             case CommitFailed(reason):
                 self._fail(reason)
-            case MemoryWanted():
+            case MemoryWanted(ids):
+                self.intake.dedup.whole |= ids
                 self._remembering.want()
             case MemorySynced(memory):
-                self._remembering.synced(memory, self.high_watermark)
+                self._remembering.synced(memory)
             case _:
                 if self.role.settle(outcome, self._around.clock.monotonic_ns()):
                     self.commit(self.high_watermark)
@@ -289,15 +299,21 @@ class Partition:
             compactor.add(upkeep)
         return upkeep
 
+    def _saved(self, offset: int) -> None:
+        """What is remembered below has been written down: retention and compaction go on."""
+        self.writer.remembered(offset)
+        self.upkeep.remembered(offset)
+        if self._around.compactor is not None:
+            self._around.compactor.wake(self.upkeep)
+
     def _want_memory(self) -> None:
         """Called on the compactor's thread."""
-        self.intake.dedup.whole = True
-        self._post(MemoryWanted())
+        self._post(MemoryWanted(ids=True))
 
     def commit(self, high_watermark: int) -> None:
         """The high watermark has risen: answer publishers, wake readers."""
         self.leadership.committed_upto(high_watermark)
-        self._remembering.committed(high_watermark)
+        self.intake.dedup.committed(high_watermark + 1)
         self.purging.committed(high_watermark)
         self._wake()
 
@@ -338,8 +354,54 @@ class Partition:
         self._remembering.forget()
         self.leadership.was_cut()
         now_ns = self._around.clock.unix_ns()
+        self.upkeep.was_cut(self.log.end_offset)
         await asyncio.to_thread(self._remembering.discard, self.log.end_offset)
-        await asyncio.to_thread(remember_anew, self.intake, self.log, now_ns)
+        committed = self.high_watermark + 1
+        await asyncio.to_thread(remember_anew, self.intake, self.log, now_ns, committed)
+
+    def dedup_mark(self) -> DedupMark:
+        """What is remembered by now, to be compared with what the leader remembers."""
+        dedup = self.intake.dedup
+        return DedupMark(self.intake.next_offset, dedup.checksum.total, saved=not dedup.unsaved)
+
+    def dedup_agrees(self, mark: DedupMark) -> bool | None:
+        """Whether the same is remembered here below the mark's offset; None: not known now."""
+        if mark.offset > self.intake.next_offset:
+            return None
+        checksum = self.intake.dedup.checksum.at(mark.offset)
+        if checksum is None or (checksum == mark.checksum and not mark.saved):
+            return None
+        return checksum == mark.checksum
+
+    def dedup_snapshot(self) -> Memory:
+        """What is remembered of committed records, message ids included."""
+        return Memory.of(self.intake, self.high_watermark + 1, whole=True)
+
+    async def adopt_dedup(self, memory: Memory) -> bool:
+        """Take what the leader remembers, and have it written down; `Role.remembers` follows.
+
+        Args:
+            memory: Of committed records. All below its offset are in this log, or were removed
+                before it was copied.
+
+        Returns:
+            Whether it could be; else it is to be asked for again.
+        """
+        intake, config = self.intake, self.stream.config
+        dedup, since = intake.dedup, intake.next_offset
+        if memory.offset > since:
+            return False
+        own = Memory.of(intake, whole=True)
+        merged = await asyncio.to_thread(memory.merged, own, config)
+        if intake.dedup is not dedup:  # the log has been cut meanwhile
+            return False
+        if not dedup.checksum.correct(memory.offset, memory.checksum):
+            return False
+        dedup.adopt(*merged, offset=memory.offset, since=since, lost=memory.lost)
+        if memory.offset == intake.next_offset:
+            dedup.last_message_id = memory.last_message_id
+        self._remembering.adopted()
+        return True
 
     def fail(self, reason: str) -> None:
         """Take no writes any more."""

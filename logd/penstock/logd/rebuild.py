@@ -15,6 +15,8 @@ everything. It is one, and told (`Dedup.lost`), when records were deleted from t
 above what the snapshot has were rewritten.
 """
 
+from typing import Final
+
 import structlog
 
 from penstock.logd.batch import decode_body
@@ -22,15 +24,24 @@ from penstock.logd.core.dedup import Dedup
 from penstock.logd.core.intake import Intake
 from penstock.logd.errors import LogdError
 from penstock.logd.log_orders import Frame
-from penstock.logd.memory import Memory
+from penstock.logd.memory import FILE_NAME, Memory
 from penstock.logd.store import CommitLog, CorruptFrameError
 from penstock.logd.store.disk import REAL_DISK, Disk
+
+_CHECKSUM_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Bytes of frames older than the window of ids that are read for the checksum alone."""
 
 _log = structlog.get_logger()
 
 
 def rebuild_intake(
-    intake: Intake, log: CommitLog, now_ns: int, *, save: bool = True, disk: Disk = REAL_DISK
+    intake: Intake,
+    log: CommitLog,
+    now_ns: int,
+    *,
+    save: bool = True,
+    disk: Disk = REAL_DISK,
+    committed: int | None = None,
 ) -> None:
     """Replay a log into a new intake; damaged frames are passed over and logged.
 
@@ -40,18 +51,29 @@ def rebuild_intake(
         now_ns: Unix time.
         save: Whether that is written down: not while records may be cut off again.
         disk: The file system.
+        committed: Below this offset nothing will be cut off; None: nothing at all will be.
     """
+    dedup = intake.dedup
     window_ns = intake.config.dedup_window_s * 1_000_000_000
     window_start = log.offset_for_timestamp(now_ns - window_ns)
     bodies_from = max(min(window_start, log.end_offset - 1), log.start_offset)
-    restored = _restore(intake, log, disk)
-    producers_from, ids_from = restored or (log.start_offset, log.start_offset)
-    rewritten = _recall_headers(intake, log, producers_from, now_ns)
+    memory = _restore(intake, log, disk)
+    base = log.start_offset if memory is None else memory.offset
+    dedup.checksum.begin(base, 0 if memory is None else memory.checksum)
+    rewritten, skipped_bytes = _recall_headers(intake, log, base, now_ns, bodies_from)
+    if skipped_bytes <= _CHECKSUM_BYTES_MAX:  # else replicas differ, and a copy is made once
+        bodies_from = min(bodies_from, base)
+    ids_from = base if memory is not None and memory.whole else log.start_offset
     _recall_ids(intake, log, max(bodies_from, ids_from), now_ns)
-    lost = max(rewritten, log.start_offset if restored is None else 0)
+    if ids_from == log.end_offset > log.start_offset and not dedup.last_message_id:
+        dedup.last_message_id = _last_message_id(intake, log)
+    dedup.checksum.end()
+    dedup.committed(log.end_offset if committed is None else committed)
+    dedup.whole |= log.start_offset > 0
+    lost = max(rewritten, 0 if memory is not None and memory.whole else log.start_offset)
     if lost:
         _tell_loss(intake, lost, now_ns + window_ns)
-    if save and (restored is None or producers_from != log.end_offset):
+    if save and (memory is None or memory.offset != log.end_offset or lost):
         try:
             Memory.of(intake).save(log.directory, disk=disk, vault=log.vault)
         except OSError as error:  # the next start reads as much of the log again
@@ -72,8 +94,8 @@ def recall_frames(intake: Intake, frames: list[Frame], now_ns: int) -> None:
     intake.next_offset = frames[-1][0].next_offset
 
 
-def remember_anew(intake: Intake, log: CommitLog, now_ns: int) -> None:
-    """Forget, and replay a log that was cut.
+def remember_anew(intake: Intake, log: CommitLog, now_ns: int, committed: int) -> None:
+    """Forget, and replay a log that was cut; below `committed` it will not be cut again.
 
     Raises:
         LogdError, OSError: It cannot be read.
@@ -81,29 +103,39 @@ def remember_anew(intake: Intake, log: CommitLog, now_ns: int) -> None:
     before, intake.dedup = intake.dedup, Dedup(intake.config)
     intake.dedup.count_on(before)
     intake.next_offset = log.end_offset
-    rebuild_intake(intake, log, now_ns, save=False)
+    rebuild_intake(intake, log, now_ns, save=False, committed=committed)
 
 
-def _restore(intake: Intake, log: CommitLog, disk: Disk) -> tuple[int, int] | None:
-    """Take what was written down last.
-
-    Returns:
-        Where to go on in the log for producers, and for message ids; None if it is of no use.
-    """
+def _restore(intake: Intake, log: CommitLog, disk: Disk) -> Memory | None:
+    """Take what was written down last; None if it is of no use."""
     try:
         memory = Memory.load(log.directory, disk=disk, vault=log.vault)
     except LogdError as error:
         _log.warning("producers not restored", stream=intake.config.name, error=str(error))
         return None
-    if memory is None or not log.start_offset <= memory.offset <= log.end_offset:
+    if memory is None:
+        return None
+    if memory.offset > log.end_offset:
+        # It speaks of records that were cut off, and must not be found when others are there.
+        disk.unlink(log.directory / FILE_NAME)
+        disk.sync_directory(log.directory)
+        return None
+    if memory.offset < log.start_offset:
         return None
     memory.restore(intake.dedup)
-    return memory.offset, memory.offset if memory.whole else log.start_offset
+    return memory
 
 
-def _recall_headers(intake: Intake, log: CommitLog, start: int, now_ns: int) -> int:
-    """Go on with producers; where the last frame ends that names them no more, or 0."""
-    rewritten = 0
+def _recall_headers(
+    intake: Intake, log: CommitLog, start: int, now_ns: int, bodies_from: int
+) -> tuple[int, int]:
+    """Go on with producers.
+
+    Returns:
+        Where the last frame ends that names them no more, or 0; and the bytes of plain frames that
+        lie before `bodies_from`.
+    """
+    rewritten = skipped_bytes = 0
     while start < log.end_offset:
         try:
             for header in log.headers(start):
@@ -111,9 +143,11 @@ def _recall_headers(intake: Intake, log: CommitLog, start: int, now_ns: int) -> 
                 start = header.next_offset
                 if header.compacted:
                     rewritten = start
+                if start <= bodies_from and not header.producer_sequence:
+                    skipped_bytes += header.frame_length
         except CorruptFrameError as error:
             start = _pass_over(error, intake.config.name)
-    return rewritten
+    return rewritten, skipped_bytes
 
 
 def _recall_ids(intake: Intake, log: CommitLog, start: int, now_ns: int) -> None:
@@ -127,6 +161,18 @@ def _recall_ids(intake: Intake, log: CommitLog, start: int, now_ns: int) -> None
                 start = header.next_offset
         except CorruptFrameError as error:
             start = _pass_over(error, intake.config.name)
+
+
+def _last_message_id(intake: Intake, log: CommitLog) -> bytes:
+    """Of the last record, when the snapshot was taken before it was committed."""
+    last = Dedup(intake.config)
+    try:
+        for header, body in log.frames(log.end_offset - 1):
+            if not header.producer_sequence and not header.compacted:
+                last.recall_ids(header, decode_body(body), 0)
+    except CorruptFrameError as error:
+        _pass_over(error, intake.config.name)
+    return last.last_message_id
 
 
 def _tell_loss(intake: Intake, offset: int, until_ns: int) -> None:

@@ -9,16 +9,19 @@ time, and one more after it if somebody asked meanwhile.
 import asyncio
 import contextlib
 import threading
+from collections.abc import Callable
+from typing import Final
 
 import structlog
 
 from penstock.logd.committer import Committer
-from penstock.logd.compactor import Compactor
 from penstock.logd.core.intake import Intake
 from penstock.logd.errors import LogdError
 from penstock.logd.memory import FILE_NAME, Memory
 from penstock.logd.store import CommitLog
-from penstock.logd.upkeep import Upkeep
+
+_RETRY_S: Final = 1.0
+"""Seconds until what came from another replica, and could not be written, is written again."""
 
 _log = structlog.get_logger()
 
@@ -30,8 +33,9 @@ class Remembering:
         intake: Whose.
         log: Its log; what is remembered is written beside its segments.
         committer: Writes that log; posts `MemorySynced`, which is answered by `synced`.
-        upkeep: Waits, as retention does, for what it may rewrite to be remembered.
-        compactor: Works on `upkeep`.
+        high_watermark: What is committed by now.
+        saved: Called with the offset of a snapshot that has been written down, ids included.
+        adopted: Called when what came from another replica has been, too.
     """
 
     def __init__(
@@ -39,52 +43,54 @@ class Remembering:
         intake: Intake,
         log: CommitLog,
         committer: Committer,
-        upkeep: Upkeep,
-        compactor: Compactor | None,
+        *,
+        high_watermark: Callable[[], int],
+        saved: Callable[[int], None],
+        adopted: Callable[[], None],
     ) -> None:
         self._intake = intake
         self._log = log
         self._committer = committer
-        self._upkeep = upkeep
-        self._compactor = compactor
+        self._high_watermark = high_watermark
+        self._tell_saved = saved
+        self._tell_adopted = adopted
         self._under_way = False
         self._again = False
-        self._waiting: Memory | None = None
+        self._adopted = False
         self._lock = threading.Lock()
         self._closed = False
-        self._cuts = 0
+        self._cuts = self._cuts_then = 0
+
+    def adopted(self) -> None:
+        """Something came from another replica: what is being written does not have it."""
+        self._adopted = False
+        self.want()
 
     def want(self) -> None:
-        """Write down what is remembered by now; soon, if an earlier one is being written."""
+        """Write down what is remembered by now; soon, if an earlier one is being written.
+
+        Of committed records only: others may be cut off again, and a file that remembers what the
+        log does not have is of no use.
+        """
         if self._under_way:
             self._again = True
             return
         self._under_way = True
-        self._committer.sync_below(Memory.of(self._intake))
+        self._adopted, self._cuts_then = self._intake.dedup.unsaved, self._cuts
+        self._committer.sync_below(Memory.of(self._intake, self._high_watermark() + 1))
 
-    def synced(self, memory: Memory, high_watermark: int) -> None:
-        """Write a memory once it is about committed records only; all of them are durable.
-
-        Others may be cut off again: a file that remembers what the log does not have is of no use.
-        """
-        self._waiting = memory
-        self.committed(high_watermark)
-
-    def committed(self, high_watermark: int) -> None:
-        """The high watermark is there now."""
-        memory = self._waiting
-        if memory is not None and memory.offset <= high_watermark + 1:
-            self._waiting = None
-            self._begin_writing(memory)
+    def synced(self, memory: Memory) -> None:
+        """Write a memory; all of it is durable."""
+        loop, write = asyncio.get_running_loop(), self._write
+        writing = loop.run_in_executor(None, write, memory, self._cuts_then)
+        writing.add_done_callback(lambda done: self._written(memory, done))
 
     def forget(self) -> None:
-        """The log was cut: what is waiting to be written down speaks of records that are gone.
+        """The log was cut: what is to be written down may speak of records that are gone.
 
         `discard` must follow, for what has been written.
         """
         self._cuts += 1
-        if self._waiting is not None:
-            self._waiting, self._under_way = None, False
 
     def discard(self, end_offset: int) -> None:
         """Remove what was written down beyond where the log ends now. On any thread.
@@ -95,19 +101,12 @@ class Remembering:
         Raises:
             OSError: The disk failed.
         """
-        self._upkeep.was_cut(end_offset)
         directory, disk = self._log.directory, self._log.disk
         with self._lock, contextlib.suppress(LogdError):  # one that is damaged is not used
             memory = Memory.load(directory, disk=disk, vault=self._log.vault)
             if memory is not None and memory.offset > end_offset:
                 disk.unlink(directory / FILE_NAME)
                 disk.sync_directory(directory)
-
-    def _begin_writing(self, memory: Memory) -> None:
-        """Write on a worker."""
-        loop, write = asyncio.get_running_loop(), self._write
-        writing = loop.run_in_executor(None, write, memory, self._cuts)
-        writing.add_done_callback(lambda done: self._written(memory, done))
 
     def close(self, *, write: bool = False) -> None:
         """Write nothing any more; waits for what is being written. On any thread.
@@ -136,14 +135,17 @@ class Remembering:
         self._under_way = False
         if not writing.cancelled() and writing.result():
             self._tell(memory)
+        elif self._intake.dedup.unsaved and not self._closed:
+            asyncio.get_running_loop().call_later(_RETRY_S, self.want)
         if self._again:
             self._again = False
             self.want()
 
     def _tell(self, memory: Memory) -> None:
-        """Retention, and with the ids compaction too, may touch what lies below it."""
-        self._committer.remembered(memory.offset)
-        if memory.whole:
-            self._upkeep.remembered(memory.offset)
-            if self._compactor is not None:
-                self._compactor.wake(self._upkeep)
+        """Retention and compaction may touch what lies below it, if the ids are in it, too."""
+        if not memory.whole:
+            return
+        self._tell_saved(memory.offset)
+        if self._adopted:
+            self._adopted = self._intake.dedup.unsaved = False
+            self._tell_adopted()

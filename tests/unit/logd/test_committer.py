@@ -284,8 +284,8 @@ def test_a_follower_deletes_as_its_leader_did_once_it_is_remembered(tmp_path: Pa
     wait_until(lambda: StartMoved(3) in world.outcomes)
     world.writer.close()
     assert [o for o in world.outcomes if not isinstance(o, Durable)] == [
-        MemoryWanted(),
-        MemoryWanted(),
+        MemoryWanted(ids=True),
+        MemoryWanted(ids=True),
         *(StartMoved(start) for start in (1, 2, 3)),
     ]
     assert world.frames() == [(3, 4, 1), (4, 5, 1)]

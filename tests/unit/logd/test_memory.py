@@ -1,12 +1,14 @@
 """The file of what an intake remembers: what it keeps, and that it finds every changed byte."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.logd.core.dedup import Dedup
+from penstock.logd.core.dedup import Dedup, DedupChecksum
+from penstock.logd.core.intake import Intake
 from penstock.logd.core.metadata import StreamConfig
 from penstock.logd.core.producers import ProducerState
 from penstock.logd.errors import CorruptError, RefusedError
@@ -50,9 +52,12 @@ def test_what_is_written_down_is_read_again(
         last,
         whole,
         lost=offset // 2,
+        checksum=2**64 - 1 - offset,
     )
     memory.save(directory)
-    assert Memory.load(directory) == memory
+    kept = {name: at for name, at in ids.items() if at[0] < offset}  # the rest may be cut off
+    ids_kept = list(kept), list(kept.values())
+    assert Memory.load(directory) == replace(memory, ids=ids_kept)
 
 
 def test_nothing_is_read_before_the_first_time(tmp_path: Path) -> None:
@@ -122,3 +127,110 @@ def test_what_earlier_releases_wrote_down_is_read(tmp_path: Path) -> None:
     Checkpoint(tmp_path / FILE_NAME).save({"offset": 7})
     with pytest.raises(CorruptError, match="cannot be read"):
         Memory.load(tmp_path)
+
+
+def intake_of(*records: tuple[bytes, int]) -> Intake:
+    """It has stored ids, and batches of producers (names of 16 bytes) of sequence offset + 1."""
+    intake = Intake(CONFIG, next_offset=0, epoch=1, streams_for=lambda _: ())
+    intake.dedup.committed(0)
+    for name, offset in records:
+        if len(name) == 16:
+            intake.dedup.record_batch(name, offset + 1, offset, 10 + offset)
+        else:
+            intake.dedup.record_id(name, offset, 10 + offset)
+        intake.next_offset = offset + 1
+    return intake
+
+
+P, Q = b"p" * 16, b"q" * 16
+HISTORY = [(b"a", 0), (P, 1), (b"b", 2), (Q, 3), (P, 4), (b"c", 5), (P, 6), (b"d", 7)]
+
+
+def adopted(follower: Intake, memory: Memory) -> None:
+    since = follower.next_offset
+    merged = memory.merged(Memory.of(follower, whole=True), CONFIG)
+    assert follower.dedup.checksum.correct(memory.offset, memory.checksum)
+    lost = memory.lost
+    follower.dedup.adopt(*merged, offset=memory.offset, since=since, lost=lost)
+
+
+def known(
+    intake: Intake, end_offset: int | None = None
+) -> tuple[dict[bytes, int], dict[bytes, int]]:
+    memory = Memory.of(intake, end_offset, whole=True)
+    memory = Memory.decode(b"".join(memory.encode()), "here")
+    producers = {name: state.sequence for name, state in zip(*memory.producers, strict=True)}
+    return {name: at[0] for name, at in zip(*memory.ids, strict=True)}, producers
+
+
+@pytest.mark.parametrize("begins", range(len(HISTORY) + 1))
+@pytest.mark.parametrize("committed", range(len(HISTORY) + 1))
+def test_a_replica_that_began_later_remembers_as_its_leader_does(
+    begins: int, committed: int
+) -> None:
+    """Whatever of it may be cut off again, there and here."""
+    leader, follower = intake_of(*HISTORY), intake_of()
+    follower.next_offset = begins
+    follower.dedup.checksum.begin(begins, 0)
+    follower.dedup.checksum.end()
+    for name, offset in HISTORY[begins:]:
+        if len(name) == 16:
+            follower.dedup.record_batch(name, offset + 1, offset, 10 + offset)
+        else:
+            follower.dedup.record_id(name, offset, 10 + offset)
+        follower.next_offset = offset + 1
+    memory = Memory.of(leader, committed, whole=True)
+    if memory.offset < begins:  # only what is committed is removed, so that nobody begins there
+        assert not follower.dedup.checksum.correct(memory.offset, memory.checksum)
+        return
+    follower.dedup.lost = begins
+    adopted(follower, memory)
+    assert known(follower) == known(leader)
+    assert follower.dedup.checksum.total == leader.dedup.checksum.total
+    assert (follower.dedup.lost, follower.dedup.unsaved) == (0, True)
+    for end in range(committed, len(HISTORY) + 1):
+        assert known(follower, end) == known(leader, end), end
+        assert follower.dedup.checksum.at(end) == leader.dedup.checksum.at(end)
+
+
+def test_what_is_stored_while_a_copy_is_made_is_not_forgotten() -> None:
+    leader, follower = intake_of(*HISTORY[:4]), intake_of(*HISTORY[2:4])
+    memory = Memory.of(leader, whole=True)
+    since = follower.next_offset
+    merged = memory.merged(Memory.of(follower, whole=True), CONFIG)
+    for intake in (leader, follower):
+        intake.dedup.record_batch(P, 9, 4, 20)
+        intake.dedup.record_id(b"late", 5, 21)
+        intake.next_offset = 6
+    assert follower.dedup.checksum.correct(4, memory.checksum)
+    follower.dedup.adopt(*merged, offset=4, since=since, lost=0)
+    assert known(follower) == known(leader)
+    assert known(follower, 4) == known(leader, 4)
+
+
+def test_a_checksum_tells_every_difference() -> None:
+    whole = intake_of(*HISTORY).dedup.checksum
+    for left_out in range(len(HISTORY)):
+        other = intake_of(*HISTORY[:left_out], *HISTORY[left_out + 1 :]).dedup.checksum
+        assert other.total != whole.total, HISTORY[left_out]
+        for end in range(len(HISTORY) + 1):
+            assert (other.at(end) == whole.at(end)) is (end <= left_out), (left_out, end)
+    moved = intake_of((b"a", 1), (P, 2)).dedup.checksum
+    assert moved.total != intake_of((b"a", 0), (P, 2)).dedup.checksum.total
+
+
+def test_a_checksum_keeps_what_may_be_cut_off_or_is_waited_for() -> None:
+    checksum = DedupChecksum()
+    for offset in range(60_000):
+        checksum.add(b"%d" % offset, offset)
+    before = checksum.at(30_000)
+    checksum.kept_from = 30_000
+    checksum.committed(59_000)
+    assert (checksum.at(30_000), checksum.at(29_000)) == (before, None)
+    checksum.kept_from = None
+    checksum.committed(41_000)
+    assert checksum.at(40_500) is None
+    assert checksum.at(41_000) is not None
+    checksum.committed(59_000)
+    assert checksum.at(52_000) is not None
+    assert not checksum.correct(30_000, 1)

@@ -51,3 +51,22 @@ def test_a_snapshot_restores_the_same_table(rows: list[tuple[bytes, int]]) -> No
     for each in (table, copy):
         each.record(b"4" * 16, 1, len(rows), len(rows))
     assert dict(zip(*copy.snapshot(), strict=True)) == dict(zip(*table.snapshot(), strict=True))
+
+
+def test_a_snapshot_leaves_out_batches_that_may_be_cut_off_again() -> None:
+    table = make_table()
+    table.record(ONE, 5, 0, 0)
+    table.record(TWO, 1, 1, 0)
+    table.committed(2)
+    table.record(ONE, 6, 2, 0)
+    table.record(ONE, 7, 3, 0)
+    table.record(b"3" * 16, 1, 4, 0)
+
+    def sequences(end_offset: int) -> dict[bytes, int]:
+        return {
+            name: state.sequence for name, state in zip(*table.snapshot(end_offset), strict=True)
+        }
+
+    assert sequences(2) == {ONE: 5, TWO: 1}
+    assert sequences(3) == {ONE: 6, TWO: 1}
+    assert sequences(5) == {ONE: 7, TWO: 1, b"3" * 16: 1}

@@ -94,3 +94,49 @@ def _damage(path: Path, data: bytes | None) -> None:
         path.unlink()
     else:
         path.write_bytes(data)
+
+
+def test_a_snapshot_of_records_that_are_gone_is_removed(tmp_path: Path) -> None:
+    """Else it would be believed when others are in their place."""
+    log = CommitLog.open(tmp_path, LogConfig())
+    append(log)
+    Memory(3, ([PRODUCER], [_state()]), ([], []), b"", whole=True).save(tmp_path)
+    intake = Intake(CONFIG, next_offset=log.end_offset, epoch=1, streams_for=lambda _: ())
+    rebuild_intake(intake, log, NOW_NS, save=False)
+    assert not (tmp_path / FILE_NAME).exists()
+
+
+def test_ids_of_a_purged_log_whose_snapshot_has_none_are_told_to_be_lost(tmp_path: Path) -> None:
+    """As earlier versions left it."""
+    log = CommitLog.open(tmp_path, LogConfig())
+    append(log)
+    append(log)
+    Memory(2, ([PRODUCER], [_state()]), ([], []), b"", whole=False).save(tmp_path)
+    log.delete_before(1)
+    assert rebuilt(log).lost == 1
+    assert rebuilt(log).whole, "from now on they are written down"
+
+
+def test_a_checksum_is_the_same_after_a_start_whatever_was_written_down_when(
+    tmp_path: Path,
+) -> None:
+    log = CommitLog.open(tmp_path, LogConfig())
+    intake = Intake(CONFIG, next_offset=0, epoch=1, streams_for=lambda _: ())
+    for offset in range(6):
+        append(log)
+        intake.dedup.record_batch(PRODUCER, offset + 1, offset, NOW_NS)
+        intake.next_offset = offset + 1
+    intake.dedup.committed(2)
+    memory = Memory.of(intake, 2)
+    assert memory.offset == 2
+    (tmp_path / FILE_NAME).unlink(missing_ok=True)
+    for saved in (False, True):
+        if saved:
+            memory.save(tmp_path)
+        again = Intake(CONFIG, next_offset=6, epoch=1, streams_for=lambda _: ())
+        rebuild_intake(again, log, NOW_NS, save=False, committed=3)
+        ends = range(2, 7)
+        sums = [again.dedup.checksum.at(end) for end in ends]
+        assert sums == [intake.dedup.checksum.at(end) for end in ends]
+        states = again.dedup.producers.snapshot(4)[1]
+        assert [state.sequence for state in states] == [4]

@@ -9,6 +9,8 @@ import asyncio
 import secrets
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
 
 import structlog
 
@@ -16,15 +18,18 @@ from penstock.logd.cluster.host import Host, Identified
 from penstock.logd.cluster.replication import Frame
 from penstock.logd.cluster.wording import REFUSALS, kind_of_unfit
 from penstock.logd.core.cluster.heartbeats import PartitionReport, Unfit
+from penstock.logd.core.dedup import DedupMark
 from penstock.logd.core.node import NodeId
 from penstock.logd.core.replication import effects as do
 from penstock.logd.core.replication import events as on
 from penstock.logd.core.replication.epochs import Epochs
+from penstock.logd.core.replication.leader import Leader
 from penstock.logd.core.replication.log_state import LogState
 from penstock.logd.core.replication.messages import Answer, Span
 from penstock.logd.core.replication.replica import Replica
 from penstock.logd.core.replication.standing import Failed
 from penstock.logd.core.replication.view import View
+from penstock.logd.core.turn import OFFSET_MAX
 from penstock.logd.errors import LogdError
 from penstock.logd.inherited import inherited_acks
 from penstock.logd.log_orders import (
@@ -37,6 +42,7 @@ from penstock.logd.log_orders import (
     WasReset,
     Written,
 )
+from penstock.logd.memory import Memory
 from penstock.logd.partition import Partition
 from penstock.logd.store import CommitLog, EpochFile, ReplicaFile
 
@@ -44,6 +50,9 @@ _LogChange = (
     do.BeginEpoch | do.AppendFetched | do.Truncate | do.Reset | do.DeleteBefore
     | do.Patch | do.SaveHighWatermark
 )  # fmt: skip
+
+_COPIED_S: Final = 30.0
+"""Seconds that records have to come which a copy of the leader's dedup state speaks of."""
 
 _log = structlog.get_logger()
 
@@ -107,6 +116,7 @@ class HostedReplica:
         self._fetched: list[Frame] = []
         self._patching: list[Frame] = []
         self._follows: NodeId | None = None
+        self._rebuilding = self._copying = False
         self._unfit: Unfit = ""
         self._isr: frozenset[NodeId] = frozenset()
         self._lease_told_ns = self._armed_ns = 0
@@ -223,6 +233,9 @@ class HostedReplica:
 
     def handle(self, event: on.Event) -> None:
         """Run the core, and execute its effects."""
+        if isinstance(event, on.FetchCame) and event.fetch.dedup is not None:
+            agrees = self.partition.dedup_agrees(event.fetch.dedup)
+            event = replace(event, dedup_agrees=agrees)
         self._run(event, self._renew_lease())
 
     def _run(self, event: on.Event, before: Sequence[do.Effect]) -> None:
@@ -248,6 +261,11 @@ class HostedReplica:
         self.led_ns = self._host.clock.monotonic_ns()
         self.handle(on.AnswerCame(answer, _spans(frames)))
         self._fetched = []
+
+    def dedup_snapshot(self, leader_epoch: int) -> Memory | None:
+        """As `Hosted`."""
+        leads = self.epoch == leader_epoch and isinstance(self._replica.state, Leader)
+        return self.partition.dedup_snapshot() if leads else None
 
     def take_range(self, node: str, first: int, upto: int, frames: list[Frame]) -> None:
         """As `Hosted`."""
@@ -276,6 +294,8 @@ class HostedReplica:
                 self.partition.leadership.durable_here(upto)
             case do.SendFetch() | do.SendAnswer() | do.AskRange() | do.SendRange():
                 self._send(effect)
+            case do.AskDedup(node):
+                self._ask_dedup(node)
             case do.ProposeIsr():
                 self._host.propose_isr(self, effect)
             case do.RefreshMetadata():
@@ -292,7 +312,7 @@ class HostedReplica:
         match effect:
             case do.SendFetch(node, fetch):
                 self._follows = node
-                replication.send_fetch(node, key, fetch)
+                replication.send_fetch(node, key, replace(fetch, dedup=self._dedup_mark()))
             case do.SendAnswer(node, answer):
                 replication.send_answer(node, key, answer)
             case do.AskRange(node, first, upto):
@@ -359,12 +379,52 @@ class HostedReplica:
                 _log.error(finding.value, **where, first=first, upto=upto)
 
     async def _remember_anew(self, event: on.Truncated | on.WasReset) -> None:
+        self._rebuilding = True
         try:
             await self.partition.remember_anew()
         except (LogdError, OSError) as error:
             self.partition.fail(f"what it stored cannot be read: {error}")
             return
+        finally:
+            self._rebuilding = False
         self.handle(event)
+
+    # What the leader remembers of ids and sequences.
+
+    def remembers(self) -> None:
+        """As `Role`."""
+        self.handle(on.DedupSaved())
+
+    def _dedup_mark(self) -> DedupMark:
+        if self._rebuilding:
+            return DedupMark(OFFSET_MAX, 0, saved=False)
+        return self.partition.dedup_mark()
+
+    def _ask_dedup(self, leader: NodeId) -> None:
+        if not self._copying:
+            self._copying = True
+            self._host.spawn(self._copy_dedup(leader))
+
+    async def _copy_dedup(self, leader: NodeId) -> None:
+        """Get what the leader remembers; if it cannot be had now, the core asks again."""
+        partition, checksum = self.partition, self.partition.intake.dedup.checksum
+        checksum.kept_from = self.high_watermark + 1
+        where = {"stream": self.place.stream, "partition": self.place.partition, "peer": leader}
+        try:
+            memory = await self._host.replication.fetch_dedup(leader, self.key, self.epoch)
+            async with asyncio.timeout(_COPIED_S):
+                await partition.wait_until(memory.offset - 1)
+            if partition.closed or self._follows != leader or self._rebuilding:
+                return
+            if await partition.adopt_dedup(memory):
+                _log.info("dedup state copied", **where, offset=memory.offset,
+                          ids=len(memory.ids[0]), producers=len(memory.producers[0]))  # fmt: skip
+        except (LogdError, TimeoutError) as error:
+            reason = str(error) or f"records up to it did not come within {_COPIED_S:g} s"
+            _log.info("dedup state not copied", **where, reason=reason)
+        finally:
+            checksum.kept_from = None
+            self._copying = False
 
     async def _answer_inherited(self, first: int, upto: int, epoch: int) -> None:
         config = self.partition.stream.config

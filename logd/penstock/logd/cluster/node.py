@@ -26,7 +26,13 @@ from penstock.logd.cluster.joining import Joining
 from penstock.logd.cluster.machine import ClusterMachine
 from penstock.logd.cluster.mesh import Mesh
 from penstock.logd.cluster.registration import Registration
-from penstock.logd.cluster.replication import RANGE_API, FeedSettings, Hosted, Replication
+from penstock.logd.cluster.replication import (
+    DEDUP_API,
+    RANGE_API,
+    FeedSettings,
+    Hosted,
+    Replication,
+)
 from penstock.logd.consensus import RaftStorage
 from penstock.logd.consensus.member import Member
 from penstock.logd.consensus.needs import Hooks
@@ -185,6 +191,7 @@ class ClusterNode:
             PROPOSE: self._propose,
             JOIN: self._pass_on,
             RANGE_API: self.replication.answer_range,
+            DEDUP_API: self.replication.answer_dedup,
         }
         self._replicas = replicas
         self.adopting = False

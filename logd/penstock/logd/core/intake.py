@@ -340,7 +340,7 @@ class Intake:
             self._refuse_single(single, refusal)
             return
         if options.message_id is not None:
-            self.dedup.message_ids.record(options.message_id, self.next_offset, now_ns)
+            self.dedup.record_id(options.message_id, self.next_offset, now_ns)
         here = policy == "leader"
         if reply and (form or here is not self._acks_here):  # unlike its run's others
             offset = self.next_offset
@@ -398,9 +398,7 @@ class Intake:
             return
         turn = self._turn
         turn.put_whole(Whole(header, batch.body), size)
-        self.dedup.producers.record(
-            batch.producer_id, batch.sequence, header.last_offset, turn.now_ns
-        )
+        self.dedup.record_batch(batch.producer_id, batch.sequence, header.last_offset, turn.now_ns)
         self._count_stored(batch.record_count)
         if acked:
             last, count = header.last_offset, header.record_count

@@ -27,6 +27,21 @@ class MessageIds:
         """Ids remembered."""
         return len(self._ids)
 
+    @property
+    def off(self) -> bool:
+        """Whether the stream does not deduplicate by ids."""
+        return self._window_ns == 0
+
+    def since(self, offset: int) -> list[tuple[bytes, tuple[int, int]]]:
+        """Ids of records at or above an offset, and of each (offset, seen_ns), in order."""
+        found = []
+        for name in reversed(self._ids):
+            at = self._ids[name]
+            if at[0] < offset:
+                break
+            found.append((name, at))
+        return found[::-1]
+
     def offset(self, message_id: bytes, now_ns: int) -> int | None:
         """Where a message of this id was stored within the window; None when it was not."""
         self.expire(now_ns)

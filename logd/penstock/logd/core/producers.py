@@ -8,8 +8,8 @@ Producers idle for longer than the expiry are forgotten, as the one idle longest
 too many; one that comes back starts again from 0.
 """
 
-from collections import OrderedDict
-from collections.abc import Iterable
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 
@@ -74,6 +74,7 @@ class ProducerTable:
         self.producers_max = producers_max
         self.evicted = 0
         self._states: OrderedDict[bytes, ProducerState] = OrderedDict()
+        self._uncommitted: deque[tuple[int, bytes, ProducerState | None]] = deque()
 
     def __len__(self) -> int:
         """Producers remembered."""
@@ -104,24 +105,83 @@ class ProducerTable:
 
     def record(self, producer_id: bytes, sequence: int, offset: int, now_ns: int) -> None:
         """Remember that a batch was accepted, its last record at `offset`."""
+        self._uncommitted.append((offset, producer_id, self._states.get(producer_id)))
         self._states[producer_id] = ProducerState(sequence, offset, now_ns)
         self._states.move_to_end(producer_id)
         if len(self._states) > self.producers_max:
             _, oldest = self._states.popitem(last=False)
             self.evicted += oldest.seen_ns >= now_ns - self._expiry_ns
 
-    def snapshot(self) -> tuple[list[bytes], list[ProducerState]]:
+    def committed(self, end_offset: int) -> None:
+        """Batches below are committed: nobody will ask for the states before them."""
+        uncommitted = self._uncommitted
+        while uncommitted and uncommitted[0][0] < end_offset:
+            uncommitted.popleft()
+
+    def snapshot(self, end_offset: int | None = None) -> tuple[list[bytes], list[ProducerState]]:
         """Every producer, and the state of each; by rising offset the one idle longest is first.
 
-        As quick as `MessageIds.snapshot`, and for its reason.
+        As quick as `MessageIds.snapshot`, and for its reason, where no batch is left out.
+
+        Args:
+            end_offset: Batches from there on are left out; committed ones are not. None: none is.
         """
-        return list(dict.keys(self._states)), list(dict.values(self._states))
+        later = [
+            entry
+            for entry in self._uncommitted
+            if end_offset is not None and entry[0] >= end_offset
+        ]
+        if not later:
+            return list(dict.keys(self._states)), list(dict.values(self._states))
+        states = dict(self._states)
+        for _, producer_id, before in reversed(later):
+            if before is not None:
+                states[producer_id] = before
+            else:
+                states.pop(producer_id, None)
+        return list(states.keys()), list(states.values())
+
+    def since(self, offset: int) -> list[tuple[bytes, ProducerState]]:
+        """Producers whose last batch ends at or above an offset, the one idle longest first."""
+        found = []
+        for name in reversed(self._states):
+            state = self._states[name]
+            if state.offset < offset:
+                break
+            found.append((name, state))
+        return found[::-1]
 
     def restore(self, rows: Iterable[tuple[bytes, int, int, int]]) -> None:
         """Replace the table by (id, sequence, offset, seen_ns), the one idle longest first."""
         self._states.clear()
         for producer, sequence, offset, seen_ns in rows:
             self.record(producer, sequence, offset, seen_ns)
+        self._uncommitted.clear()
+
+    def take_over(
+        self, before: "ProducerTable", since: int, theirs: Mapping[bytes, ProducerState]
+    ) -> None:
+        """Go on from the table that this one takes the place of.
+
+        Args:
+            before: Where it did not know what came before a batch that may be cut off again, the
+                other replica may have.
+            since: Of batches from there on only that table knows.
+            theirs: What the other replica remembers of committed batches.
+        """
+        for name, state in before.since(since):
+            self.record(name, state.sequence, state.offset, state.seen_ns)
+        self._uncommitted.clear()
+        for offset, name, earlier in before.uncommitted():
+            known = theirs.get(name)
+            if known is not None and (earlier.offset if earlier else -1) < known.offset < offset:
+                self._uncommitted.append((offset, name, known))
+            else:
+                self._uncommitted.append((offset, name, earlier))
+
+    def uncommitted(self) -> list[tuple[int, bytes, ProducerState | None]]:
+        """Batches that may be cut off again: last offset, producer, and its state before."""
+        return list(self._uncommitted)
 
     def _expire(self, now_ns: int) -> None:
         limit = now_ns - self._expiry_ns

@@ -24,33 +24,37 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16logd_replication.proto\x12\x19penstock.logd.replication\"0\n\tPartition\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\x12\x0e\n\x06number\x18\x02 \x01(\r\"\xa5\x01\n\x07Request\x12\x0f\n\x07session\x18\x01 \x01(\x04\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12\r\n\x05taken\x18\x03 \x01(\x04\x12\x31\n\x07\x66\x65tches\x18\x04 \x03(\x0b\x32 .penstock.logd.replication.Fetch\x12\x37\n\tforgotten\x18\x05 \x03(\x0b\x32$.penstock.logd.replication.Partition\"\x86\x02\n\x05\x46\x65tch\x12\x37\n\tpartition\x18\x01 \x01(\x0b\x32$.penstock.logd.replication.Partition\x12\x0c\n\x04\x62oot\x18\x02 \x01(\t\x12\x0e\n\x06number\x18\x03 \x01(\x04\x12\x14\n\x0cleader_epoch\x18\x04 \x01(\x04\x12\x0e\n\x06offset\x18\x05 \x01(\x04\x12\x12\n\nlast_epoch\x18\x06 \x01(\x04\x12\x0e\n\x06synced\x18\x07 \x01(\x04\x12\r\n\x05whole\x18\x08 \x01(\x08\x12\r\n\x05wants\x18\t \x01(\x08\x12\x12\n\x05known\x18\n \x01(\x12H\x00\x88\x01\x01\x12\x0f\n\x07settled\x18\x0b \x01(\x08\x12\x0f\n\x07version\x18\x0c \x01(\x04\x42\x08\n\x06_known\"[\n\x08Response\x12\x0f\n\x07session\x18\x01 \x01(\x04\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12.\n\x05parts\x18\x03 \x03(\x0b\x32\x1f.penstock.logd.replication.Part\"\xf8\x02\n\x04Part\x12\x37\n\tpartition\x18\x01 \x01(\x0b\x32$.penstock.logd.replication.Partition\x12\x0c\n\x04\x62oot\x18\x02 \x01(\t\x12\x0e\n\x06number\x18\x03 \x01(\x04\x12\x14\n\x0cleader_epoch\x18\x04 \x01(\x04\x12\x15\n\rframes_length\x18\x05 \x01(\x04\x12\x33\n\x06\x66rames\x18\n \x01(\x0b\x32!.penstock.logd.replication.FramesH\x00\x12\x37\n\x08\x64iverged\x18\x0b \x01(\x0b\x32#.penstock.logd.replication.DivergedH\x00\x12=\n\x0cout_of_range\x18\x0c \x01(\x0b\x32%.penstock.logd.replication.OutOfRangeH\x00\x12\x35\n\x07refused\x18\r \x01(\x0b\x32\".penstock.logd.replication.RefusedH\x00\x42\x08\n\x06\x61nswer\"f\n\x06\x46rames\x12\x0e\n\x06offset\x18\x01 \x01(\x04\x12\x0c\n\x04upto\x18\x02 \x01(\x04\x12\x16\n\x0ehigh_watermark\x18\x03 \x01(\x12\x12\x11\n\tlog_start\x18\x04 \x01(\x04\x12\x13\n\x0b\x63\x61tching_up\x18\x05 \x01(\x08\"@\n\x08\x44iverged\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x12\n\nend_offset\x18\x02 \x01(\x04\x12\x11\n\tlog_start\x18\x03 \x01(\x04\"\x1f\n\nOutOfRange\x12\x11\n\tlog_start\x18\x01 \x01(\x04\"=\n\x07Refused\x12\x32\n\x06reason\x18\x01 \x01(\x0e\x32\".penstock.logd.replication.Refusal\"v\n\x0cRangeRequest\x12\x37\n\tpartition\x18\x01 \x01(\x0b\x32$.penstock.logd.replication.Partition\x12\r\n\x05\x66irst\x18\x02 \x01(\x04\x12\x0c\n\x04upto\x18\x03 \x01(\x04\x12\x10\n\x08position\x18\x04 \x01(\x04*\x9e\x01\n\x07Refusal\x12\x17\n\x13REFUSAL_UNSPECIFIED\x10\x00\x12\x17\n\x13REFUSAL_OLDER_EPOCH\x10\x01\x12\x17\n\x13REFUSAL_NEWER_EPOCH\x10\x02\x12\x16\n\x12REFUSAL_NOT_LEADER\x10\x03\x12\x17\n\x13REFUSAL_NOT_REPLICA\x10\x04\x12\x17\n\x13REFUSAL_INCARNATION\x10\x05\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16logd_replication.proto\x12\x19penstock.logd.replication\"0\n\tPartition\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\x12\x0e\n\x06number\x18\x02 \x01(\r\"\xa5\x01\n\x07Request\x12\x0f\n\x07session\x18\x01 \x01(\x04\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12\r\n\x05taken\x18\x03 \x01(\x04\x12\x31\n\x07\x66\x65tches\x18\x04 \x03(\x0b\x32 .penstock.logd.replication.Fetch\x12\x37\n\tforgotten\x18\x05 \x03(\x0b\x32$.penstock.logd.replication.Partition\"\xbb\x02\n\x05\x46\x65tch\x12\x37\n\tpartition\x18\x01 \x01(\x0b\x32$.penstock.logd.replication.Partition\x12\x0c\n\x04\x62oot\x18\x02 \x01(\t\x12\x0e\n\x06number\x18\x03 \x01(\x04\x12\x14\n\x0cleader_epoch\x18\x04 \x01(\x04\x12\x0e\n\x06offset\x18\x05 \x01(\x04\x12\x12\n\nlast_epoch\x18\x06 \x01(\x04\x12\x0e\n\x06synced\x18\x07 \x01(\x04\x12\r\n\x05whole\x18\x08 \x01(\x08\x12\r\n\x05wants\x18\t \x01(\x08\x12\x12\n\x05known\x18\n \x01(\x12H\x00\x88\x01\x01\x12\x0f\n\x07settled\x18\x0b \x01(\x08\x12\x0f\n\x07version\x18\x0c \x01(\x04\x12\x33\n\x05\x64\x65\x64up\x18\r \x01(\x0b\x32$.penstock.logd.replication.DedupMarkB\x08\n\x06_known\"<\n\tDedupMark\x12\x0e\n\x06offset\x18\x01 \x01(\x04\x12\x10\n\x08\x63hecksum\x18\x02 \x01(\x06\x12\r\n\x05saved\x18\x03 \x01(\x08\"[\n\x08Response\x12\x0f\n\x07session\x18\x01 \x01(\x04\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12.\n\x05parts\x18\x03 \x03(\x0b\x32\x1f.penstock.logd.replication.Part\"\xf8\x02\n\x04Part\x12\x37\n\tpartition\x18\x01 \x01(\x0b\x32$.penstock.logd.replication.Partition\x12\x0c\n\x04\x62oot\x18\x02 \x01(\t\x12\x0e\n\x06number\x18\x03 \x01(\x04\x12\x14\n\x0cleader_epoch\x18\x04 \x01(\x04\x12\x15\n\rframes_length\x18\x05 \x01(\x04\x12\x33\n\x06\x66rames\x18\n \x01(\x0b\x32!.penstock.logd.replication.FramesH\x00\x12\x37\n\x08\x64iverged\x18\x0b \x01(\x0b\x32#.penstock.logd.replication.DivergedH\x00\x12=\n\x0cout_of_range\x18\x0c \x01(\x0b\x32%.penstock.logd.replication.OutOfRangeH\x00\x12\x35\n\x07refused\x18\r \x01(\x0b\x32\".penstock.logd.replication.RefusedH\x00\x42\x08\n\x06\x61nswer\"}\n\x06\x46rames\x12\x0e\n\x06offset\x18\x01 \x01(\x04\x12\x0c\n\x04upto\x18\x02 \x01(\x04\x12\x16\n\x0ehigh_watermark\x18\x03 \x01(\x12\x12\x11\n\tlog_start\x18\x04 \x01(\x04\x12\x13\n\x0b\x63\x61tching_up\x18\x05 \x01(\x08\x12\x15\n\rdedup_differs\x18\x06 \x01(\x08\"@\n\x08\x44iverged\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x12\n\nend_offset\x18\x02 \x01(\x04\x12\x11\n\tlog_start\x18\x03 \x01(\x04\"\x1f\n\nOutOfRange\x12\x11\n\tlog_start\x18\x01 \x01(\x04\"=\n\x07Refused\x12\x32\n\x06reason\x18\x01 \x01(\x0e\x32\".penstock.logd.replication.Refusal\"\x81\x01\n\x0c\x44\x65\x64upRequest\x12\x37\n\tpartition\x18\x01 \x01(\x0b\x32$.penstock.logd.replication.Partition\x12\x14\n\x0cleader_epoch\x18\x02 \x01(\x04\x12\x10\n\x08snapshot\x18\x03 \x01(\x04\x12\x10\n\x08position\x18\x04 \x01(\x04\"v\n\x0cRangeRequest\x12\x37\n\tpartition\x18\x01 \x01(\x0b\x32$.penstock.logd.replication.Partition\x12\r\n\x05\x66irst\x18\x02 \x01(\x04\x12\x0c\n\x04upto\x18\x03 \x01(\x04\x12\x10\n\x08position\x18\x04 \x01(\x04*\x9e\x01\n\x07Refusal\x12\x17\n\x13REFUSAL_UNSPECIFIED\x10\x00\x12\x17\n\x13REFUSAL_OLDER_EPOCH\x10\x01\x12\x17\n\x13REFUSAL_NEWER_EPOCH\x10\x02\x12\x16\n\x12REFUSAL_NOT_LEADER\x10\x03\x12\x17\n\x13REFUSAL_NOT_REPLICA\x10\x04\x12\x17\n\x13REFUSAL_INCARNATION\x10\x05\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'logd_replication_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_REFUSAL']._serialized_start=1395
-  _globals['_REFUSAL']._serialized_end=1553
+  _globals['_REFUSAL']._serialized_start=1665
+  _globals['_REFUSAL']._serialized_end=1823
   _globals['_PARTITION']._serialized_start=53
   _globals['_PARTITION']._serialized_end=101
   _globals['_REQUEST']._serialized_start=104
   _globals['_REQUEST']._serialized_end=269
   _globals['_FETCH']._serialized_start=272
-  _globals['_FETCH']._serialized_end=534
-  _globals['_RESPONSE']._serialized_start=536
-  _globals['_RESPONSE']._serialized_end=627
-  _globals['_PART']._serialized_start=630
-  _globals['_PART']._serialized_end=1006
-  _globals['_FRAMES']._serialized_start=1008
-  _globals['_FRAMES']._serialized_end=1110
-  _globals['_DIVERGED']._serialized_start=1112
-  _globals['_DIVERGED']._serialized_end=1176
-  _globals['_OUTOFRANGE']._serialized_start=1178
-  _globals['_OUTOFRANGE']._serialized_end=1209
-  _globals['_REFUSED']._serialized_start=1211
-  _globals['_REFUSED']._serialized_end=1272
-  _globals['_RANGEREQUEST']._serialized_start=1274
-  _globals['_RANGEREQUEST']._serialized_end=1392
+  _globals['_FETCH']._serialized_end=587
+  _globals['_DEDUPMARK']._serialized_start=589
+  _globals['_DEDUPMARK']._serialized_end=649
+  _globals['_RESPONSE']._serialized_start=651
+  _globals['_RESPONSE']._serialized_end=742
+  _globals['_PART']._serialized_start=745
+  _globals['_PART']._serialized_end=1121
+  _globals['_FRAMES']._serialized_start=1123
+  _globals['_FRAMES']._serialized_end=1248
+  _globals['_DIVERGED']._serialized_start=1250
+  _globals['_DIVERGED']._serialized_end=1314
+  _globals['_OUTOFRANGE']._serialized_start=1316
+  _globals['_OUTOFRANGE']._serialized_end=1347
+  _globals['_REFUSED']._serialized_start=1349
+  _globals['_REFUSED']._serialized_end=1410
+  _globals['_DEDUPREQUEST']._serialized_start=1413
+  _globals['_DEDUPREQUEST']._serialized_end=1542
+  _globals['_RANGEREQUEST']._serialized_start=1544
+  _globals['_RANGEREQUEST']._serialized_end=1662
 # @@protoc_insertion_point(module_scope)

@@ -45,7 +45,7 @@ class Request(_message.Message):
     def __init__(self, session: _Optional[int] = ..., number: _Optional[int] = ..., taken: _Optional[int] = ..., fetches: _Optional[_Iterable[_Union[Fetch, _Mapping]]] = ..., forgotten: _Optional[_Iterable[_Union[Partition, _Mapping]]] = ...) -> None: ...
 
 class Fetch(_message.Message):
-    __slots__ = ("partition", "boot", "number", "leader_epoch", "offset", "last_epoch", "synced", "whole", "wants", "known", "settled", "version")
+    __slots__ = ("partition", "boot", "number", "leader_epoch", "offset", "last_epoch", "synced", "whole", "wants", "known", "settled", "version", "dedup")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     BOOT_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
@@ -58,6 +58,7 @@ class Fetch(_message.Message):
     KNOWN_FIELD_NUMBER: _ClassVar[int]
     SETTLED_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    DEDUP_FIELD_NUMBER: _ClassVar[int]
     partition: Partition
     boot: str
     number: int
@@ -70,7 +71,18 @@ class Fetch(_message.Message):
     known: int
     settled: bool
     version: int
-    def __init__(self, partition: _Optional[_Union[Partition, _Mapping]] = ..., boot: _Optional[str] = ..., number: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., offset: _Optional[int] = ..., last_epoch: _Optional[int] = ..., synced: _Optional[int] = ..., whole: _Optional[bool] = ..., wants: _Optional[bool] = ..., known: _Optional[int] = ..., settled: _Optional[bool] = ..., version: _Optional[int] = ...) -> None: ...
+    dedup: DedupMark
+    def __init__(self, partition: _Optional[_Union[Partition, _Mapping]] = ..., boot: _Optional[str] = ..., number: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., offset: _Optional[int] = ..., last_epoch: _Optional[int] = ..., synced: _Optional[int] = ..., whole: _Optional[bool] = ..., wants: _Optional[bool] = ..., known: _Optional[int] = ..., settled: _Optional[bool] = ..., version: _Optional[int] = ..., dedup: _Optional[_Union[DedupMark, _Mapping]] = ...) -> None: ...
+
+class DedupMark(_message.Message):
+    __slots__ = ("offset", "checksum", "saved")
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    CHECKSUM_FIELD_NUMBER: _ClassVar[int]
+    SAVED_FIELD_NUMBER: _ClassVar[int]
+    offset: int
+    checksum: int
+    saved: bool
+    def __init__(self, offset: _Optional[int] = ..., checksum: _Optional[int] = ..., saved: _Optional[bool] = ...) -> None: ...
 
 class Response(_message.Message):
     __slots__ = ("session", "number", "parts")
@@ -105,18 +117,20 @@ class Part(_message.Message):
     def __init__(self, partition: _Optional[_Union[Partition, _Mapping]] = ..., boot: _Optional[str] = ..., number: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., frames_length: _Optional[int] = ..., frames: _Optional[_Union[Frames, _Mapping]] = ..., diverged: _Optional[_Union[Diverged, _Mapping]] = ..., out_of_range: _Optional[_Union[OutOfRange, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ...) -> None: ...
 
 class Frames(_message.Message):
-    __slots__ = ("offset", "upto", "high_watermark", "log_start", "catching_up")
+    __slots__ = ("offset", "upto", "high_watermark", "log_start", "catching_up", "dedup_differs")
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     UPTO_FIELD_NUMBER: _ClassVar[int]
     HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
     LOG_START_FIELD_NUMBER: _ClassVar[int]
     CATCHING_UP_FIELD_NUMBER: _ClassVar[int]
+    DEDUP_DIFFERS_FIELD_NUMBER: _ClassVar[int]
     offset: int
     upto: int
     high_watermark: int
     log_start: int
     catching_up: bool
-    def __init__(self, offset: _Optional[int] = ..., upto: _Optional[int] = ..., high_watermark: _Optional[int] = ..., log_start: _Optional[int] = ..., catching_up: _Optional[bool] = ...) -> None: ...
+    dedup_differs: bool
+    def __init__(self, offset: _Optional[int] = ..., upto: _Optional[int] = ..., high_watermark: _Optional[int] = ..., log_start: _Optional[int] = ..., catching_up: _Optional[bool] = ..., dedup_differs: _Optional[bool] = ...) -> None: ...
 
 class Diverged(_message.Message):
     __slots__ = ("epoch", "end_offset", "log_start")
@@ -139,6 +153,18 @@ class Refused(_message.Message):
     REASON_FIELD_NUMBER: _ClassVar[int]
     reason: Refusal
     def __init__(self, reason: _Optional[_Union[Refusal, str]] = ...) -> None: ...
+
+class DedupRequest(_message.Message):
+    __slots__ = ("partition", "leader_epoch", "snapshot", "position")
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    partition: Partition
+    leader_epoch: int
+    snapshot: int
+    position: int
+    def __init__(self, partition: _Optional[_Union[Partition, _Mapping]] = ..., leader_epoch: _Optional[int] = ..., snapshot: _Optional[int] = ..., position: _Optional[int] = ...) -> None: ...
 
 class RangeRequest(_message.Message):
     __slots__ = ("partition", "first", "upto", "position")

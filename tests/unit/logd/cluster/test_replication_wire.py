@@ -24,6 +24,7 @@ from penstock.logd.cluster.replication.wire import (
     encode_request,
     encode_response,
 )
+from penstock.logd.core.dedup import DedupMark
 from penstock.logd.core.node import NodeId
 from penstock.logd.core.replication.messages import (
     Diverged,
@@ -69,6 +70,7 @@ def fetches(draw: st.DrawFn) -> tuple[PartitionKey, Fetch]:
         wants=draw(st.booleans()),
         known=draw(st.none() | st.integers(-1, 2**63 - 1)),
         version=draw(offsets),
+        dedup=draw(st.none() | st.builds(DedupMark, offsets, numbers, saved=st.booleans())),
     )
     return key, fetch
 

@@ -1,6 +1,6 @@
 """Fetch sessions against a dumb model: logs that grow, followers that copy them, and lost links."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 import pytest
@@ -398,3 +398,25 @@ def test_the_pace_is_kept_over_any_time(rate: int, frames: list[int]) -> None:
         sent += size
     allowed = (now_ns - 1_000_000_000 + 100_000_000) * rate / 1e9
     assert sent - frames[-1] <= allowed + 1
+
+
+def test_a_difference_is_told_though_there_is_nothing_else() -> None:
+    """And that it has ended."""
+    serving = Serving(1, response_bytes_max=100, pace=CatchUpPace(None))
+    serving.took(Request(1, 1, 0, ((key(0), fetch(1, 5, known=-1)),), ()))
+
+    def told(*, dedup_differs: bool = False) -> list[bool]:
+        answer = replace(frames(1, offset=5, upto=5), dedup_differs=dedup_differs)
+        serving.answer(key(0), answer)
+        assert serving.begin(0)
+        part = serving.next_part(lambda _: answer, 0)
+        if part is None:
+            return []
+        assert isinstance(part.answer, Frames)
+        return [part.answer.dedup_differs]
+
+    assert told() == [False], "where its log begins"
+    assert told() == []
+    assert told(dedup_differs=True) == [True]
+    assert told(dedup_differs=True) == []
+    assert told() == [False]

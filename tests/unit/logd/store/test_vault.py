@@ -92,7 +92,7 @@ def test_what_lies_on_disk_shows_nothing_of_the_records() -> None:
     disk = MemoryDisk()
     frames = write_log(disk)
     log = open_log(disk)
-    intake = Intake(StreamConfig(name="s", subject="t", compact=True), next_offset=0, epoch=1,
+    intake = Intake(StreamConfig(name="s", subject="t", compact=True), next_offset=4, epoch=1,
                     streams_for=lambda _: ())  # fmt: skip
     intake.dedup.message_ids.record(SECRET, 3, 1)
     Memory.of(intake).save(ROOT, disk=disk, vault=log.vault)

@@ -8,6 +8,7 @@ from penstock.logd.cluster.replication.frames import Frame
 from penstock.logd.core.replication.events import Event
 from penstock.logd.core.replication.messages import Answer
 from penstock.logd.core.replication.session import PartitionKey
+from penstock.logd.memory import Memory
 from penstock.logd.store import CommitLog
 
 
@@ -29,6 +30,10 @@ class Hosted(Protocol):
 
     def take(self, answer: Answer, frames: list[Frame]) -> None:
         """An answer of the leader has come, with frames that are whole and checked."""
+        ...
+
+    def dedup_snapshot(self, leader_epoch: int) -> Memory | None:
+        """What it remembers of committed records; None: it does not lead under that epoch."""
         ...
 
     def take_range(self, node: str, first: int, upto: int, frames: list[Frame]) -> None:

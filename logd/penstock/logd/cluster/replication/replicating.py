@@ -14,6 +14,7 @@ from typing import Final
 import structlog
 
 from penstock.logd.cluster.mesh import Mesh
+from penstock.logd.cluster.replication.dedup_copies import DedupCopies
 from penstock.logd.cluster.replication.feeding import Feeder, Feeding
 from penstock.logd.cluster.replication.fetching import Fetcher
 from penstock.logd.cluster.replication.hosted import FeedCounts, FeedSettings, FetchCounts, Find
@@ -24,6 +25,7 @@ from penstock.logd.core.replication.pacing import CatchUpPace
 from penstock.logd.core.replication.session import PartitionKey
 from penstock.logd.errors import CorruptError, RefusedError
 from penstock.logd.limits import REPLICATION_RESPONSE_BYTES_MAX
+from penstock.logd.memory import Memory
 from penstock.logd.peers.identity import Identity
 from penstock.logd.peers.tls import PeerTls
 from penstock.logd.tcp.channel import Channel
@@ -76,6 +78,7 @@ class Replication:
             executor=self._executor,
         )
         self._ranges = Ranges(find, mesh, self._executor)
+        self._dedup_copies = DedupCopies(find, mesh, self._executor, clock)
         self._addresses: dict[str, str] = {}
         self._fetchers: dict[str, tuple[Fetcher, asyncio.Task[None]]] = {}
         self._feeders: dict[str, tuple[Feeder, asyncio.Task[None]]] = {}
@@ -170,6 +173,25 @@ class Replication:
             OSError: The disk failed.
         """
         return await self._ranges.answer(node, body)
+
+    # Dedup state.
+
+    async def fetch_dedup(self, node: str, key: PartitionKey, leader_epoch: int) -> Memory:
+        """What a leader remembers of committed records.
+
+        Raises:
+            LogdError: It cannot be had now.
+        """
+        return await self._dedup_copies.fetch(node, key, leader_epoch)
+
+    async def answer_dedup(self, node: str, body: bytes) -> bytes:
+        """Answer a node's request `DEDUP_API`.
+
+        Raises:
+            CorruptError: It is none.
+            RefusedError: It is to ask again, or another node.
+        """
+        return await self._dedup_copies.answer(node, body)
 
     async def close(self) -> None:
         """End every connection."""

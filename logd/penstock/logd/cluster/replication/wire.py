@@ -24,6 +24,7 @@ from typing import Any, Final, NamedTuple, TypeVar, assert_never
 from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as ProtobufMessage
 
+from penstock.logd.core.dedup import DedupMark
 from penstock.logd.core.node import NodeId
 from penstock.logd.core.replication.messages import (
     Answer,
@@ -211,6 +212,45 @@ def decode_range_request(body: bytes) -> RangeRequest:
     return RangeRequest(key, encoded.first, encoded.upto, encoded.position)
 
 
+class DedupRequest(NamedTuple):
+    """Asks a leader for what it remembers of committed records.
+
+    Attributes:
+        leader_epoch: Under which it is asked.
+        snapshot: Chosen by the follower's node; the pieces of one belong together.
+        position: Of the bytes that are wanted next.
+    """
+
+    key: PartitionKey
+    leader_epoch: int
+    snapshot: int
+    position: int = 0
+
+
+def encode_dedup_request(request: DedupRequest) -> bytes:
+    """As `decode_dedup_request` takes it."""
+    encoded = wire.DedupRequest(
+        partition=_encode_key(request.key),
+        leader_epoch=request.leader_epoch,
+        snapshot=request.snapshot,
+        position=request.position,
+    )
+    data: bytes = encoded.SerializeToString()
+    return data
+
+
+def decode_dedup_request(body: bytes) -> DedupRequest:
+    """What another node asks for.
+
+    Raises:
+        CorruptError: It asks for nothing.
+    """
+    encoded = _decode(wire.DedupRequest, body)
+    _check_bounds(encoded.leader_epoch, encoded.snapshot, encoded.position)
+    key = _decode_key(encoded.partition)
+    return DedupRequest(key, encoded.leader_epoch, encoded.snapshot, encoded.position)
+
+
 def _decode(message: type[Decoded], body: bytes) -> Decoded:
     try:
         return message.FromString(body)
@@ -250,6 +290,7 @@ def _encode_fetch(key: PartitionKey, fetch: Fetch) -> wire.Fetch:
         known=fetch.known,
         settled=fetch.settled,
         version=fetch.version,
+        dedup=_encode_mark(fetch.dedup),
     )
 
 
@@ -274,8 +315,20 @@ def _decode_fetch(node: NodeId, encoded: wire.Fetch) -> tuple[PartitionKey, Fetc
         known=known,
         settled=encoded.settled,
         version=encoded.version,
+        dedup=_decode_mark(encoded.dedup) if encoded.HasField("dedup") else None,
     )
     return key, fetch
+
+
+def _encode_mark(mark: DedupMark | None) -> wire.DedupMark | None:
+    if mark is None:
+        return None
+    return wire.DedupMark(offset=mark.offset, checksum=mark.checksum, saved=mark.saved)
+
+
+def _decode_mark(encoded: wire.DedupMark) -> DedupMark:
+    _check_bounds(encoded.offset)
+    return DedupMark(encoded.offset, encoded.checksum, saved=encoded.saved)
 
 
 def _encode_part(part: ResponsePart) -> wire.Part:
@@ -295,6 +348,7 @@ def _encode_part(part: ResponsePart) -> wire.Part:
             encoded.frames.high_watermark = answer.high_watermark
             encoded.frames.log_start = answer.log_start
             encoded.frames.catching_up = answer.catching_up
+            encoded.frames.dedup_differs = answer.dedup_differs
         case Diverged(epoch=epoch, end_offset=end_offset, log_start=log_start):
             body = wire.Diverged(epoch=epoch, end_offset=end_offset, log_start=log_start)
             encoded.diverged.CopyFrom(body)
@@ -334,6 +388,7 @@ def _decode_frames(encoded: wire.Frames, common: dict[str, Any]) -> Frames:
         high_watermark=encoded.high_watermark,
         log_start=encoded.log_start,
         catching_up=encoded.catching_up,
+        dedup_differs=encoded.dedup_differs,
         **common,
     )
 

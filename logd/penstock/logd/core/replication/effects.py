@@ -170,6 +170,17 @@ class SendAnswer:
 
 
 @dataclass(frozen=True, slots=True)
+class AskDedup:
+    """Ask the leader for what it remembers of what was stored, if that is not under way already.
+
+    When it has come, all below its offset is in this log, and it has been written down here:
+    `DedupSaved`.
+    """
+
+    node: NodeId
+
+
+@dataclass(frozen=True, slots=True)
 class AskRange:
     """Ask a peer for the frames of a damaged range."""
 
@@ -255,6 +266,6 @@ class Tell:
 Effect = (
     Lead | Stop | Refuse | HighWatermark | LeaderDurable | Inherited
     | BeginEpoch | AppendFetched | Truncate | Reset | DeleteBefore | Patch | SaveHighWatermark
-    | SendFetch | SendAnswer | AskRange | SendRange
+    | SendFetch | SendAnswer | AskDedup | AskRange | SendRange
     | ProposeIsr | Resign | RefreshMetadata | Electable | Tell
 )  # fmt: skip

@@ -152,9 +152,15 @@ class RangePatched:
 
 @dataclass(frozen=True, slots=True)
 class FetchCame:
-    """A follower asks, or reports."""
+    """A follower asks, or reports.
+
+    Attributes:
+        dedup_agrees: Whether what it remembers is what this node remembers of the same records, and
+            a start would find it again there; None: not known, or not said.
+    """
 
     fetch: Fetch
+    dedup_agrees: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +174,11 @@ class AnswerCame:
 @dataclass(frozen=True, slots=True)
 class AnswerLost:
     """The connection is gone, or no answer came: ask again."""
+
+
+@dataclass(frozen=True, slots=True)
+class DedupSaved:
+    """What the leader remembers is remembered here too, durably (`AskDedup`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,5 +209,5 @@ Event = (
     Viewed | LeaseRenewed | NodeLost | StepDown | IsrAnswered
     | Submitted | Written | Synced | EpochSaved | Truncated | WasReset | LogStartMoved
     | StorageFailed | RangeCorrupt | RangePatched
-    | FetchCame | AnswerCame | AnswerLost | RangeAsked | RangeCame | Ticked
+    | FetchCame | AnswerCame | AnswerLost | DedupSaved | RangeAsked | RangeCame | Ticked
 )  # fmt: skip

@@ -15,6 +15,7 @@ from typing import Final
 from penstock.logd.core.node import NodeId
 from penstock.logd.core.replication.effects import (
     AppendFetched,
+    AskDedup,
     BeginEpoch,
     DeleteBefore,
     Effect,
@@ -30,6 +31,7 @@ from penstock.logd.core.replication.effects import (
 from penstock.logd.core.replication.events import (
     AnswerCame,
     AnswerLost,
+    DedupSaved,
     Event,
     Synced,
     Truncated,
@@ -130,6 +132,7 @@ class Follower:
         self._heard = False
         self._leader_start = self._deleting = log.start
         self._retry_ns: int | None = None
+        self._dedup_due_ns: int | None = None
 
     def begin(self) -> list[Effect]:
         """Ask for the first time.
@@ -147,6 +150,14 @@ class Follower:
 
     def handle(self, event: Event, now_ns: int) -> list[Effect]:
         """Take what happened; what is about the log has been noted there already."""
+        effects = self._handle(event, now_ns)
+        if self._dedup_due_ns is not None and now_ns >= self._dedup_due_ns:
+            assert self.view.leader is not None
+            self._dedup_due_ns = now_ns + self._settings.dedup_retry_ns
+            effects.append(AskDedup(self.view.leader))
+        return effects
+
+    def _handle(self, event: Event, now_ns: int) -> list[Effect]:
         cut_done = isinstance(event, Truncated | WasReset) and not self._log.cutting
         lost = isinstance(event, AnswerLost)
         match self.stage:
@@ -158,14 +169,15 @@ class Follower:
                 return [self._ask()]
             case Stage.WAITING if self._retry_ns is not None and now_ns >= self._retry_ns:
                 return [self._ask()]
-            case _ if isinstance(event, Written | Synced):
-                return self._progressed()
+            case _ if isinstance(event, Written | Synced | DedupSaved):
+                return self._progressed(told=isinstance(event, DedupSaved))
             case _:
                 return []
 
     def next_deadline_ns(self) -> int | None:
         """When to ask again; None while an answer, the log or a view is waited for."""
-        return self._retry_ns
+        times = (self._retry_ns, self._dedup_due_ns)
+        return min((time for time in times if time is not None), default=None)
 
     def report(self) -> list[Effect]:
         """Tell the leader at once how this replica is."""
@@ -211,14 +223,16 @@ class Follower:
         empty = log.written == log.start and not log.is_short
         return empty and self.view.unclean_epoch <= log.agreed_epoch
 
-    def _progressed(self) -> list[Effect]:
-        """The log has grown, or more of it is durable."""
+    def _progressed(self, *, told: bool) -> list[Effect]:
+        """The log has grown, or more of it is durable; or the leader is to hear at once."""
         effects: list[Effect] = []
         self._raise_high_watermark(effects)
         self._follow_start(effects)
         if self.stage is Stage.APPENDING and not self._log.busy:
             effects.append(self._ask())
-        elif self.stage in (Stage.APPENDING, Stage.ASKING) and self._log.synced > self._reported:
+        elif self.stage in (Stage.APPENDING, Stage.ASKING) and (
+            told or self._log.synced > self._reported
+        ):
             effects += self.report()
         return effects
 
@@ -258,6 +272,10 @@ class Follower:
             self._give_up(log.written, effects)  # what it has yet to get is not what was committed
         self._known = max(self._known, answer.high_watermark)
         self._heard = True
+        if not answer.dedup_differs:
+            self._dedup_due_ns = None
+        elif self._dedup_due_ns is None:
+            self._dedup_due_ns = now_ns
         log.agreed_epoch = self.view.leader_epoch
         self._raise_high_watermark(effects)
         if spans and spans[0].base_offset < log.written < spans[0].next_offset:
@@ -366,6 +384,7 @@ class Follower:
         assert not self._log.busy
         self._become(Stage.CUTTING)
         self._heard = False
+        self._dedup_due_ns = None
         self._log.cuts += 1
         self._log.cutting = True
 

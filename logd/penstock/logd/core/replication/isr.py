@@ -9,6 +9,10 @@ was based on. So:
   the proposal was refused or got no answer does not end it: a copy of it may still be under way.
   If the addition is not wanted any more, the ISR as it is is proposed: that raises the version.
 
+Nobody enters who does not remember, as the leader does, which ids and sequences were stored: as a
+leader it would store repeats. Who is in and turns out not to has to leave until it does; but a
+member that is needed for the minimum stays meanwhile.
+
 The ISR is not made smaller than the stream's minimum because of slowness. Nothing can be committed
 then anyhow, and whoever stays in it has everything committed and may be elected (as KIP-966 aims
 at). Only a member that lost committed records must leave.
@@ -95,7 +99,9 @@ class Isr:
             node for node in view.isr if node == self._node or self._may_stay(node, peers, log)
         }
         late = [n for n in target if n != self._node and peers[n].is_late(now_ns, lag_ns)]
-        for node in sorted(late, key=lambda node: (peers[node].synced, node)):
+        late.sort(key=lambda node: (peers[node].synced, node))
+        forgetful = [n for n in sorted(target) if n in peers and peers[n].remembers is False]
+        for node in (*forgetful, *late):
             if len(target) > view.min_isr:
                 target.discard(node)
         for node, peer in peers.items():
@@ -111,7 +117,7 @@ class Isr:
         return not peer.agreed or peer.synced > log.high_watermark
 
     def may_join(self, node: NodeId, peer: Peer, log: LogState) -> bool:
-        """It has what is committed, and what the epoch began with (KAFKA-7128).
+        """It has what is committed, and what the epoch began with (KAFKA-7128); dedup state, too.
 
         The second part is needed because a new leader's high watermark may be lower than that of
         the leader before it: among what it inherited may be more that was acknowledged.
@@ -121,6 +127,7 @@ class Isr:
             and node not in self._view.observers
             and peer.agreed
             and peer.whole
+            and peer.remembers is True
             and not peer.lost
             and peer.synced > log.high_watermark
             and peer.synced >= self._epoch_start

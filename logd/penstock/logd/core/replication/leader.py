@@ -139,8 +139,8 @@ class Leader:
         effects: list[Effect] = []
         self._watch_lease(now_ns, effects)
         match event:
-            case FetchCame(fetch):
-                self._fetched(fetch, now_ns, effects)
+            case FetchCame(fetch, dedup_agrees):
+                self._fetched(fetch, dedup_agrees, now_ns, effects)
             case LeaseRenewed(until_ns):
                 self._lease_until_ns = max(self._lease_until_ns, until_ns)
                 if self.stage is Stage.FENCED:
@@ -240,7 +240,9 @@ class Leader:
         for peer in self._peers.values():
             peer.watch(self._log.written, now_ns)
 
-    def _fetched(self, fetch: Fetch, now_ns: int, effects: list[Effect]) -> None:
+    def _fetched(
+        self, fetch: Fetch, dedup_agrees: bool | None, now_ns: int, effects: list[Effect]
+    ) -> None:
         refusal = self._refuse(fetch)
         if refusal is not None:
             refused = Refused(
@@ -259,12 +261,19 @@ class Leader:
         if not peer.is_news(fetch):
             return
         disagreement = self._compare(fetch)
-        peer.fetched(fetch, agreed=disagreement is None)
+        differed = peer.remembers is False
+        peer.fetched(
+            fetch,
+            agreed=disagreement is None,
+            remembers=True if fetch.dedup is None else dedup_agrees,
+        )
         peer.watch(self._log.written, now_ns)
         self._raise_high_watermark(effects)
         if fetch.wants:
             answer = disagreement or self._frames(fetch.node, peer, fetch.number)
             effects.append(SendAnswer(fetch.node, answer))
+        elif differed is not (peer.remembers is False) and peer.agreed and peer.wish >= 0:
+            effects.append(SendAnswer(fetch.node, self._frames(fetch.node, peer, peer.wish)))
 
     def _refuse(self, fetch: Fetch) -> Refusal | None:
         if fetch.leader_epoch < self.view.leader_epoch:
@@ -321,6 +330,7 @@ class Leader:
             high_watermark=log.high_watermark,
             log_start=log.start,
             catching_up=node not in self._isr.counted,
+            dedup_differs=peer.remembers is False,
         )
 
     def _isr_answered(self, event: IsrAnswered, now_ns: int, effects: list[Effect]) -> None:

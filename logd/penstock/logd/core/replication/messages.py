@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
+from penstock.logd.core.dedup import DedupMark
 from penstock.logd.core.node import NodeId
 
 
@@ -40,6 +41,8 @@ class Fetch:
             one with nothing else need not be sent. None: no answer has come yet.
         settled: Its log holds no record, and everything before `offset` was committed: no unclean
             election has come between.
+        dedup: What it remembers of what was stored, ids and sequences; the node adds it as the
+            fetch leaves. None: a node of an earlier version, that does not say.
     """
 
     node: NodeId
@@ -55,6 +58,7 @@ class Fetch:
     known: int | None = None
     settled: bool = False
     version: int = 0
+    dedup: DedupMark | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +70,8 @@ class Frames:
         offset: Where the frames begin, or below: in the midst of one that compaction has made.
         upto: The leader's log end; as sent, the bytes decide how much of it there is.
         catching_up: The follower is outside the ISR: what it is sent has a budget.
+        dedup_differs: The follower does not remember what the leader does, of what was stored below
+            the follower's offset: it is to ask for the leader's dedup state.
     """
 
     boot: str
@@ -77,6 +83,7 @@ class Frames:
     high_watermark: int
     log_start: int
     catching_up: bool = False
+    dedup_differs: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,6 +22,7 @@ class Peer:
         lost: The controller took it for dead, or out of the ISR, and it has not fetched since.
         lost_ns: When.
         behind_ns: Since when it is behind; None: it has everything.
+        remembers: Whether it would tell the repeats that this leader tells; None: not known.
     """
 
     boot: str = ""
@@ -34,6 +35,7 @@ class Peer:
     lost: bool = False
     lost_ns: int = 0
     behind_ns: int | None = None
+    remembers: bool | None = None
     goal: int = 0
     goal_ns: int = 0
 
@@ -41,8 +43,9 @@ class Peer:
         """Whether a fetch is later than those before; a process that starts again counts anew."""
         return fetch.boot != self.boot or fetch.number > self.number
 
-    def fetched(self, fetch: Fetch, *, agreed: bool) -> None:
+    def fetched(self, fetch: Fetch, *, agreed: bool, remembers: bool | None) -> None:
         """Take what a fetch says."""
+        self.remembers = remembers if agreed else None
         self.boot, self.number = fetch.boot, fetch.number
         self.agreed, self.whole, self.lost = agreed, fetch.whole, False
         self.end = fetch.offset

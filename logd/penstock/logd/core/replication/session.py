@@ -99,7 +99,7 @@ class Asking:
         before = self._states.get(key)
         unsent = before is not None and key in self._changed and before.wants
         if before is not None and unsent and not fetch.wants:
-            fetch = replace(before, synced=fetch.synced, whole=fetch.whole)
+            fetch = replace(before, synced=fetch.synced, whole=fetch.whole, dedup=fetch.dedup)
         self._states[key] = fetch
         self._changed[key] = None
         self._forgotten.pop(key, None)
@@ -161,13 +161,14 @@ class _Told:
     framed: bool = False
     high_watermark: int = -2
     log_start: int = -1
+    dedup_differs: bool = False
     mark_ns: int | None = None
 
     def wished(self, fetch: Fetch) -> None:
         """It wants frames, and says what it knows."""
         self.wish, self.framed = (fetch.boot, fetch.number), False
         if fetch.known is None:
-            self.high_watermark, self.log_start = -2, -1
+            self.high_watermark, self.log_start, self.dedup_differs = -2, -1, False
         else:
             self.high_watermark = fetch.known
 
@@ -304,7 +305,8 @@ class Serving:
                 bytes_max = min(bytes_max, room)
                 if not room:
                     self._paced[key] = None
-        if not bytes_max and answer.log_start == told.log_start:
+        as_told = (answer.log_start, answer.dedup_differs) == (told.log_start, told.dedup_differs)
+        if not bytes_max and as_told:
             risen = answer.high_watermark != told.high_watermark
             if risen and self._is_waiting(key, told, now_ns):
                 return None
@@ -313,6 +315,7 @@ class Serving:
                 return None
         self._unmark(key, told)
         told.high_watermark, told.log_start = answer.high_watermark, answer.log_start
+        told.dedup_differs = answer.dedup_differs
         return Part(key, answer, bytes_max)
 
     def _is_waiting(self, key: PartitionKey, told: _Told, now_ns: int) -> bool:

@@ -15,8 +15,10 @@ class ReplicationSettings:
         retry_ns: Before an ISR is proposed again, or a leader that refused is asked again.
         patch_retry_ns: Before a damaged range is asked for again that should have been filled: the
             log does not report that it could not.
+        dedup_retry_ns: Before the leader is asked again for what it remembers.
     """
 
     replica_lag_ns: int = 1500 * _MS
     retry_ns: int = 50 * _MS
     patch_retry_ns: int = 10_000 * _MS
+    dedup_retry_ns: int = 1000 * _MS
