@@ -5,6 +5,7 @@ from pathlib import Path
 import nats
 import pytest
 
+from penstock.logd.client import Cursor
 from penstock.logd.errors import RefusedError
 from tests.support.logd_cluster import LogdCluster
 from tests.support.waiting import wait_until
@@ -15,7 +16,7 @@ pytestmark = pytest.mark.live
 async def test_a_stream_takes_messages_when_its_making_returns_and_its_name_is_freed_in_the_end(
     tmp_path: Path, nats_url: str
 ) -> None:
-    with LogdCluster(tmp_path, nats_url) as cluster:
+    with LogdCluster(tmp_path, nats_url, cursors_max=1) as cluster:
         client = await nats.connect(nats_url)
         for number in range(9):
             with cluster.client(cluster.names[number % 3]) as log:
@@ -24,6 +25,22 @@ async def test_a_stream_takes_messages_when_its_making_returns_and_its_name_is_f
                 answer = await client.request(subject, b"x", timeout=60)  # nobody: it raises
                 assert b"error" not in answer.data
         await client.close()
+
+        with cluster.client() as log:
+            for name in ("s1", "s1", "s2"):  # and at once again
+                log.set_cursors(
+                    [Cursor(consumer="reader", stream=name, partition=0, offset=0, incarnation="")]
+                )
+                log.delete_stream(name)
+                log.create_stream(name, name, partitions=3)
+                # Of the one cursor that there may be. It is deleted after its stream.
+                wait_until(lambda: not log.cursors(), what="the cursor is gone with its stream")
+            # An observer that goes and comes again has its old data to remove first.
+            log.delete_stream("s3")
+            log.create_stream("s3", "s3", replication_factor=1)
+            watcher = next(name for name in cluster.names if name != cluster.leader("s3"))
+            for observers in ([watcher], [], [watcher], [], [watcher]):
+                log.set_observers("s3", 0, observers)
 
         gone = next(name for name in cluster.names if name != cluster.leader("s0"))
         cluster.nodes[gone].daemon.kill()

@@ -2,8 +2,9 @@
 
 A commit is answered when its record is synced. The table in memory is built from the log at start;
 the stream is made with the first cursor. Cursors go with their stream: those of one that is deleted
-are deleted after it, at the next start if need be, and until then they carry the incarnation of a
-stream that is no more, so that nobody uses them for the next one of the name.
+are deleted after it, at the next start if need be (in a cluster: by the next leader). Until then
+they carry the incarnation of a stream that is no more, so that nobody uses them for the next one of
+the name.
 """
 
 import asyncio
@@ -138,8 +139,7 @@ class CursorStore:
         changes = await asyncio.to_thread(_read_changes, self._partition.log)
         self._table.append(changes)
         self._table.commit(changes)
-        stale = [key for key, position in self._table.walk() if not self._is_current(key, position)]
-        await self._delete(stale)
+        await self.forget_stale()
 
     def get(self, key: CursorKey) -> list[dict[str, Any]]:
         """One committed cursor, or none.
@@ -241,6 +241,18 @@ class CursorStore:
         """
         self._check_readable()
         await self._delete(self._table.keys_of(stream))
+
+    async def forget_stale(self) -> None:
+        """Delete the cursors of streams that are no more, and of those made again since.
+
+        Raises:
+            UnavailableError: They are deleted at the next start.
+        """
+        self._check_readable()
+        cursors = self._table.all_appended()
+        await self._delete(
+            [key for key, position in cursors if not self._is_current(key, position)]
+        )
 
     async def _delete(self, keys: Sequence[CursorKey]) -> None:
         for first in range(0, len(keys), CURSORS_PER_REQUEST_MAX):

@@ -6,8 +6,9 @@ from typing import Any
 import grpc
 import pytest
 
+from penstock.logd.errors import RefusedError
 from penstock.logd.liftbridge.calls import PLAIN_BYTES_MAX, CallGuard, Requests
-from penstock.logd.liftbridge.errors import CallError
+from penstock.logd.liftbridge.errors import CallError, call_error
 from penstock.logd.liftbridge.gate import Gate
 from penstock.logd.wire import logd_liftbridge_pb2 as wire
 from tests.support.waiting import wait_until_async
@@ -128,3 +129,14 @@ async def test_calls_are_bounded_once_it_is_known_whose_they_are() -> None:
             guard.under_way().__enter__()
         assert refused.value.code is grpc.StatusCode.UNAVAILABLE
     assert guard.calls == 0
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    ["BUSY", "NOT_LEADER", "NOT_YET", "STALE_EPOCH", "STALE_VERSION", "STREAM_DELETING",
+     "TOO_MANY_REQUESTS", "UNAVAILABLE"],
+)  # fmt: skip
+def test_what_passes_by_itself_is_to_be_tried_again(refusal: str) -> None:
+    error = call_error(RefusedError(refusal, "not now"), "CreateStream")
+    assert error.code is grpc.StatusCode.UNAVAILABLE
+    assert ("penstock-refusal", refusal) in error.trailers()

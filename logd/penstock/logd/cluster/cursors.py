@@ -3,6 +3,8 @@
 import asyncio
 from typing import Final
 
+import structlog
+
 from penstock.logd.cluster.decisions import Decisions
 from penstock.logd.cluster.hosting import HostedReplica
 from penstock.logd.cluster.making import make_internal
@@ -17,6 +19,11 @@ from penstock.logd.partition import Partition
 _MAKE_S: Final = 10.0
 _SETTLE_S: Final = 10.0
 """Seconds a new leader may take until everything that leaders before it stored is committed."""
+
+_AGAIN_S: Final = 1.0
+"""Seconds until cursors are tried again to be deleted."""
+
+_log = structlog.get_logger()
 
 _PLACE: Final = PartitionKey(CURSORS_STREAM.name, 0)
 
@@ -61,6 +68,26 @@ class ClusterCursors:
             raise not_here(CURSORS_STREAM.name, 0, leader, nodes)
         async with self._starting:
             return await self._of(replica)
+
+    async def run(self) -> None:
+        """Delete the cursors of streams that have been deleted, until cancelled.
+
+        It is done where they are kept; a node that begins to keep them does so then.
+        """
+        deleted = self._replicas.deleted
+        while True:
+            await deleted.wait()
+            deleted.clear()
+            try:
+                replica = self._replicas.at(_PLACE)
+                if replica is not None and replica.leading:
+                    async with self._starting:
+                        store = await self._of(replica)
+                    await store.forget_stale()
+            except UnavailableError as error:  # perhaps another node keeps them from now on
+                _log.info("cursors of a deleted stream are not deleted yet", reason=str(error))
+                await asyncio.sleep(_AGAIN_S)
+                deleted.set()
 
     async def _of(self, replica: HostedReplica) -> CursorStore:
         """The cursors under this leadership: read anew when that begins."""

@@ -181,6 +181,7 @@ class ClusterEngine:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._node.run())
             tasks.create_task(self._replicas.run())
+            tasks.create_task(self.cursors.run())
             tasks.create_task(self._make_configured())
 
     async def retire(self) -> None:

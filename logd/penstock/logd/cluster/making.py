@@ -1,5 +1,6 @@
 """How streams come into a cluster that do not say how many replicas they want."""
 
+import asyncio
 from typing import Final
 
 from penstock.logd.cluster.adoption import check_adopted
@@ -13,6 +14,12 @@ from penstock.logd.replication_settings import ReplicationSettings
 
 _REPLICAS: Final = 3
 """Of a stream that does not say how many; fewer in a smaller cluster."""
+
+_GONE_S: Final = 5.0
+"""Seconds for nodes to remove the data of a stream that was deleted, before its name is free. Those
+that are there need less than one."""
+
+_AGAIN_S: Final = 0.05
 
 _FOUNDERS_S: Final = 30.0
 """Seconds of a node for which it waits for founders that have never come."""
@@ -31,11 +38,13 @@ async def make_stream(
 
     Where nobody says how many replicas, one that is there has as many as it was made with: there
     may have been fewer nodes then, or it is made on two nodes at once that know of different ones.
+    Where one of that name was deleted just now, its data is waited for to be gone.
 
     Raises:
-        RefusedError: As `Decisions.create`.
+        RefusedError: As `Decisions.create`; `STREAM_DELETING` if nodes still have such data then.
         UnavailableError: Not in time; it may still be done.
     """
+    until = asyncio.get_running_loop().time() + min(_GONE_S, timeout_s)
     while True:
         factor = _factor(await cluster.group.read(timeout_s=timeout_s), config.name)
         try:
@@ -47,6 +56,9 @@ async def make_stream(
                 creator=creator,
             )
         except RefusedError as error:
+            if error.code == "STREAM_DELETING" and asyncio.get_running_loop().time() < until:
+                await asyncio.sleep(_AGAIN_S)
+                continue
             said = replication.replication_factor is not None
             if error.code != "STREAM_DIFFERS" or said:
                 raise

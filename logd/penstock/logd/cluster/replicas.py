@@ -23,7 +23,7 @@ from penstock.logd.cluster.reviving import Reviving
 from penstock.logd.cluster.settling import Settling
 from penstock.logd.cluster.subscribing import Subscribing
 from penstock.logd.cluster.views import streams_of, view_of
-from penstock.logd.core.cluster.commands import Command, DataGone
+from penstock.logd.core.cluster.commands import Command, DataGone, DeleteStream
 from penstock.logd.core.cluster.heartbeats import PartitionReport
 from penstock.logd.core.cluster.records import Partition as PartitionRecord
 from penstock.logd.core.cluster.records import PartitionKey as Place
@@ -65,6 +65,7 @@ class NodeReplicas:
         masters: Keys that this node encrypts with.
         revived: Logs opened again since the start.
         ready: Whether it has the state as it was when the node started, or later.
+        deleted: Set when a stream has been deleted, or may have been.
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class NodeReplicas:
         self._reported: dict[PartitionKey, PartitionReport] = {}
         self._stirred: dict[PartitionKey, None] = {}
         self._isr = IsrProposals(self)
-        self._applied = asyncio.Event()
+        self._applied, self.deleted = asyncio.Event(), asyncio.Event()
 
     # Made known to each other.
 
@@ -237,10 +238,13 @@ class NodeReplicas:
         if self.ready:
             self._look_at(streams_of(command, result))
         self._applied.set()
+        if isinstance(command, DeleteStream):
+            self.deleted.set()
 
     def on_restored(self) -> None:
         """As `Replicas`."""
         if self.ready:
+            self.deleted.set()
             held = {place.stream for place in self._places}
             self._look_at({*self.cluster.group.state.streams, *held})
 

@@ -1,7 +1,7 @@
 """The streams of a cluster, as one of its nodes shows and changes them."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -41,6 +41,13 @@ _log = structlog.get_logger()
 
 _CHANGE_S: Final = 10.0
 """Seconds a change may take; whoever asked may ask again."""
+
+_OVERTAKEN: Final = frozenset({"STALE_EPOCH", "STALE_VERSION", "DATA_NOT_GONE"})
+"""Refusals of a change because of another one, or of data that a node is about to remove: a matter
+of moments."""
+
+_OVERTAKEN_S: Final = 5.0
+"""Seconds for which such a change is tried again."""
 
 _LISTENING: Final = "listening"
 """The request of one node to another for what it listens for."""
@@ -159,20 +166,22 @@ class ClusterStreams:
 
     async def purge(self, stream: str, partition: int, before: int) -> int:
         """As `Streams`; the cluster's metadata says so to every replica, those to come too."""
-        found = self.partition(stream, partition)
-        record, end = self._record(stream), found.high_watermark + 1
-        read_only = record.options.read_only
-        check_purge(stream, before, start=found.start_offset, end=end, read_only=read_only)
-        await self._change(
-            PurgePartition(
+
+        def command() -> PurgePartition:
+            found = self.partition(stream, partition)
+            record, end = self._record(stream), found.high_watermark + 1
+            read_only = record.options.read_only
+            check_purge(stream, before, start=found.start_offset, end=end, read_only=read_only)
+            return PurgePartition(
                 stream=stream,
                 incarnation=record.incarnation,
                 partition=partition,
                 leader_epoch=found.epoch,
                 before=max(before, found.purging.start()),
             )
-        )
-        return found.start_offset
+
+        await self._change_as_it_is(command)
+        return self.partition(stream, partition).start_offset
 
     async def alter(self, stream: str, options: Mapping[str, Any]) -> Document:
         """As `Streams`."""
@@ -217,15 +226,23 @@ class ClusterStreams:
 
     async def move(self, stream: str, partition: int, replicas: tuple[str, ...] | None) -> None:
         """As `Streams`."""
-        record = self._record(stream)
-        basis = basis_of(PartitionKey(stream, partition), record, _part(record, partition))
-        await self._change(SetTarget(basis=basis, target=replicas))
+
+        def command() -> SetTarget:
+            record = self._record(stream)
+            basis = basis_of(PartitionKey(stream, partition), record, _part(record, partition))
+            return SetTarget(basis=basis, target=replicas)
+
+        await self._change_as_it_is(command)
 
     async def observe(self, stream: str, partition: int, observers: tuple[str, ...]) -> None:
         """As `Streams`."""
-        record = self._record(stream)
-        key, found = PartitionKey(stream, partition), _part(record, partition)
-        await self._change(ChangeObservers(basis=basis_of(key, record, found), observers=observers))
+
+        def command() -> ChangeObservers:
+            record = self._record(stream)
+            basis = basis_of(PartitionKey(stream, partition), record, _part(record, partition))
+            return ChangeObservers(basis=basis, observers=observers)
+
+        await self._change_as_it_is(command)
 
     async def elect(self, stream: str, partition: int) -> Document:
         """As `Streams`."""
@@ -267,6 +284,31 @@ class ClusterStreams:
         if isinstance(result, Refused):
             raise RefusedError(result.code, result.message)
         await group.read(timeout_s=_CHANGE_S)  # what this node shows next has it
+
+    async def _change_as_it_is(self, command: Callable[[], Command]) -> None:
+        """Change a partition as it is by now, however often it has changed meanwhile.
+
+        Args:
+            command: Makes the command from what there is.
+
+        Raises:
+            RefusedError: Whatever else than that it was overtaken.
+            UnavailableError: It was overtaken again and again.
+        """
+        until = asyncio.get_running_loop().time() + _OVERTAKEN_S
+        while True:
+            try:
+                await self._change(command())
+            except RefusedError as error:
+                if error.code not in _OVERTAKEN:
+                    raise
+                if asyncio.get_running_loop().time() >= until:
+                    message = f"not done within {_OVERTAKEN_S:g} s: {error}"
+                    raise UnavailableError(message) from None
+                await self._replicas.cluster.group.read(timeout_s=_CHANGE_S)
+                await asyncio.sleep(_LOOK_S)
+            else:
+                return
 
     async def _led(self, stream: str, incarnation: str) -> StreamRecord:
         """The stream's record, once each partition's leader is on its subject.

@@ -133,6 +133,10 @@ class CursorTable:
             key = self._order[index]
             yield key, self._committed[key]
 
+    def all_appended(self) -> list[tuple[CursorKey, CursorPosition]]:
+        """Every cursor, those under way included."""
+        return list(self._appended.items())
+
     def keys_of(self, stream: str) -> list[CursorKey]:
         """The keys of a stream's cursors, those under way included."""
         return [key for key in self._appended if key.stream == stream]

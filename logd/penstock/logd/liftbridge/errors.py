@@ -34,6 +34,16 @@ _CODES: Final[Mapping[str, grpc.StatusCode]] = {
     "OUT_OF_RANGE": grpc.StatusCode.OUT_OF_RANGE,
     "TOO_MANY_STREAMS": grpc.StatusCode.RESOURCE_EXHAUSTED,
     "TOO_MANY_CURSORS": grpc.StatusCode.RESOURCE_EXHAUSTED,
+    "NOT_ENOUGH_NODES": grpc.StatusCode.FAILED_PRECONDITION,
+    # What passes by itself, or soon.
+    "BUSY": grpc.StatusCode.UNAVAILABLE,
+    "NOT_CONTROLLER": grpc.StatusCode.UNAVAILABLE,
+    "NOT_LEADER": grpc.StatusCode.UNAVAILABLE,
+    "NOT_YET": grpc.StatusCode.UNAVAILABLE,
+    "STALE_EPOCH": grpc.StatusCode.UNAVAILABLE,
+    "STALE_VERSION": grpc.StatusCode.UNAVAILABLE,
+    "STREAM_DELETING": grpc.StatusCode.UNAVAILABLE,
+    "TOO_MANY_REQUESTS": grpc.StatusCode.UNAVAILABLE,
     "UNAVAILABLE": grpc.StatusCode.UNAVAILABLE,
 }
 _UNPRINTABLE: Final = re.compile(r"[^ -~]")
