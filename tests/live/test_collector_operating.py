@@ -121,7 +121,7 @@ def test_a_reload_that_is_wrong_changes_nothing_and_says_why(
         Collector(tmp_path / "collector", nats_url, sources) as collector,
         socket.create_server(("127.0.0.1", port)),
     ):
-        for wrong, why in (
+        for wrong, why, code in (
             (
                 {
                     "sources": [
@@ -130,12 +130,14 @@ def test_a_reload_that_is_wrong_changes_nothing_and_says_why(
                     ]
                 },
                 "cannot listen",
+                69,
             ),
-            ({"sources": [{"type": "carrier_pigeon"}]}, "sources.0"),
-            ({"name": "another"}, "name cannot change"),
+            ({"sources": [{"type": "carrier_pigeon"}]}, "sources.0", 78),
+            ({"name": "another"}, "name cannot change", 78),
             (
                 {"nats": {"url": f"nats://127.0.0.1:{port}"}, "connect_timeout_s": 0.2},
                 "no NATS server",
+                69,
             ),
         ):
             config = dict(collector.config)
@@ -144,7 +146,7 @@ def test_a_reload_that_is_wrong_changes_nothing_and_says_why(
             collector.config.clear()
             collector.config.update(config)
             result = CliRunner().invoke(cli, ["reload", str(collector.data_dir)])
-            assert result.exit_code == 69
+            assert result.exit_code == code
             assert why in result.output
         assert reloads(collector)["generation"] == 1
         assert reloads(collector)["counts"] == {"refused": 4}

@@ -288,10 +288,12 @@ class Agent:
                 if report.result == "applied":
                     self._before.keep(*before, within_s=0 if digest is None else UNDO_S)
             except ServiceError as error:
-                report = Report("refused", generation, now_ns, error=str(error))
+                code = int(error.exit_code)
+                report = Report("refused", generation, now_ns, error=str(error), exit_code=code)
             except Exception as error:  # noqa: BLE001 - it goes on as it ran
                 self._log.exception("a reload failed")
-                report = Report("refused", generation, now_ns, error=repr(error))
+                code = int(ExitCode.SOFTWARE)
+                report = Report("refused", generation, now_ns, error=repr(error), exit_code=code)
             self._reloads.note(report)
             notify(READY=1)
             self._log.info("reloaded", **asdict(report))
@@ -370,7 +372,9 @@ class Agent:
         journals = {"spool": self._directory.spool, "spool-urgent": self._directory.urgent}
         runners = self._sources.runners
         reasons = [
-            f"source {runner.name}: {runner.trouble}" for runner in runners if runner.trouble
+            f"source {runner.name}: {trouble}"
+            for runner in runners
+            if (trouble := runner.trouble or runner.source.trouble)
         ]
         reasons += self._engine.troubles(nats=self._publisher.trouble)
         reasons += self._engine.descriptors.troubles

@@ -1,11 +1,18 @@
 """Unit tests written in the configuration: records in, what becomes of them compared."""
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 import orjson
 
 from penstock.collector.config import CollectorConfig
+from penstock.collector.core.containers import READERS
+from penstock.collector.core.syslog_framing import pack_messages
+from penstock.collector.decode.lines import LineContext, decode_line
+from penstock.collector.decode.syslog_shapes import decode_syslog
+from penstock.collector.source_sections import ExecSource, FileSource, StdinSource, SyslogSource
+from penstock.collector.spool import Unit
 from penstock.collector.transforms.arrival import Arrival, Outcome
 from penstock.collector.transforms.build import build_graph
 from penstock.collector.transforms.case_sections import Expected, ExpectedRecord, Step, TestCase
@@ -37,17 +44,60 @@ def run_case(config: CollectorConfig, case: TestCase, resource: Mapping[str, Any
     found: list[str] = []
     for number, step in enumerate(case.steps, 1):
         now_ns += int(step.after_s * _SECOND_NS)
-        outcome = _process(graph, case.source, number, step, now_ns)
+        try:
+            line = _input(config, case.source, step, resource, NOW_UNIX_NS + now_ns)
+        except ValueError as error:
+            return [*found, f"record {number}: {error}"]
+        shared = _RESOURCE if step.line is None else b""  # what is read of a line has its own
+        arrival = Arrival(case.source, 0, [number], [line], shared, NOW_UNIX_NS + now_ns)
+        outcome = graph.process(arrival, now_ns)
         found += [f"record {number}: {line}" for line in _differences(step.expect, outcome)]
     if case.created is not None:
         found += [f"created: {line}" for line in _created(graph, case.created, now_ns)]
     return found
 
 
-def _process(graph: Graph, source: str, number: int, step: Step, now_ns: int) -> Outcome:
-    line = step.record.encode() if isinstance(step.record, str) else _line(step.record)
-    observed_ns = NOW_UNIX_NS + now_ns
-    return graph.process(Arrival(source, 0, [number], [line], _RESOURCE, observed_ns), now_ns)
+def _input(
+    config: CollectorConfig, source: str, step: Step, resource: Mapping[str, Any], now_ns: int
+) -> bytes:
+    """The record that goes in.
+
+    Raises:
+        ValueError: The source reads no lines, or this is none of its format.
+    """
+    if step.line is None:
+        return step.record.encode() if isinstance(step.record, str) else _line(step.record or {})
+    section = next((one for one in config.sources if source in (one.name, one.type)), None)
+    raw = step.line.encode()
+    match section:
+        case FileSource():
+            own = {**resource, "service.name": section.service}
+            path = section.include[0]
+            context = LineContext(own, {"log.file.path": path, "log.file.name": Path(path).name})
+            piece = READERS[section.format](raw)
+            if piece is None:
+                msg = f"line: is no line of the format {section.format}"
+                raise ValueError(msg)
+            return decode_line(
+                piece.text,
+                context,
+                now_ns,
+                truncated=False,
+                written_ns=piece.time_ns,
+                stream=piece.stream,
+                own=piece.attributes,
+            )
+        case StdinSource() | ExecSource():
+            attributes = {} if isinstance(section, StdinSource) else {"log.iostream": "stdout"}
+            own = {**resource, "service.name": section.service}
+            return decode_line(raw, LineContext(own, attributes), now_ns, truncated=False)
+        case SyslogSource():
+            meta = {"service": section.service, "timezone": section.timezone}
+            unit = Unit(source, "syslog", pack_messages([raw]), 1, now_ns, meta)
+            return decode_syslog(unit, resource)[0][0]
+        case _:
+            msg = f"line: the source {source} reads no lines; use `record`"
+            raise ValueError(msg)
 
 
 def _line(record: Mapping[str, Any]) -> bytes:

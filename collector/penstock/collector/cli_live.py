@@ -40,7 +40,8 @@ def reload(place: Path) -> None:
     """Let the collector with the data directory DIR read its configuration again.
 
     What was not changed goes on undisturbed. When something is wrong all goes on as it ran, and the
-    reason is told (exit code 69). DIR may also be its admin socket.
+    reason is told: exit code 78 for a wrong configuration, 69 for what cannot be reached. DIR may
+    also be its admin socket.
     """
     answer = ask_once(_socket(place), {"do": "reload"})
     click.echo(json.dumps(answer["report"]))

@@ -27,6 +27,7 @@ from penstock.collector.spool import Spool
 from penstock.service import ExitCode, ServiceError, UnavailableError
 from penstock.service.clock import SystemClock
 from penstock.service.command import PenstockGroup
+from penstock.service.words import counted
 
 _DIRECTORY = journal_argument("quarantine")
 _NOTHING = "nothing is in quarantine"
@@ -74,14 +75,21 @@ def quarantine_ls(directory: Path, socket_path: Path | None) -> None:
 
 @quarantine.command("show", epilog=f"Example: penstock collector quarantine show {_QUARANTINE}")
 @_DIRECTORY
+@click.option("--source", default="", help="Only what this source received.")
+@click.option("--reason", default="", help="Only what has a reason that begins so.")
 @_SOCKET
-def quarantine_show(directory: Path, socket_path: Path | None) -> None:
+def quarantine_show(directory: Path, source: str, reason: str, socket_path: Path | None) -> None:
     """Print every record in quarantine with its reason, one JSON object a line."""
-    kept = None
+    shown = others = 0
     for kept in _kept(directory, socket_path):
-        click.echo(json.dumps(_explained(kept)))
-    if kept is None:
-        click.echo(_NOTHING, err=True)
+        if source in ("", kept["source"]) and kept["reason"].startswith(reason):
+            click.echo(json.dumps(_explained(kept)))
+            shown += 1
+        else:
+            others += 1
+    if not shown:
+        words = f"nothing of it; {counted(others, 'entry')} of other sources or reasons"
+        click.echo(words if others else _NOTHING, err=True)
 
 
 def _explained(facts: dict[str, Any]) -> dict[str, Any]:

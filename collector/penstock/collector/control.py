@@ -33,6 +33,7 @@ from penstock.collector.limits import (
 from penstock.service import (
     ACCEPT_AT_ONCE,
     ConfigError,
+    ExitCode,
     ServiceError,
     UnavailableError,
     widen_backlog,
@@ -267,11 +268,14 @@ def ask_once(path: Path, request: Mapping[str, Any]) -> dict[str, Any]:
     """Ask for something that has one answer.
 
     Raises:
+        ConfigError: It was not done, for the configuration is wrong.
         UnavailableError: It was not done.
     """
     for answer in ask(path, request):
         if answer.get("ok"):
             return answer
         reason, _, fix = str(answer.get("error", "refused")).partition("\n  fix: ")
-        raise UnavailableError(reason, fix=fix or "mend what it says, and ask again")
+        wrong = answer.get("exit_code") == ExitCode.CONFIG
+        refused = ConfigError if wrong else UnavailableError
+        raise refused(reason, fix=fix or "mend what it says, and ask again")
     raise UnavailableError("the collector ended the connection", fix="look at its log")

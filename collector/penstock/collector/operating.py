@@ -57,7 +57,12 @@ class Operating:
             raise ValueError(msg)
         report = await self._reload(undo, digest)
         if report.result == "refused":
-            yield {"ok": False, "error": report.error, "report": asdict(report)}
+            yield {
+                "ok": False,
+                "error": report.error,
+                "exit_code": report.exit_code,
+                "report": asdict(report),
+            }
         else:
             yield {"ok": True, "report": asdict(report)}
 

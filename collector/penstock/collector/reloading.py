@@ -28,6 +28,7 @@ class Report:
     Attributes:
         generation: Of the configuration that runs now; 1 is that of the start.
         error: Why it was refused.
+        exit_code: What a command that asked for it ends with: 78 for a wrong configuration.
         sources: Names by what became of them: added, changed, removed.
         keys: Others that changed.
     """
@@ -36,6 +37,7 @@ class Report:
     generation: int
     time_unix_nano: int
     error: str = ""
+    exit_code: int = 0
     sources: dict[str, tuple[str, ...]] = field(default_factory=dict)
     keys: tuple[str, ...] = ()
 

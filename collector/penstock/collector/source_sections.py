@@ -9,10 +9,8 @@ from typing import Annotated, Final, Literal, get_args
 from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-import re2
 from pydantic import (
     AfterValidator,
-    BaseModel,
     ConfigDict,
     Field,
     SecretStr,
@@ -20,6 +18,7 @@ from pydantic import (
     model_validator,
 )
 
+from penstock.collector.core.patterns import compile_pattern
 from penstock.collector.limits import (
     CONNECTIONS_MAX,
     DECOMPRESSED_BYTES_MAX,
@@ -28,8 +27,9 @@ from penstock.collector.limits import (
     LINE_BYTES_MAX,
     MIB,
 )
-from penstock.service import FilePath, HostPort, NoNul, SocketPath, absolute
+from penstock.service import FilePath, HostPort, NoNul, Quantities, SocketPath, absolute
 from penstock.service.options import OCTAL
+from penstock.service.paths import check_unexpanded
 
 _TOKEN: Final = re.compile(r"[!-~]+")
 _REUSE: Final = "other processes of this user may listen there, too"
@@ -38,6 +38,7 @@ _REUSE: Final = "other processes of this user may listen there, too"
 def _absolute_pattern(text: str) -> str:
     if not text:
         raise ValueError("must not be empty")
+    check_unexpanded(text)
     return absolute(text, escape)
 
 
@@ -45,7 +46,7 @@ Pattern = Annotated[NoNul, AfterValidator(_absolute_pattern)]
 """Of paths; absolute once it was read, as a `FilePath`."""
 
 
-class Section(BaseModel):
+class Section(Quantities):
     """A part of the configuration: unknown keys are mistakes, values never change."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -104,9 +105,9 @@ class MultilineSection(Section):
             msg = "set either `start` or `continuation`"
             raise ValueError(msg)
         try:
-            re2.compile(pattern.encode())
-        except re2.error as error:
-            msg = f"is no pattern of RE2: {error}"
+            compile_pattern(pattern.encode())
+        except ValueError as error:
+            msg = f"{pattern!r} {error}"
             raise ValueError(msg) from None
         return self
 
@@ -116,7 +117,7 @@ class FileSource(SourceSection):
 
     type: Literal["file"]
     include: list[Pattern] = Field(min_length=1)
-    exclude: list[NoNul] = []
+    exclude: list[Annotated[NoNul, AfterValidator(check_unexpanded)]] = Field(default=[])
     service: str = Field(min_length=1)
     start: Literal["beginning", "end"] = "beginning"
     format: Literal["plain", "docker", "cri"] = "plain"
@@ -200,11 +201,15 @@ class OtlpSource(ListeningSection):
 
 
 class SyslogSource(ListeningSection):
-    """Syslog messages, RFC 5424 and RFC 3164, over UDP, TCP or TLS."""
+    """Syslog messages, RFC 5424 and RFC 3164, over UDP, TCP, TLS or a Unix datagram socket."""
 
     type: Literal["syslog"]
     udp: HostPort | None = "127.0.0.1:5140"
     tcp: HostPort | None = "127.0.0.1:5140"
+    path: SocketPath | None = Field(
+        default=None, description="of a Unix datagram socket, as programs write to /dev/log"
+    )
+    mode: int = Field(default=0o666, ge=0, le=0o777, json_schema_extra={"format": OCTAL})
     reuse_port: bool = Field(default=False, description=_REUSE)
     tls: TlsSection | None = Field(default=None, description="for `tcp`")
     service: str = Field(default="from_app", min_length=1)
@@ -223,8 +228,8 @@ class SyslogSource(ListeningSection):
 
     @model_validator(mode="after")
     def _listens_somewhere(self) -> "SyslogSource":
-        if self.udp is None and self.tcp is None:
-            msg = "set `udp`, `tcp` or both (HOST:PORT)"
+        if self.udp is None and self.tcp is None and self.path is None:
+            msg = "set `udp`, `tcp` (HOST:PORT) or `path` (a Unix socket)"
             raise ValueError(msg)
         if self.tls is not None and self.tcp is None:
             msg = "`tls` is for `tcp`, which is not set"

@@ -16,12 +16,23 @@ import structlog
 
 from penstock.collector.control import Action, asking
 from penstock.collector.limits import QUARANTINE_LINE_S, RELOAD_ANSWER_S, REPLAY_ANSWER_S
-from penstock.service import ServiceError, Status, UnavailableError, notify, notify_reloading
+from penstock.service import (
+    ExitCode,
+    ServiceError,
+    Status,
+    UnavailableError,
+    notify,
+    notify_reloading,
+)
 
 Answer = dict[str, Any]
 Checked = tuple[str, Callable[[], None]]
 
 _TAP_AGAIN_S: Final = 0.5
+
+
+def _refused(error: str, code: int) -> Answer:
+    return {"result": "refused", "error": error, "exit_code": code, "workers": {}}
 
 
 class WorkerControl:
@@ -65,7 +76,12 @@ class WorkerControl:
         """Let all read the configuration again, or none."""
         report = await self.reload_all()
         if report["result"] == "refused":
-            yield {"ok": False, "error": report["error"], "report": report}
+            yield {
+                "ok": False,
+                "error": report["error"],
+                "exit_code": report["exit_code"],
+                "report": report,
+            }
         else:
             yield {"ok": True, "report": report}
 
@@ -84,10 +100,10 @@ class WorkerControl:
                 if report["result"] != "refused":
                     accept()
             except ServiceError as error:
-                report = {"result": "refused", "error": str(error), "workers": {}}
+                report = _refused(str(error), int(error.exit_code))
             except Exception as error:  # noqa: BLE001 - all go on
                 self._log.exception("a reload failed")
-                report = {"result": "refused", "error": repr(error), "workers": {}}
+                report = _refused(repr(error), int(ExitCode.SOFTWARE))
             notify(READY=1)
             self._log.info("reloaded", **report)
             return report
@@ -120,7 +136,9 @@ class WorkerControl:
             reports[str(index)] = answer.get("report")
             if not answer["ok"]:
                 errors.append(f"worker {index} could not go back: {answer['error']}")
-        return {"result": "refused", "error": "; ".join(errors), "workers": reports}
+        codes = (one.get("exit_code") for one in answers.values() if not one["ok"])
+        code = next((code for code in codes if code), int(ExitCode.UNAVAILABLE))
+        return {**_refused("; ".join(errors), code), "workers": reports}
 
     async def replay(self, request: Mapping[str, Any]) -> AsyncIterator[Mapping[str, Any]]:
         """Put back what is in the quarantines of all that receive."""

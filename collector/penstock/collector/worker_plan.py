@@ -110,7 +110,9 @@ def can_be_shared(source: Source) -> bool:
     """Whether several processes can have a source."""
     if isinstance(source, ForwardSource):
         return source.listen is not None
-    return isinstance(source, OtlpSource | SyslogSource)
+    if isinstance(source, SyslogSource):
+        return source.path is None
+    return isinstance(source, OtlpSource)
 
 
 def _shared(source: Source) -> Source:

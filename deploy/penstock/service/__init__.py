@@ -29,6 +29,7 @@ from penstock.service.run import (
 )
 from penstock.service.span_sender import Tracing
 from penstock.service.tracing import Span, Tracer, TracingSection, span_metrics
+from penstock.service.units import Quantities
 
 __all__ = [
     "ACCEPT_AT_ONCE",
@@ -44,6 +45,7 @@ __all__ = [
     "HostPorts",
     "LoopFailures",
     "NoNul",
+    "Quantities",
     "ServiceError",
     "SocketPath",
     "Span",

@@ -5,6 +5,7 @@ absolute here: what is kept of it, and what is shown, then holds wherever the ne
 """
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -14,6 +15,7 @@ from pydantic import AfterValidator, BeforeValidator
 _PATH_BYTES_MAX: Final = 4095
 _NAME_BYTES_MAX: Final = 255
 _SOCKET_BYTES_MAX: Final = 107
+_VARIABLE: Final = re.compile(r"\$\{[^}/]*\}|\$[A-Za-z_][A-Za-z0-9_]*")
 """As limits.h and unix(7) of Linux have them."""
 
 
@@ -34,6 +36,20 @@ def check_path_text(text: str) -> str:
         message = f"must have at most {_NAME_BYTES_MAX} bytes from one slash to the next"
     if message:
         raise ValueError(message)
+    return check_unexpanded(text)
+
+
+def check_unexpanded(text: str) -> str:
+    """A path, or a pattern of paths, that means what it says.
+
+    Raises:
+        ValueError: It has what a shell would expand, and no shell reads it.
+    """
+    if text.startswith("~"):
+        raise ValueError(f"{text!r} begins with ~, which is not expanded: write the whole path")
+    if variable := _VARIABLE.search(text):
+        msg = f"{text!r} has {variable[0]}, which is not expanded: write the whole path"
+        raise ValueError(msg)
     return text
 
 

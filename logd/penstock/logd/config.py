@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated, Final, Literal, Self
 
 from pydantic import (
-    BaseModel,
     ConfigDict,
     Field,
     ValidationInfo,
@@ -35,7 +34,7 @@ from penstock.logd.nats.config import NatsSettings
 from penstock.logd.replication_settings import ReplicationSettings
 from penstock.logd.security.config import AuthSection, Door, TlsSection, check_encrypted
 from penstock.logd.standby import StandbySettings
-from penstock.service import HostPort, TracingSection
+from penstock.service import HostPort, Quantities, TracingSection
 
 ENV_PREFIX: Final = "PENSTOCK_LOGD"
 """Of environment variables that override keys."""
@@ -43,7 +42,7 @@ ENV_PREFIX: Final = "PENSTOCK_LOGD"
 _MIB = 1024 * 1024
 
 
-class _Settings(BaseModel):
+class _Settings(Quantities):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 

@@ -13,12 +13,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Final, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import ConfigDict, Field, StringConstraints, model_validator
 
 from penstock.logd.core.metadata import Stream, StreamConfig
 from penstock.logd.errors import RefusedError
 from penstock.logd.store import REAL_DISK, Vault, bound_to, open_vault
 from penstock.logd.store.disk import make_directories
+from penstock.service import Quantities
 
 KEY_BYTES: Final = 32
 KEYS_MAX: Final = 64
@@ -32,7 +33,7 @@ _HEX: Final = re.compile(rb"[0-9A-Fa-f]{64}")
 KeyName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
 
 
-class _Settings(BaseModel):
+class _Settings(Quantities):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 

@@ -262,3 +262,51 @@ def test_the_page_has_an_example_of_each_transform() -> None:
         for section in yaml.safe_load(text).get("transforms", {}).values()
     }
     assert used >= {type_of(model) for model in TRANSFORM_TYPES}
+
+
+LINES: list[tuple[dict[str, Any], str, dict[str, Any]]] = [
+    (
+        {"type": "file", "include": ["/var/log/app.log"], "service": "app"},
+        '{"level": "error", "msg": "broke", "code": 7}',
+        {"severity_text": "ERROR", "body": "broke", "attributes.code": 7,
+         "attributes.log.file.name": "app.log", "resource.service.name": "app"},
+    ),
+    (
+        {"type": "file", "include": ["/a"], "service": "app", "format": "cri"},
+        "2026-01-02T03:04:05Z stderr F hello",
+        {"body": "hello", "attributes.log.iostream": "stderr",
+         "time_unix_nano": 1_767_323_045_000_000_000},
+    ),
+    ({"type": "stdin", "service": "in"}, "plain", {"body": "plain", "severity_text": "INFO"}),
+    (
+        {"type": "syslog"},
+        "<11>1 2026-01-02T03:04:05Z web-1 shop - - - oops",
+        {"body": "oops", "severity_text": "ERROR", "resource.service.name": "shop"},
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("source", "line", "fields"), LINES)
+def test_a_test_may_have_a_line_as_its_source_reads_it(
+    source: dict[str, Any], line: str, fields: dict[str, Any]
+) -> None:
+    expect = {"delivered": {"fields": fields}}
+    case = {"name": "a line", "source": source["type"], "steps": [{"line": line, "expect": expect}]}
+    config = config_of({"sources": [source], "tests": [case]})
+    assert run_case(config, config.tests[0], HOST) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        ({"type": "file", "include": ["/a"], "service": "a", "format": "docker"},
+         "no line of the format docker"),
+        ({"type": "statsd"}, "reads no lines"),
+    ],
+)  # fmt: skip
+def test_a_line_that_its_source_does_not_read_is_said(source: dict[str, Any], why: str) -> None:
+    step = {"line": "x", "expect": {"ended": "filtered"}}
+    case = {"name": "a line", "source": source["type"], "steps": [step]}
+    config = config_of({"sources": [source], "tests": [case]})
+    (told,) = run_case(config, config.tests[0], HOST)
+    assert why in told

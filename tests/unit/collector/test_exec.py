@@ -16,7 +16,6 @@ from penstock.collector.source_sections import ExecSource as Section
 from penstock.collector.sources import exec as exec_source
 from penstock.collector.sources import program as program_source
 from penstock.collector.sources.exec import ExecSource
-from penstock.service import ConfigError
 from tests.support.intake import SpoolingIntake, spooling
 from tests.support.waiting import wait_until_async
 
@@ -113,8 +112,18 @@ async def test_a_run_that_takes_too_long_is_ended(tmp_path: Path) -> None:
         assert intake.account.notes["timeouts"] == 1
 
 
-async def test_a_program_that_is_not_there_is_refused_at_the_start(tmp_path: Path) -> None:
-    section = Section(type="exec", command=["/nowhere/program"], service="job")
-    async with spooling(tmp_path, "exec") as intake:
-        with pytest.raises(ConfigError, match="cannot be run"):
-            await ExecSource(section, intake=intake).start()
+async def test_a_program_that_is_not_there_is_said_and_run_once_it_is(tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    section = Section(type="exec", command=[str(program)], interval_s=0.1, service="job")
+    async with spooling(tmp_path / "spool", "exec") as intake:
+        source = ExecSource(section, intake=intake)
+        await source.start()
+        run = asyncio.create_task(source.run())
+        await wait_until_async(lambda: bool(source.trouble))
+        assert source.trouble == f"command: {program} cannot be run"
+        program.write_text("#!/bin/sh\necho here\n")
+        program.chmod(0o755)
+        await wait_until_async(lambda: "here" in bodies(intake))
+        assert source.trouble == ""
+        await source.stop()
+        await run

@@ -133,3 +133,19 @@ def test_directories_that_cannot_be_read_are_told(pattern: str, told: list[str])
         for directory in ("a/closed", "closed", "left/out"):
             (top / directory).chmod(0o700)
     assert found == [f"{top}/{directory}" for directory in told]
+
+
+@pytest.mark.parametrize("keys", [{"include": ["~/a"]}, {"include": ["/a"], "exclude": ["${X}/b"]}])
+def test_what_a_shell_would_expand_is_refused(keys: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match="which is not expanded: write the whole path"):
+        FileSource.model_validate({"type": "file", "service": "s", **keys})
+
+
+def test_a_pattern_that_is_none_is_refused_and_the_library_says_nothing(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(ValidationError, match=r"'\[a' is no pattern of RE2: missing \]: \[a"):
+        FileSource.model_validate(
+            {"type": "file", "service": "s", "include": ["/a"], "multiline": {"start": "[a"}}
+        )
+    assert capfd.readouterr().err == ""

@@ -16,6 +16,7 @@ import pytest
 from penstock.collector.source_sections import SyslogSource as Section
 from penstock.collector.sources import syslog
 from penstock.collector.sources.syslog import SyslogSource
+from penstock.service import UnavailableError
 from tests.support.certificates import Authority
 from tests.support.intake import SpoolingIntake, spooling
 from tests.support.waiting import wait_until_async
@@ -132,3 +133,32 @@ async def test_empty_datagrams_take_room_in_the_queue_too(
         for _ in range(1000):
             source._on_datagram(b"", ("127.0.0.1", 1))
         assert intake.account.dropped["receive_queue_full"] > 900
+
+
+async def test_programs_of_this_host_write_to_a_unix_datagram_socket(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as left_behind:
+        left_behind.bind(str(path))
+    async with listening(tmp_path, udp=None, tcp=None, path=path, service="shop") as (
+        source,
+        intake,
+    ):
+        assert source.endpoint == str(path)
+        assert path.stat().st_mode & 0o777 == 0o666
+        handler = logging.handlers.SysLogHandler(str(path))
+        record = logging.LogRecord("x", logging.WARNING, "", 1, "local", None, None)
+        await asyncio.to_thread(handler.emit, record)
+        handler.close()
+        await wait_until_async(lambda: bodies(intake) == ["local"])
+        (line,) = intake.lines()
+        assert "network.peer.address" not in json.loads(line)["attributes"]
+    assert not path.exists()
+
+
+async def test_a_unix_socket_that_is_served_is_not_taken(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
+        other.bind(str(path))
+        with pytest.raises(UnavailableError, match="another process listens"):
+            async with listening(tmp_path, udp=None, tcp=None, path=path):
+                pass

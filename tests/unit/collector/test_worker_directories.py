@@ -89,6 +89,12 @@ def test_the_quarantines_of_all_workers_are_shown_and_put_back(data_dir: Path) -
     assert counted == {"source": "app", "reason": "bad", "records": 4, "replayed": 0}
     shown, _ = command("quarantine", "show", data_dir)
     assert [one["worker"] for one in shown] == [0, 0, 1, 2]
+    for option, text, count in (
+        ("--source", "app", 4), ("--source", "ap", 0), ("--reason", "ba", 4), ("--reason", "x", 0)
+    ):  # fmt: skip
+        shown, told = command("quarantine", "show", data_dir, option, text)
+        assert len(shown) == count
+        assert ("4 entries of other sources or reasons" in told) is (count == 0)
     [outcome], _ = command("quarantine", "replay", data_dir)
     assert outcome["replayed"] == 4
     assert {n: one["replayed"] for n, one in outcome["workers"].items()} == {"0": 2, "1": 1, "2": 1}

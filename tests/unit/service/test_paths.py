@@ -21,6 +21,9 @@ class _Paths(BaseModel):
         (f"/{'a' * 256}", "255 bytes from one slash to the next"),
         (f"/{'ä' * 128}/b", "255 bytes from one slash to the next"),
         ("/ab" * 1366, "at most 4095 bytes"),
+        ("~/logs/a", "begins with ~, which is not expanded: write the whole path"),
+        ("/var/${HOST}/a", r"has \$\{HOST\}, which is not expanded"),
+        ("$HOME/a", r"has \$HOME, which is not expanded"),
     ],
 )
 @pytest.mark.parametrize("key", ["file", "socket"])

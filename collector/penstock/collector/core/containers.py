@@ -92,3 +92,11 @@ def read_cri(line: bytes) -> Piece | None:
         iso_time_ns(head[1].decode()),
         is_partial=tag == b"P",
     )
+
+
+READERS: Final[Mapping[str, ReadPiece]] = {
+    "plain": read_plain,
+    "docker": read_docker,
+    "cri": read_cri,
+}
+"""By the name of the format."""

@@ -11,7 +11,8 @@ from typing import Any, Final
 from typing_extensions import override
 
 from penstock.collector.limits import DATAGRAM_BUFFER_BYTES
-from penstock.service import UnavailableError
+from penstock.collector.sources.listener import clear_path, set_mode
+from penstock.service import ConfigError, UnavailableError
 from penstock.service.config import join_host_port, split_host_port
 
 Peer = tuple[Any, ...]
@@ -31,6 +32,7 @@ class Datagrams(asyncio.DatagramProtocol):
         self._name = name
         self._take = take
         self._transport: asyncio.DatagramTransport | None = None
+        self._path: Path | None = None
         self._inode = ""
         self._lost = 0
         self.endpoint: str | None = None
@@ -59,9 +61,30 @@ class Datagrams(asyncio.DatagramProtocol):
         self._inode = str(os.fstat(used.fileno()).st_ino)
         self.endpoint = join_host_port(*used.getsockname()[:2])
 
+    async def listen_unix(self, path: Path, mode: int) -> None:
+        """Listen on a Unix datagram socket; one that nobody serves any more is replaced.
+
+        Raises:
+            ConfigError: The path cannot be a socket.
+            UnavailableError: Another process serves it.
+        """
+        try:
+            clear_path(path, self._name, socket.SOCK_DGRAM)
+            transport, _ = await asyncio.get_running_loop().create_datagram_endpoint(
+                lambda: self, local_addr=str(path), family=socket.AF_UNIX
+            )
+            self._transport, self._path = transport, path
+            set_mode(path, mode)
+        except OSError as error:
+            raise ConfigError(
+                f"source {self._name}: path: cannot listen on {path}: {error.strerror or error}",
+                fix="choose a path in a directory that this process may write to",
+            ) from None
+        self.endpoint = str(path)
+
     @override
-    def datagram_received(self, data: bytes, addr: Peer) -> None:
-        self._take(data, addr)
+    def datagram_received(self, data: bytes, addr: Peer | str | None) -> None:
+        self._take(data, addr if isinstance(addr, tuple) else ("",))  # a Unix socket names nobody
 
     def answer(self, data: bytes, peer: Peer) -> None:
         """Send a datagram back."""
@@ -78,6 +101,9 @@ class Datagrams(asyncio.DatagramProtocol):
         """Stop listening."""
         if self._transport is not None:
             self._transport.close()
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
+            self._path = None
 
     def _count_lost(self) -> int:
         for table in _TABLES:

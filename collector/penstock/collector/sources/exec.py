@@ -18,7 +18,6 @@ from penstock.collector.limits import READ_BYTES
 from penstock.collector.source_sections import ExecSource as Section
 from penstock.collector.sources.program import Program
 from penstock.collector.sources.source import Source
-from penstock.service import ConfigError
 
 _RESTART_MIN_S: Final = 1.0
 _RESTART_MAX_S: Final = 60.0
@@ -32,21 +31,17 @@ class ExecSource(Source):
         self._section = section
         self._intake = intake
         self._stopping = asyncio.Event()
+        self._missing = ""
 
     @override
     async def start(self) -> None:
-        """Refuse a program that is not there; `run` starts it."""
-        program = self._section.command[0]
-        if shutil.which(program) is None:
-            raise ConfigError(
-                f"source {self.name}: command: {program} cannot be run",
-                fix="name an executable file, or a program on PATH",
-            )
+        """Nothing to prepare: a program that is not there is looked for again by `run`."""
 
     @override
     async def run(self) -> None:
         wait_s = _RESTART_MIN_S
         while not self._stopping.is_set():
+            self._look()
             began_ns = self._intake.clock.monotonic_ns()
             status = await self._run_once()
             lasted_s = (self._intake.clock.monotonic_ns() - began_ns) / 1e9
@@ -69,6 +64,24 @@ class ExecSource(Source):
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._stopping.wait()
+
+    @property
+    @override
+    def trouble(self) -> str:
+        return self._missing
+
+    def _look(self) -> None:
+        """See whether the program is there; said once when it is not, and once when it is again."""
+        program = self._section.command[0]
+        missing = "" if shutil.which(program) else f"command: {program} cannot be run"
+        if missing and not self._missing:
+            self._intake.log.error(
+                "the program cannot be run: name an executable file, or a program on PATH",
+                program=program,
+            )
+        elif self._missing and not missing:
+            self._intake.log.info("the program can be run", program=program)
+        self._missing = missing
 
     async def _run_once(self) -> int:
         """Run the program to its end; returns its status, negative for a signal."""

@@ -116,12 +116,12 @@ class Listener:
                 fix="choose a shorter path for the socket",
             )
         try:
-            _clear_path(path, self._name)
+            clear_path(path, self._name)
             self._server = await asyncio.start_unix_server(
                 self._accept, str(path), limit=READ_AHEAD_BYTES // 2, backlog=ACCEPT_AT_ONCE
             )
             widen_backlog(self._server)
-            _set_mode(path, mode)
+            set_mode(path, mode)
         except OSError as error:
             raise ConfigError(
                 f"source {self._name}: path: cannot listen on {path}: {error.strerror or error}",
@@ -266,11 +266,11 @@ def _close(writer: asyncio.StreamWriter) -> None:
         asyncio.get_running_loop().call_later(UNREAD_ANSWER_S, transport.abort)
 
 
-def _set_mode(path: Path, mode: int) -> None:
+def set_mode(path: Path, mode: int) -> None:
     path.chmod(mode)
 
 
-def _clear_path(path: Path, name: str) -> None:
+def clear_path(path: Path, name: str, kind: int = socket.SOCK_STREAM) -> None:
     """Make the directory; remove a socket that a process which is gone left behind."""
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -281,7 +281,7 @@ def _clear_path(path: Path, name: str) -> None:
             )
     except FileNotFoundError:
         return
-    with socket.socket(socket.AF_UNIX) as probe:
+    with socket.socket(socket.AF_UNIX, kind) as probe:
         try:
             probe.connect(str(path))
         except OSError as error:

@@ -30,6 +30,11 @@ class Source(Protocol):
         ...
 
     @property
+    def trouble(self) -> str:
+        """Why it receives nothing though it runs; empty when it does."""
+        return ""
+
+    @property
     def endpoint(self) -> str | None:
         """The address it listens on; None when it listens nowhere and its `run` ends by itself."""
         return None

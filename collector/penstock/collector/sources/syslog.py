@@ -1,4 +1,4 @@
-"""Syslog over UDP, TCP and TLS; the protocol has no acknowledgement.
+"""Syslog over UDP, TCP, TLS and a Unix datagram socket; the protocol has no acknowledgement.
 
 What a connection brings is taken as fast as the spool has room and the disk works: TCP senders are
 held back, and what UDP senders bring beyond `DATAGRAM_QUEUE_BYTES_MAX` is counted as dropped. What
@@ -52,7 +52,7 @@ class _Connection:
 
 
 class SyslogSource(Source):
-    """Listens on a UDP port, a TCP port or both."""
+    """Listens on a UDP port, a TCP port, a Unix datagram socket, or several of them."""
 
     def __init__(self, section: Section, *, intake: Intake) -> None:
         self.name = intake.source
@@ -60,6 +60,7 @@ class SyslogSource(Source):
         self._intake = intake
         self._held = HeldBack(intake)
         self._datagrams = Datagrams(self.name, self._on_datagram)
+        self._local = Datagrams(self.name, self._on_datagram)
         self._listener = Listener(
             self.name,
             self._serve,
@@ -74,12 +75,16 @@ class SyslogSource(Source):
     @property
     @override
     def endpoint(self) -> str | None:
-        return self._listener.endpoint or self._datagrams.endpoint
+        return self._listener.endpoint or self._datagrams.endpoint or self._local.endpoint
 
     @property
     @override
     def endpoints(self) -> Mapping[str, str]:
-        found = {"tcp": self._listener.endpoint, "udp": self._datagrams.endpoint}
+        found = {
+            "tcp": self._listener.endpoint,
+            "udp": self._datagrams.endpoint,
+            "path": self._local.endpoint,
+        }
         return {part: address for part, address in found.items() if address is not None}
 
     @override
@@ -87,6 +92,8 @@ class SyslogSource(Source):
         section = self._section
         if section.udp is not None:
             await self._datagrams.listen(section.udp, key="udp", reuse_port=section.reuse_port)
+        if section.path is not None:
+            await self._local.listen_unix(section.path, section.mode)
         if section.tcp is not None:
             tls = ServerTls.of(section.tls, self.name, self._intake.note)
             await self._listener.listen_tcp(
@@ -108,6 +115,7 @@ class SyslogSource(Source):
     @override
     async def stop(self) -> None:
         self._datagrams.close()
+        self._local.close()
         try:
             await self._listener.close()
             await self._take_datagrams()

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import re2
-
-from penstock.collector.core.containers import ReadPiece, read_cri, read_docker, read_plain
+from penstock.collector.core.containers import READERS
 from penstock.collector.core.files import FileState, Found, Mark, Verdict, head_hash, written
 from penstock.collector.core.joining import IsStart, Joiner
 from penstock.collector.core.lines import Line, LineCutter, encoding_of
+from penstock.collector.core.patterns import compile_pattern
 from penstock.collector.descriptors import Descriptors
 from penstock.collector.limits import (
     CONTAINER_LINE_BYTES_MAX,
@@ -326,7 +325,7 @@ def make_cutter(
         position: Of the first byte.
         head: The file's first bytes, for the encoding.
     """
-    read = _READERS[section.format]
+    read = READERS[section.format]
     framed = section.format != "plain"
     bytes_max = CONTAINER_LINE_BYTES_MAX if framed else section.line_bytes_max
     encoding = encoding_of(section.encoding, head)
@@ -345,15 +344,8 @@ def make_cutter(
 def _is_start(section: MultilineSection) -> IsStart:
     """Which lines begin an event; re2 takes time in proportion to a line, whatever the pattern."""
     if section.start is not None:
-        begins = re2.compile(section.start.encode())
+        begins = compile_pattern(section.start.encode())
         return lambda line: begins.search(line[:MULTILINE_LOOK_BYTES]) is not None
     assert section.continuation is not None
-    goes_on = re2.compile(section.continuation.encode())
+    goes_on = compile_pattern(section.continuation.encode())
     return lambda line: goes_on.search(line[:MULTILINE_LOOK_BYTES]) is None
-
-
-_READERS: Final[dict[str, ReadPiece]] = {
-    "plain": read_plain,
-    "docker": read_docker,
-    "cri": read_cri,
-}

@@ -8,6 +8,7 @@ from typing import Any, Final, assert_never
 
 from penstock.collector.admission import scrubber_of
 from penstock.collector.config import CollectorConfig
+from penstock.collector.core.patterns import compile_pattern
 from penstock.collector.transforms import sections
 from penstock.collector.transforms.count import Count, Measure
 from penstock.collector.transforms.edit import Edit, Redact
@@ -27,7 +28,6 @@ from penstock.collector.transforms.formats import (
     regex_reader,
     syslog_reader,
 )
-from penstock.collector.transforms.functions import compile_pattern
 from penstock.collector.transforms.graph import Graph
 from penstock.collector.transforms.limit import Dedupe, Sample, Throttle, is_error
 from penstock.collector.transforms.parse import Lift, Parse, Read

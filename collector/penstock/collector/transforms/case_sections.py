@@ -54,16 +54,27 @@ class Expected(Section):
 
 
 class Step(Section):
-    """One record that goes in, and what is expected of it.
+    """One record, or one line as its source reads it, and what is expected of it.
 
     Attributes:
-        record: Fields over those of a plain log record, or the text of a line as it arrives.
+        record: Fields over those of a plain log record, or the text of a record as it arrives.
+        line: What the source reads: a line of a file, of standard input or of a program, with what
+            a container's runtime writes around it where the source's `format` says so, or a
+            message of syslog. An event of several lines holds their newlines.
         after_s: How much later than the one before it comes.
     """
 
-    record: Annotated[dict[str, Any] | str, AfterValidator(_json)]
+    record: Annotated[dict[str, Any] | str | None, AfterValidator(_json)] = None
+    line: str | None = None
     after_s: float = Field(default=0, ge=0)
     expect: Expected
+
+    @model_validator(mode="after")
+    def _has_one_input(self) -> "Step":
+        if (self.record is None) == (self.line is None):
+            msg = "set either `record` or `line`"
+            raise ValueError(msg)
+        return self
 
 
 class TestCase(Section):

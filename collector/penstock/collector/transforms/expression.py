@@ -13,12 +13,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from penstock.collector.core.patterns import compile_pattern
 from penstock.collector.transforms.functions import (
     FUNCTIONS,
     NUMBERS,
     bounded_number,
     bounded_text,
-    compile_pattern,
 )
 from penstock.collector.transforms.paths import Fields, PathError, check_path, getter
 from penstock.collector.transforms.syntax import (

@@ -11,10 +11,10 @@ from typing import Any, Final
 
 import orjson
 
+from penstock.collector.core.patterns import compile_pattern
 from penstock.collector.core.times import iso_time_ns
 from penstock.collector.decode.severity import severity_of_syslog
 from penstock.collector.decode.syslog import parse_message
-from penstock.collector.transforms.functions import compile_pattern
 from penstock.specs.limits import ATTRIBUTES_MAX
 
 Reader = Callable[[str], dict[str, Any] | None]

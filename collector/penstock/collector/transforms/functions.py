@@ -9,15 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-import re2
-
 from penstock.specs.limits import INT64_MAX, INT64_MIN, STRING_CHARACTERS_MAX
 
 NUMBERS: Final[frozenset[Any]] = frozenset((int, float))
 """Classes of numbers; bool is none."""
-
-PATTERN_CHARACTERS_MAX: Final = 4096
-"""Of one regular expression."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,23 +28,6 @@ class Function:
     result: str
     apply: Callable[..., Any]
     repeats: bool = False
-
-
-def compile_pattern(text: str) -> Any:
-    """A regular expression in RE2's syntax.
-
-    Raises:
-        ValueError: It is none, or too long.
-    """
-    if len(text) > PATTERN_CHARACTERS_MAX:
-        raise ValueError(f"the pattern is longer than {PATTERN_CHARACTERS_MAX} characters")
-    options = re2.Options()
-    options.log_errors = False
-    try:
-        return re2.compile(text, options)
-    except re2.error as error:
-        said = error.args[0].decode() if isinstance(error.args[0], bytes) else str(error)
-        raise ValueError(f"is no pattern of RE2: {said}") from None
 
 
 def bounded_text(text: str) -> str | None:

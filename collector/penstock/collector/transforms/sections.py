@@ -7,9 +7,9 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import AfterValidator, Field, model_validator
 
+from penstock.collector.core.patterns import compile_pattern
 from penstock.collector.source_sections import Section
 from penstock.collector.transforms.expression import compile_condition, compile_expression
-from penstock.collector.transforms.functions import compile_pattern
 from penstock.collector.transforms.paths import parse_path
 from penstock.collector.transforms.subjects import SubjectTemplate
 from penstock.service import FilePath

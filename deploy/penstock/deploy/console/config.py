@@ -4,9 +4,10 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from penstock.logd.client import Access
+from penstock.service import Quantities
 from penstock.service.admin_access import AdminAccess
 from penstock.service.config import HostPort, HostPorts
 from penstock.service.tracing import TracingSection
@@ -23,7 +24,7 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-class _Section(BaseModel):
+class _Section(Quantities):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
@@ -97,7 +98,7 @@ class ConsoleConfig(_Section):
     admin: HostPort | None = None
     admin_access: AdminAccess | None = None
     tracing: TracingSection | None = None
-    parts: dict[Annotated[str, Field(min_length=1, max_length=64)], str] = {}
+    parts: dict[Annotated[str, Field(min_length=1, max_length=64)], str] = Field(default={})
     each_address: tuple[str, ...] = ()
     logd: HostPorts | None = None
     hosts: tuple[str, ...] = ()
@@ -108,7 +109,7 @@ class ConsoleConfig(_Section):
     tls: ServedTls | None = None
     insecure_listener: bool = False
     access: AccessSection = AccessSection()
-    part_tokens: dict[str, Path] = {}
+    part_tokens: dict[str, Path] = Field(default={})
     poll_interval_s: Annotated[float, Field(ge=0.2, le=60)] = 1.0
     timeout_s: Annotated[float, Field(ge=0.1, le=30)] = 2.0
 

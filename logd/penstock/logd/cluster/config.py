@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Final, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from penstock.logd.cluster.replication import FeedSettings
 from penstock.logd.core.cluster.heartbeats import NS_PER_MS, Timing
@@ -12,13 +12,13 @@ from penstock.logd.core.replication.settings import ReplicationSettings
 from penstock.logd.errors import RefusedError
 from penstock.logd.security.tls import CertificateFiles
 from penstock.logd.standby import StandbySettings
-from penstock.service import HostPort
+from penstock.service import HostPort, Quantities
 
 _STANDBY_AGE_S: Final = 10.0
 """A leader that is lost is replaced within a few leases; this is for those that are late."""
 
 
-class _Settings(BaseModel):
+class _Settings(Quantities):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 

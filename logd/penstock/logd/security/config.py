@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from penstock.logd.core.acl import EVERYBODY, AclRule, Action, Effect, check_principal, check_rule
 from penstock.logd.errors import RefusedError
@@ -16,12 +16,13 @@ from penstock.logd.security.certificate import CertificateName
 from penstock.logd.security.principal import ANONYMOUS
 from penstock.logd.security.tls import CertificateFiles, ClientCertificates
 from penstock.logd.security.tokens import TokenRules
+from penstock.service import Quantities
 
 Door = Literal["fetch", "grpc", "admin", "peer"]
 """Where logd listens."""
 
 
-class _Settings(BaseModel):
+class _Settings(Quantities):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 

@@ -2,12 +2,14 @@
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
+
+from penstock.service import Quantities
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-class Settings(BaseModel):
+class Settings(Quantities):
     """A block of a job file: unknown keys are mistakes, and nothing changes while it runs."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
