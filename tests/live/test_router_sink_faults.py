@@ -28,6 +28,7 @@ from tests.support.fault_door import (
 )
 from tests.support.sink_batches import NOW_NS, batch, context, dead_letters, truncate
 from tests.support.sink_cases import CASES, Case
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.live
 
@@ -238,6 +239,42 @@ def test_a_record_that_is_refused_is_found_and_the_others_arrive(
     assert letter["attempt"] >= 1
     assert letter["reason"]
     assert context.meter.stage("x", received=COUNT, lag=0).sent == COUNT - 1
+
+
+@pytest.mark.parametrize("case", LOOKING, indirect=True)
+def test_a_setting_that_makes_every_record_refused_pauses_the_sink_and_loses_none(
+    case: Case, door: FaultDoor, tmp_path: Any
+) -> None:
+    """As a header that is missing, or an index that there is not: HTTP 400 for each request."""
+    sink, context = case.sink(door, tmp_path)
+    door.rule = lambda asked: Answered(400, b'{"reason": "no such index"}')
+    rows = batch([case.record(number) for number in range(300)])
+    writing = threading.Thread(target=sink.write, args=(rows,))
+    writing.start()
+    wait_until(lambda: context.meter.circuit.state in ("rejected", "paused"))
+    said = wait_until(lambda: context.meter.problem)
+    assert len(door.asked) < 60
+    assert dead_letters(context) == []
+    assert said
+    assert "no such index" in said
+    door.rule = lambda asked: None
+    writing.join(60)
+    assert not writing.is_alive()
+    assert set(case.stored(door.backend)) == set(range(300))
+    assert dead_letters(context) == []
+    assert context.meter.problem is None
+
+
+def test_dead_letters_of_a_batch_are_one_file(tmp_path: Any) -> None:
+    case = CASES["http"]
+    door = FaultDoor(case.backend())
+    sink, context = case.sink(door, tmp_path, batch={"records_max": 10})
+    sink.write(
+        batch([(case.poison if n % 7 == 5 else case.record)(n) for n in range(100)])  # type: ignore[misc]
+    )
+    assert len(dead_letters(context)) == 14
+    assert len([*(context.dead_letters / "sink").glob("*.ndjson")]) == 1
+    door.close()
 
 
 @pytest.mark.parametrize("case", LOOKING, indirect=True)

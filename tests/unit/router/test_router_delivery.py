@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable, Iterable
+from itertools import count
 
 import pytest
 from hypothesis import given
@@ -106,6 +107,56 @@ def test_a_refused_request_is_halved_until_the_lone_record_is_found(verdict: Ver
     assert outcome.delivered == [0, 1, 2, 3, 4, 6, 7]
     assert [(refused.part, refused.fault) for refused in outcome.refused] == [(part(5), FAULT)]
     assert outcome.sent <= 2 * 4
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_destination_that_refuses_every_record_gets_them_again_after_pauses(named: bool) -> None:
+    """One wrong setting once made 300 dead letters with 599 requests."""
+    breaker = Breaker(Limits(first_s=1.0, paused_max_s=8.0), LoadedDice())
+    is_wrong = True
+
+    def judge(it: Part) -> Verdict:
+        if not is_wrong:
+            return Taken()
+        return Sorted(tuple((n, FAULT) for n in range(len(it.records)))) if named else Unfit(FAULT)
+
+    machine = delivery(100, 100, 100, breaker=breaker)
+    outcome = run(machine, judge, steps=30)
+    rejected = breaker.circuit
+    assert (rejected.state, rejected.reason) == ("rejected", FAULT.reason)
+    assert outcome.refused == []
+    before = outcome.sent
+    assert run(machine, judge, steps=10).sent <= 5, "a request a pause"
+    assert before < 30
+    is_wrong = False
+    outcome = run(machine, judge)
+    assert machine.done
+    assert outcome.delivered == sorted([*range(100)] * 3)
+    assert breaker.circuit.state == "closed"
+
+
+def test_records_that_are_refused_at_the_beginning_are_refused_once_others_are_taken() -> None:
+    outcome = run(delivery(40), lambda it: Unfit(FAULT) if min(it.records) < 15 else Taken())
+    assert sorted(it.part.records[0] for it in outcome.refused) == [*range(15)]
+    assert outcome.delivered == [*range(15, 40)]
+
+
+def test_records_that_are_refused_for_different_reasons_are_to_blame_themselves() -> None:
+    outcome = run(delivery(4), lambda it: Unfit(Fault(f"c{it.records[0]}", "")))
+    assert sorted(it.part.records[0] for it in outcome.refused) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(("after", "letters"), [(3, 2), (0, 9)])
+def test_small_batches_that_are_refused_count_together(after: int, letters: int) -> None:
+    breaker = Breaker(Limits(first_s=1.0, paused_max_s=8.0), LoadedDice())
+    refused = 0
+    for _ in range(9):
+        machine = delivery(1, breaker=breaker, rejected_after=after)
+        refused += len(run(machine, lambda it: Unfit(FAULT), steps=20).refused)
+    assert refused == letters
+    run(delivery(1, breaker=breaker), lambda it: Taken())
+    again = run(delivery(1, breaker=breaker), lambda it: Unfit(FAULT))
+    assert len(again.refused) == 1, "something was taken in between"
 
 
 def test_of_a_sorted_request_only_what_is_left_goes_again() -> None:
@@ -256,8 +307,8 @@ def run(
     """
     outcome = Outcome()
     event: Event = Ticked()
-    for _ in range(steps):
-        if machine.done:
+    for number in count():
+        if machine.done or (number >= steps and isinstance(event, Ticked)):
             break
         effects: Iterable[Effect] = machine.handle(event, outcome.now_ns)
         event = Ticked()

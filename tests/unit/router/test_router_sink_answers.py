@@ -2,6 +2,7 @@
 
 import socket
 import threading
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -257,6 +258,7 @@ def test_splunk_may_name_the_first_event_of_a_body_that_is_too_large() -> None:
     said = {"text": "Invalid data format", "code": 6, "invalid-event-number": 0}
     fault = Fault("splunk_6", "Splunk says 'Invalid data format' (code 6)", 400)
     assert judge(Answer(400, {}, b""), said, 4) == Unfit(fault)
+    fault = replace(fault, about_record=True)
     assert judge(Answer(400, {}, b""), said, 1) == Sorted(refused=((0, fault),))
     third = said | {"invalid-event-number": 2}
     assert judge(Answer(400, {}, b""), third, 4) == Sorted(refused=((2, fault),), again=(3,))

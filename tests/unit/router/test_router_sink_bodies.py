@@ -174,7 +174,8 @@ def test_splunks_codes_say_more_than_https(status: int, said: Any, expected: Any
 
 def test_what_is_before_the_event_that_splunk_names_is_indexed() -> None:
     said = {"text": "Event field is required", "code": 12, "invalid-event-number": 1}
-    fault = Fault("splunk_12", "Splunk says 'Event field is required' (code 12)", 400)
+    text = "Splunk says 'Event field is required' (code 12)"
+    fault = Fault("splunk_12", text, 400, about_record=True)
     assert judge(Answer(400, {}, b""), said, 4) == Sorted(refused=((1, fault),), again=(2, 3))
 
 

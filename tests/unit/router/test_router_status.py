@@ -138,7 +138,7 @@ def test_a_circuit_is_a_metric() -> None:
         )
         for state in STATES
     }
-    assert found == {"closed": 0, "open": 1, "half_open": 0, "paused": 0}
+    assert found == {"closed": 0, "open": 1, "half_open": 0, "paused": 0, "rejected": 0}
     opened = registry.get_sample_value("penstock_router_circuit_opened_total", {"sink": "lake"})
     assert opened == 3
 

@@ -10,6 +10,8 @@
 
     paused     the destination refuses the sender (a wrong password, a missing right). Likewise,
                but from the first such answer on, with longer pauses, for accounts get locked.
+    rejected   the destination refuses every record for the same reason (a wrong index, a missing
+               header): a setting is wrong, and no record. Likewise.
 
 A pause is a random part of a limit that doubles with each failure in a row: any part of it while
 closed ("full jitter"), the upper half of it otherwise. What the destination asks for (Retry-After)
@@ -28,7 +30,7 @@ RETRY_AFTER_MAX_S: Final = 300.0
 
 _EXPONENT_MAX: Final = 20
 
-State = Literal["closed", "open", "half_open", "paused"]
+State = Literal["closed", "open", "half_open", "paused", "rejected"]
 STATES: Final[tuple[State, ...]] = get_args(State)
 
 
@@ -40,7 +42,7 @@ class Limits:
         first_s: Upper limit of the first pause.
         max_s: Upper limit of any pause that the destination did not ask for.
         open_after: Failures in a row that open it.
-        paused_max_s: Instead of `max_s` where the sender is refused.
+        paused_max_s: Instead of `max_s` where the sender, or every record, is refused.
     """
 
     first_s: float = 0.5
@@ -90,6 +92,8 @@ class Breaker:
         self._dice = dice
         self._failures = 0
         self._circuit = Circuit()
+        self.refusals = 0
+        """Records refused since the last one that was taken."""
 
     @property
     def circuit(self) -> Circuit:
@@ -109,7 +113,7 @@ class Breaker:
             return False
         if now.state == "open":
             self._circuit = Circuit("half_open", now_ns, None, now.opened, now.reason)
-        else:  # who is refused stays `paused` until it is let in
+        else:  # who is refused stays `paused` or `rejected` until something is taken
             self._circuit = Circuit(now.state, now.since_ns, None, now.opened, now.reason)
         return True
 
@@ -129,6 +133,11 @@ class Breaker:
         """It does not let the sender in."""
         self._failures += 1
         self._pause("paused", self._limits.paused_max_s, reason, asked_s, now_ns)
+
+    def rejected(self, reason: str, now_ns: int) -> None:
+        """It refuses every record for the same reason."""
+        self._failures += 1
+        self._pause("rejected", self._limits.paused_max_s, reason, 0.0, now_ns)
 
     def _pause(self, state: State, max_s: float, reason: str, asked_s: float, now_ns: int) -> None:
         doubled_s = self._limits.first_s * 2 ** min(self._failures - 1, _EXPONENT_MAX)

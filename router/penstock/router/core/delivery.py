@@ -19,6 +19,12 @@ evidence, and meanwhile others were delivered without a pause of `evidence_gap_s
 other suspects take, one after the other, does not count. With less evidence nothing is
 given up, but for one lone record each `poison_after_s` that the destination itself answers so, or
 that is suspected: what breaks it at the end of its batch would else block it for ever.
+
+**A setting that is wrong** makes the destination refuse every record (a wrong index, a missing
+header). So a lone record that is refused is held back until another is delivered, and refused only
+then. Where `rejected_after` are held for one reason, some others are tried, from all over the
+batch. If these are refused, too, the breaker is told: the records stay, and go again after a pause.
+A batch of fewer records counts with those before it, as long as nothing was delivered in between.
 """
 
 from collections import deque
@@ -41,6 +47,9 @@ from penstock.router.core.verdict import (
 )
 
 _NANOSECONDS: Final = 1_000_000_000
+_PROBES: Final = 4
+"""Further records that are tried before every record counts as refused."""
+
 CONVICTING: Final = 3
 """Failures, with other records delivered in between, after which a record may be refused."""
 
@@ -59,6 +68,8 @@ class Policy:
         confirm_s: How long the destination may take to confirm what it accepted.
         confirm_every_s: Between two questions whether it did.
         unconfirmed_max: Requests that may wait for that at once.
+        rejected_after: Records refused for one reason, and none taken meanwhile, after which no
+            record is to blame; 0: each is.
     """
 
     suspect_after: int = 5
@@ -68,6 +79,7 @@ class Policy:
     confirm_s: float = 300.0
     confirm_every_s: float = 1.0
     unconfirmed_max: int = 100
+    rejected_after: int = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,11 +217,13 @@ class Delivery:
         self._deadline_ns: int | None = None
         self._ask_at_ns = 0
         self._given_up_ns: int | None = None
+        self._held: list[tuple[_Task, Fault]] = []
+        self._probes = 0
 
     @property
     def done(self) -> bool:
         """Whether every record is delivered or refused."""
-        return not (self._queue or self._flying or self._unconfirmed)
+        return not (self._queue or self._flying or self._unconfirmed or self._held)
 
     def next_deadline_ns(self) -> int | None:
         """When to call `handle(Ticked())`; None while an answer is awaited or all is done."""
@@ -227,6 +241,7 @@ class Delivery:
                 assert self._flying is not None, "nothing was sent"
                 task, self._flying = self._flying, None
                 effects = self._judged(task, verdict, now_ns)
+                effects += self._settle_held(now_ns)
             case Confirmed(tokens):
                 assert self._asking, "nothing was asked"
                 self._asking = False
@@ -270,7 +285,7 @@ class Delivery:
             case Sorted():
                 return self._sorted(task, verdict, now_ns)
             case TooLarge(fault) | Unfit(fault):
-                return self._halve(task, fault, now_ns)
+                return self._halve(task, fault, now_ns, isinstance(verdict, TooLarge))
             case Busy(reason, after_s) | Paused(reason, after_s):
                 self._queue.appendleft(task)
                 tell = self._breaker.failed if isinstance(verdict, Busy) else self._breaker.refused
@@ -286,6 +301,7 @@ class Delivery:
             self._flowing_since_ns = now_ns
         self._deliveries += 1
         self._taken_ns = now_ns
+        self._breaker.refusals = 0
         self._breaker.succeeded(now_ns)
 
     def _delivered(self, part: Part, now_ns: int) -> Effect:
@@ -298,11 +314,13 @@ class Delivery:
         if taken := tuple(place for index, place in enumerate(places) if index not in apart):
             effects.append(self._delivered(Part(task.part.request, taken), now_ns))
         elif verdict.refused:
-            self._breaker.succeeded(now_ns)  # it is well, and says what is wrong with records
+            self._found_fault(now_ns)
         if verdict.failed:
             self._blame(task, before, now_ns)
         convicted = self._convicted(task, verdict, now_ns)
-        for index, fault in (*verdict.refused, *convicted):
+        for index, fault in verdict.refused:
+            effects += self._refuse(task.cut((places[index],)), fault)
+        for index, fault in convicted:
             alone = Part(task.part.request, (places[index],))
             effects.append(Refused(alone, fault, task.attempt))
         later = [index for index, _ in verdict.failed[len(convicted) :]]
@@ -328,14 +346,73 @@ class Delivery:
             return verdict.failed[:1]
         return ()
 
-    def _halve(self, task: _Task, fault: Fault, now_ns: int) -> list[Effect]:
-        self._breaker.succeeded(now_ns)
+    def _halve(self, task: _Task, fault: Fault, now_ns: int, is_too_large: bool) -> list[Effect]:
+        self._found_fault(now_ns)
         if len(task.part.records) == 1:
-            return [Refused(task.part, fault, task.attempt)]
+            if is_too_large:
+                return [Refused(task.part, fault, task.attempt)]
+            return self._refuse(task, fault)
         first, second = _halves(task)
         self._queue.appendleft(second)
         self._queue.appendleft(first)
         return []
+
+    def _found_fault(self, now_ns: int) -> None:
+        """The destination is well, and says what is wrong with records; unless it does with all."""
+        if self._breaker.circuit.state != "rejected":
+            self._breaker.succeeded(now_ns)
+
+    def _refuse(self, task: _Task, fault: Fault) -> list[Effect]:
+        """Give a lone record up, or hold it until it is known whether others are taken."""
+        if fault.about_record or self._deliveries or not self._policy.rejected_after:
+            return [Refused(task.part, fault, task.attempt)]
+        self._held.append((task, fault))
+        return []
+
+    def _settle_held(self, now_ns: int) -> list[Effect]:
+        """What becomes of the records that are held."""
+        if not self._held:
+            return []
+        refusals = self._breaker.refusals + len(self._held)
+        others = bool(self._queue or self._unconfirmed)
+        differ = len({fault.code for _, fault in self._held}) > 1
+        if self._breaker.circuit.state == "rejected" and not self._deliveries:
+            return self._reject(now_ns)
+        if self._deliveries or differ or not (others or refusals >= self._policy.rejected_after):
+            held, self._held = self._held, []
+            if not self._deliveries:
+                self._breaker.refusals = refusals
+            return [Refused(task.part, fault, task.attempt) for task, fault in held]
+        if refusals >= self._policy.rejected_after:
+            if self._probes >= _PROBES or not self._queue:
+                return self._reject(now_ns)
+            self._probes += 1
+            self._probe()
+        return []
+
+    def _reject(self, now_ns: int) -> list[Effect]:
+        """Every record is refused for one reason: all stay, and go again after a pause."""
+        reason = self._held[0][1].reason
+        by_request: dict[int, _Task] = {}
+        for task, _ in self._held:
+            known = by_request.get(task.part.request)
+            records = (*known.part.records, *task.part.records) if known else task.part.records
+            whole = tuple(sorted(records))
+            by_request[task.part.request] = replace(task, part=replace(task.part, records=whole))
+        self._queue.extendleft(reversed(by_request.values()))
+        self._held, self._probes = [], 0
+        self._breaker.rejected(reason, now_ns)
+        return [Retrying(self._breaker.circuit)]
+
+    def _probe(self) -> None:
+        """Have a record tried next that lies elsewhere, each time somewhere else."""
+        at = -1 if self._probes == 1 else len(self._queue) * (self._probes - 1) // _PROBES
+        whole = self._queue[at]
+        *rest, last = whole.part.records
+        del self._queue[at]
+        if rest:
+            self._queue.insert(len(self._queue) if at == -1 else at, whole.cut(tuple(rest)))
+        self._queue.appendleft(whole.cut((last,)))
 
     def _failed(self, task: _Task, verdict: Failed, now_ns: int) -> list[Effect]:
         self._blame(task, self._deliveries, now_ns)

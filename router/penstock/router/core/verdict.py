@@ -36,11 +36,14 @@ class Fault:
         code: What to look for: `http_400`, or the protocol's own.
         reason: For people.
         status: Of HTTP; 0 where there is none.
+        about_record: Whether it can be about nothing but this record. Otherwise a setting may be
+            wrong, and every record is refused.
     """
 
     code: str
     reason: str
     status: int = 0
+    about_record: bool = False
 
 
 @dataclass(frozen=True, slots=True)

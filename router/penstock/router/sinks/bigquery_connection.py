@@ -215,7 +215,10 @@ class Connection:
         status = answer.error
         verdict = verdict_of(status.code, status.message, status.details)
         rows = tuple(
-            (int(row.index), Fault("bigquery_row", f"BigQuery says {row.message[:200]!r}"))
+            (
+                int(row.index),
+                Fault("bigquery_row", f"BigQuery says {row.message[:200]!r}", about_record=True),
+            )
             for row in answer.row_errors
         )
         is_certain = status.code in _CERTAIN and not isinstance(verdict, Paused | Busy)

@@ -151,6 +151,17 @@ def _raw(row: Row) -> Json:
     return {"@timestamp": moment, "message": text, "penstock.kind": "raw"}
 
 
+_OF_DOCUMENT: Final = frozenset(
+    {
+        "document_parsing_exception",
+        "illegal_argument_exception",
+        "mapper_parsing_exception",
+        "strict_dynamic_mapping_exception",
+    }
+)
+"""Types of errors that are about the document, and not about its index or the cluster."""
+
+
 def judge_items(answer: Answer, count: int) -> Verdict:
     """What a bulk answer of HTTP 200 says of each of its `count` documents."""
     try:
@@ -185,4 +196,5 @@ def _fault(status: int, outcome: Mapping[str, Any]) -> Fault:
     error = outcome.get("error")
     about = error if isinstance(error, dict) else {}
     kind, reason = about.get("type", "no type"), str(about.get("reason", ""))
-    return Fault(f"http_{status}", f"{status} {kind}: {reason[:200]}", status)
+    text = f"{status} {kind}: {reason[:200]}"
+    return Fault(f"http_{status}", text, status, about_record=kind in _OF_DOCUMENT)

@@ -159,7 +159,12 @@ class NatsSubject(RequestSink):
         answers, problem = self._connection.exchange([*compress(messages, fits)])
         came = iter(answers)
         too_large = Outcome(
-            Fate.NEVER, Fault("nats_max_payload", f"NATS takes messages of at most {limit} bytes")
+            Fate.NEVER,
+            Fault(
+                "nats_max_payload",
+                f"NATS takes messages of at most {limit} bytes",
+                about_record=True,
+            ),
         )
         outcomes = [next(came) if fitting else too_large for fitting in fits]
         self.context.meter.count("already_there", sum(it.duplicate for it in outcomes))

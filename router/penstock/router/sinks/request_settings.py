@@ -32,6 +32,7 @@ class RequestRetry(Retry):
     suspect_after: Annotated[int, Field(ge=2, le=100)] = 5
     convicted_after_s: Seconds = 120.0
     poison_after_s: Seconds = 3600.0
+    rejected_after: Annotated[int, Field(ge=0, le=1000)] = 3
 
     def policy(self, timeout_s: float) -> Policy:
         """For the core; a destination that falls silent takes `timeout_s` to fail."""
@@ -40,6 +41,7 @@ class RequestRetry(Retry):
             evidence_gap_s=max(EVIDENCE_GAP_S, 4 * timeout_s),
             convicted_after_s=self.convicted_after_s,
             poison_after_s=self.poison_after_s,
+            rejected_after=self.rejected_after,
         )
 
     def limits(self) -> Limits:

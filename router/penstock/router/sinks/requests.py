@@ -143,13 +143,14 @@ class RequestSink(Sink):
         rows = in_log_order(rows)
         requests, faulty = self._requests(rows)
         self.prepare(requests)
-        self._bury(rows, [(each.row, each.fault, 0) for each in faulty])
+        refused = [(each.row, each.fault, 0) for each in faulty]
         counts = [len(request.items) for request in requests]
         delivery = Delivery(counts, policy=self._policy, breaker=self._breaker)
         event: Event = Ticked()
         while not delivery.done:
             effects = delivery.handle(event, self.context.clock.monotonic_ns())
-            event = self._perform(effects, requests, rows, delivery)
+            event = self._perform(effects, requests, rows, delivery, refused)
+        self._bury(rows, refused)  # all at once, so that a batch makes one file of them
         self.context.meter.problem = None
 
     @override
@@ -196,12 +197,16 @@ class RequestSink(Sink):
         return f"{self.context.job}/{self.context.sink}/{tag}/{first['partition']}/{span}"
 
     def _perform(
-        self, effects: list[Effect], requests: list[Request], rows: pa.Table, delivery: Delivery
+        self,
+        effects: list[Effect],
+        requests: list[Request],
+        rows: pa.Table,
+        delivery: Delivery,
+        refused: list[tuple[int, Fault, int]],
     ) -> Event:
-        """Carry effects out, what is refused before anything is sent; returns the next event."""
+        """Carry effects out, noting in `refused` what is; returns the next event."""
         self.context.meter.circuit = self._breaker.circuit
         next_: Send | Ask | None = None
-        refused: list[tuple[int, Fault, int]] = []
         for effect in effects:
             match effect:
                 case Send() | Ask():
@@ -217,7 +222,6 @@ class RequestSink(Sink):
                     self.context.meter.problem = self._problem(circuit)
                 case _:
                     assert_never(effect)
-        self._bury(rows, refused)
         if isinstance(next_, Send):
             self.context.meter.count("requests")
             request = self._part(requests, next_.part, rows)
@@ -232,9 +236,13 @@ class RequestSink(Sink):
 
     def _problem(self, circuit: Circuit) -> str:
         said = f"{self.address}: {circuit.reason}"
-        if circuit.state != "paused":
-            return said
-        return f"{said}; paused until that is corrected"
+        if circuit.state == "rejected":
+            return (
+                f"{said}; rejected: every record is refused for this reason, and kept. Correct the"
+                " sink's settings or the destination; or set retry.rejected_after to 0, and each"
+                " becomes a dead letter"
+            )
+        return f"{said}; paused until that is corrected" if circuit.state == "paused" else said
 
     def _part(self, requests: list[Request], part: Part, rows: pa.Table) -> Request:
         whole = requests[part.request]

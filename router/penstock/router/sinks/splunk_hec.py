@@ -198,6 +198,7 @@ def judge(answer: Answer, said: Mapping[str, Any], count: int) -> Verdict:
     if code in _OF_ONE_EVENT:
         # Splunk Cloud says of a body that is too large that its first event has no valid format.
         whole = code == _INVALID_FORMAT and bad == 0 and count > 1
-        found = Sorted(refused=((bad, fault),), again=tuple(range(bad + 1, count)))
+        alone = (bad, replace(fault, about_record=True))
+        found = Sorted(refused=(alone,), again=tuple(range(bad + 1, count)))
         return Unfit(fault) if whole else found
     return verdict
