@@ -130,8 +130,18 @@ class Feed:
         """Close the sink; no batch is in work."""
         self._sink.close()
 
-    def transform(self, rows: pa.Table, batch: int, *, lay_refused_aside: bool = True) -> pa.Table:
-        """What the sink gets of a batch whose rows are numbered by route."""
+    def transform(
+        self,
+        rows: pa.Table,
+        batch: int,
+        *,
+        lay_refused_aside: bool = True,
+        changed: dict[int, list[tuple[str, int]]] | None = None,
+    ) -> pa.Table:
+        """What the sink gets of a batch whose rows are numbered by route.
+
+        `changed` gets, by route, what `Chain.apply` says of its steps.
+        """
         rows = in_log_order(rows)
         numbers = rows.column(ROUTE_COLUMN)
         rows = rows.drop_columns([ROUTE_COLUMN])
@@ -141,7 +151,8 @@ class Feed:
             if (chain := self._chains.get(number)) is None:
                 parts.append(part)
                 continue
-            done = chain.apply(part, batch)
+            counts = None if changed is None else changed.setdefault(number, [])
+            done = chain.apply(part, batch, counts)
             parts.append(done.rows)
             for verb, count in done.left_out.items():
                 self._context.meter.count(f"left_out_{verb}", count)

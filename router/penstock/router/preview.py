@@ -31,6 +31,15 @@ class RouteCount:
 
 
 @dataclass(frozen=True, slots=True)
+class StepCount:
+    """How many records a transform of a route changed, or left out."""
+
+    route: str
+    step: str
+    records: int
+
+
+@dataclass(frozen=True, slots=True)
 class SinkPreview:
     """What a sink would get and send.
 
@@ -40,6 +49,7 @@ class SinkPreview:
         malformed: Rows that are no records and would be dead letters of it.
         written: What transforms leave of the former.
         requests: What it would send, as it would.
+        steps: What each transform did, in its order.
     """
 
     name: str
@@ -47,6 +57,7 @@ class SinkPreview:
     malformed: int
     written: int
     requests: tuple[Preview, ...]
+    steps: tuple[StepCount, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +117,17 @@ def _sink_preview(run: BoundedRun, name: str, chunk: Chunk, directory: Path) -> 
     table = run.rows(chunk)(name, feed.columns)
     table, malformed = feed.divide(table)
     routed = table.num_rows
+    changed: dict[int, list[tuple[str, int]]] = {}
     if run.config.transforms_to(name) and routed:
-        table = feed.transform(table, 0, lay_refused_aside=False)
+        table = feed.transform(table, 0, lay_refused_aside=False, changed=changed)
+    steps = tuple(
+        StepCount(run.config.route_name(index), verb, records)
+        for index, counts in sorted(changed.items())
+        for verb, records in counts
+    )
     requests = sink.preview(table) if table.num_rows else []
-    return SinkPreview(name, routed, malformed.num_rows, table.num_rows, tuple(requests))
+    written = table.num_rows
+    return SinkPreview(name, routed, malformed.num_rows, written, tuple(requests), steps)
 
 
 def _count(flags: Any) -> int:
@@ -133,6 +151,11 @@ def text(job: JobConfig, shown: JobPreview, *, whole: bool) -> str:
             f"sink {sink.name}: {counted(sink.routed, 'record')} routed, {sink.written} to write"
         )
         lines += ["", f"{about}, {sink.malformed} malformed"]
+        for step in sink.steps:
+            did = "left out" if step.step in ("sample", "dedupe") else "changed"
+            lines.append(
+                f"  {step.step} of route {step.route} {did} {counted(step.records, 'record')}"
+            )
         for request in sink.requests:
             lines.append(f"  {request.target}  ({counted(request.records, 'record')})")
             lines += [f"    {name}: {value}" for name, value in request.headers]

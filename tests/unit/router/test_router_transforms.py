@@ -319,6 +319,79 @@ MAPS = st.lists(
     st.none() | st.dictionaries(st.sampled_from("abcde"), st.text(max_size=3), max_size=5),
     max_size=12,
 )
+NESTED = {
+    "user": {"email": "ada@example.com", "roles": [{"email": "root@example.com"}, "admin"]},
+    "user.email": "flat@example.com",
+    "http.route": "/pay",
+    "list": [{"user": {"email": "list@example.com"}}],
+    "number": 7,
+}
+
+
+@pytest.mark.parametrize(
+    ("field", "hidden"),
+    [
+        ("attributes.*", ["ada@", "root@", "flat@", "list@", "/pay"]),
+        ("attributes.user.email", ["ada@", "flat@"]),
+        ("attributes.user.*", ["ada@", "root@", "flat@"]),
+        ("attributes.*email", ["ada@", "root@", "flat@", "list@"]),
+        ("attributes.list.user.email", ["list@"]),
+        ("attributes.user", ["ada@", "root@"]),
+    ],
+)
+@pytest.mark.parametrize("verb", ["mask", "drop", "hash"])
+@pytest.mark.parametrize("has_value", [True, False])
+def test_a_rule_for_nested_names_and_patterns_hides_what_it_names_and_nothing_else(
+    tmp_path: Path, field: str, hidden: list[str], verb: str, has_value: bool
+) -> None:
+    """Such a rule was once accepted, and left the value where it was."""
+    key = tmp_path / "key"
+    key.write_text("k" * 32)
+    by_verb: dict[str, dict[str, Any]] = {
+        "mask": {"mask": {"fields": [field]}},
+        "hash": {"hash": {"fields": [field], "key_file": str(key)}},
+        "drop": {"drop": [field]},
+    }
+    step = by_verb[verb]
+    its = row_with(NESTED)
+    rows = table(its, record_row(1))
+    rows = rows if has_value else rows.drop_columns(["value"])
+    changed: list[tuple[str, int]] = []
+    chain = Chain(steps(step), tmp_path, place="routes.0.transforms")
+    said = str(chain.apply(rows, 0, changed).rows.select(["attributes"]).to_pylist()[0])
+    texts = [said]
+    if has_value:
+        record = json.loads(chain.apply(rows, 0).rows["value"][0].as_py())
+        texts.append(json.dumps(record["attributes"]))
+    for text in texts:
+        seen = [it for it in ("ada@", "root@", "flat@", "list@", "/pay") if it in text]
+        assert not {*seen} & {*hidden}, text
+        assert {*seen} == {"ada@", "root@", "flat@", "list@", "/pay"} - {*hidden}
+    assert changed == [(verb, 2 if field == "attributes.*" else 1)]
+
+
+def row_with(attributes: dict[str, Any]) -> dict[str, Any]:
+    """A row whose column `attributes` has nested values as their JSON."""
+    made = record_row(0, attributes=attributes)
+    texts = {k: v if isinstance(v, str) else json.dumps(v) for k, v in attributes.items()}
+    return made | {"attributes": list(texts.items())}
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        {"mask": {"fields": ["attribute.*"]}},
+        {"drop": ["user_*"]},
+        {"rename": {"attributes.a*": "attributes.b"}},
+        {"sample": {"rate": 0.5, "by": "attributes.*"}},
+        {"mask": {"fields": ["body.user.email"]}},
+    ],
+)
+def test_a_name_that_can_match_nothing_is_refused(step: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"there is no field|may be several fields"):
+        steps(step)
+
+
 NAMES = st.dictionaries(st.sampled_from("abcde"), st.sampled_from("abcdxy"), max_size=4).filter(
     lambda names: len(set(names.values())) == len(names)
 )

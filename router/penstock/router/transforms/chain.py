@@ -89,15 +89,30 @@ class Chain:
                 needed |= {"stream", "partition", "offset", "subject"}
         return needed
 
-    def apply(self, table: pa.Table, batch: int) -> Transformed:
+    def apply(
+        self, table: pa.Table, batch: int, changed: list[tuple[str, int]] | None = None
+    ) -> Transformed:
         """Do the steps to rows that come in the log's order.
+
+        Args:
+            table: The rows.
+            batch: Its number.
+            changed: Gets each step's verb, and how many rows it changed or left out; costs a look
+                at each row.
 
         Raises:
             ConfigError: `dedupe` must know what became of rows that come again, and does not.
         """
         work = _Work(table, must_parse=any(step.verb not in _ROW_ONLY for step in self._steps))
         for index, step in enumerate(self._steps):
+            before = None if changed is None else work.rows()
             self._step(work, index, step, batch)
+            if changed is not None and before is not None:
+                after = work.rows()
+                is_fewer = len(after) < len(before)
+                differ = sum(it != was for it, was in zip(after, before, strict=False))
+                count = len(before) - len(after) if is_fewer else differ
+                changed.append((step.verb, count))
         return work.result()
 
     def _step(self, work: "_Work", index: int, step: Transform, batch: int) -> None:
@@ -145,6 +160,14 @@ class _Work:
             self._parse()
             if must_parse:
                 self._refuse(self._is_record)
+
+    def rows(self) -> list[Any]:
+        """Each row as it is now."""
+        columns = self.table.drop_columns(["value"]) if self._parses else self.table
+        rows: list[Any] = columns.to_pylist()
+        if not self._parses:
+            return rows
+        return [(row, write_json(it)) for row, it in zip(rows, self.records, strict=True)]
 
     def keep(self, mask: pa.Array, verb: str) -> None:
         """Leave rows out."""

@@ -2,14 +2,14 @@
 
 import hashlib
 import hmac
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.router.json_objects import text_of
+from penstock.router.json_objects import is_deep, read_json, text_of, write_json
 from penstock.router.transforms.entries import (
     Change,
     change_entries,
@@ -27,14 +27,36 @@ _ALWAYS: Final = frozenset((name,) for name in ENVELOPE)
 
 def drop(table: pa.Table, records: Records, names: Iterable[str]) -> pa.Table:
     """Take fields away."""
-    gone = {parse_field(name).path for name in names}
-    return _remove(table, records, lambda path: path in gone or path[:1] in gone)
+    fields = [parse_field(name) for name in names]
+    gone = {field.path for field in fields}
+    members = [field for field in fields if field.is_member]
+
+    def is_gone(path: tuple[str, ...]) -> bool:
+        return path in gone or path[:1] in gone or _is_any(members, path)
+
+    table = _remove(table, records, is_gone)
+    for field in members:
+        for record in records:
+            _drop_deep(record.get(field.path[0]), field)
+        edit = partial(_edit_deep, field=field, change=partial(_drop_deep, field=field))
+        table = _edit(table, field.path[0], edit)
+    return table
 
 
 def select(table: pa.Table, records: Records, names: Iterable[str]) -> pa.Table:
-    """Take all fields away but these, and what makes it a record."""
-    kept = {parse_field(name).path for name in names} | _ALWAYS
-    return _remove(table, records, lambda path: path not in kept and path[:1] not in kept)
+    """Take all fields away but these, and what makes it a record; members stay or go whole."""
+    fields = [parse_field(name) for name in names]
+    kept = {field.path for field in fields} | _ALWAYS
+    members = [field for field in fields if field.is_member]
+
+    def is_gone(path: tuple[str, ...]) -> bool:
+        return path not in kept and path[:1] not in kept and not _is_any(members, path)
+
+    return _remove(table, records, is_gone)
+
+
+def _is_any(fields: Iterable[Field], path: tuple[str, ...]) -> bool:
+    return len(path) == 2 and any(it.path[0] == path[0] and it.matches(path[1]) for it in fields)
 
 
 def rename(table: pa.Table, records: Records, names: dict[str, str]) -> pa.Table:
@@ -82,13 +104,96 @@ def change_texts(
     """Change the text of fields wherever it stands."""
     for name in names:
         field = parse_field(name)
-        if field.column is not None:
-            table = _edit(table, field.column, lambda column: change(column.cast(pa.string())))
-        if field.path[0] in MAPS:
-            in_maps = partial(change_entries, names=[field.path[1]], change=change)
-            table = _edit(table, field.path[0], in_maps)
-        _change_records(records, field, change)
+        for column in field.columns():
+            table = _edit(table, column.name, partial(_changed_column, change=change))
+        if field.is_member:
+            table = _edit(
+                table, field.path[0], partial(_change_members, field=field, change=change)
+            )
+            _change_deep([record.get(field.path[0]) for record in records], field, change)
+        else:
+            _change_records(records, field, change)
     return table
+
+
+def _changed_column(column: pa.Array, change: Change) -> pa.Array:
+    """Changed text; NULL in place of what has another type, which has no room for it."""
+    if pa.types.is_string(column.type):
+        return change(column)
+    return pa.nulls(len(column), column.type)
+
+
+def _change_members(maps: pa.MapArray, field: Field, change: Change) -> pa.MapArray:
+    """The entries of a map that are meant, and what is meant deeper in others."""
+    keys = maps.keys.unique().to_pylist()
+    maps = change_entries(maps, [key for key in keys if field.matches(key)], change)
+    return _edit_deep(maps, field, lambda value: _change_deep([value], field, change))
+
+
+def _edit_deep(
+    maps: pa.MapArray, field: Field, change: Callable[[dict[str, Any]], None]
+) -> pa.MapArray:
+    """Edit entries that are JSON, of keys in which what is meant may lie deeper."""
+    keys, texts = maps.keys.to_pylist(), maps.items.to_pylist()
+    inside = {it for it in set(keys) if field.may_lie_in(it) and not field.matches(it)}
+    if not inside:
+        return maps
+    edited = list(texts)
+    for at, (key, text) in enumerate(zip(keys, texts, strict=True)):
+        if key not in inside or text is None or text[:1] not in ("{", "["):
+            continue
+        value = _json_of(text)
+        if isinstance(value, dict | list):
+            holder = {key: value}
+            before = write_json(holder)
+            change(holder)
+            if write_json(holder) != before:
+                edited[at] = text_of(holder[key])
+    return pa.MapArray.from_arrays(
+        maps.offsets if not maps.null_count else _offsets_of(maps),
+        maps.keys,
+        pa.array(edited, pa.string()),
+        type=maps.type,
+    )
+
+
+def _offsets_of(maps: pa.MapArray) -> pa.Array:
+    absent = pa.concat_arrays([maps.is_null(), pa.array([False])])
+    return pc.if_else(absent, pa.scalar(None, pa.int32()), maps.offsets)
+
+
+def _json_of(text: str) -> Any:
+    try:
+        return None if is_deep(text.encode()) else read_json(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _meant(value: Any, field: Field, before: str = "") -> Iterator[tuple[dict[str, Any], str]]:
+    """Each object, and its key, that is meant: in lists and deeper objects as well."""
+    if isinstance(value, list):
+        for it in value:
+            if isinstance(it, dict | list):
+                yield from _meant(it, field, before)
+    elif isinstance(value, dict):
+        for key, it in list(value.items()):
+            if field.matches(before + key):
+                yield value, key
+            elif isinstance(it, dict | list) and field.may_lie_in(before + key):
+                yield from _meant(it, field, f"{before}{key}.")
+
+
+def _change_deep(values: list[Any], field: Field, change: Change) -> None:
+    found = [at for value in values for at in _meant(value, field)]
+    found = [(holder, key) for holder, key in found if holder[key] is not None]
+    texts = pa.array([text_of(holder[key]) for holder, key in found], pa.string())
+    for (holder, key), text in zip(found, change(texts).to_pylist(), strict=True):
+        holder[key] = text
+
+
+def _drop_deep(value: Any, field: Field) -> None:
+    for holder, key in list(_meant(value, field)):
+        del holder[key]
 
 
 def _change_records(records: Records, field: Field, change: Change) -> None:

@@ -2,8 +2,13 @@
 
 A field is in two places, which a transform changes both: the typed column (a member: the entry of
 the map column) and the record's JSON text in `value`.
+
+`attributes.user.email` is the member of that name, and what lies as deep in members: `email` of
+`{"user": {"email": …}}`, in each object of a list as well. `*` stands for any characters, dots
+among them: `attributes.*` is every member, `attributes.user.*` and `attributes.*email` some.
 """
 
+import re
 from dataclasses import dataclass
 from functools import cache
 from typing import Final
@@ -35,8 +40,31 @@ class Field:
 
     @property
     def is_member(self) -> bool:
-        """Whether it is an entry of a map column."""
+        """Whether it is an entry of a map column, or what such a name matches."""
         return len(self.path) == 2 and self.path[0] in MAPS
+
+    @property
+    def is_pattern(self) -> bool:
+        """Whether it may be several fields."""
+        return self.is_member and "*" in self.path[1]
+
+    def matches(self, member: str) -> bool:
+        """Whether a name in its map, with dots for what lies deeper, is meant."""
+        return self.is_member and _pattern(self.path[1]).fullmatch(member) is not None
+
+    def may_lie_in(self, member: str) -> bool:
+        """Whether what is meant may lie deeper in a member."""
+        wanted = self.path[1]
+        return self.is_pattern or wanted.startswith(f"{member}.")
+
+    def columns(self) -> list["Field"]:
+        """The typed columns of what is meant, the map itself aside."""
+        if not self.is_pattern:
+            known = _columns().get(self.column or "")
+            return [] if known is None else [known]
+        group = self.path[0]
+        mine = (it for it in _columns().values() if len(it.path) == 2 and it.path[0] == group)
+        return [it for it in mine if self.matches(it.path[1])]
 
 
 def parse_field(name: str) -> Field:
@@ -55,13 +83,18 @@ def parse_field(name: str) -> Field:
         return Field(name, (group, member), known.column if known else None, "string")
     raise ValueError(
         f"there is no field {name!r}; name a record's column that `penstock router plan` lists, or"
-        " attributes.KEY or resource.KEY"
+        " attributes.KEY or resource.KEY, in which * stands for any characters"
     )
 
 
 def all_columns() -> list[Field]:
     """Every typed column of the specs, the whole maps included."""
     return list(_columns().values())
+
+
+@cache
+def _pattern(text: str) -> re.Pattern[str]:
+    return re.compile(".*".join(map(re.escape, re.split(r"\*+", text))), re.DOTALL)
 
 
 @cache

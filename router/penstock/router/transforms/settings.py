@@ -33,8 +33,14 @@ def _textual(name: str) -> str:
     return name
 
 
+def _single(name: str) -> str:
+    if parse_field(name).is_pattern:
+        raise ValueError(f"{name} may be several fields; name one, without *")
+    return name
+
+
 def _member_of_attributes(name: str) -> str:
-    field = parse_field(name)
+    field = parse_field(_single(name))
     if field.path[0] != "attributes" or not field.is_member:
         raise ValueError(f"{name} cannot be renamed; only attributes.KEY can: columns are fixed")
     return name
@@ -51,6 +57,7 @@ def _re2(pattern: str) -> str:
 Known = Annotated[str, AfterValidator(_known)]
 Removable = Annotated[str, AfterValidator(_removable)]
 Textual = Annotated[str, AfterValidator(_textual)]
+Single = Annotated[str, AfterValidator(_textual), AfterValidator(_single)]
 Attribute = Annotated[str, AfterValidator(_member_of_attributes)]
 Pattern = Annotated[str, Field(min_length=1), AfterValidator(_re2)]
 
@@ -103,7 +110,7 @@ class Sample(Settings):
     """Keep a share of the records; `sample_weight` grows so that weighted counts stay right."""
 
     rate: Annotated[float, Field(gt=0, lt=1)]
-    by: Textual | Literal["trace_id"] = "trace_id"
+    by: Single | Literal["trace_id"] = "trace_id"
     seed: Annotated[str, Field(max_length=32, pattern=r"^[\x20-\x7e]*$")] = ""
 
     @model_validator(mode="after")
