@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 
 from penstock.collector.limits import HEAD_BYTES, PENDING_BYTES_MAX
+from tests.support.certificates import Authority
 from tests.support.collector import Collector, bodies
+from tests.support.fake_kubernetes import FakeKubernetes, pod
 from tests.support.logd import Logd
 from tests.support.waiting import wait_until
 
@@ -556,3 +558,43 @@ def test_long_lines_other_encodings_and_what_docker_adds_arrive(
         assert (detail["lines_truncated"], detail["lines_split"]) == (1, 2)
         assert detail["compressed_not_read"] == 1
         assert "l.log.1.gz" in collector.daemon.log()
+
+
+def test_containers_files_carry_what_kubernetes_says_of_their_pods(
+    tmp_path: Path, nats_url: str
+) -> None:
+    """The API server is a fake made from its documentation; everything else is real."""
+    uid = "0f3b5e0c-62f7-4a4b-8b0e-2b0b5a1c9d11"
+    authority = Authority(tmp_path / "ca")
+    token = tmp_path / "token"
+    token.write_text("secret")
+    path = tmp_path / f"pods/shop_cart-7f9_{uid}/app/0.log"
+    path.parent.mkdir(parents=True)
+    path.write_text(f"{STAMP} stdout F first\n")
+    with FakeKubernetes(authority.sign("server", "IP:127.0.0.1"), "secret") as server:
+        server.pods = [pod("cart-7f9", uid, node="host-1", labels={"tier": "web"})]
+        asked = {"server": server.url, "token_file": str(token), "ca_file": str(authority.cert)}
+        section = source(
+            tmp_path / "pods",
+            include=[f"{tmp_path}/pods/*/*/*.log"],
+            format="cri",
+            service="from_container",
+            kubernetes=asked,
+        )
+        with (
+            Logd(tmp_path / "logd", nats_url, STREAMS) as logd,
+            Collector(tmp_path / "collector", nats_url, [section]),
+        ):
+            wait_until(lambda: len(logd.values("logs")) == 1)
+            resource = json.loads(logd.values("logs")[0] or b"")["resource"]
+    assert resource.pop("host.name")
+    assert resource == {
+        "service.name": "app",
+        "k8s.namespace.name": "shop",
+        "k8s.pod.name": "cart-7f9",
+        "k8s.pod.uid": uid,
+        "k8s.container.name": "app",
+        "k8s.container.restart_count": 0,
+        "k8s.node.name": "host-1",
+        "k8s.pod.label.tier": "web",
+    }

@@ -231,6 +231,7 @@ class Agent:
             save=self._save,
             known=frozenset(),
             data_dir=config.data_dir,
+            node=config.name,
         )
 
         def make(section: Section) -> Source:

@@ -41,6 +41,7 @@ class Parts:
         save: Makes the checkpoint durable, and says whether it could.
         known: Names of file sources that ran before.
         data_dir: For what a source keeps itself.
+        node: This collector's name, which is the node's where Kubernetes runs one on each.
     """
 
     resource: Mapping[str, Any]
@@ -55,6 +56,7 @@ class Parts:
     save: Callable[[], Awaitable[bool]]
     known: frozenset[str]
     data_dir: Path
+    node: str
 
 
 def make_source(  # noqa: C901, PLR0911, PLR0912 - one case a source
@@ -105,4 +107,5 @@ def _make_file_source(section: sections.FileSource, parts: Parts, name: str) -> 
         save=parts.save,
         first_time=name not in parts.known,
         descriptors=parts.descriptors,
+        node=parts.node,
     )

@@ -75,6 +75,13 @@ DATAGRAM_QUEUE_BYTES_MAX: Final = 8 * MIB
 CONNECTIONS_MAX: Final = 1024
 """Open connections of one listening source, unless it says otherwise."""
 
+POD_LIST_BYTES_MAX: Final = 32 * MIB
+"""One answer of the Kubernetes API: a node has 110 pods by default, 250 as a rule at most, and a
+pod's object is bounded by etcd to 1.5 MiB."""
+
+POD_LABELS_MAX: Final = 64
+"""Labels of one pod that become attributes."""
+
 FILES_OPEN_MAX: Final = 4096
 """Files that are open at once; others are opened when there is something to read in them."""
 

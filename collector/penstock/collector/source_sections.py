@@ -5,6 +5,7 @@
 
 import re
 from glob import escape
+from pathlib import Path
 from typing import Annotated, Final, Literal, get_args
 from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -112,6 +113,38 @@ class MultilineSection(Section):
         return self
 
 
+_SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+
+
+class KubernetesSection(Section):
+    """Whom the pods of the files' containers are asked of, for `k8s.*` resource attributes."""
+
+    ask: Literal["api", "kubelet"] = Field(
+        default="api", description="the API server for the pods of the node, or its kubelet"
+    )
+    server: str = Field(
+        default="https://kubernetes.default.svc",
+        pattern=r"^https?://[^/\s]+$",
+        description="URL; of a kubelet as in https://127.0.0.1:10250",
+    )
+    node: str | None = Field(default=None, min_length=1, description="by default `name`")
+    token_file: FilePath = Field(
+        default=_SERVICE_ACCOUNT / "token", description="read again for each request"
+    )
+    ca_file: FilePath = Field(default=_SERVICE_ACCOUNT / "ca.crt", description="PEM")
+    verify: bool = Field(
+        default=True, description="false: any certificate is taken, as kubelets sign their own"
+    )
+    labels: list[str] = Field(
+        default=["*"], description="names of the pod's labels that are wanted; patterns"
+    )
+    refresh_s: float = Field(default=30.0, ge=1, le=3600)
+    timeout_s: float = Field(default=10.0, gt=0, le=300, description="of one request")
+    wait_s: float = Field(
+        default=5.0, ge=0, le=300, description="how long a new file waits for what its pod is"
+    )
+
+
 class FileSource(SourceSection):
     """Lines of files, followed through rotation; the files are their own spool."""
 
@@ -142,11 +175,19 @@ class FileSource(SourceSection):
     ] = Field(default="utf-8", description="of `plain` files; `utf-16` goes by the byte order mark")
     poll_ms: int = Field(default=250, ge=10, le=60_000)
     rotate_wait_s: float = Field(default=30.0, ge=0)
+    kubernetes: KubernetesSection | None = None
     decompressed_bytes_max: int = Field(
         default=DECOMPRESSED_BYTES_MAX,
         ge=1,
         description="what the rest of a file is not read in a compressed one beyond",
     )
+
+    @model_validator(mode="after")
+    def _has_containers(self) -> "FileSource":
+        if self.service == "from_container" and self.kubernetes is None:
+            msg = "`service: from_container` needs the section `kubernetes` ({} is enough in a pod)"
+            raise ValueError(msg)
+        return self
 
     @model_validator(mode="after")
     def _encoding_is_of_plain_lines(self) -> "FileSource":

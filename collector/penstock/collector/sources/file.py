@@ -42,6 +42,7 @@ from penstock.collector.limits import LINE_BYTES_MAX, STRUCTURED_BYTES_MAX
 from penstock.collector.pipeline import Chunk, Pipeline
 from penstock.collector.source_sections import FileSource as FileSection
 from penstock.collector.sources.compressed import CompressedTail, Search
+from penstock.collector.sources.kubernetes import Pods, service_of
 from penstock.collector.sources.patterns import Patterns, age_of, family_of
 from penstock.collector.sources.source import Source
 from penstock.collector.sources.tail import Tail, look, make_tail, open_to_read, read_span
@@ -61,6 +62,7 @@ class FileSource(Source):
         save: Makes the checkpoint durable, with the generations begun since; whether it could.
         first_time: Nothing is known of this source: `start: end` applies.
         descriptors: What files may be open at once.
+        node: This machine's name in Kubernetes, unless the section names another.
     """
 
     def __init__(  # noqa: PLR0913 - what it reads, and what it feeds
@@ -76,6 +78,7 @@ class FileSource(Source):
         save: Callable[[], Awaitable[bool]],
         first_time: bool,
         descriptors: Descriptors,
+        node: str = "",
     ) -> None:
         self.name = section.name or section.type
         self._section = section
@@ -95,6 +98,11 @@ class FileSource(Source):
         self._directories_due_ns = 0
         self._stopping = asyncio.Event()
         self._log = structlog.get_logger().bind(source=self.name)
+        self._pods: Pods | None = None
+        if section.kubernetes is not None:
+            self._pods = Pods(
+                section.kubernetes, node, source=self.name, note=self._note, clock=clock
+            )
         self._search = Search(section, self._note, self._complain, self._log, descriptors)
 
     @override
@@ -103,6 +111,7 @@ class FileSource(Source):
 
     @override
     async def run(self) -> None:
+        asking = None if self._pods is None else asyncio.create_task(self._pods.run())
         try:
             self._let_go_unnamed()
             self._tell_unread()
@@ -117,6 +126,8 @@ class FileSource(Source):
                 else:
                     await self._pause()
         finally:
+            if asking is not None:
+                asking.cancel()
             self._search.close()
             for tail in self._tails.values():
                 with contextlib.suppress(OSError):
@@ -410,6 +421,8 @@ class FileSource(Source):
             family = family_of(Path(tail.state.path))
             if family in behind:
                 continue  # an older file of the same rotation comes first
+            if self._pods is not None and self._pods.facts(tail.state.path) is None:
+                continue  # what its pod is comes within a moment
             await self._courier.wait_for_room()
             try:
                 now_ns = self._clock.monotonic_ns()
@@ -469,7 +482,7 @@ class FileSource(Source):
             now_ns = self._clock.unix_ns()
             path = tail.state.path
             context = LineContext(
-                self._resource,
+                self._resource_of(path),
                 {"log.file.path": printable(path), "log.file.name": printable(Path(path).name)},
             )
             account = self._ledger[self.name]
@@ -498,6 +511,15 @@ class FileSource(Source):
             self._ledger[self.name].notes["lines_bytes_replaced"] += tail.lines.replaced
             tail.lines.replaced = 0
         self._courier.handle(Read(origin, tail.position))
+
+    def _resource_of(self, path: str) -> Mapping[str, Any]:
+        if self._pods is None:
+            return self._resource
+        facts = self._pods.facts(path) or {}
+        own = {**self._resource, **facts}
+        if self._section.service == "from_container":
+            own["service.name"] = service_of(facts, path)
+        return own
 
     def _split(self, lines: list[Line]) -> list[Line]:
         """Lines that no record can hold as several; structured ones are taken apart instead."""
