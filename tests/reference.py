@@ -15,7 +15,7 @@ import click
 
 from penstock.deploy.commands import cli
 from penstock.logd.acks import Nack
-from penstock.logd.cli.server import FIXES
+from penstock.logd.cli.advice import FIXES
 from penstock.service.errors import ExitCode
 from penstock.service.options import shown
 

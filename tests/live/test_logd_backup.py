@@ -104,7 +104,10 @@ async def test_a_stream_is_restored_as_it_was(
         assert len(list(to.glob("*.frames"))) > 1
         await publish(client, 120, 5)
         assert run("backup", "logs", "--to", to, *server)[0] == ExitCode.USAGE
-        assert run("restore", to, *server)[0] == 1, "the stream is there, and is another one"
+        code, told = run("restore", to, *server)
+        assert code == 1, "the stream is there, and is another one"
+        assert "fix: restore it under another name: --as NAME" in told
+        assert "(70,)" not in told
         again = ("restore", to, "--as", "old", "--subject", "t.old.>", *server)
         assert run(*again)[0] == 0
         assert records(log, "old") == records(log, "logs")[:50]

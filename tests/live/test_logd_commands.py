@@ -78,6 +78,8 @@ def test_errors_name_a_fix_and_have_exit_codes(logd: Logd) -> None:
     assert "wildcard" in error
     assert command(logd, "tail", "logs", "--from", "yesterday")[0] == 64
     assert command(logd, "nonsense")[0] == 64
+    code, out, _ = command(logd, "acl", "test", "read", "logs", "--principal", "bob")
+    assert (code, out.decode().split(";")[0]) == (0, "allowed: authorization is off (auth.acl)")
     assert command(logd, "streams", "create", "logs", "--subject", "t.>")[0] == 0
     for verb in ("tail", "fetch"):
         code, _, error = command(logd, verb, "logs", "--from", "7")

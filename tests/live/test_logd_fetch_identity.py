@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from penstock.logd.cli.advice import advice
 from penstock.logd.client import Access, AsyncLogClient, LogClient
-from penstock.logd.errors import RefusedError, UnavailableError
+from penstock.logd.errors import NoAnswerError, RefusedError, UnavailableError
 from penstock.logd.fetch.connection import FetchLimits, Response, SendingTurn
 from penstock.logd.fetch.server import Api, FetchServer
 from penstock.logd.fetch.wire import REQUEST_HEAD, Document, encode_request
@@ -178,6 +179,14 @@ async def test_a_certificate_of_another_authority_and_none_where_one_is_needed(
         assert asked.callers == []
         await asyncio.to_thread(ask, found[0], access(callers, callers.client()))
         await wait_until_async(lambda: found[1].handshakes_failed >= 6)
+
+
+async def test_a_plain_client_of_a_server_with_tls_is_told_so(callers: Callers) -> None:
+    async with serving(callers, callers.authenticator()) as (address, _):
+        with pytest.raises(NoAnswerError) as refused:
+            await asyncio.to_thread(ask, address, Access())
+        assert refused.value.cause == "closed"
+        assert "--tls" in advice(refused.value)
 
 
 async def test_a_client_trusts_only_its_authority(callers: Callers, tmp_path: Path) -> None:

@@ -35,6 +35,20 @@ class UnavailableError(LogdError):
     """Cannot be done now; retrying later can succeed."""
 
 
+class NoAnswerError(UnavailableError):
+    """A server could not be reached, or did not answer.
+
+    Attributes:
+        cause: `unreachable`; `closed`: it closed the connection before it answered; `no_tls`: it
+            does not speak TLS; `certificate`: its certificate is not trusted; `client_certificate`:
+            it wants one; `tls`: another fault of TLS; `silent`: it did not answer in time.
+    """
+
+    def __init__(self, message: str, *, cause: str) -> None:
+        self.cause = cause
+        super().__init__(message)
+
+
 class UnsettledError(UnavailableError):
     """Nodes answer, and none of them can do it yet: a leader is being found."""
 

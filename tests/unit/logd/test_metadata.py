@@ -22,7 +22,7 @@ def test_creating_another_of_the_name_is_refused_with_the_difference() -> None:
     metadata = Metadata()
     metadata.create(LOGS, "one")
     other = StreamConfig(name="logs", subject="t.logs.>", dedup_window_s=1)
-    with pytest.raises(RefusedError, match="dedup_window_s=120, not 1") as raised:
+    with pytest.raises(RefusedError, match="dedup_window_s 120, not 1") as raised:
         metadata.create(other, "two")
     assert raised.value.code == "STREAM_DIFFERS"
 

@@ -114,15 +114,22 @@ def judge(
     server: str,
     as_json: bool,
 ) -> None:
-    """Say whether somebody may do ACTION on RESOURCE, and by which rule; exit code 1 if not."""
+    """Say whether somebody may do ACTION on RESOURCE, and by which rule; exit code 1 if not.
+
+    While authorization is off everybody may; what the rules would say is printed, too.
+    """
     if groups and principal is None:
         raise click.UsageError("--group needs --principal")
     call = access_calls.judge(action, resource, principal=principal, groups=groups)
     with asking(server) as log:
         verdict = log.ask(call)
     words = f"{'allowed' if verdict.allowed else 'denied'}: {verdict.reason}"
-    tell(words, asdict(verdict), as_json=as_json)
-    if not verdict.allowed:
+    facts = asdict(verdict)
+    if not verdict.enabled:
+        words = f"allowed: authorization is off (auth.acl); the rules would say: {words}"
+        facts |= {"allowed": True, "by_rules": verdict.allowed}
+    tell(words, facts, as_json=as_json)
+    if verdict.enabled and not verdict.allowed:
         sys.exit(ExitCode.FAILURE)
 
 
@@ -164,6 +171,8 @@ def who_can(action: str, resource: str, denied: bool, server: str, as_json: bool
     """
     with asking(server) as log:
         found = log.ask(access_calls.who_can(action, resource))
+    if any(not one.enabled for one in found):
+        click.echo("authorization is off (auth.acl): everybody may; the rules would say:", err=True)
     kept = [one for one in found if one.allowed or denied]
     if as_json:
         for one in kept:

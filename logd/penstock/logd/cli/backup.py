@@ -228,13 +228,20 @@ def _make(
     """Make the stream, or find it as an earlier run has left it.
 
     Raises:
-        RefusedError: `STREAM_DIFFERS`: another one is there.
+        AskRefusedError: Another one is there.
     """
     deadline_ns = SystemClock().monotonic_ns() + round(retry_s * 1e9)
     made = False
     while not made:
         try:
             made = bool(log.create_stream(name, subject, **options))
+        except RefusedError as error:
+            if error.code != "STREAM_DIFFERS":
+                raise
+            message = f"stream {name!r} is there, and is not what a restore of this backup makes"
+            raise AskRefusedError(
+                f"{message} ({error.code})", fix="restore it under another name: --as NAME"
+            ) from None
         except UnavailableError:
             if SystemClock().monotonic_ns() > deadline_ns:
                 raise

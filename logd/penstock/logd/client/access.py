@@ -153,6 +153,19 @@ def in_words(error: OSError) -> str:
     return error.strerror or str(error)
 
 
+def cause_of_failure(error: OSError) -> str:
+    """The cause of a `NoAnswerError`."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return "certificate"
+    if isinstance(error, ssl.SSLError):
+        if refuses_our_certificate(error):
+            return "client_certificate"
+        return "no_tls" if error.reason == "WRONG_VERSION_NUMBER" else "tls"
+    if isinstance(error, ConnectionResetError | ConnectionAbortedError | BrokenPipeError):
+        return "closed"
+    return "unreachable"
+
+
 def _bad_token_file(path: Path | str, problem: str) -> RefusedError:
     return RefusedError("BAD_TOKEN_FILE", f"{path}: {problem}")
 

@@ -38,13 +38,16 @@ class Verdict:
 
     Attributes:
         principal: Whom; empty: the caller itself.
+        allowed: What the rules say.
         rule: The id of the rule that decided; None: none did.
+        enabled: Whether the rules are in force; if not, everybody may do everything.
     """
 
     principal: str
     allowed: bool
     reason: str
     rule: str | None
+    enabled: bool = True
 
 
 def acls(after: str | None = None) -> Call[AclPage]:
@@ -90,7 +93,10 @@ def who_can(action: str, resource: str) -> Call[list[Verdict]]:
     request = {"api": "who_can", "action": action, "resource": resource}
 
     def read(header: Document, _: memoryview) -> list[Verdict]:
-        return [_verdict(one["principal"], one) for one in header["principals"]]
+        enabled = header.get("enabled", True)
+        return [
+            _verdict(one["principal"], one | {"enabled": enabled}) for one in header["principals"]
+        ]
 
     return Call(request, read)
 
@@ -131,4 +137,5 @@ def _verdict(principal: str, document: dict[str, Any]) -> Verdict:
         allowed=document["allowed"],
         reason=document["reason"],
         rule=None if rule is None else rule["id"],
+        enabled=document.get("enabled", True),
     )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
-from penstock.logd.client.access import in_words
+from penstock.logd.client.access import cause_of_failure, in_words
 from penstock.logd.client.answers import (
     ClusterInfo,
     Cursor,
@@ -19,7 +19,7 @@ from penstock.logd.client.answers import (
     cluster_info,
     stream_info,
 )
-from penstock.logd.errors import CorruptError, UnavailableError
+from penstock.logd.errors import CorruptError, NoAnswerError
 from penstock.logd.fetch.wire import Document
 from penstock.logd.rows import sound_frames
 
@@ -346,14 +346,16 @@ def delete_cursor(consumer: str, stream: str, partition: int) -> Call[bool]:
     return Call(request, lambda header, _: bool(header["deleted"]), repeatable=False, to=_CURSORS)
 
 
-def silent(server: str, seconds: float) -> UnavailableError:
+def silent(server: str, seconds: float) -> NoAnswerError:
     """A server that did not answer a call in time."""
-    return UnavailableError(f"logd at {server} did not answer within {seconds:g} s")
+    message = f"logd at {server} did not answer within {seconds:g} s"
+    return NoAnswerError(message, cause="silent")
 
 
-def unreachable(server: str, error: OSError) -> UnavailableError:
+def unreachable(server: str, error: OSError) -> NoAnswerError:
     """A server whose connection failed, or could not be made."""
-    return UnavailableError(f"logd at {server} cannot be reached: {in_words(error)}")
+    message = f"logd at {server} cannot be reached: {in_words(error)}"
+    return NoAnswerError(message, cause=cause_of_failure(error))
 
 
 def _cursors(header: Document) -> list[Cursor]:

@@ -342,5 +342,22 @@ def _is_open(stream: Stream) -> bool:
 def _difference(present: Stream, config: StreamConfig) -> str:
     if not _is_open(present):
         return "its deletion not finished"
-    old, new = asdict(present.config), asdict(config)
-    return ", ".join(f"{key}={old[key]!r}, not {new[key]!r}" for key in old if old[key] != new[key])
+    old, new = _options(present.config), _options(config)
+    return ", ".join(
+        f"{key} {_shown(old[key])}, not {_shown(new[key])}" for key in old if old[key] != new[key]
+    )
+
+
+def _options(config: StreamConfig) -> dict[str, Any]:
+    """The options of a stream, those of its retention among them, by name."""
+    options = asdict(config)
+    return options | {f"retention.{key}": value for key, value in options.pop("retention").items()}
+
+
+def _shown(value: object) -> str:
+    """An option's value for people."""
+    if isinstance(value, tuple):
+        return " ".join(map(str, value)) or "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "none" if value is None else str(value)

@@ -145,10 +145,11 @@ class AccessApi:
         request = parse(_Test, document)
         target = self._guard.resource(request.resource)
         if request.principal is None:
-            return _decision(self._guard.decide(caller, request.action, target))
+            decision = self._guard.decide(caller, request.action, target)
+            return _decision(decision) | {"enabled": self._guard.enabled}
         groups = frozenset(request.groups)
         decision = self._guard.acl.decide(request.principal, groups, request.action, target)
-        return _decision(decision)
+        return _decision(decision) | {"enabled": self._guard.enabled}
 
     async def _who_can(self, document: Document, _: Principal) -> Document:
         request = parse(_WhoCan, document)

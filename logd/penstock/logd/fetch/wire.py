@@ -46,7 +46,7 @@ has asked for.
 | acls | after?: the id of a rule | version, enabled, superusers, grants: texts of the configuration's, rules: a list of id, principal, effect, action, resource; more: bool |
 | put_acls | rules: a list of principal, effect, action, resource; based_on?: a version | changed: bool, version, rules |
 | delete_acls | rules: a list of ids; based_on? | changed, version |
-| test_acl | principal?, groups?, action, resource | allowed: bool, reason, rule: or null |
+| test_acl | principal?, groups?, action, resource | allowed: bool (by the rules), reason, rule: or null, enabled |
 | who_can | action, resource | enabled, principals: a list of principal, allowed, reason, rule |
 | quotas | | version, quotas: a list of principal, bytes_in_per_s, bytes_out_per_s, requests_per_s, streams |
 | put_quota | quota: as in that list; based_on? | changed, version |

@@ -103,7 +103,10 @@ class Authenticator:
                 raise UnauthenticatedError("not_taken", "API keys are not taken here")
             return self._keys.value.identify(text, self._clock.unix_ns())
         if self._tokens is None:
-            raise UnauthenticatedError("not_taken", "tokens are not taken here")
+            message = "no token or API key is taken here"
+            if self._keys is not None:
+                message = f"this is no API key ({PREFIX}...), and no token is taken here"
+            raise UnauthenticatedError("not_taken", message)
         return self._token(text, *self._tokens)
 
     async def secret_later(self, text: str) -> Identity:

@@ -12,11 +12,20 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from penstock.logd.acks import Nack
 from penstock.logd.backup import MANIFEST, BackupPartition, Manifest
 from penstock.logd.cli import cli
+from penstock.logd.cli.advice import FIXES, advice
 from penstock.logd.cli.positions import POSITION
 from penstock.logd.client import LogClient
-from penstock.logd.errors import UnavailableError, UnsettledError
+from penstock.logd.errors import (
+    CorruptError,
+    LogdError,
+    NoAnswerError,
+    RefusedError,
+    UnavailableError,
+    UnsettledError,
+)
 from penstock.logd.fetch.wire import encode_response
 from penstock.service import ExitCode
 from tests.support.processes import free_port
@@ -59,7 +68,11 @@ def test_wrong_usage_ends_with_64(words: str) -> None:
     ("error", "said"),
     [
         (UnsettledError("nobody leads it now"), "ask again: a leader is being found"),
-        (UnavailableError("a:1 cannot be reached"), "start logd, or name its fetch address"),
+        (
+            NoAnswerError("a:1 cannot be reached", cause="unreachable"),
+            "start logd, or name its fetch address",
+        ),
+        (UnavailableError("a disk is full"), "see the nodes, penstock logd cluster info"),
     ],
 )
 def test_what_to_do_depends_on_whether_nodes_have_answered(
@@ -75,6 +88,62 @@ def test_what_to_do_depends_on_whether_nodes_have_answered(
     done = CliRunner().invoke(cli, ["export", "logs", "-o", str(output)])
     assert (done.exit_code, done.stdout, output.exists()) == (ExitCode.UNAVAILABLE, "", False)
     assert said in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (RefusedError("CORRUPT", "x", offset=1, next_offset=2), "--skip-damaged"),
+        (RefusedError("STORAGE_FAILED", "x"), "penstock logd streams open"),
+        (RefusedError("UNAVAILABLE", "x"), "then ask again"),
+        (RefusedError("UNAVAILABLE", "x", cause="WRONG_KEY"), "master key"),
+        (RefusedError("UNAVAILABLE", "x", cause="CORRUPT"), "penstock logd check"),
+        (RefusedError("UNAVAILABLE", "x", cause="LATER_CODE"), "penstock logd streams open"),
+        (RefusedError("UNAUTHENTICATED", "x", reason="nobody"), "show who you are"),
+        (RefusedError("UNAUTHENTICATED", "x", reason="not_taken"), "as `auth` in logd"),
+        (RefusedError("UNAUTHENTICATED", "x", reason="expired"), "get a new one"),
+        (RefusedError("UNAUTHENTICATED", "x", reason="unknown_key"), "penstock logd keys new"),
+        (RefusedError("READ_ONLY", "x"), "end its restore"),
+        (RefusedError("STREAM_DIFFERS", "x"), "another name"),
+        (RefusedError("LATER_CODE", "x"), "see what the message names"),
+        (NoAnswerError("x", cause="closed"), "if it has TLS: --tls"),
+        (NoAnswerError("x", cause="no_tls"), "leave out --tls"),
+        (NoAnswerError("x", cause="certificate"), "--tls-ca FILE"),
+        (NoAnswerError("x", cause="client_certificate"), "--cert FILE"),
+        (NoAnswerError("x", cause="silent"), "see the log of logd"),
+        (NoAnswerError("x", cause="unreachable"), "start logd"),
+        (UnsettledError("x"), "a leader is being found"),
+        (CorruptError("x"), "--server is logd's fetch address"),
+    ],
+)  # fmt: skip
+def test_advice_fits_the_situation(error: LogdError, said: str) -> None:
+    assert said in advice(error)
+
+
+def test_every_refusal_that_a_command_can_get_has_advice_of_its_own() -> None:
+    """A new code is given a fix, or is named here as one that no command gets from logd."""
+    root = Path(__file__).resolve().parents[4] / "logd" / "penstock" / "logd"
+    codes = {nack.name for nack in Nack}
+    for path in root.rglob("*.py"):
+        codes |= set(re.findall(r'RefusedError\(\s*"([A-Z_]+)"', path.read_text()))
+    codes = {code for code in codes if not code.endswith("_")}  # the beginning of several
+    assert codes - set(FIXES) == BETWEEN_NODES
+
+
+BETWEEN_NODES = {
+    "AMBIGUOUS_STREAM", "BAD_HELLO", "BAD_INCARNATION", "BAD_ISR", "CLUSTERED",
+    "COMMAND_TOO_LARGE", "EXISTS", "LEADER_NOT_IN_ISR", "LOCKED", "LOST", "NOT_A_DATA_DIR",
+    "NOT_CONTROLLER", "NOT_RELEASED", "NOT_VOTER", "NOT_YET", "NO_STATE", "OTHER_MEMBER",
+    "SESSION_BROKEN", "STALE_EPOCH", "WRONG_CERTIFICATE", "WRONG_CLUSTER", "WRONG_NODE",
+}  # fmt: skip
+"""Between nodes, at the start of a daemon, or of the commands for a stopped logd's data."""
+
+
+def test_a_server_that_answers_with_an_alert_of_tls_is_told_of_tls() -> None:
+    with answering(b"\x15\x03\x03\x00\x02\x02\x46") as server:
+        done = CliRunner().invoke(cli, ["streams", "ls", "--server", server])
+    assert done.exit_code == ExitCode.UNAVAILABLE
+    assert "if it has TLS: --tls, or --tls-ca FILE" in done.stderr
 
 
 def _asking(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
