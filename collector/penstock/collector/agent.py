@@ -125,7 +125,12 @@ class Agent:
         engine, registry, config = self._engine, CollectorRegistry(), self._config
         loop = asyncio.get_running_loop()
         Metrics(lambda: self._reporter.ask(loop), registry)
-        admin = admin_server(lambda: self._reporter.ask(loop), registry, config.admin_access)
+        admin = admin_server(
+            lambda: self._reporter.ask(loop),
+            registry,
+            config.admin_access,
+            hosts=config.admin_hosts,
+        )
         control = ControlServer(
             config.admin_socket or config.data_dir / SOCKET_NAME,
             Operating(

@@ -145,6 +145,9 @@ class CollectorConfig(Section):
     data_dir: FilePath
     nats: NatsSection = NatsSection()
     admin: HostPort = "127.0.0.1:9295"
+    admin_hosts: tuple[str, ...] = Field(
+        default=(), description="names with a dot by which admin may be called without TLS"
+    )
     admin_access: AdminAccess | None = None
     admin_socket: FilePath | None = None
     tracing: TracingSection | None = None

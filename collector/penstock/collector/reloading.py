@@ -11,7 +11,8 @@ from penstock.collector.transforms.build import Tables
 from penstock.service import ConfigError
 
 RESTART: Final = (
-    "name", "data_dir", "admin", "admin_access", "admin_socket", "tracing", "log_level",
+    "name", "data_dir", "admin", "admin_access", "admin_hosts", "admin_socket", "tracing",
+    "log_level",
 )  # fmt: skip
 """Keys that hold from a start to the next."""
 

@@ -197,7 +197,12 @@ class Workers(PrometheusCollector):
         self._expect_nobody()
         registry = CollectorRegistry()
         registry.register(self)
-        admin = admin_server(self.status, registry, self._config.admin_access)
+        admin = admin_server(
+            self.status,
+            registry,
+            self._config.admin_access,
+            hosts=self._config.admin_hosts,
+        )
         admin.start(self._config.admin)
         loop = asyncio.get_running_loop()
         control = ControlServer(

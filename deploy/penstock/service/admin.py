@@ -35,6 +35,7 @@ from typing_extensions import override
 from penstock.service.clock import SystemClock
 from penstock.service.config import join_host_port, split_host_port
 from penstock.service.errors import UnavailableError
+from penstock.service.host_guard import HostGuard
 
 FINAL_STATUS = "final status"
 """The event under which `AdminServer.close` logs the last status."""
@@ -283,6 +284,8 @@ class AdminServer:
         tls: With it only TLS is served.
         admit: Says who may see more than the health; None: everybody.
         actions: What may be done, by path.
+        hosts: Names by which it may be called, besides addresses and the machine's own. With TLS
+            any: a page of another site would have to show a certificate.
     """
 
     def __init__(
@@ -293,8 +296,10 @@ class AdminServer:
         tls: TlsSource | None = None,
         admit: Admit | None = None,
         actions: Mapping[str, Action] | None = None,
+        hosts: Iterable[str] = (),
     ) -> None:
         self._actions = actions or {}
+        self._guard = HostGuard(hosts) if tls is None else None
         self._status = status
         self._tls = tls
         self._admit = admit
@@ -310,7 +315,7 @@ class AdminServer:
         host, port = split_host_port(address)
         try:
             server = make_server(
-                host, port, self._answer, _ThreadingServer, handler_class=_QuietHandler
+                host, port, self._guarded, _ThreadingServer, handler_class=_QuietHandler
             )
             server.tls = self._tls
             self._server = server
@@ -331,6 +336,13 @@ class AdminServer:
             if quietly:
                 return
             structlog.get_logger().info(FINAL_STATUS, status=asdict(self._status()))
+
+    def _guarded(self, environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
+        called, origin = environ.get("HTTP_HOST", ""), environ.get("HTTP_ORIGIN", "")
+        if self._guard is not None and not self._guard.allows(called, origin):
+            words = "that is not a name of this endpoint: add it to the key `admin_hosts`"
+            return _json(start, "421 Misdirected Request", {"error": words})
+        return self._answer(environ, start)
 
     def _answer(self, environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
         path = environ.get("PATH_INFO", "/")

@@ -11,7 +11,7 @@ import ssl
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from ipaddress import ip_address
 from pathlib import Path
@@ -58,6 +58,7 @@ class AdminAccess(BaseModel):
         status: Callable[[], Status],
         registry: CollectorRegistry,
         actions: Mapping[str, Action] | None = None,
+        hosts: Iterable[str] = (),
     ) -> AdminServer:
         """An admin endpoint that nobody else sees more of than the health.
 
@@ -72,7 +73,7 @@ class AdminAccess(BaseModel):
             return Admission.ALL if known else Admission.UNKNOWN
 
         if self.cert_file is None:
-            return AdminServer(status, registry, admit=admit, actions=actions)
+            return AdminServer(status, registry, admit=admit, actions=actions, hosts=hosts)
         paths = (self.cert_file, self.key_file or self.cert_file)
         context = _Watched(paths, self._context)
         return AdminServer(status, registry, tls=context.current, admit=admit, actions=actions)
@@ -106,6 +107,8 @@ def admin_server(
     registry: CollectorRegistry,
     access: AdminAccess | None,
     actions: Mapping[str, Action] | None = None,
+    *,
+    hosts: Iterable[str] = (),
 ) -> AdminServer:
     """The admin endpoint of a part; without a section everybody sees everything.
 
@@ -115,8 +118,8 @@ def admin_server(
         ConfigError: A file of the section cannot be used.
     """
     if access is None:
-        return AdminServer(status, registry, actions=actions)
-    return access.server(status, registry, actions)
+        return AdminServer(status, registry, actions=actions, hosts=hosts)
+    return access.server(status, registry, actions, hosts)
 
 
 def ask_admin(

@@ -110,14 +110,51 @@ def check_document(model: type[Model], document: dict[str, Any], path: Path) -> 
 
 
 def show_config(config: BaseModel) -> str:
-    """Render the effective configuration as YAML; `SecretStr` values stay hidden."""
-    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+    """Render the effective configuration as YAML; secrets, also those in URLs, are hidden."""
+    document = _without_secrets(config.model_dump(mode="json"))
+    return yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
+
+
+def hide_secrets(text: str) -> str:
+    """A text without what URLs in it may hold of secrets: user information and values of a query.
+
+    In a URL, values of `password=`, `token=` and the like are hidden wherever they stand, for JDBC
+    drivers separate them by semicolons.
+    """
+    if "://" not in text and not text.startswith("jdbc:"):
+        return text
+    text = _USER_INFORMATION.sub(f"{HIDDEN}@", text)
+    text = _QUERY.sub(lambda found: _VALUE.sub(f"={HIDDEN}", found[0]), text)
+    return _NAMED_SECRET.sub(rf"\1={HIDDEN}", text)
+
+
+def _without_secrets(value: Any) -> Any:
+    match value:
+        case str():
+            return hide_secrets(value)
+        case dict():
+            return {key: _without_secrets(inner) for key, inner in value.items()}
+        case list():
+            return [_without_secrets(inner) for inner in value]
+        case _:
+            return value
 
 
 def check_only(config: BaseModel, path: Path) -> str:
     """Say that a configuration is valid and what it amounts to."""
     return f"# {path} is valid; the effective configuration:\n{show_config(config)}"
 
+
+HIDDEN: Final = "**********"
+"""As `SecretStr` is shown."""
+
+_USER_INFORMATION: Final = re.compile(r"(?<=://)[^/?#\s]*@")
+_QUERY: Final = re.compile(r"\?[^#\s]*")
+_VALUE: Final = re.compile(r"=[^&;]*")
+_NAMED_SECRET: Final = re.compile(
+    r"(?i)\b((?:[a-z0-9_.-]*[_.-])?(?:password|passwd|pwd|token|secret|api_?key|access_?key))"
+    r"\s*=\s*(?!\*)[^;&,\s]+"
+)
 
 _HALVES: Final = re.compile("[\ud800-\udc7f\udd00-\udfff]")
 """Characters that no text holds; the others of their kind are bytes of names of files (PEP 383)."""

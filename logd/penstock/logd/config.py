@@ -169,6 +169,8 @@ class LogdConfig(_Settings):
         data_dir: Everything logd keeps; one process at a time.
         fetch: Where readers and the command line connect.
         admin: Where `/healthz`, `/metrics` and `/status` are served.
+        admin_hosts: Names with a dot by which `admin` may be called without TLS, besides the
+            machine's own; addresses and names without a dot always may.
         grpc: Liftbridge's API; none: it is not served.
         tls: Of fetch, grpc and admin; none: they have none.
         auth: Who callers are.
@@ -202,6 +204,7 @@ class LogdConfig(_Settings):
     nats: NatsSettings = NatsSettings()
     fetch: HostPort = "127.0.0.1:9293"
     admin: HostPort = "127.0.0.1:9294"
+    admin_hosts: tuple[str, ...] = ()
     grpc: GrpcSection | None = None
     cluster: ClusterSection | None = None
     activity: ActivitySettings | None = None

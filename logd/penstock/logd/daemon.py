@@ -200,6 +200,7 @@ class _Daemon:
             self._telemetry.registry(),
             tls=keeper.admin_tls(),
             admit=keeper.admit(self._doors.may_see_status()),
+            hosts=self._config.admin_hosts,
         )
         address = admin.start(self._config.admin)
         stack.callback(admin.close)

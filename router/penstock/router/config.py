@@ -244,6 +244,7 @@ class JobConfig(Settings):
     dead_letter_dir: LocalDirectory | None = None
     dead_letter_stream: DeadLetterStream | None = None
     admin: HostPort = "127.0.0.1:9296"
+    admin_hosts: tuple[str, ...] = ()
     admin_access: AdminAccess | None = None
     tracing: TracingSection | None = None
     actions_token_file: Path | None = None

@@ -102,7 +102,11 @@ class Job:
             config, self._clock, deliver=self._deliver_letters, reopen=self._open_sink
         )
         self._admin = admin_server(
-            self.status, registry, config.admin_access, {PATH: self._replays.answer}
+            self.status,
+            registry,
+            config.admin_access,
+            {PATH: self._replays.answer},
+            hosts=config.admin_hosts,
         )
         self._admin_address = ""
         self._status = self._describe()

@@ -85,7 +85,10 @@ def _served(run: BoundedRun, door: "_Door") -> AdminServer | None:
     registry = CollectorRegistry()
     registry.register(StatusCollector(door.status))
     actions = {PATH: door.answer}
-    server = admin_server(door.status, registry, run.config.admin_access, actions)
+    config = run.config
+    server = admin_server(
+        door.status, registry, config.admin_access, actions, hosts=config.admin_hosts
+    )
     try:
         server.start(run.config.admin)
     except UnavailableError as error:

@@ -4,7 +4,7 @@ import io
 import json
 from collections.abc import Iterator
 from urllib.error import HTTPError
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 import pytest
 from prometheus_client import CollectorRegistry, Counter
@@ -110,3 +110,44 @@ def test_closing_logs_the_last_status(process: _Process) -> None:
     document = json.loads(line)
     assert (document["event"], document["component"]) == (FINAL_STATUS, "logd")
     assert document["status"]["health"] == "ready"
+
+
+@pytest.mark.parametrize(
+    ("host", "origin", "code"),
+    [
+        ("127.0.0.1:{port}", "", 200),
+        ("[::1]:{port}", "", 200),
+        ("logd-1:{port}", "", 200),
+        ("metrics.example.org:{port}", "", 200),
+        ("METRICS.example.org", "", 200),
+        ("rebound.attacker.example:{port}", "", 421),
+        ("127.0.0.1.attacker.example", "", 421),
+        ("127.0.0.1:{port}", "http://127.0.0.1:{port}", 200),
+        ("127.0.0.1:{port}", "http://attacker.example", 421),
+        ("127.0.0.1:{port}", "null", 421),
+    ],
+)
+@pytest.mark.parametrize("path", ["/status", "/metrics", "/healthz"])
+def test_it_answers_to_its_names_alone(
+    process: _Process, path: str, host: str, origin: str, code: int
+) -> None:
+    """DNS rebinding: a page of another site calls by that site's name, and is refused."""
+    server = AdminServer(process.status, CollectorRegistry(), hosts=("metrics.example.org",))
+    address = server.start("127.0.0.1:0")
+    port = address.rpartition(":")[2]
+    request = Request(f"http://{address}{path}", headers={"Host": host.format(port=port)})
+    if origin:
+        request.add_header("Origin", origin.format(port=port))
+    try:
+        assert _code(request) == code
+    finally:
+        server.close(quietly=True)
+
+
+def _code(request: Request) -> int:
+    try:
+        with urlopen(request, timeout=5) as answer:
+            return int(answer.status)
+    except HTTPError as error:
+        with error:
+            return error.code

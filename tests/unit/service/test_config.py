@@ -15,7 +15,7 @@ from penstock.service import (
     load_config,
     show_config,
 )
-from penstock.service.config import join_host_port, split_host_port
+from penstock.service.config import hide_secrets, join_host_port, split_host_port
 
 
 class _Section(BaseModel):
@@ -66,6 +66,28 @@ def _mistake(tmp_path: Path, text: str) -> ConfigError:
     assert caught.value.exit_code is ExitCode.CONFIG
     assert str(tmp_path / "app.yaml") in caught.value.reason
     return caught.value
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("nats://user:hush@a:4222", "nats://**********@a:4222"),
+        ("nats://hush@a:4222,tls://b:hush@c:1", "nats://**********@a:4222,tls://**********@c:1"),
+        ("https://u:hush@[::1]:1/metrics", "https://**********@[::1]:1/metrics"),
+        ("https://h/m?key=hush&x=1#part", "https://h/m?key=**********&x=**********#part"),
+        ("jdbc:postgresql://h/d?user=a&password=hush", "jdbc:postgresql://h/d?user=*&password=*"),
+        ("jdbc:sqlserver://h:1;user=a;password=hush;x=y", "jdbc:sqlserver://h:1;user=a;password=*;x=y"),
+        ("jdbc:oracle:thin:@h:1/s;password=hush", "jdbc:oracle:thin:@h:1/s;password=*"),
+        ("nats://127.0.0.1:4222", "nats://127.0.0.1:4222"),
+        ("the token=(.*) of a line", "the token=(.*) of a line"),
+        ("user@example.org", "user@example.org"),
+    ],
+)  # fmt: skip
+def test_a_shown_configuration_has_no_secrets_of_urls(text: str, shown: str) -> None:
+    shown = shown.replace("=*", "=**********") if "**********" not in shown else shown
+    assert hide_secrets(text) == shown
+    rendered = show_config(_Config(name="n", nats=_Nats(url=text)))
+    assert "hush" not in rendered
 
 
 def test_a_file_becomes_the_model(tmp_path: Path) -> None:

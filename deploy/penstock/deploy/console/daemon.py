@@ -110,7 +110,7 @@ class Console:
         self._health = Health.STARTING
         registry = CollectorRegistry()
         registry.register(ConsoleMetrics(self))
-        self._admin = admin_server(self.status, registry, config.admin_access)
+        self._admin = admin_server(self.status, registry, config.admin_access, hosts=config.hosts)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop`.
