@@ -187,6 +187,24 @@ def test_what_passes_is_tried_again_until_everything_is_there_once(
     sink.close()
 
 
+def test_a_backend_that_drains_is_left(table: FakeBigQuery, tmp_path: Path) -> None:
+    met: list[str] = []
+
+    def drains(_: Any, context: Any) -> None:
+        """The backend of the first connection, after its first append."""
+        met.append(context.peer())
+        if len(met) > 1 and context.peer() == met[0]:
+            context.abort(grpc.StatusCode.UNAVAILABLE, "draining")
+
+    table.rule = drains
+    sink, context = sink_of(table, tmp_path, batch={"records_max": 2})
+    sink.write(rows())
+    sink.close()
+    assert table.stored() == EACH_ONCE
+    assert met.count(met[0]) == 2, "it went on with the connection"
+    assert dead_letters(context) == []
+
+
 @pytest.mark.parametrize("takes", [True, False])
 def test_an_append_without_an_answer_is_asked_for(
     table: FakeBigQuery, tmp_path: Path, takes: bool

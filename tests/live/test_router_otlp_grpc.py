@@ -94,6 +94,27 @@ def test_what_grpc_says_may_pass_is_tried_again(
     assert dead_letters(made) == []
 
 
+def test_a_backend_that_drains_is_left_over_grpc_too(
+    receiver: tuple[FakeOtlp, int], tmp_path: Path
+) -> None:
+    """gRPC keeps a connection over which UNAVAILABLE comes: it is the server's answer."""
+    fake, port = receiver
+    met: list[str] = []
+
+    def drains(call: Any) -> None:
+        met.append(call.peer())
+        if call.peer() == met[0]:
+            call.abort(grpc.StatusCode.UNAVAILABLE, "draining")
+
+    fake.refuses += [drains] * 8
+    sink, made = over_grpc(port, tmp_path)
+    sink.write(batch([log_record(number) for number in range(4)]))
+    sink.close()
+    assert len(fake.members["logs"]) == 4
+    assert len(met) == len(set(met)) == 2
+    assert dead_letters(made) == []
+
+
 def test_what_grpc_refuses_is_bisected(receiver: tuple[FakeOtlp, int], tmp_path: Path) -> None:
     fake, port = receiver
     fake.refuses += [aborts(grpc.StatusCode.INVALID_ARGUMENT)] * 3  # four records, two, one

@@ -181,7 +181,7 @@ def bigquery() -> Iterator[Connection]:
     if table := os.environ.get("PENSTOCK_TEST_BIGQUERY_TABLE"):
         file = os.environ.get("PENSTOCK_TEST_GOOGLE_CREDENTIALS")
         keys = {"table": table, "credentials_file": file}
-    made = Connection(BigQuerySink.model_validate({"type": "bigquery", **keys}))
+    made = Connection(BigQuerySink.model_validate({"type": "bigquery", **keys}), SystemClock())
     yield made
     made.close()
     fake.close()

@@ -19,12 +19,13 @@ from typing_extensions import override
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One request; header names are lower case."""
+    """One request; header names are lower case. `connection` is its client's port."""
 
     path: str
     headers: Mapping[str, str]
     body: bytes
     method: str = "POST"
+    connection: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,7 @@ def resets_after_taking(asked: Asked, backend: Backend) -> None:
 
 
 class FaultDoor:
-    """Listens on a port of its own.
+    """Listens on a port of its own, or on one that is given.
 
     Attributes:
         faults: What becomes of the next requests, one each; then they are let through.
@@ -98,7 +99,7 @@ class FaultDoor:
         closing: Called when the door closes, so that no connection outlives its test.
     """
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, *, host: str = "127.0.0.1", port: int = 0) -> None:
         self.backend = backend
         self.faults: deque[Fault] = deque()
         self.rule: Callable[[Asked], Answered | None] = lambda asked: None
@@ -128,7 +129,7 @@ class FaultDoor:
             def handle_error(self, request: object, client_address: object) -> None:
                 """A client that went away is what these tests are about."""
 
-        self._server = Server(("127.0.0.1", 0), Handler)
+        self._server = Server((host, port), Handler)
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
 
     @property
@@ -152,7 +153,7 @@ class FaultDoor:
         """Handle one request."""
         body = _body_of(handler)
         headers = {name.lower(): value for name, value in handler.headers.items()}
-        asked = Asked(handler.path, headers, body, handler.command)
+        asked = Asked(handler.path, headers, body, handler.command, handler.client_address[1])
         with self._lock:
             self.asked.append(asked)
             fault = self.faults.popleft() if self.faults else None

@@ -14,6 +14,7 @@ import pytest
 from pydantic import ValidationError
 from typing_extensions import override
 
+from penstock.router.clock import SystemClock
 from penstock.router.core.http_codes import Answer
 from penstock.router.core.verdict import (
     Busy,
@@ -176,7 +177,7 @@ def test_no_error_of_the_library_shows_a_header(tmp_path: Path) -> None:
 
 def grpc_channel(**keys: Any) -> Channel:
     settings = {"type": "otlp", "url": "http://127.0.0.1:1", "protocol": "grpc", **keys}
-    return Channel(sink_kind("otlp").config.model_validate(settings))  # type: ignore[arg-type]
+    return Channel(sink_kind("otlp").config.model_validate(settings), SystemClock())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,7 @@ class BigQuery(RequestSink):
 
     @override
     def open(self) -> None:
-        self._connection = self._library.Connection(self._config)
+        self._connection = self._library.Connection(self._config, self.context.clock)
         self._journal.read()
 
     @override

@@ -17,9 +17,11 @@ from google.protobuf.message import DecodeError
 from google.protobuf.wrappers_pb2 import Int64Value
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 
+from penstock.router.clock import Clock
 from penstock.router.core.verdict import Busy, Failed, Fault, Paused, TooLarge, Unfit, Verdict
 from penstock.router.sinks.bigquery import COLUMNS, BigQuerySink
 from penstock.router.sinks.google_token import GoogleToken
+from penstock.router.sinks.grpc_channel import GrpcChannel
 
 _SERVICE: Final = "/google.cloud.bigquery.storage.v1.BigQueryWrite"
 _SCOPE: Final = "https://www.googleapis.com/auth/bigquery.insertdata"
@@ -91,15 +93,12 @@ class Connection:
 
     failures = (TroubleError,)
 
-    def __init__(self, config: BigQuerySink) -> None:
+    def __init__(self, config: BigQuerySink, clock: Clock) -> None:
         self._config = config
         timeout_s, file = config.timeout_s, config.credentials_file
         self._token = GoogleToken(file, scope=_SCOPE, timeout_s=timeout_s)
-        target = f"{config.url.host}:{config.url.port}"
-        if config.url.scheme == "https":
-            self._channel = grpc.secure_channel(target, grpc.ssl_channel_credentials())
-        else:
-            self._channel = grpc.insecure_channel(target)
+        tls = grpc.ssl_channel_credentials() if config.url.scheme == "https" else None
+        self._channel = GrpcChannel(f"{config.url.host}:{config.url.port}", tls, clock)
         self._schema = types.ProtoSchema(proto_descriptor=row_descriptor())
 
     def create(self) -> str:
@@ -167,7 +166,7 @@ class Connection:
         return error.verdict
 
     def _exchange(self, asked: types.AppendRowsRequest) -> types.AppendRowsResponse:
-        call = self._channel.stream_stream(
+        call = self._channel.current().stream_stream(
             f"{_SERVICE}/AppendRows",
             request_serializer=types.AppendRowsRequest.serialize,
             response_deserializer=types.AppendRowsResponse.deserialize,
@@ -178,6 +177,7 @@ class Connection:
             for answer in going:
                 return answer
         except grpc.RpcError as error:
+            self._channel.failed(error.code())
             raise self._trouble(error) from None
         finally:
             going.cancel()
@@ -186,7 +186,7 @@ class Connection:
 
     def _call(self, method: str, asked: Any, answer: Any, **routing: str) -> Any:
         """A call that is about no record."""
-        call: Any = self._channel.unary_unary(
+        call: Any = self._channel.current().unary_unary(
             f"{_SERVICE}/{method}",
             request_serializer=type(asked).serialize,
             response_deserializer=answer.deserialize,
@@ -195,6 +195,7 @@ class Connection:
         try:
             return call(asked, timeout=self._config.timeout_s, metadata=metadata)
         except grpc.RpcError as error:
+            self._channel.failed(error.code())
             trouble = self._trouble(error)
             raise TroubleError(_of_no_record(trouble), trouble.code) from None
 

@@ -73,7 +73,7 @@ class Otlp(HttpRequestSink):
     def open(self) -> None:
         super().open()
         if self._grpc is not None:
-            self._channel = self._grpc.Channel(self._config)
+            self._channel = self._grpc.Channel(self._config, self.context.clock)
 
     @override
     def close(self) -> None:

@@ -15,7 +15,9 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 
+from penstock.router.clock import Clock
 from penstock.router.core.verdict import Busy, Failed, Fault, Paused, TooLarge, Unfit, Verdict
+from penstock.router.sinks.grpc_channel import GrpcChannel
 from penstock.router.sinks.http_requests import revealed
 from penstock.router.sinks.otlp import OtlpSink
 from penstock.router.sinks.otlp_messages import Signal, partial_success
@@ -42,9 +44,6 @@ _TOO_LARGE: Final = re.compile(r"larger|too[ _](large|big)|size", re.IGNORECASE)
 _RATE: Final = re.compile(r"rate[ _-]?limit", re.IGNORECASE)
 _NEVER_FITS: Final = re.compile(r"(batch|request|message) size\b.*\bexceeds", re.IGNORECASE)
 """Tempo calls its limit for the size of a request one of a rate."""
-_OPTIONS: Final = (("grpc.use_local_subchannel_pool", 1),)
-"""A channel has a connection of its own, so that a new channel has a new one."""
-
 _SAID_MAX: Final = 400
 """Why a certificate is not trusted stands behind 200 characters of addresses."""
 
@@ -63,7 +62,7 @@ _VALUE: Final = re.compile(r"[\x20-\x7e]*")
 class Channel:
     """A connection that is made when it is needed, and made again when it is lost."""
 
-    def __init__(self, config: OtlpSink) -> None:
+    def __init__(self, config: OtlpSink, clock: Clock) -> None:
         self._timeout_s = config.timeout_s
         self._compression = (
             grpc.Compression.NoCompression
@@ -72,16 +71,16 @@ class Channel:
         )
         headers = revealed(config.headers).items()
         self._metadata = tuple((name.lower(), value) for name, value in headers)
-        self._target = f"{config.url.host}:{config.url.port or 4317}"
-        self._credentials = _credentials(config) if config.url.scheme == "https" else None
-        self._channel = self._made()
+        credentials = _credentials(config) if config.url.scheme == "https" else None
+        target = f"{config.url.host}:{config.url.port or 4317}"
+        self._channel = GrpcChannel(target, credentials, clock)
 
     def export(self, signal: Signal, body: bytes, count: int) -> Verdict:
         """Send a request; returns what became of its `count` records."""
         for name, value in self._metadata:
             if _NAME.fullmatch(name) is None or _VALUE.fullmatch(value) is None:
                 return Paused(f"header {name}: its name, or a character of its value, gRPC forbids")
-        call: Any = self._channel.unary_unary(signal.method)
+        call: Any = self._channel.current().unary_unary(signal.method)
         try:
             answer = call(
                 body,
@@ -90,21 +89,13 @@ class Channel:
                 compression=self._compression,
             )
         except grpc.RpcError as error:
-            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-                # What answers no more may be the connection, which gRPC itself would keep.
-                self._channel.close()
-                self._channel = self._made()
+            self._channel.failed(error.code())
             return verdict_of(error)
         return partial_success(signal, answer, count)
 
     def close(self) -> None:
         """Give the connection back."""
         self._channel.close()
-
-    def _made(self) -> Any:
-        if self._credentials is not None:
-            return grpc.secure_channel(self._target, self._credentials, options=_OPTIONS)
-        return grpc.insecure_channel(self._target, options=_OPTIONS)
 
 
 def verdict_of(error: Any) -> Verdict:

@@ -1,16 +1,23 @@
 """Requests over HTTP/1.1: one kept-alive connection, a time limit on the whole of an answer.
 
+A connection is left when the destination says so, when it answers with a failure of its own (5xx),
+and when it is `CONNECTION_AGE_S` old: behind one name there may be many backends, and one of them
+that drains answers 503 for as long as somebody stays. For each new connection the name is resolved
+again; of its addresses one is taken at random, and the one that was left last.
+
 Redirects are not followed: the request's secrets are for one host.
 """
 
 import gzip
 import http.client
+import random
 import re
+import socket
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
-from typing import Final, Literal
+from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
 from penstock.router.clock import Clock
@@ -21,6 +28,15 @@ Compression = Literal["none", "gzip", "zstd"]
 
 ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
 """Of an answer's body: that of a bulk request names each record of it."""
+
+CONNECTION_AGE_S: Final = 60.0
+"""Seconds that a connection is kept: so long a change of the name's addresses may go unnoticed."""
+
+_FAILURE: Final = 500
+"""The first status code that speaks of the destination, not of the request (RFC 9110, 15.6)."""
+
+_CONNECT_S_MIN: Final = 0.2
+"""Seconds that each address has at least."""
 
 _GZIP_LEVEL: Final = 5
 _ZSTD_LEVEL: Final = 3
@@ -85,16 +101,26 @@ class Transport:
         url: Of the destination; its scheme, host and port count.
         timeout_s: For connecting, and for the whole of an answer.
         tls: For `https`; the system's authorities without it.
+        rng: Chooses among the addresses of a name.
     """
 
     def __init__(
-        self, url: str, *, timeout_s: float, clock: Clock, tls: ssl.SSLContext | None = None
+        self,
+        url: str,
+        *,
+        timeout_s: float,
+        clock: Clock,
+        tls: ssl.SSLContext | None = None,
+        rng: random.Random | None = None,
     ) -> None:
         self._url = urlsplit(url)
         self._timeout_s = timeout_s
         self._clock = clock
         self._tls = tls
+        self._rng = rng or random.Random()  # noqa: S311 - no secret
         self._connection: http.client.HTTPConnection | None = None
+        self._connected_ns = 0
+        self._last: tuple[Any, ...] | None = None
         self.repeated = False
         """Whether the last request went twice, on a new connection when the kept one had ended."""
 
@@ -102,6 +128,9 @@ class Transport:
         """Send a request and wait for its answer."""
         body, encoding = compressed(request.body, request.compression)
         headers = {**request.headers, **encoding, **request.secrets}
+        age_ns = self._clock.monotonic_ns() - self._connected_ns
+        if age_ns > CONNECTION_AGE_S * 1e9:
+            self.close()
         kept = self._connection is not None
         reply = self._exchange(request, headers, body)
         self.repeated = (
@@ -158,24 +187,67 @@ class Transport:
             raise
         found = answer.read(ANSWER_BYTES_MAX)
         names = {name.lower(): value for name, value in answer.getheaders()}
-        if answer.will_close or not answer.isclosed() or cut_short is not None:
+        failed = answer.status >= _FAILURE
+        if failed or answer.will_close or not answer.isclosed() or cut_short is not None:
             self.close()
         after_s = retry_after_s(names.get("retry-after"), self._clock.unix_ns())
         return Answer(answer.status, names, found, after_s)
 
     def _connected(self) -> http.client.HTTPConnection:
         if self._connection is None:
-            host, port = self._url.hostname or "", self._url.port
+            host = self._url.hostname or ""
+            made: http.client.HTTPConnection
             if self._url.scheme == "https":
                 context = self._tls or ssl.create_default_context()
-                made: http.client.HTTPConnection = http.client.HTTPSConnection(
-                    host, port, timeout=self._timeout_s, context=context
+                made = http.client.HTTPSConnection(
+                    host, self._url.port, timeout=self._timeout_s, context=context
                 )
+                opened = self._open(host, made.port)
+                try:
+                    made.sock = context.wrap_socket(opened, server_hostname=host)
+                except BaseException:
+                    opened.close()
+                    raise
             else:
-                made = http.client.HTTPConnection(host, port, timeout=self._timeout_s)
-            made.connect()
+                made = http.client.HTTPConnection(host, self._url.port, timeout=self._timeout_s)
+                made.sock = self._open(host, made.port)
             self._connection = made
+            self._connected_ns = self._clock.monotonic_ns()
         return self._connection
+
+    def _open(self, host: str, port: int) -> socket.socket:
+        """A connection to one of a name's addresses, within the time limit for all of them.
+
+        Raises:
+            OSError: Of the last one: none can be reached.
+        """
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        order = self._ordered([(one[0], one[4]) for one in found])
+        end_ns = self._clock.monotonic_ns() + int(self._timeout_s * 1e9)
+        for number, (family, address) in enumerate(order, 1):
+            left_s = (end_ns - self._clock.monotonic_ns()) / 1e9
+            opened = socket.socket(family, socket.SOCK_STREAM)
+            try:
+                opened.settimeout(max(left_s / (len(order) - number + 1), _CONNECT_S_MIN))
+                opened.connect(address)
+                opened.settimeout(self._timeout_s)
+                opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            except OSError:
+                opened.close()
+                if number == len(order):
+                    raise
+            else:
+                self._last = address
+                return opened
+        raise OSError(f"{host}: the name has no addresses")
+
+    def _ordered(
+        self, found: list[tuple[socket.AddressFamily, tuple[Any, ...]]]
+    ) -> list[tuple[socket.AddressFamily, tuple[Any, ...]]]:
+        """At random within a family, in the system's order of families; the last one used last."""
+        families = list(dict.fromkeys(family for family, _ in found))
+        shuffled = self._rng.sample(found, len(found))
+        return sorted(shuffled, key=lambda one: (one[1] == self._last, families.index(one[0])))
 
 
 def compressed(body: bytes, how: Compression) -> tuple[bytes, dict[str, str]]:

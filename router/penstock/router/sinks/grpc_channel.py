@@ -1,0 +1,64 @@
+"""A gRPC channel that is left as a connection over HTTP/1.1 is (`penstock.router.sinks.transport`).
+
+gRPC keeps a connection over which UNAVAILABLE comes, for it is the server's answer, and one that
+answers no more. The first may be to a backend that drains, the second is dead. So the channel is
+made again after either, and when it is `CONNECTION_AGE_S` old: a new one resolves the name again,
+and takes its addresses in an order of its own.
+"""
+
+from typing import Any, Final
+
+import grpc
+
+from penstock.router.clock import Clock
+from penstock.router.sinks.transport import CONNECTION_AGE_S
+
+_LEFT_AFTER: Final = (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE)
+_OPTIONS: Final = (
+    ("grpc.use_local_subchannel_pool", 1),  # else a new channel would find the old connection
+    (
+        "grpc.service_config",
+        '{"loadBalancingConfig": [{"pick_first": {"shuffleAddressList": true}}]}',
+    ),
+)
+
+
+class GrpcChannel:
+    """The connection to one host.
+
+    Args:
+        target: Its name and port.
+        credentials: For TLS; None: there is none.
+        clock: For its age.
+    """
+
+    def __init__(self, target: str, credentials: Any, clock: Clock) -> None:
+        self._target = target
+        self._credentials = credentials
+        self._clock = clock
+        self._channel = self._make()
+
+    def current(self) -> Any:
+        """The channel for the next call."""
+        if self._clock.monotonic_ns() - self._made_ns > CONNECTION_AGE_S * 1e9:
+            self._renew()
+        return self._channel
+
+    def failed(self, code: grpc.StatusCode) -> None:
+        """A call ended with this code."""
+        if code in _LEFT_AFTER:
+            self._renew()
+
+    def close(self) -> None:
+        """Give the connection back."""
+        self._channel.close()
+
+    def _renew(self) -> None:
+        self._channel.close()
+        self._channel = self._make()
+
+    def _make(self) -> Any:
+        self._made_ns = self._clock.monotonic_ns()
+        if self._credentials is None:
+            return grpc.insecure_channel(self._target, options=_OPTIONS)
+        return grpc.secure_channel(self._target, self._credentials, options=_OPTIONS)
