@@ -2,6 +2,7 @@
 
 import heapq
 import itertools
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,7 +23,14 @@ from penstock.logd.cli.positions import (
 )
 from penstock.logd.cli.read_session import RETRY_S, ReadSession, skip_damaged_option
 from penstock.logd.cli.server import asking, server_option, stream_argument
-from penstock.logd.cli.showing import record_json, record_pretty, record_text
+from penstock.logd.cli.showing import (
+    LEVELS,
+    Telemetry,
+    line_text,
+    record_json,
+    record_pretty,
+    record_text,
+)
 from penstock.logd.cli.source import Range, partitions_of
 from penstock.logd.client import LogClient
 from penstock.logd.rows import batch_records, slice_rows
@@ -53,31 +61,64 @@ class _HeaderType(click.ParamType[Any]):
         return name, wanted.encode() if equals else None
 
 
+class _PatternType(click.ParamType[Any]):
+    """A regular expression, as Python's `re` reads it."""
+
+    name = "pattern"
+
+    @override
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return re.compile(value)
+        except re.error as error:
+            self.fail(f"{value!r} is no regular expression: {error}", param, ctx)
+
+
 @dataclass(frozen=True, slots=True)
 class _Wanted:
     """What to show of a stream.
 
     Attributes:
         headers: Each of them a record must have, with the value if one is named.
+        level: The least severe that is shown; records without a severity are not.
+        service: The one whose records are shown.
+        grep: What is to be found in a record's line.
     """
 
     stream: str
     follow: bool
     subject: str | None
     headers: tuple[tuple[str, bytes | None], ...]
+    level: str | None
+    service: str | None
+    grep: re.Pattern[str] | None
 
     def has(self, record: Record) -> bool:
-        """Whether a record has the headers."""
-        return all(
-            any(name == own and value in (None, held) for own, held in record.headers)
-            for name, value in self.headers
+        """Whether a record has the headers, and says what is asked for."""
+        return (
+            all(
+                any(name == own and value in (None, held) for own, held in record.headers)
+                for name, value in self.headers
+            )
+            and self._is_of(Telemetry.read(record.value) if self.level or self.service else None)
+            and (self.grep is None or self.grep.search(line_text(record)) is not None)
         )
+
+    def _is_of(self, telemetry: Telemetry | None) -> bool:
+        if self.level is None and self.service is None:
+            return True
+        if telemetry is None or self.service not in (None, telemetry.service):
+            return False
+        if self.level is None:
+            return True
+        return telemetry.severity is not None and telemetry.severity >= LEVELS[self.level]
 
 
 @click.command(
     epilog="""\b
     Examples:
-      penstock logd tail logs --follow --header level=error
+      penstock logd tail logs --follow --level warn --service shop
+      penstock logd tail logs --from 1h --grep 'order_id=1234|timeout'
       penstock logd tail logs --from 15m --pretty"""
 )
 @stream_argument()
@@ -98,6 +139,18 @@ class _Wanted:
     metavar="NAME[=VALUE]",
     help="Only records that have it; repeatable, and all must be there.",
 )
+@click.option(
+    "--level",
+    type=click.Choice(list(LEVELS), case_sensitive=False),
+    help="Only telemetry records that are at least so severe.",
+)
+@click.option("--service", help="Only telemetry records of this service.")
+@click.option(
+    "--grep",
+    type=_PatternType(),
+    metavar="PATTERN",
+    help="Only records in whose line this regular expression is found.",
+)
 @click.option("--pretty", is_flag=True, help="Headers, and JSON laid out, over several lines.")
 @skip_damaged_option
 @json_option("One JSON object a line.")
@@ -113,6 +166,9 @@ def tail(
     **wanted: Any,
 ) -> None:
     """Print the records of STREAM, those of several partitions by their times.
+
+    A telemetry record is one line: offset, time, level, service, what happened, and its fields as
+    key=value. Of other records it is offset, time, subject and payload.
 
     With --follow it goes on after logd was away. What a payload holds cannot drive the terminal:
     control characters are shown as escapes.

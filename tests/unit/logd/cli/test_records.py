@@ -1,7 +1,8 @@
 """`tail` and `fetch` of several partitions, and the names of streams that shells are offered."""
 
+from collections.abc import Iterable
 from functools import partial
-from typing import Self
+from typing import Any, Self
 
 import orjson
 import pytest
@@ -47,6 +48,65 @@ def test_records_of_all_partitions_come_by_their_times(log: FakeLog, words: list
     assert shown(*words, "--partition", "1") == only
     words[1] = "one"
     assert shown(*words) == [(None, 0, "x")]
+
+
+def telemetry(**fields: Any) -> bytes:
+    resource = {"service.name": fields.pop("service", "shop")}
+    return orjson.dumps({"schema": "x/1.0", "kind": "log", "resource": resource, **fields})
+
+
+SAID = (
+    telemetry(
+        severity_number=13, severity_text="WARN", body="low\nstock", context={"user.id": "u-1"},
+        attributes={"left": 3, "note": "a b", "process.pid": 7, "exception.stacktrace": "…"},
+    ),
+    telemetry(kind="span", name="GET /", time_unix_nano=0, end_time_unix_nano=1_500_000,
+              status_code="ERROR", service="web"),
+    telemetry(kind="metric", name="jobs", value=2, unit="{job}"),
+    telemetry(kind="event", event_name="shop.placed"),
+    telemetry(kind="audit", actor={"type": "user", "id": "u"}, action="update",
+              target={"type": "door", "id": 1}, outcome="success"),
+    b'{"kind":"log"}',
+    b"\xffplain",
+)  # fmt: skip
+LINES = (
+    'WARN   shop  low\\nstock  user.id=u-1 left=3 note="a b"',
+    "ERROR  web  GET / 1.5 ms",
+    "METRIC  shop  jobs 2 {job}",
+    "EVENT  shop  shop.placed",
+    "AUDIT  shop  user:u update door:1 success",
+    't.a  {"kind":"log"}',
+    "t.a  \\xffplain",
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "offsets"),
+    [
+        ((), range(7)),
+        (("--level", "warn"), (0, 1)),
+        (("--level", "ERROR"), (1,)),
+        (("--service", "shop"), (0, 2, 3, 4)),
+        (("--service", "shop", "--level", "info"), (0,)),
+        (("--grep", "left=[0-9]|success$"), (0, 4)),
+        (("--grep", "plain"), (6,)),
+    ],
+)
+def test_a_record_is_one_line_and_lines_are_chosen_by_what_they_say(
+    log: FakeLog, words: tuple[str, ...], offsets: Iterable[int]
+) -> None:
+    for payload in SAID:
+        log.add("said", [Record("t.a", payload, 10**9, None, ())], per_frame=1)
+    done = CliRunner().invoke(cli, ["tail", "said", "--from", "earliest", *words])
+    assert done.stdout.splitlines() == [
+        f"{offset}  1970-01-01T00:00:01.000000Z  {LINES[offset]}" for offset in offsets
+    ]
+
+
+def test_a_pattern_that_is_none_is_a_usage_error(log: FakeLog) -> None:
+    done = CliRunner().invoke(cli, ["tail", "one", "--grep", "("])
+    assert done.exit_code == 64
+    assert "'(' is no regular expression" in done.output
 
 
 def test_without_a_position_each_partition_shows_its_last_ten(log: FakeLog) -> None:
