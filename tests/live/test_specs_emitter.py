@@ -274,3 +274,14 @@ def test_a_process_with_the_instance_id_of_the_one_before_is_another_sender(
         assert emitter.close(10)
     assert collector.bodies() == ["before", "after"]
     assert {b.header["resource"]["service.instance.id"] for b in collector.batches} == {"pod-1"}
+
+
+def test_an_emitter_that_was_closed_and_is_used_again_sends(
+    emitter: Emitter, collector: CollectorSocket
+) -> None:
+    """`logging.shutdown` and `dictConfig` close handlers that stay in use."""
+    say(emitter, "before")
+    assert emitter.close(10)
+    say(emitter, "after")
+    assert emitter.flush(10)
+    assert collector.bodies() == ["before", "after"]

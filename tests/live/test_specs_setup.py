@@ -54,6 +54,23 @@ while True:
     specs.log().info("working")
 """
 
+BY_NAME = """
+import logging, os, sys, threading
+os.environ |= {f"OTEL_{signal}_EXPORTER": "penstock" for signal in ("TRACES", "METRICS", "LOGS")}
+os.environ |= {"PENSTOCK_SOCKET": sys.argv[1], "OTEL_BSP_SCHEDULE_DELAY": "60000",
+               "OTEL_BLRP_SCHEDULE_DELAY": "60000"}
+from opentelemetry import metrics, trace
+from opentelemetry._logs import LogRecord, get_logger
+from opentelemetry.sdk._configuration import _OTelSDKConfigurator
+_OTelSDKConfigurator().configure()  # as opentelemetry-instrument does
+with trace.get_tracer("t").start_as_current_span("work"):
+    metrics.get_meter("t").create_counter("jobs").add(1)
+    get_logger("t").emit(LogRecord(timestamp=1, body="said"))
+print("ready", flush=True)
+while True:
+    threading.Event().wait(1)
+"""
+
 HANDLED = """
 import signal, sys
 from penstock import specs
@@ -234,6 +251,7 @@ from penstock import specs
 from penstock.specs.handler import SpecHandler
 
 specs.setup("ending", socket=sys.argv[1], opentelemetry=False)
+specs.log().info("first")
 quiet = logging.getLogger("queued")
 quiet.propagate = False
 quiet.addHandler(logging.handlers.QueueHandler(waiting))
@@ -250,15 +268,24 @@ late = Late()
 """
 
 
-def test_what_is_said_while_the_process_ends_arrives(collector: CollectorSocket) -> None:
+@pytest.mark.parametrize("block_ms", [0, 100])
+def test_what_is_said_while_the_process_ends_arrives(
+    collector: CollectorSocket, block_ms: int
+) -> None:
     """By exit handlers that were registered first and run last; through a queue; even later."""
-    done = run(LAST_WORDS, collector.path)
+    limits = f"opentelemetry=False, limits=specs.EmitterLimits(block_ms={block_ms})"
+    done = run(LAST_WORDS.replace("opentelemetry=False", limits), collector.path)
     assert (done.returncode, done.stderr) == (0, "")
     bodies = collector.bodies()
     others = [body for body in bodies if body != "queued"]
-    assert others == ["exit handler", "exit handler of structlog", "destructor at shutdown"]
+    assert others == [
+        "first",
+        "exit handler",
+        "exit handler of structlog",
+        "destructor at shutdown",
+    ]
     repeated = [json.loads(line)["attributes"].get("log.repeated", 1) for line in collector.records]
-    assert sum(repeated) == 500 + 3
+    assert sum(repeated) == 500 + 4
 
 
 NOBODY = """
@@ -393,3 +420,15 @@ def test_debugging_says_the_same_on_standard_error(
         "penstock: a collector listens there"
     ] * 2
     assert "penstock: log: 2 emitted, 1 acknowledged, 1 dropped (too_large 1)" in said
+
+
+def test_exporters_by_name_flush_on_sigterm_without_setup(collector: CollectorSocket) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", BY_NAME, str(collector.path)], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    with process.stdout:
+        assert process.stdout.readline() == "ready\n"
+        process.terminate()
+        assert process.wait(30) == -signal.SIGTERM
+    assert {record["kind"] for record in records(collector)} == {"log", "metric", "span"}

@@ -119,14 +119,15 @@ def test_tests_wait_for_conditions_and_never_sleep() -> None:
 
 
 def test_package_roots_hold_only_imports() -> None:
-    """`__init__.py` is a table of contents."""
+    """`__init__.py` is a table of contents, perhaps one that is read when a name is asked for."""
     allowed = (ast.Import, ast.ImportFrom, ast.Assign, ast.Expr, ast.AnnAssign)
+    lazy = ("if TYPE_CHECKING:", "def __getattr__(", "def __dir__(")
     found = [
         f"{_relative(path)}:{node.lineno}"
         for path in PRODUCT
         if path.name == "__init__.py"
         for node in ast.parse(path.read_text()).body
-        if not isinstance(node, allowed)
+        if not isinstance(node, allowed) and not ast.unparse(node).startswith(lazy)
     ]
     assert found == []
 

@@ -87,7 +87,7 @@ def setup(  # noqa: PLR0913 - all are optional and named
     if opentelemetry and find_spec("opentelemetry.sdk") is not None:
         _set_up_opentelemetry()
     if notices.is_debugging():
-        from penstock.specs.doctor import show_when_debugging
+        from penstock.specs.diagnosis import show_when_debugging
 
         show_when_debugging()
         after_last_flush(show_when_debugging)

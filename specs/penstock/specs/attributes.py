@@ -1,12 +1,14 @@
 """Whatever an application hands over, as the flat attributes that a record allows."""
 
+import json
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 from penstock.specs.limits import (
     ATTRIBUTE_DEPTH_SOFT,
     ATTRIBUTES_MAX,
+    DEPTH_MAX,
     INT64_MAX,
     INT64_MIN,
     KEY_CHARACTERS_MAX,
@@ -22,10 +24,11 @@ LONG_KEYS = frozenset({"exception.stacktrace"})
 
 
 def clean_attributes(given: Mapping[Any, Any]) -> tuple[dict[str, Value], int]:
-    """Lay a mapping out flat; returns the attributes and how many did not fit.
+    """Lay a mapping out flat; returns the attributes, and how many did not fit or were cut.
 
-    Nested mappings become dotted keys, numbers that int64 or JSON cannot hold become text, other
-    objects their `str`, long text is cut.
+    Nested mappings become dotted keys, what lies deeper, and mappings and lists within a list,
+    JSON text each; numbers that int64 or JSON cannot hold become text, other objects their `str`.
+    Long text and long lists are cut, and end in "…".
     """
     attributes: dict[str, Value] = {}
     dropped = 0
@@ -33,8 +36,27 @@ def clean_attributes(given: Mapping[Any, Any]) -> tuple[dict[str, Value], int]:
         if len(attributes) >= ATTRIBUTES_MAX or not 0 < len(key) <= KEY_CHARACTERS_MAX:
             dropped += 1
         else:
-            attributes[key] = _tried(value, key)
+            plain = attributes[key] = _tried(value, key)
+            if plain != value and _is_cut(plain):
+                dropped += 1
     return attributes, dropped
+
+
+def _is_cut(plain: Value) -> bool:
+    """Whether it ends as values do that were cut."""
+    if isinstance(plain, list):
+        return any(map(_is_cut, plain))
+    if not isinstance(plain, str) or _CUT not in plain:
+        return False
+    cut_text = plain.endswith(_CUT) and len(plain) in (
+        1,
+        STRING_CHARACTERS_SOFT,
+        STRING_CHARACTERS_MAX,
+    )
+    return cut_text or f'"{_CUT}"' in plain
+
+
+_CUT: Final = "…"
 
 
 def has_plain_values(given: Mapping[Any, Any]) -> bool:
@@ -61,7 +83,7 @@ def clean_text(value: Any, characters_max: int = STRING_CHARACTERS_SOFT) -> str:
         text = value if value.__class__ is str else str(value)
     except Exception:  # noqa: BLE001 - any object may be logged, also one with a broken __str__
         text = f"<{type(value).__name__}>"
-    return text if len(text) <= characters_max else text[: characters_max - 1] + "…"
+    return text if len(text) <= characters_max else text[: characters_max - 1] + _CUT
 
 
 def encodable(value: Any) -> Any:
@@ -101,8 +123,10 @@ def _members(given: Mapping[Any, Any]) -> dict[Any, Any]:
 
 
 def _plain(value: Any, key: str) -> Value:
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [_scalar(item, key) for item in list(value)[:LIST_ITEMS_MAX]]
+    if isinstance(value, _LISTS):
+        if len(value) <= LIST_ITEMS_MAX:
+            return [_scalar(item, key) for item in list(value)]
+        return [*(_scalar(item, key) for item in list(value)[: LIST_ITEMS_MAX - 1]), _CUT]
     return _scalar(value, key)
 
 
@@ -125,6 +149,8 @@ def _scalar(value: Any, key: str) -> Scalar:
 
 def _unusual(value: Any) -> Scalar:
     """Subclasses of the plain types (enums, numpy floats), bytes, and all other objects."""
+    if isinstance(value, (Mapping, *_LISTS)):
+        return clean_text(json.dumps(_Structure().of(value, DEPTH_MAX), ensure_ascii=False))
     if isinstance(value, bytes):
         return clean_text(value[:STRING_CHARACTERS_SOFT].decode("utf-8", "replace"))
     if isinstance(value, float):
@@ -132,3 +158,30 @@ def _unusual(value: Any) -> Scalar:
     if isinstance(value, int):
         return _scalar(int(value), "")
     return clean_text(value.value if hasattr(value, "_value_") else value)
+
+
+_LISTS: Final = (list, tuple, set, frozenset)
+
+
+class _Structure:
+    """Makes JSON values of mappings and lists; as many of their members as one list may have."""
+
+    def __init__(self) -> None:
+        self._left = LIST_ITEMS_MAX
+
+    def of(self, value: Any, depth: int) -> Any:
+        """One value, with so many levels below it."""
+        if depth > 0 and isinstance(value, Mapping):
+            members = self._some(list(value.items()), (_CUT, _CUT))
+            return {clean_text(key): self.of(each, depth - 1) for key, each in members}
+        if depth > 0 and isinstance(value, _LISTS):
+            return [self.of(each, depth - 1) for each in self._some(list(value), _CUT)]
+        return clean_text(value) if isinstance(value, (Mapping, *_LISTS)) else _scalar(value, "")
+
+    def _some(self, members: list[Any], instead: Any) -> Iterator[Any]:
+        for member in members:
+            if self._left <= 0:
+                yield instead
+                return
+            self._left -= 1
+            yield member

@@ -13,9 +13,9 @@ from penstock.specs.envelope import Record
 from penstock.specs.errors import RefusedRecordError, RefusedSpecError
 from penstock.specs.evolution import incompatible, shape
 from penstock.specs.gate import judge
-from penstock.specs.json_schema import json_schema
 from penstock.specs.registry import Json, Published
 from penstock.specs.samples import samples
+from penstock.specs.schema_export import json_schema
 from penstock.specs.upcasts import has_upcaster, upcast_record
 from penstock.specs.versions import SchemaName
 

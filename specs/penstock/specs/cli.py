@@ -14,8 +14,8 @@ from penstock.specs.columns import fields as columns
 from penstock.specs.discovery import discover
 from penstock.specs.errors import UnknownSpecError
 from penstock.specs.gate import Rejected, check_line
-from penstock.specs.json_schema import json_schema
 from penstock.specs.kinds import BASE_MODELS
+from penstock.specs.schema_export import json_schema
 from penstock.specs.versions import model_for, specs
 
 EX_DATAERR: Final = cli_versions.EX_DATAERR

@@ -11,7 +11,7 @@ from penstock.specs import exports
 from penstock.specs.cli_versions import all_specs, errors_shown, module_option
 from penstock.specs.envelope import Record
 from penstock.specs.errors import UnknownSpecError
-from penstock.specs.json_schema import json_schema
+from penstock.specs.schema_export import json_schema
 
 Models = list[type[Record]]
 

@@ -17,7 +17,7 @@ from penstock.specs.discovery import discover
 from penstock.specs.envelope import Record
 from penstock.specs.errors import SpecError
 from penstock.specs.evolution import NEW_READERS, OLD_READERS, unreadable
-from penstock.specs.json_schema import json_schema
+from penstock.specs.schema_export import json_schema
 from penstock.specs.versions import BASE_NAMES, SchemaName, specs
 
 EX_DATAERR: Final = 65

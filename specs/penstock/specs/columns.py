@@ -11,9 +11,9 @@ from typing import Any, Final
 
 from penstock.specs.envelope import Context, Record
 from penstock.specs.evolution import inlined
-from penstock.specs.json_schema import json_schema
 from penstock.specs.kinds import BASE_MODELS, WIRE_REQUIRED
 from penstock.specs.resource import Resource
+from penstock.specs.schema_export import json_schema
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,6 +73,7 @@ class _State:
     lane: AuditLane | None = None
     busy: bool = False
     vain_since: int = -1
+    passing: int = -1
     dropped_said: int = 0
     emitted: Counter[str] = field(default_factory=Counter)
     dropped: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -153,34 +154,9 @@ class Emitter:
 
     def emit(self, kind: str, line: bytes, severity_number: int = DEFAULT_SEVERITY) -> bool:
         """Offer one record's line, without its newline; False when it was dropped at once."""
-        if self._block_ms:
+        state = self._state
+        if self._block_ms and state.passing != native.thread_id():
             return self._emit_when_there_is_room(kind, line, severity_number)
-        return self._offer(kind, line, severity_number)
-
-    def _emit_when_there_is_room(self, kind: str, line: bytes, severity_number: int) -> bool:
-        state = self._state
-        until_ns = clock.monotonic_ns() + self._block_ms * MS
-        while True:
-            with state.lock:
-                acked = state.delivery.acked.total()
-                left_ns = until_ns - clock.monotonic_ns()
-                if (
-                    state.busy
-                    or state.queue.has_room(len(line))
-                    or state.vain_since == acked
-                    or state.flusher.is_own_thread
-                ):
-                    return self._offer(kind, line, severity_number)
-                if left_ns <= 0:
-                    state.vain_since = acked
-                    continue
-                state.flusher.ensure_started()
-                waiter = state.flusher.room()
-            state.flusher.wake()
-            waiter.acquire(timeout=left_ns / 1e9)
-
-    def _offer(self, kind: str, line: bytes, severity_number: int) -> bool:
-        state = self._state
         ranks = _RANKS.get(kind)
         if ranks is None or len(line) > limits.RECORD_BYTES_MAX:
             self.lose(kind, "too_large" if ranks else "bad_kind")
@@ -206,7 +182,7 @@ class Emitter:
                     late = self._start()
             finally:
                 state.busy = False
-        if late:
+        if late and not self.is_busy:
             flush_late(self)
         if (
             records == 0
@@ -215,6 +191,37 @@ class Emitter:
         ):
             state.flusher.wake()
         return not (dropped and line_of(dropped[-1]) is line)
+
+    def _emit_when_there_is_room(self, kind: str, line: bytes, severity_number: int) -> bool:
+        state = self._state
+        taken = False
+        until_ns = clock.monotonic_ns() + self._block_ms * MS
+        while True:
+            with state.lock:
+                acked = state.delivery.acked.total()
+                left_ns = until_ns - clock.monotonic_ns()
+                if (
+                    state.busy
+                    or state.queue.has_room(len(line))
+                    or state.vain_since == acked
+                    or state.flusher.is_own_thread
+                ):
+                    state.passing = native.thread_id()
+                    try:
+                        taken = self.emit(kind, line, severity_number)
+                    finally:
+                        state.passing = -1
+                    break
+                if left_ns <= 0:
+                    state.vain_since = acked
+                    continue
+                state.flusher.ensure_started()
+                waiter = state.flusher.room()
+            state.flusher.wake()
+            waiter.acquire(timeout=left_ns / 1e9)
+        if state.flusher.is_inline:
+            flush_late(self)
+        return taken
 
     def _start(self) -> bool:
         """Start the thread; True where there is none any more, since the process ends."""

@@ -11,7 +11,7 @@ from typing import Any, Final
 from penstock.specs.columns import columns_of
 from penstock.specs.envelope import Record
 from penstock.specs.evolution import inlined
-from penstock.specs.json_schema import json_schema
+from penstock.specs.schema_export import json_schema
 
 Json = dict[str, Any]
 

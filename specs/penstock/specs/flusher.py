@@ -166,7 +166,10 @@ class Flusher:
         while self._running is running:
             self._wait(self._next_chores_ms())
             self._try_step()
-        self._link.close()
+        if not self.is_inline:  # whoever goes on does so with the connection that there is
+            self._link.close()
+            with self._lock:
+                self._delivery.handle(Lost(0.0), clock.monotonic_ns())
         running.release()
 
     def _flush_here(self, timeout_s: float) -> bool:

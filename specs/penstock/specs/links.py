@@ -13,7 +13,6 @@ from penstock.specs.core.delivery import Acked, Batch, Nacked
 from penstock.specs.core.queue import line_of
 from penstock.specs.errors import SpecError
 from penstock.specs.framing import AnswerReader, encode_batch
-from penstock.specs.gate import attach
 
 if TYPE_CHECKING:
     import _socket
@@ -170,6 +169,11 @@ class StreamLink(Link):
         self._resource_json = resource_json
         self._end = b',"resource":%b}' % resource_json
         self._render = render
+        if render is None:
+            # Applications with a collector need nothing of what judges lines.
+            from penstock.specs.gate import attach
+
+            self._attach = attach
 
     @override
     def connect(self) -> bool:
@@ -196,7 +200,7 @@ class StreamLink(Link):
         return [Acked(batch.sequence)]
 
     def _whole(self, line: bytes) -> bytes:
-        return attach(line, self._resource_json)
+        return self._attach(line, self._resource_json)
 
     def _write(self, data: memoryview) -> int:
         """Write some of it, also to a descriptor that others made non-blocking."""

@@ -65,11 +65,13 @@ class LogLines(Surroundings):
         if trace := trace_fields():
             record.update(trace)
         if scope:
-            short = scope.__class__ is str and len(scope) <= SCOPE_CHARACTERS_MAX
-            record["scope"] = scope if short else clean_text(scope, SCOPE_CHARACTERS_MAX)
+            fits = scope.__class__ is str and len(scope) <= SCOPE_CHARACTERS_MAX
+            record["scope"] = scope if fits else clean_text(scope, SCOPE_CHARACTERS_MAX)
         if around.context:
             record["context"] = around.context
         attributes, dropped = self._attributes(fields, around, error)
+        if not short and len(record["body"]) == STRING_CHARACTERS_SOFT:
+            dropped += 1  # it was cut
         if attributes:
             record["attributes"] = attributes
         if dropped:

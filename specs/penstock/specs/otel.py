@@ -5,7 +5,8 @@ choose them. Constructed without arguments they use the process's emitter: that 
 made from PENSTOCK_SOCKET.
 
 Delivery is the emitter's business: an export succeeds once the records are queued, since the SDK
-throws failed batches away.
+throws failed batches away. Where they are made without `setup`, which would see to it, they flush
+on SIGTERM themselves.
 """
 
 import os
@@ -13,7 +14,7 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from penstock.specs import environment, hooks
+from penstock.specs import current, environment, hooks
 from penstock.specs.app import process_emitter
 from penstock.specs.attributes import clean_attributes, encodable
 from penstock.specs.bound import Bound
@@ -25,7 +26,7 @@ from penstock.specs.wire import encode_json
 try:
     from opentelemetry import metrics, trace
     from opentelemetry._logs import get_logger_provider
-    from opentelemetry.sdk._logs import ReadableLogRecord
+    from opentelemetry.sdk._logs import LoggerProvider, ReadableLogRecord
     from opentelemetry.sdk._logs.export import LogRecordExporter, LogRecordExportResult
     from opentelemetry.sdk.metrics import (
         Counter,
@@ -68,6 +69,9 @@ class _Outlet:
 
     def __init__(self, emitter: Emitter | None) -> None:
         self._emitter = emitter
+        if emitter is None and current.sink() is None:
+            hooks.before_end(_force_flush)
+            hooks.flush_on_sigterm()
         self._known: dict[int, tuple[Resource, dict[str, Any], bytes | None]] = {}
 
     def send(self, kind: str, resource: Resource, record: dict[str, Any]) -> None:
@@ -287,8 +291,9 @@ def _renew_lock(reader: PeriodicExportingMetricReader) -> None:
 
 
 def _force_flush() -> None:
-    for provider in (trace.get_tracer_provider(), metrics.get_meter_provider()):
-        if isinstance(provider, (TracerProvider, MeterProvider)):
+    providers = (trace.get_tracer_provider(), metrics.get_meter_provider(), get_logger_provider())
+    for provider in providers:
+        if isinstance(provider, (TracerProvider, MeterProvider, LoggerProvider)):
             provider.force_flush(_FLUSH_MS)
 
 

@@ -174,7 +174,13 @@ def _direct(name: str, usual: Any) -> Any:
             return None
         if context := self._context:
             fields = {**context, **fields}
-        _write(sink, severity, event, fields)
+        if _bound_by_structlog or "stack_info" in fields or _bound_by_structlog is None:
+            _write(sink, severity, event, fields)
+            return None
+        scope = fields.pop(_SCOPE, None)
+        given = fields.pop("exc_info", None)
+        error = None if given is None else _error(given)
+        sink.logs.write(event, severity, fields, scope=scope, error=error)
         return None
 
     method.__name__ = name

@@ -5,7 +5,7 @@ from typing import Any, Final
 from penstock.specs.envelope import Record
 from penstock.specs.errors import RefusedSpecError
 from penstock.specs.evolution import inlined
-from penstock.specs.json_schema import json_schema
+from penstock.specs.schema_export import json_schema
 
 _TIME: Final = 1_700_000_000_123_456_789
 _TRACE: Final = "0af7651916cd43dd8448eb211c80319c"

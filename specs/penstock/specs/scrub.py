@@ -15,7 +15,6 @@ from pydantic_core import from_json
 from penstock.specs.detectors import redact_text, suspect_names
 from penstock.specs.envelope import Context, Record
 from penstock.specs.errors import RefusedSpecError
-from penstock.specs.fast_gate import Accepted
 from penstock.specs.sensitive import (
     Action,
     HashKey,
@@ -30,6 +29,7 @@ from penstock.specs.versions import base_model, on_register, resolve
 from penstock.specs.wire import encode_json
 
 if TYPE_CHECKING:
+    from penstock.specs.fast_gate import Accepted
     from penstock.specs.line_search import LineSearch  # not in the base install
 
 Path = tuple[str, ...]
@@ -94,7 +94,7 @@ class Scrubber:
         scrubbed = self.scrub(fields)
         return line if scrubbed is fields else encode_json(scrubbed)
 
-    def is_clean(self, line: bytes, accepted: Accepted, search: "LineSearch") -> bool:
+    def is_clean(self, line: bytes, accepted: "Accepted", search: "LineSearch") -> bool:
         """Whether there is nothing to do for a line, beyond doubt; `scrub` has the last word.
 
         Args:
@@ -108,7 +108,7 @@ class Scrubber:
         return not search.shows(line, plan.keys, values=self._values)
 
     def suspects(
-        self, lines: Sequence[bytes], accepted: Sequence[Accepted], search: "LineSearch"
+        self, lines: Sequence[bytes], accepted: "Sequence[Accepted]", search: "LineSearch"
     ) -> list[int]:
         """Places of those of many lines that `is_clean` is not true of.
 
@@ -247,7 +247,7 @@ class Scrubber:
         return member if judged is attributes else {**member, "attributes": judged}
 
 
-def _specs_of(accepted: Sequence[Accepted]) -> set[tuple[str, str]]:
+def _specs_of(accepted: "Sequence[Accepted]") -> set[tuple[str, str]]:
     """Schema and kind of each, once."""
     return {(one.schema, one.kind) for one in accepted}
 

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib import import_module
 from typing import TYPE_CHECKING, Final, Self
 
 from penstock.specs.errors import RefusedSpecError, UnknownSpecError
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 _SCHEMA: Final = re.compile(SCHEMA_PATTERN)
 _MODELS: dict[str, dict[tuple[int, int], "type[Record]"]] = {}
 _ON_REGISTER: list[Callable[[], None]] = []
+_has_kinds = False
 BASE_NAMES: Final = ("log", "span", "metric", "event", "audit")
 
 
@@ -71,6 +73,14 @@ def register(model: "type[Record]") -> None:
         callback()
 
 
+def _load_kinds() -> None:
+    """Whoever asks for specs knows the five kinds; an application that asks for none loads none."""
+    global _has_kinds  # noqa: PLW0603 - once in a process
+    if not _has_kinds:
+        _has_kinds = True
+        import_module("penstock.specs.kinds")
+
+
 def on_register(callback: Callable[[], None]) -> None:
     """Call back whenever another spec becomes known: what was concluded before may be wrong."""
     _ON_REGISTER.append(callback)
@@ -78,6 +88,7 @@ def on_register(callback: Callable[[], None]) -> None:
 
 def specs() -> dict[str, "type[Record]"]:
     """All known specs by id, sorted."""
+    _load_kinds()
     found = {model.spec: model for versions in _MODELS.values() for model in versions.values()}
     return dict(sorted(found.items()))
 
@@ -96,6 +107,7 @@ def model_for(schema_id: str) -> "type[Record]":
 
 def base_model(kind: str) -> "type[Record]":
     """The newest version of a kind's base spec."""
+    _load_kinds()
     versions = _MODELS[kind]
     return versions[max(versions)]
 
@@ -124,4 +136,5 @@ on_register(resolve.cache_clear)
 
 def newest_minors(name: str) -> dict[int, int]:
     """For each known major version of a spec its newest minor."""
+    _load_kinds()
     return dict(sorted(_MODELS.get(name, {})))

@@ -5,6 +5,8 @@ import json
 import logging
 import logging.config
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +21,7 @@ from penstock import specs
 from penstock.specs import Audit, Emitter, EmitterLimits, Event, app, native
 from penstock.specs.handler import SpecHandler, severity_of
 from penstock.specs.processor import SpecProcessor, configure_structlog
+from tests.support.waiting import PATIENCE
 from tests.unit.specs.output import Output
 
 
@@ -424,3 +427,35 @@ def test_standard_logging_keeps_the_stack_and_wrong_arguments(output: Output) ->
     here, paid = output.records()
     assert "logger.error(" in here["attributes"]["code.stacktrace"]
     assert paid["attributes"]["log.arguments"] == ["two"]
+
+
+IMPORTED = """
+import sys, time
+began = time.process_time()
+import penstock.specs
+took = time.process_time() - began
+print(took, "pydantic" in sys.modules)
+from penstock import specs
+specs.setup("shop", socket="away.sock", opentelemetry=False, hooks=False)
+print(*(name for name in ("msgspec", "re2", "penstock.specs.gate") if name in sys.modules))
+"""
+
+
+def test_an_import_brings_little_and_the_emitter_nothing_that_judges_lines(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORTED], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    imported, emitting = done.stdout.splitlines()
+    took_s, has_pydantic = imported.split()
+    assert (has_pydantic, emitting) == ("False", "")
+    assert float(took_s) < 0.15 * PATIENCE
+
+
+def test_every_name_comes_from_its_module() -> None:
+    assert {name: getattr(specs, name).__name__ for name in ("doctor", "json_schema", "Event")} == {
+        "doctor": "doctor", "json_schema": "json_schema", "Event": "Event",
+    }  # fmt: skip
+    assert all(getattr(specs, name) is not None for name in specs.__all__)
+    assert set(specs.__all__) <= set(dir(specs))
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        specs.nothing  # noqa: B018

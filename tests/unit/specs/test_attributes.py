@@ -48,12 +48,12 @@ class Level(enum.IntEnum):
         ([1, "a", None], [1, "a", None]),
         ((1, 2), [1, 2]),
         ([[1]], ["[1]"]),
+        ([{"sku": "a", "n": [1, None]}], ['{"sku": "a", "n": [1, null]}']),
         (b"\xff", "\ufffd"),
         (Colour.RED, "red"),
         (Level.HIGH, 3),
         (Mute(), "<Mute>"),
         ({}, "{}"),
-        ("x" * 9000, "x" * 8191 + "…"),
     ],
 )
 def test_value_is_made_to_fit(value: Any, expected: Any) -> None:
@@ -62,8 +62,38 @@ def test_value_is_made_to_fit(value: Any, expected: Any) -> None:
 
 def test_nested_mappings_are_laid_out_flat() -> None:
     found, dropped = clean_attributes({"a": {"b": {"c": {"d": {"e": 1}}}}, 1: 2})
-    assert found == {"a.b.c.d": "{'e': 1}", "1": 2}
+    assert found == {"a.b.c.d": '{"e": 1}', "1": 2}
     assert dropped == 0
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("x" * 9000, "x" * 8191 + "…"),
+        (["x" * 9000, 1], ["x" * 8191 + "…", 1]),
+        (list(range(2000)), [*range(1023), "…"]),
+        ([{"n": list(range(1500))}], [json.dumps({"n": [*range(1023), "…"]}, ensure_ascii=False)]),
+    ],
+)
+def test_what_is_cut_is_marked_and_counted_once(value: Any, expected: Any) -> None:
+    assert clean_attributes({"k": value}) == ({"k": expected}, 1)
+    assert clean_attributes({"k": expected}) == ({"k": expected}, 0)
+
+
+def test_a_body_that_is_cut_is_counted() -> None:
+    assert json.loads(log_line("x" * 9000, 9, {"k": 1}))["dropped_attributes_count"] == 1
+    assert "dropped_attributes_count" not in json.loads(log_line("x" * 8192, 9, {"k": 1}))
+
+
+def test_structures_in_a_list_are_json_whatever_they_hold() -> None:
+    deep: Any = {"end": 1}
+    for _ in range(30):
+        deep = [deep]
+    given = [{1: float("nan"), "deep": deep, "m": Mute()}]
+    texts: Any = clean_attributes({"k": given})[0]["k"]
+    (text,) = texts
+    found = json.loads(text)
+    assert (found["1"], found["m"]) == ("nan", "<Mute>")
 
 
 def test_what_is_too_many_is_counted() -> None:

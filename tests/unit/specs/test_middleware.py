@@ -229,3 +229,37 @@ async def test_asyncio_grpc_calls_and_streams(specs_capture: Capture) -> None:
     assert [answer async for answer in many.unary_stream(4, Context(0))] == [4, 4]
     found = [record["attributes"]["rpc.grpc.status"] for record in said(specs_capture)]
     assert found == ["NOT_FOUND", "OK"]
+
+
+async def test_a_request_that_django_handles_is_named_after_its_route(
+    specs_capture: Capture,
+) -> None:
+    """By ASGI; by WSGI it is in the table of frameworks."""
+    asgi = django_site()
+    transport = httpx.ASGITransport(specs.AsgiMiddleware(asgi), raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        for path in ("/orders/7/", "/old/7", "/nowhere/"):
+            await client.get(path, headers={"traceparent": PARENT})
+    spans = specs_capture.of("span")
+    assert [span["name"] for span in spans if span["span_kind"] == "SERVER"] == [
+        "GET /orders/<int:number>/", "GET ^old/([0-9]+)$", "GET",
+    ]  # fmt: skip
+    handled = [record for record in said(specs_capture) if record["body"] == "request handled"]
+    assert {record["trace_id"] for record in handled} == {TRACE}
+
+
+def django_site() -> Any:
+    import django
+    from django.conf import settings
+    from django.core.asgi import get_asgi_application
+    from django.http import HttpRequest, HttpResponse
+    from django.urls import path, re_path
+
+    def order(request: HttpRequest, number: int) -> HttpResponse:
+        return HttpResponse("ok")
+
+    if not settings.configured:
+        settings.configure(ALLOWED_HOSTS=["*"], ROOT_URLCONF=(), LOGGING_CONFIG=None)
+        django.setup()
+    settings.ROOT_URLCONF = (path("orders/<int:number>/", order), re_path("^old/([0-9]+)$", order))
+    return get_asgi_application()
