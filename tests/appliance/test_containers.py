@@ -264,7 +264,7 @@ def test_one_variable_has_every_part_send_spans_of_its_own_work(
 
 def own_spans(deployment: Deployment) -> set[str]:
     """Which parts have spans of their own work in the log."""
-    ask = ("run", "--rm", "-T", "cli", "logd", "tail", "traces", "--from", "earliest")
+    ask = ("run", "--rm", "-T", "cli", "logd", "tail", "traces", "--json", "--from", "earliest")
     said = deployment.compose(*ask, "--subject", "telemetry.traces.*", check=False)
     return set(re.findall(r"telemetry\.traces\.penstock_(\w+)", said))
 
