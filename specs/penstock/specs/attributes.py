@@ -86,6 +86,16 @@ def clean_text(value: Any, characters_max: int = STRING_CHARACTERS_SOFT) -> str:
     return text if len(text) <= characters_max else text[: characters_max - 1] + _CUT
 
 
+def clean_body(value: Any) -> str:
+    """The text of a message; of a mapping or list as JSON."""
+    if not isinstance(value, (Mapping, *_LISTS)):
+        return clean_text(value)
+    try:
+        return str(_unusual(value))
+    except Exception:  # noqa: BLE001 - any mapping may be logged, also one that is broken
+        return clean_text(value)
+
+
 def encodable(value: Any) -> Any:
     """The same JSON value with every lone surrogate replaced, for text that is not Unicode."""
     if isinstance(value, str):

@@ -7,7 +7,7 @@ from typing import Any, Final
 from typing_extensions import override
 
 from penstock.specs import current
-from penstock.specs.attributes import clean_text
+from penstock.specs.attributes import clean_body, clean_text
 from penstock.specs.emit import Emitter
 
 ARGUMENTS: Final = "log.arguments"
@@ -168,6 +168,8 @@ def _message(record: logging.LogRecord) -> tuple[str, dict[str, Any]]:
         # From structlog, for a formatter that this handler does not have.
         more = {key: value for key, value in record.msg.items() if key not in _STRUCTLOGS}
         return clean_text(record.msg.get("event", "")), more
+    if not record.args and isinstance(record.msg, (dict, list)):
+        return clean_body(record.msg), {}
     try:
         return record.getMessage(), {}
     except Exception:  # noqa: BLE001 - arguments that do not fit the message, or break in it

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from penstock.specs import clock
-from penstock.specs.attributes import clean_text, encodable
+from penstock.specs.attributes import clean_body, clean_text, encodable
 from penstock.specs.limits import (
     RECORD_BYTES_SOFT,
     SCOPE_CHARACTERS_MAX,
@@ -60,7 +60,7 @@ class LogLines(Surroundings):
             "time_unix_nano": now,
             "severity_number": severity_number,
             "severity_text": _SEVERITY_TEXTS[severity_number],
-            "body": body if short else clean_text(body),
+            "body": body if short else clean_body(body),
         }
         if trace := trace_fields():
             record.update(trace)

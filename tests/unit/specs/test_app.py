@@ -423,8 +423,12 @@ def test_standard_logging_keeps_the_stack_and_wrong_arguments(output: Output) ->
     logger.addHandler(handler)
     logger.error("here", stack_info=True)
     logger.error("paid %d", "two")
+    logger.error({"order": ["o-1", None]})
     logger.removeHandler(handler)
-    here, paid = output.records()
+    specs.log().info({"order": 7})
+    here, paid, mapping, another = output.records()
+    assert mapping["body"] == '{"order": ["o-1", null]}'
+    assert another["body"] == '{"order": 7}'
     assert "logger.error(" in here["attributes"]["code.stacktrace"]
     assert paid["attributes"]["log.arguments"] == ["two"]
 
