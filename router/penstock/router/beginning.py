@@ -35,11 +35,12 @@ def first_state(config: JobConfig, log: LogReading) -> LogState:
     """
     try:
         with _reached(config):
-            return log.state(tuple(config.streams))
+            return log.state(config.subscription)
     except DataLossError as error:
+        key = "source.assign" if "no partition" in str(error) else "streams"
         raise WrongKeyError(
-            f"streams: {error}",
-            fix="correct the key `streams`; `penstock logd streams` lists what there is",
+            f"{key}: {error}",
+            fix=f"correct the key `{key}`; `penstock logd streams` lists what there is",
         ) from None
 
 

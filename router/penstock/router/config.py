@@ -18,7 +18,7 @@ from pydantic import (
 
 from penstock.logd.client import Access
 from penstock.router.core.offsets import offsets_from_json
-from penstock.router.core.starting import check_subject
+from penstock.router.core.starting import Subscription, assigned, check_subject
 from penstock.router.directories import check_directories
 from penstock.router.errors import BadOptionError
 from penstock.router.sinks.settings import Seconds, Settings
@@ -76,6 +76,16 @@ def _beginning(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
         ) from None
 
 
+def _assigned(value: dict[str, list[int]]) -> dict[str, list[int]]:
+    try:
+        assigned(value)
+    except BadOptionError as error:
+        raise ValueError(
+            str(error).removeprefix("option assign ").removeprefix("option assign: ")
+        ) from None
+    return value
+
+
 Beginning = Annotated[
     Literal["earliest", "latest"] | Moment | dict[str, dict[str, int]], WrapValidator(_beginning)
 ]
@@ -118,6 +128,7 @@ class Source(Settings):
     retry_timeout_s: Seconds = 120.0
     cursors: bool = True
     partitions_min: Annotated[int, Field(ge=1, le=1024)] = 1
+    assign: Annotated[dict[str, list[int]], AfterValidator(_assigned)] | None = None
     shared_bytes_max: Annotated[int, Field(ge=0, le=8_589_934_592)] = 67_108_864
     subject: Annotated[str, AfterValidator(_subject)] | None = None
     read_from: Literal["leader", "replica"] = "leader"
@@ -260,6 +271,13 @@ class JobConfig(Settings):
     drain_timeout_s: Seconds = 10.0
 
     @property
+    def subscription(self) -> Subscription:
+        """Which streams and partitions are read."""
+        if self.source.assign is None:
+            return Subscription(names=tuple(self.streams))
+        return Subscription(partitions=assigned(self.source.assign))
+
+    @property
     def session(self) -> Spark:
         """Of Spark, with what follows from the rest."""
         shown = self.admin_access is None if self.spark.ui is None else self.spark.ui
@@ -319,6 +337,11 @@ class JobConfig(Settings):
     def _names_fit_together(self) -> Self:
         _refuse_repeats("streams", self.streams)
         _check_offsets(self.starting_offsets, self.streams)
+        if self.source.assign is not None and set(self.source.assign) != set(self.streams):
+            raise ValueError(
+                f"source.assign: must name the partitions of each of the streams"
+                f" ({', '.join(self.streams)}), and of no other"
+            )
         _refuse_repeats("routes", [route.name for route in self.routes])
         if any(route.name == "unmatched" for route in self.routes):
             raise ValueError("routes: the name 'unmatched' is taken by the key `unmatched`")

@@ -185,7 +185,7 @@ class Job:
         """See how far the log goes; returns whether logd answers."""
         streams = tuple(self._config.streams)
         try:
-            state = self._log.state_now(streams, may_be_gone=True)
+            state = self._log.state_now(self._config.subscription, may_be_gone=True)
         except LogUnavailableError as error:
             self._log_problem = f"logd: {error}"
             return False

@@ -317,11 +317,17 @@ def logd_options(job: JobConfig, first: Offsets, last: Offsets | None = None) ->
     """The options with which a job reads the log, to the end of it or to `last`."""
     options = {
         "logd": job.logd,
-        "subscribe": ",".join(job.streams),
+        **_subscribed(job),
         "startingOffsets": json.dumps(first.to_json()),
         **job.source.options(),
     }
     return options if last is None else options | {"endingOffsets": json.dumps(last.to_json())}
+
+
+def _subscribed(job: JobConfig) -> dict[str, str]:
+    if job.source.assign is not None:
+        return {"assign": json.dumps(job.source.assign)}
+    return {"subscribe": ",".join(job.streams)}
 
 
 def reason_of(error: StreamingQueryException | None) -> str:

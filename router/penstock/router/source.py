@@ -1,5 +1,7 @@
 """The Spark data source `format("logd")`: streams of a logd by offset, as they lie in the log.
 
+    from penstock.router import LogDataSource
+
     spark.dataSource.register(LogDataSource)
     frame = (
         spark.readStream.format("logd")
@@ -294,6 +296,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
         starting = resolve(offsets, state.readable, missing=EARLIEST)
         streams = {where.stream for where in known.next}
         added = {where: 0 for where in starting if where.stream in streams}
+        if self._options.subscription.partitions:  # it was there, and is assigned to this job now
+            added = {where: 0 for where in added if where not in offsets.next}
         return starting | added | dict(known.next)
 
     def _still_there(

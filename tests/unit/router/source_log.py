@@ -43,6 +43,8 @@ class FakeLog:
             raise DataLossError("logd has no stream")
         names = tuple(name for name in names if name not in self.gone)
         parts = [StreamPartition(name, it) for name in names for it in range(self.partitions)]
+        if isinstance(streams, Subscription):
+            parts = [at for at in parts if streams.covers(at)]
         return LogState(
             dict.fromkeys(parts, self.readable),
             dict.fromkeys(names, "a"),

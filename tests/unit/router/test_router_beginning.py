@@ -11,7 +11,7 @@ import pytest
 from penstock.router.beginning import first_state, starting_offsets
 from penstock.router.checkpoint import StartingOffsets
 from penstock.router.core.offsets import EARLIEST, LATEST, Offsets, Readable, StreamPartition
-from penstock.router.core.starting import Times
+from penstock.router.core.starting import Subscription, Times
 from penstock.router.errors import DataLossError, LogUnavailableError
 from penstock.router.options import parse_options
 from penstock.router.query import logd_options
@@ -37,10 +37,10 @@ class Log:
         self.asked: list[tuple[Times, set[StreamPartition]]] = []
         self._at = at
 
-    def state(self, streams: tuple[str, ...]) -> LogState:
+    def state(self, streams: Subscription) -> LogState:
         if self._at is None:
             raise LogUnavailableError("nobody answers")
-        if "gone" in streams:
+        if "gone" in streams.names:
             raise DataLossError("logd has no stream 'gone'")
         return STATE
 

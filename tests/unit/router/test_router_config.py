@@ -1,5 +1,6 @@
 """Jobs as data."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,9 @@ from click.testing import CliRunner
 
 from penstock.router.cli import cli
 from penstock.router.config import JobConfig, Spark
+from penstock.router.core.offsets import Offsets, StreamPartition
 from penstock.router.plan import picture
+from penstock.router.query import logd_options
 from penstock.router.session import at_launch, session_settings
 from penstock.router.sinks.http import HttpSink
 from penstock.router.sinks.parquet import ParquetSink
@@ -44,6 +47,19 @@ def test_the_sample_job_is_valid_and_drawn() -> None:
     text = picture(job)
     assert "severity_number >= 17 or status_code = 'ERROR' -> console" in text
     assert "severity_number              int" in text
+
+
+def test_a_job_reads_the_partitions_that_are_assigned_to_it(tmp_path: Path) -> None:
+    streams = JOB["streams"]
+    chosen = {name: [0, 3] for name in streams}
+    job = load(tmp_path, source={"assign": chosen})
+    options = logd_options(job, Offsets({}))
+    assert json.loads(options["assign"]) == chosen
+    assert "subscribe" not in options
+    assert job.subscription.partitions == {StreamPartition(s, n) for s in streams for n in (0, 3)}
+    for wrong in ({}, {"other": [0]}, chosen | {"other": [0]}, {name: [-1] for name in streams}):
+        with pytest.raises(ConfigError, match=r"assign"):
+            load(tmp_path, source={"assign": wrong})
 
 
 def test_sinks_are_told_apart_by_type(tmp_path: Path) -> None:

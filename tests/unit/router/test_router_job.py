@@ -9,6 +9,7 @@ from structlog.testing import capture_logs
 
 from penstock.router import job as router_job
 from penstock.router.core.offsets import Offsets, Readable, StreamPartition
+from penstock.router.core.starting import Subscription
 from penstock.router.job import Job
 from penstock.router.reading import LogState
 from penstock.router.session import Session
@@ -25,9 +26,10 @@ class FakeLog:
         self.ends = ends
         self.life = "a"
 
-    def state_now(self, streams: tuple[str, ...], *, may_be_gone: bool) -> LogState:
+    def state_now(self, streams: Subscription, *, may_be_gone: bool) -> LogState:
         assert may_be_gone
-        ends = {StreamPartition(name, 0): self.ends[name] for name in streams if name in self.ends}
+        names = [name for name in streams.names if name in self.ends]
+        ends = {StreamPartition(name, 0): self.ends[name] for name in names}
         lives = {at.stream: self.life for at in ends}
         return LogState({at: Readable(0, end) for at, end in ends.items()}, lives, written=ends)
 

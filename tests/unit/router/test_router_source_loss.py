@@ -29,6 +29,23 @@ def test_a_new_partition_that_has_lost_its_beginning_is_a_loss() -> None:
         reader.partitions(at(4), end)
 
 
+def test_a_partition_that_is_assigned_later_is_begun_where_it_is_said_and_kept_meanwhile() -> None:
+    log = FakeLog(Readable(3, 10))
+    log.partitions = 2
+    narrow = stream_reader(log, subscribe="", assign='{"logs": [0]}')
+    end = narrow.latestOffset(at(4), ReadAllAvailable())
+    assert end == at(10)
+    begun = '{"logs": {"0": 3, "1": 7}}'
+    wide = stream_reader(log, subscribe="", assign='{"logs": [0, 1]}', startingOffsets=begun)
+    both_ends = wide.latestOffset(end, ReadAllAvailable())
+    (span,) = (it.span for it in wide.partitions(end, both_ends))
+    assert (span.partition, span.start, span.end) == (1, 7, 10)
+    other = stream_reader(log, subscribe="", assign='{"logs": [1]}')
+    log.readable = Readable(3, 12)
+    kept = other.latestOffset(both_ends, ReadAllAvailable())
+    assert {name: kept["logs"][name] for name in "01"} == {"0": 10, "1": 12}
+
+
 def test_a_stream_of_a_pattern_that_is_deleted_is_a_loss() -> None:
     log = FakeLog(Readable(0, 10))
     log.known = ["traces"]

@@ -85,17 +85,22 @@ class Offsets:
 
 
 def with_streams_not_read(at: Offsets, known: Offsets) -> Offsets:
-    """A position with those that `known` has in other streams.
+    """A position with those that `known` has in other streams, and in other partitions.
 
-    A job that stops reading a stream keeps its place there, for when it reads the stream again.
+    A job that stops reading one keeps its place there, for when it reads it again.
     """
     read = {where.stream for where in at.next}
-    others = {where: offset for where, offset in known.next.items() if where.stream not in read}
+    others = {
+        where: offset
+        for where, offset in known.next.items()
+        if where.stream not in read
+        or known.incarnations.get(where.stream) == at.incarnations.get(where.stream)
+    }
     return Offsets(
         {**others, **at.next},
         {**known.incarnations, **at.incarnations},
         {**known.epochs, **at.epochs},
-        {at: it for at, it in known.generations.items() if at.stream not in read}
+        {where: it for where, it in known.generations.items() if where in others}
         | dict(at.generations),
     )
 
