@@ -3,6 +3,8 @@
 import json
 import os
 import random
+import re
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -439,6 +441,19 @@ def test_a_frame_that_rots_under_a_running_logd_is_an_error_or_passed_over(
         assert lost_of(carried) == 100
         rows = unpack(carried, "wanted", pa.schema([("offset", pa.int64())]))
         assert rows.num_rows == (2900 if "null" in condition else 0)
+
+
+def test_the_python_of_the_readme_runs_as_it_is_written(spark: SparkSession, logd: Logd) -> None:
+    """But for the address, which is this test's."""
+    text = Path("router/README.md").read_text().replace("127.0.0.1:9293", logd.fetch)
+    blocks = re.findall(r"^    from penstock.*\n(?:(?:    .*)?\n)+", text, re.MULTILINE)
+    assert len(blocks) == 2
+    names: dict[str, Any] = {"spark": spark}
+    for block in blocks:
+        exec(textwrap.dedent(block), names)
+    assert names["errors"].columns == ["time", "service", "body", "attributes"]
+    assert names["errors"].isStreaming
+    assert names["frame"].count() == len(LOGS + ODD)
 
 
 def judge(condition: str) -> Steps:

@@ -5,6 +5,7 @@ import re
 import shlex
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -169,3 +170,35 @@ def test_the_nodes_of_the_example_are_configurations(path: Path) -> None:
     config = load_config(LogdConfig, path, env_prefix="PENSTOCK_EXAMPLE")
     assert config.cluster is not None
     assert path.stem in config.cluster.founders
+
+
+_FENCED = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_INDENTED = re.compile(r"^(?:    from penstock import specs\n)(?:    .*\n)+", re.MULTILINE)
+_RUN = "import sys\nfor part in sys.stdin.read().split(chr(0)): exec(part, globals())"
+
+
+@pytest.mark.parametrize("document", ["README.md", "specs/README.md"])
+def test_the_python_in_a_document_runs_as_it_is_written(document: str, tmp_path: Path) -> None:
+    """One program after the other, as a reader has them; no collector is needed."""
+    text = (ROOT / document).read_text()
+    programs = _FENCED.findall(text) + [textwrap.dedent(it) for it in _INDENTED.findall(text)]
+    assert programs
+    done = subprocess.run(
+        [sys.executable, "-c", _RUN],
+        input="\0".join(programs),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_every_document_with_python_is_run_by_a_test() -> None:
+    """A fence with a file's name is a walkthrough's (`tests/live/test_docs_walkthroughs.py`)."""
+    run = {"README.md", "specs/README.md"}
+    unnamed = {
+        str(path.relative_to(ROOT)) for path in DOCUMENTS if _FENCED.search(path.read_text())
+    }
+    assert unnamed <= run
