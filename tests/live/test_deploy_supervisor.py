@@ -3,9 +3,11 @@
 import asyncio
 import os
 import signal
+import socket
 import stat
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +27,7 @@ from penstock.deploy.core.supervision import (
 )
 from penstock.deploy.supervisor import Part, Supervisor
 from penstock.service.clock import SystemClock
+from tests.support.processes import Daemon, free_port
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.live
@@ -219,3 +222,30 @@ def test_a_part_ends_even_when_the_guard_is_killed_too(tmp_path: Path) -> None:
             wait_until(lambda: not _is_alive(ids[0]), what="the part ended", within_s=10)
         finally:
             guard.signal_session(ids[0], signal.SIGKILL)
+
+
+def test_a_console_with_few_open_files_answers_however_many_connect(tmp_path: Path) -> None:
+    """On its own port and on the admin endpoint; the limit is hard, so that it stays."""
+    console, admin = free_port(), free_port()
+    config = {"listen": f"127.0.0.1:{console}", "admin": f"127.0.0.1:{admin}", "parts": {}}
+    program = ("prlimit", "--nofile=96:96", sys.executable, "-m", "penstock.deploy.console")
+    daemon = Daemon("console", config, tmp_path, program=program)
+    daemon.start()
+    try:
+        crowd = [
+            socket.create_connection(("127.0.0.1", port), timeout=60)
+            for _ in range(150)
+            for port in (console, admin)
+        ]
+        for _ in range(3):
+            assert daemon.status()["health"] == "ready"
+            with urllib.request.urlopen(f"http://127.0.0.1:{console}/", timeout=20) as page:
+                assert page.status == 200
+        assert len(list(Path(f"/proc/{daemon.pid}/fd").iterdir())) < 96
+        for connection in crowd:
+            connection.close()
+        assert daemon.stop() == 0
+        assert "Too many open files" not in daemon.log()
+        assert len(daemon.log()) < 20_000
+    finally:
+        daemon.close()

@@ -22,6 +22,7 @@ from penstock.service.release import release
 from penstock.service.run import (
     ACCEPT_AT_ONCE,
     LoopFailures,
+    connections_within,
     exit_on_error,
     raise_open_files,
     run_until_stopped,
@@ -61,6 +62,7 @@ __all__ = [
     "ask_admin",
     "check_only",
     "configure_logs",
+    "connections_within",
     "exit_on_error",
     "load_config",
     "naming_known_keys",

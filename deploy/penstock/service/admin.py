@@ -36,6 +36,7 @@ from penstock.service.clock import SystemClock
 from penstock.service.config import join_host_port, split_host_port
 from penstock.service.errors import UnavailableError
 from penstock.service.host_guard import HostGuard
+from penstock.service.run import connections_within
 
 FINAL_STATUS = "final status"
 """The event under which `AdminServer.close` logs the last status."""
@@ -44,8 +45,8 @@ CONNECTIONS_MAX: Final = 64
 """Connections at a time, each with a thread. Beyond that the first goes that has asked for nothing
 yet; when all have asked, the new one does."""
 
-_LEAVING_MAX: Final = 64
-"""Connections that were closed for others, and whose threads have not ended yet."""
+_OPEN_FILES_PART: Final = 8
+"""Where few files may be open, connections are at most the limit divided by this."""
 
 WHOLE_S: Final = 30.0
 """Seconds a connection may take from its beginning to its end."""
@@ -199,6 +200,7 @@ class _ThreadingServer(ThreadingMixIn, WSGIServer):
 
     def __init__(self, *args: Any) -> None:
         self._guests: dict[socket.socket, _Guest] = {}  # in the order in which they came
+        self._connections_max = connections_within(CONNECTIONS_MAX, part=_OPEN_FILES_PART)
         self._lock = threading.Lock()
         self._paused = threading.Event()  # never set
         self._clock = SystemClock()
@@ -218,9 +220,9 @@ class _ThreadingServer(ThreadingMixIn, WSGIServer):
     def verify_request(self, request: Any, client_address: Any) -> bool:
         with self._lock:
             staying = [guest for guest in self._guests.values() if not guest.leaves]
-            if len(self._guests) - len(staying) >= _LEAVING_MAX:
-                return False
-            if len(staying) >= CONNECTIONS_MAX:
+            if len(self._guests) - len(staying) >= self._connections_max:
+                return False  # as many were closed for others, and their threads have not ended
+            if len(staying) >= self._connections_max:
                 idle = next((guest for guest in staying if not guest.asks), None)
                 if idle is None:
                     return False

@@ -27,6 +27,7 @@ backlog is set by `widen_backlog`.
 BACKLOG: Final = 128
 """Connections that the kernel holds until they are accepted."""
 
+_LEAST: Final = 8
 _SAY_AGAIN_S: Final = 60.0
 _KINDS_OF_FAILURE_MAX: Final = 1000
 
@@ -57,6 +58,17 @@ def raise_open_files() -> int:
             )
             return soft
     return sys.maxsize if hard == resource.RLIM_INFINITY else hard
+
+
+def connections_within(most: int, *, part: int) -> int:
+    """How many connections a server may have: `most`, or fewer where few files may be open.
+
+    Args:
+        most: Its own bound.
+        part: The limit of open files divided by this is its share.
+    """
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return most if soft == resource.RLIM_INFINITY else max(_LEAST, min(most, soft // part))
 
 
 def widen_backlog(server: asyncio.Server) -> None:

@@ -33,6 +33,7 @@ from penstock.service import (
     Tracing,
     UnavailableError,
     admin_server,
+    connections_within,
     notify,
     release,
     span_metrics,
@@ -41,6 +42,7 @@ from penstock.service import (
 from penstock.service.clock import SystemClock
 from penstock.service.config import join_host_port, split_host_port
 
+_OPEN_FILES_PART: Final = 2
 CONNECTIONS_MAX: Final = 128
 """At a time, each for one request. Beyond that the first goes that has asked for nothing yet; when
 all have asked, the new one is closed."""
@@ -93,6 +95,7 @@ class Console:
             self._streams.problem = "the console knows no logd; see its key `logd`"
         self._polling = Polling(config, self._rates, self._clock, self._note)
         self._connections = 0
+        self._connections_max = CONNECTIONS_MAX
         self._serving: set[asyncio.Task[None]] = set()
         self._silent: dict[asyncio.StreamWriter, None] = {}  # in the order in which they came
         self._turned_away = 0
@@ -119,6 +122,7 @@ class Console:
             UnavailableError: It cannot listen where it should.
         """
         config = self._config
+        self._connections_max = connections_within(CONNECTIONS_MAX, part=_OPEN_FILES_PART)
         host, port = split_host_port(config.listen)
         if config.admin is not None:
             self._admin.start(config.admin)
@@ -195,7 +199,7 @@ class Console:
         task.add_done_callback(self._serving.discard)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._connections >= CONNECTIONS_MAX:
+        if self._connections >= self._connections_max:
             self._turned_away += 1
             if not self._silent:
                 writer.close()
