@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from penstock.logd.cli import cli
+from penstock.logd.publisher.partitioning import partition_of
 from tests.support.logd import Logd
 from tests.support.logd_cluster import LogdCluster
 from tests.support.processes import free_port
@@ -221,3 +222,20 @@ async def test_the_directory_of_a_cluster_node_is_checked_repaired_and_dumped(
         done = CliRunner().invoke(cli, ["check", data])
         assert done.exit_code == 65
         assert "partition 0 of stream 'logs' has lost its directory" in done.stdout
+
+
+def test_publish_asks_how_many_partitions_there_are_and_says_which_has_stored_it(
+    tmp_path: Path, nats_url: str
+) -> None:
+    """A key that went to partition 0 without a word would not be in order with its others."""
+    with LogdCluster(tmp_path, nats_url, size=1) as cluster:
+        cluster.create("logs", "c.a", partitions=2, replication_factor=1)
+        words = ["publish", "c.a", "x", "--nats", nats_url, "--server", cluster.nodes["a"].fetch]
+        assert CliRunner().invoke(cli, words).stdout == "stored in logs/0 at offset 0\n"
+        key = next(f"k{n}" for n in range(100) if partition_of(b"k%d" % n, 2) == 1)
+        done = CliRunner().invoke(cli, [*words, "--key", key])
+        assert done.stdout == "stored in logs/1 at offset 0\n"
+        done = CliRunner().invoke(cli, [*words, "--key", key, "--json"])
+        assert orjson.loads(done.stdout)["partition"] == 1
+        words[1] = "c.a.1"
+        assert CliRunner().invoke(cli, words).stdout == "stored in logs/1 at offset 2\n"

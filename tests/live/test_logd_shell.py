@@ -15,6 +15,7 @@ from penstock.logd.cli import cli
 from penstock.logd.errors import RefusedError
 from tests.support.logd import Logd
 from tests.support.nats_server import running_nats_server
+from tests.support.processes import free_port
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.live
@@ -93,6 +94,31 @@ def test_what_is_not_stored_is_told(shell: Shell) -> None:
     assert shell("publish", "small.*", "x").exit_code == 64
     assert shell("match", "nobody.a").exit_code == 1
     assert shell.does("match", "small.a") == "small\n"
+
+
+def test_a_stream_that_does_not_answer_gets_records_in_batches_which_it_answers(
+    shell: Shell,
+) -> None:
+    """Said to be away, it would be published to again, and store everything twice."""
+    shell.does("streams", "create", "quiet", "--subject", "quiet.>", "--ack-policy", "none")
+    words = ("publish", "quiet.a", "--key", "k")
+    assert shell.does(*words, "one", "--header", "K=v") == "stored in quiet at offset 0\n"
+    assert shell.does(*words, "--tombstone") == "stored in quiet at offset 1\n"
+    one, gone = (orjson.loads(row) for row in shell.does("tail", "quiet", "--json").splitlines())
+    assert (one["value"], one["key"], one["headers"]) == ("one", "k", [["K", "v"]])
+    assert (gone["key"], gone["value"]) == ("k", None)
+    done = shell("publish", "quiet.a", "x", "--id", "7")
+    assert (done.exit_code, "only those have an --id" in done.stderr) == (64, True)
+
+
+def test_without_logd_to_ask_a_key_needs_the_number_of_partitions(shell: Shell) -> None:
+    shell.stream("asked")
+    words = ("publish", "asked.a", "x", "--server", f"127.0.0.1:{free_port()}")
+    assert shell.does(*words) == "stored in asked at offset 0\n"
+    done = shell(*words, "--key", "k")
+    assert (done.exit_code, done.stdout) == (69, "")
+    assert "fix: name logd's fetch address with --server, or give --partitions" in done.stderr
+    assert shell.does(*words, "--key", "k", "--partitions", "1") == "stored in asked at offset 1\n"
 
 
 def test_records_are_found_by_header_subject_and_time(shell: Shell) -> None:

@@ -11,12 +11,19 @@ from typing import IO, Any, Final
 import click
 from typing_extensions import override
 
+from penstock.logd.batch import Record
 from penstock.logd.cli.nats import nats_option, publishing
 from penstock.logd.cli.outcome import json_option
 from penstock.logd.cli.progress import Progress
+from penstock.logd.cli.server import access, server_option_beside_a_key
 from penstock.logd.cli.text import echo_json, safe
+from penstock.logd.client import LogClient, StreamInfo
+from penstock.logd.core.subjects import matches
 from penstock.logd.errors import LogdError
 from penstock.logd.publisher import PubAck, PublishOptions
+from penstock.logd.publisher.partitioning import partition_subject
+from penstock.service import UnavailableError as ServiceUnavailableError
+from penstock.service.clock import SystemClock
 from penstock.service.words import counted
 
 _IN_FLIGHT: Final = 256
@@ -24,6 +31,9 @@ _IN_FLIGHT: Final = 256
 
 _LINE_BYTES_MAX: Final = 64 * 1024 * 1024
 """Bytes of a line of standard input: what NATS carries at most."""
+
+_ASK_S: Final = 5.0
+"""Seconds to ask logd which streams store the subject."""
 
 _SHOWN_MAX: Final = 20
 """Acks that are shown one by one to people."""
@@ -52,12 +62,12 @@ class _Stored:
     duplicates: int = 0
     ranges: dict[str, tuple[int, int]] = field(default_factory=dict)
 
-    def add(self, ack: PubAck) -> None:
+    def add(self, ack: PubAck, where: str) -> None:
         """One more is stored."""
         self.count += 1
         self.duplicates += ack.duplicate
-        first, last = self.ranges.get(ack.stream, (ack.offset, ack.offset))
-        self.ranges[ack.stream] = (min(first, ack.offset), max(last, ack.offset))
+        first, last = self.ranges.get(where, (ack.offset, ack.offset))
+        self.ranges[where] = (min(first, ack.offset), max(last, ack.offset))
 
     def text(self, seconds: float) -> str:
         """For people."""
@@ -93,8 +103,8 @@ class _Stored:
 @click.option("--id", "message_id", help="What makes a repeat one; for a single record.")
 @click.option("--stream", help="Only this stream's ack counts, where several store the subject.")
 @click.option(
-    "--partitions", type=click.IntRange(min=1), default=1, show_default=True,
-    help="Of the stream: with several, --key says which one it is.",
+    "--partitions", type=click.IntRange(min=1),
+    help="Of the stream: with several, --key says which one it is. Default: logd is asked.",
 )  # fmt: skip
 @click.option(
     "--retry-s", type=click.FloatRange(min=0), default=10.0, show_default=True,
@@ -105,6 +115,7 @@ class _Stored:
     help="How long to look for a NATS server.",
 )  # fmt: skip
 @nats_option
+@server_option_beside_a_key
 @json_option("An ack a line, as JSON.")
 def publish(  # noqa: PLR0913 - what is published, how, and where
     *,
@@ -116,13 +127,18 @@ def publish(  # noqa: PLR0913 - what is published, how, and where
     tombstone: bool,
     message_id: str | None,
     stream: str | None,
-    partitions: int,
+    partitions: int | None,
     retry_s: float,
     connect_s: float,
     nats: str,
+    server: str,
     as_json: bool,
 ) -> None:
     """Publish records on SUBJECT, and wait until every one is stored.
+
+    logd at --server is asked which streams store the subject: how many partitions they have, and
+    whether they answer. To one that does not answer plain messages, each record goes as a batch of
+    its own, which is answered. When logd cannot be asked, --key needs --partitions.
 
     Each VALUE is a record, and each --file; without either, each line of standard input. The first
     that is refused ends the command, with exit code 1, or 69 when nobody answers; what was stored
@@ -133,31 +149,147 @@ def publish(  # noqa: PLR0913 - what is published, how, and where
     options = PublishOptions(
         in_flight_max=_IN_FLIGHT, retry_s=retry_s, stream=stream, connect_timeout_s=connect_s
     )
+    target = _ask_target(server, subject, stream)
+    if message_id is not None and target.is_silent:
+        message = f"{target.names} does not answer plain messages, and only those have an --id"
+        raise click.UsageError(message)
+    number = partitions or target.partitions(keyed=key is not None)
     with publishing(nats, options) as publisher:
         try:
-            if tombstone:
-                assert key is not None
-                ack = publisher.delete(subject, key=key.encode(), partitions=partitions)
-                _show(ack, as_json=as_json)
-                return
+            to = partition_subject(subject, key.encode(), number) if key is not None else subject
+            place = _Placed(target, to)
 
-            def send(value: bytes) -> "Future[PubAck]":
+            def send(value: bytes | None) -> "Future[PubAck]":
+                if target.is_silent:
+                    sent = Record(
+                        subject=to,
+                        value=value,
+                        timestamp_ns=SystemClock().unix_ns(),
+                        key=None if key is None else key.encode(),
+                        headers=tuple((name, text.encode()) for name, text in headers),
+                    )
+                    return publisher.submit_batch(to, [sent])
                 return publisher.submit(
-                    subject,
-                    value,
+                    to,
+                    value or b"",
                     key=None if key is None else key.encode(),
-                    partitions=partitions,
                     headers=dict(headers),
                     message_id=message_id,
                 )
 
+            if tombstone:
+                assert key is not None
+                if target.is_silent:
+                    place.show(send(None).result(), as_json=as_json)
+                else:
+                    place.show(publisher.delete(to, key=key.encode()), as_json=as_json)
+                return
             payloads = _lines(sys.stdin.buffer) if count is None else _payloads(values, files)
-            _send_all(send, payloads, count, as_json=as_json)
+            _send_all(send, payloads, count, place, as_json=as_json)
         except ValueError as error:
             raise click.UsageError(safe(str(error))) from None
         except BaseException:
             publisher.close(flush=False)
             raise
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """What logd says of the streams that store a subject.
+
+    Attributes:
+        streams: Those, or the one that was named.
+        unknown: Why logd was not asked; empty: it was.
+    """
+
+    streams: tuple[StreamInfo, ...] = ()
+    unknown: str = ""
+
+    @property
+    def names(self) -> str:
+        """Of the streams, for people."""
+        return ", ".join(info.name for info in self.streams)
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether none of them answers plain messages; a batch is always answered."""
+        return bool(self.streams) and not any(
+            info.options.get("ack_on_reply", True) and info.options.get("ack_policy") != "none"
+            for info in self.streams
+        )
+
+    def partitions(self, *, keyed: bool) -> int:
+        """How many a key chooses from.
+
+        Raises:
+            ServiceUnavailableError: It is not known.
+            UsageError: The streams differ in that.
+        """
+        if not keyed:
+            return 1
+        if self.unknown:
+            message = f"how many partitions a key chooses from is not known: {self.unknown}"
+            fix = "name logd's fetch address with --server, or give --partitions"
+            raise ServiceUnavailableError(message, fix=fix)
+        counts = {len(info.partitions) for info in self.streams}
+        if len(counts) > 1:
+            message = f"{self.names} store that subject, with different numbers of partitions"
+            raise click.UsageError(f"{message}: name one with --stream, or give --partitions")
+        return counts.pop() if counts else 1
+
+
+def _ask_target(server: str, subject: str, stream: str | None) -> _Target:
+    try:
+        with LogClient(server, timeout_s=_ASK_S, access=access()) as log:
+            names = log.match(subject) if stream is None else [stream]
+            base, _, number = subject.rpartition(".")
+            if not names and base and number.isdecimal():  # the subject of one of the partitions
+                names = log.match(base)
+            return _Target(tuple(log.stream(name) for name in names))
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--server") from None
+    except LogdError as error:  # whoever publishes need not be let in there
+        return _Target(unknown=safe(str(error)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """Where records on one subject are stored.
+
+    Attributes:
+        subject: On which they are published.
+    """
+
+    target: _Target
+    subject: str
+
+    def partition(self, ack: PubAck) -> int | None:
+        """The partition that has stored it; None: its stream has one, or is not known."""
+        for info in self.target.streams:
+            if info.name == ack.stream and len(info.partitions) > 1:
+                stored = (
+                    part.partition
+                    for part in info.partitions
+                    if part.partition and matches(f"{info.subject}.{part.partition}", self.subject)
+                )
+                return next(stored, 0)
+        return None
+
+    def where(self, ack: PubAck) -> str:
+        """Stream, and partition where there are several."""
+        number = self.partition(ack)
+        return ack.stream if number is None else f"{ack.stream}/{number}"
+
+    def show(self, ack: PubAck, *, as_json: bool) -> None:
+        """Print where it is stored."""
+        if as_json:
+            number = self.partition(ack)
+            facts: dict[str, Any] = {"stream": ack.stream, "offset": ack.offset, "epoch": ack.epoch}
+            facts |= {} if number is None else {"partition": number}
+            echo_json(facts | {"duplicate": ack.duplicate})
+            return
+        repeat = ", as it was before" if ack.duplicate else ""
+        click.echo(safe(f"stored in {self.where(ack)} at offset {ack.offset}{repeat}"))
 
 
 def _check(count: int | None, *, tombstone: bool, key: str | None, message_id: str | None) -> None:
@@ -173,6 +305,7 @@ def _send_all(
     send: Callable[[bytes], "Future[PubAck]"],
     payloads: Iterable[bytes],
     count: int | None,
+    place: _Placed,
     *,
     as_json: bool,
 ) -> None:
@@ -185,9 +318,9 @@ def _send_all(
         except LogdError:
             click.echo(f"record {stored.count + 1} of the input is not stored", err=True)
             raise
-        stored.add(ack)
+        stored.add(ack, place.where(ack))
         if one_by_one:
-            _show(ack, as_json=as_json)
+            place.show(ack, as_json=as_json)
 
     with Progress("publishing", count) as progress:
         try:
@@ -201,15 +334,6 @@ def _send_all(
         finally:
             if stored.count and not one_by_one:
                 click.echo(stored.text(progress.seconds))
-
-
-def _show(ack: PubAck, *, as_json: bool) -> None:
-    if as_json:
-        facts: dict[str, Any] = {"stream": ack.stream, "offset": ack.offset, "epoch": ack.epoch}
-        echo_json(facts | {"duplicate": ack.duplicate})
-        return
-    repeat = ", as it was before" if ack.duplicate else ""
-    click.echo(safe(f"stored in {ack.stream} at offset {ack.offset}{repeat}"))
 
 
 def _payloads(values: tuple[str, ...], files: tuple[Path, ...]) -> Iterator[bytes]:

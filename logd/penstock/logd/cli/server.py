@@ -1,6 +1,6 @@
 """How the commands reach a running logd, and NATS, and what they say when it is not as asked."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -47,7 +47,16 @@ class DamagedAnswerError(ServiceError):
 
 def server_option(function: Function) -> Function:
     """Add `--server HOST:PORT,...`, and how to be let in there: `asking` finds that by itself."""
-    for option in reversed(_ACCESS):
+    return _server_option(function, _ACCESS)
+
+
+def server_option_beside_a_key(function: Function) -> Function:
+    """`server_option` of a command whose `--key` is that of a record: there it is `--tls-key`."""
+    return _server_option(function, _BESIDE_A_KEY)
+
+
+def _server_option(function: Function, access_options: Sequence[Any]) -> Function:
+    for option in reversed(access_options):
         function = option(function)
     return click.option(
         "--server",
@@ -114,6 +123,10 @@ _ACCESS: Final = (
     _access_option("--tls-ca", "ca_file", "TLS_CA", "Authority of logd's certificate, in PEM."),
     _access_option("--cert", "cert_file", "CERT", "Certificate to be known by, in PEM."),
     _access_option("--key", "key_file", "KEY", "Its key, if it is not in the same file."),
+)
+_BESIDE_A_KEY: Final = (
+    *_ACCESS[:-1],
+    _access_option("--tls-key", "key_file", "KEY", "Its key, if it is not in the same file."),
 )
 
 

@@ -127,14 +127,17 @@ def test_every_refusal_that_a_command_can_get_has_advice_of_its_own() -> None:
     for path in root.rglob("*.py"):
         codes |= set(re.findall(r'RefusedError\(\s*"([A-Z_]+)"', path.read_text()))
     codes = {code for code in codes if not code.endswith("_")}  # the beginning of several
-    assert codes - set(FIXES) == BETWEEN_NODES
+    new = codes - set(FIXES) - BETWEEN_NODES
+    assert new == set(), "give them a fix in cli/advice.py, or name them in BETWEEN_NODES"
+    assert BETWEEN_NODES - codes == set(), "nobody refuses with these any more"
 
 
 BETWEEN_NODES = {
     "AMBIGUOUS_STREAM", "BAD_HELLO", "BAD_INCARNATION", "BAD_ISR", "CLUSTERED",
     "COMMAND_TOO_LARGE", "EXISTS", "LEADER_NOT_IN_ISR", "LOCKED", "LOST", "NOT_A_DATA_DIR",
     "NOT_CONTROLLER", "NOT_RELEASED", "NOT_VOTER", "NOT_YET", "NO_STATE", "OTHER_MEMBER",
-    "SESSION_BROKEN", "STALE_EPOCH", "WRONG_CERTIFICATE", "WRONG_CLUSTER", "WRONG_NODE",
+    "SESSION_BROKEN", "STALE_EPOCH", "UNKNOWN_SNAPSHOT", "WRONG_CERTIFICATE", "WRONG_CLUSTER",
+    "WRONG_NODE",
 }  # fmt: skip
 """Between nodes, at the start of a daemon, or of the commands for a stopped logd's data."""
 
@@ -151,6 +154,8 @@ def _asking(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[st
     for name, command in group.commands.items():
         if isinstance(command, click.Group):
             yield from _asking(command, (*path, name))
+        elif name == "publish":
+            continue  # it goes to NATS, whether logd answers or not
         elif any(option.name == "server" for option in command.params):
             yield (*path, name, *_needed(command))
 
