@@ -21,6 +21,7 @@ from penstock.collector.source_sections import OtlpSource, Section, Source
 from penstock.collector.transforms.case_sections import TestCase
 from penstock.collector.transforms.sections import Name, OutputSection, TransformConfig
 from penstock.service import AdminAccess, FilePath, HostPort, TracingSection
+from penstock.specs.detectors import DetectorName, Detectors
 from penstock.specs.errors import SpecError
 from penstock.specs.sensitive import Action, HashKey
 
@@ -118,14 +119,41 @@ class QuarantineSection(Section):
     bytes_max: int = Field(default=256 * 1024**2, ge=1024**2)
 
 
+class ExceptSection(Section):
+    """What the detectors of sensitive values leave alone.
+
+    Fields are paths with dots (`body`, `attributes.order_id`); patterns are looked for in what was
+    found, in RE2's syntax.
+    """
+
+    fields: list[str] = Field(default=[], max_length=1024)
+    patterns: list[str] = Field(default=[], max_length=256)
+
+
 class SensitiveSection(Section):
-    """What becomes of sensitive values, whoever sent them; see `penstock.specs.scrub`."""
+    """What becomes of sensitive values, whoever sent them; see `penstock.specs.scrub`.
+
+    `search` is whether texts are searched at all, `detectors` switches single ones off, and with
+    `mode: count` what they find is counted and stays. What specs declare is treated in either mode.
+    """
 
     enabled: bool = True
     search: bool = True
+    mode: Literal["redact", "count"] = "redact"
+    detectors: dict[DetectorName, bool] = Field(default={})
+    except_: ExceptSection = Field(default=ExceptSection(), alias="except")
     hash_key: SecretStr | None = None
     without_key: Literal["redact", "keep"] = "redact"
     actions: dict[str, Action] = Field(default={})
+
+    @field_validator("except_")
+    @classmethod
+    def _has_patterns(cls, value: ExceptSection) -> ExceptSection:
+        try:
+            Detectors(except_patterns=tuple(value.patterns))
+        except SpecError as error:
+            raise ValueError(str(error)) from None
+        return value
 
     @field_validator("hash_key")
     @classmethod

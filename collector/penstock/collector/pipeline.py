@@ -149,6 +149,7 @@ class Pipeline:
         )
         self.taking[chunk.origin] -= len(lines) - len(outcome.refused)
         account.notes["scrubbed"] += outcome.scrubbed
+        account.sensitive.update(outcome.found)
         account.filtered += ended[Ending.FILTERED]
         account.sampled += ended[Ending.SAMPLED]
         account.deduplicated += ended[Ending.DEDUPLICATED]

@@ -227,6 +227,11 @@ class Metrics(PrometheusCollector):
             "Records that applications dropped themselves, as they report it with what they send.",
             labels=("source", "reason"),
         )
+        sensitive = CounterMetricFamily(
+            "penstock_collector_sensitive_values",
+            "Values that a detector found sensitive; with `mode: count` they stayed.",
+            labels=["source", "detector"],
+        )
         unexplained = GaugeMetricFamily(
             "penstock_collector_unreconciled_records",
             "Records that the account cannot explain; 0 unless the collector is wrong.",
@@ -242,6 +247,8 @@ class Metrics(PrometheusCollector):
             scrubbed.add_metric((source,), account["scrubbed"])
             for reason, count in account["sender_dropped"].items():
                 lost.add_metric((source, reason), count)
+            for detector, count in account["sensitive"].items():
+                sensitive.add_metric((source, detector), count)
             unexplained.add_metric((source,), account["difference"])
         steps = CounterMetricFamily(
             "penstock_collector_transform_records",
@@ -252,7 +259,7 @@ class Metrics(PrometheusCollector):
             for outcome, count in counts.items():
                 steps.add_metric((name, outcome), count)
         return (
-            *(records, held, scrubbed, lost, unexplained, steps),
+            *(records, held, scrubbed, lost, sensitive, unexplained, steps),
             *_spool_and_delivery(status),
             *_receiving_metrics(status),
             *_quarantine_metrics(status),

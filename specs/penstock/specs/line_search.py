@@ -1,8 +1,8 @@
 """Which of many records' lines may hold something sensitive: one look at all of them.
 
-Signs are looked for in the lines as they stand: quicker by far than to take each apart and to look
-at each text. What is sought holds neither quotes nor backslashes, so it stands in a line as in the
-text, unless a character stands there as its code. One automaton looks for all signs at once.
+The detectors' expression is looked for in the lines as they stand: quicker by far than to take each
+apart and to look at each text. What it finds in a text it finds in the text's line as well, unless
+a character stands there as its code.
 """
 
 from bisect import bisect
@@ -13,16 +13,12 @@ from typing import Any, Final
 
 import re2
 
-from penstock.specs.detectors import BEARER, PARTS
+from penstock.specs.detectors import compile_bytes
 
-_CODE: Final = r"\u"
-"""What a character begins with that stands in JSON as its code: behind it anything could be."""
-_NUMBER: Final = (
-    r'(?:%(?:25)?[0-9A-Fa-f][0-9]|[^0-9.:]|[^"]:|[^o]":)[2-6](?:[ -]?[0-9]){12,18}[^0-9]'
-)
-"""A card's, other than as value of a key that ends in an o, as the records' own times: it is no
-text. Within a text such a quote stands behind a backslash. In a URL a code, also one that is coded
-again, may end in a digit."""
+_CODES: Final = r"\\[u/]"
+"""What a character begins with that stands in JSON as its code, or as a slash may: behind it
+anything could be. The expression knows of quotes, backslashes and line breaks behind a backslash.
+"""
 
 
 class LineSearch:
@@ -35,24 +31,24 @@ class LineSearch:
     def __init__(self, lines: Sequence[bytes]) -> None:
         self._lines = lines
         self._text = b"\n".join(lines)
-        self._showing: dict[tuple[tuple[bytes, ...], bool], Collection[bytes]] = {}
+        self._showing: dict[tuple[tuple[bytes, ...], str], Collection[bytes]] = {}
 
-    def shows(self, line: bytes, keys: tuple[bytes, ...], *, values: bool) -> bool:
+    def shows(self, line: bytes, keys: tuple[bytes, ...], pattern: str) -> bool:
         """Whether one of these keys can be in a line.
 
         Args:
             line: One of the lines.
             keys: With quotes around them.
-            values: Also whether one of the detectors' patterns can be in one of its texts.
+            pattern: Of `Detectors`, which can be in one of its texts; may be empty.
         """
-        showing = self.showing(keys, values=values)
+        showing = self.showing(keys, pattern)
         return bool(showing) and line in showing
 
-    def showing(self, keys: tuple[bytes, ...], *, values: bool) -> Collection[bytes]:
+    def showing(self, keys: tuple[bytes, ...], pattern: str) -> Collection[bytes]:
         """The lines that `shows` is true of."""
-        showing = self._showing.get((keys, values))
+        showing = self._showing.get((keys, pattern))
         if showing is None:
-            showing = self._showing[keys, values] = self._search(_automaton(keys, values=values))
+            showing = self._showing[keys, pattern] = self._search(_automaton(keys, pattern))
         return showing
 
     def _search(self, automaton: Any) -> Collection[bytes]:
@@ -70,11 +66,6 @@ class LineSearch:
 
 
 @lru_cache(maxsize=1024)
-def _automaton(keys: tuple[bytes, ...], *, values: bool) -> Any:
-    signs = [re2.escape(sign) for sign in (_CODE, *(key.decode() for key in keys))]
-    if values:
-        signs += [*(re2.escape(part) for part in PARTS), "@", BEARER, _NUMBER]
-    options = re2.Options()
-    options.encoding = re2.Options.Encoding.LATIN1
-    options.log_errors = False
-    return re2.compile("|".join(signs).encode(), options)
+def _automaton(keys: tuple[bytes, ...], pattern: str) -> Any:
+    signs = [_CODES, *(re2.escape(key.decode("latin-1")) for key in keys)]
+    return compile_bytes("|".join((*signs, pattern) if pattern else signs))

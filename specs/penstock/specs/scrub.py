@@ -4,6 +4,7 @@ Where a record is emitted and at the collector alike. A plan is compiled for eac
 record without anything to do comes back as the very object that was given.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -12,9 +13,18 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from pydantic import BaseModel
 from pydantic_core import from_json
 
-from penstock.specs.detectors import redact_text, suspect_names
+from penstock.specs.detectors import (
+    ALL,
+    DetectorName,
+    Detectors,
+    is_harmless,
+    is_name_of_id,
+    sensitivity_of_name,
+    suspect_names,
+)
 from penstock.specs.envelope import Context, Record
 from penstock.specs.errors import RefusedSpecError
+from penstock.specs.limits import NAME_CHARACTERS_MAX, STRING_CHARACTERS_MAX
 from penstock.specs.sensitive import (
     Action,
     HashKey,
@@ -35,8 +45,14 @@ if TYPE_CHECKING:
 Path = tuple[str, ...]
 """Keys from the record's root to a value on the wire."""
 
-_TEXTS: Final = ("body", "status_message", "reason", "name", "subject")
-"""Free text at the root of records."""
+_TEXTS: Final = {
+    "body": STRING_CHARACTERS_MAX,
+    "status_message": STRING_CHARACTERS_MAX,
+    "reason": STRING_CHARACTERS_MAX,
+    "name": NAME_CHARACTERS_MAX,
+    "subject": NAME_CHARACTERS_MAX,
+}
+"""Free text at the root of records, and how many characters it may have."""
 _NESTED: Final = ("links", "events", "exemplars")
 """Lists of objects with attributes of their own."""
 
@@ -68,6 +84,10 @@ class Scrubber:
             undeclared attributes are always judged by their names.
         actions: Other actions than the specs' for some fields: path with dots to action, as in
             ``{"context.user.email": "hash"}``.
+        detectors: What is looked for besides what the specs declare.
+
+    Attributes:
+        found: What the detectors found, by their names. Who reads it may clear it.
     """
 
     def __init__(
@@ -77,11 +97,16 @@ class Scrubber:
         keyless: Literal["keep", "redact"] = "redact",
         values: bool = True,
         actions: Mapping[str, Action] | None = None,
+        detectors: Detectors = ALL,
     ) -> None:
         self._key = key
         self._keyless = keyless
-        self._values = values
+        self._values = values and bool(detectors.pattern)
         self._actions = tuple(sorted((actions or {}).items()))
+        self._detectors = detectors
+        self._counts_only = detectors.mode == "count"
+        self._pattern = detectors.pattern if self._values else ""
+        self.found: Counter[DetectorName] = Counter()
 
     @property
     def searches_values(self) -> bool:
@@ -102,10 +127,10 @@ class Scrubber:
             accepted: The gate's verdict.
             search: Of this line and those around it.
         """
-        if suspect_names(accepted.names):
+        if self._suspects(accepted.names):
             return False
         plan = _plan_of(accepted.schema, accepted.kind, self._actions)
-        return not search.shows(line, plan.keys, values=self._values)
+        return not search.shows(line, plan.keys, self._pattern)
 
     def suspects(
         self, lines: Sequence[bytes], accepted: "Sequence[Accepted]", search: "LineSearch"
@@ -117,11 +142,11 @@ class Scrubber:
             accepted: The gate's verdicts on them.
             search: Of them.
         """
-        names = {found for found in {one.names for one in accepted} if suspect_names(found)}
+        names = {found for found in {one.names for one in accepted} if self._suspects(found)}
         plans = {_plan_of(one, kind, self._actions).keys for one, kind in _specs_of(accepted)}
         showing: set[bytes] = set()
         for keys in plans:
-            showing.update(search.showing(keys, values=self._values))
+            showing.update(search.showing(keys, self._pattern))
         if not names and not showing:  # as of most
             return []
         return [
@@ -149,10 +174,10 @@ class Scrubber:
         attributes = changes.get("attributes", fields.get("attributes"))
         if attributes:
             judged = self._detect(attributes, plan.declared)
-            if judged is not attributes:
+            if judged is not attributes and not self._counts_only:
                 changes["attributes"] = judged
-        if self._values:
-            changes |= self._search(fields, changes)
+        if self._values and (texts := self._search(fields, changes)) and not self._counts_only:
+            changes |= texts
         if dropped:
             changes["dropped_attributes_count"] = (
                 fields.get("dropped_attributes_count") or 0
@@ -167,13 +192,15 @@ class Scrubber:
 
         What `scrub` does to a log record's attributes when it was made with ``values=False``.
         """
-        suspects = suspect_names(tuple(attributes))
-        if not suspects:
+        names = tuple(attributes)
+        if not (self._values or self._suspects(names)):
             return attributes
-        if self._values:
-            return self._detect(dict(attributes), frozenset())
-        judged = {name: _judged(attributes[name], found) for name, found in suspects.items()}
-        return {**attributes, **judged}
+        judged = self._detect(dict(attributes), frozenset())
+        return attributes if self._counts_only or judged == attributes else judged
+
+    def _suspects(self, names: tuple[str, ...]) -> Mapping[str, Sensitivity]:
+        """Those of attributes' names that say something."""
+        return suspect_names(names) if self._detectors.judges_names else {}
 
     def _apply(
         self, found: dict[str, Any], markers: Mapping[str, Sensitive], time: Any
@@ -211,31 +238,57 @@ class Scrubber:
 
     def _detect(self, attributes: dict[str, Any], declared: frozenset[str]) -> dict[str, Any]:
         """Undeclared attributes, judged by name and value."""
-        suspects = suspect_names(tuple(attributes))
+        suspects = self._suspects(tuple(attributes))
         if not (suspects or self._values):
             return attributes
         changes = {}
         for name in attributes if self._values else suspects:
             value = attributes[name]
-            if value is None or value.__class__ is bool or name in declared:
+            if name in declared or f"attributes.{name}" in self._detectors.except_fields:
                 continue
-            judged = _judged(value, suspects.get(name))
+            judged = self._judged(name, value)
             if judged is not value:
                 changes[name] = judged
         return {**attributes, **changes} if changes else attributes
 
+    def _judged(self, name: str, value: Any) -> Any:
+        """A value of that name, with what is in it; the very value when there is nothing to do."""
+        kind = value.__class__
+        if value is None or kind is bool:
+            return value
+        if self._detectors.judges_names and (sensitivity := sensitivity_of_name(name)):
+            if is_harmless(name, value) or self._detectors.keeps(str(value)):
+                return value
+            self.found["names"] += 1
+            return redacted(sensitivity)
+        if kind is str:
+            if not self._values or (value.isdecimal() and is_name_of_id(name)):
+                return value
+            return self._detectors.redact(value, self._note)
+        judged: Any = value
+        if kind is list:
+            judged = [self._judged("", item) for item in value]
+        elif kind is dict:
+            judged = {key: self._judged(key, member) for key, member in value.items()}
+        return value if judged == value else judged
+
+    def _note(self, detector: DetectorName) -> None:
+        self.found[detector] += 1
+
     def _search(self, fields: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
         """Free text, and the attributes of what lies inside a record."""
         found: dict[str, Any] = {}
-        for name in _TEXTS:
+        for name, characters_max in _TEXTS.items():
             value = changes.get(name, fields.get(name))
-            if isinstance(value, str) and (text := redact_text(value)) is not value:
-                found[name] = text
+            if isinstance(value, str) and name not in self._detectors.except_fields:
+                text = self._detectors.redact(value, self._note, characters_max)
+                if text is not value:
+                    found[name] = text
         for name in _NESTED:
             members = fields.get(name)
             if isinstance(members, list):
                 judged = [self._member(member) for member in members]
-                if any(new is not old for new, old in zip(judged, members, strict=True)):
+                if judged != members:
                     found[name] = judged
         return found
 
@@ -301,18 +354,3 @@ def _declared(model: type[Record]) -> Iterator[tuple[Path, Sensitive]]:
             for inner, found in nested.model_fields.items():
                 if (mark := marker_of(found)) is not None:
                     yield (field.alias or name, found.alias or inner), mark
-
-
-def _is_scrubbed(value: Any) -> bool:
-    return isinstance(value, str) and (value.startswith("[redacted:") or is_hashed(value))
-
-
-def _judged(value: Any, sensitivity: Sensitivity | None) -> Any:
-    if sensitivity is not None:
-        return value if _is_scrubbed(value) else redacted(sensitivity)
-    if value.__class__ is str:
-        return redact_text(value)
-    if value.__class__ is list:
-        judged = [redact_text(item) if item.__class__ is str else item for item in value]
-        return judged if any(a is not b for a, b in zip(judged, value, strict=True)) else value
-    return value

@@ -63,6 +63,37 @@ def test_operators_may_keep_what_specs_drop() -> None:
     assert not admitted(line(context=context), enabled=False).scrubbed
 
 
+TOLD = {"attributes": {"password": "x", "to": "a@b.example", "number": "4111111111111111"}}
+
+
+def test_operators_switch_detectors_off_and_except_fields_and_patterns() -> None:
+    section: dict[str, Any] = {"detectors": {"email": False, "names": False}}
+    found = json.loads(admitted(line(**TOLD), **section).line)["attributes"]
+    assert found == TOLD["attributes"] | {"number": "[redacted:pci]"}
+    section = {"except": {"fields": ["attributes.number"], "patterns": ["@b[.]example$"]}}
+    found = json.loads(admitted(line(**TOLD), **section).line)["attributes"]
+    assert found == TOLD["attributes"] | {"password": "[redacted:secret]"}
+    section = {"except": {"fields": ["body"]}}
+    assert not admitted(line(body="to a@b.example"), **section).scrubbed
+
+
+def test_what_is_only_counted_stays_and_declared_fields_are_treated_all_the_same() -> None:
+    given = line(**TOLD, context={"user.id": "u-1"}, body="to a@b.example")
+    found = admitted(given, mode="count")
+    record = json.loads(found.line)
+    assert record["attributes"] == TOLD["attributes"]
+    assert record["body"] == "to a@b.example"
+    assert record["context"] == {"user.id": "[redacted:pseudonym]"}
+    assert found.outcome.found == {"names": 1, "email": 2, "card": 1}
+    assert not admitted(line(**TOLD), mode="count").scrubbed
+    assert admitted(given).outcome.found == found.outcome.found
+
+
+def test_an_exception_that_is_no_pattern_is_refused() -> None:
+    with pytest.raises(ValidationError, match="is no regular expression"):
+        SensitiveSection.model_validate({"except": {"patterns": ["("]}})
+
+
 def test_a_malformed_key_is_refused_without_being_shown() -> None:
     with pytest.raises(ValidationError, match="a hash key") as caught:
         SensitiveSection.model_validate({"hash_key": "k1:short"})

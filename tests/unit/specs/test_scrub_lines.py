@@ -1,4 +1,4 @@
-"""Texts and lines that are not searched, or not even taken apart, hold nothing to find."""
+"""Lines that are not even taken apart hold nothing to find, and both engines find the same."""
 
 import json
 from typing import Annotated, Any
@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.specs import Accepted, Event, HashKey, Scrubber, Sensitive, check_line, encode
-from penstock.specs.detectors import PATTERN, may_match
+from penstock.specs.detectors import ALL
 from penstock.specs.line_search import LineSearch
 from tests.unit.specs import records
 
@@ -28,15 +28,16 @@ PIECES = st.sampled_from(
         "x" * 36, "ABCDEFGH01234567", "xoxb-", "sk_live_", "BeArEr ", "://", "user:pw", "@",
         "host.example", "4111", "1111", " ", "-", "5500000000000004", "é", "..", "_",
         "eyJabcdefgh12", "%20", "%3D", "%A0", "%25A0", "BearER%20",
-        "45 ", "4111111111111111 123", "5 5500-0000-0000-0004",
+        "45 ", "4111111111111111 123", "5 5500-0000-0000-0004", "password", "=", "'", '"',
+        "api_key", "\u00a0", "\u2009", "\n", "/", ".com", "{", "}", "token", "page_", "\\",
     ]
 )  # fmt: skip
 
 
 @given(st.lists(PIECES | st.text(max_size=3), max_size=8).map("".join))
-def test_texts_that_are_not_searched_hold_nothing(text: str) -> None:
-    if PATTERN.search(text):
-        assert may_match(text)
+def test_python_finds_what_re2_finds(text: str) -> None:
+    raw = text.encode("utf-8", "surrogatepass")
+    assert [*ALL.find(raw, plainly=True)] == [*ALL.find(raw, plainly=False)]
 
 
 TEXTS = st.lists(
@@ -79,7 +80,7 @@ def test_lines_that_are_not_taken_apart_have_nothing_to_scrub(
         line = json.dumps(record, ensure_ascii=ascii_only, separators=separators).encode()
         verdict = check_line(line)
         alone = LineSearch([line])
-        among = LineSearch([usual_line(), line, b"a@b 4111111111111111 bearer " * 2])
+        among = LineSearch([usual_line(), line, b"a@b.cc 4111111111111111 bearer " * 2])
         if isinstance(verdict, Accepted) and (
             scrubber.is_clean(line, verdict, alone) or scrubber.is_clean(line, verdict, among)
         ):
@@ -127,7 +128,7 @@ def test_usual_lines_are_not_taken_apart() -> None:
         b"x:4111111111111111",
         b'o\\":4111111111111111',
         b"caf%25C3%25A94111111111111111",
-        b"%25204000000000000000006",
+        b"%25204111111111111111",
         b"a\\u0040b.de",
     ):
         found = line.replace(b"order placed", text)
@@ -144,14 +145,14 @@ def test_ids_and_times_of_digits_are_not_taken_for_card_numbers() -> None:
 
 
 def test_every_line_that_shows_a_sign_is_found_among_many() -> None:
-    lines = [b'{"body":"%d %s"}' % (at, b"a@b" * (at % 3)) for at in range(100)]
-    lines[9] = b'{"body":\n"a@b"}'  # a line break between tokens
+    lines = [b'{"body":"%d %s"}' % (at, b"a@b.cc " * (at % 3)) for at in range(100)]
+    lines[9] = b'{"body":\n"a@b.cc"}'  # a line break between tokens
     search = LineSearch(lines)
     for at, line in enumerate(lines):
-        assert search.shows(line, (), values=True) is (at % 3 != 0 or at == 9)
+        assert search.shows(line, (), ALL.pattern) is (at % 3 != 0 or at == 9)
 
 
 def test_a_key_outside_ascii_is_found() -> None:
     lines = [b'{"caf\xc3\xa9":1}', b'{"cafe":1}']
     search = LineSearch(lines)
-    assert [search.shows(line, KEYS, values=False) for line in lines] == [True, False]
+    assert [search.shows(line, KEYS, "") for line in lines] == [True, False]

@@ -27,6 +27,7 @@ class Account:
         refused_by_logd: In quarantine because logd will never take them.
         copied: Made of others, where several transforms take the same records.
         aggregated: Went into metrics, which are received under the name of their transform.
+        sensitive: Values that the detectors found, by detector.
         taken: Spooled since start or found in the spool then.
     """
 
@@ -46,6 +47,7 @@ class Account:
     in_lanes: int = 0
     taken: int = 0
     notes: Counter[str] = field(default_factory=Counter)
+    sensitive: Counter[str] = field(default_factory=Counter)
 
     @property
     def held(self) -> int:
@@ -86,6 +88,7 @@ class Account:
                 for key, count in self.notes.items()
                 if key.startswith(SENDER_DROPPED) and count
             },
+            "sensitive": dict(self.sensitive),
         }
 
 

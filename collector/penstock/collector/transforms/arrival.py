@@ -41,6 +41,7 @@ class Outcome:
         ended: How many went no further, and why.
         copies: Records besides those that arrived.
         scrubbed: Records that had something sensitive taken out.
+        found: What the detectors of sensitive values found, by their names.
         pause_ns: How long the source must wait before it gives more.
     """
 
@@ -49,6 +50,7 @@ class Outcome:
     ended: Counter[Ending] = field(default_factory=Counter)
     copies: int = 0
     scrubbed: int = 0
+    found: Counter[str] = field(default_factory=Counter)
     pause_ns: int = 0
 
 

@@ -126,6 +126,9 @@ class Graph:
             self._pass_on(arrival, outcome)
         else:
             self._transform(arrival, entry, outcome, now_ns)
+        if self._scrubber is not None and self._scrubber.found:
+            outcome.found.update(self._scrubber.found)
+            self._scrubber.found.clear()
         return outcome
 
     # Without transforms.
