@@ -205,6 +205,25 @@ def test_a_destination_that_hangs_is_asked_again(
     assert dead_letters(context) == []
 
 
+def test_a_header_of_a_file_is_read_again_for_each_request(
+    case: Case, door: FaultDoor, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keys of vendors stand in headers; a new one needs no restart."""
+    key = tmp_path / "key"
+    key.write_text("one\n")
+    monkeypatch.setenv("OF_THE_TEAM", "blue")
+    headers = {"X-Vendor-Key": {"file": str(key)}, "X-Team": {"env": "OF_THE_TEAM"}}
+    sink, its = case.sink(door, tmp_path, headers=headers)
+    sink.write(batch(records(case)[:2]))
+    seen = len(door.asked)
+    key.write_text("two\n")
+    sink.write(batch(records(case)[2:4]))
+    assert {asked.headers["x-team"] for asked in door.asked} == {"blue"}
+    assert {asked.headers["x-vendor-key"] for asked in door.asked[:seen]} == {"one"}
+    assert {asked.headers["x-vendor-key"] for asked in door.asked[seen:]} == {"two"}
+    assert dead_letters(its) == []
+
+
 def test_a_backend_that_drains_is_left(case: Case, door: FaultDoor, tmp_path: Any) -> None:
     """Behind a balancer a connection stays with its backend, which may answer 503 for ever."""
     clock = Skipping()

@@ -4,16 +4,13 @@ Several files make one configuration. Mappings are merged key by key; `sources` 
 joined; anything else may be set by one file only, since which of two wins would depend on their
 order.
 
-Where the key `environment` lists names, ``${NAME}`` and ``${NAME:-default}`` inside texts are
-replaced by those variables' values, a default where one is empty or not set, and ``$${`` stands
-for ``${``. This happens after YAML was read: a value is a text, whatever it contains, and adds no
-keys. Names that are not listed are refused. Without the key nothing is replaced.
+Variables are put in as in every part's file (`penstock.service.config`). Where the key
+`environment` lists names, others are refused.
 """
 
 import hashlib
 import json
 import os
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -22,11 +19,16 @@ import click
 
 from penstock.collector.config import CollectorConfig
 from penstock.service import ConfigError
-from penstock.service.config import check_document, mapping_of, override_from, read_text
+from penstock.service.config import (
+    check_document,
+    mapping_of,
+    override_from,
+    read_text,
+    with_variables,
+)
 
 ENV_PREFIX: Final = "PENSTOCK_COLLECTOR"
 _JOINED: Final = frozenset({"sources", "tests", "environment"})
-_VARIABLE: Final = re.compile(r"\$(\$)?\{([A-Za-z_][A-Za-z0-9_]*)?(?::-([^}]*))?\}")
 
 
 config_files_option = click.option(
@@ -89,8 +91,8 @@ def load_collector_config(
         _merge(document, mapping_of(texts[path], path), path, origins, "")
     name = Path(", ".join(map(str, paths)))
     allowed = document.get("environment")
-    if isinstance(allowed, list) and allowed:
-        document = _replaced(document, _Values(environment, frozenset(map(str, allowed))), name, "")
+    listed = frozenset(map(str, allowed)) if isinstance(allowed, list) and allowed else None
+    document = with_variables(document, environment, name, allowed=listed)
     override_from(environment, document, ENV_PREFIX)
     return check_document(CollectorConfig, document, name)
 
@@ -119,46 +121,3 @@ def _remember(value: Any, path: Path, origins: dict[str, Path], where: str) -> N
     if isinstance(value, dict):
         for key, inner in value.items():
             _remember(inner, path, origins, f"{where}.{key}")
-
-
-class _Values:
-    """The variables that may be used."""
-
-    def __init__(self, environ: Mapping[str, str], allowed: frozenset[str]) -> None:
-        self._environ = environ
-        self._allowed = allowed
-
-    def of(self, match: re.Match[str], where: str) -> str:
-        """What stands for one ``${…}``.
-
-        Raises:
-            ConfigError: The name is not allowed, or nothing sets it.
-        """
-        name = match[2]
-        if match[1]:
-            return match[0][1:]
-        if name is None or name not in self._allowed:
-            raise ConfigError(
-                f"{where}: {match[0]} names no variable that may be used here",
-                fix=f"add {name or 'its name'} to `environment`, or write $${{ for the characters",
-            )
-        value = self._environ.get(name)
-        if not value and match[3] is not None:
-            value = match[3]
-        if value is None:
-            raise ConfigError(
-                f"{where}: the variable {name} is not set",
-                fix=f"set it, or give a default: ${{{name}:-value}}",
-            )
-        return value
-
-
-def _replaced(value: Any, values: _Values, path: Path, key: str) -> Any:
-    if isinstance(value, str):
-        return _VARIABLE.sub(lambda match: values.of(match, f"{path}: {key}"), value)
-    if isinstance(value, list):
-        return [_replaced(v, values, path, f"{key}.{i}") for i, v in enumerate(value)]
-    if isinstance(value, dict):
-        inner = f"{key}." if key else ""
-        return {k: _replaced(v, values, path, f"{inner}{k}") for k, v in value.items()}
-    return value

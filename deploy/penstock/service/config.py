@@ -2,13 +2,16 @@
 
 An environment variable overrides one key. Its name is a prefix, then the key path joined by two
 underscores: with the prefix ``PENSTOCK_LOGD``, ``PENSTOCK_LOGD__NATS__URL`` sets ``nats.url``. Its
-value is read as YAML, so ``8`` is a number and ``[a, b]`` a list. Nothing inside the file is
-interpolated.
+value is read as YAML, so ``8`` is a number and ``[a, b]`` a list.
+
+Inside texts of the file ``${NAME}`` stands for a variable's value, ``${NAME:-default}`` for a
+default where it is empty or not set, and ``$${`` for ``${``. They are replaced after YAML was read:
+a value is a text, whatever it contains, and adds no keys. A variable that is not set is a mistake.
 """
 
 import os
 import re
-from collections.abc import Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
 
@@ -23,6 +26,9 @@ Model = TypeVar("Model", bound=BaseModel)
 
 _LEVELS_MAX: Final = 100
 """Of a file; far above what any key needs, and below where Python's own bound may be."""
+_VARIABLE: Final = re.compile(
+    r"\$(?P<escaped>\$)?\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)?(?::-(?P<default>[^}]*))?\}"
+)
 _HOST_PORT = re.compile(r"^(?P<host>[^:\s]+|\[[0-9a-fA-F:.]+\]):(?P<port>\d{1,5})$")
 
 
@@ -77,9 +83,63 @@ def load_config(
     Raises:
         ConfigError: With file, key path, reason and fix for every mistake found.
     """
-    document = read_yaml(path)
-    override_from(os.environ if environ is None else environ, document, env_prefix)
+    environment = os.environ if environ is None else environ
+    document = with_variables(read_yaml(path), environment, path)
+    override_from(environment, document, env_prefix)
     return check_document(model, document, path)
+
+
+def with_variables(
+    document: dict[str, Any],
+    environ: Mapping[str, str],
+    path: Path,
+    *,
+    allowed: Collection[str] | None = None,
+) -> dict[str, Any]:
+    """A document with the values of variables in its texts.
+
+    Args:
+        document: As YAML has it.
+        environ: The environment.
+        path: Of the file, for messages.
+        allowed: The names that may be used; None: any.
+
+    Raises:
+        ConfigError: A variable is not set, or may not be used.
+    """
+
+    def value_of(match: re.Match[str], where: str) -> str:
+        if match["escaped"]:
+            return match[0][1:]
+        name = match["name"]
+        if name is None or (allowed is not None and name not in allowed):
+            known = "`environment` lists no such name" if name else "it has no name"
+            raise ConfigError(
+                f"{path}: {where}: {match[0]} names no variable that may be used here: {known}",
+                fix=f"add {name or 'its name'} to `environment`, or write $${{ for the characters",
+            )
+        value = environ.get(name)
+        if not value and match["default"] is not None:
+            value = match["default"]
+        if value is None:
+            raise ConfigError(
+                f"{path}: {where}: the variable {name} is not set",
+                fix=f"set it, or give a default: ${{{name}:-value}}; $${{ is for the characters",
+            )
+        return value
+
+    def replaced(value: Any, key: str) -> Any:
+        if isinstance(value, str):
+            return _VARIABLE.sub(lambda match: value_of(match, key), value)
+        if isinstance(value, list):
+            return [replaced(each, f"{key}.{number}") for number, each in enumerate(value)]
+        if isinstance(value, dict):
+            inner = f"{key}." if key else ""
+            return {name: replaced(each, f"{inner}{name}") for name, each in value.items()}
+        return value
+
+    found: dict[str, Any] = replaced(document, "")
+    return found
 
 
 def override_from(environ: Mapping[str, str], document: dict[str, Any], prefix: str) -> None:

@@ -94,9 +94,11 @@ def test_a_default_stands_for_a_variable_that_is_empty(tmp_path: Path) -> None:
     assert config.resource == {"a": "eu", "b": "x", "c": ""}
 
 
-def test_without_allowed_names_nothing_is_replaced(tmp_path: Path) -> None:
-    config = load(tmp_path, BASE + "resource: {a: '${HOME}'}\n", HOME="/root")
-    assert config.resource == {"a": "${HOME}"}
+def test_without_a_list_of_names_every_variable_may_be_used(tmp_path: Path) -> None:
+    text = BASE + "resource: {a: '${HOME}'}\n"
+    assert load(tmp_path, text, HOME="/root").resource == {"a": "/root"}
+    with pytest.raises(ConfigError, match=r"resource\.a: the variable HOME is not set"):
+        load(tmp_path, text)
 
 
 def test_overriding_variables_still_come_last(tmp_path: Path) -> None:

@@ -296,7 +296,7 @@ def test_there_is_an_example_of_each_lake_bus_and_vendor() -> None:
     ("sink", "known"),
     [
         ({"type": "parquet", "path": "/x", "zip": 1}, "compression, hdfs, path, rate_limit, type"),
-        ({"type": "splunk_hec", "url": "http://x", "token": {"fil": "/x"}}, "file, value"),
+        ({"type": "splunk_hec", "url": "http://x", "token": {"fil": "/x"}}, "env, file, value"),
     ],
 )
 def test_a_key_that_a_sink_does_not_have_names_those_it_has(

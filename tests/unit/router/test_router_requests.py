@@ -134,6 +134,17 @@ def test_a_secret_in_a_file_is_read_each_time(tmp_path: Path) -> None:
         Secret.model_validate({})
 
 
+def test_a_secret_in_a_variable_is_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VENDOR_KEY", "hush\n")
+    secret = Secret.model_validate({"env": "VENDOR_KEY"})
+    assert secret.read() == "hush"
+    assert "hush" not in repr(secret)
+    with pytest.raises(ValueError, match="the variable NOT_SET is not set"):
+        Secret.model_validate({"env": "NOT_SET"})
+    with pytest.raises(ValueError, match="give the secret itself"):
+        Secret.model_validate({"env": "VENDOR_KEY", "file": "/x"})
+
+
 ODD_SECRETS = [
     b"hush\nhush",
     b"hush\r\n x: hush",

@@ -188,8 +188,7 @@ def grpc_channel(**keys: Any) -> Channel:
     ],
 )  # fmt: skip
 def test_metadata_that_cannot_be_sent_pauses_and_is_not_shown(name: str, value: str) -> None:
-    channel = grpc_channel()
-    channel._metadata = ((name, value),)
+    channel = grpc_channel(headers={name: value})
     signal: Any = SimpleNamespace(method="/x")
     verdict = channel.export(signal, b"", 1)
     channel.close()

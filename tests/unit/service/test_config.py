@@ -106,6 +106,37 @@ def test_an_environment_variable_overrides_one_key(tmp_path: Path) -> None:
     assert (config.nats.url, config.limit, config.name) == ("nats://b:1", 8, "a")
 
 
+def test_variables_stand_in_texts_wherever_they_are(tmp_path: Path) -> None:
+    text = (
+        "name: ${NAME}-${ZONE:-eu}\nlimit: ${LIMIT}\nnats: {password: '${WORD}'}\n"
+        "sources: [{type: file, include: ['$${NAME}', '${DIR:-/var}/*.log', '$5']}]\n"
+    )
+    word = "x: [1]\nname: other"
+    config = _load(tmp_path, text, {"NAME": "a", "LIMIT": "8", "WORD": word, "DIR": ""})
+    assert (config.name, config.limit) == ("a-eu", 8)
+    assert config.nats.password is not None
+    assert config.nats.password.get_secret_value() == word, "a value adds no keys"
+    assert isinstance(config.sources[0], _File)
+    assert config.sources[0].include == ["${NAME}", "/var/*.log", "$5"]
+    assert word not in show_config(config)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("name: ${NAME}\n", "name: the variable NAME is not set"),
+        ("name: n\nsources: [{type: file, include: [a, 'x${NAME}']}]\n",
+         "sources.0.include.1: the variable NAME is not set"),
+        ("name: ${}\n", "name: ${} names no variable"),
+    ],
+)  # fmt: skip
+def test_a_variable_that_is_not_set_is_a_mistake(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        _load(tmp_path, text)
+    assert f"app.yaml: {said}" in str(raised.value)
+    assert raised.value.exit_code is ExitCode.CONFIG
+
+
 def test_an_unknown_key_names_the_known_ones(tmp_path: Path) -> None:
     mistake = _mistake(tmp_path, "name: a\nnats: {uri: x}\n")
     assert "nats.uri" in mistake.reason

@@ -3,12 +3,11 @@
 from collections.abc import Mapping
 from typing import ClassVar, assert_never
 
-from pydantic import SecretStr
 from typing_extensions import override
 
 from penstock.router.core.http_codes import Answer, Meaning, verdict_of
 from penstock.router.core.verdict import Busy, Failed, Fault, Paused, Verdict
-from penstock.router.sinks.request_settings import HIDDEN, HttpSettings, hidden_query
+from penstock.router.sinks.request_settings import HIDDEN, HttpSettings, Secret, hidden_query
 from penstock.router.sinks.requests import Request, RequestSink
 from penstock.router.sinks.sink import Preview, SinkContext
 from penstock.router.sinks.transport import (
@@ -129,10 +128,18 @@ class HttpRequestSink(RequestSink):
         return f"{path}{'&' if '?' in path else '?'}{query}"
 
     def own_headers(self) -> dict[str, str]:
-        """Those of the job file; their values are secrets."""
+        """Those of the job file; their values are secrets.
+
+        Raises:
+            OSError: A secret cannot be read.
+        """
         return revealed(self._settings.headers)
 
 
-def revealed(headers: Mapping[str, SecretStr]) -> dict[str, str]:
-    """Headers with their values, which HTTP has no blanks or line breaks around."""
-    return {name: value.get_secret_value().strip() for name, value in headers.items()}
+def revealed(headers: Mapping[str, Secret]) -> dict[str, str]:
+    """Headers with their values, which HTTP has no blanks or line breaks around.
+
+    Raises:
+        OSError: A secret cannot be read.
+    """
+    return {name: value.read() for name, value in headers.items()}

@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, SecretStr
+from pydantic import Field
 from typing_extensions import override
 
 from penstock.router.core.verdict import Busy, Failed, Fault, Paused, Taken, Unfit, Verdict
@@ -114,7 +114,7 @@ class JdbcSink(RequestSettings):
     driver: Annotated[str, Field(pattern=r"^[\w.$]+$")] | None = None
     user: str | None = None
     password: Secret | None = None
-    properties: dict[str, SecretStr] = Field(default_factory=dict)
+    properties: dict[str, Secret] = Field(default_factory=dict)
     table: Annotated[str, Field(pattern=rf"^{_NAME}(\.{_NAME})?$")] = "penstock"
     create: bool = True
     column_types: dict[str, str] = Field(default_factory=dict)
@@ -253,7 +253,7 @@ class Jdbc(RequestSink):
     def _connecting(self) -> dict[str, Any]:
         config = self._config
         url = config.url.read()
-        properties = {name: it.get_secret_value() for name, it in config.properties.items()}
+        properties = {name: it.read() for name, it in config.properties.items()}
         if config.user is not None:
             properties["user"] = config.user
         if config.password is not None:

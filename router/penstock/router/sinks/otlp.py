@@ -114,7 +114,7 @@ class Otlp(HttpRequestSink):
     def show(self, request: Request) -> Preview:
         if self._config.protocol == "http":
             return super().show(request)
-        names = sorted(name.lower() for name in self.own_headers())
+        names = sorted(name.lower() for name in self._config.headers)
         method = self._messages.SIGNALS[request.lane].method
         return Preview(
             f"gRPC {self._config.url.host}:{self._config.url.port}{method}",

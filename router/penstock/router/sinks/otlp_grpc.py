@@ -69,15 +69,19 @@ class Channel:
             if config.compression == "none"
             else grpc.Compression.Gzip
         )
-        headers = revealed(config.headers).items()
-        self._metadata = tuple((name.lower(), value) for name, value in headers)
+        self._headers = config.headers
         credentials = _credentials(config) if config.url.scheme == "https" else None
         target = f"{config.url.host}:{config.url.port or 4317}"
         self._channel = GrpcChannel(target, credentials, clock)
 
     def export(self, signal: Signal, body: bytes, count: int) -> Verdict:
         """Send a request; returns what became of its `count` records."""
-        for name, value in self._metadata:
+        try:
+            headers = revealed(self._headers)
+        except OSError as error:
+            return Paused(f"a secret cannot be read: {error}")
+        metadata = tuple((name.lower(), value) for name, value in headers.items())
+        for name, value in metadata:
             if _NAME.fullmatch(name) is None or _VALUE.fullmatch(value) is None:
                 return Paused(f"header {name}: its name, or a character of its value, gRPC forbids")
         call: Any = self._channel.current().unary_unary(signal.method)
@@ -85,7 +89,7 @@ class Channel:
             answer = call(
                 body,
                 timeout=self._timeout_s,
-                metadata=self._metadata,
+                metadata=metadata,
                 compression=self._compression,
             )
         except grpc.RpcError as error:

@@ -1,5 +1,6 @@
 """Settings that all sinks share that send requests."""
 
+import os
 import ssl
 from pathlib import Path
 from typing import Annotated, Any, Final, Self, TypeVar
@@ -87,11 +88,54 @@ class Tls(Settings):
         return made
 
 
+class Secret(Settings):
+    """A secret in the job file, in a variable of the environment, or (better) in a file of its own.
+
+    The file is read for each request, so that a new secret needs no restart.
+    """
+
+    value: SecretStr | None = None
+    file: Path | None = None
+    env: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _plain_text_is_the_value(cls, given: object) -> object:
+        return {"value": given} if isinstance(given, str) else given
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> Self:
+        if sum(given is not None for given in (self.value, self.file, self.env)) != 1:
+            raise ValueError("give the secret itself, {file: PATH} or {env: NAME}")
+        if self.env is not None and self.env not in os.environ:
+            raise ValueError(f"the variable {self.env} is not set")
+        return self
+
+    def read(self) -> str:
+        """The secret now.
+
+        Raises:
+            OSError: The file cannot be read, or is no text.
+        """
+        if self.file is not None:
+            try:
+                return self.file.read_text(encoding="utf-8").strip()
+            except UnicodeDecodeError:
+                raise PermissionError(f"{self.file} is no text in UTF-8") from None
+        if self.env is not None:
+            try:
+                return os.environ[self.env].strip()
+            except KeyError:
+                raise FileNotFoundError(f"the variable {self.env} is not set") from None
+        assert self.value is not None
+        return self.value.get_secret_value().strip()
+
+
 class HttpSettings(RequestSettings):
     """Of a sink that speaks HTTP."""
 
     url: HttpUrl
-    headers: dict[str, SecretStr] = Field(default_factory=dict)
+    headers: dict[str, Secret] = Field(default_factory=dict)
     compression: Compression = "gzip"
     tls: Tls = Tls()
 
@@ -117,41 +161,6 @@ def hidden_query(query: str) -> str:
         f"{name}={HIDDEN}" if is_named else HIDDEN
         for name, is_named, _ in (part.partition("=") for part in parts)
     )
-
-
-class Secret(Settings):
-    """A secret in the job file, in the environment, or (better) in a file of its own.
-
-    The file is read for each request, so that a new secret needs no restart.
-    """
-
-    value: SecretStr | None = None
-    file: Path | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _plain_text_is_the_value(cls, given: object) -> object:
-        return {"value": given} if isinstance(given, str) else given
-
-    @model_validator(mode="after")
-    def _one_of_both(self) -> Self:
-        if (self.value is None) == (self.file is None):
-            raise ValueError("give the secret itself, or {file: PATH}")
-        return self
-
-    def read(self) -> str:
-        """The secret now.
-
-        Raises:
-            OSError: The file cannot be read, or is no text.
-        """
-        if self.file is not None:
-            try:
-                return self.file.read_text(encoding="utf-8").strip()
-            except UnicodeDecodeError:
-                raise PermissionError(f"{self.file} is no text in UTF-8") from None
-        assert self.value is not None
-        return self.value.get_secret_value().strip()
 
 
 T = TypeVar("T")
