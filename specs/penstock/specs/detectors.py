@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from importlib.util import find_spec
 from typing import Any, Final, Literal, NamedTuple, get_args
 
 from penstock.specs.errors import SpecError
@@ -20,11 +21,8 @@ from penstock.specs.limits import STRING_CHARACTERS_MAX
 from penstock.specs.sensitive import Sensitivity, is_hashed, redacted
 from penstock.specs.top_level_labels import TOP_LEVEL_LABELS
 
-try:
-    import re2
-except ImportError:  # the base install has pydantic only
-    re2 = None
-
+HAS_RE2: Final = find_spec("re2") is not None
+"""The base install has pydantic only."""
 DetectorName = Literal[
     "names", "private_key", "web_token", "token", "url_password", "named_value", "email", "card"
 ]
@@ -39,6 +37,19 @@ _CLASSES: Final[dict[str, Sensitivity]] = {
     "email": "pii",
     "card": "pci",
 }
+
+
+class _LazyExpression:
+    """An expression for bytes that is compiled when it is first used: most programs use none."""
+
+    def __init__(self, pattern: bytes, flags: int = 0) -> None:
+        self._pattern, self._flags = pattern, flags
+
+    @cached_property
+    def compiled(self) -> re.Pattern[bytes]:
+        """The expression itself."""
+        return re.compile(self._pattern, self._flags)
+
 
 # Names.
 
@@ -167,7 +178,7 @@ _CODE: Final = r"%(?:25)??[0-9A-Fa-f]{2}|\\u[0-9A-Fa-f]{4}|\\[bfnrt]|\x1b\[[0-9;
 """A character that stands there as its code, of which the last one is a letter or a digit: in a
 URL, once or twice, in JSON within a text, and as a terminal's colour."""
 _PRIVATE_KEY: Final = "(-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----)"
-_KEY_END: Final = re.compile(rb"-----END [A-Z ]{0,40}PRIVATE KEY-----")
+_KEY_END: Final = _LazyExpression(rb"-----END [A-Z ]{0,40}PRIVATE KEY-----")
 _TOKEN: Final = (
     rf"(?:\b|{_CODE})((?:AKIA|ASIA)[0-9A-Z]{{16}}\b"
     r"|gh[pousr]_[A-Za-z0-9]{36,}"
@@ -234,10 +245,10 @@ _PATTERNS: Final[dict[DetectorName, str]] = {
 _KEY_NAME_BYTES_MAX: Final = 128
 _KEY_NAME_BYTES: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-"
 _CODE_BYTES_MAX: Final = 11
-_CODE_AT: Final = re.compile(_CODE.encode())
+_CODE_AT: Final = _LazyExpression(_CODE.encode())
 _PLAIN_BYTE: Final = r"""[^\t-\r "'&;,<>(){}\[\]|\\]"""
 _SCHEME: Final = "(?:(?i:bearer|basic|digest|bot)[ +])?"
-_VALUE: Final = re.compile(
+_VALUE: Final = _LazyExpression(
     (
         rf"(?P<key_quote>{_QUOTE})?(?P<blank>{_BLANKS})"
         r"(?:(?P<arrow>=>)|(?P<equals>=)|(?P<coded>%(?:25)?3[Dd])|:|%(?:25)?3[Aa])"
@@ -249,12 +260,14 @@ _VALUE: Final = re.compile(
 """What follows a name's last word."""
 _LOCAL_BYTES_MAX: Final = 64
 _LOCAL_BYTES: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._%+-"
-_NO_MAIL_DOMAIN: Final = re.compile(rb"v?[0-9]+[.x]|(?:openssh\.com|libssh\.org)\Z", re.IGNORECASE)
+_NO_MAIL_DOMAIN: Final = _LazyExpression(
+    rb"v?[0-9]+[.x]|(?:openssh\.com|libssh\.org)\Z", re.IGNORECASE
+)
 """A version (`@4.17.x`, `@2x.mov`), and what the names of SSH's algorithms end in."""
-_PATH_BEHIND: Final = re.compile(rb"/|:[A-Za-z0-9_.~-]*/|[.][A-Za-z0-9]")
-_WORD_BEHIND: Final = re.compile(rb"@|[.][0-9]|-(?![0-9]{2,4}(?![A-Za-z0-9_-]))[A-Za-z0-9_]")
+_PATH_BEHIND: Final = _LazyExpression(rb"/|:[A-Za-z0-9_.~-]*/|[.][A-Za-z0-9]")
+_WORD_BEHIND: Final = _LazyExpression(rb"@|[.][0-9]|-(?![0-9]{2,4}(?![A-Za-z0-9_-]))[A-Za-z0-9_]")
 """No card has this behind it. Two to four digits behind a hyphen are its expiry or check value."""
-_SEPARATOR: Final = re.compile(_BETWEEN.encode())
+_SEPARATOR: Final = _LazyExpression(_BETWEEN.encode())
 _DOUBLED: Final = bytes.maketrans(b"0123456789", b"0246813579")
 """Each digit's double, of which both digits are added."""
 
@@ -309,7 +322,7 @@ class Detectors:
         """Whether one of the exceptions is true of a part of a text."""
         return any(pattern.search(part) is not None for pattern in self._kept)
 
-    def find(self, text: bytes, *, plainly: bool = re2 is None) -> Iterator[Found]:
+    def find(self, text: bytes, *, plainly: bool = not HAS_RE2) -> Iterator[Found]:
         """Each sensitive part of a text in UTF-8, in order; none overlaps another.
 
         Args:
@@ -375,7 +388,7 @@ def _mark(name: DetectorName, start: int, end: int) -> Found:
 
 
 def _private_key(text: bytes, start: int, end: int, _: int) -> _Checked:
-    last = _KEY_END.search(text, end)
+    last = _KEY_END.compiled.search(text, end)
     stop = last.end() if last else len(text)
     return _mark("private_key", start, stop), stop
 
@@ -395,7 +408,7 @@ def _url_password(_: bytes, start: int, end: int, __: int) -> _Checked:
 def _named_value(text: bytes, start: int, end: int, after: int) -> _Checked:
     name = _name_before(text, start, end, after)
     sensitivity = sensitivity_of_name(name)
-    match = _VALUE.match(text, end) if sensitivity else None
+    match = _VALUE.compiled.match(text, end) if sensitivity else None
     if match is None or sensitivity is None:
         return None, end
     quote, key_quote = match["quote"], match["key_quote"]
@@ -425,7 +438,7 @@ def _name_before(text: bytes, start: int, end: int, after: int) -> str:
     begin = first + len(text[first:start].rstrip(_KEY_NAME_BYTES))
     for sign in (b"%", b"\\", b"\x1b"):
         at = text.rfind(sign, max(0, begin - _CODE_BYTES_MAX), begin)
-        code = _CODE_AT.match(text, at) if at >= 0 else None
+        code = _CODE_AT.compiled.match(text, at) if at >= 0 else None
         if code and begin <= code.end() <= start:
             begin = code.end()
     return text[begin:end].decode("ascii")
@@ -458,8 +471,8 @@ def _email(text: bytes, start: int, end: int, after: int) -> _Checked:
     if (
         not local
         or domain.rpartition(b".")[2].lower().decode("ascii") not in TOP_LEVEL_LABELS
-        or _NO_MAIL_DOMAIN.match(domain)
-        or _PATH_BEHIND.match(text, end)
+        or _NO_MAIL_DOMAIN.compiled.match(domain)
+        or _PATH_BEHIND.compiled.match(text, end)
         or text[max(0, begin - 3) : begin] == b"://"
     ):
         return None, start + 1
@@ -472,22 +485,25 @@ def _card(text: bytes, start: int, end: int, _: int) -> _Checked:
 
 
 def _whole_card(text: bytes, start: int, end: int) -> Found | None:
-    between = [*_SEPARATOR.finditer(text, start, end)]
+    between = [*_SEPARATOR.compiled.finditer(text, start, end)]
     if not between and (
         is_name_of_id(_word_before(text, start))
-        or (text[start] == ord("2") and not _PAYMENT.search(text, max(0, start - 64), start))
+        or (
+            text[start] == ord("2")
+            and not _PAYMENT.compiled.search(text, max(0, start - 64), start)
+        )
     ):
         return None
     ends = (end, between[3].start()) if len(between) == 4 else (end,)  # 19 digits, or 16 and 3
     for stop in ends:
-        if _has_check_digit(text[start:stop]) and not _WORD_BEHIND.match(text, stop):
+        if _has_check_digit(text[start:stop]) and not _WORD_BEHIND.compiled.match(text, stop):
             return _mark("card", start, stop)
     return None
 
 
 def _word_before(text: bytes, start: int) -> str:
     """The name that a number follows, as its value or behind a blank."""
-    match = _WORD_AND_SIGN.search(text, max(0, start - _ID_NAME_BYTES_MAX), start)
+    match = _WORD_AND_SIGN.compiled.search(text, max(0, start - _ID_NAME_BYTES_MAX), start)
     return match[1].decode("ascii") if match else ""
 
 
@@ -497,39 +513,39 @@ def _coded_card(text: bytes, start: int) -> Found | None:
     if percent < 0:
         return None
     for coded in (_CODE_OF_URL, _CODED_TWICE):
-        code = coded.match(text, percent)
-        match = _CARD_AT.match(text, code.end()) if code else None
+        code = coded.compiled.match(text, percent)
+        match = _CARD_AT.compiled.match(text, code.end()) if code else None
         if match and (found := _whole_card(text, *match.span())):
             return found
     return None
 
 
-_PAYMENT: Final = re.compile(
+_PAYMENT: Final = _LazyExpression(
     rb"card|\bpan\b|\bpa(?:y|id)|charge|credit|debit|bill|checkout|\bcvv|\bcvc|\bcc\b",
     re.IGNORECASE,
 )
 """Before an undivided number of Mastercard's younger range, which is a fifth of all that look like
 a card's: without it more than one int64 in 100,000 would be taken for one."""
 _ID_NAME_BYTES_MAX: Final = 48
-_WORD_AND_SIGN: Final = re.compile(
+_WORD_AND_SIGN: Final = _LazyExpression(
     rb"""([A-Za-z][A-Za-z0-9_.-]*)(?:\\*["'])?(?:%20|[\t ])?[=:#]?(?:%20|[\t ])?(?:\\*["'])?\Z"""
 )
-_CARD_AT: Final = re.compile(_CARD_NUMBER.encode())
-_CODE_OF_URL: Final = re.compile(rb"%[0-9A-Fa-f]{2}")
-_CODED_TWICE: Final = re.compile(rb"%25[0-9A-Fa-f]{2}")
+_CARD_AT: Final = _LazyExpression(_CARD_NUMBER.encode())
+_CODE_OF_URL: Final = _LazyExpression(rb"%[0-9A-Fa-f]{2}")
+_CODED_TWICE: Final = _LazyExpression(rb"%25[0-9A-Fa-f]{2}")
 
 
 def _card_behind_at_sign(text: bytes, start: int) -> Found | None:
     """The number behind an at-sign, or its code, that is no address."""
     if text[start : start + 1] == b"%":
         return _coded_card(text, start)
-    match = _CARD_AT.match(text, start + 1)
+    match = _CARD_AT.compiled.match(text, start + 1)
     return _whole_card(text, *match.span()) if match else None
 
 
 def _has_check_digit(number: bytes) -> bool:
     """Luhn's, of ISO/IEC 7812-1."""
-    digits = _SEPARATOR.sub(b"", number)
+    digits = _SEPARATOR.compiled.sub(b"", number)
     doubled = digits[-2::-2].translate(_DOUBLED)
     return (sum(digits[-1::-2]) + sum(doubled) - len(digits) * ord("0")) % 10 == 0
 
@@ -546,8 +562,6 @@ _CHECKS: Final[dict[DetectorName, Callable[[bytes, int, int, int], _Checked]]] =
 
 # Searching.
 
-_PATTERN_ERRORS: Final = (re.error,) if re2 is None else (re.error, re2.error)
-
 
 def _compiled(pattern: str) -> Any:
     """A pattern of an operator's.
@@ -555,18 +569,25 @@ def _compiled(pattern: str) -> Any:
     Raises:
         SpecError: It is none.
     """
-    try:
-        if re2 is None:
+    if not HAS_RE2:
+        try:
             return re.compile(pattern)
-        options = re2.Options()
-        options.log_errors = False
+        except re.error as error:
+            raise SpecError(f"{pattern!r} is no regular expression: {error}") from None
+    import re2
+
+    options = re2.Options()
+    options.log_errors = False
+    try:
         return re2.compile(pattern, options)
-    except _PATTERN_ERRORS as error:
+    except re2.error as error:
         raise SpecError(f"{pattern!r} is no regular expression: {error}") from None
 
 
 def compile_bytes(pattern: str) -> Any:
     """A pattern for bytes by RE2, which says at once where in much text it is, or nowhere."""
+    import re2
+
     options = re2.Options()
     options.encoding = re2.Options.Encoding.LATIN1
     options.log_errors = False
@@ -645,7 +666,7 @@ _TOKEN_PARTS: Final = (
     b"sk_",
 )
 _SECRET_PARTS: Final = tuple({name.rpartition("_")[2].encode() for name in _NAMES})
-_EIGHT_DIGITS: Final = re.compile(rb"[0-9]{4}.{0,3}?[0-9]{4}", re.DOTALL)
+_EIGHT_DIGITS: Final = _LazyExpression(rb"[0-9]{4}.{0,3}?[0-9]{4}", re.DOTALL)
 
 
 def _signs(text: bytes) -> frozenset[DetectorName]:
@@ -662,7 +683,7 @@ def _signs(text: bytes) -> frozenset[DetectorName]:
         "named_value": (b"=" in text or b":" in text or b"%" in text)
         and any(part in lower for part in _SECRET_PARTS),
         "email": b"@" in text or b"%40" in text,
-        "card": _EIGHT_DIGITS.search(text) is not None,
+        "card": _EIGHT_DIGITS.compiled.search(text) is not None,
     }
     return frozenset(name for name, is_there in found.items() if is_there)
 
