@@ -16,6 +16,7 @@ from penstock.logd.cli import cli
 from penstock.service.errors import ExitCode
 from tests.support.encryption import key_file, section
 from tests.support.logd import Logd
+from tests.support.logd_cluster import LogdCluster
 from tests.support.processes import free_port
 from tests.support.waiting import wait_until
 
@@ -73,6 +74,24 @@ async def test_a_stream_that_is_not_open_is_an_error_of_every_command_that_reads
         (listed,) = run(logd, "streams", "ls", "--json")[1].splitlines()
         assert "master key 'key'" in orjson.loads(listed)["problem"]
         assert run(logd, "streams", "ls")[1].splitlines()[1].split()[:2] == ["audit", "failed"]
+
+
+async def test_a_cluster_names_the_reason_of_a_leader_that_is_not_open(
+    tmp_path: Path, nats_url: str
+) -> None:
+    keys = section(tmp_path, "key")
+    with LogdCluster(tmp_path, nats_url, size=1, encryption=keys) as cluster:
+        cluster.create("audit", "audit.a", replication_factor=1, encryption="aes-256-gcm")
+        await publish(nats_url, "audit.a", b"one")
+        node = cluster.nodes["a"]
+        key_file(tmp_path, "key", content="22" * 32)
+        assert node.daemon.stop() == 0
+        node.daemon.launch()
+        await asyncio.to_thread(wait_until, node.daemon.answers, what="it answers")
+        code, out, error = run(node, "tail", "audit")
+        assert (code, out) == (ExitCode.UNAVAILABLE, "")
+        assert "master key 'key'" in error
+        assert "fix: give logd the master key" in error
 
 
 async def test_a_stream_that_has_lost_its_directory_is_damaged_data_to_every_command(

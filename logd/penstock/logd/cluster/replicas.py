@@ -34,11 +34,12 @@ from penstock.logd.core.replication import effects as do
 from penstock.logd.core.replication import events as on
 from penstock.logd.core.replication.session import PartitionKey
 from penstock.logd.core.replication.settings import ReplicationSettings
-from penstock.logd.errors import LogdError, UnavailableError
+from penstock.logd.errors import LogdError, NotOpenError
 from penstock.logd.listening import Link, Listening
 from penstock.logd.partition import Partition
 from penstock.logd.purging import PurgePoint
 from penstock.logd.surroundings import StreamLookup, Surroundings
+from penstock.logd.unopened import cause_of
 from penstock.service.clock import Clock
 
 _NOTE_S: Final = 1.0
@@ -81,7 +82,7 @@ class NodeReplicas:
         self.clock = clock
         self._hearing = hearing
         self.settings = settings or ReplicationSettings()
-        self.problems: dict[Place, str] = {}
+        self.problems: dict[Place, NotOpenError] = {}
         around = self._around = make_surroundings(self)
         self.node, self.masters = around.node, around.masters
         self.listening = Listening(link, around.budget, around.clock, around.admission)
@@ -193,7 +194,7 @@ class NodeReplicas:
         """Open a replica whose log has failed, or could not be opened, as a restart would.
 
         Raises:
-            UnavailableError: It still cannot be opened.
+            NotOpenError: It still cannot be opened.
         """
         replica = self.at(place)
         if replica is not None and replica.partition.failure:
@@ -204,7 +205,7 @@ class NodeReplicas:
         await self._settling.settled(place)
         if problem := self.problems.get(place):
             where = f"partition {place.partition} of stream {place.stream!r}"
-            raise UnavailableError(f"{where} cannot be opened: {problem}")
+            raise NotOpenError(f"{where} cannot be opened: {problem}", cause=problem.cause)
 
     # As `Replicas`.
 
@@ -374,7 +375,7 @@ class NodeReplicas:
                 make_role=partial(HostedReplica, identified, self),
             )
         except (OSError, LogdError) as error:
-            self.problems[place] = str(error)
+            self.problems[place] = NotOpenError(str(error), cause=cause_of(error))
             _log.error("replica failed", stream=place.stream, partition=place.partition,
                        reason=str(error))  # fmt: skip
             return

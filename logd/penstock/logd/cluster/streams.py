@@ -29,7 +29,13 @@ from penstock.logd.core.cluster.state import ClusterState, Refused
 from penstock.logd.core.cluster.tables import basis_of
 from penstock.logd.core.metadata import Stream, StreamConfig, check_not_internal, is_internal
 from penstock.logd.description import describe_roles, describe_standing
-from penstock.logd.errors import LogdError, NotReadyError, RefusedError, UnavailableError
+from penstock.logd.errors import (
+    LogdError,
+    NotOpenError,
+    NotReadyError,
+    RefusedError,
+    UnavailableError,
+)
 from penstock.logd.fetch.stream_settings import altered
 from penstock.logd.fetch.streams import StreamOutline, not_here
 from penstock.logd.fetch.wire import Document
@@ -124,6 +130,11 @@ class ClusterStreams:
         found = _part(record, number)
         hosted = self._here(record, number)
         if hosted is None or not (hosted.leading or replica):
+            problem = self._replicas.problems.get(PartitionKey(stream, number))
+            if problem is not None and found.leader == self.node:
+                again = f"`penstock logd streams open {stream} --node {self.node}`"
+                message = f"partition {number} of stream {stream!r}: not opened: {problem}"
+                raise NotOpenError(f"{message}; see to that, then {again}", cause=problem.cause)
             raise not_here(stream, number, found.leader, found.replicas)
         return hosted.partition
 
@@ -378,7 +389,7 @@ class ClusterStreams:
             hosted = self._here(record, number)
             place = PartitionKey(name, number)
             if place in self._replicas.problems:
-                problems.append(self._replicas.problems[place])
+                problems.append(str(self._replicas.problems[place]))
             elif hosted is not None and hosted.partition.failure:
                 problems.append(hosted.partition.failure)
             partitions.append(
