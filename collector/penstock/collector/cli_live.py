@@ -4,9 +4,9 @@ import json
 import shutil
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -17,6 +17,8 @@ from penstock.collector.taps import POINTS
 from penstock.service import UnavailableError
 from penstock.service.clock import SystemClock
 
+_RETRY_FIRST_S: Final = 0.1
+_RETRY_MAX_S: Final = 5.0
 _CLEAR = "\x1b[H\x1b[J"
 _Function = Callable[..., Any]
 
@@ -59,6 +61,8 @@ def reload(place: Path) -> None:
 def tap(place: Path, point: str, source: str, subject: str, every: int, limit: int | None) -> None:
     """Show records as they pass, one JSON object a line; nothing waits for who looks.
 
+    It goes on after the collector was away, and says so once.
+
     `in`: as they were decoded; `out`: as they go into the log; `quarantine`: what was refused, and
     why. `missed` counts those that were not shown because they came too fast.
     """
@@ -71,7 +75,7 @@ def tap(place: Path, point: str, source: str, subject: str, every: int, limit: i
         "every": every,
     }
     shown = 0
-    for answer in ask(_socket(place), request):
+    for answer in _following(_socket(place), request):
         if answer.get("ok") is False:
             raise UnavailableError(str(answer["error"]), fix="mend what it says")
         if "record" in answer:
@@ -91,9 +95,17 @@ def top(place: Path, interval: float, *, once: bool, as_json: bool) -> None:
     """Show the stages of the collector with the data directory DIR, until it is interrupted."""
     clock, pause = SystemClock(), threading.Event()
     before: dict[str, Any] | None = None
-    before_ns = 0
+    before_ns, path, away = 0, _socket(place), _Away()
     while True:
-        status = ask_once(_socket(place), {"do": "status"})["status"]
+        try:
+            status = ask_once(path, {"do": "status"})["status"]
+        except UnavailableError as error:
+            if once or before_ns == 0:
+                raise
+            before = None  # it counts from zero after a restart
+            away.wait(error.reason)
+            continue
+        away.over()
         now_ns = clock.monotonic_ns()
         if before is not None or not once:
             rows = rates(before, status, (now_ns - before_ns) / 1e9)
@@ -102,6 +114,47 @@ def top(place: Path, interval: float, *, once: bool, as_json: bool) -> None:
                 return
         before, before_ns = status, now_ns
         pause.wait(interval)
+
+
+def _following(path: Path, request: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Answers without end: it is asked again when the collector was away.
+
+    Raises:
+        UnavailableError: There was none to begin with.
+    """
+    reached, away = False, _Away()
+    while True:
+        try:
+            for answer in ask(path, request):
+                away.over()
+                yield answer
+        except UnavailableError as error:
+            if not reached:
+                raise
+            away.wait(error.reason)
+        else:
+            reached = True
+            away.wait("the collector ended the connection")
+
+
+class _Away:
+    """Waits for a collector that does not answer, longer each time, and says so once."""
+
+    def __init__(self) -> None:
+        self._pause_s = 0.0
+
+    def wait(self, problem: str) -> None:
+        """Wait until it is worth asking again."""
+        if not self._pause_s:
+            click.echo(f"{problem}; it is tried again", err=True)
+        self._pause_s = min(2 * self._pause_s or _RETRY_FIRST_S, _RETRY_MAX_S)
+        threading.Event().wait(self._pause_s)
+
+    def over(self) -> None:
+        """It answers."""
+        if self._pause_s:
+            click.echo("the collector answers again", err=True)
+        self._pause_s = 0.0
 
 
 def _show(

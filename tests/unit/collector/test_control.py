@@ -4,13 +4,16 @@ import asyncio
 import os
 import socket
 import stat
+import threading
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from penstock.collector import control
+from penstock.collector.cli_live import tap
 from penstock.collector.control import ControlServer, ask, ask_once
 from penstock.collector.taps import Tap, Taps, read_tap
 from penstock.service import ConfigError, UnavailableError
@@ -155,3 +158,38 @@ async def test_a_tap_shows_what_it_is_asked_for_and_counts_what_it_missed() -> N
 def test_a_tap_that_is_wrong_is_refused(request_: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="must be"):
         read_tap(request_)
+
+
+def test_a_tap_goes_on_after_the_collector_was_away_and_says_so_once(tmp_path: Path) -> None:
+    path = tmp_path / "a.sock"
+
+    def serve() -> None:
+        for number in range(3):
+            path.unlink(missing_ok=True)
+            with socket.socket(socket.AF_UNIX) as listening:
+                listening.bind(str(path))
+                listening.listen()
+                begun.set()
+                connection, _ = listening.accept()
+                with connection:
+                    connection.recv(65536)
+                    connection.sendall(b'{"record": %d}\n' % number)
+
+    begun = threading.Event()
+    thread = threading.Thread(target=serve)
+    thread.start()
+    assert begun.wait(10)
+    done = CliRunner().invoke(tap, [str(path), "--limit", "3"])
+    thread.join()
+    shown = [f'{{"record": {number}}}' for number in range(3)]
+    assert (done.exit_code, done.stdout.splitlines()) == (0, shown)
+    assert done.stderr.splitlines()[:2] == [
+        "the collector ended the connection; it is tried again",
+        "the collector answers again",
+    ]
+
+
+def test_a_tap_of_no_collector_ends_at_once(tmp_path: Path) -> None:
+    (tmp_path / "a.sock").touch()
+    done = CliRunner().invoke(tap, [str(tmp_path / "a.sock")])
+    assert isinstance(done.exception, UnavailableError)
