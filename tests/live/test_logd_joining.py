@@ -2,9 +2,10 @@
 
 import json
 from pathlib import Path
+from shutil import rmtree
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from penstock.logd.cli import cli
 from penstock.logd.publisher import BlockingPublisher
@@ -17,10 +18,15 @@ pytestmark = pytest.mark.live
 
 def command(cluster: LogdCluster, words: str) -> str:
     """What a command says that is done."""
-    servers = ",".join(cluster.nodes[name].fetch for name in cluster.running())
-    done = CliRunner().invoke(cli, [*words.split(), "--server", servers])
+    done = invoke(cluster, words)
     assert done.exit_code == 0, done.output
     return done.stdout
+
+
+def invoke(cluster: LogdCluster, words: str, *names: str) -> Result:
+    """A command to these nodes, or to all that run."""
+    servers = ",".join(cluster.nodes[name].fetch for name in names or cluster.running())
+    return CliRunner().invoke(cli, [*words.split(), "--server", servers])
 
 
 def nodes(cluster: LogdCluster) -> dict[str, tuple[str, bool, int]]:
@@ -79,3 +85,42 @@ def test_a_fourth_node_joins_takes_data_over_and_a_founder_leaves(tmp_path: Path
         wait_until(lambda: controller(cluster, "b") in ("b", "d"), what="they have a controller")
         cluster.nodes["a"].daemon.launch()
         assert cluster.nodes["a"].daemon.wait(within_s=30) == 78, "it does not come back"
+
+
+def test_a_node_whose_disk_was_wiped_does_not_answer_for_the_cluster(
+    tmp_path: Path, nats_url: str
+) -> None:
+    with LogdCluster(tmp_path, nats_url) as cluster:
+        cluster.create("s", "s", replication_factor=3)
+        cluster.wait_in_sync("s", size=3)
+        decides = wait_until(lambda: controller(cluster, "a"), what="a controller")
+        gone, other = (name for name in cluster.names if name != decides)
+        cluster.nodes[gone].daemon.kill()
+        rmtree(cluster.nodes[gone].data_dir)
+        cluster.start(gone)
+        asked = (gone, other)
+
+        def refused() -> bool:
+            return "refused: data lost" in invoke(cluster, "cluster info", *asked).stdout
+
+        created = invoke(cluster, "streams create s2 --subject s2", *asked)
+        assert created.exit_code == 0, created.output
+        wait_until(refused, within_s=30, what=f"{gone} has said so")
+        said = invoke(cluster, "cluster info", *asked)
+        assert said.exit_code == 0, said.output
+        assert "; 2 of 3 nodes live;" in said.stdout
+        assert "another name and an empty data_dir" in said.stderr
+        (reason,) = cluster.nodes[gone].daemon.status()["reasons"]
+        assert reason.startswith("the cluster refuses this node: data lost: ")
+        assert "cluster drain NODE" in reason
+        alone = invoke(cluster, "cluster info", gone)
+        assert alone.exit_code == 69
+        assert f"node {gone} takes no part: data lost" in alone.stderr
+
+        cluster.join("d")  # and as it says
+        drained = invoke(cluster, f"cluster drain {gone}", *asked)
+        assert drained.exit_code == 0, drained.output
+        wait_until(lambda: nodes(cluster)[gone][2] == 0, what=f"{gone} has nothing left")
+        removed = invoke(cluster, f"cluster remove {gone} --yes", *asked)
+        assert removed.exit_code == 0, removed.output
+        assert sorted(nodes(cluster)) == sorted([decides, other, "d"])

@@ -14,6 +14,7 @@ from penstock.logd.cli.tables import table
 from penstock.logd.cli.text import echo_json
 from penstock.logd.cli.watching import Work, wait_option, watch
 from penstock.logd.client import ClusterInfo, StreamInfo
+from penstock.logd.core.node import REJOIN
 from penstock.service import UnavailableError
 from penstock.service.clock import SystemClock
 from penstock.service.command import PenstockGroup
@@ -48,6 +49,11 @@ def info(server: str, as_json: bool) -> None:
         return
     click.echo(_summary(found, streams))
     click.echo(table(_TITLES, [_cells(row) for row in rows]))
+    for node in found.nodes:
+        if node.problem and node.is_member:
+            click.echo(f"node {node.node} is {node.standing}: {node.problem}", err=True)
+    if any(node.standing.startswith("refused") for node in found.nodes):
+        click.echo(REJOIN, err=True)
     if found.controller is None:
         click.echo("no node is the controller at present: nothing can be changed", err=True)
 
@@ -203,7 +209,7 @@ def _summary(info: ClusterInfo, streams: list[StreamInfo]) -> str:
 def _cells(row: dict[str, Any]) -> tuple[object, ...]:
     return (
         row["node"],
-        row["state"],
+        row["standing"],
         "yes" if row["live"] else "no",
         row["leads"],
         row["replicas"],
@@ -221,6 +227,7 @@ def _rows(info: ClusterInfo, streams: list[StreamInfo]) -> list[dict[str, Any]]:
     return [
         asdict(node)
         | {
+            "standing": node.standing,
             "leads": leads[node.node],
             "replicas": replicas[node.node],
             "controller": node.node == info.controller,

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final, NamedTuple, TypeVar
 
+from penstock.logd.core.node import DATA_LOST
 from penstock.logd.rows import Frame
 
 Info = TypeVar("Info", "PartitionInfo", "NodeInfo", "GroupMemberInfo", "GroupPartitionInfo")
@@ -134,6 +135,7 @@ class NodeInfo:
         rack: What fails together with it; empty: only itself.
         state: `active`, `draining` or `removed`.
         live: Whether the controller hears from it.
+        problem: Why it takes no part though its process runs; empty: it does.
     """
 
     node: str
@@ -142,6 +144,14 @@ class NodeInfo:
     rack: str = ""
     state: str = "active"
     live: bool = True
+    problem: str = ""
+
+    @property
+    def standing(self) -> str:
+        """Its state, or that the cluster refuses it, or that it has halted."""
+        if not self.problem:
+            return self.state
+        return f"refused: {DATA_LOST}" if self.problem.startswith(DATA_LOST) else "halted"
 
     @property
     def is_member(self) -> bool:

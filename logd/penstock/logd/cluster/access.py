@@ -30,6 +30,7 @@ class ClusterAccess:
 
     async def change(self, command: AccessCommand) -> bool:
         """As `Access`; on return this node follows it, and the others a moment later."""
+        self._replicas.cluster.check_takes_part(change=True)
         group = self._replicas.cluster.group
         result = await group.change(command, timeout_s=_CHANGE_S)
         if isinstance(result, Refused):

@@ -57,6 +57,7 @@ class ClusterCursors:
 
     async def ready(self) -> CursorStore:
         """As `Cursors`; what they are kept in is made when it is asked for first."""
+        self._replicas.cluster.check_takes_part()
         state = self._replicas.cluster.group.state
         if CURSORS_STREAM.name not in state.streams:
             cluster = self._replicas.cluster

@@ -24,7 +24,7 @@ from penstock.logd.cluster.streams import ClusterStreams
 from penstock.logd.cluster.telemetry import cluster_metrics, describe_node
 from penstock.logd.config import ConfiguredStream, LogdConfig
 from penstock.logd.core.cluster.records import Addresses
-from penstock.logd.core.node import NodeId
+from penstock.logd.core.node import DATA_LOST, REJOIN, NodeId
 from penstock.logd.errors import RefusedError, UnavailableError
 from penstock.logd.listening import Link, Listening
 from penstock.logd.partition import Partition
@@ -135,7 +135,11 @@ class ClusterEngine:
             for place, problem in sorted(self._replicas.problems.items())
         ]
         if halted := self._node.member.halted:
-            found.append(f"this node takes no part until it is started again: {halted}")
+            found.append(
+                f"the cluster refuses this node: {halted}, which its disk lacks. {REJOIN}"
+                if halted.startswith(DATA_LOST)
+                else f"this node takes no part until it is started again: {halted}"
+            )
         elif stalled := self._node.member.stalled:
             found.append(f"no space for the cluster's metadata, which is tried again: {stalled}")
         elif not self._node.member.membership.members:

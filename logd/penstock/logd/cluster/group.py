@@ -199,7 +199,7 @@ class MetadataGroup:
             return await self._ask(leader, PROPOSE, data, timeout_s)
         for link in self.mesh.links() if anyone else ():
             if link.up:
-                with contextlib.suppress(NotLeaderError, UnreachableError):
+                with contextlib.suppress(UnavailableError):  # one that has halted, too
                     return await self._ask(link.peer, JOIN, data, timeout_s)
         raise NotLeaderError(None)
 

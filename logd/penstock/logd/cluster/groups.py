@@ -30,14 +30,17 @@ class ClusterGroups:
 
     async def beat(self, beat: MemberBeat) -> MemberAnswer:
         """As `Groups`."""
+        self._node.check_takes_part(change=True)
         return await self._decisions.beat(beat, timeout_s=_BEAT_S)
 
     async def leave(self, group: str, member: str) -> None:
         """As `Groups`."""
+        self._node.check_takes_part(change=True)
         await self._decisions.leave(group, member, timeout_s=_LEAVE_S)
 
     def describe(self, group: str | None = None) -> list[Document]:
         """As `Groups`."""
+        self._node.check_takes_part()
         found = self._node.group.state.groups
         if group is None:
             return [_describe(found[name]) for name in sorted(found)]

@@ -36,6 +36,7 @@ from penstock.logd.cluster.replication import (
 from penstock.logd.consensus import RaftStorage
 from penstock.logd.consensus.member import Member
 from penstock.logd.consensus.needs import Hooks
+from penstock.logd.core.cluster.codec import read_document, write_document
 from penstock.logd.core.cluster.commands import Command, Drain, RegisterNode, RemoveNode
 from penstock.logd.core.cluster.heartbeats import PartitionReport, Timing
 from penstock.logd.core.cluster.records import Addresses, NodeState
@@ -51,7 +52,7 @@ from penstock.logd.core.raft import (
     founders,
 )
 from penstock.logd.core.replication.session import PartitionKey
-from penstock.logd.errors import RefusedError
+from penstock.logd.errors import LogdError, NotReadyError, RefusedError
 from penstock.logd.peers.identity import Identity
 from penstock.logd.peers.server import PeerServer
 from penstock.logd.peers.tls import PeerTls
@@ -61,6 +62,15 @@ from penstock.service.clock import Clock
 
 _ASIDE_S: Final = 5.0
 """Seconds another node has to lead in place of one without space."""
+
+_APART: Final = "takes_no_part"
+"""Of the request with which a node tells another that it takes no part."""
+
+_APART_S: Final = 1.0
+_APART_NS: Final = 5_000_000_000
+"""For how long that is believed."""
+
+_REASON_LENGTH_MAX: Final = 500
 
 _log = structlog.get_logger()
 
@@ -192,8 +202,11 @@ class ClusterNode:
             JOIN: self._pass_on,
             RANGE_API: self.replication.answer_range,
             DEDUP_API: self.replication.answer_dedup,
+            _APART: self._hear_apart,
         }
         self._replicas = replicas
+        self._clock = clock
+        self._apart: dict[str, tuple[str, int]] = {}
         self.adopting = False
         self.watch: Callable[[Command, Result], None] = lambda _command, _result: None
         self._registration = Registration(self.group, self._registered, self.controlling.look)
@@ -247,12 +260,34 @@ class ClusterNode:
                 tasks.create_task(self._joining.run(), name="members")
                 tasks.create_task(self._addresses.run(), name="addresses")
                 tasks.create_task(self._step_aside(), name="space")
+                tasks.create_task(self._tell_apart(), name="telling that it takes no part")
         finally:
             await self.controlling.close()
             await self.replication.close()
             await self.mesh.close()
             self.endpoint.close()
             await asyncio.to_thread(self._storage.close)
+
+    def check_takes_part(self, *, change: bool = False) -> None:
+        """Look whether this node may speak for the cluster.
+
+        Args:
+            change: Whether something is to be changed; else what the node knows is enough.
+
+        Raises:
+            NotReadyError: It may not; other nodes may.
+        """
+        if self.member.halted and (change or not self.group.state.nodes):
+            raise NotReadyError(f"node {self.name} takes no part: {self.member.halted}")
+        if not self.group.state.nodes:
+            raise NotReadyError("this node does not know yet what the cluster has")
+
+    def problem_of(self, node: str) -> str:
+        """Why a node takes no part, as it has said lately; empty: it has not."""
+        if node == self.name:
+            return self.member.halted
+        reason, told_ns = self._apart.get(node, ("", 0))
+        return reason if told_ns > self._clock.monotonic_ns() - _APART_NS else ""
 
     def heirs(self) -> list[str]:
         """The nodes that can lead the metadata group in this one's place, by name."""
@@ -324,6 +359,25 @@ class ClusterNode:
     def on_unregistered(self) -> None:
         """As `penstock.logd.cluster.controlling.Standing`."""
         self._registration.again()
+
+    async def _tell_apart(self) -> None:
+        """Tell the others, again and again, if this node takes no part although it lives."""
+        while True:
+            await asyncio.sleep(_APART_S)
+            if not self.member.halted:
+                continue
+            body = write_document({"reason": self.member.halted})
+            for link in self.mesh.links():
+                with suppress(LogdError):
+                    await self.mesh.ask(link.peer, _APART, body, timeout_s=_APART_S)
+
+    async def _hear_apart(self, node: str, body: bytes) -> bytes:
+        """Take in that another node takes no part."""
+        reason = str(read_document(body, where=_APART)["reason"])[:_REASON_LENGTH_MAX]
+        if not self.problem_of(node):
+            _log.error("node_takes_no_part", node=node, reason=reason)
+        self._apart[node] = reason, self._clock.monotonic_ns()
+        return b""
 
     async def _propose(self, _node: str, body: bytes) -> bytes:
         return await self.group.answer(body)

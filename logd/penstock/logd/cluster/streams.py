@@ -83,6 +83,7 @@ class ClusterStreams:
     @property
     def _state(self) -> ClusterState:
         """What there is, unless this node has just started and cannot know."""
+        self._replicas.cluster.check_takes_part()
         if not self._replicas.ready:
             raise NotReadyError("this node does not know yet what the cluster has")
         return self._replicas.cluster.group.state
@@ -90,10 +91,11 @@ class ClusterStreams:
     def cluster(self) -> Document:
         """As `Streams`; `live` is as far as this node can tell."""
         cluster = self._replicas.cluster
+        cluster.check_takes_part()
         state = cluster.group.state
         up = {link.peer for link in cluster.mesh.links() if link.up} | {self.node}
         nodes = [
-            _describe_node(node, live=node.id in up)
+            _describe_node(node, live=node.id in up, problem=cluster.problem_of(node.id))
             for _, node in sorted(state.nodes.items())
             if node.state is not NodeState.REMOVED
         ]
@@ -146,6 +148,7 @@ class ClusterStreams:
             message = f"{config.subject!r}: partition n is on subject.n, which > would cover"
             raise RefusedError("BAD_SUBJECT", message, subject=config.subject)
         self._replicas.masters.check(config)
+        self._replicas.cluster.check_takes_part(change=True)
         done = await make_stream(
             self._replicas.cluster,
             self._decisions,
@@ -259,6 +262,7 @@ class ClusterStreams:
         """As `Streams`."""
         record = self._record(stream)
         key, before = PartitionKey(stream, partition), _part(record, partition)
+        self._replicas.cluster.check_takes_part(change=True)
         found = await self._decisions.elect(key, timeout_s=_CHANGE_S)
         _log.error("unclean election", stream=stream, partition=partition, **found)
         await self._replicas.cluster.group.read(timeout_s=_CHANGE_S)
@@ -267,10 +271,12 @@ class ClusterStreams:
 
     async def step_down(self, heir: str | None) -> str:
         """As `Streams`."""
+        self._replicas.cluster.check_takes_part(change=True)
         return await self._decisions.step_down(heir, timeout_s=_CHANGE_S)
 
     async def rebalance(self) -> int:
         """As `Streams`."""
+        self._replicas.cluster.check_takes_part(change=True)
         await self._decisions.rebalance(timeout_s=_CHANGE_S)
         found = (partition for _, _, partition in self._state.partitions())
         return sum(partition.leader != partition.replicas[0] for partition in found)
@@ -290,6 +296,7 @@ class ClusterStreams:
         return hosted
 
     async def _change(self, command: Command) -> None:
+        self._replicas.cluster.check_takes_part(change=True)
         group = self._replicas.cluster.group
         result = await group.change(command, timeout_s=_CHANGE_S)
         if isinstance(result, Refused):
@@ -423,7 +430,7 @@ def _part(record: StreamRecord, number: int) -> PartitionRecord:
     return record.partitions[number]
 
 
-def _describe_node(node: Node, *, live: bool) -> Document:
+def _describe_node(node: Node, *, live: bool, problem: str) -> Document:
     return {
         "node": node.id,
         "fetch": node.addresses.fetch,
@@ -431,5 +438,6 @@ def _describe_node(node: Node, *, live: bool) -> Document:
         "grpc": node.addresses.grpc,
         "rack": node.rack,
         "state": str(node.state),
-        "live": live,
+        "live": live and not problem,
+        "problem": problem,
     }

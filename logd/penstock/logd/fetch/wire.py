@@ -78,9 +78,10 @@ ends with; null: none is under way), `unclean_elections`, and where it stands at
 replica. In a lone logd all of these names are its own.
 
 Of a cluster's `nodes` each has `node`, `fetch` and `admin` (addresses), `rack`, `state` ("active",
-"draining" or "removed") and `live`. Any node answers any request, but for records, offsets and
+"draining" or "removed"), `live`, and `problem`, why it takes no part though its process runs. Any node answers any request, but for records, offsets and
 cursors: what it does not have it refuses as `NOT_HERE`, with the `leader` to ask (empty: none) and
-the `replicas`, joined by commas. One that has just started refuses as `NOT_READY`; others know more.
+the `replicas`, joined by commas. One that has just started, or takes no part, refuses as `NOT_READY`;
+others know more.
 Cursors are at the leader of `__cursors`. A lone logd refuses the
 requests from `alter_stream` to `groups`, and streams that ask for more than one node, as
 `NOT_CLUSTERED`.

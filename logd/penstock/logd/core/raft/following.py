@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from penstock.logd.core.node import NodeId
+from penstock.logd.core.node import DATA_LOST, NodeId
 from penstock.logd.core.raft.entries import Snapshot
 from penstock.logd.core.raft.errors import BusyError, NotLeaderError
 from penstock.logd.core.raft.events import LeaderChanged, Refused
@@ -122,7 +122,9 @@ class Follower:
                 self._append(leader, body)
             case Heartbeat(commit, round_number):
                 if commit > raft.log.last_index:
-                    raft.halt(f"entries up to {commit} were acknowledged; they are lost")
+                    raft.halt(
+                        f"{DATA_LOST}: entries of the metadata up to {commit} were acknowledged"
+                    )
                     return
                 raft.log.commit_to(commit)
                 raft.send(leader, HeartbeatResponse(round_number), Needs.HARD_STATE)
