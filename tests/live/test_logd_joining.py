@@ -93,7 +93,7 @@ def test_a_node_whose_disk_was_wiped_does_not_answer_for_the_cluster(
     with LogdCluster(tmp_path, nats_url) as cluster:
         cluster.create("s", "s", replication_factor=3)
         cluster.wait_in_sync("s", size=3)
-        decides = wait_until(lambda: controller(cluster, "a"), what="a controller")
+        decides = str(wait_until(lambda: controller(cluster, "a"), what="a controller"))
         gone, other = (name for name in cluster.names if name != decides)
         cluster.nodes[gone].daemon.kill()
         rmtree(cluster.nodes[gone].data_dir)

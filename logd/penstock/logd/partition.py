@@ -359,6 +359,11 @@ class Partition:
         committed = self.high_watermark + 1
         await asyncio.to_thread(remember_anew, self.intake, self.log, now_ns, committed)
 
+    @property
+    def is_forgetful(self) -> bool:
+        """Whether ids or sequences were lost at the start, a window of ids ago or less."""
+        return self.intake.dedup.lost_until_ns > self._around.clock.unix_ns()
+
     def dedup_mark(self) -> DedupMark:
         """What is remembered by now, to be compared with what the leader remembers."""
         dedup = self.intake.dedup

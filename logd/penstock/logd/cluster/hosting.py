@@ -177,6 +177,7 @@ class HostedReplica:
             end_offset=log.written,
             unfit=self._unfit,
             resigned=self._host.resignations.get(self.key, 0) >= epoch > 0,
+            forgetful=self._partition is not None and self._partition.is_forgetful,
         )
 
     def look(self) -> None:

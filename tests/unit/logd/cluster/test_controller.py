@@ -1,5 +1,7 @@
 """What the controller decides, and when; its timing under faults is simulated elsewhere."""
 
+from dataclasses import replace
+
 import pytest
 
 from penstock.logd.core.cluster.commands import (
@@ -105,6 +107,19 @@ def test_a_dead_leader_is_replaced_when_its_lease_has_ended(office: Office) -> N
     office.pass_time(1650, "b", "c")
     assert office.apply() == []
     office.pass_time(1700, "b", "c")
+    office.apply()
+    assert office.cluster.partition().leader == "b"
+
+
+def test_who_has_lost_dedup_state_leads_only_if_nobody_else_is_there(office: Office) -> None:
+    office.begin()
+    lost = replace(report(office.cluster, end_offset=9), forgetful=True)
+    office.beat("b", reports=(lost,), full=True)
+    office.beat("c", reports=(report(office.cluster, end_offset=7),), full=True)
+    office.pass_time(700, "b", "c")
+    office.apply()
+    assert office.cluster.partition().leader == "c"
+    office.pass_time(1400, "b")
     office.apply()
     assert office.cluster.partition().leader == "b"
 

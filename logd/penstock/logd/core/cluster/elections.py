@@ -5,8 +5,8 @@
   one stays what it is called, though the partition has nobody to lead it.
 - A leader that publishers do not reach is deposed for one that they do.
 - The next leader is of the ISR, is there and is fit: the one a leadership was handed over to, else
-  one that publishers reach, else one that is not draining, else the one with the longest log that
-  is known of, else the first of the replicas in their order.
+  one that publishers reach, else one that is not draining, else one that has lost no dedup state,
+  else the one with the longest log that is known of, else the first of the replicas in their order.
 - Where nobody leads, the one who led last must be fenced first.
 - Dead replicas leave the ISR with an election, and also while a leader is there: acks need not wait
   until the leader finds that they lag.
@@ -204,6 +204,7 @@ class Elections:
             node == case.partition.successor,
             not self._liveness.is_deaf(node),
             self._state.nodes[node].state is NodeState.ACTIVE,
+            report is None or not report.forgetful,
             log,
             -case.partition.replicas.index(node),
         )

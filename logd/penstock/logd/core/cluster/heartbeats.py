@@ -59,6 +59,8 @@ class PartitionReport:
         unfit: Why it cannot lead; empty: it can.
         resigned: It leads in no epoch up to `leader_epoch`, not even if it is fit again: what it
             wrote last may be lost.
+        forgetful: It has lost ids or sequences of what was stored, and not got them back yet: it
+            would store repeats. Another one is to lead, if there is one.
     """
 
     key: PartitionKey
@@ -68,6 +70,7 @@ class PartitionReport:
     end_offset: int
     unfit: Unfit = ""
     resigned: bool = False
+    forgetful: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
