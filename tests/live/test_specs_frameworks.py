@@ -230,13 +230,17 @@ def fastapi(running: Running) -> None:
         running.get("/orders/7/", "/orders/0/")
 
 
-def celery(running: Running) -> None:
-    (running.directory / "site_.py").write_text(CELERY)
+def celery(running: Running, tasks: str = "tasks") -> None:
+    (running.directory / "site_.py").write_text(CELERY.replace("from tasks", f"from {tasks}"))
     running.python("import site_\nfor number in range(3): site_.charge.delay(number)")
     said = running.collector.bodies
     worker = ("celery", "-A", "site_", "worker", "-c", "1", "--max-tasks-per-child=1", "-l", "INFO")
     with running.server(*worker):
         wait_until(lambda: said().count("from logging") == 3, what="three tasks", within_s=40)
+
+
+def celery_alone(running: Running) -> None:
+    celery(running, "tasks_alone")
 
 
 def workers(running: Running) -> None:
@@ -251,6 +255,7 @@ FRAMEWORKS: Sequence[tuple[str, Callable[[Running], None], tuple[str, ...]]] = (
     ("Flask, gunicorn", flask, ("flask_app", "gunicorn.error")),
     ("FastAPI, uvicorn", fastapi, ("uvicorn.error",)),
     ("Celery", celery, ("celery.app.trace", "celery.worker.strategy")),
+    ("Celery, `setup_logging`", celery_alone, ("celery.app.trace", "celery.worker.strategy")),
     ("workers", workers, ()),
 )
 

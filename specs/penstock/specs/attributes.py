@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from penstock.specs.detectors import sensitivity_of_name
 from penstock.specs.limits import (
     ATTRIBUTE_DEPTH_SOFT,
     ATTRIBUTES_MAX,
@@ -16,6 +17,7 @@ from penstock.specs.limits import (
     STRING_CHARACTERS_MAX,
     STRING_CHARACTERS_SOFT,
 )
+from penstock.specs.sensitive import redacted
 
 Scalar = str | bool | int | float | None
 Value = Scalar | list[Scalar]
@@ -174,7 +176,11 @@ _LISTS: Final = (list, tuple, set, frozenset)
 
 
 class _Structure:
-    """Makes JSON values of mappings and lists; as many of their members as one list may have."""
+    """Makes JSON values of mappings and lists; as many of their members as one list may have.
+
+    What a member's name says is sensitive is redacted here: behind this it is text, which nobody
+    looks into by names.
+    """
 
     def __init__(self) -> None:
         self._left = LIST_ITEMS_MAX
@@ -183,10 +189,15 @@ class _Structure:
         """One value, with so many levels below it."""
         if depth > 0 and isinstance(value, Mapping):
             members = self._some(list(value.items()), (_CUT, _CUT))
-            return {clean_text(key): self.of(each, depth - 1) for key, each in members}
+            named = ((clean_text(key), each) for key, each in members)
+            return {name: self._member(name, each, depth - 1) for name, each in named}
         if depth > 0 and isinstance(value, _LISTS):
             return [self.of(each, depth - 1) for each in self._some(list(value), _CUT)]
         return clean_text(value) if isinstance(value, (Mapping, *_LISTS)) else _scalar(value, "")
+
+    def _member(self, name: str, value: Any, depth: int) -> Any:
+        sensitivity = None if value is None else sensitivity_of_name(name)
+        return self.of(value, depth) if sensitivity is None else redacted(sensitivity)
 
     def _some(self, members: list[Any], instead: Any) -> Iterator[Any]:
         for member in members:

@@ -80,6 +80,16 @@ def test_what_is_cut_is_marked_and_counted_once(value: Any, expected: Any) -> No
     assert clean_attributes({"k": expected}) == ({"k": expected}, 0)
 
 
+def test_a_secret_within_a_list_is_redacted_by_its_name() -> None:
+    given = {"users": [{"name": "a", "login": {"password": "hunter2", "token": None}}]}
+    (text,) = json.loads(log_line("x", 9, given))["attributes"]["users"]
+    assert json.loads(text) == {
+        "name": "a", "login": {"password": "[redacted:secret]", "token": None},
+    }  # fmt: skip
+    body = json.loads(log_line([{"card_number": 4111}], 9, {}))["body"]
+    assert body == '[{"card_number": "[redacted:pci]"}]'
+
+
 def test_a_body_that_is_cut_is_counted() -> None:
     assert json.loads(log_line("x" * 9000, 9, {"k": 1}))["dropped_attributes_count"] == 1
     assert "dropped_attributes_count" not in json.loads(log_line("x" * 8192, 9, {"k": 1}))
