@@ -294,15 +294,10 @@ def test_what_arrives_of_a_framework_is_what_the_page_says(
     assert row(name, running.records(), scopes) in PAGE.read_text().splitlines()
 
 
-def test_an_application_that_is_loaded_before_the_fork_says_the_same(running: Running) -> None:
+@pytest.mark.parametrize("option", ["--preload", "--worker-class=gevent", "--threads=4"])
+def test_gunicorns_kinds_of_workers_say_the_same(running: Running, option: str) -> None:
     (running.directory / "site_.py").write_text(FLASK)
-    with running.server("gunicorn", "--preload", "-b", "unix:web.sock", "site_:app"):
+    with running.server("gunicorn", option, "-b", "unix:web.sock", "site_:app"):
         running.get("/orders/7/", "/orders/0/")
     name, _, scopes = next(each for each in FRAMEWORKS if each[0].startswith("Flask"))
     assert row(name, running.records(), scopes) in PAGE.read_text().splitlines()
-    assert len({record["resource"]["process.pid"] for record in resourced(running)}) == 2
-
-
-def resourced(running: Running) -> list[dict[str, Any]]:
-    """The header of each batch, whose resource says which process sent it."""
-    return [received.header for received in running.collector.batches]
