@@ -23,7 +23,7 @@ from penstock.service.words import counted
 _TITLES: Final = ("NODE", "STATE", "LIVE", "LEADS", "REPLICAS", "ROLE", "RACK", "FETCH")
 
 
-_UNFIT: Final = ("failed", "leaderless", "degraded")
+_UNFIT: Final = ("failed", "leaderless", "damaged", "degraded")
 _LOOK_S: Final = 0.5
 _SAID_MAX: Final = 5
 

@@ -53,7 +53,7 @@ export function patch(holder, wanted) {
 const TONES = {
   ready: "ok", ok: "ok", even: "ok", active: "ok",
   degraded: "warn", starting: "warn", draining: "warn", paused: "warn", held: "warn", "read-only": "warn",
-  failed: "bad", unreachable: "bad", leaderless: "bad", gone: "bad",
+  failed: "bad", unreachable: "bad", leaderless: "bad", damaged: "bad", gone: "bad",
 };
 
 /** `ok`, `warn`, `bad`, or nothing: how a state is shown. */

@@ -52,8 +52,10 @@ function health(snapshot) {
   const away = snapshot.parts.filter((part) => part.health === "unreachable");
   const unwell = snapshot.parts.filter((part) => part.health !== "ready" && part.health !== "unreachable");
   const streamsUnwell = snapshot.streams.rows.filter((row) => row.state === "leaderless" || row.state === "failed").length;
+  const damaged = snapshot.streams.rows.filter((row) => row.state === "damaged").length;
   if (away.length) return ["bad", away.length === 1 ? `${away[0].name} does not answer` : `${away.length} parts do not answer`];
   if (streamsUnwell) return ["bad", `${streamsUnwell} stream${streamsUnwell === 1 ? "" : "s"} without a leader`];
+  if (damaged) return ["bad", `${damaged} stream${damaged === 1 ? "" : "s"} with damaged records`];
   if (unwell.length) return ["warn", unwell.length === 1 ? `${unwell[0].name} is ${unwell[0].health}` : `${unwell.length} parts need attention`];
   return ["ok", "all well"];
 }
