@@ -97,21 +97,31 @@ def test_long_lines_are_cut_and_marked_and_json_lines_are_taken_apart(
         "timestamp": "2026-01-02T03:04:05Z",
         "n": 1,
     }
-    path.write_text("x" * 500 + "\n" + json.dumps(structured) + "\n")
-    source = file_source(path, line_bytes_max=100)
+    odd = '{"level":"loud","ts":"soon","n":1e400}\n'
+    plain = "2026-01-02 03:04:06,5 ERROR lost\n"
+    path.write_text("x" * 500 + "\n" + json.dumps(structured) + "\n" + odd + plain)
+    source = file_source(path, line_bytes_max=100, detect=["severity", "time"])
     with (
         Logd(tmp_path / "logd", nats_url, STREAMS) as logd,
         Collector(tmp_path / "collector", nats_url, [source]) as collector,
     ):
-        wait_until(lambda: len(arrived(logd)) == 2)
-        cut, taken = (json.loads(value or b"") for value in logd.values("logs"))
+        wait_until(lambda: len(arrived(logd)) == 4)
+        cut, taken, kept, found = (json.loads(value or b"") for value in logd.values("logs"))
+        assert (found["severity_number"], found["time_unix_nano"]) == (
+            17,
+            1_767_323_046_500_000_000,
+        )
         assert cut["body"] == "x" * 100
         assert cut["attributes"]["log.record.truncated"] is True
         assert taken["body"] == "started"
         assert taken["severity_number"] == 13
         assert taken["time_unix_nano"] == 1_767_323_045_000_000_000
         assert taken["attributes"]["n"] == 1
-        assert collector.daemon.stage("source/file")["detail"]["lines_truncated"] == 1
+        own = {name: kept["attributes"][name] for name in ("level", "ts", "n")}
+        assert own == {"level": "loud", "ts": "soon", "n": "1e400"}
+        detail = collector.daemon.stage("source/file")["detail"]
+        counted = ("lines_truncated", "levels_unknown", "timestamps_unreadable", "lines_repaired")
+        assert [detail[name] for name in counted] == [1, 1, 2, 1]  # the cut line has no time
 
 
 def test_fluent_logger_over_tcp_and_over_a_unix_socket(tmp_path: Path, nats_url: str) -> None:

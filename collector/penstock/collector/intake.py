@@ -42,9 +42,16 @@ class Payload:
 
 
 def payload_of_lines(
-    lines: Sequence[Line], *, service: str, attributes: Mapping[str, str] | None = None
+    lines: Sequence[Line],
+    *,
+    service: str,
+    attributes: Mapping[str, str] | None = None,
+    rules: Mapping[str, Any] | None = None,
 ) -> Payload:
-    """Raw lines that become log records, with what holds for all of them."""
+    """Raw lines that become log records, with what holds for all of them.
+
+    `rules` is what a source of lines has as its `line_options`.
+    """
     return Payload(
         format="lines",
         data=b"\n".join(line.text for line in lines),
@@ -53,6 +60,7 @@ def payload_of_lines(
             "service": service,
             "truncated": [index for index, line in enumerate(lines) if line.truncated],
             "attributes": dict(attributes or {}),
+            **({"rules": dict(rules)} if rules else {}),
         },
     )
 

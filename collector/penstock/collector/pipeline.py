@@ -20,6 +20,7 @@ import structlog
 from penstock.collector.core.batch import LaneKey
 from penstock.collector.core.delivery import Take
 from penstock.collector.core.ledger import Ledger
+from penstock.collector.core.reasons import meaning
 from penstock.collector.courier import Courier
 from penstock.collector.decode.units import Decoded, Undecodable, decode_records
 from penstock.collector.quarantine import Again, Quarantine, Refusal
@@ -99,6 +100,7 @@ class Pipeline:
         decoded = decode_records(unit, self._resource)
         base = (offset << INDEX_BITS) + 1
         self._ledger.decoded(unit.source, counted=unit.count, found=decoded.count)
+        self._ledger[unit.source].notes.update(decoded.notes)
         self.taking[origin] = decoded.count
         await self._refuse(unit.source, _refusals(origin, unit, base, decoded.undecodable))
         chunk = Chunk(
@@ -175,6 +177,8 @@ class Pipeline:
             return
         total = sum(refusal.count for refusal in refusals)
         account = self._ledger[source]
+        for refusal in refusals:
+            account.refuse(meaning(refusal.reason) or refusal.reason, refusal.count)
         dropped = await self._quarantine.put(refusals)
         account.pending -= total
         self.taking[refusals[0].origin] -= total

@@ -6,9 +6,8 @@
 import re
 from glob import escape
 from pathlib import Path
-from typing import Annotated, Final, Literal, get_args
+from typing import Annotated, Any, Final, Literal, get_args
 from urllib.parse import urlsplit
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import (
     AfterValidator,
@@ -20,6 +19,7 @@ from pydantic import (
 )
 
 from penstock.collector.core.patterns import compile_pattern
+from penstock.collector.core.times import known_zone, layouts_of
 from penstock.collector.limits import (
     CONNECTIONS_MAX,
     DECOMPRESSED_BYTES_MAX,
@@ -85,7 +85,70 @@ class UnixSource(ListeningSection):
     mode: int = Field(default=0o660, ge=0, le=0o777, json_schema_extra={"format": OCTAL})
 
 
-class StdinSource(SourceSection):
+class TimestampOptions(Section):
+    """Where a time stands in a text, and how it is written."""
+
+    pattern: str | None = Field(
+        default=None, description="RE2; its group `time`, its first group or all of it is the time"
+    )
+    layouts: list[str] = Field(
+        default=["auto"], min_length=1, max_length=32, description="named, or as for strptime"
+    )
+    zone: str = Field(default="UTC", description="of times that name none")
+
+    @field_validator("pattern")
+    @classmethod
+    def _is_a_pattern(cls, value: str | None) -> str | None:
+        if value is not None:
+            compile_pattern(value)
+        return value
+
+    @field_validator("layouts")
+    @classmethod
+    def _are_layouts(cls, value: list[str]) -> list[str]:
+        layouts_of(value)
+        return value
+
+    @field_validator("zone")
+    @classmethod
+    def _is_known(cls, value: str) -> str:
+        return known_zone(value)
+
+
+class LineTimestamp(TimestampOptions):
+    """The same for lines, of which some may be structured."""
+
+    field: str | None = Field(
+        default=None, min_length=1, description="the key of a JSON line that has its time"
+    )
+
+
+class LinesSection(SourceSection):
+    """What sources of lines have in common."""
+
+    timestamp: LineTimestamp | None = Field(
+        default=None, description="the time that stands in a line; what cannot be read is counted"
+    )
+    detect: list[Literal["severity", "time"]] = Field(
+        default=[], description="what is looked for in the usual places of a line of text"
+    )
+
+    @field_validator("detect", mode="before")
+    @classmethod
+    def _may_be_one(cls, value: object) -> object:
+        return [value] if isinstance(value, str) else value
+
+    def line_options(self) -> dict[str, Any]:
+        """What `penstock.collector.decode.line_rules` is told; empty: nothing is looked for."""
+        found: dict[str, Any] = {}
+        if self.timestamp is not None:
+            found["timestamp"] = self.timestamp.model_dump()
+        if self.detect:
+            found["detect"] = sorted(self.detect)
+        return found
+
+
+class StdinSource(LinesSection):
     """Lines from standard input; reading stops while the spool is full."""
 
     type: Literal["stdin"]
@@ -145,7 +208,7 @@ class KubernetesSection(Section):
     )
 
 
-class FileSource(SourceSection):
+class FileSource(LinesSection):
     """Lines of files, followed through rotation; the files are their own spool."""
 
     type: Literal["file"]
@@ -223,6 +286,37 @@ class ForwardSource(ListeningSection):
         return self
 
 
+class CorsSection(Section):
+    """Which web pages may send by HTTP, as browsers ask before they do (CORS)."""
+
+    allowed_origins: list[str] = Field(
+        min_length=1, description="as https://shop.example.com; `*` in one stands for any text"
+    )
+    allowed_headers: list[str] = Field(
+        default_factory=list, description="beside those that OTLP needs"
+    )
+    max_age_s: int = Field(default=7200, ge=0, description="how long a browser need not ask again")
+
+    def allows(self, origin: str) -> bool:
+        """Whether pages of an origin may send."""
+        return any(
+            re.fullmatch(".*".join(map(re.escape, each.split("*"))), origin, re.IGNORECASE)
+            for each in self.allowed_origins
+        )
+
+    def preflight(self, asked: str) -> dict[str, str]:
+        """What a browser is told of the headers that it asks for."""
+        allowed = ["content-type", "content-encoding", *map(str.lower, self.allowed_headers)]
+        wanted = [name.strip().lower() for name in asked.split(",") if name.strip()]
+        return {
+            "access-control-allow-methods": "POST",
+            "access-control-allow-headers": ", ".join(
+                [name for name in wanted if name in allowed] or allowed
+            ),
+            "access-control-max-age": str(self.max_age_s),
+        }
+
+
 class OtlpSource(ListeningSection):
     """OpenTelemetry protocol over gRPC and HTTP: logs, traces, metrics; acknowledged."""
 
@@ -231,6 +325,7 @@ class OtlpSource(ListeningSection):
     http: HostPort | None = "127.0.0.1:4318"
     reuse_port: bool = Field(default=False, description=_REUSE)
     tls: TlsSection | None = None
+    cors: CorsSection | None = Field(default=None, description="for `http`")
     message_bytes_max: int = Field(default=4 * MIB, ge=KIB, le=64 * MIB)
 
     @model_validator(mode="after")
@@ -260,12 +355,7 @@ class SyslogSource(ListeningSection):
     @field_validator("timezone")
     @classmethod
     def _is_known(cls, value: str) -> str:
-        try:
-            ZoneInfo(value)
-        except (ZoneInfoNotFoundError, ValueError, OSError):
-            msg = "is no time zone known here, as in Europe/Berlin"
-            raise ValueError(msg) from None
-        return value
+        return known_zone(value)
 
     @model_validator(mode="after")
     def _listens_somewhere(self) -> "SyslogSource":
@@ -300,7 +390,7 @@ class StatsdSource(ListeningSection):
         return self
 
 
-class ExecSource(SourceSection):
+class ExecSource(LinesSection):
     """Lines that a program writes to its outputs."""
 
     type: Literal["exec"]

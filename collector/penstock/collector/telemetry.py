@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _FULL_SHARE = 0.9
 _REASONS_MAX = 5
+_REASON_CHARACTERS = 120
 OUTCOMES = (
     "received", "recovered", "copied", "delivered", "filtered", "sampled", "deduplicated",
     "aggregated", "quarantined",
@@ -232,6 +233,11 @@ class Metrics(PrometheusCollector):
             "Values that a detector found sensitive; with `mode: count` they stayed.",
             labels=["source", "detector"],
         )
+        refused = CounterMetricFamily(
+            "penstock_collector_refused_records",
+            "Records that break their spec or cannot be read, by what is wrong with them.",
+            labels=("source", "reason"),
+        )
         unexplained = GaugeMetricFamily(
             "penstock_collector_unreconciled_records",
             "Records that the account cannot explain; 0 unless the collector is wrong.",
@@ -249,6 +255,8 @@ class Metrics(PrometheusCollector):
                 lost.add_metric((source, reason), count)
             for detector, count in account["sensitive"].items():
                 sensitive.add_metric((source, detector), count)
+            for reason, count in account["refused"].items():
+                refused.add_metric((source, reason[:_REASON_CHARACTERS]), count)
             unexplained.add_metric((source,), account["difference"])
         steps = CounterMetricFamily(
             "penstock_collector_transform_records",
@@ -259,7 +267,7 @@ class Metrics(PrometheusCollector):
             for outcome, count in counts.items():
                 steps.add_metric((name, outcome), count)
         return (
-            *(records, held, scrubbed, lost, sensitive, unexplained, steps),
+            *(records, held, scrubbed, lost, sensitive, refused, unexplained, steps),
             *_spool_and_delivery(status),
             *_receiving_metrics(status),
             *_quarantine_metrics(status),

@@ -207,6 +207,10 @@ POINT: Final = _table(
     flags=("flags", PLAIN),
 )
 
+_SCOPE: Final = "otel.scope."
+SCOPE_VERSION: Final = f"{_SCOPE}version"
+SCOPE_SCHEMA: Final = f"{_SCOPE}schema_url"
+RESOURCE_SCHEMA: Final = "otel.resource.schema_url"
 _PREFIX: Final = "penstock."
 _SCHEMA_PREFIX: Final = "penstock:"
 RENAMED: Final = {"record_id": "log.record.uid"}
@@ -230,8 +234,8 @@ def to_otlp(record: Json) -> Json:
         record = {key: value for key, value in record.items() if value is not None}
     kind = record["kind"]
     scope: Json = {"schemaUrl": _SCHEMA_PREFIX + record["schema"]}
-    if "scope" in record:
-        scope["scope"] = {"name": record["scope"]}
+    if about := _scope_to(record):
+        scope["scope"] = about
     if kind == "span":
         outer, inner, member = "scopeSpans", "spans", _with_attributes(record, SPAN, _OF_SPAN)
     elif kind == "metric":
@@ -240,6 +244,13 @@ def to_otlp(record: Json) -> Json:
         outer, inner, member = "scopeLogs", "logRecords", _with_attributes(record, LOG, _OF_LOG)
     scope[inner] = [member]
     return {"resource": resource_to_otlp(record.get("resource", {})), outer: [scope]}
+
+
+def _scope_to(record: Json) -> Json:
+    about: Json = {"name": record["scope"]} if "scope" in record else {}
+    if isinstance(version := record.get("attributes", {}).get(SCOPE_VERSION), str):
+        about["version"] = version
+    return about
 
 
 def resource_to_otlp(resource: Json) -> Json:
@@ -274,6 +285,8 @@ def read_otlp(element: Json) -> Iterator[Json | Unread]:
     """
     try:
         resource = _pairs_back(element.get("resource", {}).get("attributes", ()))
+        if resource and (url := element.get("schemaUrl")):
+            resource.setdefault(RESOURCE_SCHEMA, url)
         members = [
             (signal, scope, part)
             for signal in _SIGNALS
@@ -294,12 +307,30 @@ def _framed(fields: Json, kind: str, scope: Json, resource: Json) -> Json:
     kind = fields.pop("kind", kind)
     url = str(scope.get("schemaUrl", ""))
     known = url.startswith(_SCHEMA_PREFIX)
-    own = url.removeprefix(_SCHEMA_PREFIX) if known else BASE_MODELS[kind].spec
-    record: Json = {"schema": own}
+    spec = url.removeprefix(_SCHEMA_PREFIX) if known else BASE_MODELS[kind].spec
+    record: Json = {"schema": spec}
     record |= {"kind": kind, **fields}
-    if name := scope.get("scope", {}).get("name"):
+    about = scope.get("scope", {})
+    if name := about.get("name"):
         record["scope"] = name
+    if own := scope_attributes(scope):
+        record["attributes"] = {**own, **record.get("attributes", {})}
     return {**record, "resource": resource}
+
+
+def scope_attributes(scope: Json) -> Json:
+    """What a scope says beside its name, as attributes of its records.
+
+    Its own attributes stand under ``otel.scope.``, as the version and the schema URL do.
+    """
+    about = scope.get("scope", {})
+    own = _pairs_back(about.get("attributes", ()))
+    found = {f"{_SCOPE}{key}": value for key, value in own.items()}
+    if version := about.get("version"):
+        found[SCOPE_VERSION] = version
+    if (url := scope.get("schemaUrl")) and not str(url).startswith(_SCHEMA_PREFIX):
+        found[SCOPE_SCHEMA] = url
+    return found
 
 
 def _with_attributes(record: Json, table: tuple[Mapped, ...], placed: frozenset[str]) -> Json:

@@ -47,6 +47,13 @@ RECORD: dict[str, Any] = {
         ("(1 + 2) * -3", -9),
         ("7 / 2", 3.5),
         (r'extract(body, "GET (\\S+)")', "/cart"),
+        ('timestamp("01.03.2024", "%d.%m.%Y", "UTC", 0)', 1_709_251_200_000_000_000),
+        (
+            'timestamp("Mar  1 12:00:00", "auto", "UTC", 1709294400 * 1000000000)',
+            1_709_294_400_000_000_000,
+        ),
+        ('timestamp(1709294400, "auto", "UTC", 0)', 1_709_294_400_000_000_000),
+        ('timestamp("soon", "auto", "UTC", 0)', None),
         (r'body.matches("^(a+)+$")', False),
         ('lower("ABC") + upper("d") + trim(" e ")', "abcDe"),
         ('replace("a-b-c", "-", ".").size()', 5),

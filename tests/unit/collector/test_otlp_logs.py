@@ -82,6 +82,9 @@ def requests(draw: st.DrawFn) -> ExportLogsServiceRequest:
         for _ in range(draw(st.integers(0, 2))):
             scope = element.scope_logs.add()
             scope.scope.name = draw(st.sampled_from(("", "till", "s" * 300)))
+            scope.scope.version = draw(st.sampled_from(("", "1.2", "v" * 40_000)))
+            if draw(st.booleans()):
+                fill(draw, scope.scope.attributes, 2)
             scope.schema_url = draw(st.sampled_from(("", "https://x", "penstock:log/1.0")))
             for _ in range(draw(st.integers(0, 3))):
                 fill_record(draw, scope.log_records.add())

@@ -4,11 +4,15 @@ import asyncio
 import gzip
 import json
 import ssl
+import zlib
 from collections.abc import AsyncIterator
+from functools import partial
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
 import grpc.aio
+import pyarrow as pa
 import pytest
 import zstandard
 from google.rpc import error_details_pb2, status_pb2
@@ -81,7 +85,9 @@ async def exchange(source: OtlpSource, data: bytes) -> tuple[int, dict[str, str]
         head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
         fields = dict(line.lower().split(": ", 1) for line in head[1:] if line)
         answer = await reader.readexactly(int(fields.get("content-length", 0)))
-        return int(head[0].split()[1]), fields, answer
+        _, status, phrase = head[0].split(" ", 2)
+        assert phrase == HTTPStatus(int(status)).phrase
+        return int(status), fields, answer
     finally:
         writer.close()
 
@@ -97,11 +103,15 @@ def bodies(intake: SpoolingIntake) -> list[str]:
     return [json.loads(line)["body"] for line in intake.lines()]
 
 
-@pytest.mark.parametrize("coding", ["identity", "gzip", "zstd"])
+@pytest.mark.parametrize("coding", ["identity", "gzip", "zstd", "deflate", "zlib", "snappy", "lz4"])
 async def test_an_http_request_is_durable_when_it_is_answered(
     source: OtlpSource, intake: SpoolingIntake, coding: str
 ) -> None:
-    squeeze: dict[str, Any] = {"gzip": gzip.compress, "zstd": zstandard.compress}
+    squeeze: dict[str, Any] = {
+        "gzip": gzip.compress, "zstd": zstandard.compress, "deflate": zlib.compress,
+        "zlib": zlib.compress,
+        **{name: partial(pa.compress, codec=name, asbytes=True) for name in ("snappy", "lz4")},
+    }  # fmt: skip
     body = squeeze.get(coding, bytes)(request(3).SerializeToString())
     status, headers, answer = await post(source, body, content_encoding=coding)
     assert (status, headers["content-type"], answer) == (200, PROTOBUF, b"")
@@ -115,7 +125,8 @@ async def test_a_grpc_request_is_durable_when_it_is_answered(
     body = request(2).SerializeToString()
     assert await export(source, body) == b""
     assert await export(source, body, compression=grpc.Compression.Gzip) == b""
-    assert bodies(intake) == ["hi"] * 4
+    assert await export(source, body, compression=grpc.Compression.Deflate) == b""
+    assert bodies(intake) == ["hi"] * 6
 
 
 async def test_the_sender_hears_how_many_records_are_refused_and_why(
@@ -128,6 +139,72 @@ async def test_the_sender_hears_how_many_records_are_refused_and_why(
     (decoded,) = intake.decoded()
     assert decoded.indexes == [0, 1]
     assert [(part.index, part.reason) for part in decoded.undecodable] == [(2, "not_otlp")]
+
+
+async def test_a_rule_between_fields_says_itself_what_is_wrong(source: OtlpSource) -> None:
+    point = {"timeUnixNano": "5", "count": "2", "bucketCounts": ["1"], "explicitBounds": []}
+    data = {"aggregationTemporality": 2, "dataPoints": [point]}
+    metric = {"name": "a", "description": "A.", "histogram": data}
+    body = json.dumps({"resourceMetrics": [{"scopeMetrics": [{"metrics": [metric]}]}]}).encode()
+    _, _, answer = await post(source, body, JSON, "/v1/metrics")
+    told = json.loads(answer)["partialSuccess"]["errorMessage"]
+    assert told.endswith("in quarantine, the first: bucket_counts must add up to count")
+
+
+async def test_what_a_scope_says_is_kept_and_what_has_no_place_is_counted(
+    source: OtlpSource, intake: SpoolingIntake
+) -> None:
+    made = request()
+    scope = made.resource_logs[0].scope_logs[0]
+    made.resource_logs[0].resource.attributes.add(key="service.name").value.string_value = "shop"
+    made.resource_logs[0].schema_url = "https://opentelemetry.io/schemas/1.30.0"
+    scope.scope.name, scope.scope.version = "lib", "0.48b0"
+    scope.scope.attributes.add(key="team").value.string_value = "till"
+    scope.schema_url = "https://opentelemetry.io/schemas/1.31.0"
+    assert (await post(source, made.SerializeToString(), path="/v1/logs/"))[0] == 200
+    (line,) = map(json.loads, intake.lines())
+    assert (line["scope"], line["attributes"]) == (
+        "lib",
+        {
+            "otel.scope.version": "0.48b0", "otel.scope.team": "till",
+            "otel.scope.schema_url": "https://opentelemetry.io/schemas/1.31.0",
+        },
+    )  # fmt: skip
+    url = line["resource"]["otel.resource.schema_url"]
+    assert url == "https://opentelemetry.io/schemas/1.30.0"
+    gauge = {"dataPoints": [{"timeUnixNano": "5", "asInt": "1"}]}
+    metric = {"name": "a", "description": "A.", "metadata": [{"key": "k"}], "gauge": gauge}
+    body = json.dumps({"resourceMetrics": [{"scopeMetrics": [{"metrics": [metric]}]}]}).encode()
+    assert (await post(source, body, JSON, "/v1/metrics"))[0] == 200
+    notes = intake.account.notes
+    assert (notes["metric_descriptions_dropped"], notes["metric_metadata_dropped"]) == (1, 1)
+
+
+async def test_pages_of_allowed_origins_may_send(intake: SpoolingIntake) -> None:
+    cors = {"allowed_origins": ["https://*.example.com"], "allowed_headers": ["X-Tenant"]}
+    section = Section.model_validate(
+        {"type": "otlp", "grpc": None, "http": "127.0.0.1:0", "cors": cors}
+    )
+    source = OtlpSource(section, {}, intake=intake)
+    await source.start()
+    try:
+        ask = (
+            b"OPTIONS /v1/logs HTTP/1.1\r\nhost: x\r\norigin: %b\r\n"
+            b"access-control-request-method: POST\r\n"
+            b"access-control-request-headers: content-type, x-tenant, x-other\r\n\r\n"
+        )
+        status, told, _ = await exchange(source, ask % b"https://shop.example.com")
+        assert (status, told["access-control-allow-origin"]) == (204, "https://shop.example.com")
+        assert told["access-control-allow-headers"] == "content-type, x-tenant"
+        assert told["access-control-allow-methods"] == "post"
+        status, told, _ = await exchange(source, ask % b"https://example.com.evil")
+        assert (status, "access-control-allow-origin" in told) == (405, False)
+        body = request().SerializeToString()
+        status, told, _ = await post(source, body, origin="https://a.example.com")
+        assert (status, told["access-control-allow-origin"]) == (200, "https://a.example.com")
+        assert told["vary"] == "origin"
+    finally:
+        await source.stop()
 
 
 async def test_an_empty_request_is_a_success(source: OtlpSource, intake: SpoolingIntake) -> None:

@@ -96,6 +96,34 @@ def test_parse_counts_what_has_no_room() -> None:
     assert record["dropped_attributes_count"] == 73
 
 
+def test_timestamp_takes_the_time_from_a_text() -> None:
+    noon = 1_709_294_400 * SECOND
+    line = log("Fri Mar 01 12:00:00 2024 [error] lost")
+    assert record_of({"type": "timestamp"}, line)["time_unix_nano"] == noon
+    section = {"type": "timestamp", "pattern": r"at=(\S+)", "layouts": ["%d.%m.%YT%H:%M"]}
+    assert record_of(section, log("x at=01.03.2024T12:00"))["time_unix_nano"] == noon
+    section = {"type": "timestamp", "field": "attributes.when", "zone": "Europe/Berlin"}
+    for when in ("2024-03-01 13:00:00", noon // SECOND, str(noon)):
+        record = record_of(section, log("x", attributes={"when": when}))
+        assert (record["time_unix_nano"], record["attributes"]) == (noon, {"when": when})
+
+
+def test_a_record_whose_time_cannot_be_read_ends_as_configured() -> None:
+    assert record_of({"type": "timestamp"}, log("no time"))["body"] == "no time"
+    outcome = transformed({"type": "timestamp", "on_error": "filter"}, log("no time"))
+    assert outcome.ended[Ending.FILTERED] == 1
+    outcome = transformed({"type": "timestamp", "on_error": "quarantine"}, log("no time"))
+    assert [refused.reason for refused in outcome.refused] == [
+        "transform t: timestamp: no time can be read where it should stand"
+    ]
+    for wrong, said in (
+        ({"layouts": ["noon"]}, "is no layout"), ({"zone": "Mars"}, "is no time zone"),
+        ({"pattern": "("}, "is no pattern"),
+    ):  # fmt: skip
+        with pytest.raises(ValidationError, match=said):
+            config_of({"transforms": {"t": {"type": "timestamp", "inputs": ["app"], **wrong}}})
+
+
 def test_edit_renames_then_sets_then_removes() -> None:
     section = {
         "type": "edit",

@@ -93,6 +93,15 @@ def test_strings_that_fluentd_packs_as_bin_are_text() -> None:
     assert made[0]["time_unix_nano"] == 1_714_564_800_123_456_789
 
 
+def test_what_is_not_understood_of_records_is_counted() -> None:
+    lines = b'{"level":"loud"}\n{"time":"soon"}\n{"level":"info","a":NaN}\nplain'
+    decoded = decode_records(unit("lines", lines, 4, service="s"), RESOURCE)
+    assert decoded.notes == {"levels_unknown": 1, "timestamps_unreadable": 1, "lines_repaired": 1}
+    message = msgpack.packb(["app", 5, {"level": "loud", "message": "hi"}])
+    decoded = decode_records(unit("forward", message, 1, service="s"), RESOURCE)
+    assert decoded.notes == {"levels_unknown": 1}
+
+
 def test_a_bad_entry_of_a_forward_message_is_named_alone() -> None:
     raw = msgpack.packb(["app", [[1, {"a": 1}], [1, "no map"], [2, {"a": 2}]]])
     decoded = decode_records(unit("forward", raw + raw, 6, service="from_tag"), RESOURCE)

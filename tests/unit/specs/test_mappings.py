@@ -130,6 +130,7 @@ def test_otlp_of_others_is_read_too() -> None:
     assert first == {
         "schema": "log/1.0", "kind": "log", "time_unix_nano": 5, "severity_number": 9,
         "body": "x", "scope": "lib", "resource": {"service.name": "a"},
+        "attributes": {"otel.scope.schema_url": "https://opentelemetry.io/schemas/1.44.0"},
     }  # fmt: skip
     assert second["time_unix_nano"] == 6
     with pytest.raises(RefusedRecordError, match="not_otlp"):

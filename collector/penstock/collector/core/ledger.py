@@ -14,6 +14,8 @@ from typing import Final
 
 SENDER_DROPPED: Final = "sender_dropped_"
 """How the notes begin that count what senders dropped themselves, by reason."""
+REFUSED_REASONS_MAX: Final = 64
+"""Of one source; each is a series in the metrics."""
 
 
 @dataclass(slots=True)
@@ -29,6 +31,7 @@ class Account:
         aggregated: Went into metrics, which are received under the name of their transform.
         sensitive: Values that the detectors found, by detector.
         taken: Spooled since start or found in the spool then.
+        refused: By what was wrong with them; they went into quarantine, or found no room there.
     """
 
     received: int = 0
@@ -48,6 +51,12 @@ class Account:
     taken: int = 0
     notes: Counter[str] = field(default_factory=Counter)
     sensitive: Counter[str] = field(default_factory=Counter)
+    refused: Counter[str] = field(default_factory=Counter)
+
+    def refuse(self, reason: str, count: int) -> None:
+        """Count refused records; reasons beyond `REFUSED_REASONS_MAX` together, as ``other``."""
+        known = reason in self.refused or len(self.refused) < REFUSED_REASONS_MAX
+        self.refused[reason if known else "other"] += count
 
     @property
     def held(self) -> int:
@@ -89,6 +98,7 @@ class Account:
                 if key.startswith(SENDER_DROPPED) and count
             },
             "sensitive": dict(self.sensitive),
+            "refused": dict(self.refused),
         }
 
 

@@ -15,6 +15,7 @@ from penstock.specs.limits import (
     LIST_ITEMS_MAX,
     STRING_CHARACTERS_MAX,
 )
+from penstock.specs.scalars import not_finite_word
 
 Scalar = str | bool | int | float | None
 Value = Scalar | list[Scalar]
@@ -88,7 +89,7 @@ def _scalar(value: Any) -> Scalar:
     if isinstance(value, int):
         return value if INT64_MIN <= value <= INT64_MAX else str(value)
     if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
+        return value if math.isfinite(value) else str(not_finite_word(value))
     if isinstance(value, (str, bytes, bytearray)):
         return _text(value)
     return None

@@ -2,31 +2,40 @@
 
 A line is the record's body. A line that is a JSON object with a level or a timestamp, as structured
 loggers write it (ours included), is taken apart instead: the level becomes the severity, the event
-or message the body, the timestamp the time, all else attributes.
+or message the body, the timestamp the time, the trace's ids the record's own, all else attributes
+(`penstock.collector.decode.loggers`). What is not understood is counted by its reason:
+
+    levels_unknown           records that say a level which no known logger has; they are INFO
+    timestamps_unreadable    records that say a time which cannot be read; they have that of reading
+    lines_repaired           JSON that strict readers refuse, and that was read all the same
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
 
+from penstock.collector.core.times import time_of
 from penstock.collector.decode.attributes import clean_text, flatten
-from penstock.collector.decode.severity import INFO, severity
-from penstock.collector.decode.shapes import (
-    BODY_KEYS,
-    LEVEL_KEYS,
-    TELLING,
-    TIME_KEYS,
-    Made,
-    ShapedEvents,
-    take_field,
-    time_of,
+from penstock.collector.decode.json_lines import BYTE_ORDER_MARK, read_object
+from penstock.collector.decode.line_rules import NO_RULES, LineRules
+from penstock.collector.decode.loggers import (
+    is_telling,
+    lay_bare,
+    roles_of,
+    take_level,
+    take_trace,
 )
+from penstock.collector.decode.severity import INFO, Severity, severity_in_line
+from penstock.collector.decode.shapes import Made, ShapedEvents, ShapeGate, log_fields
 from penstock.specs.fast_gate import Accepted
 from penstock.specs.gate import check_line
 from penstock.specs.limits import ATTRIBUTES_MAX, RECORD_BYTES_MAX, STRING_CHARACTERS_MAX
 
+_BLANKS: Final = b" \t"
+_MAY_BEGIN_JSON: Final = frozenset((b"{", b" ", b"\t", b"\xef"))
 _PLAIN_BYTES_MAX: Final = 16 * 1024
 """Of a line; escaped, it may become six times as long, and still be within the bounds of a body."""
 
@@ -37,10 +46,12 @@ class LineContext:
 
     Attributes:
         attributes: Added to each record, as ``log.file.path``.
+        rules: What is read out of the lines.
     """
 
     resource: Mapping[str, Any]
     attributes: Mapping[str, Any]
+    rules: LineRules = NO_RULES
 
 
 def decode_line(  # noqa: PLR0913 - what is known of a line
@@ -53,6 +64,7 @@ def decode_line(  # noqa: PLR0913 - what is known of a line
     stream: str = "",
     continued: bool = False,
     own: Mapping[str, str] | None = None,
+    notes: Counter[str] | None = None,
 ) -> bytes:
     """Make a log record of a line.
 
@@ -65,6 +77,7 @@ def decode_line(  # noqa: PLR0913 - what is known of a line
         stream: Of its container.
         continued: It goes on with the line before it.
         own: Attributes of its container.
+        notes: Where it is counted what is not understood.
 
     Returns:
         The record's line.
@@ -76,13 +89,28 @@ def decode_line(  # noqa: PLR0913 - what is known of a line
         attributes["log.iostream"] = stream
     if continued:
         attributes["log.record.continued"] = True
-    fields = None if truncated or continued else _structured(line)
+    fields, repaired = (None, False) if truncated or continued else _structured(line, context.rules)
+    if repaired and notes is not None:
+        notes["lines_repaired"] += 1
     if fields is not None:
-        own = log_record(fields, attributes, context.resource, now_ns, written_ns=written_ns)
+        own = log_record(
+            fields,
+            attributes,
+            context.resource,
+            now_ns,
+            time_ns=_field_time(fields, context.rules, now_ns, notes),
+            written_ns=written_ns,
+            notes=notes,
+        )
         return _encode(own)
-    body = text_of(line, attributes)
-    time_ns = now_ns if written_ns is None else written_ns
-    return _encode(_text_record(body, context.resource, attributes, time_ns, now_ns))
+    body = text_of(line.removeprefix(BYTE_ORDER_MARK), attributes)
+    level, found_ns = (INFO, None) if continued else _look_into(body, context.rules, now_ns)
+    if found_ns is None:
+        found_ns = now_ns if written_ns is None else written_ns
+        if context.rules.time is not None and not continued and notes is not None:
+            notes["timestamps_unreadable"] += 1
+    record = _text_record(body, context.resource, attributes, found_ns, now_ns, level)
+    return _encode(record)
 
 
 class PlainLines:
@@ -101,16 +129,22 @@ class PlainLines:
         if isinstance(verdict, Accepted) and len(empty) < RECORD_BYTES_MAX // 2:
             self._verdict = verdict
         self._events = ShapedEvents(context.resource, context.attributes, now_ns, timed=False)
+        self._context, self._now_ns = context, now_ns
+        self._gate = ShapeGate()
 
     def make(self, line: bytes) -> Made | None:
         """The record of a line, with the gate's verdict; None when it takes a look of its own.
 
         It does when it is longer, not UTF-8, or not plain in another way; `decode_line` reads all.
         """
-        if line.startswith(b"{"):
-            fields = _structured(line)
+        if line[:1] in _MAY_BEGIN_JSON:
+            fields, repaired = _structured(line, self._context.rules)
+            if repaired or line.startswith(BYTE_ORDER_MARK):
+                return None
             if fields is not None:
-                return self._events.make(fields)
+                return None if self._context.rules.field else self._events.make(fields)
+        if self._context.rules.looks_into_text:
+            return self._look_into(line)
         if self._verdict is None or len(line) > _PLAIN_BYTES_MAX:
             return None
         try:
@@ -119,24 +153,68 @@ class PlainLines:
             return None
         return self._before + body + self._after, self._verdict
 
+    def _look_into(self, line: bytes) -> Made | None:
+        if len(line) > _PLAIN_BYTES_MAX:
+            return None
+        try:
+            text = line.decode()
+        except UnicodeDecodeError:
+            return None
+        context, now_ns = self._context, self._now_ns
+        level, time_ns = _look_into(text, context.rules, now_ns)
+        if time_ns is None:
+            if context.rules.time is not None:
+                return None  # it is counted
+            time_ns = now_ns
+        made = _encode(
+            _text_record(text, context.resource, context.attributes, time_ns, now_ns, level)
+        )
+        return made, self._gate.judge(made, "text", time_ns, level[0])
+
+
+def _look_into(text: str, rules: LineRules, now_ns: int) -> tuple[Severity, int | None]:
+    """What a line of text says of its severity, INFO if nothing, and of its time."""
+    level = severity_in_line(text) if rules.severity else None
+    time_ns = None if rules.time is None else rules.time(text, now_ns)
+    return level or INFO, time_ns
+
+
+def _field_time(
+    fields: dict[str, Any], rules: LineRules, now_ns: int, notes: Counter[str] | None
+) -> int | None:
+    """The time in the field that is configured; None leaves it to those that loggers use."""
+    if not rules.field or rules.field not in fields:
+        return None
+    time_ns = rules.field_time(fields[rules.field], now_ns)
+    if time_ns is not None:
+        del fields[rules.field]
+    elif notes is not None:
+        notes["timestamps_unreadable"] += 1
+    return time_ns
+
 
 def _text_record(
-    body: str, resource: Mapping[str, Any], attributes: Mapping[str, Any], time_ns: int, now_ns: int
+    body: str,
+    resource: Mapping[str, Any],
+    attributes: Mapping[str, Any],
+    time_ns: int,
+    now_ns: int,
+    level: Severity = INFO,
 ) -> dict[str, Any]:
     return {
         "schema": "log/1.0",
         "kind": "log",
         "time_unix_nano": time_ns,
         "observed_time_unix_nano": now_ns,
-        "severity_number": INFO[0],
-        "severity_text": INFO[1],
+        "severity_number": level[0],
+        "severity_text": level[1],
         "body": body,
         "resource": resource,
         "attributes": attributes,
     }
 
 
-def log_record(
+def log_record(  # noqa: PLR0913 - what is known of an event
     fields: dict[str, Any],
     attributes: dict[str, Any],
     resource: Mapping[str, Any],
@@ -144,6 +222,7 @@ def log_record(
     *,
     time_ns: int | None = None,
     written_ns: int | None = None,
+    notes: Counter[str] | None = None,
 ) -> dict[str, Any]:
     """Make a log record of a structured event; `fields` is used up.
 
@@ -156,30 +235,33 @@ def log_record(
         now_ns: When it was read.
         time_ns: When it happened, when the protocol says so; else a time field of the event.
         written_ns: The time when neither says it; else when it was read.
+        notes: Where it is counted what is not understood.
     """
-    level = take_field(fields, LEVEL_KEYS, severity) or INFO
+    fields = lay_bare(fields)
+    roles = roles_of(fields)
+    level = take_level(fields, roles)
+    if level is None:
+        level = INFO
+        if roles.levels and notes is not None:
+            notes["levels_unknown"] += 1
     if time_ns is None:
-        time_ns = take_field(fields, TIME_KEYS, time_of)
+        time_ns = _take_time(fields, roles.times, now_ns)
+        if time_ns is None and roles.times and notes is not None:
+            notes["timestamps_unreadable"] += 1
     if time_ns is None:
         time_ns = now_ns if written_ns is None else written_ns
-    message = take_field(fields, BODY_KEYS, _message) or ""
+    message = _take_message(fields, roles.bodies)
+    trace = take_trace(fields, roles)
     text = clean_text(message)
     if len(text) > STRING_CHARACTERS_MAX:
         attributes = {**attributes, "log.record.truncated": True}
     if text != message:
         attributes = {**attributes, "log.record.bytes_replaced": True}
     own, left_out = flatten(fields, count_max=ATTRIBUTES_MAX - len(attributes))
-    record: dict[str, Any] = {
-        "schema": "log/1.0",
-        "kind": "log",
-        "time_unix_nano": time_ns,
-        "observed_time_unix_nano": now_ns,
-        "severity_number": level[0],
-        "severity_text": level[1],
-        "body": text[:STRING_CHARACTERS_MAX],
-        "resource": resource,
-        "attributes": own | attributes,
-    }
+    record = log_fields(
+        level=level, time_ns=time_ns, now_ns=now_ns, body=text[:STRING_CHARACTERS_MAX],
+        trace=trace, resource=resource, attributes=own | attributes,
+    )  # fmt: skip
     if left_out:
         record["dropped_attributes_count"] = left_out
     return record
@@ -194,24 +276,39 @@ def text_of(raw: bytes, attributes: dict[str, Any]) -> str:
         return raw.decode("utf-8", "replace")
 
 
-def _structured(line: bytes) -> dict[str, Any] | None:
-    """The fields of a line as a structured logger writes it; None for any other line."""
-    if not line.startswith(b"{"):
-        return None
-    try:
-        fields = orjson.loads(line)
-    except orjson.JSONDecodeError:
-        return None
-    return None if TELLING.isdisjoint(fields) else fields
+def _structured(line: bytes, rules: LineRules) -> tuple[dict[str, Any] | None, bool]:
+    """The fields of a line as a structured logger writes it, and whether strict readers refuse it.
+
+    None for any other line.
+    """
+    text = line.removeprefix(BYTE_ORDER_MARK).lstrip(_BLANKS)
+    if not text.startswith(b"{"):
+        return None, False
+    fields, repaired = read_object(text)
+    if fields is None or not (is_telling(fields) or rules.field in fields):
+        return None, False
+    return fields, repaired
 
 
-def is_structured(line: bytes) -> bool:
+def is_structured(line: bytes, rules: LineRules) -> bool:
     """Whether a line is as a structured logger writes it."""
-    return _structured(line) is not None
+    return _structured(line, rules)[0] is not None
 
 
-def _message(value: object) -> str | None:
-    return value if isinstance(value, str) and value else None
+def _take_time(fields: dict[str, Any], keys: tuple[str, ...], now_ns: int) -> int | None:
+    for key in keys:
+        if (found := time_of(fields[key], now_ns)) is not None:
+            del fields[key]
+            return found
+    return None
+
+
+def _take_message(fields: dict[str, Any], keys: tuple[str, ...]) -> str:
+    for key in keys:
+        if isinstance(found := fields[key], str) and found:
+            del fields[key]
+            return found
+    return ""
 
 
 def printable(path: str) -> str:

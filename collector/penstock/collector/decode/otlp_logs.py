@@ -33,7 +33,7 @@ from penstock.specs.limits import (
     STRING_CHARACTERS_MAX,
 )
 from penstock.specs.log_record import DEFAULT_SEVERITY, severity_text
-from penstock.specs.otlp import RENAMED
+from penstock.specs.otlp import RENAMED, scope_attributes
 from penstock.specs.resource import fit_and_count
 
 Json = dict[str, Any]
@@ -77,14 +77,15 @@ def map_logs(
     """
     request: Any = parse_request(LOGS, body)
     for element, packed in zip(request.resource_logs, unpack_records(body), strict=True):
-        resource = _resource(element.resource, default)
+        resource = _resource(element, default)
         if resource is None:
             for made in map_element(as_json(element), default, now_ns, lost):
                 yield [(made, None)]
             continue
         for scope, records in zip(element.scope_logs, packed, strict=True):
-            plain = _Lines(scope.scope.name, resource, now_ns)
-            own = scope.schema_url.startswith(_OWN)
+            about = _scope_members(scope)
+            plain = _Lines(scope.scope.name, about or [], resource, now_ns)
+            own = about is None or scope.schema_url.startswith(_OWN)
             for first in range(0, len(records), _AT_ONCE):
                 part = records[first : first + _AT_ONCE]
                 found = [None] * len(part) if own else [*map(plain.make, part)]
@@ -103,7 +104,10 @@ def map_logs(
 class _Lines:
     """Makes the lines of one scope's plain records, and knows what the gate says of each shape."""
 
-    def __init__(self, scope: str, resource: str, now_ns: int) -> None:
+    def __init__(
+        self, scope: str, about: list[tuple[str, str]], resource: str, now_ns: int
+    ) -> None:
+        self._about = about
         own = f',"scope":{_encoded(scope[:SCOPE_CHARACTERS_MAX])}' if scope else ""
         self._end = f'{own},"resource":{resource}}}'
         self._now_ns = now_ns
@@ -111,7 +115,7 @@ class _Lines:
 
     def make(self, record: Any) -> Made | None:
         """A record's line and verdict; None when it is not plain."""
-        pairs: list[Any] = [*map(_MEMBERS.__getitem__, record.attributes)]
+        pairs: list[Any] = [*self._about, *map(_MEMBERS.__getitem__, record.attributes)]
         rare, body = _rare(record), _body(record.body)
         if None in pairs or len(pairs) > ATTRIBUTES_MAX or rare is None or body is None:
             return None
@@ -131,9 +135,23 @@ class _Lines:
         return line, self._gate.judge(line, (which, *attributes), time_ns, number)
 
 
-def _resource(message: Any, default: Mapping[str, Any]) -> str | None:
+def _scope_members(scope: Any) -> list[tuple[str, str]] | None:
+    """What a scope says beside its name, as attributes; None: only the other way can read it."""
+    if any(_scalar(pair) is None for pair in scope.scope.attributes):
+        return None
+    own = scope_attributes({"scope": as_json(scope.scope), "schemaUrl": scope.schema_url})
+    fits = all(0 < len(key) <= KEY_CHARACTERS_MAX for key in own)
+    if not fits or any(len(str(value)) > STRING_CHARACTERS_MAX for value in own.values()):
+        return None
+    return [(key, f"{_encoded(key)}:{_encoded(value)}") for key, value in own.items()]
+
+
+def _resource(element: Any, default: Mapping[str, Any]) -> str | None:
     """A plain resource, encoded; None when only the other way can read it, or tell what is lost."""
+    message = element.resource
     found: Json = {}
+    if element.schema_url:
+        return None
     if len(message.attributes) > ATTRIBUTES_MAX:
         return None
     for pair in message.attributes:

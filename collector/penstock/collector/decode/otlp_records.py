@@ -2,13 +2,13 @@
 
 `penstock.specs.otlp` says which field is which. What foreign senders do besides is adapted where
 the spec has room for it: nested attributes are laid out flat, other bodies than text become JSON, a
-missing severity is INFO, a missing unit ``1``, a metric's name is lower-cased, what is beyond a
-bound of the spec is cut and counted as dropped. Fields that protobuf leaves out because they are
-zero are there again. A summary, which the spec has no type for, becomes ``<name>.count`` and
-``<name>.sum``, cumulative sums, and a gauge ``<name>`` with the attribute ``quantile``. The rest is
-for the gate to refuse.
+missing severity is INFO, a missing unit ``1``, what is beyond a bound of the spec is cut and
+counted as dropped. Fields that protobuf leaves out because they are zero are there again. A
+summary, which the spec has no type for, becomes ``<name>.count`` and ``<name>.sum``, cumulative
+sums, and a gauge ``<name>`` with the attribute ``quantile``. The rest is for the gate to refuse.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
@@ -67,6 +67,8 @@ def map_element(
         RefusedRecordError: It is no such element.
     """
     resource: Json | None = None
+    for what, count in _without_place(element).items():
+        lost(what, count)
     for record in read_otlp(_without_summaries(element)):
         if isinstance(record, Unread):
             yield _raw(record.member)
@@ -85,6 +87,19 @@ def map_element(
             if beyond := exemplars - len(record.get("exemplars", ())):
                 lost("exemplars", beyond)
             yield line
+
+
+def _without_place(element: Json) -> Counter[str]:
+    """How many metrics say what a point has no place for, by what it is."""
+    found: Counter[str] = Counter()
+    scopes = element.get("scopeMetrics")
+    for scope in scopes if isinstance(scopes, list) else ():
+        metrics = scope.get("metrics") if isinstance(scope, dict) else None
+        for metric in metrics if isinstance(metrics, list) else ():
+            if isinstance(metric, dict):
+                found["metric_descriptions"] += bool(metric.get("description"))
+                found["metric_metadata"] += bool(metric.get("metadata"))
+    return +found
 
 
 def _fit(record: Json, now_ns: int) -> Json:

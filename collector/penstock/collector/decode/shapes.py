@@ -9,14 +9,15 @@ both can read.
 """
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import orjson
 
-from penstock.collector.core.times import iso_time_ns
-from penstock.collector.decode.severity import INFO, severity
+from penstock.collector.core.times import time_of
+from penstock.collector.decode.loggers import Roles, Trace, roles_of, take_trace
+from penstock.collector.decode.severity import INFO, Severity
 from penstock.specs.fast_gate import Accepted
 from penstock.specs.gate import check_line
 from penstock.specs.limits import (
@@ -28,16 +29,9 @@ from penstock.specs.limits import (
     STRING_CHARACTERS_MAX,
 )
 
-T = TypeVar("T")
 Made = tuple[bytes, Accepted | None]
 """A record's line, and the gate's verdict on it where that is known."""
 
-LEVEL_KEYS: Final = ("level", "severity", "log.level", "levelname", "lvl")
-TIME_KEYS: Final = ("timestamp", "time", "@timestamp", "ts")
-BODY_KEYS: Final = ("event", "message", "msg", "log")
-TELLING: Final = frozenset((*LEVEL_KEYS, *TIME_KEYS))
-"""One of these makes a JSON object a structured event."""
-_YEAR_2200_S: Final = 7_258_118_400
 _new: Final = tuple.__new__
 
 
@@ -75,16 +69,29 @@ class ShapeGate:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Shape:
-    """Which of an event's keys say what every record has; empty: none does.
+    """What an event's keys say that every record has.
 
     Attributes:
-        taken: All of these.
+        time: The key that says it; empty: none does.
+        body: Likewise.
+        taken: The keys of the level, the time and the body.
     """
 
-    level: str
+    roles: Roles
     time: str
     body: str
     taken: tuple[str, ...]
+
+    @property
+    def is_traced(self) -> bool:
+        """Whether a key says the ids of a trace."""
+        return bool(self.roles.traces) or self.roles.parent
+
+    def fits(self, trace: Trace | None) -> bool:
+        """Whether what should say the ids does; else it stays an attribute."""
+        if not self.is_traced:
+            return True
+        return trace is not None and (trace.span_id is not None or not self.roles.spans)
 
 
 class ShapedEvents:
@@ -123,21 +130,28 @@ class ShapedEvents:
         shape = self._shapes[keys] if keys in self._shapes else self._remember(keys)
         if shape is None:
             return None
-        level = severity(fields[shape.level]) if shape.level else INFO
-        time = time_of(fields[shape.time]) if shape.time else time_ns or self._now_ns
+        levels = shape.roles.levels
+        level = levels[0][1](fields[levels[0][0]]) if levels else INFO
+        time: int | None = time_ns or self._now_ns
+        if shape.time:
+            time = time_of(fields[shape.time], self._now_ns)
         text = fields[shape.body] if shape.body else ""
-        if level is None or time is None or text.__class__ is not str:
-            return None
-        if len(text) > STRING_CHARACTERS_MAX or (shape.body and not text):
+        is_text = text.__class__ is str and len(text) <= STRING_CHARACTERS_MAX
+        if level is None or time is None or not is_text or (shape.body and not text):
             return None
         own = dict(fields)
         for key in shape.taken:
             del own[key]
-        if not _are_scalars(own.values()):
+        trace = take_trace(own, shape.roles) if shape.is_traced else None
+        if not shape.fits(trace) or not _are_scalars(own.values()):
             return None
         own |= self._attributes
+        record = log_fields(
+            level=level, time_ns=time, now_ns=self._now_ns, body=text, trace=trace,
+            resource=self._resource, attributes=own,
+        )  # fmt: skip
         try:
-            line = orjson.dumps(self._record(time, level, text, own))
+            line = orjson.dumps(record)
         except orjson.JSONEncodeError:  # text that is none
             return None
         return line, self._gate.judge(line, shape, time, level[0])
@@ -146,52 +160,39 @@ class ShapedEvents:
         """What is known of events with these keys from now on; None: they are not plain."""
         shape = None
         if len(keys) + len(self._attributes) <= ATTRIBUTES_MAX and all(map(_is_name, keys)):
-            level, body = _first_of(LEVEL_KEYS, keys), _first_of(BODY_KEYS, keys)
-            time = "" if self._timed else _first_of(TIME_KEYS, keys)
-            shape = _Shape(level, time, body, tuple(filter(None, (level, time, body))))
+            roles = roles_of(keys)
+            time = roles.times[0] if roles.times and not self._timed else ""
+            body = roles.bodies[0] if roles.bodies else ""
+            level = roles.levels[0][0] if roles.levels else ""
+            if len(roles.traces) + roles.parent <= 1 >= len(roles.spans):
+                shape = _Shape(roles, time, body, tuple(filter(None, (level, time, body))))
         self._shapes[keys] = shape
         return shape
 
-    def _record(
-        self, time_ns: int, level: tuple[int, str], body: str, attributes: dict[str, Any]
-    ) -> dict[str, Any]:
-        return {
-            "schema": "log/1.0",
-            "kind": "log",
-            "time_unix_nano": time_ns,
-            "observed_time_unix_nano": self._now_ns,
-            "severity_number": level[0],
-            "severity_text": level[1],
-            "body": body,
-            "resource": self._resource,
-            "attributes": attributes,
-        }
 
-
-def take_field(
-    fields: dict[str, Any], keys: tuple[str, ...], read: Callable[[object], T]
-) -> T | None:
-    """Remove the first of the keys whose value can be read, and return what was read."""
-    for key in keys:
-        if key in fields and (found := read(fields[key])) is not None:
-            del fields[key]
-            return found
-    return None
-
-
-def time_of(value: object) -> int | None:
-    """ISO 8601 text, or seconds since 1970 as a number; None when no record can hold it."""
-    if isinstance(value, str):
-        return iso_time_ns(value)
-    if not isinstance(value, (int, float)) or isinstance(value, bool):
-        return None
-    if not 0 < value < _YEAR_2200_S:
-        return None
-    return int(value) * 1_000_000_000 + int((value % 1) * 1_000_000_000)
-
-
-def _first_of(wanted: tuple[str, ...], keys: tuple[str, ...]) -> str:
-    return next((key for key in wanted if key in keys), "")
+def log_fields(  # noqa: PLR0913 - what a record of an event says
+    *,
+    level: Severity,
+    time_ns: int,
+    now_ns: int,
+    body: str,
+    trace: Trace | None,
+    resource: Any,
+    attributes: dict[str, Any],
+) -> dict[str, Any]:
+    """The fields of an event's record, in their order."""
+    return {
+        "schema": "log/1.0",
+        "kind": "log",
+        "time_unix_nano": time_ns,
+        "observed_time_unix_nano": now_ns,
+        **(trace.fields() if trace is not None else {}),
+        "severity_number": level[0],
+        "severity_text": level[1],
+        "body": body,
+        "resource": resource,
+        "attributes": attributes,
+    }
 
 
 def _is_name(key: Any) -> bool:

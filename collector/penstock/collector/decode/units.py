@@ -1,5 +1,6 @@
 """Spooled units taken apart into record lines, by the format that they were received in."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -12,6 +13,7 @@ from penstock.collector.core.inflate import unzstd
 from penstock.collector.core.pieces import join_pieces
 from penstock.collector.core.unix_framing import decode_batch_header
 from penstock.collector.decode.journal import decode_entry
+from penstock.collector.decode.line_rules import rules_of
 from penstock.collector.decode.lines import LineContext, PlainLines, decode_line, log_record
 from penstock.collector.decode.shapes import Made, ShapedEvents
 from penstock.collector.decode.syslog_shapes import decode_syslog
@@ -48,6 +50,7 @@ class Decoded:
         resource: Of the lines that have none of their own.
         indexes: Of the lines within the unit, rising; an `Undecodable` takes up `count` of them.
         verdicts: The gate's on the lines, where they are known; else empty.
+        notes: What was not understood of the records, by reason; they are records all the same.
     """
 
     resource: Mapping[str, Any] = field(default_factory=dict)
@@ -55,6 +58,7 @@ class Decoded:
     lines: list[bytes] = field(default_factory=list)
     undecodable: list[Undecodable] = field(default_factory=list)
     verdicts: list[Accepted | None] = field(default_factory=list)
+    notes: Counter[str] = field(default_factory=Counter)
 
     def add(self, index: int, made: Made) -> None:
         """Take the record that was made of what stands there."""
@@ -123,15 +127,18 @@ def _decode_ndjson(unit: Unit, resource: Mapping[str, Any]) -> Decoded:
 
 def _decode_lines(unit: Unit, resource: Mapping[str, Any]) -> Decoded:
     own = {**resource, "service.name": unit.meta["service"]}
-    context = LineContext(own, unit.meta.get("attributes", {}))
+    rules = rules_of(unit.meta.get("rules", {}))
+    context = LineContext(own, unit.meta.get("attributes", {}), rules)
     cut = frozenset(unit.meta.get("truncated", ()))
     plain = PlainLines(context, unit.received_ns)
     decoded = Decoded()
     for index, raw in enumerate(unit.payload.split(b"\n")):
         made = None if index in cut else plain.make(raw)
         if made is None:
-            truncated = index in cut
-            made = decode_line(raw, context, unit.received_ns, truncated=truncated), None
+            record = decode_line(
+                raw, context, unit.received_ns, truncated=index in cut, notes=decoded.notes
+            )
+            made = record, None
         decoded.add(index, made)
     return decoded
 
@@ -177,7 +184,7 @@ def _encode_events(
         try:
             made = _plain_event(event, unit, resource, tagged)
             if made is None:
-                made = _encode_event(event, unit, resource), None
+                made = _encode_event(event, unit, resource, decoded.notes), None
         except (orjson.JSONEncodeError, RecursionError) as error:
             decoded.undecodable.append(Undecodable(at, f"forward: {error}", raw))
         else:
@@ -217,7 +224,9 @@ def _plain_event(
     return known.make(event.record, time_ns=event.time_ns)
 
 
-def _encode_event(event: Event, unit: Unit, resource: Mapping[str, Any]) -> bytes:
+def _encode_event(
+    event: Event, unit: Unit, resource: Mapping[str, Any], notes: Counter[str]
+) -> bytes:
     fields = {str(key): value for key, value in event.record.items()}
     if event.metadata:
         fields["fluent.metadata"] = event.metadata
@@ -227,6 +236,7 @@ def _encode_event(event: Event, unit: Unit, resource: Mapping[str, Any]) -> byte
         _resource_of(event, unit, resource),
         unit.received_ns,
         time_ns=event.time_ns,
+        notes=notes,
     )
     return orjson.dumps(record)
 

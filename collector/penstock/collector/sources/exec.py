@@ -112,7 +112,10 @@ class ExecSource(Source):
         lines = cutter.feed(data)
         if lines:
             payload = payload_of_lines(
-                lines, service=self._section.service, attributes={"log.iostream": name}
+                lines,
+                service=self._section.service,
+                attributes={"log.iostream": name},
+                rules=self._section.line_options(),
             )
             self._intake.note("lines_truncated", len(payload.meta["truncated"]))
             await self._intake.keep_surely(payload)

@@ -29,6 +29,7 @@ from penstock.collector.core.files import FileState, Generations, Verdict
 from penstock.collector.core.ledger import Ledger
 from penstock.collector.core.lines import Line, parts_of
 from penstock.collector.courier import Courier
+from penstock.collector.decode.line_rules import rules_of
 from penstock.collector.decode.lines import (
     LineContext,
     PlainLines,
@@ -82,6 +83,7 @@ class FileSource(Source):
     ) -> None:
         self.name = section.name or section.type
         self._section = section
+        self._rules = rules_of(section.line_options())
         self._patterns = Patterns(section.include, section.exclude)
         self._resource = {**resource, "service.name": section.service}
         self._generations = generations
@@ -484,6 +486,7 @@ class FileSource(Source):
             context = LineContext(
                 self._resource_of(path),
                 {"log.file.path": printable(path), "log.file.name": printable(Path(path).name)},
+                self._rules,
             )
             account = self._ledger[self.name]
             account.notes["lines_truncated"] += sum(line.truncated for line in lines)
@@ -527,7 +530,7 @@ class FileSource(Source):
         for line in lines:
             size, whole = len(line.text), not (line.truncated or line.continued)
             fits = size <= LINE_BYTES_MAX or (whole and size <= STRUCTURED_BYTES_MAX)
-            if fits and (size <= LINE_BYTES_MAX or is_structured(line.text)):
+            if fits and (size <= LINE_BYTES_MAX or is_structured(line.text, self._rules)):
                 found.append(line)
             else:
                 self._note("lines_split")
@@ -553,6 +556,7 @@ class FileSource(Source):
                 stream=line.stream,
                 continued=line.continued,
                 own=line.attributes,
+                notes=self._ledger[self.name].notes,
             )
         except Exception:  # noqa: BLE001 - whatever fails, the next line goes on
             self._note("lines_undecodable")

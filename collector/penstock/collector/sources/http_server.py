@@ -9,6 +9,7 @@ import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from http import HTTPStatus
 
 import h11
 
@@ -103,7 +104,8 @@ async def serve_http(
             connection.start_next_cycle()
     except h11.RemoteProtocolError as error:
         if connection.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            hint = Response(error.error_status_hint, str(error).encode())
+            headers = {"content-type": "text/plain; charset=utf-8"}
+            hint = Response(error.error_status_hint, str(error).encode(), headers)
             await _answer(connection, writer, hint)
         raise RemoteProtocolError(f"http: {error}") from None
 
@@ -179,7 +181,11 @@ async def _answer(
     if connection.their_state is h11.SEND_BODY:  # the rest of the request is not read
         headers["connection"] = "close"
     events = (
-        h11.Response(status_code=response.status, headers=list(headers.items())),
+        h11.Response(
+            status_code=response.status,
+            headers=list(headers.items()),
+            reason=HTTPStatus(response.status).phrase.encode(),
+        ),
         h11.Data(data=b"" if bodiless else response.body),
         h11.EndOfMessage(),
     )

@@ -13,6 +13,7 @@ from typing import Any, Final
 from typing_extensions import override
 
 from penstock.collector.budget import Charge
+from penstock.collector.core.reasons import meaning
 from penstock.collector.decode.otlp_logs import Made, map_logs
 from penstock.collector.decode.otlp_messages import (
     LOGS,
@@ -74,9 +75,10 @@ class _Taken:
             verdict = check_line(made)
             if isinstance(verdict, Accepted):
                 return verdict
-            reason = f"{verdict.reason} {verdict.detail}"
+            code = f"{verdict.reason}: {verdict.detail}".removesuffix(": ")
+            reason = meaning(code) or code
         self.rejected += 1
-        self.reason = self.reason or reason.strip()
+        self.reason = self.reason or reason
         return None
 
 
@@ -98,7 +100,9 @@ class OtlpSource(Source):
         self._mapping = asyncio.Semaphore(_MAPPED_AT_ONCE)
         self._endpoints: dict[str, str] = {}
         self._grpc: OtlpGrpc | None = None
-        http = OtlpHttp(self.take, intake, body_bytes_max=section.message_bytes_max)
+        http = OtlpHttp(
+            self.take, intake, body_bytes_max=section.message_bytes_max, cors=section.cors
+        )
         self._http = Listener(
             self.name,
             http.serve,

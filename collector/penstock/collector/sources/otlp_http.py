@@ -1,5 +1,8 @@
 """OTLP over HTTP: ``POST /v1/logs``, ``/v1/traces``, ``/v1/metrics``, answered in kind.
 
+A slash may stand behind the path. The body may be compressed with any of `_INFLATE`. Pages of the
+origins that `cors` allows may send, too: their browser asks first, by OPTIONS.
+
 200  taken, perhaps in part         400  not such a request: never send it again
 404  another path                   405  another method
 413  larger than allowed            415  a content type or encoding that is not known
@@ -12,10 +15,18 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from penstock.collector.core.inflate import ExpandsTooFarError, gunzip, unzstd
+from penstock.collector.core.inflate import (
+    ExpandsTooFarError,
+    gunzip,
+    undeflate,
+    unlz4,
+    unsnappy,
+    unzstd,
+)
 from penstock.collector.decode.otlp_messages import SIGNALS, Encoding, encode_status
 from penstock.collector.errors import RemoteProtocolError, UndecodableError
 from penstock.collector.intake import Intake
+from penstock.collector.source_sections import CorsSection
 from penstock.collector.sources.http_server import Request, Response, Unread, serve_http
 from penstock.collector.sources.otlp_answer import ROOM_WAIT_S, Answer, Code, Take, come_again
 
@@ -24,8 +35,15 @@ _INFLATE: Final[dict[str, Callable[[bytes, int], bytes]]] = {
     "identity": lambda body, _: body,
     "none": lambda body, _: body,
     "gzip": gunzip,
+    "x-gzip": gunzip,
+    "deflate": undeflate,
+    "zlib": undeflate,
     "zstd": unzstd,
+    "snappy": unsnappy,
+    "x-snappy-framed": unsnappy,
+    "lz4": unlz4,
 }
+_CODINGS: Final = "gzip, deflate, zlib, zstd, snappy, lz4"
 _STATUS: Final = {
     Code.OK: 200,
     Code.INVALID_ARGUMENT: 400,
@@ -40,12 +58,16 @@ class OtlpHttp:
     Args:
         take: Makes a request's records durable, or says why not.
         body_bytes_max: Of a request, before and after decompression.
+        cors: Whose pages may send; None: nobody's.
     """
 
-    def __init__(self, take: Take, intake: Intake, *, body_bytes_max: int) -> None:
+    def __init__(
+        self, take: Take, intake: Intake, *, body_bytes_max: int, cors: CorsSection | None = None
+    ) -> None:
         self._take = take
         self._intake = intake
         self._body_bytes_max = body_bytes_max
+        self._cors = cors
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one connection until it ends."""
@@ -62,16 +84,30 @@ class OtlpHttp:
             self._intake.log.warning("a sender broke the protocol", error=str(error))
 
     async def answer(self, request: Request) -> Response:
-        """Take one request."""
-        signal = _PATHS.get(request.path)
-        if signal is None:
-            return _refuse(404, Code.UNIMPLEMENTED, f"there is {', '.join(_PATHS)}")
-        if request.method != "POST":
-            return _refuse(405, Code.UNIMPLEMENTED, "use POST", allow="POST")
+        """Take one request, or say what its browser may send."""
+        origin = request.headers.get("origin")
+        if self._cors is None or origin is None or not self._cors.allows(origin):
+            return await self._take_request(request)
+        if request.method == "OPTIONS":
+            asked = request.headers.get("access-control-request-headers", "")
+            response = Response(204, b"", self._cors.preflight(asked))
+        else:
+            response = await self._take_request(request)
+        own = {"access-control-allow-origin": origin, "vary": "Origin"}
+        return Response(response.status, response.body, {**response.headers, **own})
+
+    async def _take_request(self, request: Request) -> Response:
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind not in (encoding.value for encoding in Encoding):
+        known = kind in (encoding.value for encoding in Encoding)
+        encoding = Encoding(kind) if known else Encoding.JSON
+        signal = _PATHS.get(request.path.rstrip("/"))
+        if signal is None:
+            text = f"there is {', '.join(_PATHS)}"
+            return _refuse(404, Code.UNIMPLEMENTED, text, encoding=encoding)
+        if request.method != "POST":
+            return _refuse(405, Code.UNIMPLEMENTED, "use POST", encoding=encoding, allow="POST")
+        if not known:
             return _refuse(415, Code.INVALID_ARGUMENT, f"content-type {kind!r} is not OTLP's")
-        encoding = Encoding(kind)
         body = self._inflate(request, encoding)
         if isinstance(body, Response):
             return body
@@ -86,8 +122,9 @@ class OtlpHttp:
         coding = request.headers.get("content-encoding", "identity").strip().lower()
         inflate = _INFLATE.get(coding)
         if inflate is None:
-            text = f"content-encoding {coding!r} is not gzip, zstd or identity"
-            return _refuse(415, Code.INVALID_ARGUMENT, text, encoding=encoding)
+            text = f"content-encoding {coding!r} is none of {_CODINGS}, identity"
+            accepted = {"accept-encoding": _CODINGS}
+            return _refuse(415, Code.INVALID_ARGUMENT, text, encoding=encoding, **accepted)
         try:
             body = inflate(request.body, self._body_bytes_max)
         except UndecodableError as error:

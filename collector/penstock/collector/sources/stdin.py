@@ -8,6 +8,8 @@ and one commit.
 import asyncio
 import os
 import select
+from collections.abc import Mapping
+from typing import Any
 
 from typing_extensions import override
 
@@ -21,9 +23,16 @@ class StdinSource(Source):
     """Reads a file descriptor to its end; the end of input is a normal end of `run`."""
 
     def __init__(
-        self, service: str, line_bytes_max: int, *, intake: Intake, descriptor: int = 0
+        self,
+        service: str,
+        line_bytes_max: int,
+        *,
+        intake: Intake,
+        descriptor: int = 0,
+        rules: Mapping[str, Any] | None = None,
     ) -> None:
         self.name = intake.source
+        self._rules = rules
         self._service = service
         self._lines = LineCutter(line_bytes_max)
         self._intake = intake
@@ -69,7 +78,7 @@ class StdinSource(Source):
     async def _take(self, lines: list[Line]) -> None:
         if not lines:
             return
-        payload = payload_of_lines(lines, service=self._service)
+        payload = payload_of_lines(lines, service=self._service, rules=self._rules)
         self._intake.note("lines_truncated", len(payload.meta["truncated"]))
         try:
             await self._intake.keep_surely(payload)

@@ -5,10 +5,12 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, assert_never
+from zoneinfo import ZoneInfo
 
 from penstock.collector.admission import scrubber_of
 from penstock.collector.config import CollectorConfig
 from penstock.collector.core.patterns import compile_pattern
+from penstock.collector.core.times import layouts_of
 from penstock.collector.transforms import sections
 from penstock.collector.transforms.count import Count, Measure
 from penstock.collector.transforms.edit import Edit, Redact
@@ -34,6 +36,7 @@ from penstock.collector.transforms.parse import Lift, Parse, Read
 from penstock.collector.transforms.paths import Fields, parse_path
 from penstock.collector.transforms.select import Branch, Filter, Route
 from penstock.collector.transforms.subjects import SubjectTemplate
+from penstock.collector.transforms.timestamp import Timestamp
 from penstock.collector.transforms.wiring import WiringError, wire
 from penstock.service import ConfigError
 
@@ -152,6 +155,14 @@ def _build(  # noqa: PLR0911 - one case a transform
             patterns = [(key, compile_pattern(text)) for key, text in section.patterns.items()]
             places = [parse_path(path) for path in section.fields]
             return Redact(places, section.action, patterns, name)
+        case sections.TimestampSection():
+            return Timestamp(
+                parse_path(section.field),
+                pattern=section.pattern,
+                layouts=layouts_of(section.layouts),
+                zone=ZoneInfo(section.zone),
+                on_error=section.on_error,
+            )
         case sections.EnrichSection():
             return _enrich(name, section, resource, known)
         case sections.CountSection():

@@ -9,11 +9,13 @@ nothing of Python can be reached.
 """
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
+from zoneinfo import ZoneInfo
 
 from penstock.collector.core.patterns import compile_pattern
+from penstock.collector.core.times import known_zone, layouts_of
 from penstock.collector.transforms.functions import (
     FUNCTIONS,
     NUMBERS,
@@ -292,15 +294,23 @@ def _function(node: Call) -> _Part:
 
 
 def _argument(name: str, node: Node, wanted: str) -> Evaluate:
-    if wanted == "pattern":
+    if (compile_ := _CONSTANTS.get(wanted)) is not None:
         if not isinstance(node, Literal) or node.value.__class__ is not str:
-            raise ExpressionError(node.position, f"{name} needs a constant pattern in quotes")
+            raise ExpressionError(node.position, f"{name} needs a constant {wanted} in quotes")
         try:
-            pattern = compile_pattern(node.value)
+            constant = compile_(node.value)
         except ValueError as error:
             raise ExpressionError(node.position, str(error)) from None
-        return lambda _: pattern
+        return lambda _: constant
     part = _compile(node)
     if wanted != "any" and part.type not in {wanted, "dyn", "null"}:
         raise ExpressionError(node.position, f"{name} takes a {wanted}, and this is a {part.type}")
     return part.evaluate
+
+
+_CONSTANTS: Final[Mapping[str, Callable[[str], Any]]] = {
+    "pattern": compile_pattern,
+    "layout": lambda text: layouts_of([text]),
+    "zone": lambda text: ZoneInfo(known_zone(text)),
+}
+"""Arguments that are constant texts, and what they are compiled to."""

@@ -9,10 +9,9 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
-import orjson
-
 from penstock.collector.core.patterns import compile_pattern
 from penstock.collector.core.times import iso_time_ns
+from penstock.collector.decode.json_lines import read_object
 from penstock.collector.decode.severity import severity_of_syslog
 from penstock.collector.decode.syslog import parse_message
 from penstock.specs.limits import ATTRIBUTES_MAX
@@ -42,11 +41,8 @@ _ESCAPED: Final = {"n": "\n", "t": "\t", "r": "\r"}
 
 def read_json(text: str) -> dict[str, Any] | None:
     """An object in JSON."""
-    try:
-        found = orjson.loads(text)
-    except (orjson.JSONDecodeError, RecursionError):
-        return None
-    return found if isinstance(found, dict) else None
+    found, _ = read_object(text.encode("utf-8", "surrogatepass"))
+    return found
 
 
 def read_logfmt(text: str) -> dict[str, Any] | None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from penstock.collector.core.times import text_time_ns, time_of
 from penstock.specs.limits import INT64_MAX, INT64_MIN, STRING_CHARACTERS_MAX
 
 NUMBERS: Final[frozenset[Any]] = frozenset((int, float))
@@ -21,7 +22,8 @@ class Function:
 
     Attributes:
         arguments: Types; the last may repeat when `repeats`. ``pattern`` is a constant text that is
-            a regular expression; ``any`` is whatever.
+            a regular expression, ``layout`` one that is a time's layout, ``zone`` one that names a
+            time zone; ``any`` is whatever.
     """
 
     arguments: tuple[str, ...]
@@ -115,6 +117,13 @@ def _extract(text: Any, pattern: Any) -> str | None:
     return None if found is None else found.group(1 if pattern.groups else 0)
 
 
+def _timestamp(value: Any, layouts: Any, zone: Any, near: Any) -> int | None:
+    near_ns = near if near.__class__ is int else 0
+    if value.__class__ is not str:
+        return time_of(value, near_ns, zone)
+    return text_time_ns(value.strip(), near_ns, zone, layouts)
+
+
 def _coalesce(*values: Any) -> Any:
     return next((value for value in values if value is not None), None)
 
@@ -135,5 +144,6 @@ FUNCTIONS: Final[dict[str, Function]] = {
     "upper": Function(("string",), "string", _of_text(str.upper)),
     "trim": Function(("string",), "string", _of_text(str.strip)),
     "replace": Function(("string", "string", "string"), "string", _replace),
+    "timestamp": Function(("any", "layout", "zone", "int"), "int", _timestamp),
     "substring": Function(("string", "int", "int"), "string", _substring),
 }

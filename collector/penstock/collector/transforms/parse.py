@@ -6,13 +6,13 @@ from typing import Any, Final, Literal
 
 from typing_extensions import override
 
+from penstock.collector.core.times import time_of
 from penstock.collector.decode.attributes import flatten
 from penstock.collector.decode.severity import severity
-from penstock.collector.decode.shapes import time_of
 from penstock.collector.transforms.event import PASS, Ending, Event, Refusal, Transform, Verdict
 from penstock.collector.transforms.functions import to_integer, to_real, to_text
 from penstock.collector.transforms.paths import Fields, getter
-from penstock.specs.limits import ATTRIBUTES_MAX, INT64_MAX, STRING_CHARACTERS_MAX
+from penstock.specs.limits import ATTRIBUTES_MAX, STRING_CHARACTERS_MAX
 from penstock.specs.log_record import severity_text
 
 Read = Callable[[str, Fields], dict[str, Any] | None]
@@ -31,7 +31,7 @@ class Lift:
     Attributes:
         body: Text.
         severity: A level's name, or OpenTelemetry's number of it.
-        time: ISO 8601, seconds since 1970, or an integer of nanoseconds.
+        time: In a named layout of `penstock.collector.core.times`, or a number since 1970.
         trace_id: 32 hex digits.
         span_id: 16 hex digits.
     """
@@ -130,7 +130,7 @@ def _lifted(fields: Fields, found: dict[str, Any], lift: Lift) -> Fields:
     if lift.severity is not None and (level := _level(found.get(lift.severity))) is not None:
         changes["severity_number"], changes["severity_text"] = level
         del found[lift.severity]
-    if lift.time is not None and (time_ns := _time(found.get(lift.time))) is not None:
+    if lift.time is not None and (time_ns := _time(found.get(lift.time), fields)) is not None:
         changes["time_unix_nano"] = time_ns
         del found[lift.time]
     for name, key, length in (("trace_id", lift.trace_id, 32), ("span_id", lift.span_id, 16)):
@@ -147,10 +147,13 @@ def _level(value: Any) -> tuple[int, str] | None:
     return severity(value)
 
 
-def _time(value: Any) -> int | None:
-    if value.__class__ is int and value > 1_000_000_000_000_000:  # nanoseconds: seconds are fewer
-        return value if value <= INT64_MAX else None
-    return time_of(value)
+def _time(value: Any, fields: Fields) -> int | None:
+    return time_of(value, seen_ns(fields))
+
+
+def seen_ns(fields: Fields) -> int:
+    """When a record came to the collector, to which a time without a year is nearest."""
+    return int(fields.get("observed_time_unix_nano") or fields.get("time_unix_nano") or 0)
 
 
 def _is_id(value: Any, length: int) -> bool:

@@ -78,7 +78,7 @@ def _expressions(section: sections.TransformConfig) -> Iterator[str]:
 
 def _paths(section: sections.TransformConfig) -> Iterator[str]:
     match section:
-        case sections.ParseSection():
+        case sections.ParseSection() | sections.TimestampSection():
             yield section.field
         case sections.EditSection():
             yield from section.rename

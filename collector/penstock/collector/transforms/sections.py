@@ -8,7 +8,7 @@ from typing import Annotated, Literal, get_args
 from pydantic import AfterValidator, Field, model_validator
 
 from penstock.collector.core.patterns import compile_pattern
-from penstock.collector.source_sections import Section
+from penstock.collector.source_sections import Section, TimestampOptions
 from penstock.collector.transforms.expression import compile_condition, compile_expression
 from penstock.collector.transforms.paths import parse_path
 from penstock.collector.transforms.subjects import SubjectTemplate
@@ -99,6 +99,14 @@ class ParseSection(TransformSection):
             msg = "pattern: names no group, as in (?P<status>[0-9]+)"
             raise ValueError(msg)
         return self
+
+
+class TimestampSection(TransformSection, TimestampOptions):
+    """A text of the record says when it happened."""
+
+    type: Literal["timestamp"]
+    field: Readable = "body"
+    on_error: Literal["pass", "filter", "quarantine"] = "pass"
 
 
 class EditSection(TransformSection):
@@ -248,7 +256,8 @@ TransformConfig = Annotated[
     | ThrottleSection
     | DedupeSection
     | CountSection
-    | EnrichSection,
+    | EnrichSection
+    | TimestampSection,
     Field(discriminator="type"),
 ]
 TRANSFORM_TYPES: tuple[type[TransformSection], ...] = get_args(get_args(TransformConfig)[0])
