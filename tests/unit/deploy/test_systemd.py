@@ -26,7 +26,7 @@ def test_it_runs_as_its_own_user_without_rights(name: str) -> None:
     assert values(name, "CapabilityBoundingSet") == [""]
     assert values(name, "NoNewPrivileges") == ["yes"]
     assert values(name, "ProtectSystem") == ["strict"]
-    assert values(name, "StateDirectory") == [re.split(r"[@.]", name)[0]]
+    assert values(name, "StateDirectory") == [re.split(r"[@.]", name)[0].replace("-", "/")]
     assert values(name, "SuccessExitStatus") == ["75"], "a drain that was cut short is no failure"
     assert "78" in values(name, "RestartPreventExitStatus")[0].split()
 

@@ -316,7 +316,7 @@ class CommitLog(LogReader):
             self._fail("close", error, cut_to=None)
         finally:
             self._closed = True
-            self._list.forget_files()
+            self._list.close_files()
             self._mark.close()
 
     # Parts.

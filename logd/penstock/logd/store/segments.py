@@ -41,7 +41,7 @@ class SegmentList:
 
     @property
     def active_file(self) -> File:
-        """Of the active segment; until `forget_files`."""
+        """Of the active segment; until `close_files`."""
         assert self._active_file is not None, "the log is closed"
         return self._active_file
 
@@ -154,11 +154,16 @@ class SegmentList:
         return RefusedError("OUT_OF_RANGE", message, earliest=earliest, latest=latest)
 
     def forget_files(self) -> None:
+        """Keep no file of a sealed segment open that nobody reads."""
+        with self.lock:
+            self._recent_files.clear()
+
+    def close_files(self) -> None:
         """Keep no file open that nobody reads: nothing is appended any more.
 
         A log is in reference cycles, and may be freed much later; a file of it that is deleted
         meanwhile would take its space on the disk until then.
         """
+        self.forget_files()
         with self.lock:
-            self._recent_files.clear()
             self._active_file = None
