@@ -192,7 +192,7 @@ DEDUP_COPIES_MAX: Final = 4
 for a million ids. Who is refused asks again."""
 
 DEDUP_COPY_BYTES_MAX: Final = 512 * 1024 * 1024
-"""Bytes of one such copy; a million ids of 40 bytes are 60 MiB."""
+"""Bytes of one such copy; a million ids of 40 bytes are 70 MiB."""
 
 REPLICATION_TAKEN_BYTES_MAX: Final = 64 * 1024 * 1024
 """Bytes of frames from one leader's node that replicas may have been given and have not written;

@@ -48,21 +48,17 @@ class DedupChecksum:
 
     Attributes:
         base: As given to `begin`, or above: older ones are not kept.
+        total: Of everything.
         kept_from: From there on all are kept, for another's is under way. None: none is.
     """
 
     def __init__(self) -> None:
         self.base = 0
-        self._base_sum = 0
+        self.total = self._base_sum = 0
         self._offsets = array("q")
         self._sums = array("Q")
         self._collected: list[tuple[int, int]] | None = None
         self.kept_from: int | None = None
-
-    @property
-    def total(self) -> int:
-        """Of everything."""
-        return self._sums[-1] if self._sums else self._base_sum
 
     def add(self, name: bytes, offset: int) -> None:
         """Something of this name was stored; offsets never fall, but between `begin` and `end`."""
@@ -71,7 +67,8 @@ class DedupChecksum:
         if self._collected is not None:
             self._collected.append((offset, number & _MASK))
             return
-        self._sums.append((self.total + number) & _MASK)
+        self.total = total = (self.total + number) & _MASK
+        self._sums.append(total)
         self._offsets.append(offset)
 
     def at(self, offset: int) -> int | None:
@@ -99,12 +96,13 @@ class DedupChecksum:
             return False
         shift = checksum - known
         self._base_sum = (self._base_sum + shift) & _MASK
+        self.total = (self.total + shift) & _MASK
         self._sums = array("Q", [(number + shift) & _MASK for number in self._sums])
         return True
 
     def begin(self, base: int, checksum: int) -> None:
         """Begin again with this checksum below `base`; what comes until `end` is in no order."""
-        self.base, self._base_sum = base, checksum
+        self.base, self.total, self._base_sum = base, checksum, checksum
         self._offsets, self._sums = array("q"), array("Q")
         self._collected = []
 
@@ -113,7 +111,8 @@ class DedupChecksum:
         collected, self._collected = sorted(self._collected or ()), None
         for offset, number in collected:
             if offset >= self.base:
-                self._sums.append((self.total + number) & _MASK)
+                self.total = (self.total + number) & _MASK
+                self._sums.append(self.total)
                 self._offsets.append(offset)
 
 
