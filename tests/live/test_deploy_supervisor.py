@@ -249,3 +249,13 @@ def test_a_console_with_few_open_files_answers_however_many_connect(tmp_path: Pa
         assert len(daemon.log()) < 20_000
     finally:
         daemon.close()
+
+
+def test_a_part_whose_log_cannot_be_opened_ends_alone(tmp_path: Path) -> None:
+    """As without a descriptor for it; the launcher goes on, and ends the others."""
+    seen: list[Effect] = []
+    part = _part(tmp_path, PARENT_OF_ONE)
+    part.log_path.mkdir()
+    supervisor = Supervisor([part], ["part"], clock=SystemClock(), report=seen.append)
+    asyncio.run(supervisor.run())
+    assert any(isinstance(effect, GaveUp) for effect in seen)

@@ -174,18 +174,18 @@ class Supervisor:
         name = part.plan.name
         command = [sys.executable, "-I", "-S", guard.__file__, "exec", str(os.getpid())]
         output_path = part.output_path or part.log_path
-        for path in {part.log_path, output_path}:
-            keep_bounded(path)
-        with private(part.log_path) as log, private(output_path) as output:
-            try:
+        try:
+            for path in {part.log_path, output_path}:
+                keep_bounded(path)
+            with private(part.log_path) as log, private(output_path) as output:
                 process = await asyncio.create_subprocess_exec(
                     *command, *part.command, stdin=asyncio.subprocess.DEVNULL, stdout=output,
                     stderr=log, start_new_session=True,
                 )  # fmt: skip
-            except OSError as error:
-                self._log.error("cannot be started", part=name, reason=str(error))
-                self._events.put_nowait(Exited(name, guard.NOT_STARTED))
-                return
+        except OSError as error:  # of a log as of the program: no descriptor may be left
+            self._log.error("cannot be started", part=name, reason=str(error))
+            self._events.put_nowait(Exited(name, guard.NOT_STARTED))
+            return
         watcher.write(f"+{process.pid}\n".encode())
         self._processes[name] = process
         self._sessions.add(process.pid)
