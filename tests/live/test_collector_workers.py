@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from penstock.collector.control import ask, ask_once
-from penstock.service import UnavailableError
+from penstock.service import ConfigError, UnavailableError
 from tests.support.chunk_sender import Chunks
 from tests.support.collector import Collector, bodies
 from tests.support.logd import Logd
@@ -148,7 +148,7 @@ def test_a_worker_begins_again_by_what_runs_and_is_looked_into(
         assert ask_once(socket_path, {"do": "reload"})["report"]["result"] == "applied"
         collector.config["sources"] = "none of the kind"
         collector.daemon.write_config()
-        with pytest.raises(UnavailableError, match="sources"):
+        with pytest.raises(ConfigError, match="sources"):
             ask_once(socket_path, {"do": "reload"})
         look, sender = Look(socket_path), Chunks(port)
         wait_until(lambda: {0, 1} <= set(look.shown), what="both are looked into")
