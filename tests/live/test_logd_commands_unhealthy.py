@@ -6,6 +6,8 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import nats
 import orjson
@@ -14,6 +16,7 @@ from click.testing import CliRunner
 
 from penstock.logd.cli import cli
 from penstock.service.errors import ExitCode
+from tests.support.collector import Collector
 from tests.support.encryption import key_file, section
 from tests.support.logd import Logd
 from tests.support.logd_cluster import LogdCluster
@@ -232,3 +235,23 @@ def test_a_follower_of_a_logd_that_was_never_there_ends_at_once() -> None:
     server = f"127.0.0.1:{free_port()}"
     done = CliRunner().invoke(cli, ["tail", "logs", "--follow", "--server", server])
     assert done.exit_code == ExitCode.UNAVAILABLE
+
+
+@pytest.mark.parametrize("part", ["logd", "collector"])
+def test_the_admin_endpoint_answers_to_the_names_of_the_configuration(
+    tmp_path: Path, nats_url: str, part: str
+) -> None:
+    made: Logd | Collector = Logd(tmp_path / "l", nats_url, [], admin_hosts=["a.example.org"])
+    if part == "collector":
+        unix = {"name": "app", "type": "unix", "path": str(tmp_path / "app.sock")}
+        made = Collector(tmp_path / "c", nats_url, [unix], admin_hosts=["a.example.org"])
+    with made as running:
+        for host, expected in (("a.example.org", 200), ("evil.example.org", 421)):
+            request = Request(f"http://{running.daemon.admin}/status", headers={"Host": host})
+            try:
+                with urlopen(request, timeout=20) as answer:
+                    code = answer.status
+            except HTTPError as error:
+                code = error.code
+                error.close()
+            assert code == expected, host
