@@ -21,6 +21,7 @@ from penstock.collector.source_sections import OtlpSource, Section, Source
 from penstock.collector.transforms.case_sections import TestCase
 from penstock.collector.transforms.sections import Name, OutputSection, TransformConfig
 from penstock.service import AdminAccess, FilePath, HostPort, TracingSection
+from penstock.service.secret import Secret
 from penstock.specs.detectors import DetectorName, Detectors
 from penstock.specs.errors import SpecError
 from penstock.specs.sensitive import Action, HashKey
@@ -34,8 +35,8 @@ class NatsSection(Section):
 
     url: str = Field(default="nats://127.0.0.1:4222", pattern=r"^(nats|tls)://\S+$")
     user: str | None = None
-    password: SecretStr | None = None
-    token: SecretStr | None = None
+    password: Secret | None = None
+    token: Secret | None = None
     ca_file: FilePath | None = None
     cert_file: FilePath | None = None
     key_file: FilePath | None = None

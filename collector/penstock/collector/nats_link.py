@@ -29,6 +29,7 @@ from penstock.logd.publisher.connecting import (
 from penstock.logd.security.tls import CertificateFiles, TlsFileError
 from penstock.service import ConfigError, UnavailableError
 from penstock.service.clock import Clock
+from penstock.service.secret import Secret
 
 _RECONNECT_WAIT_S: Final = 0.5
 _PENDING_BYTES_MAX: Final = 32 * 1024 * 1024
@@ -180,8 +181,8 @@ class NatsLink:
             "servers": [config.url],
             "name": f"penstock-collector {self._name}",
             "user": config.user,
-            "password": config.password.get_secret_value() if config.password else None,
-            "token": config.token.get_secret_value() if config.token else None,
+            "password": _secret(config.password, "nats.password"),
+            "token": _secret(config.token, "nats.token"),
             "max_reconnect_attempts": -1,
             "reconnect_time_wait": _RECONNECT_WAIT_S,
             "pending_size": _PENDING_BYTES_MAX,
@@ -312,3 +313,12 @@ def _context(config: NatsSection) -> ssl.SSLContext | None:
         return files.client() if files.paths() else None
     except TlsFileError as error:
         raise ConfigError(f"nats.{error.key}: {error}", fix=error.fix) from None
+
+
+def _secret(secret: Secret | None, key: str) -> str | None:
+    try:
+        return None if secret is None else secret.read()
+    except OSError as error:
+        raise ConfigError(
+            f"{key}: cannot be read: {error}", fix="name a file that the collector may read"
+        ) from None

@@ -13,7 +13,6 @@ from pydantic import (
     AfterValidator,
     ConfigDict,
     Field,
-    SecretStr,
     field_validator,
     model_validator,
 )
@@ -31,8 +30,9 @@ from penstock.collector.limits import (
 from penstock.service import FilePath, HostPort, NoNul, Quantities, SocketPath, absolute
 from penstock.service.options import OCTAL
 from penstock.service.paths import check_unexpanded
+from penstock.service.secret import Secret
 
-_TOKEN: Final = re.compile(r"[!-~]+")
+TOKEN: Final = re.compile(r"[!-~]+")
 _REUSE: Final = "other processes of this user may listen there, too"
 
 
@@ -268,8 +268,8 @@ class ForwardSource(ListeningSection):
     path: SocketPath | None = None
     reuse_port: bool = Field(default=False, description=_REUSE)
     tls: TlsSection | None = None
-    shared_key: SecretStr | None = Field(default=None, description="senders must prove it")
-    users: dict[str, SecretStr] = Field(default={}, description="names and passwords besides it")
+    shared_key: Secret | None = Field(default=None, description="senders must prove it")
+    users: dict[str, Secret] = Field(default={}, description="names and passwords besides it")
     service: str = Field(default="from_tag", min_length=1)
 
     @model_validator(mode="after")
@@ -423,7 +423,7 @@ class PrometheusSource(SourceSection):
     timeout_s: float = Field(default=10.0, gt=0, le=3600)
     samples_max: int = Field(default=50_000, ge=1, le=500_000, description="of one scrape")
     service: str = Field(default="prometheus", min_length=1)
-    bearer_token: SecretStr | None = None
+    bearer_token: Secret | None = None
     ca_file: FilePath | None = Field(default=None, description="PEM: who signs https targets")
 
     @field_validator("targets")
@@ -438,8 +438,9 @@ class PrometheusSource(SourceSection):
 
     @field_validator("bearer_token")
     @classmethod
-    def _can_be_sent(cls, value: SecretStr | None) -> SecretStr | None:
-        if value is not None and not _TOKEN.fullmatch(value.get_secret_value()):
+    def _can_be_sent(cls, value: Secret | None) -> Secret | None:
+        text = None if value is None or value.value is None else value.value.get_secret_value()
+        if text is not None and not TOKEN.fullmatch(text):
             msg = "must be printable ASCII without spaces, as a header has it; look for a newline"
             raise ValueError(msg)
         return value

@@ -6,9 +6,9 @@ from pydantic import BaseModel
 
 from penstock.router.config import JobConfig
 from penstock.router.errors import LogUnavailableError
-from penstock.router.sinks.request_settings import Secret
 from penstock.router.wrong_key import WrongKeyError
 from penstock.service import ServiceError, UnavailableError
+from penstock.service.secret import Secret
 
 _OF_SOURCE = ("token_file", "tls_ca_file", "cert_file", "key_file")
 

@@ -66,7 +66,7 @@ def test_allowed_variables_are_put_in_after_yaml_was_read(tmp_path: Path) -> Non
     )
     config = load(tmp_path, text, WORD="x: [1]\nadmin: '0.0.0.0:1'", HOME="/root")
     assert config.nats.password is not None
-    assert config.nats.password.get_secret_value() == "x: [1]\nadmin: '0.0.0.0:1'"
+    assert config.nats.password.read() == "x: [1]\nadmin: '0.0.0.0:1'"
     assert config.admin == "127.0.0.1:9295"
     assert config.subject_prefix == "telemetry-eu"
     assert config.resource == {"a": "${WORD}", "b": "$5", "c": "x: [1]\nadmin: '0.0.0.0:1'"}

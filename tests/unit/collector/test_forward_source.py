@@ -168,6 +168,28 @@ async def test_who_knows_the_key_and_a_password_is_let_in(tmp_path: Path) -> Non
         assert len(intake.lines()) == 1
 
 
+async def test_a_key_of_a_file_is_read_for_each_connection(tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    file.write_text("old\n")
+    async with listening(tmp_path, shared_key={"file": str(file)}) as (source, intake):
+        for key, content in (("old", "new"), ("new", None)):
+            sender = await Sender.to(source)
+            assert (await sender.ping(key))[1] is True
+            sender.close()
+            if content is not None:
+                file.write_text(content)
+        sender = await Sender.to(source)
+        assert (await sender.ping("old"))[1] is False
+        sender.close()
+        await wait_until_async(lambda: source._listener.connections == 0)
+        before = intake.account.notes["protocol_errors"]
+        file.unlink()
+        sender = await Sender.to(source)
+        assert await sender.receive() is None, "nobody is let in without a key to compare"
+        await wait_until_async(lambda: intake.account.notes["protocol_errors"] > before)
+        sender.close()
+
+
 async def test_a_stranger_may_not_send_a_whole_message_for_a_ping(tmp_path: Path) -> None:
     async with listening(tmp_path, shared_key="key") as (source, intake):
         sender = await Sender.to(source)

@@ -252,6 +252,17 @@ async def test_a_scrape_says_that_the_target_is_up(tmp_path: Path) -> None:
         assert b"authorization: Bearer key\r\n" in asked[0].lower().replace(b"bearer", b"Bearer")
 
 
+async def test_a_token_of_a_file_is_read_for_each_scrape(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("old\n")
+    answer = reply(b"a 1\n", "200 OK", f"content-type: {TEXT}")
+    token = {"file": str(file)}
+    async with scraping(tmp_path, answer, bearer_token=token, interval_s=0.1) as (_, asked):
+        assert b"bearer old\r\n" in asked[0].lower()
+        file.write_text("new\n")
+        await wait_until_async(lambda: b"bearer new\r\n" in asked[-1].lower())
+
+
 async def test_a_target_may_have_a_user_and_a_password(tmp_path: Path) -> None:
     answer = reply(b"a 1\n", "200 OK", f"content-type: {TEXT}")
     async with scraping(tmp_path, answer, user_info="me:p%40ss@") as (intake, asked):

@@ -7,6 +7,7 @@ import nkeys
 import pytest
 
 from penstock.logd.core.servers import parse_servers
+from penstock.logd.nats.config import NatsSettings
 from penstock.logd.nats.errors import NatsSetupError
 from penstock.logd.nats.login import Login
 from penstock.logd.nats.tls import TlsFiles
@@ -53,6 +54,23 @@ def test_a_file_that_is_no_users_seed_is_named(tmp_path: Path, content: bytes) -
         Login(nkey_seed_file=path).fields(SERVER, "nonce", NOW_NS)
     assert raised.value.key == "nats.nkey_seed_file"
     assert raised.value.fix
+
+
+@pytest.mark.parametrize(("key", "field"), [("password", "pass"), ("token", "auth_token")])
+def test_a_secret_of_a_file_is_read_for_each_connection(
+    tmp_path: Path, key: str, field: str
+) -> None:
+    path = tmp_path / "secret"
+    path.write_text("old\n")
+    given = {key: {"file": str(path)}} | ({"user": "u"} if key == "password" else {})
+    login = NatsSettings.model_validate(given).access().login
+    assert login.fields(SERVER, "", NOW_NS)[field] == "old"
+    path.write_text("new\n")
+    assert login.fields(SERVER, "", NOW_NS)[field] == "new"
+    path.unlink()
+    with pytest.raises(NatsSetupError, match="cannot be read") as raised:
+        login.fields(SERVER, "", NOW_NS)
+    assert raised.value.key == f"nats.{key}"
 
 
 def test_a_missing_file_is_named_with_its_key(tmp_path: Path) -> None:

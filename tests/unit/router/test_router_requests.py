@@ -10,10 +10,10 @@ from penstock.router.core.http_codes import Answer, verdict_of
 from penstock.router.core.verdict import Busy, Failed, Fault, Paused, Taken, TooLarge, Unfit
 from penstock.router.sinks import make_sink
 from penstock.router.sinks.http import HttpPost, HttpSink
-from penstock.router.sinks.request_settings import Secret
 from penstock.router.sinks.table import sink_kind
 from penstock.router.sinks.transport import compressed, retry_after_s
 from penstock.service import ConfigError
+from penstock.service.secret import Secret
 from tests.support.sink_batches import batch, context, log_record
 
 

@@ -29,10 +29,10 @@ from penstock.router.core.verdict import (
 )
 from penstock.router.sinks.elasticsearch import judge_items
 from penstock.router.sinks.otlp_grpc import Channel, verdict_of
-from penstock.router.sinks.request_settings import Secret
 from penstock.router.sinks.splunk_hec import judge
 from penstock.router.sinks.table import sink_kind
 from penstock.router.sinks.transport import Silent, Transport
+from penstock.service.secret import Secret
 from tests.support.sink_batches import batch, dead_letters, gauge_record, log_record
 from tests.unit.router.test_router_sink_bodies import bodies, sink
 

@@ -57,10 +57,6 @@ class ForwardSource(Source):
             descriptors=intake.share.descriptors,
         )
         self._heartbeats = Datagrams(self.name, self._beat)
-        self._secrets: Secrets | None = None
-        if section.shared_key is not None:
-            users = {name: secret.get_secret_value() for name, secret in section.users.items()}
-            self._secrets = Secrets(section.shared_key.get_secret_value(), users)
         # Clients refuse a server that has their own host's name, and they are often on ours.
         self._host = f"penstock.{socket.gethostname()}"
 
@@ -103,7 +99,7 @@ class ForwardSource(Source):
         messages = MessageReader()
         try:
             with Charge(self._intake.share) as charge:
-                if self._secrets is not None:
+                if self._section.shared_key is not None:
                     async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
                         complete = await self._shake_hands(messages, reader, writer)
                     await charge.wait(sum(len(message.raw) for message in complete))
@@ -196,6 +192,17 @@ class ForwardSource(Source):
             return None
         return data
 
+    def _secrets(self) -> Secrets:
+        """What senders have to know, as it is now.
+
+        Raises:
+            OSError: It cannot be read.
+        """
+        section = self._section
+        assert section.shared_key is not None
+        users = {name: secret.read() for name, secret in section.users.items()}
+        return Secrets(section.shared_key.read(), users)
+
     async def _shake_hands(
         self, messages: MessageReader, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> list[Message]:
@@ -204,9 +211,12 @@ class ForwardSource(Source):
         Raises:
             RemoteProtocolError: It does not, or went away.
         """
-        assert self._secrets is not None
+        try:
+            known = await asyncio.to_thread(self._secrets)
+        except OSError as error:
+            raise RemoteProtocolError(f"its secrets cannot be read: {error}") from None
         handshake = Handshake(
-            self._secrets,
+            known,
             self._host,
             nonce=secrets.token_bytes(NONCE_BYTES),
             auth_salt=secrets.token_bytes(NONCE_BYTES),

@@ -21,6 +21,7 @@ from penstock.collector.decode.prometheus import Scraped, ScrapedPoint, read_exp
 from penstock.collector.errors import RemoteProtocolError, UndecodableError
 from penstock.collector.intake import Intake, Payload
 from penstock.collector.limits import SCRAPE_BYTES_MAX
+from penstock.collector.source_sections import TOKEN
 from penstock.collector.source_sections import PrometheusSource as Section
 from penstock.collector.sources.http_client import get
 from penstock.collector.sources.source import Source
@@ -121,7 +122,10 @@ class PrometheusSource(Source):
         """
         headers = {"accept": _ACCEPT, "user-agent": "penstock-collector"}
         if self._section.bearer_token is not None:
-            headers["authorization"] = f"Bearer {self._section.bearer_token.get_secret_value()}"
+            token = await asyncio.to_thread(self._section.bearer_token.read)
+            if not TOKEN.fullmatch(token):
+                raise PermissionError("bearer_token has a character that no header may have")
+            headers["authorization"] = f"Bearer {token}"
         elif basic := _basic(target):
             headers["authorization"] = basic
         async with asyncio.timeout(self._section.timeout_s):

@@ -3,13 +3,14 @@
 from pathlib import Path
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict, SecretStr, field_serializer, field_validator
+from pydantic import BaseModel, ConfigDict, field_serializer, field_validator
 from pydantic import model_validator as check_model
 
 from penstock.logd.core.servers import hide_credentials, parse_servers
 from penstock.logd.nats.dial import NatsAccess
 from penstock.logd.nats.login import Login
 from penstock.logd.nats.tls import TlsFiles
+from penstock.service.secret import Secret
 
 
 class NatsTlsSettings(BaseModel):
@@ -38,6 +39,7 @@ class NatsSettings(BaseModel):
         url: `nats://HOST:PORT` or `tls://HOST:PORT`, of one server or several: a list, or separated
             by commas. User and password or a token may stand in it.
         user: With `password`, instead of those in the URL; so are the next three.
+        password: A text, `{file: PATH}` or `{env: NAME}`, as `token` is.
         token: As the server's configuration has it.
         nkey_seed_file: Holds a user's seed.
         credentials_file: Holds a user's JWT and seed.
@@ -50,8 +52,8 @@ class NatsSettings(BaseModel):
 
     url: str | tuple[str, ...] = "nats://127.0.0.1:4222"
     user: str | None = None
-    password: SecretStr | None = None
-    token: SecretStr | None = None
+    password: Secret | None = None
+    token: Secret | None = None
     nkey_seed_file: Path | None = None
     credentials_file: Path | None = None
     tls: NatsTlsSettings | None = None
@@ -87,8 +89,8 @@ class NatsSettings(BaseModel):
             servers=parse_servers(self.url),
             login=Login(
                 user=self.user,
-                password=None if self.password is None else self.password.get_secret_value(),
-                token=None if self.token is None else self.token.get_secret_value(),
+                password=self.password,
+                token=self.token,
                 nkey_seed_file=self.nkey_seed_file,
                 credentials_file=self.credentials_file,
             ),

@@ -17,6 +17,7 @@ import orjson
 
 from penstock.logd.core.servers import NatsServer
 from penstock.logd.nats.errors import NatsSetupError
+from penstock.service.secret import Secret
 
 _FILE_SIZE_MAX: Final = 64 * 1024
 """Bytes of a seed or credentials file; a JWT with many permissions has some thousands."""
@@ -39,8 +40,8 @@ class Login:
     """
 
     user: str | None = None
-    password: str | None = None
-    token: str | None = None
+    password: Secret | None = None
+    token: Secret | None = None
     nkey_seed_file: Path | None = None
     credentials_file: Path | None = None
 
@@ -60,10 +61,19 @@ class Login:
         if self.nkey_seed_file is not None:
             return _with_seed(self.nkey_seed_file, nonce)
         if self.token is not None:
-            return {"auth_token": self.token}
+            return {"auth_token": _secret(self.token, "nats.token")}
         if self.user is not None:
-            return {"user": self.user, "pass": self.password or ""}
+            password = "" if self.password is None else _secret(self.password, "nats.password")
+            return {"user": self.user, "pass": password}
         return _of_url(server)
+
+
+def _secret(secret: Secret, key: str) -> str:
+    try:
+        return secret.read()
+    except OSError as error:
+        fix = "name a file that logd may read"
+        raise NatsSetupError(key, f"cannot be read: {error}", fix=fix) from None
 
 
 def _of_url(server: NatsServer) -> dict[str, str]:

@@ -53,10 +53,11 @@ from penstock.router.core.verdict import (
 from penstock.router.sinks.documents import Json, place_of, record_of, section, time_ns
 from penstock.router.sinks.guarantee import Guarantee, Replay
 from penstock.router.sinks.http_requests import HttpRequestSink
-from penstock.router.sinks.request_settings import HttpSettings, RequestBatch, Secret
+from penstock.router.sinks.request_settings import HttpSettings, RequestBatch
 from penstock.router.sinks.requests import Item, Request, Row
 from penstock.router.sinks.sink import SinkContext
 from penstock.router.sinks.transport import HttpRequest
+from penstock.service.secret import Secret
 
 KEY: Final = ("stream", "incarnation", "partition", "offset")
 COLUMNS: Final[Mapping[str, str]] = {

@@ -44,11 +44,12 @@ from penstock.router.sinks.documents import document_of, event_id, record_of, ti
 from penstock.router.sinks.guarantee import Guarantee, Replay
 from penstock.router.sinks.http_requests import HttpRequestSink
 from penstock.router.sinks.metric_names import MetricNames
-from penstock.router.sinks.request_settings import HttpSettings, Secret
+from penstock.router.sinks.request_settings import HttpSettings
 from penstock.router.sinks.requests import Item, Request, Row
 from penstock.router.sinks.settings import Seconds
 from penstock.router.sinks.sink import Preview, SinkContext
 from penstock.router.sinks.transport import HttpRequest, Transport
+from penstock.service.secret import Secret
 
 _LOGS_MAX: Final = 1000
 _REQUEST_BYTES_MAX: Final = 5_000_000

@@ -31,9 +31,9 @@ from penstock.router.core.verdict import Busy, Failed, Fault, Paused, TooLarge, 
 from penstock.router.sinks.extras import needed
 from penstock.router.sinks.guarantee import Guarantee, Replay
 from penstock.router.sinks.lake import LakeSettings, LakeSink, LakeTable, Place
-from penstock.router.sinks.request_settings import Secret
 from penstock.router.sinks.sink import SinkContext
 from penstock.router.wrong_key import WrongKeyError
+from penstock.service.secret import Secret
 
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
 _STATUS: Final = re.compile(r"status code:?\W+(\d{3})\b")

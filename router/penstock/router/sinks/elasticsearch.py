@@ -31,10 +31,11 @@ from penstock.router.remembered import remembered
 from penstock.router.sinks.documents import Json, place_of, record_of, section, time_ns
 from penstock.router.sinks.guarantee import Guarantee, Replay
 from penstock.router.sinks.http_requests import HttpRequestSink
-from penstock.router.sinks.request_settings import HttpSettings, Secret
+from penstock.router.sinks.request_settings import HttpSettings
 from penstock.router.sinks.requests import Item, Request, Row
 from penstock.router.sinks.sink import SinkContext
 from penstock.router.sinks.transport import HttpRequest
+from penstock.service.secret import Secret
 from penstock.specs.ecs import numbers_apart, time_text, to_ecs
 
 _FOREIGN_IN_INDEX: Final = re.compile(r"[^a-z0-9._-]")

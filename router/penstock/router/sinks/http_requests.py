@@ -7,7 +7,7 @@ from typing_extensions import override
 
 from penstock.router.core.http_codes import Answer, Meaning, verdict_of
 from penstock.router.core.verdict import Busy, Failed, Fault, Paused, Verdict
-from penstock.router.sinks.request_settings import HIDDEN, HttpSettings, Secret, hidden_query
+from penstock.router.sinks.request_settings import HIDDEN, HttpSettings, hidden_query
 from penstock.router.sinks.requests import Request, RequestSink
 from penstock.router.sinks.sink import Preview, SinkContext
 from penstock.router.sinks.transport import (
@@ -18,6 +18,7 @@ from penstock.router.sinks.transport import (
     encoding_of,
 )
 from penstock.router.wrong_key import WrongKeyError
+from penstock.service.secret import Secret
 
 
 class HttpRequestSink(RequestSink):

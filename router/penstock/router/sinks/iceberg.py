@@ -37,8 +37,8 @@ from penstock.router.sinks.iceberg_catalog import (
     store_verdict,
 )
 from penstock.router.sinks.lake import LakeSettings, LakeSink, LakeTable, Place
-from penstock.router.sinks.request_settings import Secret
 from penstock.router.sinks.sink import SinkContext
+from penstock.service.secret import Secret
 
 MARKS: Final = "penstock.marks"
 

@@ -29,10 +29,11 @@ from penstock.router.sinks.documents import place_of, record_of
 from penstock.router.sinks.guarantee import Guarantee, Replay
 from penstock.router.sinks.jdbc_process import JdbcProcess, ProcessEndedError
 from penstock.router.sinks.record_rows import ABOUT, KEY, describe
-from penstock.router.sinks.request_settings import HIDDEN, RequestBatch, RequestSettings, Secret
+from penstock.router.sinks.request_settings import HIDDEN, RequestBatch, RequestSettings
 from penstock.router.sinks.requests import Item, Request, RequestSink, Row
 from penstock.router.sinks.sink import Preview, SinkContext
 from penstock.router.wrong_key import WrongKeyError
+from penstock.service.secret import Secret
 
 _STANDARD: Final[Mapping[str, str]] = {
     "stream": "VARCHAR(255) NOT NULL",

@@ -44,9 +44,10 @@ from penstock.router.core.verdict import (
 from penstock.router.sinks.documents import event_id, place_of, record_of, section, time_ns
 from penstock.router.sinks.extras import needed
 from penstock.router.sinks.guarantee import Guarantee, Replay
-from penstock.router.sinks.request_settings import RequestBatch, RequestSettings, Secret, Tls
+from penstock.router.sinks.request_settings import RequestBatch, RequestSettings, Tls
 from penstock.router.sinks.requests import Item, Request, RequestSink, Row
 from penstock.router.sinks.sink import Preview, SinkContext
+from penstock.service.secret import Secret
 
 _TOPIC: Final = r"^[a-zA-Z0-9._-]{1,249}$"
 _SERVER: Final = r"[^\s,:@/]+:\d{1,5}"

@@ -37,10 +37,11 @@ from penstock.router.sinks.documents import (
 )
 from penstock.router.sinks.guarantee import Guarantee, Replay
 from penstock.router.sinks.http_requests import HttpRequestSink
-from penstock.router.sinks.request_settings import HttpSettings, Secret
+from penstock.router.sinks.request_settings import HttpSettings
 from penstock.router.sinks.requests import Item, Request, Row
 from penstock.router.sinks.sink import SinkContext
 from penstock.router.sinks.transport import HttpRequest
+from penstock.service.secret import Secret
 
 _LABELS: Final = {
     "service_name": "resource.service.name",

@@ -33,9 +33,10 @@ from penstock.router.remembered import remembered
 from penstock.router.sinks.documents import event_id, record_of, section
 from penstock.router.sinks.extras import needed
 from penstock.router.sinks.guarantee import Guarantee, Replay
-from penstock.router.sinks.request_settings import RequestSettings, Secret, Tls
+from penstock.router.sinks.request_settings import RequestSettings, Tls
 from penstock.router.sinks.requests import Item, Request, RequestSink, Row
 from penstock.router.sinks.sink import Preview, SinkContext
+from penstock.service.secret import Secret
 
 _PART: Final = r"(?:[A-Za-z0-9_-]|\{(?:stream|kind|service|subject)\})+"
 _SUBJECT: Final = rf"^{_PART}(?:\.{_PART})*$"

@@ -33,11 +33,12 @@ from penstock.router.sinks.documents import Json, place_of, record_of
 from penstock.router.sinks.extras import needed
 from penstock.router.sinks.guarantee import Guarantee, Replay
 from penstock.router.sinks.record_rows import ABOUT, KEY, describe
-from penstock.router.sinks.request_settings import RequestBatch, RequestSettings, Secret
+from penstock.router.sinks.request_settings import RequestBatch, RequestSettings
 from penstock.router.sinks.requests import Item, Request, RequestSink, Row
 from penstock.router.sinks.sink import Preview, SinkContext
 from penstock.router.sinks.time_limit import time_limit
 from penstock.router.wrong_key import WrongKeyError
+from penstock.service.secret import Secret
 
 COLUMNS: Final[Mapping[str, str]] = {
     "stream": "text NOT NULL",

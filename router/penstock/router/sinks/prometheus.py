@@ -52,10 +52,11 @@ from penstock.router.sinks.http_requests import HttpRequestSink
 from penstock.router.sinks.loki import fit_name
 from penstock.router.sinks.metric_names import MetricNames
 from penstock.router.sinks.protobuf import field_bytes, field_double, field_varint
-from penstock.router.sinks.request_settings import HttpSettings, RequestBatch, Secret
+from penstock.router.sinks.request_settings import HttpSettings, RequestBatch
 from penstock.router.sinks.requests import Item, Request, Row
 from penstock.router.sinks.sink import SinkContext
 from penstock.router.sinks.transport import HttpRequest
+from penstock.service.secret import Secret
 
 STALE: Final[float] = struct.unpack("<d", (0x7FF0_0000_0000_0002).to_bytes(8, "little"))[0]
 """The NaN that says that a series has ended (prometheus/model/value)."""

@@ -1,6 +1,5 @@
 """Settings that all sinks share that send requests."""
 
-import os
 import ssl
 from pathlib import Path
 from typing import Annotated, Any, Final, Self, TypeVar
@@ -13,6 +12,7 @@ from penstock.router.core.breaker import Limits
 from penstock.router.core.delivery import Policy
 from penstock.router.sinks.settings import Batch, Retry, Seconds, Settings, SinkConfig
 from penstock.router.sinks.transport import Compression
+from penstock.service.secret import Secret
 
 EVIDENCE_GAP_S: Final = 60.0
 """At least; requests that an outage lets through now and then are further apart."""
@@ -86,49 +86,6 @@ class Tls(Settings):
         if self.cert_file is not None:
             made.load_cert_chain(self.cert_file, self.key_file)
         return made
-
-
-class Secret(Settings):
-    """A secret in the job file, in a variable of the environment, or (better) in a file of its own.
-
-    The file is read for each request, so that a new secret needs no restart.
-    """
-
-    value: SecretStr | None = None
-    file: Path | None = None
-    env: str | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _plain_text_is_the_value(cls, given: object) -> object:
-        return {"value": given} if isinstance(given, str) else given
-
-    @model_validator(mode="after")
-    def _one_of_them(self) -> Self:
-        if sum(given is not None for given in (self.value, self.file, self.env)) != 1:
-            raise ValueError("give the secret itself, {file: PATH} or {env: NAME}")
-        if self.env is not None and self.env not in os.environ:
-            raise ValueError(f"the variable {self.env} is not set")
-        return self
-
-    def read(self) -> str:
-        """The secret now.
-
-        Raises:
-            OSError: The file cannot be read, or is no text.
-        """
-        if self.file is not None:
-            try:
-                return self.file.read_text(encoding="utf-8").strip()
-            except UnicodeDecodeError:
-                raise PermissionError(f"{self.file} is no text in UTF-8") from None
-        if self.env is not None:
-            try:
-                return os.environ[self.env].strip()
-            except KeyError:
-                raise FileNotFoundError(f"the variable {self.env} is not set") from None
-        assert self.value is not None
-        return self.value.get_secret_value().strip()
 
 
 class HttpSettings(RequestSettings):

@@ -4,8 +4,8 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from penstock.router.sinks.request_settings import Secret
 from penstock.router.sinks.settings import Settings
+from penstock.service.secret import Secret
 
 
 class S3Keys(Settings):

@@ -34,11 +34,12 @@ from penstock.router.json_objects import write_json
 from penstock.router.sinks.documents import document_of, event_id, section, time_ns
 from penstock.router.sinks.guarantee import Guarantee, Replay
 from penstock.router.sinks.http_requests import HttpRequestSink
-from penstock.router.sinks.request_settings import HttpSettings, Secret
+from penstock.router.sinks.request_settings import HttpSettings
 from penstock.router.sinks.requests import Item, Request, Row
 from penstock.router.sinks.settings import Seconds
 from penstock.router.sinks.sink import SinkContext
 from penstock.router.sinks.transport import HttpRequest
+from penstock.service.secret import Secret
 
 _EVENT_PATH: Final = "/services/collector/event"
 _ACK_PATH: Final = "/services/collector/ack"

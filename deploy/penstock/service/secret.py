@@ -1,0 +1,53 @@
+"""One way to give a secret in every part's configuration: `text`, `{file: PATH}`, `{env: NAME}`."""
+
+import os
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, SecretStr, model_validator
+
+from penstock.service.paths import FilePath
+
+
+class Secret(BaseModel):
+    """A secret in the configuration, in a variable of the environment, or (better) in a file.
+
+    Whoever uses it reads it each time, so that a new secret in the file needs no restart.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    value: SecretStr | None = None
+    file: FilePath | None = None
+    env: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _plain_text_is_the_value(cls, given: object) -> object:
+        return {"value": given} if isinstance(given, str | int | float) else given
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> Self:
+        if sum(given is not None for given in (self.value, self.file, self.env)) != 1:
+            raise ValueError("give the secret itself, {file: PATH} or {env: NAME}")
+        if self.env is not None and self.env not in os.environ:
+            raise ValueError(f"the variable {self.env} is not set")
+        return self
+
+    def read(self) -> str:
+        """The secret now, without white space around it.
+
+        Raises:
+            OSError: The file cannot be read, or is no text.
+        """
+        if self.file is not None:
+            try:
+                return self.file.read_text(encoding="utf-8").strip()
+            except UnicodeDecodeError:
+                raise PermissionError(f"{self.file} is no text in UTF-8") from None
+        if self.env is not None:
+            try:
+                return os.environ[self.env].strip()
+            except KeyError:
+                raise FileNotFoundError(f"the variable {self.env} is not set") from None
+        assert self.value is not None
+        return self.value.get_secret_value().strip()
