@@ -390,6 +390,21 @@ def test_a_setting_that_makes_every_record_refused_pauses_the_sink_and_loses_non
     assert context.meter.problem is None
 
 
+ODD_TIMES = (-1, -(10**18), (1 << 63) + 5, 1 << 70, "now", 1.5, None)
+
+
+def test_a_time_that_there_cannot_be_is_that_at_which_the_log_got_the_record(
+    case: Case, door: FaultDoor, tmp_path: Any
+) -> None:
+    """Each sink once had an answer of its own: 1960, now, or a dead letter."""
+    sink, context = case.sink(door, tmp_path)
+    odd = [case.record(number) | {"time_unix_nano": at} for number, at in enumerate(ODD_TIMES)]
+    del odd[-1]["time_unix_nano"]
+    sink.write(batch([*odd, case.record(len(odd))]))
+    assert dead_letters(context) == []
+    assert set(case.stored(door.backend)) == set(range(len(odd) + 1))
+
+
 def test_dead_letters_of_a_batch_are_one_file(tmp_path: Any) -> None:
     case = CASES["http"]
     door = FaultDoor(case.backend())

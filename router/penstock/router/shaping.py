@@ -160,7 +160,8 @@ class _Batch:
 
     def _time(self) -> pa.Array:
         assert self.rows is not None
-        us = pc.divide(self.rows.column("time_unix_nano"), 1000)
+        own = self.rows.column("time_unix_nano")  # NULL, too, where it is beyond 2262
+        us = pc.divide(pc.if_else(pc.greater_equal(own, 0), own, None), 1000)
         return pc.coalesce(us.cast(_US), self._timestamp())
 
     def _problem(self) -> pa.Array:

@@ -9,15 +9,21 @@ from penstock.router.sinks.sink import SinkContext
 
 Json = dict[str, Any]
 
-_TIME_END: Final = 1 << 64
-"""Times of the specs are below it; what is not would be too large for a clock."""
+_TIME_END: Final = 1 << 63
+"""Nanoseconds since 1970: April 2262. Most destinations, and Arrow, hold no later time."""
 
 
 def record_of(row: Row) -> Json | None:
-    """The record; None where the row is no JSON record."""
+    """The record; None where the row is no JSON record.
+
+    A time that there cannot be (none, before 1970, after 2262) is that at which the log got it.
+    """
     if row["kind"] == "raw" or row["value"] is None:
         return None
-    return read_object(row["value"])
+    record = read_object(row["value"])
+    if record is not None and "kind" in record:  # else a route's `map` has made something of it
+        record["time_unix_nano"] = time_ns(row, record)
+    return record
 
 
 def document_of(row: Row) -> Json:
@@ -40,7 +46,7 @@ def event_id(row: Row, context: SinkContext) -> str:
 
 
 def time_ns(row: Row, record: Json) -> int:
-    """The record's time, or that at which the log got it."""
+    """The record's time; that at which the log got it where there is none from 1970 to 2262."""
     found = record.get("time_unix_nano")
     if isinstance(found, int) and not isinstance(found, bool) and 0 <= found < _TIME_END:
         return found
