@@ -10,6 +10,7 @@ from typing import Any
 import psutil
 import pytest
 
+from penstock.router.clock import SystemClock
 from tests.support.logd import Logd
 from tests.support.processes import arguments_of
 from tests.support.router import STREAMS, RouterJob, log_line, publish, span_line
@@ -40,6 +41,34 @@ def cluster(tmp_path: Path) -> Iterator[SparkCluster]:
         yield made
     finally:
         made.close()
+
+
+def test_a_cluster_without_room_degrades_the_job_with_sparks_reason_and_ends_at_once(
+    tmp_path: Path, logd: Logd, cluster: SparkCluster
+) -> None:
+    """It was ready, with everything behind, and SIGTERM took 13 s."""
+    conf = cluster.conf | {"spark.executor.memory": "64g"}
+    secret = tmp_path / "secret"
+    secret.write_text(SECRET)
+    spark = {"master": cluster.url, "conf": conf, "secret_file": str(secret)}
+    made = RouterJob(tmp_path / "job", logd.fetch, spark=spark)
+    made.daemon.start(within_s=90)
+    try:
+        accepted = "Initial job has not accepted any resources"
+        status = wait_until(
+            lambda: (it := made.daemon.status()) and accepted in str(it["reasons"]) and it,
+            within_s=90,
+            what="the job says so",
+        )
+        assert status
+        assert status["health"] == "degraded"
+        (reason,) = status["reasons"]
+        assert f"{cluster.url} has given the job no executor" in reason
+        assert "spark.executor.memory 64g" in reason
+    finally:
+        begun_ns = SystemClock().monotonic_ns()
+        assert made.daemon.stop() == 0
+    assert SystemClock().monotonic_ns() - begun_ns < 8 * 10**9
 
 
 def job(directory: Path, logd: Logd, conf: dict[str, str]) -> RouterJob:

@@ -92,6 +92,7 @@ class Job:
         self._letters = NatsLetterStream(letters, self._clock) if letters else None
         self._moved: dict[str, tuple[Any, int]] = {}
         self._log_problem: str | None = None
+        self._cluster_problem: str | None = None
         self._tracing = Tracing(config.tracing, "router", config.job)
         self._health = Health.STARTING
         registry = CollectorRegistry()
@@ -176,6 +177,8 @@ class Job:
         self._replays.poll({query.name: query for query in self._queries})
         for query in self._queries:
             query.poll(spark)
+        assert self._session is not None
+        self._cluster_problem = self._session.executors_missing(self._clock.monotonic_ns())
         if self._look_at_log() and self._positions is not None:
             self._positions.publish({query.name: query.position() for query in self._queries})
         self._health = Health.DEGRADED if self._problems() else Health.READY
@@ -215,11 +218,12 @@ class Job:
         for query in filter(self._is_behind, self._queries):
             at = (query.committed(), self._meters[query.name].stage("", received=0, lag=0).sent)
             seen, since_ns = self._moved.get(query.name, (None, now_ns))
-            if seen != at or query.problem is None:
+            problem = query.problem or self._cluster_problem
+            if seen != at or problem is None:
                 self._moved[query.name] = (at, now_ns)
             elif now_ns - since_ns > limit_s * 1e9:
                 return UnavailableError(
-                    f"sink/{query.name} has got nothing for {limit_s:g} s: {query.problem}",
+                    f"sink/{query.name} has got nothing for {limit_s:g} s: {problem}",
                     fix="correct what keeps it and start the job again; it goes on from there",
                 )
         return None
@@ -249,7 +253,7 @@ class Job:
         deadline_ns = self._clock.monotonic_ns() + int(self._config.drain_timeout_s * 1e9)
         busy = list(self._queries)
         while busy and self._clock.monotonic_ns() < deadline_ns:
-            for query in [query for query in busy if query.is_idle()]:
+            for query in [query for query in busy if query.is_idle() or not query.writes]:
                 query.stop()
                 busy.remove(query)
             if busy:
@@ -343,6 +347,7 @@ class Job:
     def _other_problems(self) -> Iterator[str | None]:
         yield self._replays.problem
         yield self._log_problem
+        yield self._cluster_problem
         yield self._home.problem
 
     def _describe(self) -> Status:

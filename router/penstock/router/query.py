@@ -28,6 +28,7 @@ from penstock.router.sinks import Sink, SinkContext
 _ERROR_LINE: Final = re.compile(r"^(?:[\w.]+\.)?(\w*(?:Error|Exception)): (.+)$", re.MULTILINE)
 _REASON_LENGTH_MAX: Final = 500
 _RESULT_LIMIT: Final = "spark.driver.maxResultSize"
+_NO_PACKAGE: Final = "No module named 'penstock"
 _WAITING: Final = "Waiting for"
 """How Spark's message begins between triggers, and not before the first one has ended."""
 
@@ -77,6 +78,7 @@ class SinkQuery:
         self._query: Any = None
         self._closed = False
         self._is_to_rest = False
+        self._writes = False
         self._work = threading.Lock()  # held by a batch that is being delivered
         self._log = structlog.get_logger().bind(sink=self.name)
 
@@ -152,6 +154,11 @@ class SinkQuery:
                 self._context.keep()
             finally:
                 self._work.release()
+
+    @property
+    def writes(self) -> bool:
+        """Whether the sink has rows of a batch; a batch that is still read may be given up."""
+        return self._writes
 
     @property
     def delivers(self) -> bool:
@@ -259,8 +266,14 @@ class SinkQuery:
             self._journal.note(planned)
         self._context.keep()
         reading_ns = self._context.clock.monotonic_ns() - begun_ns
-        with self._spans.delivering(rows, reading_ns) as given:
-            self._feed.give(given, batch)
+        self._writes = True  # before the look at `stop`, which the job's end sets before this
+        try:
+            if self._context.stop.is_set():
+                raise StoppedError("the job stops before this batch is written; it comes again")
+            with self._spans.delivering(rows, reading_ns) as given:
+                self._feed.give(given, batch)
+        finally:
+            self._writes = False
         # By offsets: of most rows that no route leads here, Spark hears nothing.
         count = count_between(before, planned)
         self._context.meter.count("left_out_routing", count - rows.num_rows - lost)
@@ -343,6 +356,11 @@ def first_lines(text: str) -> str:
         return (
             f"a batch is larger than {_RESULT_LIMIT}, half of spark.driver_memory:"
             " docs/howto/size-it.md says under Router how to get past one that was begun"
+        )
+    if _NO_PACKAGE in text:
+        return (
+            "an executor's Python has no package penstock: install it on each worker for the Python"
+            " that spark.conf's spark.pyspark.python names"
         )
     named = _ERROR_LINE.findall(text)
     reason = f"{named[-1][0]}: {named[-1][1]}" if named else text.strip().splitlines()[0]

@@ -87,6 +87,29 @@ _LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 tells it."""
 
 
+EXECUTORS_WAIT_S: Final = 30.0
+"""How long a cluster may take to start executors, or others in the place of lost ones."""
+
+_SIZES: Final = ("spark.executor.memory", "spark.executor.cores")
+_OUT_OF_MEMORY: Final = 3
+"""The exit code of a JVM with -XX:+ExitOnOutOfMemoryError."""
+
+_NO_RESOURCES: Final = "Initial job has not accepted any resources"
+_LOG_TAIL_BYTES: Final = 65_536
+
+
+def _said_of_resources(work_dir: Path) -> str:
+    """Spark's own reason, out of the end of its log; empty: it has none."""
+    try:
+        with (work_dir / "spark.log").open("rb") as log:
+            log.seek(max(log.seek(0, os.SEEK_END) - _LOG_TAIL_BYTES, 0))
+            lines = log.read().decode(errors="replace").splitlines()
+    except OSError:
+        return ""
+    told = [line for line in lines if _NO_RESOURCES in line]
+    return f"Spark says: {_NO_RESOURCES}{told[-1].partition(_NO_RESOURCES)[2]}. " if told else ""
+
+
 class SparkEndedError(ServiceError):
     """The JVM died under a running job."""
 
@@ -96,9 +119,12 @@ class SparkEndedError(ServiceError):
 class Session:
     """A Spark session and the JVM it lives in."""
 
-    def __init__(self, spark: SparkSession, gateway: Any) -> None:
+    def __init__(self, spark: SparkSession, gateway: Any, config: Spark, work_dir: Path) -> None:
         self.spark = spark
         self._gateway = gateway
+        self._config = config
+        self._work_dir = work_dir
+        self._without_since_ns: int | None = None
 
     @classmethod
     def start(
@@ -154,7 +180,7 @@ class Session:
         _raise_only()
         start_no_programs(spark)
         register(spark)
-        return cls(spark, gateway)
+        return cls(spark, gateway, config, work_dir)
 
     @property
     def ui(self) -> str | None:
@@ -178,8 +204,40 @@ class Session:
             self._check_alive()
             raise
 
+    def executors_missing(self, now_ns: int) -> str | None:
+        """Why a cluster runs no task of the job, once that has lasted `EXECUTORS_WAIT_S`.
+
+        Args:
+            now_ns: Monotonic.
+        """
+        if self._config.is_local:
+            return None
+        context: Any = self.spark.sparkContext
+        if context._jsc.sc().getExecutorMemoryStatus().size() > 1:  # noqa: SLF001 - the driver is one
+            self._without_since_ns = None
+            return None
+        if self._without_since_ns is None:
+            self._without_since_ns = now_ns
+        lasts_s = (now_ns - self._without_since_ns) / 1e9
+        if lasts_s < EXECUTORS_WAIT_S:
+            return None
+        conf = context.getConf()
+        asked = ", ".join(f"{key} {conf.get(key, 'default')}" for key in _SIZES)
+        return (
+            f"Spark: {self._config.master} has given the job no executor for {lasts_s:.0f} s"
+            f" ({asked}). {_said_of_resources(self._work_dir)}Start workers, or ask for less in"
+            " spark.conf"
+        )
+
     def _check_alive(self) -> None:
         code = self._gateway.proc.poll()
+        if code == _OUT_OF_MEMORY:
+            raise SparkEndedError(
+                "Spark's JVM ran out of memory"
+                f" (spark.driver_memory: {self._config.driver_memory})",
+                fix="raise spark.driver_memory and start it again: a batch that was begun stays as"
+                " it is, only later ones follow trigger.bytes_max",
+            ) from None
         if code is not None:
             raise SparkEndedError(
                 f"Spark's JVM ended with code {code}",

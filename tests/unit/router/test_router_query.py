@@ -138,6 +138,11 @@ def test_a_sink_whose_query_does_not_end_is_left_alone(tmp_path: Path) -> None:
     assert sink.closed == 0
 
 
+def test_an_executor_without_the_package_is_reported_with_what_to_do() -> None:
+    said = "Job aborted\n  File x\nModuleNotFoundError: No module named 'penstock'\n\nDriver stack"
+    assert "install it on each worker" in first_lines(said)
+
+
 class NoRows:
     """A batch of which no row is for the sink, as Spark shows it."""
 

@@ -27,7 +27,7 @@ def process() -> Iterator["subprocess.Popen[bytes]"]:
 
 def session_of(process: "subprocess.Popen[bytes]") -> Session:
     nothing: Any = None
-    return Session(nothing, SimpleNamespace(proc=process))
+    return Session(nothing, SimpleNamespace(proc=process), Spark(), Path())
 
 
 @pytest.mark.parametrize(
