@@ -3,7 +3,7 @@
 import re
 import socket
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
@@ -144,8 +144,16 @@ class SensitiveSection(Section):
     detectors: dict[DetectorName, bool] = Field(default={})
     except_: ExceptSection = Field(default=ExceptSection(), alias="except")
     hash_key: SecretStr | None = None
+    hash_key_file: FilePath | None = None
     without_key: Literal["redact", "keep"] = "redact"
     actions: dict[str, Action] = Field(default={})
+
+    @model_validator(mode="after")
+    def _has_one_key(self) -> Self:
+        if self.hash_key is not None and self.hash_key_file is not None:
+            msg = "hash_key and hash_key_file are both set; leave one"
+            raise ValueError(msg)
+        return self
 
     @field_validator("except_")
     @classmethod

@@ -230,7 +230,8 @@ class Metrics(PrometheusCollector):
         )
         sensitive = CounterMetricFamily(
             "penstock_collector_sensitive_values",
-            "Values that a detector found sensitive; with `mode: count` they stayed.",
+            "Values that a detector found (with `mode: count` they stayed), and pseudonyms redacted"
+            " `without_key`.",
             labels=["source", "detector"],
         )
         refused = CounterMetricFamily(

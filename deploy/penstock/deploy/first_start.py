@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from penstock.deploy.authority import Authority
-from penstock.deploy.kept import keep
+from penstock.deploy.kept import keep, new_hash_key
 from penstock.deploy.site import ADMIN_READERS, KEYS, NATS_USERS, Site, documents
 from penstock.logd.security.api_keys import line_of, make_key
 from penstock.service.clock import Clock
@@ -39,6 +39,7 @@ class Secrets:
         admin: Tokens of parts' admin endpoints.
         actions: The token with which the console has the router act.
         page: Tokens of the console's page: `read` shows what it knows, `console` acts, too.
+        pseudonyms: The collectors' hash key: equal ids have equal pseudonyms.
     """
 
     passwords: Mapping[str, str]
@@ -46,6 +47,7 @@ class Secrets:
     admin: Mapping[str, str]
     actions: str
     page: Mapping[str, str]
+    pseudonyms: str
 
 
 @dataclass(slots=True)
@@ -177,6 +179,7 @@ def _files(root: Path, site: Site, kept: Secrets) -> dict[str, bytes]:
     keys = "".join(f"{line_of(kept.keys[name])}\n" for name in KEYS).encode()
     found = {path: text.encode() for path, text in documents(site, kept.passwords).items()}
     found["collector/ca.pem"] = authority
+    found["collector/pseudonyms.key"] = f"{kept.pseudonyms}\n".encode()
     for node in site.nodes:
         place = site.place(node)
         found |= {
@@ -239,6 +242,7 @@ def _secrets(path: Path, files: _Files) -> Secrets:
     made = Secrets(
         **{name: group | found.get(name, {}) for name, group in wanted.items()},
         actions=found.get("actions") or secrets.token_urlsafe(_SECRET_BYTES),
+        pseudonyms=found.get("pseudonyms") or new_hash_key(),
     )
     # Values that an operator put there stay: nothing is replaced, so it is ours to add to.
     document = found | asdict(made)
@@ -268,6 +272,7 @@ def _found_secrets(path: Path) -> dict[str, Any]:
             fix="bring it back from a copy; or remove it, and all passwords and keys are new",
         ) from None
     groups["actions"] = {"": found.get("actions", "")}
+    groups["pseudonyms"] = {"": found.get("pseudonyms", "")}
     for group, values in groups.items():
         for name, value in values.items():
             if not isinstance(value, str):

@@ -1,6 +1,7 @@
 """Files that hold secrets: for their owner alone, whole or not at all, as they change."""
 
 import os
+import secrets
 from pathlib import Path
 from typing import BinaryIO
 
@@ -35,3 +36,8 @@ def keep(path: Path, content: bytes) -> bool:
         os.fsync(file.fileno())
     temporary.replace(path)
     return True
+
+
+def new_hash_key() -> str:
+    """A key to make pseudonyms with, as ``penstock.specs.HashKey`` reads it."""
+    return f"k1:{secrets.token_urlsafe(32)}"

@@ -58,6 +58,11 @@ class Layout:
         """Who has what is in it may act in the console."""
         return self.root / "console.token"
 
+    @property
+    def hash_key(self) -> Path:
+        """The key that the collector makes pseudonyms with; made at the first start."""
+        return self.root / "pseudonyms.key"
+
     def log(self, part: str) -> Path:
         """A part's log file."""
         return self.logs / f"{part}.log"

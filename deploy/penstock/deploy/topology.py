@@ -15,7 +15,7 @@ import yaml
 
 from penstock.deploy.core.overlay import merged
 from penstock.deploy.core.supervision import SECOND_NS, PartPlan
-from penstock.deploy.kept import keep
+from penstock.deploy.kept import keep, new_hash_key
 from penstock.deploy.layout import Layout
 from penstock.deploy.ports import HOST
 from penstock.deploy.probe import is_serving
@@ -112,11 +112,13 @@ def logd_parts(nodes: int) -> list[str]:
 def write_configs(topology: Topology) -> None:
     """Write each part's configuration file."""
     config = topology.layout.config
+    if not topology.layout.hash_key.exists():
+        keep(topology.layout.hash_key, f"{new_hash_key()}\n".encode())
     if topology.nats_url is None:
         (config / "nats.conf").write_text(_nats_conf(topology))
     for name, command, written in (
         *((part, "logd", logd_document(topology, part)) for part in topology.logds()),
-        ("collector", "collector", collector_document(topology)),
+        ("collector", "collector", collector_document(topology) | _hash_key(topology)),
         ("router", "router", router_document(topology) | _actions(topology)),
         ("console", "console", _console(topology)),
     ):
@@ -238,6 +240,14 @@ def logd_document(topology: Topology, part: str) -> dict[str, Any]:
         stream["replication_factor"] = min(topology.nodes, REPLICAS_MAX)
     founders = {name: topology.address(f"{name}_peer") for name in topology.logds()}
     return document | {"cluster": {"name": CLUSTER, "peer": founders[part], "founders": founders}}
+
+
+def _hash_key(topology: Topology) -> dict[str, Any]:
+    """The key of this deployment, unless its operator gives the collector another one."""
+    given = topology.overlay.get("collector", {}).get("sensitive") or {}
+    has_one = isinstance(given, dict) and {"hash_key", "hash_key_file"} & given.keys()
+    path = str(topology.layout.hash_key)
+    return {} if has_one else {"sensitive": {"hash_key_file": path}}
 
 
 def collector_document(topology: Topology) -> dict[str, Any]:

@@ -114,6 +114,11 @@ _MARK: Final = re.compile(r"\[redacted:[A-Za-z0-9_-]+\]")
 _EMPTY_VALUES: Final = frozenset(("", "null", "none", "nil", "true", "false", "undefined"))
 
 
+def snake_case(name: str) -> str:
+    """A name's words, in small letters: `user.id`, `userId` and `User-Id` are `user_id`."""
+    return "_".join(_WORD.findall(_HUMP.sub("_", name).lower()))
+
+
 @lru_cache(maxsize=4096)
 def sensitivity_of_name(name: str) -> Sensitivity | None:
     """What an attribute's name says of its value; None when nothing. Only whole words count."""

@@ -281,6 +281,7 @@ class Emitter:
                 queued=state.queue.records,
                 in_flight=state.delivery.in_flight,
                 folded=dict(self._cardinality.folded),
+                keyless=dict(self.scrubber.keyless),
             )
         return counters if state.lane is None else state.lane.counted(counters)
 
@@ -418,7 +419,7 @@ def usual_scrubber(*, is_last: bool = False) -> Scrubber:
     key = os.environ.get(HASH_KEY_VARIABLE)
     return Scrubber(
         HashKey.parse(key) if key else None,
-        keyless="redact" if is_last else "keep",
+        keyless="redact" if is_last else "defer",
         values=is_last,
     )
 

@@ -64,6 +64,7 @@ class Counters:
         queued: Waiting, all kinds.
         in_flight: Sent and not answered yet, all kinds.
         folded: Values of metrics' dimensions beyond their caps, by attribute.
+        keyless: Pseudonyms that were redacted because there is no hash key, by attribute.
     """
 
     emitted: dict[str, int]
@@ -72,6 +73,7 @@ class Counters:
     queued: int
     in_flight: int
     folded: dict[str, int] = field(default_factory=dict)
+    keyless: dict[str, int] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""

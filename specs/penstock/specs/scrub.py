@@ -4,10 +4,11 @@ Where a record is emitted and at the collector alike. A plan is compiled for eac
 record without anything to do comes back as the very object that was given.
 """
 
+import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pydantic import BaseModel
@@ -20,6 +21,7 @@ from penstock.specs.detectors import (
     is_harmless,
     is_name_of_id,
     sensitivity_of_name,
+    snake_case,
     suspect_names,
 )
 from penstock.specs.envelope import Context, Record
@@ -29,7 +31,6 @@ from penstock.specs.sensitive import (
     Action,
     HashKey,
     Sensitive,
-    Sensitivity,
     is_hashed,
     marker_of,
     redacted,
@@ -41,6 +42,8 @@ from penstock.specs.wire import encode_json
 if TYPE_CHECKING:
     from penstock.specs.fast_gate import Accepted
     from penstock.specs.line_search import LineSearch  # not in the base install
+
+_LOGGER: Final = logging.getLogger("penstock.specs")
 
 Path = tuple[str, ...]
 """Keys from the record's root to a value on the wire."""
@@ -78,8 +81,9 @@ class Scrubber:
 
     Args:
         key: What pseudonyms are made with.
-        keyless: What is done with a value to hash when there is no `key`: ``redact`` it, or
-            ``keep`` it for the collector to hash.
+        keyless: What is done with a value to hash when there is no `key`: ``redact`` it, ``keep``
+            it, or ``defer``: keep what the context says for the collector to hash, which knows its
+            fields, and redact a spec's own, which the collector may not know.
         values: Whether undeclared attributes and free text are searched for sensitive values, too;
             undeclared attributes are always judged by their names.
         actions: Other actions than the specs' for some fields: path with dots to action, as in
@@ -88,13 +92,14 @@ class Scrubber:
 
     Attributes:
         found: What the detectors found, by their names. Who reads it may clear it.
+        keyless: Values that were redacted because there is no key, by their fields' names.
     """
 
     def __init__(
         self,
         key: HashKey | None = None,
         *,
-        keyless: Literal["keep", "redact"] = "redact",
+        keyless: Literal["keep", "redact", "defer"] = "redact",
         values: bool = True,
         actions: Mapping[str, Action] | None = None,
         detectors: Detectors = ALL,
@@ -104,9 +109,11 @@ class Scrubber:
         self._values = values and bool(detectors.pattern)
         self._actions = tuple(sorted((actions or {}).items()))
         self._detectors = detectors
+        self._judges_names = detectors.judges_names
         self._counts_only = detectors.mode == "count"
         self._pattern = detectors.pattern if self._values else ""
         self.found: Counter[DetectorName] = Counter()
+        self.keyless: Counter[str] = Counter()
 
     @property
     def searches_values(self) -> bool:
@@ -167,12 +174,16 @@ class Scrubber:
         for group, markers in plan.steps.items():
             found = fields.get(group) if group else fields
             if isinstance(found, dict) and not markers.keys().isdisjoint(found):
-                kept = self._apply(found, markers, fields.get("time_unix_nano"))
+                kept = self._apply(found, markers, fields.get("time_unix_nano"), group)
                 dropped += len(found) - len(kept)
                 if kept is not found:
                     changes |= {group: kept} if group else _difference(found, kept)
         attributes = changes.get("attributes", fields.get("attributes"))
         if attributes:
+            treated = self._treat(attributes, plan.declared, fields.get("time_unix_nano"))
+            if treated is not attributes:
+                dropped += len(attributes) - len(treated)
+                attributes = changes["attributes"] = treated
             judged = self._detect(attributes, plan.declared)
             if judged is not attributes and not self._counts_only:
                 changes["attributes"] = judged
@@ -187,54 +198,75 @@ class Scrubber:
         merged = {**fields, **changes}
         return {name: value for name, value in merged.items() if value is not _GONE}
 
-    def scrub_names(self, attributes: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Attributes that no spec declares, judged by their names alone; the object, if all pass.
+    def scrub_names(
+        self, attributes: Mapping[str, Any], time_unix_nano: int = 0
+    ) -> Mapping[str, Any]:
+        """Attributes that no spec declares, judged by their names alone.
 
-        What `scrub` does to a log record's attributes when it was made with ``values=False``.
+        What `scrub` does to a log record's attributes when it was made with ``values=False``. The
+        object itself comes back only when no name says anything, whatever the values.
         """
-        names = tuple(attributes)
-        if not (self._values or self._suspects(names)):
+        if not self._suspects(tuple(attributes)):
             return attributes
-        judged = self._detect(dict(attributes), frozenset())
-        return attributes if self._counts_only or judged == attributes else judged
+        treated = self._treat(dict(attributes), frozenset(), time_unix_nano)
+        judged = self._detect(treated, frozenset())
+        return {**(treated if self._counts_only else judged)}
 
-    def _suspects(self, names: tuple[str, ...]) -> Mapping[str, Sensitivity]:
+    def _suspects(self, names: tuple[str, ...]) -> frozenset[str]:
         """Those of attributes' names that say something."""
-        return suspect_names(names) if self._detectors.judges_names else {}
+        found = _named_as_in_context(names, self._actions, self._judges_names).keys()
+        return (
+            frozenset((*found, *suspect_names(names))) if self._judges_names else frozenset(found)
+        )
+
+    def _treat(
+        self, attributes: dict[str, Any], declared: frozenset[str], time: Any
+    ) -> dict[str, Any]:
+        """Attributes of which those that are named as the context's fields are treated as these."""
+        markers = _named_as_in_context(tuple(attributes), self._actions, self._judges_names)
+        markers = {name: marker for name, marker in markers.items() if name not in declared}
+        return self._apply(attributes, markers, time, "context") if markers else attributes
 
     def _apply(
-        self, found: dict[str, Any], markers: Mapping[str, Sensitive], time: Any
+        self, found: dict[str, Any], markers: Mapping[str, Sensitive], time: Any, group: str
     ) -> dict[str, Any]:
         kept, time_ns = dict(found), time if isinstance(time, int) else 0
+        keeps = self._keyless == "keep" or (self._keyless == "defer" and group != "attributes")
         for name in markers.keys() & found.keys():
-            value = self._acted(found[name], markers[name], time_ns)
+            if found[name] is None and markers[name].action != "drop":
+                continue
+            value = self._acted(found[name], markers[name], time_ns, name, keeps=keeps)
             if value is _GONE:
                 del kept[name]
             else:
                 kept[name] = value
         return found if kept == found else kept
 
-    def _acted(self, value: Any, marker: Sensitive, time_ns: int) -> Any:
+    def _acted(self, value: Any, marker: Sensitive, time_ns: int, name: str, *, keeps: bool) -> Any:
         if marker.action == "drop":
             return _GONE
         if isinstance(value, list):
-            return [self._acted(item, marker, time_ns) for item in value]
-        if value is None:
-            return None
+            return [self._acted(item, marker, time_ns, name, keeps=keeps) for item in value]
         text = value if isinstance(value, str) else str(value)
-        match marker.action:
-            case "truncate":
-                return truncated(text)
-            case "hash":
-                return self._hashed(text, marker, time_ns)
-            case _:
-                return redacted(marker.sensitivity)
+        if marker.action == "truncate":
+            return truncated(text)
+        mark = redacted(marker.sensitivity)
+        if marker.action == "hash" and text != mark:
+            return self._hashed(text, mark, time_ns, name, keeps=keeps)
+        return mark
 
-    def _hashed(self, text: str, marker: Sensitive, time_ns: int) -> str:
+    def _hashed(self, text: str, mark: str, time_ns: int, name: str, *, keeps: bool) -> str:
         if self._key is not None:
             return text if is_hashed(text) else self._key.hashed(text, time_ns)
-        keep = self._keyless == "keep" or is_hashed(text)
-        return text if keep else redacted(marker.sensitivity)
+        if keeps or is_hashed(text):
+            return text
+        self.keyless[name] += 1
+        if self._keyless == "defer" and self.keyless[name] == 1:
+            _LOGGER.warning(
+                "%s is a pseudonym and goes out as %s: there is no hash key. Set PENSTOCK_HASH_KEY"
+                " to the key that the collector has", name, mark,
+            )  # fmt: skip
+        return mark
 
     def _detect(self, attributes: dict[str, Any], declared: frozenset[str]) -> dict[str, Any]:
         """Undeclared attributes, judged by name and value."""
@@ -296,8 +328,43 @@ class Scrubber:
         attributes = member.get("attributes") if isinstance(member, dict) else None
         if not attributes:
             return member
-        judged = self._detect(attributes, frozenset())
-        return member if judged is attributes else {**member, "attributes": judged}
+        treated = self._treat(attributes, frozenset(), member.get("time_unix_nano"))
+        judged = self._detect(treated, frozenset())
+        kept = treated if self._counts_only else judged
+        return member if kept is attributes else {**member, "attributes": kept}
+
+
+@lru_cache(maxsize=4096)
+def _named_as_in_context(
+    names: tuple[str, ...],
+    actions: tuple[tuple[str, Action], ...],
+    judges_names: bool,
+) -> Mapping[str, Sensitive]:
+    """Attributes that are named as a field of the context (`user.id`, `userId`, `session_id`)."""
+    found: dict[str, Sensitive] = {}
+    chosen = dict(actions)
+    for name in names:
+        field, marker = _context_markers().get(snake_case(name), ("", None))
+        if marker is None or (judges_names and sensitivity_of_name(name)):
+            continue
+        usual = chosen.get(f"context.{field}", marker.action)
+        action = chosen.get(f"attributes.{name}", usual)
+        if action != "keep":
+            found[name] = Sensitive(marker.sensitivity, action)
+    return found
+
+
+@cache
+def _context_markers() -> dict[str, tuple[str, Sensitive]]:
+    """The context's fields that are marked, by their names in snake case."""
+    fields = (
+        (found.alias or name, marker_of(found)) for name, found in Context.model_fields.items()
+    )
+    return {
+        snake_case(name): (name, marker)
+        for name, marker in fields
+        if marker is not None and marker.action != "keep"
+    }
 
 
 def _specs_of(accepted: "Sequence[Accepted]") -> set[tuple[str, str]]:

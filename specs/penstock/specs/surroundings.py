@@ -48,7 +48,7 @@ class Surroundings:
         """A record's own fields over what is around, and how many were left out."""
         dropped = around.dropped
         if error is not None or tuple(fields) not in self._harmless or not has_plain_values(fields):
-            fields, more = self._fit(fields, error)
+            fields, more = self._fit(fields, error, around.since_ns)
             dropped += more
         attributes = {**around.attributes, **fields}
         if len(attributes) > ATTRIBUTES_MAX:
@@ -57,14 +57,15 @@ class Surroundings:
         return attributes, dropped
 
     def _fit(
-        self, fields: Mapping[str, Any], error: BaseException | None
+        self, fields: Mapping[str, Any], error: BaseException | None, time_ns: int
     ) -> tuple[Mapping[str, Any], int]:
         """Attributes that fit, and how many did not; learns names that need no second look."""
         failure = exception_attributes(error) if error is not None else {}
         given, dropped = clean_attributes({**fields, **failure})
         fitted: Mapping[str, Any] = given
         if self._scrubber is not None and given:
-            fitted = self._scrubber.scrub_names(given)
+            fitted = self._scrubber.scrub_names(given, time_ns)
+            dropped += len(given) - len(fitted)
         names = tuple(fields)
         if fitted is given and names == tuple(given):
             if len(self._harmless) >= _NAMES_MAX:

@@ -1,6 +1,7 @@
 """What the gate lets through, with what is sensitive taken out."""
 
 import json
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from penstock.collector.config import SensitiveSection
+from penstock.service import ConfigError
 from tests.support.collector_graph import delivered, graph_of, process
 
 KEY = "k1:0123456789abcdef"
@@ -56,6 +58,24 @@ def test_pseudonyms_are_hashed_with_the_collectors_key_once() -> None:
     assert not again.scrubbed
 
 
+def test_the_hash_key_may_be_in_a_file_that_collectors_share(tmp_path: Path) -> None:
+    path = tmp_path / "pseudonyms.key"
+    path.write_text(f"{KEY}\n")
+    given = line(context={"user.id": "u-1"})
+    users = {
+        json.loads(admitted(given, hash_key_file=str(path)).line)["context"]["user.id"],
+        json.loads(admitted(given, hash_key=KEY).line)["context"]["user.id"],
+    }
+    assert len(users) == 1
+    path.write_text("k1:short")
+    with pytest.raises(ConfigError, match=r"pseudonyms\.key: a hash key needs at least 16 bytes"):
+        admitted(given, hash_key_file=str(path))
+    with pytest.raises(ConfigError, match="No such file"):
+        admitted(given, hash_key_file=str(tmp_path / "none"))
+    with pytest.raises(ValidationError, match="leave one"):
+        SensitiveSection.model_validate({"hash_key": KEY, "hash_key_file": str(path)})
+
+
 def test_operators_may_keep_what_specs_drop() -> None:
     section = {"without_key": "keep", "actions": {"context.user.email": "keep"}, "search": False}
     context = {"user.id": "u-1", "user.email": "a@b.example"}
@@ -84,9 +104,17 @@ def test_what_is_only_counted_stays_and_declared_fields_are_treated_all_the_same
     assert record["attributes"] == TOLD["attributes"]
     assert record["body"] == "to a@b.example"
     assert record["context"] == {"user.id": "[redacted:pseudonym]"}
-    assert found.outcome.found == {"names": 1, "email": 2, "card": 1}
+    assert found.outcome.found == {"names": 1, "email": 2, "card": 1, "without_key": 1}
     assert not admitted(line(**TOLD), mode="count").scrubbed
     assert admitted(given).outcome.found == found.outcome.found
+
+
+def test_attributes_named_as_in_the_context_never_go_on_in_clear() -> None:
+    given = line(attributes={"user.id": "u-1", "client.address": "192.0.2.7"})
+    assert json.loads(admitted(given).line)["attributes"] == {
+        "user.id": "[redacted:pseudonym]", "client.address": "192.0.2.0",
+    }  # fmt: skip
+    assert json.loads(admitted(given, hash_key=KEY).line)["attributes"]["user.id"][:4] == "hk1:"
 
 
 def test_an_exception_that_is_no_pattern_is_refused() -> None:

@@ -127,7 +127,7 @@ def test_a_record_whose_time_cannot_be_read_ends_as_configured() -> None:
 def test_edit_renames_then_sets_then_removes() -> None:
     section = {
         "type": "edit",
-        "rename": {"attributes.user": "attributes.user.name", "attributes.absent": "body"},
+        "rename": {"attributes.user": "attributes.buyer.team", "attributes.absent": "body"},
         "set": {
             "severity_number": "attributes.status >= 500 ? 17 : severity_number",
             "attributes.half": "attributes.status / 2",
@@ -138,7 +138,7 @@ def test_edit_renames_then_sets_then_removes() -> None:
     }
     given = log(attributes={"user": "ann", "status": 502, "gone": 1})
     record = record_of(section, given)
-    assert record["attributes"] == {"user.name": "ann", "half": 251.0}
+    assert record["attributes"] == {"buyer.team": "ann", "half": 251.0}
     assert record["severity_number"] == 17
     assert record["resource"]["deployment.environment.name"] == "test"
 

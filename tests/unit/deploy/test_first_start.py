@@ -109,6 +109,8 @@ def test_each_part_gets_what_it_needs_and_nothing_that_opens_others(
     assert holders == {"router/actions.token", "console/actions.token"}
     holders = {path for path in opens if secrets["page"]["read"].encode() in said[path]}
     assert holders == {"console/read.token"}
+    holders = {path for path in opens if secrets["pseudonyms"].encode() in said[path]}
+    assert holders == {"collector/pseudonyms.key"}
     assert not any(secrets["page"]["console"].encode() in said[path] for path in opens)
     assert not any(path.endswith("ca.key") for path in opens)
     assert all(one.stat().st_mode & 0o777 == 0o600 for one in tmp_path.glob("*/*"))
@@ -132,6 +134,7 @@ def test_no_two_deployments_have_a_secret_in_common(tmp_path: Path, calendar: Ca
     )
     assert set(one["passwords"].values()).isdisjoint(two["passwords"].values())
     assert set(one["keys"].values()).isdisjoint(two["keys"].values())
+    assert one["pseudonyms"] != two["pseudonyms"]
 
 
 def test_certificates_name_their_hosts_and_are_of_two_authorities(

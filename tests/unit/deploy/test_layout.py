@@ -3,6 +3,8 @@
 import json
 import os
 import socket
+import stat
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from penstock.deploy.preflight import require_nats, require_same_nodes, require_
 from penstock.deploy.supervisor import keep_bounded
 from penstock.deploy.topology import Topology, logd_parts, write_configs
 from penstock.service import ConfigError, ExitCode, UnavailableError
+from penstock.specs import HashKey
 
 
 def test_a_directory_is_claimed_by_one_launcher_at_a_time(tmp_path: Path) -> None:
@@ -112,6 +115,22 @@ def test_nodes_found_one_cluster_and_everybody_knows_them_all(tmp_path: Path) ->
     assert topology.drain_order() == ["collector", "router", *logds, "nats", "console"]
     assert _written(layout, "console")["logd"] == _written(layout, "router")["logd"]
     assert set(_written(layout, "console")["parts"]) == {"nats", *logds, "collector", "router"}
+
+
+def test_a_first_start_makes_a_hash_key_that_stays(tmp_path: Path) -> None:
+    layout = Layout(tmp_path)
+    for path in (layout.config, layout.logs):
+        path.mkdir()
+    topology = Topology(layout, default_ports(logd_parts(1)), nodes=1)
+    write_configs(topology)
+    key = layout.hash_key.read_text()
+    assert len(HashKey.parse(key.strip()).secret) >= 32
+    assert stat.S_IMODE(layout.hash_key.stat().st_mode) == 0o600
+    assert _written(layout, "collector")["sensitive"] == {"hash_key_file": str(layout.hash_key)}
+    overlay = {"collector": {"sensitive": {"hash_key": "own:0123456789abcdef"}}}
+    write_configs(replace(topology, overlay=overlay))
+    assert layout.hash_key.read_text() == key
+    assert _written(layout, "collector")["sensitive"] == overlay["collector"]["sensitive"]
 
 
 def _written(layout: Layout, part: str) -> dict[str, Any]:

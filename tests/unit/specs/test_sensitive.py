@@ -29,7 +29,7 @@ from penstock.specs import (
     json_schema,
 )
 from penstock.specs.detectors import redact_text, sensitivity_of_name
-from penstock.specs.log_line import log_line
+from penstock.specs.log_line import LogLines, log_line
 from penstock.specs.sensitive import ACTIONS, SENSITIVITIES, truncated
 from tests.unit.specs import records
 from tests.unit.specs.output import Output
@@ -96,6 +96,63 @@ def test_without_a_key_pseudonyms_are_redacted_at_the_edge_and_kept_where_it_is_
     assert Scrubber().scrub(record)["context"] == {"user.id": "[redacted:pseudonym]"}
     kept = Scrubber(keyless="keep").scrub(record)
     assert kept is record
+
+
+def test_without_a_key_an_emitter_redacts_a_specs_own_pseudonyms_and_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    output = Output(tmp_path / "out")
+    try:
+        for _ in range(2):
+            output.emitter.emit_record(Paid(shop="s", customer="u-1", card=CARD, friends=["u-2"]))
+        paid = next(iter(output.records()))["attributes"]
+        counted = output.emitter.counters().keyless
+    finally:
+        output.close()
+    assert paid["sensitive_test.customer"] == "[redacted:pseudonym]"
+    assert paid["sensitive_test.friends"] == ["[redacted:pseudonym]"]
+    assert counted == {"sensitive_test.customer": 2, "sensitive_test.friends": 2}
+    told = [one.getMessage() for one in caplog.records if "PENSTOCK_HASH_KEY" in one.getMessage()]
+    assert len(told) == 2  # once for each field
+
+
+CONTEXT_NAMED = {
+    "user.id": "u-1", "userId": "u-2", "session_id": "s-1", "client.address": "192.0.2.7",
+    "user.name": "Ann", "user_agent.original": "curl/8", "order": "o-1",
+}  # fmt: skip
+
+
+def test_attributes_that_are_named_as_the_contexts_fields_are_treated_as_these() -> None:
+    treated = {
+        "user.id": KEY.hashed("u-1", 0), "userId": KEY.hashed("u-2", 0),
+        "session_id": KEY.hashed("s-1", 0), "client.address": "192.0.2.0", "order": "o-1",
+    }  # fmt: skip
+    record = records.log(attributes=CONTEXT_NAMED, context=None)
+    for scrubber in (Scrubber(KEY), Scrubber(KEY, values=False)):
+        scrubbed = scrubber.scrub(record)
+        assert scrubbed["attributes"] == treated
+        assert scrubbed["dropped_attributes_count"] == 2
+        assert scrubber.scrub(scrubbed) is scrubbed
+        assert scrubber.scrub_names(CONTEXT_NAMED) == treated
+    assert Scrubber().scrub(record)["attributes"]["user.id"] == "[redacted:pseudonym]"
+    event = {"name": "e", "time_unix_nano": 1, "attributes": {"user.id": "u-1"}}
+    inner = Scrubber(KEY).scrub(records.span(events=[event]))["events"][0]["attributes"]
+    assert inner == {"user.id": KEY.hashed("u-1", 0)}
+    chosen = Scrubber(actions={"attributes.user.id": "keep", "context.session.id": "keep"})
+    kept = chosen.scrub(record)["attributes"]
+    assert (kept["user.id"], kept["session_id"]) == ("u-1", "s-1")
+    assert kept["userId"] == "[redacted:pseudonym]"
+
+
+def test_a_name_that_says_something_is_looked_at_whatever_its_first_value_was() -> None:
+    lines = LogLines(Scrubber(values=False))
+    for nothing, something in ((None, "hunter2"), ("", "hunter2")):
+        assert lines.record("x", 9, {"password": nothing})["attributes"] == {"password": nothing}
+        said = lines.record("x", 9, {"password": something})["attributes"]
+        assert said == {"password": "[redacted:secret]"}
+    lines.record("x", 9, {"client.address": "10.0.0.0"})
+    said = lines.record("x", 9, {"client.address": "10.0.0.7"})["attributes"]
+    assert said == {"client.address": "10.0.0.0"}
 
 
 def test_rotation_changes_the_hash_with_the_records_time_only() -> None:

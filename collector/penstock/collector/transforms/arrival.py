@@ -41,7 +41,8 @@ class Outcome:
         ended: How many went no further, and why.
         copies: Records besides those that arrived.
         scrubbed: Records that had something sensitive taken out.
-        found: What the detectors of sensitive values found, by their names.
+        found: What the detectors of sensitive values found, by their names; `without_key`:
+            pseudonyms that were redacted because there is no hash key.
         pause_ns: How long the source must wait before it gives more.
     """
 

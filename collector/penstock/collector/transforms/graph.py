@@ -126,9 +126,13 @@ class Graph:
             self._pass_on(arrival, outcome)
         else:
             self._transform(arrival, entry, outcome, now_ns)
-        if self._scrubber is not None and self._scrubber.found:
-            outcome.found.update(self._scrubber.found)
-            self._scrubber.found.clear()
+        scrubber = self._scrubber
+        if scrubber is not None and (scrubber.found or scrubber.keyless):
+            outcome.found.update(scrubber.found)
+            if keyless := scrubber.keyless.total():
+                outcome.found["without_key"] += keyless
+            scrubber.found.clear()
+            scrubber.keyless.clear()
         return outcome
 
     # Without transforms.
