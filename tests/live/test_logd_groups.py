@@ -33,7 +33,7 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.live
 
 PARTITIONS = 3
-KEYS = [b"a", b"c", b"b"]
+KEYS = [b"a", b"g", b"b"]
 """Of partitions 0, 1 and 2."""
 
 
