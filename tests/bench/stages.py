@@ -111,7 +111,7 @@ class _Way:
 
 
 def _decode(line: Line) -> bytes:
-    return decode_line(line.text, _CONTEXT, _NOW_NS, truncated=line.truncated)
+    return decode_line(line.text, _CONTEXT, _NOW_NS, truncated=line.truncated)[0]
 
 
 def _sort(graph: Graph, lines: list[bytes], sequences: list[int]) -> list[Take]:

@@ -11,9 +11,11 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
 
 import pytest
 from click.testing import CliRunner
+from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.collector.cli import cli
 from penstock.collector.limits import MIB
@@ -232,6 +234,57 @@ def test_quarantine_is_replayed_once_running_or_stopped_and_the_records_are_seen
         collector.daemon.start()
         wait_until(lambda: collector.account("unix")["quarantined"] == 1, what="refused again")
         assert stored(logd, 1) == ["number 0"]
+
+
+def test_what_is_refused_says_why_to_the_operator_and_in_the_metrics(
+    tmp_path: Path, nats_url: str, logd: Logd
+) -> None:
+    path, port = tmp_path / "app.log", free_port()
+    path.write_text("2026-01-02T03:04:05Z on time\nno time\n")
+    of_file: dict[str, Any] = {"type": "file", "include": [str(path)], "service": "app"}
+    sources: list[dict[str, Any]] = [
+        {**of_file, "timestamp": {"on_error": "quarantine"}},
+        {**of_file, "name": "filtered", "timestamp": {"on_error": "filter"}},
+        {"type": "otlp", "grpc": None, "http": f"127.0.0.1:{port}"},
+    ]
+    point = {"timeUnixNano": "5", "count": "2", "bucketCounts": ["1"], "explicitBounds": []}
+    histogram = {"aggregationTemporality": 2, "dataPoints": [point, point]}
+    scope = {"metrics": [{"name": "a", "histogram": histogram}]}
+    body = json.dumps({"resourceMetrics": [{"scopeMetrics": [scope]}]}).encode()
+    expected = {
+        ("file", "timestamp: no time can be read where it should stand"): 1,
+        ("otlp", "bucket_counts must add up to count"): 2,
+    }
+    with Collector(tmp_path / "collector", nats_url, sources) as collector:
+        sent = Request(f"http://127.0.0.1:{port}/v1/metrics", body)
+        sent.add_header("content-type", "application/json")
+        with urlopen(sent, timeout=20) as answer:
+            assert json.load(answer)["partialSuccess"]["rejectedDataPoints"] == "2"
+        wait_until(
+            lambda: collector.account("filtered").get("filtered") == 1, what="a filtered line"
+        )
+        wait_until(lambda: collector.account("file").get("quarantined") == 1, what="a line")
+        wait_until(lambda: collector.account("otlp").get("quarantined") == 2, what="points")
+        wait_until(collector.is_idle, what="idle")
+        for stage in ("source/file", "source/file:filtered"):
+            assert collector.daemon.stage(stage)["detail"]["timestamps_unreadable"] == 1
+        with urlopen(f"http://{collector.config['admin']}/metrics", timeout=20) as answer:
+            text = answer.read().decode()
+        found = {
+            (labels["source"], labels["reason"]): value
+            for family in text_string_to_metric_families(text)
+            for name, labels, value, *_ in family.samples
+            if name == "penstock_collector_refused_records_total"
+        }
+        assert found == expected
+        told = command("quarantine", "ls", collector.data_dir)
+        assert {
+            (one["source"], one.get("meaning", one["reason"])): one["records"] for one in told
+        } == expected
+        on_time = ["2026-01-02T03:04:05Z on time"] * 2
+        assert stored(logd, 2) == on_time
+        command("quarantine", "replay", collector.data_dir, "--source", "file")
+        assert sorted(stored(logd, 3)) == [*on_time, "no time"]
 
 
 def test_a_stopped_collectors_spool_is_looked_at_mended_and_delivered(

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from grpc import Compression as GrpcCompression
 from opentelemetry._logs import LogRecord, SeverityNumber
 from opentelemetry.exporter.otlp.proto.grpc._log_exporter import OTLPLogExporter as GrpcLogs
 from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import (
@@ -94,7 +95,8 @@ def test_the_opentelemetry_sdk_over_grpc_and_http(tmp_path: Path, nats_url: str)
         grpc = endpoint(collector, "otlp.grpc")
         http = f"http://{endpoint(collector, 'otlp.http')}/v1"
         options: dict[str, Any] = {"endpoint": grpc, "insecure": True}
-        emit_one_of_each(GrpcLogs(**options), GrpcSpans(**options), GrpcMetrics(**options))
+        packed = {**options, "compression": GrpcCompression.Gzip}
+        emit_one_of_each(GrpcLogs(**packed), GrpcSpans(**options), GrpcMetrics(**packed))
         emit_one_of_each(
             HttpLogs(f"{http}/logs", compression=Compression.Gzip),
             HttpSpans(f"{http}/traces"),

@@ -9,6 +9,7 @@ import orjson
 from penstock.collector.config import CollectorConfig
 from penstock.collector.core.containers import READERS
 from penstock.collector.core.syslog_framing import pack_messages
+from penstock.collector.decode.line_rules import OnError, rules_of
 from penstock.collector.decode.lines import LineContext, decode_line
 from penstock.collector.decode.syslog_shapes import decode_syslog
 from penstock.collector.source_sections import ExecSource, FileSource, StdinSource, SyslogSource
@@ -45,11 +46,13 @@ def run_case(config: CollectorConfig, case: TestCase, resource: Mapping[str, Any
     for number, step in enumerate(case.steps, 1):
         now_ns += int(step.after_s * _SECOND_NS)
         try:
-            line = _input(config, case.source, step, resource, NOW_UNIX_NS + now_ns)
+            line, end = _input(config, case.source, step, resource, NOW_UNIX_NS + now_ns)
         except ValueError as error:
             return [*found, f"record {number}: {error}"]
         shared = _RESOURCE if step.line is None else b""  # what is read of a line has its own
-        arrival = Arrival(case.source, 0, [number], [line], shared, NOW_UNIX_NS + now_ns)
+        arrival = Arrival(
+            case.source, 0, [number], [line], shared, NOW_UNIX_NS + now_ns, ended={number: end}
+        )
         outcome = graph.process(arrival, now_ns)
         found += [f"record {number}: {line}" for line in _differences(step.expect, outcome)]
     if case.created is not None:
@@ -59,21 +62,23 @@ def run_case(config: CollectorConfig, case: TestCase, resource: Mapping[str, Any
 
 def _input(
     config: CollectorConfig, source: str, step: Step, resource: Mapping[str, Any], now_ns: int
-) -> bytes:
-    """The record that goes in.
+) -> tuple[bytes, OnError]:
+    """The record that goes in, and what becomes of it as far as its source decides that.
 
     Raises:
         ValueError: The source reads no lines, or this is none of its format.
     """
     if step.line is None:
-        return step.record.encode() if isinstance(step.record, str) else _line(step.record or {})
+        given = step.record
+        return (given.encode() if isinstance(given, str) else _line(given or {})), "pass"
     section = next((one for one in config.sources if source in (one.name, one.type)), None)
     raw = step.line.encode()
     match section:
         case FileSource():
             own = {**resource, "service.name": section.service}
             path = section.include[0]
-            context = LineContext(own, {"log.file.path": path, "log.file.name": Path(path).name})
+            attributes = {"log.file.path": path, "log.file.name": Path(path).name}
+            context = LineContext(own, attributes, rules_of(section.line_options()))
             piece = READERS[section.format](raw)
             if piece is None:
                 msg = f"line: is no line of the format {section.format}"
@@ -90,11 +95,12 @@ def _input(
         case StdinSource() | ExecSource():
             attributes = {} if isinstance(section, StdinSource) else {"log.iostream": "stdout"}
             own = {**resource, "service.name": section.service}
-            return decode_line(raw, LineContext(own, attributes), now_ns, truncated=False)
+            context = LineContext(own, attributes, rules_of(section.line_options()))
+            return decode_line(raw, context, now_ns, truncated=False)
         case SyslogSource():
             meta = {"service": section.service, "timezone": section.timezone}
             unit = Unit(source, "syslog", pack_messages([raw]), 1, now_ns, meta)
-            return decode_syslog(unit, resource)[0][0]
+            return decode_syslog(unit, resource)[0][0], "pass"
         case _:
             msg = f"line: the source {source} reads no lines; use `record`"
             raise ValueError(msg)

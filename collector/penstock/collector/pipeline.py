@@ -11,7 +11,7 @@ read again from the cursor, and gets the same sequences:
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import orjson
@@ -22,6 +22,7 @@ from penstock.collector.core.delivery import Take
 from penstock.collector.core.ledger import Ledger
 from penstock.collector.core.reasons import meaning
 from penstock.collector.courier import Courier
+from penstock.collector.decode.line_rules import OnError
 from penstock.collector.decode.units import Decoded, Undecodable, decode_records
 from penstock.collector.quarantine import Again, Quarantine, Refusal
 from penstock.collector.spool import Unit
@@ -48,6 +49,7 @@ class Chunk:
         start: Position to read again from, to meet all of them.
         resource: JSON, of the lines that have none of their own; empty when all are complete.
         verdicts: The gate's on lines that are complete, of those where it is known already.
+        ended: What becomes of records whose time cannot be read, by sequence, unless they go on.
     """
 
     origin: str
@@ -58,6 +60,7 @@ class Chunk:
     resource: bytes
     observed_ns: int
     verdicts: Known = ()
+    ended: Mapping[int, OnError] = field(default_factory=dict)
 
 
 class Pipeline:
@@ -112,6 +115,7 @@ class Pipeline:
             resource=orjson.dumps(decoded.resource) if decoded.resource else b"",
             observed_ns=unit.received_ns,
             verdicts=_known(unit, decoded),
+            ended={base + index: end for index, end in decoded.ended.items()},
         )
         await self._take(chunk)
 
@@ -143,6 +147,7 @@ class Pipeline:
             chunk.resource,
             chunk.observed_ns,
             chunk.verdicts[part],
+            chunk.ended,
         )
         outcome = self.graph.process(arrival, self._clock.monotonic_ns())
         account, ended = self._ledger[chunk.source], outcome.ended

@@ -121,6 +121,9 @@ class LineTimestamp(TimestampOptions):
     field: str | None = Field(
         default=None, min_length=1, description="the key of a JSON line that has its time"
     )
+    on_error: Literal["pass", "filter", "quarantine"] = Field(
+        default="pass", description="what becomes of a record whose time cannot be read"
+    )
 
 
 class LinesSection(SourceSection):

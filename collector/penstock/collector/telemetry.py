@@ -261,7 +261,7 @@ class Metrics(PrometheusCollector):
             unexplained.add_metric((source,), account["difference"])
         steps = CounterMetricFamily(
             "penstock_collector_transform_records",
-            "Records by transform: received, sent, and what else became of them there.",
+            "Records by transform: received, sent, what else became of them, what was unknown.",
             labels=("transform", "outcome"),
         )
         for name, counts in status.info.get("transforms", {}).items():

@@ -279,6 +279,11 @@ LINES: list[tuple[dict[str, Any], str, dict[str, Any]]] = [
     ),
     ({"type": "stdin", "service": "in"}, "plain", {"body": "plain", "severity_text": "INFO"}),
     (
+        {"type": "stdin", "service": "in", "detect": ["severity", "time"]},
+        "2026-01-02 03:04:05 ERROR oops",
+        {"severity_text": "ERROR", "time_unix_nano": 1_767_323_045_000_000_000},
+    ),
+    (
         {"type": "syslog"},
         "<11>1 2026-01-02T03:04:05Z web-1 shop - - - oops",
         {"body": "oops", "severity_text": "ERROR", "resource.service.name": "shop"},
@@ -294,6 +299,22 @@ def test_a_test_may_have_a_line_as_its_source_reads_it(
     case = {"name": "a line", "source": source["type"], "steps": [{"line": line, "expect": expect}]}
     config = config_of({"sources": [source], "tests": [case]})
     assert run_case(config, config.tests[0], HOST) == []
+
+
+@pytest.mark.parametrize(
+    ("on_error", "expect"),
+    [("filter", {"ended": "filtered"}), ("quarantine", {"quarantined": "no time can be read"})],
+)
+def test_a_test_sees_that_a_source_lets_no_line_without_a_time_pass(
+    on_error: str, expect: dict[str, Any]
+) -> None:
+    source = {"include": ["/a"], "service": "app", "timestamp": {"on_error": on_error}}
+    for kind in ({"type": "file"}, {"type": "exec", "command": ["true"], "include": None}):
+        section = {key: value for key, value in (source | kind).items() if value is not None}
+        steps = [{"line": "no time", "expect": expect}]
+        case = {"name": "a line", "source": section["type"], "steps": steps}
+        config = config_of({"sources": [section], "tests": [case]})
+        assert run_case(config, config.tests[0], HOST) == []
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.collector.decode.journal import cursor_of, decode_entry
+from penstock.collector.decode.units import decode_records
 from penstock.collector.errors import UndecodableError
 from penstock.collector.source_sections import JournaldSource as Section
 from penstock.collector.sources.journald import JournaldSource
+from penstock.collector.spool import Unit
 from penstock.logd.store import Checkpoint
 from penstock.service import ConfigError
 from penstock.specs import Accepted, check_line
@@ -84,6 +86,19 @@ def test_fields_that_were_given_several_times_are_kept() -> None:
     assert decoded(entry(1, PRIORITY="9"))["attributes"] == {"journald.priority": "9"}
     found = decoded(entry(1, SYSLOG_IDENTIFIER=[104, 105]))
     assert found["resource"]["service.name"] == "hi"
+
+
+def test_a_priority_and_a_time_that_are_none_are_kept_and_counted() -> None:
+    entries = [
+        entry(1, PRIORITY="9", __REALTIME_TIMESTAMP="soon"),
+        entry(2, PRIORITY=["3", "4"]),
+        entry(3, PRIORITY="3", __REALTIME_TIMESTAMP="1600000000000001"),
+    ]
+    unit = Unit("j", "journal", b"\n".join(entries), 3, NOW, {"service": "x"})
+    found = decode_records(unit, {})
+    assert found.notes == {"levels_unknown": 2, "timestamps_unreadable": 1}
+    record = json.loads(found.lines[0])
+    assert (record["attributes"], record["time_unix_nano"]) == ({"journald.priority": "9"}, NOW)
 
 
 WILD = st.recursive(

@@ -51,7 +51,7 @@ def test_a_line_without_its_newline_waits_and_can_be_flushed() -> None:
 
 
 def record(line: bytes, *, truncated: bool = False) -> dict[str, object]:
-    made = decode_line(line, CONTEXT, NOW_NS, truncated=truncated)
+    made, _ = decode_line(line, CONTEXT, NOW_NS, truncated=truncated)
     assert isinstance(check_line(made), Accepted), check_line(made)
     fields: dict[str, object] = json.loads(made)
     return fields
@@ -207,7 +207,7 @@ ODD = st.sampled_from(
 @given(st.binary(max_size=40) | st.text(max_size=40).map(str.encode) | ODD)
 def test_plain_lines_are_what_they_would_be_one_by_one(line: bytes) -> None:
     made = PlainLines(CONTEXT, NOW_NS).make(line)
-    one = decode_line(line, CONTEXT, NOW_NS, truncated=False)
+    one, _ = decode_line(line, CONTEXT, NOW_NS, truncated=False)
     if made is None:
         assert len(line) > LONG or "�" in json.loads(one)["body"]
     else:

@@ -10,6 +10,7 @@ import pytest
 
 from penstock.collector.decode.lines import LineContext, PlainLines, decode_line
 from penstock.specs import Accepted, check_line
+from penstock.specs.limits import STRING_CHARACTERS_MAX
 
 SENDERS = Path("tests/golden/senders")
 NOW_NS = 1_700_000_000_000_000_000
@@ -20,7 +21,7 @@ TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 def read(line: bytes) -> tuple[dict[str, Any], Counter[str]]:
     """A line's record and what was not understood; both ways to make it give the same."""
     notes: Counter[str] = Counter()
-    made = decode_line(line, CONTEXT, NOW_NS, truncated=False, notes=notes)
+    made, _ = decode_line(line, CONTEXT, NOW_NS, truncated=False, notes=notes)
     assert isinstance(check_line(made), Accepted), (check_line(made), made)
     plain = PlainLines(CONTEXT, NOW_NS).make(line)
     assert plain is None or plain == (made, check_line(made))
@@ -107,13 +108,14 @@ def test_times_keep_what_their_numbers_say() -> None:
     [
         # Written from their documentation: nothing that makes them runs here.
         ({"@t": "2026-01-02T03:04:05.0000001Z", "@mt": "Sold {Id}", "@l": "Verbose", "Id": 7,
-          "@tr": TRACE, "@sp": SPAN}, "Sold {Id}", 1, "2026-01-02T03:04:05"),
+          "@tr": TRACE, "@sp": SPAN}, "Sold 7", 1, "2026-01-02T03:04:05"),
         ({"@t": "2026-01-02T03:04:05Z", "@m": "Sold 7", "@i": "c0ffee00"}, "Sold 7", 9,
          "2026-01-02T03:04:05"),
         ({"Timestamp": "2026-01-02 03:04:05Z", "EventId": 0, "LogLevel": "Critical",
           "Category": "Shop", "Message": "gone"}, "gone", 21, "2026-01-02T03:04:05"),
         ({"Timestamp": "2026-01-02T03:04:05.1+01:00", "Level": "Fatal",
-          "MessageTemplate": "gone"}, "gone", 21, "2026-01-02T02:04:05.1"),
+          "MessageTemplate": "gone {@What}", "Properties": {"What": {"id": 7}}},
+         'gone {"id":7}', 21, "2026-01-02T02:04:05.1"),
         ({"t": {"$date": "2026-01-02T03:04:05.006+00:00"}, "s": "W", "c": "NETWORK", "id": 22943,
           "ctx": "listener", "msg": "Slow"}, "Slow", 13, "2026-01-02T03:04:05.006"),
         ({"version": "1.1", "host": "web-1", "short_message": "lost", "level": 3,
@@ -146,6 +148,41 @@ def test_loggers_by_their_documentation(
     if TRACE in str(line):
         assert (record["trace_id"], record["span_id"]) == (TRACE, SPAN)
         assert record.get("trace_flags") == (1 if "traceparent" in line else None)
+
+
+@pytest.mark.parametrize(
+    ("template", "event", "body"),
+    [
+        ("{User} paid {Amount} in {Took:0.00} ms", {"User": "ada", "Amount": 1.5, "Took": 2},
+         "ada paid 1.5 in 2 ms"),
+        ("took {Took:0.00} of {Limit:000} ms", {"Took": 2, "Limit": 30, "@r": ["2.00", "030"]},
+         "took 2.00 of 030 ms"),
+        ("order {@Order} of {$User}", {"Order": {"id": 7, "of": [1, None]}, "User": True},
+         'order {"id":7,"of":[1,null]} of true'),
+        ("{{Id}} is {Id}, }} { {", {"Id": 7}, "{Id} is 7, } { {"),
+        ("no {Such} {Id:x} {, } {Id Nr} {}", {"Id": 7}, "no {Such} 7 {, } {Id Nr} {}"),
+        ("|{Id,4}|{Id,-4}|{Id,4:x}|", {"Id": 7}, "|   7|7   |   7|"),
+        ("{0} and {1}", {"0": "a", "1": "b"}, "a and b"),
+        ("no holes", {}, "no holes"),
+    ],
+    ids=["names", "renderings", "operators", "escapes", "unknown", "alignment", "indexes", "none"],
+)  # fmt: skip
+def test_a_message_template_is_rendered_with_the_events_properties(
+    template: str, event: dict[str, Any], body: str
+) -> None:
+    given = {"@t": "2026-01-02T03:04:05Z", "@mt": template, **event}
+    record, notes = read(json.dumps(given).encode())
+    assert (record["body"], notes) == (body, Counter())
+    assert record["attributes"].get("@mt") == (None if body == template else template)
+    record, _ = read(json.dumps({**given, "@m": "as it came"}).encode())
+    assert (record["body"], record["attributes"]["@mt"]) == ("as it came", template)
+
+
+def test_a_rendered_template_keeps_to_the_bounds_of_a_body() -> None:
+    given = {"@t": "2026-01-02T03:04:05Z", "@mt": "{A}" * 5000, "A": "x" * 1000}
+    record, _ = read(json.dumps(given).encode())
+    assert record["body"] == "x" * STRING_CHARACTERS_MAX
+    assert record["attributes"]["log.record.truncated"] is True
 
 
 def test_what_is_not_understood_is_kept_and_counted() -> None:

@@ -16,7 +16,7 @@ from penstock.collector.decode import otlp_logs, shapes
 from penstock.collector.decode.otlp_logs import Made, map_logs
 from penstock.collector.decode.otlp_messages import LOGS, Encoding, decode_request
 from penstock.collector.decode.otlp_packed import unpack_records
-from penstock.collector.decode.otlp_records import Lost, map_element
+from penstock.collector.decode.otlp_records import Note, map_element
 from penstock.specs.gate import Rejected, check_line
 
 DEFAULT = {"host.name": "h"}
@@ -39,31 +39,27 @@ KINDS = ("string_value", "int_value", "bool_value", "double_value", "bytes_value
 NUMBERS = (0, 1, -1, 2**63 - 1, -(2**63))
 
 
-def long_way(request: ExportLogsServiceRequest) -> tuple[list[Any], list[int]]:
-    """The lines, and what was told to be lost of resources."""
-    lost: list[int] = []
+def long_way(request: ExportLogsServiceRequest) -> tuple[list[Any], list[tuple[str, int]]]:
+    """The lines, and what was noted of them."""
+    noted: list[tuple[str, int]] = []
 
     def note(what: str, count: int) -> None:
-        assert what == "resource_attributes"
-        lost.append(count)
+        assert what in {"resource_attributes_dropped", "levels_unknown"}
+        noted.append((what, count))
 
     elements = decode_request(LOGS, request.SerializeToString(), Encoding.PROTOBUF)
     made = [line for one in elements for line in map_element(one, DEFAULT, 99, note)]
-    return [read(line) for line in made], lost
+    return [read(line) for line in made], noted
 
 
-def short_way(request: ExportLogsServiceRequest) -> tuple[list[Any], list[int]]:
+def short_way(request: ExportLogsServiceRequest) -> tuple[list[Any], list[tuple[str, int]]]:
     """Likewise."""
-    lost: list[int] = []
-
-    def note(what: str, count: int) -> None:
-        assert what == "resource_attributes"
-        lost.append(count)
-
-    return [read(line) for line, _ in mapped(request, note)], lost
+    noted: list[tuple[str, int]] = []
+    lines = [read(line) for line, _ in mapped(request, lambda *told: noted.append(told))]
+    return lines, noted
 
 
-def mapped(request: ExportLogsServiceRequest, lost: Lost = lambda *_: None) -> list[Made]:
+def mapped(request: ExportLogsServiceRequest, lost: Note = lambda *_: None) -> list[Made]:
     """What is made of a request, with verdicts."""
     return [*chain.from_iterable(map_logs(request.SerializeToString(), DEFAULT, 99, lost))]
 

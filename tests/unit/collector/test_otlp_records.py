@@ -273,7 +273,7 @@ def test_exemplars_are_kept_as_far_as_the_spec_has_room() -> None:
     lost: list[tuple[str, int]] = []
     element = metrics(number("a", "gauge", point))
     (line,) = map_element(element, {"host.name": "h"}, NOW, lambda *told: lost.append(told))
-    assert lost == [("exemplars", 3)]
+    assert lost == [("exemplars_dropped", 3)]
     found = json.loads(line)
     assert (
         found["exemplars"]
@@ -407,6 +407,6 @@ def test_what_a_resource_is_too_small_for_is_counted_and_said() -> None:
     (line,) = map_element(logs({}, **large), {}, NOW, lambda *told: lost.append(told))
     assert isinstance(line, bytes)
     resource = json.loads(line)["resource"]
-    assert lost == [("resource_attributes", resource[DROPPED])]
+    assert lost == [("resource_attributes_dropped", resource[DROPPED])]
     assert resource[DROPPED] == 20 - sum(key.startswith("key.") for key in resource) > 0
     assert isinstance(check_line(line), Accepted)

@@ -3,7 +3,9 @@
 import asyncio
 import gzip
 import json
+import re
 import ssl
+import struct
 import zlib
 from collections.abc import AsyncIterator
 from functools import partial
@@ -129,6 +131,60 @@ async def test_a_grpc_request_is_durable_when_it_is_answered(
     assert bodies(intake) == ["hi"] * 6
 
 
+@pytest.mark.parametrize("coding", ["zstd", "snappy", "lz4"])
+async def test_grpcs_own_library_refuses_compressions_that_it_does_not_know(
+    source: OtlpSource, intake: SpoolingIntake, coding: str
+) -> None:
+    """It does so before it is asked; no option makes it `UNIMPLEMENTED`, as gRPC's spec has it."""
+    status, message = await call_with(source.endpoints["grpc"], coding, b"anything")
+    assert status == grpc.StatusCode.INTERNAL.value[0]
+    assert "grpc-encoding" in message
+    assert (intake.account.received, +intake.account.notes) == (0, {})
+    assert await export(source, request().SerializeToString()) == b""  # the others are well
+
+
+async def call_with(endpoint: str, coding: str, message: bytes) -> tuple[int, str]:
+    """Status and message of a call whose message has an encoding; grpcio itself sends few."""
+    host, _, port = endpoint.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    fields = {
+        ":method": "POST", ":scheme": "http", ":path": EXPORT, ":authority": "localhost",
+        "content-type": "application/grpc", "te": "trailers", "grpc-encoding": coding,
+    }  # fmt: skip
+    headers = b"".join(b"\0" + _text(name) + _text(value) for name, value in fields.items())
+    body = struct.pack(">BI", 1, len(message)) + message
+    writer.write(
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _frame(4, 0, 0) + _frame(1, 4, 1, headers)
+        + _frame(0, 1, 1, body)
+    )  # fmt: skip
+    kind, flags, answer = 0, 0, b""
+    async with asyncio.timeout(10):
+        while (kind, flags & 1) != (1, 1):  # headers that end the stream
+            head = await reader.readexactly(9)
+            kind, flags, answer = (
+                head[3],
+                head[4],
+                await reader.readexactly(int.from_bytes(head[:3])),
+            )
+    writer.close()
+    found = {
+        name.decode(): value.decode()
+        for name, value in re.findall(rb"(grpc-(?:status|message))[\0-\x7f]([ -~]+)", answer)
+    }
+    return int(found["grpc-status"]), found["grpc-message"]
+
+
+def _text(text: str) -> bytes:
+    """A string of HPACK that is not in its tables, of less than 127 bytes."""
+    assert len(text) < 127
+    return bytes([len(text)]) + text.encode()
+
+
+def _frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    """A frame of HTTP/2."""
+    return len(payload).to_bytes(3) + struct.pack(">BBI", kind, flags, stream) + payload
+
+
 async def test_the_sender_hears_how_many_records_are_refused_and_why(
     source: OtlpSource, intake: SpoolingIntake
 ) -> None:
@@ -178,6 +234,30 @@ async def test_what_a_scope_says_is_kept_and_what_has_no_place_is_counted(
     assert (await post(source, body, JSON, "/v1/metrics"))[0] == 200
     notes = intake.account.notes
     assert (notes["metric_descriptions_dropped"], notes["metric_metadata_dropped"]) == (1, 1)
+
+
+async def test_levels_that_nobody_knows_are_kept_and_counted_once_the_records_are(
+    source: OtlpSource, intake: SpoolingIntake
+) -> None:
+    levels = [(99, ""), (0, "loud"), (0, "warn"), (0, ""), (17, "loud"), (-3, "x" * 40)]
+    made = request(len(levels))
+    for record, (number, text) in zip(
+        made.resource_logs[0].scope_logs[0].log_records, levels, strict=True
+    ):
+        record.severity_number, record.severity_text = number, text  # type: ignore[assignment]
+    plain = made.SerializeToString()
+    made.resource_logs[0].schema_url = "https://x"  # read the long way
+    body = json.dumps({"resourceLogs": [{"scopeLogs": [{"logRecords": [
+        {"severityNumber": number, "severityText": text} for number, text in levels
+    ]}]}]}).encode()  # fmt: skip
+    for times, (data, kind) in enumerate(
+        ((plain, PROTOBUF), (made.SerializeToString(), PROTOBUF), (body, JSON)), 1
+    ):
+        assert (await post(source, data, kind))[0] == 200
+        assert intake.account.notes["levels_unknown"] == 3 * times
+    found = [(it["severity_number"], it["severity_text"]) for it in map(json.loads, intake.lines())]
+    expected = [(9, "INFO"), (9, "loud"), (13, "warn"), (9, "INFO"), (17, "loud"), (9, "x" * 32)]
+    assert found == expected * 3
 
 
 async def test_pages_of_allowed_origins_may_send(intake: SpoolingIntake) -> None:
@@ -287,7 +367,7 @@ async def test_grpc_says_what_never_can_be_taken(
 async def test_a_full_spool_means_come_again_later(
     source: OtlpSource, intake: SpoolingIntake
 ) -> None:
-    body = request(90, body="x" * 1000).SerializeToString()
+    body = request(90, body="x" * 1000, severity=99).SerializeToString()
     answers = [await post(source, body) for _ in range(12)]
     codes = [answer[0] for answer in answers]
     assert set(codes) == {200, 503}
@@ -302,6 +382,7 @@ async def test_a_full_spool_means_come_again_later(
     assert status_message.details[0].Unpack(retry)
     assert retry.retry_delay.seconds == OTLP_RETRY_AFTER_S
     assert intake.account.received == 90 * codes.count(200)
+    assert intake.account.notes["levels_unknown"] == 90 * codes.count(200)  # the others come again
     assert intake.account.notes["refused_spool_full"] == 90 * (codes.count(503) + 1)
 
 

@@ -22,6 +22,8 @@ from penstock.collector.core.times import (
 )
 from penstock.collector.decode.line_rules import rules_of
 from penstock.collector.decode.lines import LineContext, PlainLines, decode_line
+from penstock.collector.decode.units import decode_records
+from penstock.collector.spool import Unit
 from penstock.specs import Accepted, check_line
 
 SENDERS = Path("tests/golden/senders")
@@ -145,7 +147,7 @@ def read_lines(name: str, **options: Any) -> list[tuple[int, int]]:
     found = []
     for line in (SENDERS / name).read_bytes().splitlines():
         notes: Counter[str] = Counter()
-        made = decode_line(line, context, NOW_NS, truncated=False, notes=notes)
+        made, _ = decode_line(line, context, NOW_NS, truncated=False, notes=notes)
         assert isinstance(check_line(made), Accepted)
         plain = PlainLines(context, NOW_NS).make(line)
         assert plain == (made, check_line(made)) or (plain is None and notes)
@@ -185,7 +187,7 @@ def test_a_time_stands_where_the_configuration_says() -> None:
     notes: Counter[str] = Counter()
 
     def time_ns(line: bytes) -> int:
-        made = decode_line(line, context, NOW_NS, truncated=False, notes=notes)
+        made, _ = decode_line(line, context, NOW_NS, truncated=False, notes=notes)
         plain = PlainLines(context, NOW_NS).make(line)
         assert plain is None or plain[0] == made
         return int(json.loads(made)["time_unix_nano"])
@@ -197,3 +199,24 @@ def test_a_time_stands_where_the_configuration_says() -> None:
     assert not notes
     assert time_ns(b"no time") == NOW_NS
     assert notes == {"timestamps_unreadable": 1}
+
+
+@pytest.mark.parametrize("on_error", ["filter", "quarantine"])
+def test_a_line_whose_time_cannot_be_read_ends_as_configured(on_error: str) -> None:
+    timestamp = {"pattern": None, "layouts": ["auto"], "zone": "UTC", "field": "when"}
+    lines = [
+        b"2026-01-01T00:00:00Z hi", b"no time", b'{"when":"2026-01-01T00:00:00Z"}',
+        b'{"when":"soon","time":"2026-01-01T00:00:00Z"}', b'{"level":"info"}',
+        b'{"level":"info","time":"2026-01-01T00:00:00Z"}', b'{"level":"info","time":"soon"}',
+    ]  # fmt: skip
+    for field, ended in (("when", [1, 3, 4, 6]), (None, [1, 4, 6])):
+        given = {**timestamp, "field": field}
+        for told, expected in ((on_error, dict.fromkeys(ended, on_error)), ("pass", {})):
+            rules = {"timestamp": {**given, "on_error": told}}
+            payload = b"\n".join(
+                lines if field else [*lines[:2], b"2026-01-01 00:00:00", *lines[3:]]
+            )
+            unit = Unit("s", "lines", payload, 7, NOW_NS, {"service": "s", "rules": rules})
+            found = decode_records(unit, {})
+            assert (found.ended, found.count) == (expected, 7)
+            assert found.notes == {"timestamps_unreadable": len(ended)}

@@ -43,6 +43,22 @@ def test_parse_makes_attributes_and_lifts_fields() -> None:
     assert record["attributes"] == {"app.n.x": "7"}
 
 
+def test_what_parse_cannot_lift_is_kept_and_counted() -> None:
+    lift = {"severity": "lvl", "time": "ts"}
+    graph = graph_of(
+        {"transforms": {"t": {"type": "parse", "inputs": ["app"], "format": "json", "lift": lift}}}
+    )
+    texts: list[dict[str, Any]] = [
+        {"lvl": "loud", "ts": "soon"}, {"lvl": 99}, {"lvl": "warn", "ts": 1_767_225_600}, {},
+        {"lvl": None, "ts": ""},
+    ]  # fmt: skip
+    found = delivered(process(graph, *(log(json.dumps(text)) for text in texts)))
+    assert found[0][1]["attributes"] == {"lvl": "loud", "ts": "soon"}
+    assert graph.counts()["t"] == {
+        "received": 5, "sent": 5, "levels_unknown": 2, "timestamps_unreadable": 1,
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("code", range(8))
 def test_parse_gives_a_syslog_message_the_severity_that_the_source_gives_it(code: int) -> None:
     text = f"<{16 * 8 + code}>1 2026-01-01T00:00:00Z host app - - - hello"
@@ -112,7 +128,12 @@ def test_a_record_whose_time_cannot_be_read_ends_as_configured() -> None:
     assert record_of({"type": "timestamp"}, log("no time"))["body"] == "no time"
     outcome = transformed({"type": "timestamp", "on_error": "filter"}, log("no time"))
     assert outcome.ended[Ending.FILTERED] == 1
-    outcome = transformed({"type": "timestamp", "on_error": "quarantine"}, log("no time"))
+    graph = graph_of({"transforms": {"t": {"inputs": ["app"], "type": "timestamp",
+                                           "on_error": "quarantine"}}})  # fmt: skip
+    outcome = process(graph, log("no time"), log("2026-01-01T00:00:00Z in time"))
+    assert graph.counts()["t"] == {
+        "received": 2, "sent": 1, "quarantined": 1, "timestamps_unreadable": 1,
+    }  # fmt: skip
     assert [refused.reason for refused in outcome.refused] == [
         "transform t: timestamp: no time can be read where it should stand"
     ]
@@ -309,6 +330,16 @@ def test_logs_become_metrics_of_bounded_number_and_pass_the_gate() -> None:
     assert point["start_time_unix_nano"] == 90 * SECOND
 
 
+@pytest.mark.parametrize("name", ["Shop.Requests_Total", "1st/ms", "Umsätze (€)", "x" * 255])
+def test_a_metric_of_logs_may_have_any_name_that_a_metric_has(name: str) -> None:
+    section = {"type": "logs_to_metrics", "inputs": ["app"], "name": name}
+    graph = graph_of({"transforms": {"m": section}})
+    process(graph, log())
+    made = graph.flush(0, 1, everything=True)
+    [(_, point)] = delivered(process(graph, *made["m"], source="m", resource=b""))
+    assert (point["name"], point["value"]) == (name, 1)
+
+
 def test_a_measured_value_becomes_a_histogram_and_no_number_is_refused() -> None:
     section = {
         "type": "logs_to_metrics", "inputs": ["app"], "name": "shop.ms", "unit": "ms",
@@ -406,7 +437,8 @@ def test_containers_are_known_by_the_paths_of_their_logs(tmp_path: Path) -> None
             "tokens of letters",
         ),
         ({"type": "sample", "ratio": 0}, "greater than or equal"),
-        ({"type": "logs_to_metrics", "name": "Bad Name"}, "pattern"),
+        ({"type": "logs_to_metrics", "name": ""}, "at least 1 character"),
+        ({"type": "logs_to_metrics", "name": "x" * 256}, "at most 255 characters"),
         ({"type": "enrich"}, "set `host`"),
         ({"type": "brew"}, "brew"),
     ],

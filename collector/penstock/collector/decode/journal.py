@@ -9,6 +9,7 @@ A field that its sender gave several times comes as a list of its values, and on
 as a list of its bytes.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -48,7 +49,13 @@ def cursor_of(entry: bytes) -> str | None:
     return cursor if isinstance(cursor, str) else None
 
 
-def decode_entry(entry: bytes, service: str, resource: Mapping[str, Any], now_ns: int) -> bytes:
+def decode_entry(
+    entry: bytes,
+    service: str,
+    resource: Mapping[str, Any],
+    now_ns: int,
+    notes: Counter[str] | None = None,
+) -> bytes:
     """Make a log record of an entry.
 
     Args:
@@ -56,6 +63,7 @@ def decode_entry(entry: bytes, service: str, resource: Mapping[str, Any], now_ns
         service: Service name, or ``from_unit``.
         resource: The collector's.
         now_ns: When it was read.
+        notes: Where it is counted what is not understood.
 
     Raises:
         UndecodableError: It is none.
@@ -71,7 +79,8 @@ def decode_entry(entry: bytes, service: str, resource: Mapping[str, Any], now_ns
         for key, value in fields.items()
         if key not in _ELSEWHERE and not key.startswith("__")
     }
-    number, text = _severity(fields.get("PRIORITY"), named)
+    notes = Counter() if notes is None else notes
+    number, text = _severity(fields.get("PRIORITY"), named, notes)
     if service == "from_unit":
         service = next((_text(fields[key]) for key in _SERVICES if fields.get(key)), "journald")
     own = {**resource, "service.name": service[:SERVICE_CHARACTERS_MAX]}
@@ -84,7 +93,7 @@ def decode_entry(entry: bytes, service: str, resource: Mapping[str, Any], now_ns
     record: dict[str, Any] = {
         "schema": "log/1.0",
         "kind": "log",
-        "time_unix_nano": _time_ns(fields, now_ns),
+        "time_unix_nano": _time_ns(fields, now_ns, notes),
         "observed_time_unix_nano": now_ns,
         "severity_number": number,
         "severity_text": text,
@@ -132,17 +141,20 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else orjson.dumps(value).decode()
 
 
-def _severity(priority: Any, attributes: dict[str, Any]) -> tuple[int, str]:
+def _severity(priority: Any, attributes: dict[str, Any], notes: Counter[str]) -> tuple[int, str]:
     """What is none becomes an attribute."""
     known = _NUMBERED.get(priority) if isinstance(priority, str) else None
     if known is None and priority is not None:
         attributes["journald.priority"] = priority
+        notes["levels_unknown"] += 1
     return severity(known) or (9, "INFO")
 
 
-def _time_ns(fields: Mapping[str, Any], now_ns: int) -> int:
+def _time_ns(fields: Mapping[str, Any], now_ns: int, notes: Counter[str]) -> int:
     for key in _TIMES:
         text = fields.get(key)
         if isinstance(text, str) and text.isdecimal() and len(text) < 19:
             return min(int(text) * 1000, INT64_MAX)
+    if any(fields.get(key) is not None for key in _TIMES):
+        notes["timestamps_unreadable"] += 1
     return now_ns

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import tzinfo
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, Literal
 from zoneinfo import ZoneInfo
 
 import orjson
@@ -21,6 +21,10 @@ from penstock.collector.core.times import (
 )
 
 ReadTime = Callable[[Any, int], int | None]
+OnError = Literal["pass", "filter", "quarantine"]
+"""What becomes of a record whose time cannot be read: it goes on with the time that it has, goes no
+further, or goes to quarantine."""
+NO_TIME: Final = "timestamp: no time can be read where it should stand"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +36,16 @@ class LineRules:
         field: The key of a structured line that has its time; empty: those that loggers use.
         field_time: Reads what is there.
         severity: Whether a line of text is searched for its severity.
+        needs_time: Whether it is configured where a line has its time: one without it is counted.
+        on_error: What becomes of a record whose time cannot be read.
     """
 
     time: TimeReader | None = None
     field: str = ""
     field_time: ReadTime = time_of
     severity: bool = False
+    needs_time: bool = False
+    on_error: OnError = "pass"
 
     @property
     def looks_into_text(self) -> bool:
@@ -68,6 +76,8 @@ def _rules_of(options: bytes) -> LineRules:
         timestamp["field"] or "",
         value_reader(layouts, zone),
         severity="severity" in detect,
+        needs_time=True,
+        on_error=timestamp.get("on_error", "pass"),  # units of older releases do not say it
     )
 
 

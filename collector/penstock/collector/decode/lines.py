@@ -6,7 +6,8 @@ or message the body, the timestamp the time, the trace's ids the record's own, a
 (`penstock.collector.decode.loggers`). What is not understood is counted by its reason:
 
     levels_unknown           records that say a level which no known logger has; they are INFO
-    timestamps_unreadable    records that say a time which cannot be read; they have that of reading
+    timestamps_unreadable    records that say a time which cannot be read, or none where one is to
+                             stand; they have that of reading, or end as is configured
     lines_repaired           JSON that strict readers refuse, and that was read all the same
 """
 
@@ -20,14 +21,17 @@ import orjson
 from penstock.collector.core.times import time_of
 from penstock.collector.decode.attributes import clean_text, flatten
 from penstock.collector.decode.json_lines import BYTE_ORDER_MARK, read_object
-from penstock.collector.decode.line_rules import NO_RULES, LineRules
+from penstock.collector.decode.line_rules import NO_RULES, LineRules, OnError
 from penstock.collector.decode.loggers import (
+    TEMPLATES,
+    TIMES,
     is_telling,
     lay_bare,
     roles_of,
     take_level,
     take_trace,
 )
+from penstock.collector.decode.message_templates import render
 from penstock.collector.decode.severity import INFO, Severity, severity_in_line
 from penstock.collector.decode.shapes import Made, ShapedEvents, ShapeGate, log_fields
 from penstock.specs.fast_gate import Accepted
@@ -65,7 +69,7 @@ def decode_line(  # noqa: PLR0913 - what is known of a line
     continued: bool = False,
     own: Mapping[str, str] | None = None,
     notes: Counter[str] | None = None,
-) -> bytes:
+) -> tuple[bytes, OnError]:
     """Make a log record of a line.
 
     Args:
@@ -80,8 +84,10 @@ def decode_line(  # noqa: PLR0913 - what is known of a line
         notes: Where it is counted what is not understood.
 
     Returns:
-        The record's line.
+        The record's line, and what becomes of it: `LineRules.on_error` where no time can be read.
     """
+    rules = context.rules
+    found: Counter[str] = Counter()
     attributes: dict[str, Any] = {**context.attributes, **(own or {})}
     if truncated:
         attributes["log.record.truncated"] = True
@@ -89,28 +95,35 @@ def decode_line(  # noqa: PLR0913 - what is known of a line
         attributes["log.iostream"] = stream
     if continued:
         attributes["log.record.continued"] = True
-    fields, repaired = (None, False) if truncated or continued else _structured(line, context.rules)
-    if repaired and notes is not None:
-        notes["lines_repaired"] += 1
+    fields, repaired = (None, False) if truncated or continued else _structured(line, rules)
+    if repaired:
+        found["lines_repaired"] = 1
     if fields is not None:
-        own = log_record(
+        time_ns = _field_time(fields, rules, now_ns)
+        is_wrong = time_ns is None and bool(rules.field) and rules.field in fields
+        record = log_record(
             fields,
             attributes,
             context.resource,
             now_ns,
-            time_ns=_field_time(fields, context.rules, now_ns, notes),
+            time_ns=time_ns,
             written_ns=written_ns,
-            notes=notes,
+            needs_time=rules.needs_time,
+            notes=found,
         )
-        return _encode(own)
-    body = text_of(line.removeprefix(BYTE_ORDER_MARK), attributes)
-    level, found_ns = (INFO, None) if continued else _look_into(body, context.rules, now_ns)
-    if found_ns is None:
-        found_ns = now_ns if written_ns is None else written_ns
-        if context.rules.time is not None and not continued and notes is not None:
-            notes["timestamps_unreadable"] += 1
-    record = _text_record(body, context.resource, attributes, found_ns, now_ns, level)
-    return _encode(record)
+        if is_wrong:
+            found["timestamps_unreadable"] = 1
+    else:
+        body = text_of(line.removeprefix(BYTE_ORDER_MARK), attributes)
+        level, time_ns = (INFO, None) if continued else _look_into(body, rules, now_ns)
+        if time_ns is None:
+            time_ns = now_ns if written_ns is None else written_ns
+            if rules.time is not None and not continued:
+                found["timestamps_unreadable"] = 1
+        record = _text_record(body, context.resource, attributes, time_ns, now_ns, level)
+    if notes is not None:
+        notes.update(found)
+    return _encode(record), rules.on_error if found["timestamps_unreadable"] else "pass"
 
 
 class PlainLines:
@@ -142,7 +155,9 @@ class PlainLines:
             if repaired or line.startswith(BYTE_ORDER_MARK):
                 return None
             if fields is not None:
-                return None if self._context.rules.field else self._events.make(fields)
+                rules = self._context.rules
+                alone = rules.field or (rules.needs_time and TIMES.isdisjoint(fields))
+                return None if alone else self._events.make(fields)
         if self._context.rules.looks_into_text:
             return self._look_into(line)
         if self._verdict is None or len(line) > _PLAIN_BYTES_MAX:
@@ -179,17 +194,13 @@ def _look_into(text: str, rules: LineRules, now_ns: int) -> tuple[Severity, int 
     return level or INFO, time_ns
 
 
-def _field_time(
-    fields: dict[str, Any], rules: LineRules, now_ns: int, notes: Counter[str] | None
-) -> int | None:
+def _field_time(fields: dict[str, Any], rules: LineRules, now_ns: int) -> int | None:
     """The time in the field that is configured; None leaves it to those that loggers use."""
     if not rules.field or rules.field not in fields:
         return None
     time_ns = rules.field_time(fields[rules.field], now_ns)
     if time_ns is not None:
         del fields[rules.field]
-    elif notes is not None:
-        notes["timestamps_unreadable"] += 1
     return time_ns
 
 
@@ -222,6 +233,7 @@ def log_record(  # noqa: PLR0913 - what is known of an event
     *,
     time_ns: int | None = None,
     written_ns: int | None = None,
+    needs_time: bool = False,
     notes: Counter[str] | None = None,
 ) -> dict[str, Any]:
     """Make a log record of a structured event; `fields` is used up.
@@ -235,6 +247,7 @@ def log_record(  # noqa: PLR0913 - what is known of an event
         now_ns: When it was read.
         time_ns: When it happened, when the protocol says so; else a time field of the event.
         written_ns: The time when neither says it; else when it was read.
+        needs_time: It is counted, too, when nothing should be the time.
         notes: Where it is counted what is not understood.
     """
     fields = lay_bare(fields)
@@ -246,7 +259,7 @@ def log_record(  # noqa: PLR0913 - what is known of an event
             notes["levels_unknown"] += 1
     if time_ns is None:
         time_ns = _take_time(fields, roles.times, now_ns)
-        if time_ns is None and roles.times and notes is not None:
+        if time_ns is None and (roles.times or needs_time) and notes is not None:
             notes["timestamps_unreadable"] += 1
     if time_ns is None:
         time_ns = now_ns if written_ns is None else written_ns
@@ -306,8 +319,15 @@ def _take_time(fields: dict[str, Any], keys: tuple[str, ...], now_ns: int) -> in
 def _take_message(fields: dict[str, Any], keys: tuple[str, ...]) -> str:
     for key in keys:
         if isinstance(found := fields[key], str) and found:
-            del fields[key]
-            return found
+            text = found
+            if (within := TEMPLATES.get(key)) is not None:
+                properties = fields.get(within) if within else fields
+                text = render(
+                    found, properties if isinstance(properties, dict) else {}, fields.get("@r")
+                )
+            if text == found:  # else the template says which events are alike
+                del fields[key]
+            return text
     return ""
 
 

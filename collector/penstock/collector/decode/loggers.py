@@ -55,10 +55,14 @@ _TIMES: Final = (
     "timestamp", "time", "@timestamp", "ts", "@t", "instant", "timeMillis", "Timestamp",
     "eventTime", "datetime", "asctime", "timeStamp",
 )  # fmt: skip
+TIMES: Final = frozenset(_TIMES)
 _BODIES: Final = (
     "formattedMessage", "RenderedMessage", "event", "message", "msg", "log", "short_message", "@m",
     "@mt", "@message", "Message", "MessageTemplate", "MESSAGE", "textPayload",
 )  # fmt: skip
+TEMPLATES: Final[Mapping[str, str]] = {"@mt": "", "MessageTemplate": "Properties"}
+"""Those of them that are message templates, and the object that has their properties; empty: the
+event itself."""
 _TRACES: Final = (
     "trace_id", "traceId", "traceID", "traceid", "TraceId", "trace.id", "otelTraceID", "@tr",
     "logging.googleapis.com/trace",

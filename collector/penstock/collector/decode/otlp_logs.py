@@ -19,7 +19,7 @@ from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 
 from penstock.collector.decode.otlp_messages import LOGS, as_json, parse_request
 from penstock.collector.decode.otlp_packed import unpack_records
-from penstock.collector.decode.otlp_records import Lost, map_element
+from penstock.collector.decode.otlp_records import Note, map_element, says_unknown_level
 from penstock.collector.decode.severity import severity
 from penstock.collector.decode.shapes import ShapeGate
 from penstock.specs.envelope import Context
@@ -64,7 +64,7 @@ def map_logs(
     body: bytes,
     default: Mapping[str, Any],
     now_ns: int,
-    lost: Lost = lambda *_: None,
+    note: Note = lambda *_: None,
 ) -> Iterator[list[Made]]:
     """The lines of an ``ExportLogsServiceRequest``; what `map_element` yields, with verdicts.
 
@@ -79,12 +79,12 @@ def map_logs(
     for element, packed in zip(request.resource_logs, unpack_records(body), strict=True):
         resource = _resource(element, default)
         if resource is None:
-            for made in map_element(as_json(element), default, now_ns, lost):
+            for made in map_element(as_json(element), default, now_ns, note):
                 yield [(made, None)]
             continue
         for scope, records in zip(element.scope_logs, packed, strict=True):
             about = _scope_members(scope)
-            plain = _Lines(scope.scope.name, about or [], resource, now_ns)
+            plain = _Lines(scope.scope.name, about or [], resource, now_ns, note)
             own = about is None or scope.schema_url.startswith(_OWN)
             for first in range(0, len(records), _AT_ONCE):
                 part = records[first : first + _AT_ONCE]
@@ -98,19 +98,25 @@ def map_logs(
                         yield [one]
                         continue
                     alone = _alone(element, scope, scope.log_records[index])
-                    yield [(made, None) for made in map_element(alone, default, now_ns)]
+                    lines = map_element(alone, default, now_ns, _levels(note))
+                    yield [(line, None) for line in lines]
+
+
+def _levels(note: Note) -> Note:
+    """Counts unknown levels alone: what the resource has too much of is counted once for all."""
+    return lambda what, count: note(what, count) if what == "levels_unknown" else None
 
 
 class _Lines:
     """Makes the lines of one scope's plain records, and knows what the gate says of each shape."""
 
     def __init__(
-        self, scope: str, about: list[tuple[str, str]], resource: str, now_ns: int
+        self, scope: str, about: list[tuple[str, str]], resource: str, now_ns: int, note: Note
     ) -> None:
         self._about = about
         own = f',"scope":{_encoded(scope[:SCOPE_CHARACTERS_MAX])}' if scope else ""
         self._end = f'{own},"resource":{resource}}}'
-        self._now_ns = now_ns
+        self._now_ns, self._note = now_ns, note
         self._gate = ShapeGate()
 
     def make(self, record: Any) -> Made | None:
@@ -124,6 +130,8 @@ class _Lines:
         time_ns = time_ns or observed_ns
         if time_ns > INT64_MAX or observed_ns > INT64_MAX:
             return None
+        if number not in _TEXTS and says_unknown_level(number, text):
+            self._note("levels_unknown", 1)
         number, level = _severity(number, text)
         which, members = rare
         attributes = dict(pairs)

@@ -33,8 +33,8 @@ from penstock.specs.otlp import Unread, read_otlp
 from penstock.specs.resource import fit_and_count
 
 Json = dict[str, Any]
-Lost = Callable[[str, int], None]
-"""Told of what is cut and has no place in a record to be counted, by what it is."""
+Note = Callable[[str, int], None]
+"""Counts what no record can say: what is cut and has no place, and levels that are unknown."""
 _CUMULATIVE: Final = 2
 _UNFIT: Final = (
     ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError,
@@ -49,7 +49,7 @@ def map_element(
     element: Json,
     default: Mapping[str, Any],
     now_ns: int,
-    lost: Lost = lambda *_: None,
+    note: Note = lambda *_: None,
 ) -> Iterator[bytes | str]:
     """The lines of one resource's log records, spans or data points.
 
@@ -57,8 +57,8 @@ def map_element(
         element: Of ``resourceLogs``, ``resourceSpans`` or ``resourceMetrics``.
         default: The resource when the element has none.
         now_ns: When it was received.
-        lost: Told how many attributes of the resource are beyond its bounds, if any, though the
-            resource says so itself, and how many exemplars are beyond a record's.
+        note: Counts attributes of the resource that are beyond its bounds, though the resource says
+            so itself, exemplars that are beyond a record's, and records whose level is unknown.
 
     Yields:
         A line, or the JSON text of what cannot be read.
@@ -68,7 +68,7 @@ def map_element(
     """
     resource: Json | None = None
     for what, count in _without_place(element).items():
-        lost(what, count)
+        note(f"{what}_dropped", count)
     for record in read_otlp(_without_summaries(element)):
         if isinstance(record, Unread):
             yield _raw(record.member)
@@ -76,16 +76,19 @@ def map_element(
         if resource is None:
             resource, left_out = fit_and_count(record["resource"] or default)
             if left_out:
-                lost("resource_attributes", left_out)
+                note("resource_attributes_dropped", left_out)
         record["resource"] = resource
         exemplars = len(record.get("exemplars", ()))
+        said = (record.get("severity_number"), record.get("severity_text"))
         try:
             line = _dump(_fit(record, now_ns))
         except _UNFIT:
             yield _raw(record)
         else:
             if beyond := exemplars - len(record.get("exemplars", ())):
-                lost("exemplars", beyond)
+                note("exemplars_dropped", beyond)
+            if record["kind"] == "log" and says_unknown_level(*said):
+                note("levels_unknown", 1)
             yield line
 
 
@@ -163,6 +166,13 @@ def _fit_severity(record: Json) -> None:
         number = named[0] if named else DEFAULT_SEVERITY
     record["severity_number"] = number
     record["severity_text"] = str(text)[:32] if text else severity_text(number)
+
+
+def says_unknown_level(number: Any, text: Any) -> bool:
+    """Whether a record says a level that nobody knows: it is INFO."""
+    if isinstance(number, int) and 1 <= number <= 24:
+        return False
+    return bool(number or text) and severity(text) is None
 
 
 def _fit_span(record: Json, _: int) -> None:

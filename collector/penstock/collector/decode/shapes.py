@@ -16,7 +16,7 @@ from typing import Any, Final
 import orjson
 
 from penstock.collector.core.times import time_of
-from penstock.collector.decode.loggers import Roles, Trace, roles_of, take_trace
+from penstock.collector.decode.loggers import TEMPLATES, Roles, Trace, roles_of, take_trace
 from penstock.collector.decode.severity import INFO, Severity
 from penstock.specs.fast_gate import Accepted
 from penstock.specs.gate import check_line
@@ -138,6 +138,8 @@ class ShapedEvents:
         text = fields[shape.body] if shape.body else ""
         is_text = text.__class__ is str and len(text) <= STRING_CHARACTERS_MAX
         if level is None or time is None or not is_text or (shape.body and not text):
+            return None
+        if shape.body in TEMPLATES and ("{" in text or "}" in text):
             return None
         own = dict(fields)
         for key in shape.taken:

@@ -13,7 +13,7 @@ from penstock.collector.core.inflate import unzstd
 from penstock.collector.core.pieces import join_pieces
 from penstock.collector.core.unix_framing import decode_batch_header
 from penstock.collector.decode.journal import decode_entry
-from penstock.collector.decode.line_rules import rules_of
+from penstock.collector.decode.line_rules import OnError, rules_of
 from penstock.collector.decode.lines import LineContext, PlainLines, decode_line, log_record
 from penstock.collector.decode.shapes import Made, ShapedEvents
 from penstock.collector.decode.syslog_shapes import decode_syslog
@@ -51,6 +51,7 @@ class Decoded:
         indexes: Of the lines within the unit, rising; an `Undecodable` takes up `count` of them.
         verdicts: The gate's on the lines, where they are known; else empty.
         notes: What was not understood of the records, by reason; they are records all the same.
+        ended: What becomes of those whose time cannot be read, by index, unless they go on.
     """
 
     resource: Mapping[str, Any] = field(default_factory=dict)
@@ -59,6 +60,7 @@ class Decoded:
     undecodable: list[Undecodable] = field(default_factory=list)
     verdicts: list[Accepted | None] = field(default_factory=list)
     notes: Counter[str] = field(default_factory=Counter)
+    ended: dict[int, OnError] = field(default_factory=dict)
 
     def add(self, index: int, made: Made) -> None:
         """Take the record that was made of what stands there."""
@@ -135,10 +137,12 @@ def _decode_lines(unit: Unit, resource: Mapping[str, Any]) -> Decoded:
     for index, raw in enumerate(unit.payload.split(b"\n")):
         made = None if index in cut else plain.make(raw)
         if made is None:
-            record = decode_line(
+            record, end = decode_line(
                 raw, context, unit.received_ns, truncated=index in cut, notes=decoded.notes
             )
             made = record, None
+            if end != "pass":
+                decoded.ended[index] = end
         decoded.add(index, made)
     return decoded
 
@@ -195,7 +199,9 @@ def _decode_journal(unit: Unit, resource: Mapping[str, Any]) -> Decoded:
     decoded = Decoded()
     for index, entry in enumerate(unit.payload.split(b"\n")):
         try:
-            line = decode_entry(entry, unit.meta["service"], resource, unit.received_ns)
+            line = decode_entry(
+                entry, unit.meta["service"], resource, unit.received_ns, decoded.notes
+            )
         except (UndecodableError, orjson.JSONEncodeError, RecursionError) as error:
             decoded.undecodable.append(Undecodable(index, str(error), entry))
         else:

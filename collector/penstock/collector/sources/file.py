@@ -29,7 +29,7 @@ from penstock.collector.core.files import FileState, Generations, Verdict
 from penstock.collector.core.ledger import Ledger
 from penstock.collector.core.lines import Line, parts_of
 from penstock.collector.courier import Courier
-from penstock.collector.decode.line_rules import rules_of
+from penstock.collector.decode.line_rules import OnError, rules_of
 from penstock.collector.decode.lines import (
     LineContext,
     PlainLines,
@@ -494,7 +494,15 @@ class FileSource(Source):
                 lines = self._split(lines)
             self._ledger.read(self.name, len(lines))
             plain = PlainLines(context, now_ns)
-            found = [self._decode(line, plain, context, now_ns) for line in lines]
+            found: list[Made] = []
+            ended: dict[int, OnError] = {}
+            for line in lines:
+                made, end = self._decode(line, plain, context, now_ns)
+                found.append(made)
+                if not line.continued:
+                    tail.ended = end
+                if tail.ended != "pass":
+                    ended[line.end] = tail.ended
             await self._pipeline.take(
                 Chunk(
                     origin=origin,
@@ -505,6 +513,7 @@ class FileSource(Source):
                     resource=b"",
                     observed_ns=now_ns,
                     verdicts=[verdict for _, verdict in found],
+                    ended=ended,
                 )
             )
         if tail.joiner is not None and tail.joiner.malformed:
@@ -537,8 +546,10 @@ class FileSource(Source):
                 found += parts_of(line, LINE_BYTES_MAX)
         return found
 
-    def _decode(self, line: Line, plain: PlainLines, context: LineContext, now_ns: int) -> Made:
-        """A line as a record, and what the gate says of it, if that is known.
+    def _decode(
+        self, line: Line, plain: PlainLines, context: LineContext, now_ns: int
+    ) -> tuple[Made, OnError]:
+        """A line as a record, what the gate says of it, if that is known, and what becomes of it.
 
         It stays as it is when it cannot be made one, for the gate to judge.
         """
@@ -546,8 +557,8 @@ class FileSource(Source):
             if line.is_plain:
                 made = plain.make(line.text)
                 if made is not None:
-                    return made
-            record = decode_line(
+                    return made, "pass"
+            record, end = decode_line(
                 line.text,
                 context,
                 now_ns,
@@ -561,8 +572,8 @@ class FileSource(Source):
         except Exception:  # noqa: BLE001 - whatever fails, the next line goes on
             self._note("lines_undecodable")
             self._log.exception("a line cannot be decoded")
-            return line.text, None
-        return record, None
+            return (line.text, None), "pass"
+        return (record, None), end
 
     async def _let_go(self, tail: Tail) -> None:
         """Close a file without a name once all of it is in the log and its writer had time."""

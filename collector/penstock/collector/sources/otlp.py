@@ -6,6 +6,7 @@ the rest is durable in the spool. No room means `UNAVAILABLE` or 503 with a dela
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -23,7 +24,7 @@ from penstock.collector.decode.otlp_messages import (
     encode_response,
     encode_status,
 )
-from penstock.collector.decode.otlp_records import map_element
+from penstock.collector.decode.otlp_records import Note, map_element
 from penstock.collector.errors import RemoteProtocolError, SpoolFailedError, SpoolFullError
 from penstock.collector.intake import Intake, Payload
 from penstock.collector.limits import (
@@ -163,8 +164,14 @@ class OtlpSource(Source):
             charge: What it holds.
             until_s: How long it waits for its turn, by the event loop's clock.
         """
+        notes: Counter[str] = Counter()
+
+        def note(what: str, times: int) -> None:
+            notes[what] += times
+
         try:
-            taken = await self._taken(self._lines(signal, body, encoding), charge, until_s)
+            lines = self._lines(signal, body, encoding, note)
+            taken = await self._taken(lines, charge, until_s)
         except (RemoteProtocolError, RefusedRecordError) as error:
             self._intake.note("requests_malformed")
             return _refuse(encoding, Code.INVALID_ARGUMENT, str(error))
@@ -178,7 +185,11 @@ class OtlpSource(Source):
             limit = f"{OTLP_RECORDS_MAX} records or {UNIT_DECOMPRESSED_BYTES_MAX} bytes as JSON"
             return _refuse(encoding, Code.RESOURCE_EXHAUSTED, f"more than {limit}: send less")
         refusal = await self._keep(taken, encoding, charge) if count else None
-        return refusal or _accept(signal, encoding, taken, count)
+        if refusal is not None:
+            return refusal
+        for what, times in notes.items():  # what is refused comes again
+            self._intake.note(what, times)
+        return _accept(signal, encoding, taken, count)
 
     async def _keep(self, taken: _Taken, encoding: Encoding, charge: Charge) -> Answer | None:
         """Make records durable; the answer when that cannot be. Their lines are let go."""
@@ -229,13 +240,15 @@ class OtlpSource(Source):
             return False
         return True
 
-    def _lines(self, signal: Signal, body: bytes, encoding: Encoding) -> Iterator[list[Made]]:
+    def _lines(
+        self, signal: Signal, body: bytes, encoding: Encoding, note: Note
+    ) -> Iterator[list[Made]]:
         now_ns = self._intake.clock.unix_ns()
         if encoding is Encoding.PROTOBUF and signal is LOGS:
-            yield from map_logs(body, self._resource, now_ns, self._lost)
+            yield from map_logs(body, self._resource, now_ns, note)
             return
         for element in decode_request(signal, body, encoding):
-            for made in map_element(element, self._resource, now_ns, self._lost):
+            for made in map_element(element, self._resource, now_ns, note):
                 yield [(made, None)]
 
     async def _map(self, lines: Iterator[list[Made]]) -> _Taken:
@@ -248,9 +261,6 @@ class OtlpSource(Source):
             if taken.size > UNIT_DECOMPRESSED_BYTES_MAX or len(taken.lines) > OTLP_RECORDS_MAX:
                 return taken
         return taken
-
-    def _lost(self, what: str, count: int) -> None:
-        self._intake.note(f"{what}_dropped", count)
 
     def _come_again(
         self, encoding: Encoding, message: str, code: Code = Code.UNAVAILABLE

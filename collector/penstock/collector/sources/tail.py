@@ -12,6 +12,7 @@ from penstock.collector.core.files import FileState, Found, Mark, Verdict, head_
 from penstock.collector.core.joining import IsStart, Joiner
 from penstock.collector.core.lines import Line, LineCutter, encoding_of
 from penstock.collector.core.patterns import compile_pattern
+from penstock.collector.decode.line_rules import OnError
 from penstock.collector.descriptors import Descriptors
 from penstock.collector.limits import (
     CONTAINER_LINE_BYTES_MAX,
@@ -57,6 +58,7 @@ class Tail:
         set_aside: Its descriptor was closed for others; it is opened again when it is needed.
         catches_up_to: Bytes that the file had when it was opened: until they are read, later files
             of the same rotation wait.
+        ended: What became of the last line that began: what goes on with it ends with it.
     """
 
     state: FileState
@@ -72,6 +74,7 @@ class Tail:
     files: Descriptors | None = None
     set_aside: bool = False
     catches_up_to: int = 0
+    ended: OnError = "pass"
 
     def opened(self) -> int:
         """Its descriptor; one that was closed for others is opened again by its name.

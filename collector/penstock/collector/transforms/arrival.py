@@ -1,10 +1,11 @@
 """What comes to the graph at one time, and what became of it."""
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from penstock.collector.core.batch import Batch
+from penstock.collector.decode.line_rules import NO_TIME, OnError
 from penstock.collector.transforms.event import Ending
 from penstock.specs.fast_gate import Accepted
 from penstock.specs.gate import attach, attach_and_check, check_together
@@ -21,6 +22,7 @@ class Arrival:
     resource: bytes
     observed_ns: int
     verdicts: Sequence[Accepted | None] = ()
+    ended: Mapping[int, OnError] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,25 @@ class Outcome:
     scrubbed: int = 0
     found: Counter[str] = field(default_factory=Counter)
     pause_ns: int = 0
+
+
+def without_ended(arrival: Arrival, outcome: Outcome) -> Arrival:
+    """The records that go on; the outcome says of the others why they do not."""
+    kept: list[int] = []
+    for place, sequence in enumerate(arrival.sequences):
+        match arrival.ended.get(sequence, "pass"):
+            case "pass":
+                kept.append(place)
+            case "filter":
+                outcome.ended[Ending.FILTERED] += 1
+            case "quarantine":
+                outcome.refused.append(Refused(sequence, NO_TIME, arrival.lines[place]))
+    return replace(
+        arrival,
+        sequences=[arrival.sequences[place] for place in kept],
+        lines=[arrival.lines[place] for place in kept],
+        verdicts=[arrival.verdicts[place] for place in kept] if arrival.verdicts else (),
+    )
 
 
 def judged_together(arrival: Arrival) -> tuple[Sequence[bytes], Sequence[Accepted | None]]:

@@ -1,5 +1,6 @@
 """A record on its way through the transforms, and what a transform says of it."""
 
+from collections import Counter
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol, runtime_checkable
@@ -65,6 +66,14 @@ class Transform(Protocol):
 
     def apply(self, event: Event, now_ns: int) -> Verdict:
         """Judge or change one record; `now_ns` is monotonic."""
+
+
+@runtime_checkable
+class Noting(Transform, Protocol):
+    """A transform that counts what it does not understand of records, which go on all the same."""
+
+    notes: Counter[str]
+    """By reason, as a source's."""
 
 
 @runtime_checkable

@@ -21,12 +21,19 @@ from pydantic_core import from_json
 
 from penstock.collector.core.batch import Batch
 from penstock.collector.decode.units import REASON_MAX
-from penstock.collector.transforms.arrival import Arrival, Outcome, Refused, judged_together
+from penstock.collector.transforms.arrival import (
+    Arrival,
+    Outcome,
+    Refused,
+    judged_together,
+    without_ended,
+)
 from penstock.collector.transforms.event import (
     PASS,
     Creating,
     Ending,
     Event,
+    Noting,
     Refusal,
     Transform,
 )
@@ -122,6 +129,8 @@ class Graph:
         """
         entry = self._entries.get(arrival.source, [None])
         outcome = Outcome()
+        if arrival.ended:
+            arrival = without_ended(arrival, outcome)
         if entry == [None] and self._template is None:
             self._pass_on(arrival, outcome)
         else:
@@ -285,9 +294,17 @@ class Graph:
         return found
 
     def counts(self) -> dict[str, dict[str, int]]:
-        """Per transform, records received, sent and ended, since the graph was built."""
+        """Per transform, records received, sent and ended, and what it did not understand of them.
+
+        All are since the graph was built.
+        """
         return {
-            name: {"received": step.received, "sent": step.sent, **step.ended}
+            name: {
+                "received": step.received,
+                "sent": step.sent,
+                **step.ended,
+                **(step.transform.notes if isinstance(step.transform, Noting) else {}),
+            }
             for name, step in self.steps.items()
         }
 

@@ -1,5 +1,6 @@
 """Parse: a text of the record becomes attributes, and some of them fields."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -9,7 +10,7 @@ from typing_extensions import override
 from penstock.collector.core.times import time_of
 from penstock.collector.decode.attributes import flatten
 from penstock.collector.decode.severity import severity
-from penstock.collector.transforms.event import PASS, Ending, Event, Refusal, Transform, Verdict
+from penstock.collector.transforms.event import PASS, Ending, Event, Noting, Refusal, Verdict
 from penstock.collector.transforms.functions import to_integer, to_real, to_text
 from penstock.collector.transforms.paths import Fields, getter
 from penstock.specs.limits import ATTRIBUTES_MAX, STRING_CHARACTERS_MAX
@@ -43,7 +44,7 @@ class Lift:
     span_id: str | None = None
 
 
-class Parse(Transform):
+class Parse(Noting):
     """Reads a field's text and adds what is in it to the attributes.
 
     Args:
@@ -68,6 +69,7 @@ class Parse(Transform):
         on_failure: Literal["pass", "filter", "quarantine"],
         name: str,
     ) -> None:
+        self.notes = Counter()
         self._read = read
         self._text = getter(path)
         self._prefix = prefix
@@ -86,7 +88,7 @@ class Parse(Transform):
             if (value := found.get(key)) is not None:
                 converted = convert(value)
                 found[key] = value if converted is None else converted
-        fields = _lifted(event.fields, found, self._lift)
+        fields = _lifted(event.fields, found, self._lift, self.notes)
         event.fields = self._merged(fields, found)
         return PASS
 
@@ -120,19 +122,26 @@ class Parse(Transform):
         return fields
 
 
-def _lifted(fields: Fields, found: dict[str, Any], lift: Lift) -> Fields:
+def _lifted(fields: Fields, found: dict[str, Any], lift: Lift, notes: Counter[str]) -> Fields:
     changes: Fields = {}
     if lift.body is not None and isinstance(found.get(lift.body), str):
         body = found[lift.body].encode("utf-8", "replace").decode()
         if len(body) <= STRING_CHARACTERS_MAX:
             changes["body"] = body
             del found[lift.body]
-    if lift.severity is not None and (level := _level(found.get(lift.severity))) is not None:
-        changes["severity_number"], changes["severity_text"] = level
-        del found[lift.severity]
-    if lift.time is not None and (time_ns := _time(found.get(lift.time), fields)) is not None:
-        changes["time_unix_nano"] = time_ns
-        del found[lift.time]
+    for key, unknown, read in (
+        (lift.severity, "levels_unknown", _level),
+        (lift.time, "timestamps_unreadable", lambda said: _time(said, fields)),
+    ):
+        said = None if key is None else found.get(key)
+        if key is None or said is None or said == "":
+            continue
+        understood = read(said)
+        if understood is None:
+            notes[unknown] += 1
+        else:
+            changes |= understood
+            del found[key]
     for name, key, length in (("trace_id", lift.trace_id, 32), ("span_id", lift.span_id, 16)):
         if key is not None and _is_id(found.get(key), length):
             changes[name] = found.pop(key)
@@ -141,14 +150,15 @@ def _lifted(fields: Fields, found: dict[str, Any], lift: Lift) -> Fields:
     return {**fields, **changes} if changes else fields
 
 
-def _level(value: Any) -> tuple[int, str] | None:
-    if value.__class__ is int and 1 <= value <= 24:
-        return value, severity_text(value)
-    return severity(value)
+def _level(value: Any) -> Fields | None:
+    is_number = value.__class__ is int and 1 <= value <= 24
+    level = (value, severity_text(value)) if is_number else severity(value)
+    return None if level is None else {"severity_number": level[0], "severity_text": level[1]}
 
 
-def _time(value: Any, fields: Fields) -> int | None:
-    return time_of(value, seen_ns(fields))
+def _time(value: Any, fields: Fields) -> Fields | None:
+    time_ns = time_of(value, seen_ns(fields))
+    return None if time_ns is None else {"time_unix_nano": time_ns}
 
 
 def seen_ns(fields: Fields) -> int:

@@ -13,6 +13,7 @@ from penstock.collector.transforms.expression import compile_condition, compile_
 from penstock.collector.transforms.paths import parse_path
 from penstock.collector.transforms.subjects import SubjectTemplate
 from penstock.service import FilePath
+from penstock.specs.limits import NAME_CHARACTERS_MAX
 
 
 def _condition(text: str) -> str:
@@ -106,7 +107,9 @@ class TimestampSection(TransformSection, TimestampOptions):
 
     type: Literal["timestamp"]
     field: Readable = "body"
-    on_error: Literal["pass", "filter", "quarantine"] = "pass"
+    on_error: Literal["pass", "filter", "quarantine"] = Field(
+        default="pass", description="what becomes of a record whose time cannot be read"
+    )
 
 
 class EditSection(TransformSection):
@@ -203,7 +206,7 @@ class CountSection(TransformSection):
     """Records are counted or measured, and only the metric goes on."""
 
     type: Literal["logs_to_metrics"]
-    name: str = Field(pattern=r"^[a-z][a-z0-9_.]{0,254}$")
+    name: str = Field(min_length=1, max_length=NAME_CHARACTERS_MAX)
     unit: str = Field(default="1", min_length=1, max_length=63)
     metric: Literal["counter", "histogram"] = "counter"
     value: Expression | None = None

@@ -1,18 +1,19 @@
 """Timestamp: a text of the record says when it happened."""
 
+from collections import Counter
 from datetime import tzinfo
-from typing import Any, Literal
+from typing import Any
 
 from typing_extensions import override
 
 from penstock.collector.core.times import Layout
-from penstock.collector.decode.line_rules import time_finder, value_reader
-from penstock.collector.transforms.event import PASS, Ending, Event, Refusal, Transform, Verdict
+from penstock.collector.decode.line_rules import NO_TIME, OnError, time_finder, value_reader
+from penstock.collector.transforms.event import PASS, Ending, Event, Noting, Refusal, Verdict
 from penstock.collector.transforms.parse import seen_ns
 from penstock.collector.transforms.paths import getter
 
 
-class Timestamp(Transform):
+class Timestamp(Noting):
     """Sets the record's time from one of its fields.
 
     Args:
@@ -33,8 +34,9 @@ class Timestamp(Transform):
         pattern: str | None,
         layouts: tuple[Layout, ...],
         zone: tzinfo,
-        on_error: Literal["pass", "filter", "quarantine"],
+        on_error: OnError,
     ) -> None:
+        self.notes = Counter()
         self._value = getter(path)
         self._on_error = on_error
         in_text = path == ("body",) or pattern is not None
@@ -47,13 +49,14 @@ class Timestamp(Transform):
         if time_ns is not None:
             event.fields = {**event.fields, "time_unix_nano": time_ns}
             return PASS
+        self.notes["timestamps_unreadable"] += 1
         match self._on_error:
             case "pass":
                 return PASS
             case "filter":
                 return Ending.FILTERED
             case "quarantine":
-                return Refusal("timestamp: no time can be read where it should stand")
+                return Refusal(NO_TIME)
 
     def _time_of(self, value: Any, near_ns: int) -> int | None:
         if self._find is None:
