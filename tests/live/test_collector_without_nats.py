@@ -128,10 +128,12 @@ def test_a_server_that_comes_later_and_lets_nobody_in_is_named_and_nothing_is_lo
     tmp_path: Path,
 ) -> None:
     port, path = free_port(), tmp_path / "c.sock"
-    login = {"url": f"nats://127.0.0.1:{port}", "user": "penstock", "password": "right"}
-    logd = Logd(tmp_path / "logd", login["url"], LOGS, nats=login)
+    secret, url = tmp_path / "password", f"nats://127.0.0.1:{port}"
+    secret.write_text("right\n")
+    login = {"url": url, "user": "penstock", "password": {"file": str(secret)}}
+    logd = Logd(tmp_path / "logd", url, LOGS, nats=login)
     sources = [{"type": "unix", "path": str(path)}]
-    collector = Collector(tmp_path / "collector", login["url"], sources, nats=login)
+    collector = Collector(tmp_path / "collector", url, sources, nats=login)
     with closed_after(collector.daemon, logd.daemon):
         collector.daemon.start()
         with UnixSender(path, "sender-1", numbered) as sender:
@@ -145,12 +147,16 @@ def test_a_server_that_comes_later_and_lets_nobody_in_is_named_and_nothing_is_lo
             with nats_server(tmp_path / "nats", port=port, config=config) as server:
                 logd.daemon.start()
                 wait_until(lambda: collector.daemon.status()["health"] == "ready")
-                password(tmp_path, "other")  # withdrawn while it runs, and given back
+                password(tmp_path, "new")  # another while it runs; who connects reads its file
                 server.signal("reload")
                 wait_until(lambda: "Authorization Violation" in trouble(collector))
                 acks_go_on(sender)
-                password(tmp_path, "right")
-                server.signal("reload")
+                secret.write_text("new\n")
+                wait_until(lambda: collector.daemon.status()["health"] == "ready")
+                acks_go_on(sender)
+            secret.write_text("newest\n")  # while the server is away
+            config = password(tmp_path, "newest")
+            with nats_server(tmp_path / "nats", port=port, config=config):
                 sender.stop()
                 expect_delivered(collector, logd, sender)
                 assert collector.daemon.stop() == 0

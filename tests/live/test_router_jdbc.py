@@ -6,6 +6,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ def places(database: Database) -> list[int]:
     return [int(offset or "") for (offset,) in found]
 
 
-def problem_of(sink: Jdbc, made: SinkContext, correct: Callable[[], None]) -> str:
+def problem_of(sink: Jdbc, made: SinkContext, correct: Callable[[], object]) -> str:
     """What the sink says while it waits; it goes on after the correction."""
     writing = threading.Thread(target=sink.write, args=(batch([log_record(0)]),))
     writing.start()
@@ -92,6 +93,18 @@ def test_rows_are_there_once_with_their_place_their_time_and_their_record(
     assert (rows[1][10] or "").startswith("2026-11-18 11:06:40.123456")
     assert [row[11] for row in rows] == ["0"] * 5 + ["1"] + ["0"] * 3
     assert rows[5][9] is None
+
+
+def test_a_property_of_a_file_is_read_again_without_a_restart(tmp_path: Path) -> None:
+    database, file = h2(tmp_path), tmp_path / "password"
+    file.write_text("right\n")
+    properties = {"user": "sa", "password": {"file": str(file)}}
+    with of(database, properties=properties) as (sink, made):
+        sink.write(batch([log_record(0)]))
+        assert dead_letters(made) == []
+    file.write_text("hush\n")
+    with of(database, properties=properties) as (sink, made):
+        assert "hush" not in problem_of(sink, made, partial(file.write_text, "right\n"))
 
 
 def test_two_that_write_the_same_rows_at_once_make_each_once(tmp_path: Path) -> None:

@@ -70,6 +70,24 @@ def test_three_signals_arrive_over_grpc(receiver: tuple[FakeOtlp, int], tmp_path
     }  # fmt: skip
 
 
+def test_a_header_of_a_file_is_read_again_for_each_call(
+    receiver: tuple[FakeOtlp, int], tmp_path: Path
+) -> None:
+    fake, port = receiver
+    key, seen = tmp_path / "key", []
+
+    def look(call: Any) -> None:
+        seen.append(dict(call.invocation_metadata())["x-honeycomb-team"])
+
+    sink, _ = over_grpc(port, tmp_path, headers={"X-Honeycomb-Team": {"file": str(key)}})
+    for number, text in enumerate(("one", "two")):
+        key.write_text(f"{text}\n")
+        fake.refuses.append(look)
+        sink.write(batch([log_record(number)], first=number))
+    sink.close()
+    assert seen == ["one", "two"]
+
+
 @pytest.mark.parametrize(
     "refusal",
     [

@@ -334,6 +334,8 @@ class Agent:
         }
         if "transforms" not in keys and tables_of(graph) != tables_before:
             keys = (*keys, "transforms")
+        if "sensitive" not in keys and graph.hash_key != self._engine.pipeline.graph.hash_key:
+            keys = (*keys, "sensitive")  # its file holds another key
         if not keys and not names:
             return Report("unchanged", generation, now_ns)
         publisher, around = self._publisher, self._sources.around

@@ -3,10 +3,10 @@
 import re
 import socket
 from collections.abc import Iterable
-from typing import Any, Literal, Self
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from penstock.collector.core.kinds import Kind
 from penstock.collector.limits import (
@@ -20,7 +20,7 @@ from penstock.collector.listeners import clash
 from penstock.collector.source_sections import OtlpSource, Section, Source
 from penstock.collector.transforms.case_sections import TestCase
 from penstock.collector.transforms.sections import Name, OutputSection, TransformConfig
-from penstock.service import AdminAccess, FilePath, HostPort, TracingSection
+from penstock.service import AdminAccess, ConfigError, FilePath, HostPort, TracingSection
 from penstock.service.secret import Secret
 from penstock.specs.detectors import DetectorName, Detectors
 from penstock.specs.errors import SpecError
@@ -143,17 +143,9 @@ class SensitiveSection(Section):
     mode: Literal["redact", "count"] = "redact"
     detectors: dict[DetectorName, bool] = Field(default={})
     except_: ExceptSection = Field(default=ExceptSection(), alias="except")
-    hash_key: SecretStr | None = None
-    hash_key_file: FilePath | None = None
+    hash_key: Secret | None = None
     without_key: Literal["redact", "keep"] = "redact"
     actions: dict[str, Action] = Field(default={})
-
-    @model_validator(mode="after")
-    def _has_one_key(self) -> Self:
-        if self.hash_key is not None and self.hash_key_file is not None:
-            msg = "hash_key and hash_key_file are both set; leave one"
-            raise ValueError(msg)
-        return self
 
     @field_validator("except_")
     @classmethod
@@ -166,13 +158,31 @@ class SensitiveSection(Section):
 
     @field_validator("hash_key")
     @classmethod
-    def _is_a_hash_key(cls, value: SecretStr | None) -> SecretStr | None:
-        if value is not None:
+    def _is_a_hash_key(cls, value: Secret | None) -> Secret | None:
+        if value is not None and value.value is not None:
             try:
-                HashKey.parse(value.get_secret_value())
+                HashKey.parse(value.read())
             except SpecError as error:
                 raise ValueError(str(error)) from None
         return value
+
+    def read_hash_key(self) -> HashKey | None:
+        """The key for pseudonyms as it is now.
+
+        Raises:
+            ConfigError: Its file cannot be read, or what it holds is no hash key.
+        """
+        if self.hash_key is None:
+            return None
+        try:
+            return HashKey.parse(self.hash_key.read())
+        except (OSError, SpecError) as error:
+            place = f"{self.hash_key.file}: " if self.hash_key.file is not None else ""
+            why = (error.strerror if isinstance(error, OSError) else None) or error
+            raise ConfigError(
+                f"sensitive.hash_key: {place}{why}",
+                fix="give id:secret with a secret of 16 characters or more, in a readable file",
+            ) from None
 
 
 class CollectorConfig(Section):

@@ -94,7 +94,7 @@ def load_collector_config(
     listed = frozenset(map(str, allowed)) if isinstance(allowed, list) and allowed else None
     document = with_variables(document, environment, name, allowed=listed)
     override_from(environment, document, ENV_PREFIX)
-    return check_document(CollectorConfig, document, name)
+    return check_document(CollectorConfig, document, name, environ=environment, allowed=listed)
 
 
 def _merge(

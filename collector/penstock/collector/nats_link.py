@@ -213,6 +213,7 @@ class NatsLink:
     async def _on_error(self, error: Exception) -> None:
         said = _said(error)
         if self._outage is not None:
+            self._log_in_with_new_secrets()
             lasting = is_lasting(error)
             self._outage = dataclasses.replace(self._outage, said=said, lasting=lasting)
         if said != self._last_error:
@@ -225,10 +226,22 @@ class NatsLink:
         self._outage = Outage(self._clock.unix_ns(), self._last_error)
         self._log.warning("nats disconnected", url=self._address)
         self._show_anew()
+        self._log_in_with_new_secrets()
         self._on_change()
 
     async def _on_reconnected(self) -> None:
         self._found("nats reconnected")
+
+    def _log_in_with_new_secrets(self) -> None:
+        """Have nats-py, which keeps what it was given, log in with what the files hold now."""
+        if self.client is None:
+            return
+        config = self._config
+        try:
+            self.client.options["password"] = _secret(config.password, "nats.password")
+            self.client.options["token"] = _secret(config.token, "nats.token")
+        except ConfigError as error:
+            self._log.warning("the secret cannot be read again", error=error.reason)
 
     def _show_anew(self) -> None:
         """Show the certificate as its files are now when the server is connected to again."""

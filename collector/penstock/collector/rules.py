@@ -14,7 +14,6 @@ from penstock.collector.transforms.enrich import DOCKER_FACTS, PATH_FACTS
 from penstock.collector.transforms.graph import Graph
 from penstock.collector.transforms.reads import Place, names_any, places_read, templates
 from penstock.collector.transforms.wiring import OUTPUT
-from penstock.specs.sensitive import HashKey
 
 RELEASE: Final = 1
 """Raised when a release sorts the same records by the same configuration into other lanes."""
@@ -38,7 +37,7 @@ def rules_of(config: CollectorConfig, graph: Graph) -> Rules:
     decides = _decides(config, graph, reads)
     files = sorted(map(_lines_of, (s for s in config.sources if isinstance(s, FileSource))))
     names = _adds_containers(config) and names_any(reads, PATH_FACTS)
-    varies = names or names_any(reads, _OF_READING) or _hashes_by_time(config)
+    varies = names or names_any(reads, _OF_READING) or _hashes_by_time(config, graph)
     return Rules(
         spools=_digest(decides), files="" if files and varies else _digest([decides, files])
     )
@@ -55,7 +54,7 @@ def _decides(config: CollectorConfig, graph: Graph, reads: frozenset[Place]) -> 
         {name: one.model_dump(mode="json") for name, one in config.transforms.items()},
         [*_tables(config, graph, reads)],
         sorted(facts),
-        _sensitive(config) if templates(config) else None,
+        _sensitive(config, graph) if templates(config) else None,
     ]
 
 
@@ -70,20 +69,15 @@ def _tables(config: CollectorConfig, graph: Graph, reads: frozenset[Place]) -> I
                 yield found
 
 
-def _sensitive(config: CollectorConfig) -> Any:
+def _sensitive(config: CollectorConfig, graph: Graph) -> Any:
     """What is taken out of values that subjects are filled with; of the key what it is known by."""
-    key = _hash_key(config)
+    key = graph.hash_key
     shown = config.sensitive.model_dump(mode="json", exclude={"hash_key"})
     return [shown, key and [key.id, key.rotate_days]]
 
 
-def _hash_key(config: CollectorConfig) -> HashKey | None:
-    secret = config.sensitive.hash_key
-    return None if secret is None else HashKey.parse(secret.get_secret_value())
-
-
-def _hashes_by_time(config: CollectorConfig) -> bool:
-    key = _hash_key(config)
+def _hashes_by_time(config: CollectorConfig, graph: Graph) -> bool:
+    key = graph.hash_key
     return key is not None and key.rotate_days > 0 and bool(templates(config))
 
 

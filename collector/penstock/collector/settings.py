@@ -62,7 +62,7 @@ def graph_of(
     graph = build_checked(config, resource_of(config), where, tables)
     if tables_digest and digest_of_tables(graph) != tables_digest:
         raise ConfigError(
-            "the file of a table changed after another worker read it",
+            "the file of a table or of the hash key changed after another worker read it",
             fix="reload again when it is written",
         )
     return graph
@@ -75,5 +75,8 @@ def tables_of(graph: Graph) -> Tables:
 
 
 def digest_of_tables(graph: Graph) -> str:
-    """The same for the same rows of the same tables alone."""
-    return hashlib.sha256(json.dumps(tables_of(graph), sort_keys=True).encode()).hexdigest()
+    """The same for the same rows of the same tables, and the same hash key, alone."""
+    key = graph.hash_key
+    known = key and [key.id, key.rotate_days, key.secret.hex()]
+    read = json.dumps([tables_of(graph), known], sort_keys=True)
+    return hashlib.sha256(read.encode()).hexdigest()

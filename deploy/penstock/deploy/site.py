@@ -191,7 +191,7 @@ def _collector(topology: Topology, site: Site, passwords: Mapping[str, str]) -> 
         "admin_access": _admin_access("collector"),
         "resource": {"deployment.environment.name": site.name},
         "connect_timeout_s": 60,
-        "sensitive": {"hash_key_file": str(FILES / "collector" / "pseudonyms.key")},
+        "sensitive": {"hash_key": {"file": str(FILES / "collector" / "pseudonyms.key")}},
         "sources": [
             {"type": "unix", "path": str(RUN / "collector.sock"), "mode": 0o666},
             {"type": "forward", "listen": f"{ANYBODY}:24224"},

@@ -245,9 +245,9 @@ def logd_document(topology: Topology, part: str) -> dict[str, Any]:
 def _hash_key(topology: Topology) -> dict[str, Any]:
     """The key of this deployment, unless its operator gives the collector another one."""
     given = topology.overlay.get("collector", {}).get("sensitive") or {}
-    has_one = isinstance(given, dict) and {"hash_key", "hash_key_file"} & given.keys()
+    has_one = isinstance(given, dict) and "hash_key" in given
     path = str(topology.layout.hash_key)
-    return {} if has_one else {"sensitive": {"hash_key_file": path}}
+    return {} if has_one else {"sensitive": {"hash_key": {"file": path}}}
 
 
 def collector_document(topology: Topology) -> dict[str, Any]:

@@ -7,12 +7,19 @@ value is read as YAML, so ``8`` is a number and ``[a, b]`` a list.
 Inside texts of the file ``${NAME}`` stands for a variable's value, ``${NAME:-default}`` for a
 default where it is empty or not set, and ``$${`` for ``${``. They are replaced after YAML was read:
 a value is a text, whatever it contains, and adds no keys. A variable that is not set is a mistake.
+
+In the place of a text, number or boolean ``{file: PATH}`` stands for what a file holds and
+``{env: NAME}`` for a variable, without white space around it. The type of the key in the model
+decides: where a mapping may stand, ``{file: …}`` is a mapping. They are read when the configuration
+is loaded; secrets (`penstock.service.secret`) are read each time that they are used.
 """
 
 import os
 import re
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Collection, Hashable, Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, Final, TypeVar
 
 import yaml
@@ -21,6 +28,8 @@ from typing_extensions import override
 
 from penstock.service.errors import ConfigError
 from penstock.service.mistakes import describe
+from penstock.service.paths import absolute, check_path_text
+from penstock.service.secret import read_file, read_variable
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -71,6 +80,7 @@ def load_config(
     *,
     env_prefix: str,
     environ: Mapping[str, str] | None = None,
+    changes: Mapping[str, Any] = MappingProxyType({}),
 ) -> Model:
     """Read, override and check a configuration file.
 
@@ -79,6 +89,7 @@ def load_config(
         path: The YAML file.
         env_prefix: Prefix of the environment variables that override keys.
         environ: The environment; the process's own by default.
+        changes: Keys that the command line sets; they override all others.
 
     Raises:
         ConfigError: With file, key path, reason and fix for every mistake found.
@@ -86,7 +97,7 @@ def load_config(
     environment = os.environ if environ is None else environ
     document = with_variables(read_yaml(path), environment, path)
     override_from(environment, document, env_prefix)
-    return check_document(model, document, path)
+    return check_document(model, document | dict(changes), path, environ=environment)
 
 
 def with_variables(
@@ -113,7 +124,7 @@ def with_variables(
             return match[0][1:]
         name = match["name"]
         if name is None or (allowed is not None and name not in allowed):
-            known = "`environment` lists no such name" if name else "it has no name"
+            known = _NOT_LISTED if name else "it has no name"
             raise ConfigError(
                 f"{path}: {where}: {match[0]} names no variable that may be used here: {known}",
                 fix=f"add {name or 'its name'} to `environment`, or write $${{ for the characters",
@@ -154,25 +165,125 @@ def override_from(environ: Mapping[str, str], document: dict[str, Any], prefix: 
             _override(document, keys, _parse(text, Path(f"${name}")))
 
 
-def check_document(model: type[Model], document: dict[str, Any], path: Path) -> Model:
-    """Check what a file, or several, said.
+def check_document(
+    model: type[Model],
+    document: dict[str, Any],
+    path: Path,
+    *,
+    environ: Mapping[str, str] | None = None,
+    allowed: Collection[str] | None = None,
+) -> Model:
+    """Check what a file, or several, said, with the values of references in their places.
+
+    Args:
+        model: The pydantic model; it should forbid extra keys.
+        document: As YAML has it; references in it are replaced.
+        path: Of the file, for messages.
+        environ: The environment; the process's own by default.
+        allowed: The names of variables that may be used; None: any.
 
     Raises:
         ConfigError: With `path`, key path, reason and fix for every mistake found.
     """
+    environment = os.environ if environ is None else environ
+    references: dict[_Place, dict[str, str]] = {}
+    while True:
+        try:
+            config = model.model_validate(document)
+        except ValidationError as error:
+            found = dict(_references(error, document))
+            if found:  # fewer each time, for a text takes the place of each
+                for place, reference in found.items():
+                    _put(document, place, _value_of(reference, place, environment, path, allowed))
+                references |= found
+                continue
+            lines, fixes = describe(error, model, document)
+            raise ConfigError(
+                "\n".join(f"{path}: {line}" for line in lines), fix="; ".join(fixes)
+            ) from None
+        # Beside the fields, as values of cached properties are: it is no part of what was said.
+        config.__dict__[_REFERENCES] = references
+        return config
+
+
+_Place = tuple[int | str, ...]
+"""Keys and numbers in lists, from the top of a document."""
+
+_REFERENCES: Final = "_penstock_references"
+_NOT_LISTED: Final = "`environment` lists no such name"
+_A_SCALAR_IS_WANTED: Final = frozenset(
+    f"{kind}_type"
+    for kind in ("bool", "date", "datetime", "decimal", "float", "int", "path", "string", "url")
+) | {"enum", "literal_error", "time_delta_type"}
+"""pydantic's mistakes where a mapping stands in the place of another value."""
+
+
+def _references(
+    error: ValidationError, document: dict[str, Any]
+) -> Iterator[tuple[_Place, dict[str, str]]]:
+    """Mappings `{file: PATH}` and `{env: NAME}` where the model takes none, and their places."""
+    for mistake in error.errors(include_url=False, include_context=False):
+        if mistake["type"] not in _A_SCALAR_IS_WANTED:
+            continue
+        node: Any = document
+        place: list[int | str] = []
+        for part in mistake["loc"]:
+            is_in_list = isinstance(node, list) and isinstance(part, int) and part < len(node)
+            if is_in_list or (isinstance(node, dict) and part in node):
+                place.append(part)
+                node = node[part]
+        match node:
+            case {"file": str(), **rest} | {"env": str(), **rest} if not rest:
+                yield tuple(place), node
+
+
+def _value_of(
+    reference: Mapping[str, str],
+    place: _Place,
+    environ: Mapping[str, str],
+    path: Path,
+    allowed: Collection[str] | None,
+) -> str:
+    """What a file or a variable holds now."""
+    where = f"{path}: {'.'.join(map(str, place))}"
+    name = reference.get("env")
+    if name is not None and allowed is not None and name not in allowed:
+        raise ConfigError(f"{where}: {_NOT_LISTED}: {name}", fix=f"add {name} to `environment`")
     try:
-        return model.model_validate(document)
-    except ValidationError as error:
-        lines, fixes = describe(error, model, document)
-        raise ConfigError(
-            "\n".join(f"{path}: {line}" for line in lines), fix="; ".join(fixes)
-        ) from None
+        if name is not None:
+            return read_variable(name, environ)
+        return read_file(Path(absolute(check_path_text(reference["file"]))))
+    except (OSError, ValueError) as error:
+        what = "" if name is not None else f"{reference['file']}: cannot be read: "
+        why = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        fix = "set it" if name is not None else "name a readable file with a text in UTF-8"
+        raise ConfigError(f"{where}: {what}{why}", fix=fix) from None
+
+
+def _put(document: Any, place: _Place, value: Any) -> None:
+    """Set what is at a place, or what holds it where the model made another value of that."""
+    for part, following in pairwise(place):
+        inner = document[part]
+        has_more = isinstance(inner, dict) or (
+            isinstance(inner, list) and isinstance(following, int) and following < len(inner)
+        )
+        if not has_more:
+            document[part] = value
+            return
+        document = inner
+    document[place[-1]] = value
 
 
 def show_config(config: BaseModel) -> str:
-    """Render the effective configuration as YAML; secrets, also those in URLs, are hidden."""
-    document = _without_secrets(config.model_dump(mode="json"))
-    return yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
+    """Render the effective configuration as YAML.
+
+    Secrets, also those in URLs, are hidden. What was read from a file or a variable is shown by its
+    reference.
+    """
+    document = config.model_dump(mode="json", by_alias=True)
+    for place, reference in config.__dict__.get(_REFERENCES, {}).items():
+        _put(document, place, dict(reference))
+    return yaml.safe_dump(_without_secrets(document), sort_keys=False, allow_unicode=True)
 
 
 def hide_secrets(text: str) -> str:

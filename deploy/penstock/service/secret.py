@@ -1,6 +1,11 @@
-"""One way to give a secret in every part's configuration: `text`, `{file: PATH}`, `{env: NAME}`."""
+"""One way to give a secret in every part's configuration: `text`, `{file: PATH}`, `{env: NAME}`.
+
+Other values may be given so, too; `penstock.service.config` reads those, once, when it loads.
+"""
 
 import os
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Self
 
 from pydantic import BaseModel, ConfigDict, SecretStr, model_validator
@@ -40,14 +45,32 @@ class Secret(BaseModel):
             OSError: The file cannot be read, or is no text.
         """
         if self.file is not None:
-            try:
-                return self.file.read_text(encoding="utf-8").strip()
-            except UnicodeDecodeError:
-                raise PermissionError(f"{self.file} is no text in UTF-8") from None
+            return read_file(self.file)
         if self.env is not None:
-            try:
-                return os.environ[self.env].strip()
-            except KeyError:
-                raise FileNotFoundError(f"the variable {self.env} is not set") from None
+            return read_variable(self.env, os.environ)
         assert self.value is not None
         return self.value.get_secret_value().strip()
+
+
+def read_file(path: Path) -> str:
+    """The text in a file, without white space around it: editors end files with a newline.
+
+    Raises:
+        OSError: The file cannot be read, or is no text.
+    """
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except UnicodeDecodeError:
+        raise PermissionError(f"{path} is no text in UTF-8") from None
+
+
+def read_variable(name: str, environ: Mapping[str, str]) -> str:
+    """The value of a variable, without white space around it.
+
+    Raises:
+        OSError: It is not set.
+    """
+    try:
+        return environ[name].strip()
+    except KeyError:
+        raise FileNotFoundError(f"the variable {name} is not set") from None

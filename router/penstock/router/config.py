@@ -15,6 +15,7 @@ from pydantic import (
     field_serializer,
     model_validator,
 )
+from pydantic_core import PydanticCustomError
 
 from penstock.logd.client import Access
 from penstock.router.core.offsets import offsets_from_json
@@ -49,12 +50,14 @@ def _subject(value: str) -> str:
         raise ValueError(str(error)) from None
 
 
-def _moment(value: Any) -> datetime:
+def _moment(value: Any) -> Any:
     """A time as people write it; without a zone UTC, as commands take it."""
     if isinstance(value, str) and value.isascii() and "-" in value:
         value = datetime.fromisoformat(value)
     if isinstance(value, date) and not isinstance(value, datetime):
         value = datetime.combine(value, time())
+    if isinstance(value, dict):  # pydantic refuses it as no time: a file or a variable may be meant
+        return value
     if not isinstance(value, datetime):
         raise ValueError("a time looks like 2026-01-31T03:00:00Z")  # noqa: TRY004 - pydantic's
     return value if value.tzinfo else value.replace(tzinfo=UTC)
@@ -70,9 +73,10 @@ def _beginning(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
     try:
         return handler(value)
     except ValidationError:
-        raise ValueError(
+        raise PydanticCustomError(
+            "literal_error",  # as of any value in whose place a file or a variable may be named
             "must be earliest, latest, a time such as 2026-01-31T03:00:00Z, or offsets by stream"
-            f' and partition such as {{logs: {{"0": 123}}}}, not {str(value)[:100]!r}'
+            f' and partition such as {{logs: {{"0": 123}}}}, not {str(value)[:100]!r}',
         ) from None
 
 

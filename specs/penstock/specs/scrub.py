@@ -116,6 +116,11 @@ class Scrubber:
         self.keyless: Counter[str] = Counter()
 
     @property
+    def key(self) -> HashKey | None:
+        """What pseudonyms are made with."""
+        return self._key
+
+    @property
     def searches_values(self) -> bool:
         """Whether undeclared attributes and free text are searched, too."""
         return self._values

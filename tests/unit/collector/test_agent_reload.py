@@ -75,6 +75,33 @@ async def test_a_table_that_was_written_anew_is_read_at_a_reload(
     assert (await agent.reload(digest=digest)).result == "applied"
 
 
+async def test_a_hash_key_in_a_file_is_read_at_a_reload(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "key"
+    file.write_text("k1:0123456789abcdef\n")
+    config = CollectorConfig.model_validate(
+        {
+            "data_dir": tmp_path,
+            "sources": [{"type": "stdin", "service": "shop"}],
+            "sensitive": {"hash_key": {"file": str(file)}},
+        }
+    )
+    agent = Agent(config, Path("collector.yaml"), load=lambda _: config, takes=lambda _: False)
+    monkeypatch.setattr(agent, "_health", Health.READY)
+    assert (await agent.reload()).result == "unchanged"
+    digest = f"d1-{digest_of_tables(graph_of(config))}"
+    file.write_text("k2:0123456789abcdef\n")
+    refused = await agent.reload(digest=digest)  # another worker read the old key
+    assert "or of the hash key changed after another worker read it" in refused.error
+    report = await agent.reload()
+    assert (report.result, report.keys) == ("applied", ("sensitive",))
+    file.write_text("k2:short\n")
+    refused = await agent.reload()
+    assert "sensitive.hash_key" in refused.error
+    assert str(file) in refused.error
+
+
 async def test_old_tables_are_held_only_while_another_worker_may_refuse_the_new_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

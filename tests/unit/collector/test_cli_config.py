@@ -209,9 +209,17 @@ def test_graph_shows_where_records_go_and_where_they_are_redacted() -> None:
 
 def test_print_config_hides_secrets_and_merges(tmp_path: Path) -> None:
     path = tmp_path / "more.yaml"
-    path.write_text("nats: {password: hunter2}\n")
+    url, key = tmp_path / "url", tmp_path / "key"
+    url.write_text("nats://hunter2:4222\n")
+    key.write_text("k1:hunter2-0123456789\n")
+    path.write_text(
+        f"nats: {{password: hunter2, url: {{file: {url}}}}}\n"
+        f"sensitive: {{hash_key: {{file: {key}}}, except: {{fields: [{{file: {key}}}]}}}}\n"
+    )
     output = run("print-config", EXAMPLE, path).output
     assert "hunter2" not in output
+    assert yaml.safe_load(output)["nats"]["url"] == {"file": str(url)}
+    assert yaml.safe_load(output)["sensitive"]["except"]["fields"] == [{"file": str(key)}]
     assert yaml.safe_load(output)["transforms"]["access"]["format"] == "clf"
 
 

@@ -87,6 +87,14 @@ def test_other_variables_are_refused(tmp_path: Path, value: str, words: str) -> 
     assert words in str(caught.value)
 
 
+def test_variables_of_references_are_those_that_are_listed(tmp_path: Path) -> None:
+    text = BASE + "environment: [WORD]\nsubject_prefix: {env: %s}\nresource: {file: /x}\n"
+    config = load(tmp_path, text % "WORD", WORD="telemetry-eu", HOME="root")
+    assert (config.subject_prefix, config.resource) == ("telemetry-eu", {"file": "/x"})
+    with pytest.raises(ConfigError, match=r"subject_prefix: `environment` lists no such name: HO"):
+        load(tmp_path, text % "HOME", HOME="root")
+
+
 def test_a_default_stands_for_a_variable_that_is_empty(tmp_path: Path) -> None:
     text = "environment: [A, B, C]\ndata_dir: /x\nsources: [{type: stdin, service: x}]\n"
     resource = "resource: {a: '${A:-eu}', b: 'x${B}', c: '${C:-}'}\n"

@@ -4,6 +4,7 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -103,13 +104,15 @@ async def hangs(client: FakeClient) -> None:
 
 @asynccontextmanager
 async def a_link(
-    monkeypatch: pytest.MonkeyPatch, *attempts: Callable[[FakeClient], Awaitable[None]]
+    monkeypatch: pytest.MonkeyPatch,
+    *attempts: Callable[[FakeClient], Awaitable[None]],
+    **keys: Any,
 ) -> AsyncIterator[NatsLink]:
     FakeClient.attempts = list(attempts)
     monkeypatch.setattr(nats_link, "nats_client", lambda **_: FakeClient())
     for wait in ("_FIRST_WAIT_NS", "_LONGEST_WAIT_NS", "_LOOK_S"):
         monkeypatch.setattr(nats_link, wait, 0)
-    config = NatsSection.model_validate({"url": "nats://user:secret@localhost:4222"})
+    config = NatsSection.model_validate({"url": "nats://user:secret@localhost:4222", **keys})
     link = NatsLink(config, SystemClock(), lambda: None)
     try:
         yield link
@@ -137,6 +140,27 @@ async def test_a_client_that_nats_py_has_given_up_has_a_successor(
         assert "cannot be reached since" in link.trouble
         await wait_until_async(lambda: link.is_connected)
         assert link.client is not first
+
+
+@pytest.mark.parametrize("key", ["password", "token"])
+async def test_nats_py_connects_again_with_the_secrets_that_the_files_hold_then(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, key: str
+) -> None:
+    file = tmp_path / "secret"
+    file.write_text("first\n")
+    async with a_link(monkeypatch, connects, **{key: {"file": str(file)}}) as link:
+        await link.open("c", 60, needed=True)
+        options = link.client.options
+        assert options[key] == "first"
+        file.write_text("second\n")
+        await options["disconnected_cb"]()
+        assert options[key] == "second"
+        file.write_text("third\n")  # while it is refused
+        await options["error_cb"](Error("nats: 'Authorization Violation'"))
+        assert options[key] == "third"
+        file.unlink()
+        await options["error_cb"](Error("nats: 'Authorization Violation'"))
+        assert options[key] == "third"
 
 
 async def test_at_first_what_must_be_corrected_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -135,6 +135,9 @@ def test_hashes_that_change_with_the_day_vary_in_subjects(tmp_path: Path) -> Non
     output = {"subject": "a.{attributes.user}"}
     assert rules(tmp_path, output=output, sensitive={"hash_key": key}).files
     assert rules(tmp_path, output=output, sensitive={"hash_key": f"{key}:1"}).files == ""
+    file = tmp_path / "key"
+    file.write_text(f"{key}:1\n")
+    assert rules(tmp_path, output=output, sensitive={"hash_key": {"file": str(file)}}).files == ""
     assert rules(tmp_path, sensitive={"hash_key": f"{key}:1"}) == rules(tmp_path)
 
 

@@ -126,7 +126,9 @@ def test_a_first_start_makes_a_hash_key_that_stays(tmp_path: Path) -> None:
     key = layout.hash_key.read_text()
     assert len(HashKey.parse(key.strip()).secret) >= 32
     assert stat.S_IMODE(layout.hash_key.stat().st_mode) == 0o600
-    assert _written(layout, "collector")["sensitive"] == {"hash_key_file": str(layout.hash_key)}
+    assert _written(layout, "collector")["sensitive"] == {
+        "hash_key": {"file": str(layout.hash_key)}
+    }
     overlay = {"collector": {"sensitive": {"hash_key": "own:0123456789abcdef"}}}
     write_configs(replace(topology, overlay=overlay))
     assert layout.hash_key.read_text() == key

@@ -1,6 +1,7 @@
 """Jobs as data."""
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,23 @@ def test_sinks_are_told_apart_by_type(tmp_path: Path) -> None:
     assert isinstance(job.sinks["lake"], ParquetSink)
     assert isinstance(job.sinks["hook"], HttpSink)
     assert "hush" not in show_config(job)
+
+
+def test_values_of_sinks_and_times_may_be_in_files(tmp_path: Path) -> None:
+    for name, held in {"url": "http://x/y\n", "size": "64KiB\n", "at": "2026-01-31\n"}.items():
+        (tmp_path / name).write_text(held)
+    given = {name: {"file": str(tmp_path / name)} for name in ("url", "size", "at", "none")}
+    hook = {"type": "http", "url": given["url"], "batch": {"bytes_max": given["size"]}}
+    keys: dict[str, Any] = {"routes": [{"name": "all", "sinks": ["lake", "hook"]}]}
+    keys["starting_offsets"] = given["at"]
+    job = load(tmp_path, **keys, sinks=JOB["sinks"] | {"hook": hook})
+    assert job.starting_offsets == datetime(2026, 1, 31, tzinfo=UTC)
+    assert isinstance(job.sinks["hook"], HttpSink)
+    assert job.sinks["hook"].batch.bytes_max == 65_536
+    assert yaml.safe_load(show_config(job))["sinks"]["hook"]["batch"]["bytes_max"] == given["size"]
+    hook["url"] = given["none"]
+    with pytest.raises(ConfigError, match=r"sinks\.hook\.url: .*none: cannot be read: No such"):
+        load(tmp_path, **keys, sinks=JOB["sinks"] | {"hook": hook})
 
 
 def test_settings_of_spark_that_are_secrets_are_not_shown(tmp_path: Path) -> None:

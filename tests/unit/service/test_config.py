@@ -1,7 +1,7 @@
 """Configuration files: every mistake is named with file, key path, reason and fix."""
 
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
@@ -45,6 +45,8 @@ class _Config(_Section):
     limit: int = 5
     sources: list[Annotated[_File | _Unix, Field(discriminator="type")]] = []
     full: Literal["block", "drop"] | dict[Literal["logs"], Literal["block", "drop"]] = "block"
+    labels: dict[str, str] = {}
+    rest: dict[str, Any] = {}
 
     @model_validator(mode="after")
     def _named_once(self) -> Self:
@@ -134,6 +136,69 @@ def test_a_variable_that_is_not_set_is_a_mistake(tmp_path: Path, text: str, said
     with pytest.raises(ConfigError) as raised:
         _load(tmp_path, text)
     assert f"app.yaml: {said}" in str(raised.value)
+    assert raised.value.exit_code is ExitCode.CONFIG
+
+
+def test_files_and_variables_stand_for_values_of_every_type(tmp_path: Path) -> None:
+    for name, held in {"name": "a\n", "limit": "8\n", "include": "/var/*.log\n"}.items():
+        (tmp_path / name).write_text(held)
+    text = (
+        f"name: {{file: {tmp_path}/name}}\nlimit: {{file: {tmp_path}/limit}}\n"
+        "full: {env: FULL}\nlog: {env: LOG}\nadmin: {env: ADMIN}\n"
+        f"sources: [{{type: unix, path: {{env: SOCKET}}}},"
+        f" {{type: file, include: [x, {{file: {tmp_path}/include}}]}}]\n"
+    )
+    environ = {"FULL": "drop", "LOG": "hidden:1", "ADMIN": "h:2", "SOCKET": "/run/x"}
+    environ["APP__NATS__URL"] = "{env: URL}"
+    config = _load(tmp_path, text, environ | {"URL": "nats://b:1"})
+    assert (config.name, config.limit, config.full, config.admin) == ("a", 8, "drop", "h:2")
+    assert (config.log, config.nats.url) == ("hidden:1", "nats://b:1")
+    assert config.sources == [
+        _Unix(type="unix", path=Path("/run/x")), _File(type="file", include=["x", "/var/*.log"]),
+    ]  # fmt: skip
+    shown = show_config(config)
+    assert "hidden" not in shown
+    again = _load(tmp_path, shown, environ | {"URL": "nats://b:1"})
+    assert again == config, "what is shown is the configuration, by its references"
+    (tmp_path / "limit").write_text("9")
+    assert _load(tmp_path, shown, environ | {"URL": "nats://b:1"}).limit == 9
+
+
+def test_a_mapping_of_the_model_stays_what_it_is(tmp_path: Path) -> None:
+    text = "name: n\nlabels: {file: /none}\nrest: {a: {env: NOT_SET}}\n"
+    config = _load(tmp_path, text)
+    assert (config.labels, config.rest) == ({"file": "/none"}, {"a": {"env": "NOT_SET"}})
+    labels = _load(tmp_path, "name: n\nlabels: {env: {env: HOST}}\n", {"HOST": "h"}).labels
+    assert labels == {"env": "h"}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("name: {file: /none/x}", "name: /none/x: cannot be read: No such file"),
+        ("name: {file: ~/x}", "name: ~/x: cannot be read: '~/x' begins with ~"),
+        ("name: {file: BINARY}", "name: BINARY: cannot be read: BINARY is no text in UTF-8"),
+        ("name: {env: NAME}", "name: the variable NAME is not set"),
+        ("name: n\nsources: [{type: file, include: [a, {env: X}]}]",
+         "sources.0.include.1: the variable X is not set"),
+        ("name: {file: /x, more: 1}", "name: must be a text"),
+        ("name: {env: 1}", "name: must be a text"),
+        ("name: n\nnats: {file: /x}", "nats.file: there is no such key"),
+        ("name: n\nlimit: {file: WORD}", "limit: must be an integer"),
+    ],
+)  # fmt: skip
+def test_a_file_or_variable_that_gives_no_value_is_a_mistake(
+    tmp_path: Path, text: str, said: str
+) -> None:
+    (tmp_path / "binary").write_bytes(b"\xff")
+    (tmp_path / "word").write_text("hush")
+    files = {"BINARY": f"{tmp_path}/binary", "WORD": f"{tmp_path}/word"}
+    for name, path in files.items():
+        text, said = text.replace(name, path), said.replace(name, path)
+    with pytest.raises(ConfigError) as raised:
+        _load(tmp_path, text)
+    assert f"app.yaml: {said}" in raised.value.reason
+    assert "hush" not in str(raised.value)
     assert raised.value.exit_code is ExitCode.CONFIG
 
 

@@ -44,6 +44,7 @@ from penstock.specs.fast_gate import Accepted
 from penstock.specs.gate import Rejected, attach, check_line
 from penstock.specs.line_search import LineSearch
 from penstock.specs.scrub import Scrubber
+from penstock.specs.sensitive import HashKey
 from penstock.specs.subjects import subject_of
 from penstock.specs.wire import encode_json
 
@@ -116,6 +117,11 @@ class Graph:
         self._template = template
         self._scrubber = scrubber
         self._flushed_ns: dict[str, int] = {}
+
+    @property
+    def hash_key(self) -> HashKey | None:
+        """What pseudonyms are made with: what the file of the key held when this was made."""
+        return None if self._scrubber is None else self._scrubber.key
 
     def _targets(self, port: str) -> list[Step | None]:
         takers = self.wiring.takers[port]

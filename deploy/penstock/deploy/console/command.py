@@ -31,10 +31,7 @@ def run_console(
 def _config(path: Path | None, directory: Path | None, listen: str | None) -> ConsoleConfig:
     changes = {} if listen is None else {"listen": listen}
     if path is not None:
-        config = load_config(ConsoleConfig, path, env_prefix=PREFIX)
-        if not changes:
-            return config
-        return check_document(ConsoleConfig, config.model_dump() | changes, path)
+        return load_config(ConsoleConfig, path, env_prefix=PREFIX, changes=changes)
     places = [directory] if directory else [default_root(), Path(".work/demo")]
     for place in places:
         layout = Layout(place.absolute())
