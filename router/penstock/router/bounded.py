@@ -4,7 +4,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -28,7 +28,15 @@ from penstock.router.errors import UnavailableError as NotNowError
 from penstock.router.feed import Feed
 from penstock.router.frames import Steps, read
 from penstock.router.letter_stream import NatsLetterStream
-from penstock.router.letters import Letter, LetterFile, OddLetterError, as_rows
+from penstock.router.letters import (
+    PIECE_BYTES,
+    PIECE_LETTERS,
+    FileBatch,
+    Letter,
+    LetterFile,
+    OddLetterError,
+    as_rows,
+)
 from penstock.router.owners import require_its_user, require_room_for_letters
 from penstock.router.query import first_lines, logd_options
 from penstock.router.reading import LogReading, LogState
@@ -255,15 +263,17 @@ def _take(home: CheckpointHome, config: JobConfig, clock: Clock) -> None:
 def replay_letters(
     run: BoundedRun, files: Sequence[LetterFile], sink: str | None, tell: Report
 ) -> int:
-    """Deliver dead letters again, a file at a time, and mark each once it is delivered.
+    """Deliver dead letters again, and mark each file once its letters are delivered.
 
-    The target's routes apply, conditions and transforms alike: what they do not want is told of.
+    Small files of a sink are delivered together, up to a piece of letters; a large one is delivered
+    piece by piece. The target's routes apply, conditions and transforms alike: what they do not
+    want is told of.
 
     Args:
         run: The run.
         files: Which.
         sink: The target; without it, the sink that refused them.
-        tell: Takes a line for each file.
+        tell: Takes a line for each batch of files.
 
     Returns:
         How many rows sinks got.
@@ -274,35 +284,23 @@ def replay_letters(
         RunFailedError: Spark or the sink failed; the files told of are delivered.
         ReplayStoppedError: `run.stop` was set; likewise.
     """
-    targets: dict[str, _Target] = {}
-    odd: dict[str, OddLetterError] = {}
-    progress, batches = run.progress, count()
+    progress = run.progress
     progress.unit, progress.of = "files", len(files)
     progress.begin_anew()
     with ExitStack() as stack:
-        for file in files:
-            if file.name in odd:
-                continue  # it would take the place of the one that stays
-            name = sink or file.sink
-            if name not in targets:
-                targets[name] = _Target.open(run, name)
-                stack.callback(targets[name].feed.close)
-            progress.sink, progress.meter = name, targets[name].context.meter
-            try:
-                _replay_file(run, targets[name], file, batches, tell)
-            except OddLetterError as error:
-                odd[file.name] = error
-                tell(f"{file.name}: passed over: {error}")
-                continue
-            except StoppedError:
-                raise ReplayStoppedError(
-                    f"the replay of dead letters was stopped after {progress}",
-                    fix="the same replay, asked for again, goes on from there",
-                ) from None
-            progress.done += 1
-    for one in odd.values():
+        replay = _LetterReplay(run, sink, tell, stack)
+        try:
+            for file in replay.finish_left(files):
+                replay.take(file)
+            replay.deliver_batch()
+        except StoppedError:
+            raise ReplayStoppedError(
+                f"the replay of dead letters was stopped after {progress}",
+                fix="the same replay, asked for again, goes on from there",
+            ) from None
+    for one in replay.odd.values():
         raise OddLetterError(
-            f"passed over with others like it: {one}" if len(odd) > 1 else str(one),
+            f"passed over with others like it: {one}" if len(replay.odd) > 1 else str(one),
             fix=f"{one.fix}; the other files were delivered, and a replay anew takes the rest",
         )
     return progress.records
@@ -328,26 +326,183 @@ class _Target:
         return cls(name, Feed(config, open_sink(config.sinks[name], context), context), context)
 
 
-def _replay_file(
-    run: BoundedRun, target: _Target, file: LetterFile, batches: Iterator[int], tell: Report
-) -> None:
-    begun = file.begin()
-    progress = run.progress
-    records, refused = progress.records, progress.refused
-    letters = routed = 0
-    for piece in begun.pieces(target.name):
-        if target.feed.needs("subject"):
-            begun.require_subjects(piece)
-        _take_ids(piece, target.context)
-        target.feed.begin_anew()  # offsets of one file may lie between those of another
-        routed += run.deliver(target.feed, target.name, run.letter_rows(piece), next(batches))
-        letters += len(piece)
-    begun.end()
-    refused = progress.refused - refused
-    notes = f", {refused} refused again" if refused else ""
-    if routed < letters:
-        notes += f", {letters - routed} that no route leads to {target.name}"
-    tell(f"{file.name}: {progress.records - records} of {letters} to {target.name}{notes}")
+class _LetterReplay:
+    """Brings files of dead letters to their targets.
+
+    Args:
+        run: The run.
+        sink: The target of all; None: each file's own sink.
+        tell: Takes a line for each batch of files.
+        stack: Closes the targets.
+
+    Attributes:
+        odd: Files of which not every letter can be delivered, by name.
+    """
+
+    def __init__(self, run: BoundedRun, sink: str | None, tell: Report, stack: ExitStack) -> None:
+        self.odd: dict[str, OddLetterError] = {}
+        self._run = run
+        self._sink = sink
+        self._tell = tell
+        self._stack = stack
+        self._targets: dict[str, _Target] = {}
+        self._numbers = count()
+        self._files: list[LetterFile] = []
+        self._names: set[str] = set()
+        self._letters: dict[tuple[str, int, int], Letter] = {}
+        self._ids: dict[tuple[str, int], str] = {}
+        self._bytes = 0
+
+    def finish_left(self, files: Sequence[LetterFile]) -> list[LetterFile]:
+        """End or deliver the batches that a replay had in work when it was ended.
+
+        Returns:
+            The files that are still to be delivered.
+        """
+        for home in sorted({file.home for file in files}):
+            left = FileBatch.left_in(home)
+            if left is None:
+                continue
+            held, chosen = left.files(), {file.path for file in files}
+            if left.delivered:
+                for file in held:
+                    file.end(sync=False)
+                    self._tell(f"{file.name}: was delivered before")
+                    self._run.progress.done += file.path in chosen
+                left.sync_moves()
+                left.remove()
+            elif (
+                left.target == (self._sink or home.name)
+                and len(held) == len(left.names)
+                and all(file.path in chosen for file in held)
+            ):
+                for file in held:
+                    self.take(file)
+                self.deliver_batch()
+            else:
+                continue  # its files are delivered as others are
+            done = {file.path for file in held}
+            files = [file for file in files if file.path not in done]
+        return list(files)
+
+    def take(self, file: LetterFile) -> None:
+        """Deliver a file, or keep it for the batch that is being filled."""
+        if file.name in self.odd:
+            return  # it would take the place of the one that stays
+        if self._files and (self._files[0].home != file.home or file.name in self._names):
+            self.deliver_batch()
+        target = self._target(file)
+        begun = file.begin(sync=False)
+        try:
+            letters = begun.whole()
+            if letters is None or len({_position(it) for it in letters}) < len(letters):
+                self.deliver_batch()
+                self._deliver_pieces(target, begun)
+                return
+            if target.feed.needs("subject"):
+                begun.require_subjects(letters)
+        except OddLetterError as error:
+            self.odd[file.name] = error
+            self._tell(f"{file.name}: passed over: {error}")
+            return
+        size = begun.path.stat().st_size
+        if not self._has_room_for(letters, size):
+            self.deliver_batch()
+        self._files.append(begun)
+        self._names.add(begun.name)
+        self._letters |= {_position(letter): letter for letter in letters}
+        self._ids |= _ids(letters)
+        self._bytes += size
+
+    def deliver_batch(self) -> None:
+        """Deliver the files that are kept, and mark them as done."""
+        if not self._files:
+            return
+        files, letters = self._files, [self._letters[at] for at in sorted(self._letters)]
+        self._files, self._letters, self._bytes = [], {}, 0
+        self._names, self._ids = set(), {}
+        target = self._target(files[0])
+        batch = FileBatch(files[0].home, target.name, tuple(it.path.stem for it in files))
+        batch.sync_moves()
+        if len(files) > 1:
+            batch.keep()
+        records, refused = self._counts()
+        routed = self._deliver(target, letters)
+        if len(files) > 1:
+            replace(batch, delivered=True).keep()
+        for file in files:
+            file.end(sync=False)
+        batch.sync_moves()
+        batch.remove()
+        name = files[0].name
+        if len(files) > 1:
+            name += f" to {files[-1].path.stem} ({len(files)} files)"
+        self._told(name, target, len(letters), routed, records, refused)
+        self._run.progress.done += len(files)
+
+    def _deliver_pieces(self, target: _Target, begun: LetterFile) -> None:
+        records, refused = self._counts()
+        letters = routed = 0
+        for piece in begun.pieces(target.name):
+            if target.feed.needs("subject"):
+                begun.require_subjects(piece)
+            routed += self._deliver(target, piece)
+            letters += len(piece)
+        begun.end()
+        self._told(begun.name, target, letters, routed, records, refused)
+        self._run.progress.done += 1
+
+    def _deliver(self, target: _Target, letters: Sequence[Letter]) -> int:
+        progress = self._run.progress
+        progress.sink, progress.meter = target.name, target.context.meter
+        _take_ids(letters, target.context)
+        target.feed.begin_anew()  # offsets of one batch may lie between those of another
+        rows = self._run.letter_rows(letters)
+        return self._run.deliver(target.feed, target.name, rows, next(self._numbers))
+
+    def _target(self, file: LetterFile) -> _Target:
+        name = self._sink or file.sink
+        if name not in self._targets:
+            self._targets[name] = _Target.open(self._run, name)
+            self._stack.callback(self._targets[name].feed.close)
+        return self._targets[name]
+
+    def _has_room_for(self, letters: Sequence[Letter], size: int) -> bool:
+        """Whether a file fits into the batch: no record twice, no stream with two ids."""
+        return (
+            len(self._letters) + len(letters) <= PIECE_LETTERS
+            and self._bytes + size <= PIECE_BYTES
+            and self._letters.keys().isdisjoint(map(_position, letters))
+            and all(self._ids.get(at, its) == its for at, its in _ids(letters).items())
+        )
+
+    def _counts(self) -> tuple[int, int]:
+        return self._run.progress.records, self._run.progress.refused
+
+    def _told(
+        self, name: str, target: _Target, letters: int, routed: int, records: int, refused: int
+    ) -> None:
+        records, refused = (
+            now - before for now, before in zip(self._counts(), (records, refused), strict=True)
+        )
+        notes = f", {refused} refused again" if refused else ""
+        if routed < letters:
+            notes += f", {letters - routed} that no route leads to {target.name}"
+        self._tell(f"{name}: {records} of {letters} to {target.name}{notes}")
+
+
+def _position(letter: Letter) -> tuple[str, int, int]:
+    return letter["stream"], letter["partition"], letter["offset"]
+
+
+def _ids(letters: Sequence[Letter]) -> dict[tuple[str, int], str]:
+    """The ids of streams (at -1) and of their partitions, as letters have them."""
+    ids: dict[tuple[str, int], str] = {}
+    for letter in letters:
+        full = letter.get("incarnation") or ""
+        ids[letter["stream"], letter["partition"]] = full
+        ids[letter["stream"], -1] = full.partition(".")[0]
+    return ids
 
 
 def _take_ids(letters: Sequence[Letter], context: SinkContext) -> None:

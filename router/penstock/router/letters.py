@@ -9,6 +9,13 @@ pieces of at most `PIECE_LETTERS` and about `PIECE_BYTES`. How far a file of sev
 where it goes to, is in DIR/SINK/replaying/NAME.position meanwhile, with a digest of what is before:
 so one of the same name that comes later begins at its first letter, and what is corrected behind it
 goes on.
+
+Small files of a sink are delivered in one batch. Which they are, and whether the batch is
+delivered, is in DIR/SINK/replaying/batch.json until all of them are done:
+
+    {"to": SINK, "files": [NAME, ...], "delivered": false}
+
+So a replay that is killed delivers the same batch again, or marks what is left of it as done.
 """
 
 import hashlib
@@ -76,6 +83,11 @@ class LetterFile:
     state: str
 
     @property
+    def home(self) -> Path:
+        """The sink's directory of dead letters."""
+        return self.path.parent if self.state == "waiting" else self.path.parent.parent
+
+    @property
     def name(self) -> str:
         """What commands call it: SINK/NAME."""
         return f"{self.sink}/{self.path.stem}"
@@ -139,6 +151,26 @@ class LetterFile:
                 piece, size = [], 0
         if piece:
             yield piece
+
+    def whole(self) -> list[Letter] | None:
+        """All its letters; None if they are a piece or more, or a replay has delivered some.
+
+        Raises:
+            OddLetterError: It holds something else, or of a letter no row can be made.
+        """
+        if self._position.exists():
+            return None
+        letters: list[Letter] = []
+        size = 0
+        for line in self._lines(0):
+            letter = self._letter(line, size)
+            if (problem := problem_with_row(letter)) is not None:
+                raise self._cannot_go(letter, problem)
+            letters.append(letter)
+            size += len(line)
+            if len(letters) >= PIECE_LETTERS or size >= PIECE_BYTES:
+                return None
+        return letters
 
     def require_subjects(self, letters: Sequence[Letter]) -> None:
         """For a sink that sends them along.
@@ -249,23 +281,26 @@ class LetterFile:
             fix="correct that line, or move it out of there",
         )
 
-    def begin(self) -> "LetterFile":
-        """Set it apart, so that letters of the same name can be written meanwhile."""
-        return self._moved("replaying")
+    def begin(self, *, sync: bool = True) -> "LetterFile":
+        """Set it apart, so that letters of the same name can be written meanwhile.
 
-    def end(self) -> "LetterFile":
-        """Mark it as replayed."""
-        done = self._moved("done")
+        Args:
+            sync: Whether the move is on disk at the end; else `sync_moves` brings it there.
+        """
+        return self._moved("replaying", sync)
+
+    def end(self, *, sync: bool = True) -> "LetterFile":
+        """Mark it as replayed; `sync` is as in `begin`."""
+        done = self._moved("done", sync)
         with _writing(self._position.parent):
             self._position.unlink(missing_ok=True)
         return done
 
-    def _moved(self, state: str) -> "LetterFile":
+    def _moved(self, state: str, sync: bool) -> "LetterFile":
         if state == self.state:
             return self
-        home = self.path.parent if self.state == "waiting" else self.path.parent.parent
-        target = home / state / self.path.name
-        with _writing(home):
+        target = self.home / state / self.path.name
+        with _writing(self.home):
             target.parent.mkdir(exist_ok=True)
             try:
                 self.path.replace(target)
@@ -273,8 +308,72 @@ class LetterFile:
                 raise self._is_gone() from None
             if state == "replaying":  # not before it is there: else another replay's would be lost
                 target.with_suffix(".position").unlink(missing_ok=True)  # of one that went before
-            sync_directories([target.parent, self.path.parent])
+            if sync:
+                sync_directories([target.parent, self.path.parent])
         return LetterFile(target, self.sink, state)
+
+
+@dataclass(frozen=True, slots=True)
+class FileBatch:
+    """Files of one sink that are delivered together.
+
+    Attributes:
+        home: The sink's directory of dead letters.
+        target: The sink that gets them.
+        names: The files' names, without their ending.
+        delivered: Whether the target has them.
+    """
+
+    home: Path
+    target: str
+    names: tuple[str, ...]
+    delivered: bool = False
+
+    @classmethod
+    def left_in(cls, home: Path) -> "FileBatch | None":
+        """The one that a replay had in work when it was ended.
+
+        Raises:
+            ConfigError: The note of it cannot be read.
+        """
+        path = cls._path(home)
+        try:
+            note = json.loads(path.read_bytes())
+            names = tuple(str(name) for name in note["files"])
+            return cls(home, str(note["to"]), names, bool(note["delivered"]))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ConfigError(
+                f"{path} cannot be read: {type(error).__name__}: {error}",
+                fix="remove it; then files that are in `replaying` are delivered again",
+            ) from None
+
+    def keep(self) -> None:
+        """Write it down."""
+        note = {"to": self.target, "files": self.names, "delivered": self.delivered}
+        with _writing(self.home):
+            write_whole(self._path(self.home), json.dumps(note).encode())
+
+    def remove(self) -> None:
+        """Forget it: every file of it is done, or is delivered otherwise."""
+        with _writing(self.home):
+            self._path(self.home).unlink(missing_ok=True)
+
+    def sync_moves(self) -> None:
+        """Bring to disk which of its files are begun and ended."""
+        homes = (self.home, *(self.home / state for state in _STATES))
+        with _writing(self.home):
+            sync_directories([it for it in homes if it.exists()])
+
+    def files(self) -> list[LetterFile]:
+        """Those that are not done."""
+        paths = (self.home / "replaying" / f"{name}.ndjson" for name in self.names)
+        return [LetterFile(it, self.home.name, "replaying") for it in paths if it.exists()]
+
+    @staticmethod
+    def _path(home: Path) -> Path:
+        return home / "replaying" / "batch.json"
 
 
 def find_letters(

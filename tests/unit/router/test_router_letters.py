@@ -167,9 +167,10 @@ class RunWithoutSpark(BoundedRun):
 def test_a_replayed_file_stays_delivered_when_the_next_one_lies_within_its_offsets(
     tmp_path: Path,
 ) -> None:
+    """They hold one record both, so they are two batches."""
     record = b'{"schema":"log/1.0","kind":"log","resource":{"service.name":"shop"}}'
     refuse(tmp_path, 1, 9, value=record)
-    refuse(tmp_path, 5, value=record)
+    refuse(tmp_path, 5, 9, value=record)
     lake = {"lake": {"type": "parquet", "path": str(tmp_path / "lake")}}
     config = load(tmp_path, sinks=lake, checkpoint_dir=str(tmp_path / "checkpoint"))
     session: Any = None
@@ -177,12 +178,80 @@ def test_a_replayed_file_stays_delivered_when_the_next_one_lies_within_its_offse
     of_a_range = tmp_path / "checkpoint" / "lake" / "replay" / "journal"
     of_a_range.parent.mkdir(parents=True)
     of_a_range.touch()
-    assert replay_letters(run, find_letters(tmp_path / "dead"), None, print) == 3
+    assert replay_letters(run, find_letters(tmp_path / "dead"), None, print) == 4
     assert of_a_range.exists(), "a stopped replay of a range goes on with it"
     found = dataset(tmp_path / "lake", format="parquet", partitioning="hive").to_table()
-    assert sorted(found["offset"].to_pylist()) == [1, 5, 9]
+    assert sorted(found["offset"].to_pylist()) == [1, 5, 9, 9]
     names = [path.name.split(".") for path in (tmp_path / "lake").rglob("*.parquet")]
     assert [len(parts[2]) for parts in names] == [8, 8], "no names of batches"
+
+
+RECORD = b'{"schema":"log/1.0","kind":"log","resource":{"service.name":"shop"}}'
+
+
+def lake_run(directory: Path, run: type[RunWithoutSpark] = RunWithoutSpark) -> RunWithoutSpark:
+    """A replay to a lake whose files are named after what is in them."""
+    lake = {"lake": {"type": "parquet", "path": str(directory / "lake")}}
+    config = load(directory, sinks=lake, checkpoint_dir=str(directory / "checkpoint"))
+    session: Any = None
+    return run(config, session, LogState({}, {}), None, SystemClock())
+
+
+def lake_offsets(directory: Path) -> list[int]:
+    found = dataset(directory / "lake", format="parquet", partitioning="hive").to_table()
+    return sorted(found["offset"].to_pylist())
+
+
+def test_small_files_are_delivered_together_and_told_of_in_one_line(tmp_path: Path) -> None:
+    for offset in (7, 9, 3):
+        refuse(tmp_path, offset, value=RECORD)
+    said: list[str] = []
+    run = lake_run(tmp_path)
+    assert replay_letters(run, find_letters(tmp_path / "dead"), None, said.append) == 3
+    (line,) = said
+    assert line.startswith("lake/logs.5f2c19aa-0-00000000000000000003-")
+    assert line.endswith("(3 files): 3 of 3 to lake")
+    assert (run.progress.done, find_letters(tmp_path / "dead")) == (3, [])
+    assert lake_offsets(tmp_path) == [3, 7, 9]
+    assert len([*(tmp_path / "lake").rglob("*.parquet")]) == 1
+
+
+def test_a_replay_that_is_killed_delivers_the_same_batch_again(tmp_path: Path) -> None:
+    """Though another file has come that would be in it."""
+
+    class Killed(RunWithoutSpark):
+        @override
+        def deliver(self, feed: Feed, sink: str, rows: Any, batch: int) -> int:
+            super().deliver(feed, sink, rows, batch)
+            raise KeyboardInterrupt
+
+    for offset in (3, 7):
+        refuse(tmp_path, offset, value=RECORD)
+    with pytest.raises(KeyboardInterrupt):
+        replay_letters(lake_run(tmp_path, Killed), find_letters(tmp_path / "dead"), None, print)
+    refuse(tmp_path, 5, value=RECORD)
+    assert replay_letters(lake_run(tmp_path), find_letters(tmp_path / "dead"), None, print) == 3
+    assert lake_offsets(tmp_path) == [3, 5, 7]
+    assert find_letters(tmp_path / "dead") == []
+
+
+def test_files_of_a_delivered_batch_are_marked_as_done_and_not_delivered_again(
+    tmp_path: Path,
+) -> None:
+    for offset in (3, 7):
+        refuse(tmp_path, offset, value=RECORD)
+    name = find_letters(tmp_path / "dead")[1].path.name
+    in_its_way = tmp_path / "dead" / "lake" / "done" / name
+    in_its_way.mkdir(parents=True)
+    with pytest.raises(UnavailableError, match="cannot write to"):
+        replay_letters(lake_run(tmp_path), find_letters(tmp_path / "dead"), None, print)
+    in_its_way.rmdir()
+    said: list[str] = []
+    left = find_letters(tmp_path / "dead")
+    assert replay_letters(lake_run(tmp_path), left, None, said.append) == 0
+    assert said == [f"lake/{name.removesuffix('.ndjson')}: was delivered before"]
+    assert find_letters(tmp_path / "dead") == []
+    assert lake_offsets(tmp_path) == [3, 7]
 
 
 def test_a_letter_is_a_row_again_typed_anew(tmp_path: Path) -> None:
