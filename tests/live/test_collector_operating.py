@@ -240,8 +240,10 @@ def test_what_is_refused_says_why_to_the_operator_and_in_the_metrics(
     tmp_path: Path, nats_url: str, logd: Logd
 ) -> None:
     path, port = tmp_path / "app.log", free_port()
-    path.write_text("2026-01-02T03:04:05Z on time\nno time\n")
+    long = "z" * 40_000  # two records; the second goes on with the first, and ends with it
+    path.write_text(f"2026-01-02T03:04:05Z on time\nno time\n{long}\n")
     of_file: dict[str, Any] = {"type": "file", "include": [str(path)], "service": "app"}
+    of_file["line_bytes_max"] = 65_536
     sources: list[dict[str, Any]] = [
         {**of_file, "timestamp": {"on_error": "quarantine"}},
         {**of_file, "name": "filtered", "timestamp": {"on_error": "filter"}},
@@ -252,7 +254,7 @@ def test_what_is_refused_says_why_to_the_operator_and_in_the_metrics(
     scope = {"metrics": [{"name": "a", "histogram": histogram}]}
     body = json.dumps({"resourceMetrics": [{"scopeMetrics": [scope]}]}).encode()
     expected = {
-        ("file", "timestamp: no time can be read where it should stand"): 1,
+        ("file", "timestamp: no time can be read where it should stand"): 3,
         ("otlp", "bucket_counts must add up to count"): 2,
     }
     with Collector(tmp_path / "collector", nats_url, sources) as collector:
@@ -261,13 +263,13 @@ def test_what_is_refused_says_why_to_the_operator_and_in_the_metrics(
         with urlopen(sent, timeout=20) as answer:
             assert json.load(answer)["partialSuccess"]["rejectedDataPoints"] == "2"
         wait_until(
-            lambda: collector.account("filtered").get("filtered") == 1, what="a filtered line"
+            lambda: collector.account("filtered").get("filtered") == 3, what="a filtered line"
         )
-        wait_until(lambda: collector.account("file").get("quarantined") == 1, what="a line")
+        wait_until(lambda: collector.account("file").get("quarantined") == 3, what="a line")
         wait_until(lambda: collector.account("otlp").get("quarantined") == 2, what="points")
         wait_until(collector.is_idle, what="idle")
         for stage in ("source/file", "source/file:filtered"):
-            assert collector.daemon.stage(stage)["detail"]["timestamps_unreadable"] == 1
+            assert collector.daemon.stage(stage)["detail"]["timestamps_unreadable"] == 2
         with urlopen(f"http://{collector.config['admin']}/metrics", timeout=20) as answer:
             text = answer.read().decode()
         found = {
@@ -284,7 +286,8 @@ def test_what_is_refused_says_why_to_the_operator_and_in_the_metrics(
         on_time = ["2026-01-02T03:04:05Z on time"] * 2
         assert stored(logd, 2) == on_time
         command("quarantine", "replay", collector.data_dir, "--source", "file")
-        assert sorted(stored(logd, 3)) == [*on_time, "no time"]
+        _, _, *replayed = stored(logd, 5)
+        assert (replayed[0], "".join(replayed[1:])) == ("no time", long)
 
 
 def test_a_stopped_collectors_spool_is_looked_at_mended_and_delivered(
