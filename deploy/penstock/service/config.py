@@ -29,7 +29,7 @@ from typing_extensions import override
 from penstock.service.errors import ConfigError
 from penstock.service.mistakes import describe
 from penstock.service.paths import absolute, check_path_text
-from penstock.service.secret import read_file, read_variable
+from penstock.service.secret import read_file, read_variable, secrets_of
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -201,6 +201,9 @@ def check_document(
             raise ConfigError(
                 "\n".join(f"{path}: {line}" for line in lines), fix="; ".join(fixes)
             ) from None
+        for key, secret in secrets_of(config):
+            if secret.env is not None:
+                _expect_listed(secret.env, f"{path}: {key}", allowed)
         # Beside the fields, as values of cached properties are: it is no part of what was said.
         config.__dict__[_REFERENCES] = references
         return config
@@ -247,8 +250,8 @@ def _value_of(
     """What a file or a variable holds now."""
     where = f"{path}: {'.'.join(map(str, place))}"
     name = reference.get("env")
-    if name is not None and allowed is not None and name not in allowed:
-        raise ConfigError(f"{where}: {_NOT_LISTED}: {name}", fix=f"add {name} to `environment`")
+    if name is not None:
+        _expect_listed(name, where, allowed)
     try:
         if name is not None:
             return read_variable(name, environ)
@@ -258,6 +261,11 @@ def _value_of(
         why = (error.strerror if isinstance(error, OSError) else None) or str(error)
         fix = "set it" if name is not None else "name a readable file with a text in UTF-8"
         raise ConfigError(f"{where}: {what}{why}", fix=fix) from None
+
+
+def _expect_listed(name: str, where: str, allowed: Collection[str] | None) -> None:
+    if allowed is not None and name not in allowed:
+        raise ConfigError(f"{where}: {_NOT_LISTED}: {name}", fix=f"add {name} to `environment`")
 
 
 def _put(document: Any, place: _Place, value: Any) -> None:

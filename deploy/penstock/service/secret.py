@@ -4,7 +4,7 @@ Other values may be given so, too; `penstock.service.config` reads those, once, 
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Self
 
@@ -50,6 +50,22 @@ class Secret(BaseModel):
             return read_variable(self.env, os.environ)
         assert self.value is not None
         return self.value.get_secret_value().strip()
+
+
+def secrets_of(value: object, place: str = "") -> Iterator[tuple[str, Secret]]:
+    """The secrets in a configuration, or a part of it at `place`, with the paths of their keys."""
+    if isinstance(value, Secret):
+        yield place, value
+        return
+    parts: Iterable[tuple[object, object]] = ()
+    if isinstance(value, BaseModel):
+        parts = value
+    elif isinstance(value, dict):
+        parts = value.items()
+    elif isinstance(value, list | tuple):
+        parts = enumerate(value)
+    for name, part in parts:
+        yield from secrets_of(part, f"{place}.{name}" if place else str(name))
 
 
 def read_file(path: Path) -> str:

@@ -2,13 +2,11 @@
 
 from collections.abc import Iterator
 
-from pydantic import BaseModel
-
 from penstock.router.config import JobConfig
 from penstock.router.errors import LogUnavailableError
 from penstock.router.wrong_key import WrongKeyError
 from penstock.service import ServiceError, UnavailableError
-from penstock.service.secret import Secret
+from penstock.service.secret import secrets_of
 
 _OF_SOURCE = ("token_file", "tls_ca_file", "cert_file", "key_file")
 
@@ -26,8 +24,11 @@ def logd_is_away(config: JobConfig, error: LogUnavailableError) -> ServiceError:
 def unreadable(config: JobConfig) -> Iterator[str]:
     """Each with its place in the job file, and why."""
     yield from _of_source(config)
-    for name, sink in config.sinks.items():
-        yield from _of_secrets(sink, f"sinks.{name}")
+    for place, secret in secrets_of(config.sinks, "sinks"):
+        try:
+            secret.read()
+        except OSError as error:
+            yield f"{place}: {secret.file or secret.env}: cannot be read: {error.strerror or error}"
 
 
 def _of_source(config: JobConfig) -> Iterator[str]:
@@ -39,17 +40,3 @@ def _of_source(config: JobConfig) -> Iterator[str]:
             path.read_bytes()
         except OSError as error:
             yield f"source.{key}: {path}: cannot be read: {error.strerror}"
-
-
-def _of_secrets(value: object, place: str) -> Iterator[str]:
-    if isinstance(value, Secret):
-        try:
-            value.read()
-        except OSError as error:
-            yield f"{place}: {value.file}: cannot be read: {error.strerror or error}"
-    elif isinstance(value, BaseModel):
-        for name, part in value:
-            yield from _of_secrets(part, f"{place}.{name}")
-    elif isinstance(value, dict):
-        for name, part in value.items():
-            yield from _of_secrets(part, f"{place}.{name}")

@@ -93,6 +93,9 @@ def test_variables_of_references_are_those_that_are_listed(tmp_path: Path) -> No
     assert (config.subject_prefix, config.resource) == ("telemetry-eu", {"file": "/x"})
     with pytest.raises(ConfigError, match=r"subject_prefix: `environment` lists no such name: HO"):
         load(tmp_path, text % "HOME", HOME="root")
+    secret = BASE + "environment: [WORD]\nnats: {token: {env: PATH}}\n"
+    with pytest.raises(ConfigError, match=r"nats\.token: `environment` lists no such name: PATH"):
+        load(tmp_path, secret)
 
 
 def test_a_default_stands_for_a_variable_that_is_empty(tmp_path: Path) -> None:
