@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 
 from tests.support.nats_server import running_nats_server
@@ -13,6 +14,14 @@ from tests.support.nats_server import running_nats_server
 # How long an example takes to make says how busy the machine is, not whether the code is right.
 settings.register_profile("penstock", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("penstock")
+
+
+@pytest.fixture(autouse=True)
+def _context_of_logs() -> Iterator[None]:
+    """What a daemon of another test has bound to every log line of this process is gone."""
+    structlog.contextvars.clear_contextvars()
+    yield
+    structlog.contextvars.clear_contextvars()
 
 
 @pytest.fixture
