@@ -190,8 +190,16 @@ async def test_the_directory_of_a_cluster_node_is_checked_repaired_and_dumped(
         for number in range(20):
             await client.jetstream().publish("c.a", b"%d" % number)
         await client.close()
-        assert node.daemon.stop() == 0
         data = str(node.data_dir)
+        done = CliRunner().invoke(cli, ["check", data])
+        assert (done.exit_code, "is in use by process" in done.stderr) == (69, True)
+        done = CliRunner().invoke(cli, ["check", data, "--live"])
+        assert done.exit_code == 0, done.output
+        assert [row.split()[:2] for row in done.stdout.splitlines() if "logs" in row[:5]] == [
+            ["logs", "0"],
+            ["logs", "1"],
+        ]
+        assert node.daemon.stop() == 0
         done = CliRunner().invoke(cli, ["check", data, "--json"])
         report = orjson.loads(done.stdout)
         assert (done.exit_code, report["verdict"]) == (0, "sound"), done.output

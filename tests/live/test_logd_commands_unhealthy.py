@@ -6,8 +6,6 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from urllib.error import HTTPError
-from urllib.request import Request, urlopen
 
 import nats
 import orjson
@@ -16,6 +14,7 @@ from click.testing import CliRunner
 
 from penstock.logd.cli import cli
 from penstock.service.errors import ExitCode
+from tests.support.admin import status_code
 from tests.support.collector import Collector
 from tests.support.encryption import key_file, section
 from tests.support.logd import Logd
@@ -192,6 +191,25 @@ def test_a_backup_past_damage_says_what_it_lacks_and_is_restored(
         assert [offset for offset, _ in log.records("again", 0)] == SOUND
 
 
+async def test_in_a_cluster_a_record_is_damaged_only_if_no_replica_has_it_sound(
+    tmp_path: Path, nats_url: str
+) -> None:
+    with LogdCluster(tmp_path, nats_url, size=2) as cluster:
+        cluster.create("logs", "t.a", replication_factor=2)
+        cluster.wait_in_sync("logs", size=2)
+        await publish(nats_url, "t.a", *[b"number %d." % number for number in range(10)])
+        leader = cluster.nodes[cluster.leader("logs")]
+        damage(leader.data_dir, 3)
+        words = ("fetch", "logs", "--skip-damaged")
+        code, told, error = run(leader, *words)
+        assert (code, offsets(told)) == (0, list(range(10))), error
+        for node in cluster.nodes.values():
+            damage(node.data_dir, 7)
+        code, told, error = run(leader, *words)
+        assert (code, offsets(told)) == (ExitCode.DATA, [*range(7), 8, 9]), error
+        assert "1 damaged offset skipped: logs/0 from offset 7 to 8" in error
+
+
 def ranges(document: str) -> list[tuple[int, int]]:
     return [(one["first"], one["upto"]) for one in orjson.loads(document)["skipped"]]
 
@@ -231,6 +249,36 @@ async def test_a_follower_goes_on_after_logd_was_away_and_says_so_once(
     assert back == "logd answers again; reading goes on"
 
 
+async def test_a_command_that_reads_a_range_goes_on_after_logd_was_away(
+    tmp_path: Path, nats_url: str
+) -> None:
+    plain = {"name": "logs", "subject": "t.>"}
+    said = tmp_path / "said"
+    with Logd(tmp_path / "logd", nats_url, [plain]) as logd:
+        await publish(nats_url, "t.a", *[b"x" * 100_000] * 100)  # more than pipe and client hold
+        words = [sys.executable, "-m", "penstock.logd", "fetch", "logs", "--server", logd.fetch]
+        with said.open("wb") as error:
+            reading = subprocess.Popen(  # noqa: ASYNC220 - it only starts
+                words, stdout=subprocess.PIPE, stderr=error
+            )
+        assert reading.stdout is not None
+        try:
+            first = reading.stdout.readline()
+            logd.daemon.kill()
+            rest = asyncio.create_task(asyncio.to_thread(reading.stdout.read))
+            await asyncio.to_thread(wait_until, said.read_text, what="it says that logd is away")
+            await asyncio.to_thread(logd.daemon.start)
+            assert offsets((first + await rest).decode()) == list(range(100))
+            assert reading.wait(20) == 0
+        finally:
+            reading.kill()
+            reading.wait()
+            reading.stdout.close()
+    away, back = said.read_text().splitlines()
+    assert away.endswith("it is tried again")
+    assert back == "logd answers again; reading goes on"
+
+
 def test_a_follower_of_a_logd_that_was_never_there_ends_at_once() -> None:
     server = f"127.0.0.1:{free_port()}"
     done = CliRunner().invoke(cli, ["tail", "logs", "--follow", "--server", server])
@@ -247,11 +295,4 @@ def test_the_admin_endpoint_answers_to_the_names_of_the_configuration(
         made = Collector(tmp_path / "c", nats_url, [unix], admin_hosts=["a.example.org"])
     with made as running:
         for host, expected in (("a.example.org", 200), ("evil.example.org", 421)):
-            request = Request(f"http://{running.daemon.admin}/status", headers={"Host": host})
-            try:
-                with urlopen(request, timeout=20) as answer:
-                    code = answer.status
-            except HTTPError as error:
-                code = error.code
-                error.close()
-            assert code == expected, host
+            assert status_code(running.daemon.admin, host) == expected, host

@@ -13,7 +13,9 @@ from penstock.router.core.starting import Subscription
 from penstock.router.job import Job
 from penstock.router.reading import LogState
 from penstock.router.session import Session
-from penstock.service import UnavailableError
+from penstock.service import ConfigError, UnavailableError
+from tests.support.admin import status_code
+from tests.support.processes import free_port
 from tests.unit.router.test_router_config import load
 
 LOGS, TRACES = StreamPartition("logs", 0), StreamPartition("traces", 0)
@@ -53,6 +55,26 @@ def job(tmp_path: Path) -> Iterator[Job]:
     yield job
     job._queries = []
     job.close()
+
+
+def test_its_endpoint_answers_to_its_names_alone(tmp_path: Path) -> None:
+    """It answers before a job looks for its streams; this one has none, and starts no more."""
+
+    class NoLog(FakeLog):
+        def state(self, *_: object, **__: object) -> LogState:
+            raise ConfigError("there is no such stream", fix="create it")
+
+    admin, hosts = f"127.0.0.1:{free_port()}", ["a.example.org"]
+    checkpoint_dir = str(tmp_path / "checkpoint")
+    job = Job(load(tmp_path, checkpoint_dir=checkpoint_dir, admin=admin, admin_hosts=hosts))
+    job._log = NoLog()  # type: ignore[assignment]
+    try:
+        with pytest.raises(ConfigError, match="there is no such stream"):
+            job.start()
+        assert status_code(admin, "a.example.org") == 200
+        assert status_code(admin, "evil.example.org") == 421
+    finally:
+        job.close()
 
 
 def test_a_stream_that_is_deleted_is_told_of_and_not_waited_for_where_losses_are_accepted(

@@ -22,6 +22,7 @@ from penstock.router.clock import SystemClock
 from penstock.router.replay_process import attended
 from penstock.router.replay_progress import Progress
 from penstock.service import ExitCode, ask_admin
+from tests.support.admin import status_code
 from tests.support.processes import free_port
 from tests.support.waiting import wait_until
 from tests.unit.router.sink_rows import TestClock
@@ -83,6 +84,14 @@ def test_a_replay_is_seen_where_the_job_would_be(tmp_path: Path) -> None:
         assert ask_admin(run.config.admin, "/metrics", None, timeout_s=10)
     with pytest.raises(OSError, match="refused"):
         run.ask("/status")
+
+
+def test_its_endpoint_answers_to_its_names_alone(tmp_path: Path) -> None:
+    run: Any = Run(tmp_path)
+    run.config = load(tmp_path, checkpoint_dir="/c", admin_hosts=["a.example.org"], **run.keys)
+    with attended(run, SystemClock()):
+        assert status_code(run.config.admin, "a.example.org") == 200
+        assert status_code(run.config.admin, "evil.example.org") == 421
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
