@@ -7,6 +7,7 @@ import pytest
 
 from penstock.logd.client import Cursor, access_calls
 from penstock.logd.core.quotas import Quota
+from penstock.logd.publisher import BlockingPublisher
 from tests.support.guarded_api import rule
 from tests.support.logd import Logd
 from tests.support.logd_cluster import LogdCluster
@@ -71,19 +72,37 @@ async def test_a_stream_whose_name_is_taken_stays_where_it_is_until_it_is_free(
             assert cluster.values("s") == [b"1", b"2"]
 
 
-async def test_a_stream_whose_files_are_damaged_keeps_no_other_one_back(tmp_path: Path) -> None:
+async def test_damaged_files_keep_back_no_other_stream_nor_one_whose_epochs_are_in_its_frames(
+    tmp_path: Path,
+) -> None:
     with nats_server(tmp_path / "nats") as server:
-        streams = [{"name": name, "subject": f"{name}.>"} for name in ("s", "t")]
+        names = ("broken", "bad-epochs", "empty-epochs", "no-epochs")
+        streams = [{"name": name, "subject": f"{name}.>"} for name in names]
         with Logd(tmp_path / "a", server.url, streams) as alone:
-            await publish(server.url, "t.a", [b"1"])
+            for name in names:
+                await publish(server.url, f"{name}.a", [b"1"])
+            alone.restart()  # the next record is of another epoch
+            for name in names:
+                await publish(server.url, f"{name}.a", [b"2"])
             assert alone.daemon.stop() == 0
-        (epochs,) = (tmp_path / "a" / "data" / "streams").glob("s*/0/epochs")
-        epochs.write_bytes(b"damage")
+        logs = tmp_path / "a" / "data" / "streams"
+        _file(logs, "broken-*/0").joinpath("purged").write_bytes(b"damage")
+        _file(logs, "bad-epochs-*/0/epochs").write_bytes(b"damage")
+        _file(logs, "empty-epochs-*/0/epochs").write_bytes(b"")
+        _file(logs, "no-epochs-*/0/epochs").unlink()
         with LogdCluster(tmp_path, server.url, size=1) as cluster:
             node = cluster.nodes["a"].daemon
-            refused = "stream s of the lone logd is not in the cluster"
+            refused = "stream broken of the lone logd is not in the cluster"
             wait_until(lambda: any(refused in reason for reason in node.status()["reasons"]))
-            assert cluster.values("t") == [b"1"]
+            with BlockingPublisher(server.url) as publisher:
+                for name in names[1:]:
+                    assert publisher.publish(f"{name}.a", b"3").epoch > 2, name
+                    assert cluster.values(name) == [b"1", b"2", b"3"], name
+
+
+def _file(directory: Path, pattern: str) -> Path:
+    (found,) = directory.glob(pattern)
+    return found
 
 
 async def test_a_nodes_directory_is_not_taken_for_a_lone_logds(tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ renamed.
 """
 
 import asyncio
+from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 import structlog
@@ -21,6 +23,8 @@ from penstock.logd.core.metadata import Metadata, Stream, is_internal
 from penstock.logd.errors import CorruptError, UnavailableError
 from penstock.logd.purging import PurgePoint
 from penstock.logd.store import Checkpoint, EpochFile
+from penstock.logd.store.inspection import Inspection
+from penstock.logd.store.names import EPOCHS_NAME
 
 _ADOPTED: Final = "metadata.adopted"
 _AGAIN_S: Final = 0.2
@@ -89,7 +93,7 @@ class Adoption:
         if directory is None:
             return self._refuse(name, "its data is missing")
         try:
-            epochs = await asyncio.to_thread(EpochFile, directory / "epochs")
+            latest_epoch = await asyncio.to_thread(_latest_epoch, directory)
             purged = await asyncio.to_thread(PurgePoint.load, directory)
         except CorruptError as error:  # of this stream; the others come along
             return self._refuse(name, str(error))
@@ -98,7 +102,7 @@ class Adoption:
             options=ReplicationOptions(replication_factor=1),
             incarnation=stream.incarnation,
             node=node.name,
-            leader_epoch=epochs.latest + 1,
+            leader_epoch=max(latest_epoch, purged.epoch) + 1,
             purged=purged.before,
             purge_epoch=purged.epoch,
         )
@@ -115,3 +119,17 @@ class Adoption:
         self.problems[stream] = reason
         _log.error("stream not adopted", stream=stream, reason=reason)
         return False
+
+
+def _latest_epoch(directory: Path) -> int:
+    """The last leader epoch of a log: from its frames if the epoch file cannot say it.
+
+    The file is made again when the log is opened.
+    """
+    with suppress(CorruptError):
+        latest = EpochFile(directory / EPOCHS_NAME).latest
+        if latest:
+            return latest
+    inspection = Inspection(directory)
+    inspection.run()
+    return inspection.epochs[-1][0] if inspection.epochs else 0
