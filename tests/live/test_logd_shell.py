@@ -96,19 +96,28 @@ def test_what_is_not_stored_is_told(shell: Shell) -> None:
     assert shell.does("match", "small.a") == "small\n"
 
 
+@pytest.mark.parametrize(
+    ("name", "option"), [("quiet", ("--ack-policy", "none")), ("audit", ("--no-ack-on-reply",))]
+)
 def test_a_stream_that_does_not_answer_gets_records_in_batches_which_it_answers(
-    shell: Shell,
+    shell: Shell, name: str, option: tuple[str, ...]
 ) -> None:
     """Said to be away, it would be published to again, and store everything twice."""
-    shell.does("streams", "create", "quiet", "--subject", "quiet.>", "--ack-policy", "none")
-    words = ("publish", "quiet.a", "--key", "k")
-    assert shell.does(*words, "one", "--header", "K=v") == "stored in quiet at offset 0\n"
-    assert shell.does(*words, "--tombstone") == "stored in quiet at offset 1\n"
-    one, gone = (orjson.loads(row) for row in shell.does("tail", "quiet", "--json").splitlines())
+    shell.does("streams", "create", name, "--subject", f"{name}.>", *option)
+    words = ("publish", f"{name}.a", "--key", "k")
+    assert shell.does(*words, "one", "--header", "K=v") == f"stored in {name} at offset 0\n"
+    assert shell.does(*words, "--tombstone") == f"stored in {name} at offset 1\n"
+    one, gone = (orjson.loads(row) for row in shell.does("tail", name, "--json").splitlines())
     assert (one["value"], one["key"], one["headers"]) == ("one", "k", [["K", "v"]])
     assert (gone["key"], gone["value"]) == ("k", None)
-    done = shell("publish", "quiet.a", "x", "--id", "7")
+    done = shell("publish", f"{name}.a", "x", "--id", "7")
     assert (done.exit_code, "only those have an --id" in done.stderr) == (64, True)
+    elsewhere = ("--server", f"127.0.0.1:{free_port()}", "--retry-s", "0")
+    done = shell("publish", f"{name}.a", "unasked", *elsewhere)
+    assert (done.exit_code, done.stdout) == (69, "")
+    assert "record 1 of the input may be stored" in done.stderr
+    assert "fix: look before you publish again" in done.stderr
+    assert shell.does("tail", name, "--from", "2").endswith("  unasked\n")
 
 
 def test_without_logd_to_ask_a_key_needs_the_number_of_partitions(shell: Shell) -> None:

@@ -407,7 +407,8 @@ def _tell(manifest: Manifest, directory: Path, how: str, *, as_json: bool) -> No
         f"{manifest.stream}/{number} from offset {start} to {end}"
         for number, (start, end) in enumerate(ranges)
     )
-    click.echo(f"{records:,} records of {where}: {how} {directory} ({human_bytes(size)})")
+    count = counted(records, "record", form=",")
+    click.echo(f"{count} of {where}: {how} {directory} ({human_bytes(size)})")
     if skipped and how != "in":  # the backup itself says so on standard error
         count = sum(one["upto"] - one["first"] for one in skipped)
         click.echo(f"{counted(count, 'offset', form=',')} were damaged before, and are not in it")

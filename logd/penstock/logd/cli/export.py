@@ -32,6 +32,7 @@ from penstock.logd.dump import SCHEMA_OF_DUMP
 from penstock.logd.frame import FrameHeader
 from penstock.logd.rows import batch_records
 from penstock.service import ExitCode, ServiceError
+from penstock.service.words import counted
 
 _SUFFIXES: Final = {
     ".arrow": "arrow",
@@ -128,7 +129,8 @@ def export(
     where = ", ".join(
         f"{part.stream}/{part.partition} from offset {part.start} to {part.end}" for part in parts
     )
-    click.echo(f"{records:,} records of {where}: {output} ({human_bytes(size)})")
+    amount = counted(records, "record", form=",")
+    click.echo(f"{amount} of {where}: {output} ({human_bytes(size)})")
     session.check_complete()
 
 

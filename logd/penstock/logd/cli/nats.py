@@ -10,7 +10,7 @@ import click
 from penstock.logd.cli.server import refusal
 from penstock.logd.cli.text import safe
 from penstock.logd.client import Access
-from penstock.logd.errors import RefusedError, UnavailableError
+from penstock.logd.errors import NoAnswerError, RefusedError, UnavailableError
 from penstock.logd.publisher import BlockingPublisher, PublishOptions
 from penstock.service import UnavailableError as ServiceUnavailableError
 
@@ -102,6 +102,11 @@ def publishing(nats: str, options: PublishOptions) -> Iterator[BlockingPublisher
             yield publisher
     except RefusedError as error:
         raise refusal(error) from None
+    except NoAnswerError as error:
+        fix = "look before you publish again: penstock logd tail STREAM; with --server naming logd"
+        raise ServiceUnavailableError(
+            safe(str(error)), fix=f"{fix}, streams that do not answer are published to in batches"
+        ) from None
     except UnavailableError as error:
         fix = "see which streams store the subject, penstock logd match SUBJECT, and that --nats"
         raise ServiceUnavailableError(

@@ -19,7 +19,7 @@ from penstock.logd.cli.server import access, server_option_beside_a_key
 from penstock.logd.cli.text import echo_json, safe
 from penstock.logd.client import LogClient, StreamInfo
 from penstock.logd.core.subjects import matches
-from penstock.logd.errors import LogdError
+from penstock.logd.errors import LogdError, NoAnswerError
 from penstock.logd.publisher import PubAck, PublishOptions
 from penstock.logd.publisher.partitioning import partition_subject
 from penstock.service import UnavailableError as ServiceUnavailableError
@@ -315,8 +315,9 @@ def _send_all(
     def take(future: "Future[PubAck]") -> None:
         try:
             ack = future.result()
-        except LogdError:
-            click.echo(f"record {stored.count + 1} of the input is not stored", err=True)
+        except LogdError as error:
+            what = "may be stored" if isinstance(error, NoAnswerError) else "is not stored"
+            click.echo(f"record {stored.count + 1} of the input {what}", err=True)
             raise
         stored.add(ack, place.where(ack))
         if one_by_one:

@@ -17,7 +17,7 @@ from penstock.logd.acks import PubAck
 from penstock.logd.batch import SCHEMA, Compression, Record, build_batch, encode_body
 from penstock.logd.client.clock import monotonic_ns
 from penstock.logd.client.following import Patience
-from penstock.logd.errors import RefusedError, UnavailableError
+from penstock.logd.errors import NoAnswerError, RefusedError, UnavailableError
 from penstock.logd.publisher.lanes import Lane, Lanes
 from penstock.logd.publisher.outgoing import (
     Again,
@@ -268,8 +268,14 @@ class Publisher:
         patience = Patience(self._options.retry_s, self._rng)
         patience.failed(monotonic_ns())
         await lane.before_me()
+        unanswered: NoAnswerError | None = None
         while True:
-            await asyncio.sleep(patience.pause(outcome.error, monotonic_ns()))
+            error = outcome.error
+            if isinstance(error, NoAnswerError):
+                unanswered = error
+            elif unanswered is not None and isinstance(error, UnavailableError):
+                error = unanswered  # an earlier attempt may have been stored
+            await asyncio.sleep(patience.pause(error, monotonic_ns()))
             message = message.after(outcome)
             outcome = await self._attempt(message)
             if isinstance(outcome, PubAck):
@@ -299,11 +305,12 @@ class Publisher:
             text = f"no answer on {message.subject!r} within {options.ack_timeout_s:g} s"
             if options.stream is not None:
                 text += f"; does stream {options.stream!r} exist, and store this subject?"
-            return Again(UnavailableError(text))
+            return Again(NoAnswerError(text, cause="silent"))
         except MaxPayloadError:
             raise _too_large(client.max_payload) from None
         except (Error, OSError) as error:
-            return Again(UnavailableError(f"NATS: {error or type(error).__name__}"))
+            text = f"NATS: {error or type(error).__name__}"
+            return Again(NoAnswerError(text, cause="closed"))
         return message.read(reply.data)
 
     def _expected_stream(self) -> dict[str, str]:

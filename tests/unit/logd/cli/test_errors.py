@@ -18,6 +18,7 @@ from penstock.logd.cli import cli
 from penstock.logd.cli.advice import FIXES, advice
 from penstock.logd.cli.positions import POSITION
 from penstock.logd.client import LogClient
+from penstock.logd.config import LogdConfig
 from penstock.logd.errors import (
     CorruptError,
     LogdError,
@@ -130,6 +131,14 @@ def test_every_refusal_that_a_command_can_get_has_advice_of_its_own() -> None:
     new = codes - set(FIXES) - BETWEEN_NODES
     assert new == set(), "give them a fix in cli/advice.py, or name them in BETWEEN_NODES"
     assert BETWEEN_NODES - codes == set(), "nobody refuses with these any more"
+
+
+def test_advice_names_keys_that_the_configuration_has() -> None:
+    named = {
+        key for fix in FIXES.values() for key in re.findall(r"raise (\w+) in logd's config", fix)
+    }
+    assert named
+    assert named <= set(LogdConfig.model_fields)
 
 
 BETWEEN_NODES = {
