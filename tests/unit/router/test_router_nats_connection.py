@@ -1,14 +1,17 @@
 """The NATS sink's connection, to who answers what nats-py cannot read: no attempt is the last."""
 
+import asyncio
 import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+import structlog
 
 from penstock.router.sinks.nats import Fate, Message, NatsSink
 from penstock.router.sinks.nats_connection import Connection
+from tests.support.waiting import wait_until
 
 INFO = (
     b'INFO {"server_id":"a","version":"2.10.0","max_payload":1048576,"proto":1,"headers":true}\r\n'
@@ -97,3 +100,23 @@ def test_what_nats_py_cannot_read_later_costs_one_attempt(unreadable: bytes) -> 
             assert made.open() == 1_048_576
         finally:
             made.close()
+
+
+def test_what_fails_on_its_event_loop_is_an_event_of_the_log(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As in every daemon: no traceback on standard error beside it."""
+    loop = asyncio.new_event_loop()
+    monkeypatch.setattr(asyncio, "new_event_loop", lambda: loop)
+    with structlog.testing.capture_logs() as logs, door(GREETING) as port:
+        made = connection(port)
+        try:
+            made.open()
+            loop.call_soon_threadsafe([].pop)
+            wait_until(lambda: logs, what="the failure is in the log")
+        finally:
+            made.close()
+    (told,) = logs
+    assert (told["event"], told["log_level"]) == ("event_loop_error", "error")
+    assert "pop from empty list" in repr(told["exc_info"])
+    assert "Traceback" not in capfd.readouterr().err

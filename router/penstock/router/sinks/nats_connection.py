@@ -13,6 +13,7 @@ from penstock.logd.publisher.connecting import connect_within, is_refusal, nats_
 from penstock.router.core.verdict import Fault
 from penstock.router.sinks.nats import NO_ANSWER, Fate, Message, NatsSink, Outcome, read_answer
 from penstock.router.sinks.request_settings import Tls
+from penstock.service import LoopFailures
 
 _AGAIN_S: Final = 0.1
 _LOOK_S: Final = 0.1
@@ -170,6 +171,7 @@ class Connection:
     def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
+            self._loop.set_exception_handler(LoopFailures())
             threading.Thread(
                 target=_turn, args=(self._loop,), name="penstock-nats-sink", daemon=True
             ).start()
