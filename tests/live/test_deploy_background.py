@@ -1,5 +1,6 @@
 """`penstock up --detach` and `penstock down`, with a launcher that starts nothing."""
 
+import contextlib
 import json
 import os
 import signal
@@ -8,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from prometheus_client import CollectorRegistry
 
@@ -136,3 +138,40 @@ def test_what_another_launch_has_left_is_not_taken_for_this_one(
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
         part.close()
+
+
+def test_every_part_may_have_as_many_open_files_as_the_hard_limit_says(tmp_path: Path) -> None:
+    """Those that raise no limit themselves have it from the launcher, as the guard of all parts."""
+    penstock = Path(sys.executable).parent / "penstock"
+    command = ["prlimit", "--nofile=256:4096", str(penstock), "up", "--free-ports"]
+    output = tmp_path / "up.out"
+    with (
+        output.open("wb") as out,
+        subprocess.Popen(
+            [*command, "--dir", str(tmp_path / "up")],
+            stdout=out,
+            stderr=out,
+            stdin=subprocess.DEVNULL,
+        ) as launcher,
+    ):
+        try:
+            started = wait_until(
+                lambda: _limits_with(launcher.pid, "-m penstock.logd"), what="a logd", within_s=60
+            )
+            assert started is not None
+            assert set(started.values()) == {(4096, 4096)}, started
+        finally:
+            launcher.send_signal(signal.SIGTERM)
+            wait_until(lambda: "stopping" in output.read_text(), what="it drains")
+            launcher.send_signal(signal.SIGTERM)
+            launcher.wait(timeout=60)
+
+
+def _limits_with(launcher: int, part: str) -> dict[str, tuple[int, int]] | None:
+    """The limits of every process below a launcher, by command; None until the part runs."""
+    found = {}
+    for process in psutil.Process(launcher).children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            command = f"{process.pid} {' '.join(process.cmdline())}"
+            found[command] = process.rlimit(psutil.RLIMIT_NOFILE)
+    return found if any(part in command for command in found) else None
