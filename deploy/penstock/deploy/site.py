@@ -27,6 +27,7 @@ from penstock.deploy.topology import (
 FILES: Final = Path("/etc/penstock")
 DATA: Final = Path("/var/lib/penstock")
 RUN: Final = Path("/run/penstock")
+POD_LOGS: Final = Path("/var/log/pods")
 ANYBODY: Final = "0.0.0.0"  # noqa: S104 - inside a network of its own; what it reaches has TLS
 NATS_USERS: Final = ("logd", "collector", "operator")
 KEYS: Final = ("operator", "router", "console", "prometheus")
@@ -197,7 +198,20 @@ def _collector(topology: Topology, site: Site, passwords: Mapping[str, str]) -> 
             {"type": "forward", "listen": f"{ANYBODY}:24224"},
             {"type": "otlp", "grpc": f"{ANYBODY}:4317", "http": f"{ANYBODY}:4318"},
             {"type": "host_metrics", "interval_s": 15},
+            *([_container_logs()] if site.name == "kubernetes" else []),
         ],
+    }
+
+
+def _container_logs() -> dict[str, Any]:
+    """What containers of the node print. Penstock's own is left out: each line would make lines."""
+    return {
+        "type": "file",
+        "include": [f"{POD_LOGS}/*/*/*.log"],
+        "exclude": [f"{POD_LOGS}/penstock_*/*/*.log"],
+        "format": "cri",
+        "service": "from_container",
+        "kubernetes": {},
     }
 
 

@@ -16,6 +16,7 @@ from cryptography import x509
 from pydantic import BaseModel
 
 from penstock.collector.config import CollectorConfig
+from penstock.collector.source_sections import FileSource
 from penstock.deploy.console.config import ConsoleConfig
 from penstock.deploy.first_start import init
 from penstock.deploy.site import site_of
@@ -158,6 +159,50 @@ def test_the_spool_on_the_host_is_for_the_collector_alone() -> None:
     command = container["command"]
     assert command[:4] == ["install", "-d", "-m", "0700"]
     assert set(container["securityContext"]["capabilities"]["add"]) == {"CHOWN", "FOWNER"}
+
+
+def test_the_collector_reads_what_containers_print_and_may_ask_for_their_pods(
+    tmp_path: Path,
+) -> None:
+    init(tmp_path, site_of("kubernetes", 3), SystemClock())
+    config = load_config(
+        CollectorConfig, tmp_path / "collector" / "collector.yaml", env_prefix="PENSTOCK_COLLECTOR"
+    )
+    [source] = [one for one in config.sources if isinstance(one, FileSource)]
+    section = source.kubernetes
+    assert section is not None
+    assert (section.ask, section.node, source.format) == ("api", None, "cri")
+
+    spec = pod(one("DaemonSet", "collector"))
+    [container] = spec["containers"]
+    mounts = {Path(mount["mountPath"]): mount for mount in container["volumeMounts"]}
+    volumes = {volume["name"]: volume for volume in spec["volumes"]}
+    for pattern in (*source.include, *source.exclude):
+        [place] = [path for path in mounts if Path(pattern).is_relative_to(path)]
+        assert mounts[place]["readOnly"] is True
+        assert volumes[mounts[place]["name"]]["hostPath"]["path"] == str(place)
+    variables = {variable["name"]: variable["valueFrom"] for variable in container["env"]}
+    assert variables["PENSTOCK_COLLECTOR__NAME"] == {"fieldRef": {"fieldPath": "spec.nodeName"}}
+    assert spec["securityContext"]["supplementalGroups"] == [0], "the files are root's group's"
+
+    account = mounts[section.token_file.parent]
+    made = volumes[account["name"]]["projected"]["sources"]
+    assert made[0]["serviceAccountToken"]["path"] == section.token_file.name
+    assert made[1]["configMap"]["items"][0]["path"] == section.ca_file.name
+    assert section.ca_file.parent == section.token_file.parent
+    [opener] = spec["initContainers"]
+    assert account["name"] not in [mount["name"] for mount in opener["volumeMounts"]]
+
+    who = one("ServiceAccount", spec["serviceAccountName"])
+    binding = one("ClusterRoleBinding", "penstock-collector")
+    [subject] = binding["subjects"]
+    assert subject == {
+        "kind": "ServiceAccount",
+        "name": who["metadata"]["name"],
+        "namespace": KUSTOMIZATION["namespace"],
+    }
+    role = one(binding["roleRef"]["kind"], binding["roleRef"]["name"])
+    assert role["rules"] == [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}]
 
 
 def test_secrets_are_the_files_that_init_makes(tmp_path: Path) -> None:
