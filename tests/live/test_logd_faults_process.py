@@ -13,6 +13,7 @@ import pytest
 from penstock.logd.errors import RefusedError
 from tests.live.test_logd_retention import StalledReader
 from tests.support.logd import Logd
+from tests.support.logd_cluster import LogdCluster
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
@@ -47,6 +48,56 @@ async def test_open_files_are_enough_for_every_stream_or_it_is_said_how_many_it_
         logd.daemon.launch()
         assert logd.daemon.wait(within_s=30) == 78
         assert "need 152 open files" in logd.daemon.log()
+
+
+async def test_a_node_of_a_cluster_without_open_files_leaves_replicas_closed_until_there_are_some(
+    tmp_path: Path, nats_url: str
+) -> None:
+    """172 are enough for what connections may take, and five replicas."""
+    cluster = LogdCluster(tmp_path, nats_url, connections_max=8)
+    few = cluster.nodes["c"].daemon
+    few.program = ("prlimit", "--nofile=40:172", sys.executable, "-m", "penstock.logd")
+    with cluster, cluster.client("a", "b") as log, contextlib.ExitStack() as stack:
+        wait_until(lambda: few.status()["health"] == "ready", within_s=30)
+        assert log.step_down("a") == "a"
+        for name in ("first", "second"):
+            log.create_stream(name, name, partitions=3)
+        said = "6 replicas on this node and 98 connections need 174 open files, the limit is 172"
+        wait_until(lambda: said in str(few.status()["reasons"]), within_s=30)
+        assert few.status()["health"] == "degraded"
+        assert str(few.status()["reasons"]).count("open files, the limit is") == 1
+        crowd = [stack.enter_context(cluster.client("c")) for _ in range(8)]
+        assert [len(each.cluster().nodes) for each in crowd] == [3] * 8
+        client = await nats.connect(nats_url)
+        ack = await client.jetstream().publish("second", b"x")
+        assert ack.stream == "second"
+        await client.close()
+
+        assert log.step_down("c") == "c"
+        with pytest.raises(RefusedError, match=r"7 replicas .* need 176 open files"):
+            log.create_stream("third", "third")
+        log.delete_stream("first")
+        wait_until(lambda: few.status()["health"] == "ready", within_s=30)
+        for number in range(3):
+            cluster.wait_in_sync("second", number=number)
+        log.create_stream("third", "third")
+        assert few.log().count("replica failed") == 1
+
+
+async def test_a_configured_stream_waits_for_open_files_on_the_only_node_of_a_cluster(
+    tmp_path: Path, nats_url: str
+) -> None:
+    streams = [LOGS, AUDIT, {"name": "more", "subject": "more"}]
+    limited = ("prlimit", "--nofile=40:157", sys.executable, "-m", "penstock.logd")
+    cluster = LogdCluster(tmp_path, nats_url, size=1, streams=streams, connections_max=8)
+    node = cluster.nodes["a"].daemon
+    node.program = limited
+    with cluster, cluster.client() as log:
+        said = "stream more is not made yet: 3 replicas on this node and 89 connections need 159"
+        wait_until(lambda: said in str(node.status()["reasons"]), within_s=30)
+        log.delete_stream("audit")
+        wait_until(lambda: node.status()["health"] == "ready", within_s=30)
+        assert {stream.name for stream in log.streams()} == {"logs", "more"}
 
 
 async def test_a_disk_that_never_answers_does_not_keep_the_process_from_ending(

@@ -164,6 +164,12 @@ PEER_STRANGERS_MAX: Final = 256
 """Connections to the peer endpoint that have not said yet which node's they are, handshakes under
 way included; a node makes two to each other one."""
 
+PEER_OPEN_FILES_PART: Final = 16
+"""Where few files may be open, their limit divided by this replaces `PEER_STRANGERS_MAX`."""
+
+PEER_CONNECTIONS_PER_NODE: Final = 4
+"""Connections with each other node of a cluster: two that this node made, and two of the other."""
+
 PEER_REQUESTS_MAX: Final = 1024
 """Requests of one peer under way at a time."""
 

@@ -33,10 +33,17 @@ _Decide = Callable[[_Document], Awaitable[_Document]]
 
 
 class Decisions:
-    """Asks the controller, and answers where this node is it. Used on the event loop."""
+    """Asks the controller, and answers where this node is it. Used on the event loop.
 
-    def __init__(self, node: ClusterNode) -> None:
+    Args:
+        node: This node's part in the cluster.
+        check_files: Raises `TOO_MANY_STREAMS` where this node has too few open files for so many
+            further replicas.
+    """
+
+    def __init__(self, node: ClusterNode, check_files: Callable[[int], None]) -> None:
         self._node = node
+        self._check_files = check_files
         self._decide: dict[str, _Decide] = {
             "create_stream": self._create,
             "rebalance": self._rebalance,
@@ -60,7 +67,8 @@ class Decisions:
         """Create a stream, or find it.
 
         Raises:
-            RefusedError: The state's rules do not allow it, or `NOT_ENOUGH_NODES`.
+            RefusedError: The state's rules do not allow it, `NOT_ENOUGH_NODES`, or
+                `TOO_MANY_STREAMS`: the controller itself has too few open files.
             UnavailableError: Not in time; it may still be done.
         """
         wish = {
@@ -175,6 +183,9 @@ class Decisions:
             partitions=read_as(int, wish.get("partitions"), where=where),
             nonce=read_as(str, wish.get("nonce"), where=where),
         )
+        if command.config.name not in self._node.group.state.streams:
+            here = [one for one in command.placements if self._node.name in one.replicas]
+            self._check_files(len(here))
         command = replace(command, creator=read_as(str, wish.get("creator", ""), where=where))
         result = await self._node.group.change(command, timeout_s=_APPLY_S)
         if isinstance(result, Refused):

@@ -25,13 +25,20 @@ from penstock.logd.cluster.telemetry import cluster_metrics, describe_node
 from penstock.logd.config import ConfiguredStream, LogdConfig
 from penstock.logd.core.cluster.records import Addresses
 from penstock.logd.core.node import DATA_LOST, REJOIN, NodeId
+from penstock.logd.descriptors import Descriptors
 from penstock.logd.errors import RefusedError, UnavailableError
+from penstock.logd.limits import (
+    PEER_CONNECTIONS_PER_NODE,
+    PEER_OPEN_FILES_PART,
+    PEER_STRANGERS_MAX,
+)
 from penstock.logd.listening import Link, Listening
 from penstock.logd.partition import Partition
 from penstock.logd.peers.server import PeerServer
 from penstock.logd.peers.tls import PeerTls
 from penstock.logd.surroundings import StreamLookup, Surroundings
 from penstock.logd.unopened import Unopened
+from penstock.service import connections_within
 from penstock.service.clock import Clock
 
 _RETIRE_S: Final = 2.0
@@ -41,6 +48,9 @@ _HAND_OVER_S: Final = 1.0
 """Seconds another node has to become the controller."""
 
 _AGAIN_S: Final = 0.5
+
+_LATER: Final = ("NOT_ENOUGH_NODES", "TOO_MANY_STREAMS")
+"""Refusals after which a stream of the configuration is tried again."""
 
 _log = structlog.get_logger()
 
@@ -90,12 +100,13 @@ class ClusterEngine:
             clock=clock,
             hearing=hearing,
             settings=section.replication(),
+            descriptors=_descriptors(config, section),
         )
         rng = random.Random()  # noqa: S311 - jitter, and ids that are told apart
         settings = _settings(config, section, tls)
         self._node = ClusterNode(settings, self._replicas, rng, clock, section.feeding())
         self._replicas.attach(self._node)
-        decisions = Decisions(self._node)
+        decisions = Decisions(self._node, self._replicas.check_files)
         self.streams = ClusterStreams(self._replicas, decisions)
         self.cursors = ClusterCursors(self._replicas, decisions, cursors_max=config.cursors_max)
         self.groups = ClusterGroups(self._node, decisions)
@@ -231,9 +242,16 @@ class ClusterEngine:
         try:
             await self.streams.create(settings.stream_config(), replication)
         except RefusedError as error:
-            if error.code == "NOT_ENOUGH_NODES":
+            if error.code in _LATER:
                 raise UnavailableError(str(error)) from None
             _log.error("configured stream not made", stream=settings.name, reason=str(error))
+
+
+def _descriptors(config: LogdConfig, section: ClusterSection) -> Descriptors:
+    """The limit of open files; nodes that join beside the founders have theirs of the rest."""
+    others = PEER_CONNECTIONS_PER_NODE * max(len(section.founders) - 1, 0)
+    unknown = connections_within(PEER_STRANGERS_MAX, part=PEER_OPEN_FILES_PART)
+    return Descriptors.raised(config.connections() + others + unknown)
 
 
 def _settings(config: LogdConfig, section: ClusterSection, tls: PeerTls | None) -> ClusterSettings:

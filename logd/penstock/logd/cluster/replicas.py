@@ -1,6 +1,7 @@
 """The replicas of one node: opened, closed and removed as the cluster's state says."""
 
 import asyncio
+import errno
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from functools import partial
@@ -24,7 +25,7 @@ from penstock.logd.cluster.settling import Settling
 from penstock.logd.cluster.subscribing import Subscribing
 from penstock.logd.cluster.views import streams_of, view_of
 from penstock.logd.core.cluster.commands import Command, DataGone, DeleteStream
-from penstock.logd.core.cluster.heartbeats import PartitionReport
+from penstock.logd.core.cluster.heartbeats import END_UNKNOWN, PartitionReport
 from penstock.logd.core.cluster.records import Partition as PartitionRecord
 from penstock.logd.core.cluster.records import PartitionKey as Place
 from penstock.logd.core.cluster.records import StreamRecord
@@ -34,7 +35,8 @@ from penstock.logd.core.replication import effects as do
 from penstock.logd.core.replication import events as on
 from penstock.logd.core.replication.session import PartitionKey
 from penstock.logd.core.replication.settings import ReplicationSettings
-from penstock.logd.errors import LogdError, NotOpenError
+from penstock.logd.descriptors import Descriptors
+from penstock.logd.errors import LogdError, NotOpenError, RefusedError
 from penstock.logd.listening import Link, Listening
 from penstock.logd.partition import Partition
 from penstock.logd.purging import PurgePoint
@@ -44,6 +46,10 @@ from penstock.service.clock import Clock
 
 _NOTE_S: Final = 1.0
 """Seconds between looks at what replicas know and has to be written down, and at failed ones."""
+
+_UNIT: Final = "replicas on this node"
+
+_OUT_OF_FILES: Final = frozenset({errno.EMFILE, errno.ENFILE})
 
 _log = structlog.get_logger()
 
@@ -58,6 +64,7 @@ class NodeReplicas:
         clock: Its monotonic time goes on while the machine sleeps.
         hearing: Whether publishers reach this node.
         settings: Of the cluster.
+        descriptors: No more replicas are opened than it is enough for.
 
     Attributes:
         listening: Which partitions are on their subjects.
@@ -69,7 +76,7 @@ class NodeReplicas:
         deleted: Set when a stream has been deleted, or may have been.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a node gives its replicas
         self,
         data_dir: Path,
         link: Link,
@@ -78,11 +85,15 @@ class NodeReplicas:
         clock: Clock,
         hearing: Hearing,
         settings: ReplicationSettings | None = None,
+        descriptors: Descriptors | None = None,
     ) -> None:
         self.clock = clock
         self._hearing = hearing
         self.settings = settings or ReplicationSettings()
         self.problems: dict[Place, NotOpenError] = {}
+        self._descriptors = descriptors or Descriptors()
+        self._opening = 0
+        self._without_files: dict[Place, str] = {}
         around = self._around = make_surroundings(self)
         self.node, self.masters = around.node, around.masters
         self.listening = Listening(link, around.budget, around.clock, around.admission)
@@ -165,6 +176,7 @@ class NodeReplicas:
             for replica in self.each():
                 replica.look()
             self.revived += await reviving.look()
+            self._retry_without_files()
 
     async def step_down(self, timeout_s: float) -> None:
         """Have other nodes lead what this one leads, as far as they do in time."""
@@ -220,11 +232,29 @@ class NodeReplicas:
                 if full or self._reported.get(key) != report:
                     self._reported[key] = report
                     found.append(report)
+        for report in self._closed_reports():
+            key = PartitionKey(report.incarnation, report.key.partition)
+            if full or self._reported.get(key) != report:
+                self._reported[key] = report
+                found.append(report)
         return tuple(found)
 
     def deaf(self) -> bool:
         """As `Replicas`."""
         return self._hearing.is_deaf()
+
+    def check_files(self, more: int) -> None:
+        """See whether this node may have so many further replicas open.
+
+        Raises:
+            RefusedError: `TOO_MANY_STREAMS`.
+        """
+        held = sum(
+            self._is_to_hold(stream, partition)
+            for stream in self.cluster.group.state.streams.values()
+            for partition in stream.partitions
+        )
+        self._descriptors.check(held + more, unit=_UNIT)
 
     def on_lease(self, *, held: bool) -> None:
         """As `Replicas`."""
@@ -282,6 +312,22 @@ class NodeReplicas:
         task.add_done_callback(self._ended)
 
     # Parts.
+
+    def _closed_reports(self) -> Iterable[PartitionReport]:
+        """What the controller is told of replicas that are not open: they cannot lead."""
+        for place in self.problems:
+            record = self._record(place)
+            if record is not None and self._is_to_hold(*record):
+                stream, partition = record
+                yield PartitionReport(
+                    key=place,
+                    incarnation=stream.incarnation,
+                    leader_epoch=partition.leader_epoch,
+                    last_epoch=0,
+                    end_offset=END_UNKNOWN,
+                    unfit="failed",
+                    resigned=True,
+                )
 
     async def _changed(self, wanted: Callable[[], bool]) -> None:
         """Wait until the state is as wanted."""
@@ -362,28 +408,55 @@ class NodeReplicas:
     async def _open(self, place: Place, record: StreamRecord) -> None:
         if place in self._places or place in self.problems:
             return
-        stream = Stream(config=record.config, incarnation=record.incarnation)
-        identified = Identified(place, PartitionKey(record.incarnation, place.partition))
+        self._opening += 1  # other partitions are opened meanwhile
         try:
-            prepare = self._holdings.prepare
-            directory = await asyncio.to_thread(prepare, record, place.partition)
-            partition = await Partition.open(
-                stream,
-                directory,
-                self._around,
-                number=place.partition,
-                make_role=partial(HostedReplica, identified, self),
-            )
+            self._descriptors.check(len(self._places) + self._opening, unit=_UNIT)
+            partition = await self._open_partition(place, record)
         except (OSError, LogdError) as error:
-            self.problems[place] = NotOpenError(str(error), cause=cause_of(error))
-            _log.error("replica failed", stream=place.stream, partition=place.partition,
-                       reason=str(error))  # fmt: skip
+            self._note_problem(place, error)
             return
+        finally:
+            self._opening -= 1
         replica = partition.role
         assert isinstance(replica, HostedReplica)
         self._hosted[replica.key] = self._places[place] = replica
         replica.attach(partition)
         self._touch(place)
+
+    async def _open_partition(self, place: Place, record: StreamRecord) -> Partition:
+        stream = Stream(config=record.config, incarnation=record.incarnation)
+        identified = Identified(place, PartitionKey(record.incarnation, place.partition))
+        prepare = self._holdings.prepare
+        directory = await asyncio.to_thread(prepare, record, place.partition)
+        return await Partition.open(
+            stream,
+            directory,
+            self._around,
+            number=place.partition,
+            make_role=partial(HostedReplica, identified, self),
+        )
+
+    def _note_problem(self, place: Place, error: OSError | LogdError) -> None:
+        self.problems[place] = NotOpenError(str(error), cause=cause_of(error))
+        if _is_out_of_files(error):
+            if self._without_files.get(place) == str(error):
+                return  # it is in the log already
+            self._without_files[place] = str(error)
+        _log.error("replica failed", stream=place.stream, partition=place.partition,
+                   reason=str(error))  # fmt: skip
+
+    def _retry_without_files(self) -> None:
+        """Open what could not be opened for want of open files, as far as there are enough now."""
+        for place in [*self._without_files]:
+            if place not in self.problems:  # it is open, or not to be held any more
+                del self._without_files[place]
+        count = len(self._places) + self._opening
+        for place in sorted(self._without_files):
+            count += 1
+            if not self._descriptors.are_enough(count):
+                break
+            del self.problems[place]
+            self._touch(place)
 
     async def _remove(self, place: Place, record: StreamRecord) -> None:
         """Move data out of the way that the state says is to go, and say that it is gone."""
@@ -407,3 +480,10 @@ class NodeReplicas:
 
 def _is_of(replica: HostedReplica, stream: StreamRecord) -> bool:
     return replica.key.incarnation == stream.incarnation
+
+
+def _is_out_of_files(error: OSError | LogdError) -> bool:
+    """Whether it could not be opened for want of open files, by the budget or in fact."""
+    if isinstance(error, RefusedError):
+        return error.code == "TOO_MANY_STREAMS"
+    return isinstance(error, OSError) and error.errno in _OUT_OF_FILES

@@ -8,7 +8,12 @@ from typing import Final, Protocol
 import structlog
 
 from penstock.logd.errors import CorruptError, LogdError, RefusedError
-from penstock.logd.limits import PEER_HELLO_SIZE_MAX, PEER_REQUESTS_MAX, PEER_STRANGERS_MAX
+from penstock.logd.limits import (
+    PEER_HELLO_SIZE_MAX,
+    PEER_OPEN_FILES_PART,
+    PEER_REQUESTS_MAX,
+    PEER_STRANGERS_MAX,
+)
 from penstock.logd.peers.identity import Identity, check_hello, encode_refusal, welcome
 from penstock.logd.peers.tls import PeerTls, check_named
 from penstock.logd.peers.wire import (
@@ -23,6 +28,7 @@ from penstock.logd.peers.wire import (
 from penstock.logd.tcp.channel import Channel
 from penstock.logd.tcp.listener import Listener
 from penstock.logd.wire.logd_peer_pb2 import Answer, Hello, Purpose, Refused, Request
+from penstock.service import connections_within
 
 _HELLO_S: Final = 5.0
 """Seconds whoever dials has to say who it is."""
@@ -97,7 +103,7 @@ class PeerServer:
             key="peer",
             tls=None if tls is None else tls.server,
             unacked_s=UNACKED_S,
-            strangers_max=PEER_STRANGERS_MAX,
+            strangers_max=connections_within(PEER_STRANGERS_MAX, part=PEER_OPEN_FILES_PART),
         )
 
     @property

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from penstock.logd.core.cluster.commands import Basis, Election, IsrChange, Unclean
-from penstock.logd.core.cluster.heartbeats import NS_PER_MS, Timing, Unfit
+from penstock.logd.core.cluster.heartbeats import END_UNKNOWN, NS_PER_MS, Timing, Unfit
 from penstock.logd.core.cluster.liveness import Liveness, Standing
 from penstock.logd.core.cluster.records import (
     NodeId,
@@ -104,7 +104,8 @@ class Elections:
         reports = [
             self._liveness.report(node, key, found[0].incarnation) for node in nodes if found
         ]
-        return max((report.end_offset for report in reports if report), default=None)
+        ends = [report.end_offset for report in reports if report]
+        return max((end for end in ends if end != END_UNKNOWN), default=None)
 
     def is_fit(self, node: NodeId, key: PartitionKey, stream: StreamRecord) -> bool:
         """Whether a replica's node is there, and nothing is known against it."""

@@ -11,6 +11,9 @@ Unfit: TypeAlias = Literal["", "failed", "hole", "diverged"]
 """Why a replica cannot lead: its disk failed, records are missing from its middle, or it disagrees
 with its leader below the high watermark."""
 
+END_UNKNOWN: Final = -1
+"""The end of a log that is not open."""
+
 Reason: TypeAlias = Literal["not_controller", "register", "late", "behind", "no_raft_lease"]
 """Why a heartbeat gets no lease: asked of a node that does not decide; the process is not the one
 that is registered; a later one of the process was heard before; it has not applied that it lost a
@@ -55,7 +58,7 @@ class PartitionReport:
     Attributes:
         leader_epoch: The epoch it knows.
         last_epoch: The epoch of the last frame in its log; 0: the log is empty.
-        end_offset: The next offset to be written.
+        end_offset: The next offset to be written; `END_UNKNOWN` of a log that is not open.
         unfit: Why it cannot lead; empty: it can.
         resigned: It leads in no epoch up to `leader_epoch`, not even if it is fit again: what it
             wrote last may be lost.
