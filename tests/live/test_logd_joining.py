@@ -87,15 +87,21 @@ def test_a_fourth_node_joins_takes_data_over_and_a_founder_leaves(tmp_path: Path
         assert cluster.nodes["a"].daemon.wait(within_s=30) == 78, "it does not come back"
 
 
+@pytest.mark.parametrize("role", ["follower", "controller"])
 def test_a_node_whose_disk_was_wiped_does_not_answer_for_the_cluster(
-    tmp_path: Path, nats_url: str
+    tmp_path: Path, nats_url: str, role: str
 ) -> None:
     with LogdCluster(tmp_path, nats_url) as cluster:
         cluster.create("s", "s", replication_factor=3)
         cluster.wait_in_sync("s", size=3)
         decides = str(wait_until(lambda: controller(cluster, "a"), what="a controller"))
-        gone, other = (name for name in cluster.names if name != decides)
+        followers = [name for name in cluster.names if name != decides]
+        gone = decides if role == "controller" else followers[0]
+        kept = [name for name in cluster.names if name != gone]
         cluster.nodes[gone].daemon.kill()
+        if role == "controller":  # the one that follows it never sent the lost disk anything
+            wait_until(lambda: controller(cluster, kept[0]) in kept, what="a new controller")
+        other = kept[0]
         rmtree(cluster.nodes[gone].data_dir)
         cluster.start(gone)
         asked = (gone, other)
@@ -123,4 +129,4 @@ def test_a_node_whose_disk_was_wiped_does_not_answer_for_the_cluster(
         wait_until(lambda: nodes(cluster)[gone][2] == 0, what=f"{gone} has nothing left")
         removed = invoke(cluster, f"cluster remove {gone} --yes", *asked)
         assert removed.exit_code == 0, removed.output
-        assert sorted(nodes(cluster)) == sorted([decides, other, "d"])
+        assert sorted(nodes(cluster)) == sorted([*kept, "d"])

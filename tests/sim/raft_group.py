@@ -16,6 +16,8 @@ from penstock.logd.core.raft import (
     Apply,
     Effect,
     Event,
+    Halted,
+    Ignored,
     LeaderChanged,
     Membership,
     MembershipChanged,
@@ -56,6 +58,7 @@ class RaftGroup:
         self.network = Network(self.random)
         self.nodes: dict[NodeId, Node] = {}
         self.storages: dict[NodeId, SimStorage] = {}
+        self.disks: dict[NodeId, str] = {}
         self.checkers = Checkers(self.nodes, lambda: self.storages)
         self.histories = Histories()
         self.marks: Counter[str] = Counter()
@@ -98,7 +101,7 @@ class RaftGroup:
         rate = random.uniform(0.96, 1.04)
         node = Node(
             name, self.storages[name], self.clock, Random(random.getrandbits(32)), rate,
-            random.randrange(10 * SECOND),
+            random.randrange(10 * SECOND), disk=self.disks.get(name, ""),
         )  # fmt: skip
         self.nodes[name] = node
         self.tell(node, Started())
@@ -155,7 +158,9 @@ class RaftGroup:
                 if index >= self.membership_index:
                     self.membership, self.membership_index = membership, index
             case _:
-                assert isinstance(effect, LeaderChanged | MembershipChanged), effect
+                known = LeaderChanged | MembershipChanged | Ignored | Halted
+                assert isinstance(effect, known), effect
+                assert self.disks or not isinstance(effect, Ignored | Halted), effect
 
     def change_state(self, node: Node, effect: Apply | Restore | SnapshotWanted) -> None:
         match effect:

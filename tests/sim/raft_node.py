@@ -11,11 +11,12 @@ from tests.sim.raft_checkers import Chain
 from tests.sim.raft_storage import SimStorage
 
 
-def sim_config(node: NodeId) -> RaftConfig:
+def sim_config(node: NodeId, disk: str = "") -> RaftConfig:
     """A fifth of the default times, for more elections, and bounds so small that they are met."""
     return RaftConfig(
         node=node,
         group="sim",
+        disk=disk,
         election_timeout_min_ns=80 * MILLISECOND,
         election_timeout_max_ns=160 * MILLISECOND,
         heartbeat_ns=20 * MILLISECOND,
@@ -56,6 +57,7 @@ class Node:
         writes: Proposals that wait, by index.
         reads: Tags of reads that wait.
         paused_until_ns: It does nothing before.
+        disk: Directory id; empty: nobody has one.
     """
 
     name: NodeId
@@ -74,9 +76,10 @@ class Node:
     paused_until_ns: int = 0
     wakes_ns: int = -1
     up: bool = True
+    disk: str = ""
 
     def __post_init__(self) -> None:
-        self.raft = Raft(sim_config(self.name), self.storage.recover(), self.random)
+        self.raft = Raft(sim_config(self.name, self.disk), self.storage.recover(), self.random)
 
     def clock_ns(self) -> int:
         """Its monotonic clock now."""

@@ -3,7 +3,7 @@
 A twin is a function that puts the broken behaviour in place with pytest's monkeypatch.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +21,9 @@ from penstock.logd.core.raft.member import Raft
 from penstock.logd.core.raft.membership import Membership, MembershipHistory
 from penstock.logd.core.raft.messages import (
     AppendRejection,
+    AppendRequest,
     AppendResponse,
+    Heartbeat,
     HeartbeatResponse,
     Message,
     SnapshotChunk,
@@ -33,11 +35,19 @@ from penstock.logd.core.raft.reads import LeaderReads, ReadOrigin
 
 Twin = Callable[[pytest.MonkeyPatch], None]
 TWINS: dict[str, Twin] = {}
+LOSING_TWINS: dict[str, Twin] = {}
+"""Those that only a group shows whose voters lose their disks."""
 
 
 def twin(function: Twin) -> Twin:
     """Add a twin to the list, by its name."""
     TWINS[function.__name__] = function
+    return function
+
+
+def losing_twin(function: Twin) -> Twin:
+    """Add a twin to the list of those, by its name."""
+    LOSING_TWINS[function.__name__] = function
     return function
 
 
@@ -137,9 +147,9 @@ def reads_before_own_term_committed(patch: pytest.MonkeyPatch) -> None:
     LEADERS: list[Leader] = []  # noqa: N806 - one list for this twin
     begin, really = Leader.begin, LeaderReads.add
 
-    def remember(leader: Leader) -> None:
+    def remember(leader: Leader, voted: Mapping[NodeId, str]) -> None:
         LEADERS.append(leader)
-        begin(leader)
+        begin(leader, voted)
 
     patch.setattr(Leader, "begin", remember)
     patch.setattr(LeaderReads, "add", add)
@@ -369,3 +379,37 @@ def merged_steps_forget_votes(patch: pytest.MonkeyPatch) -> None:
 def merged_steps_pile_up(patch: pytest.MonkeyPatch) -> None:
     """Entries that take the place of others are written behind them."""
     patch.setattr(merging, "_replaced", lambda entries, later: (*entries, *later))
+
+
+@losing_twin
+def disks_not_compared(patch: pytest.MonkeyPatch) -> None:
+    """Whoever has a member's name is that member, whatever its disk is."""
+    patch.setattr(Raft, "_is_of_known_disks", lambda *_: True)
+
+
+def _compare_all_but(patch: pytest.MonkeyPatch, *bodies: type[object]) -> None:
+    """Compare no disks on these messages."""
+    really = Raft._is_of_known_disks
+
+    def is_known(raft: Raft, message: Message) -> bool:
+        return isinstance(message.body, bodies) or really(raft, message)
+
+    patch.setattr(Raft, "_is_of_known_disks", is_known)
+
+
+@losing_twin
+def lost_disks_vote(patch: pytest.MonkeyPatch) -> None:
+    """A vote counts on whatever disk it is, and is given to whoever asks."""
+    _compare_all_but(patch, VoteRequest, VoteResponse)
+
+
+@losing_twin
+def lost_disks_acknowledge(patch: pytest.MonkeyPatch) -> None:
+    """A member takes entries on whatever disk it has, and its acknowledgement counts."""
+    _compare_all_but(patch, AppendRequest, AppendResponse, AppendRejection, Heartbeat)
+
+
+@losing_twin
+def unknown_disks_count(patch: pytest.MonkeyPatch) -> None:
+    """A voter whose disk is not noted yet counts beside those whose disks are."""
+    patch.setattr(Membership, "counts", lambda *_: True)

@@ -8,9 +8,10 @@ from collections import Counter
 
 import pytest
 
+from tests.sim.raft_losing_world import run_losing_seed
 from tests.sim.raft_marks import BRANCHES, count_branches
 from tests.sim.raft_storage import DiskStorage
-from tests.sim.raft_twins import TWINS, Twin
+from tests.sim.raft_twins import LOSING_TWINS, TWINS, Twin
 from tests.sim.raft_world import run_seed
 
 SEEDS = int(os.environ.get("PENSTOCK_SIM_SEEDS", "200"))
@@ -29,6 +30,9 @@ SHOWN = {
     "uncommitted_membership_kept": 148,
 }
 """Seeds that have caught those that many others do not; tried first."""
+
+LOST = {"disk lost", "leader's disk lost", "disk lost before it was noted"}
+LOST_SHOWN = {"lost_disks_acknowledge": 15, "lost_disks_vote": 55, "unknown_disks_count": 14}
 
 DISK_SEEDS = max(1, SEEDS // 20)
 """Fewer with the real storage under every member; it has a simulation of its own."""
@@ -70,6 +74,25 @@ def test_simulation_catches(twin: Twin, monkeypatch: pytest.MonkeyPatch) -> None
     for seed in (SHOWN.get(twin.__name__, 0), *range(TWIN_SEEDS)):
         try:
             run_seed(seed)
+        except AssertionError:
+            return
+    pytest.fail(f"{twin.__name__} was not caught in {TWIN_SEEDS} seeds")
+
+
+def test_group_stays_one_though_voters_lose_their_disks() -> None:
+    marks: Counter[str] = Counter()
+    for seed in range(FIRST_SEED, FIRST_SEED + SEEDS // 2):
+        marks.update(run_losing_seed(seed).marks)
+    if SEEDS >= 200:
+        assert {mark for mark in LOST if marks[mark] < 3} == set()
+
+
+@pytest.mark.parametrize("twin", LOSING_TWINS.values(), ids=LOSING_TWINS)
+def test_simulation_of_lost_disks_catches(twin: Twin, monkeypatch: pytest.MonkeyPatch) -> None:
+    twin(monkeypatch)
+    for seed in (LOST_SHOWN.get(twin.__name__, 0), *range(TWIN_SEEDS)):
+        try:
+            run_losing_seed(seed)
         except AssertionError:
             return
     pytest.fail(f"{twin.__name__} was not caught in {TWIN_SEEDS} seeds")

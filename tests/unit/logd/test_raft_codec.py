@@ -37,7 +37,14 @@ bodies = st.one_of(
     st.builds(m.TimeoutNow),
 )
 messages = st.builds(
-    Message, st.text(), st.text().map(NodeId), st.text().map(NodeId), NUMBER, bodies
+    Message,
+    st.text(),
+    st.text().map(NodeId),
+    st.text().map(NodeId),
+    NUMBER,
+    bodies,
+    disk=st.text(),
+    recipient_disk=st.text(),
 )
 
 

@@ -48,9 +48,12 @@ def test_verdict_is_what_all_ways_to_vote_agree_on(
 
 
 memberships = st.builds(
-    lambda voters, learners: Membership(frozenset(voters), frozenset(learners - voters)),
+    lambda voters, learners, disks: Membership(
+        frozenset(voters), frozenset(learners - voters)
+    ).noting(disks),
     st.sets(st.sampled_from(NAMES), max_size=5),
     st.sets(st.sampled_from(NAMES)),
+    st.dictionaries(st.sampled_from(NAMES), st.sampled_from(["0f", "77", "a3"])),
 )
 
 
@@ -72,7 +75,8 @@ def test_changes_move_one_node_or_none(
     try:
         changed: Membership | None = membership.changed(kind(node))
     except RefusedError as error:
-        known = error.code in {"MEMBER", "NOT_MEMBER", "LAST_VOTER", "VOTERS_MAX"}
+        codes = {"MEMBER", "NOT_MEMBER", "LAST_VOTER", "VOTERS_MAX", "UNKNOWN_DISKS"}
+        known = error.code in codes
         changed = None
     else:
         known = True
@@ -86,6 +90,15 @@ def test_changes_move_one_node_or_none(
     assert changed.learners ^ membership.learners <= {node}
     assert not changed.voters & changed.learners
     assert changed.voters
+    assert changed.is_counted
+    kept = [(name, disk) for name, disk in membership.disks if name in changed.members]
+    assert list(changed.disks) == kept
+
+
+def test_a_membership_of_an_earlier_version_has_no_disks() -> None:
+    assert Membership.decode(b"voters=a,b learners=c").encode() == b"voters=a,b learners=c"
+    noted = founders("ab").noting({NodeId("a"): "0f3e", NodeId("b"): "77aa", NodeId("x"): "0"})
+    assert noted.encode() == b"voters=a,b learners= disks=a:0f3e,b:77aa"
 
 
 def test_history_goes_back_to_the_membership_before() -> None:

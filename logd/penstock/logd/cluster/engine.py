@@ -147,7 +147,7 @@ class ClusterEngine:
         ]
         if halted := self._node.member.halted:
             found.append(
-                f"the cluster refuses this node: {halted}, which its disk lacks. {REJOIN}"
+                f"the cluster refuses this node: {halted}. {REJOIN}"
                 if halted.startswith(DATA_LOST)
                 else f"this node takes no part until it is started again: {halted}"
             )

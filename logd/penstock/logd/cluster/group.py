@@ -21,12 +21,14 @@ from penstock.logd.core.cluster.commands import (
     ChangeIsr,
     Command,
     IsrChange,
+    RegisterNode,
     decode_command,
     encode_command,
 )
+from penstock.logd.core.cluster.records import NodeState
 from penstock.logd.core.cluster.state import ClusterState, Each, Refused, Result
 from penstock.logd.core.cluster.tables import Done
-from penstock.logd.core.node import NodeId
+from penstock.logd.core.node import DATA_LOST, NodeId
 from penstock.logd.core.raft import BusyError, Message, NotLeaderError
 from penstock.logd.errors import CorruptError, RefusedError, UnavailableError
 from penstock.logd.peers.link import UnreachableError
@@ -36,6 +38,9 @@ PROPOSE: Final = "propose"
 
 JOIN: Final = "join"
 """The request with which a node that knows of no leader hands a command to any other."""
+
+OTHER_DISK: Final = "OTHER_DISK"
+"""Refuses to register a node under a name whose disk, by the state, is another one."""
 
 _AGAIN_S: Final = 0.05
 """Seconds until the next try, while nobody leads."""
@@ -221,8 +226,27 @@ class MetadataGroup:
         command = decode_command(data)
         if isinstance(command, ChangeIsr):
             return await self._propose_isr(command)
+        if isinstance(command, RegisterNode) and (refusal := self._other_disk(command)):
+            return refusal
         result: Result = await self.member.propose(data)
         return result
+
+    def _other_disk(self, command: RegisterNode) -> Refused | None:
+        """Why a node is not registered: it has lost the disk that it was registered with.
+
+        The state's own rule stays as it is, for what was committed must mean the same for ever.
+        """
+        before = self.state.nodes.get(command.node)
+        if before is None or before.state is NodeState.REMOVED:
+            return None
+        noted = self.member.membership.disk_of(NodeId(command.node)) or before.storage
+        if command.storage == noted:
+            return None
+        return Refused(
+            code=OTHER_DISK,
+            message=f"{DATA_LOST}: the cluster knows it by directory id {noted},"
+            f" and its own is {command.storage}",
+        )
 
     async def _propose_isr(self, command: ChangeIsr) -> Result:
         """Propose those changes that are admitted."""

@@ -64,5 +64,5 @@ class Joining:
         except (NotLeaderError, BusyError, UnavailableError, RefusedError) as error:
             _log.debug("group not changed yet", step=str(step), reason=str(error))
             return False
-        _log.info("group changed", change=type(step).__name__, node=step.node)
+        _log.info("group changed", change=str(step))
         return True

@@ -181,7 +181,7 @@ class ClusterNode:
         self._storage = _open_storage(settings)
         self._machine = ClusterMachine(self._on_applied, self._on_restored)
         config = settings.raft or RaftConfig(node=settings.node, group=settings.cluster)
-        raft = Raft(config, self._storage.recovered, rng)
+        raft = Raft(replace(config, disk=self._storage_id), self._storage.recovered, rng)
         hooks = Hooks(self._send, self._on_leader, self._on_membership, self._on_stalled)
         self.member = Member(raft, self._storage, self._machine, hooks, clock)
         self.group = MetadataGroup(settings.node, self.member, self._machine, self.mesh)
@@ -209,7 +209,9 @@ class ClusterNode:
         self._apart: dict[str, tuple[str, int]] = {}
         self.adopting = False
         self.watch: Callable[[Command, Result], None] = lambda _command, _result: None
-        self._registration = Registration(self.group, self._registered, self.controlling.look)
+        self._registration = Registration(
+            self.group, self._registered, self.controlling.look, self.member.halt
+        )
         self._led_elsewhere, self._stalled = asyncio.Event(), asyncio.Event()
         self.endpoint = PeerServer(me, self, settings.tls)
         self._address = ""
@@ -428,7 +430,9 @@ class ClusterNode:
 
 
 def _identify(settings: ClusterSettings, rng: random.Random) -> str:
-    """The id of the storage; a new one when the directory holds nothing yet.
+    """The id of the storage; a new one when the directory holds no part of the group's log yet.
+
+    Whatever else is left of an earlier disk: votes and acknowledgements were in that log.
 
     Raises:
         RefusedError: `OTHER_MEMBER`: the directory is another node's.
@@ -437,19 +441,23 @@ def _identify(settings: ClusterSettings, rng: random.Random) -> str:
     checkpoint = Checkpoint(settings.directory / "node")
     wanted = {"cluster": settings.cluster, "node": settings.node}
     found = checkpoint.load()
-    if found is None:
-        found = wanted | {"storage": f"{rng.getrandbits(64):016x}"}
-        checkpoint.save(found)
-    if {key: found.get(key) for key in wanted} != wanted:
+    if found is not None and {key: found.get(key) for key in wanted} != wanted:
         message = f"it is node {found.get('node')!r} of cluster {found.get('cluster')!r}"
         raise RefusedError("OTHER_MEMBER", f"{settings.directory}: {message}")
+    if found is None or _is_empty(settings.directory / "raft"):
+        found = wanted | {"storage": f"{rng.getrandbits(64):016x}"}
+        checkpoint.save(found)
     return str(found["storage"])
+
+
+def _is_empty(directory: Path) -> bool:
+    return not directory.is_dir() or not any(directory.iterdir())
 
 
 def _open_storage(settings: ClusterSettings) -> RaftStorage:
     directory = settings.directory / "raft"
     group, node = settings.cluster, settings.node
-    if not directory.is_dir() or not any(directory.iterdir()):
+    if _is_empty(directory):
         founds = settings.node in settings.founders
         first = founders([NodeId(name) for name in settings.founders]) if founds else None
         RaftStorage.create(directory, group=group, node=node, founders=first)

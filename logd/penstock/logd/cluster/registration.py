@@ -6,7 +6,7 @@ from typing import Final
 
 import structlog
 
-from penstock.logd.cluster.group import MetadataGroup
+from penstock.logd.cluster.group import OTHER_DISK, MetadataGroup
 from penstock.logd.core.cluster.commands import RegisterNode
 from penstock.logd.core.cluster.state import Refused
 from penstock.logd.errors import UnavailableError
@@ -39,6 +39,7 @@ class Registration:
         group: Keeps it.
         command: What is to be registered at the moment.
         on_done: Called after each.
+        on_lost: Called with the reason when the cluster knows the node by another disk.
     """
 
     def __init__(
@@ -46,10 +47,12 @@ class Registration:
         group: MetadataGroup,
         command: Callable[[], RegisterNode],
         on_done: Callable[[], None],
+        on_lost: Callable[[str], None],
     ) -> None:
         self._group = group
         self._command = command
         self._on_done = on_done
+        self._on_lost = on_lost
         self._wanted = asyncio.Event()
         self._wanted.set()
 
@@ -72,6 +75,9 @@ class Registration:
                 _log.warning("node not registered yet", reason=str(error))
                 await asyncio.sleep(_AGAIN_S)
                 self._wanted.set()
+                continue
+            if isinstance(result, Refused) and result.code == OTHER_DISK:
+                self._on_lost(result.message)
                 continue
             if isinstance(result, Refused):
                 await asyncio.sleep(_FAREWELL_S)

@@ -39,6 +39,8 @@ def encode_message(message: Message) -> bytes:
         sender=message.sender,
         recipient=message.recipient,
         term=message.term,
+        disk=message.disk,
+        recipient_disk=message.recipient_disk,
         **{field: body},
     )
     data: bytes = encoded.SerializeToString()
@@ -64,7 +66,8 @@ def decode_message(data: bytes) -> Message:
     except ValueError as error:
         raise CorruptError(f"a Raft message of a kind unknown here: {error}") from error
     sender, recipient = NodeId(encoded.sender), NodeId(encoded.recipient)
-    return Message(encoded.group, sender, recipient, encoded.term, body)
+    disk, recipient_disk = encoded.disk, encoded.recipient_disk
+    return Message(encoded.group, sender, recipient, encoded.term, body, disk, recipient_disk)
 
 
 def _encode_body(body: Body) -> tuple[str, Any]:  # noqa: C901, PLR0911, PLR0912 - one line a kind

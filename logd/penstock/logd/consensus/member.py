@@ -178,6 +178,10 @@ class Member:
         """Take a message of another member."""
         self._step(Received(message))
 
+    def halt(self, reason: str) -> None:
+        """Take no part from now on, until the process is started again."""
+        self._step(StorageFailed(reason))
+
     async def propose(self, command: bytes) -> Any:
         """Have a command applied; what the state machine returned here.
 

@@ -133,11 +133,13 @@ class TimeoutNow(_message.Message):
     def __init__(self) -> None: ...
 
 class Message(_message.Message):
-    __slots__ = ("group", "sender", "recipient", "term", "vote_request", "vote_response", "append_request", "append_response", "append_rejection", "heartbeat", "heartbeat_response", "snapshot_chunk", "snapshot_response", "read_request", "read_response", "timeout_now")
+    __slots__ = ("group", "sender", "recipient", "term", "disk", "recipient_disk", "vote_request", "vote_response", "append_request", "append_response", "append_rejection", "heartbeat", "heartbeat_response", "snapshot_chunk", "snapshot_response", "read_request", "read_response", "timeout_now")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     SENDER_FIELD_NUMBER: _ClassVar[int]
     RECIPIENT_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
+    DISK_FIELD_NUMBER: _ClassVar[int]
+    RECIPIENT_DISK_FIELD_NUMBER: _ClassVar[int]
     VOTE_REQUEST_FIELD_NUMBER: _ClassVar[int]
     VOTE_RESPONSE_FIELD_NUMBER: _ClassVar[int]
     APPEND_REQUEST_FIELD_NUMBER: _ClassVar[int]
@@ -154,6 +156,8 @@ class Message(_message.Message):
     sender: str
     recipient: str
     term: int
+    disk: str
+    recipient_disk: str
     vote_request: VoteRequest
     vote_response: VoteResponse
     append_request: AppendRequest
@@ -166,4 +170,4 @@ class Message(_message.Message):
     read_request: ReadRequest
     read_response: ReadResponse
     timeout_now: TimeoutNow
-    def __init__(self, group: _Optional[str] = ..., sender: _Optional[str] = ..., recipient: _Optional[str] = ..., term: _Optional[int] = ..., vote_request: _Optional[_Union[VoteRequest, _Mapping]] = ..., vote_response: _Optional[_Union[VoteResponse, _Mapping]] = ..., append_request: _Optional[_Union[AppendRequest, _Mapping]] = ..., append_response: _Optional[_Union[AppendResponse, _Mapping]] = ..., append_rejection: _Optional[_Union[AppendRejection, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., heartbeat_response: _Optional[_Union[HeartbeatResponse, _Mapping]] = ..., snapshot_chunk: _Optional[_Union[SnapshotChunk, _Mapping]] = ..., snapshot_response: _Optional[_Union[SnapshotResponse, _Mapping]] = ..., read_request: _Optional[_Union[ReadRequest, _Mapping]] = ..., read_response: _Optional[_Union[ReadResponse, _Mapping]] = ..., timeout_now: _Optional[_Union[TimeoutNow, _Mapping]] = ...) -> None: ...
+    def __init__(self, group: _Optional[str] = ..., sender: _Optional[str] = ..., recipient: _Optional[str] = ..., term: _Optional[int] = ..., disk: _Optional[str] = ..., recipient_disk: _Optional[str] = ..., vote_request: _Optional[_Union[VoteRequest, _Mapping]] = ..., vote_response: _Optional[_Union[VoteResponse, _Mapping]] = ..., append_request: _Optional[_Union[AppendRequest, _Mapping]] = ..., append_response: _Optional[_Union[AppendResponse, _Mapping]] = ..., append_rejection: _Optional[_Union[AppendRejection, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., heartbeat_response: _Optional[_Union[HeartbeatResponse, _Mapping]] = ..., snapshot_chunk: _Optional[_Union[SnapshotChunk, _Mapping]] = ..., snapshot_response: _Optional[_Union[SnapshotResponse, _Mapping]] = ..., read_request: _Optional[_Union[ReadRequest, _Mapping]] = ..., read_response: _Optional[_Union[ReadResponse, _Mapping]] = ..., timeout_now: _Optional[_Union[TimeoutNow, _Mapping]] = ...) -> None: ...

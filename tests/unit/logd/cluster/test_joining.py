@@ -1,11 +1,13 @@
 """Who belongs to the metadata group follows who is registered, step by step."""
 
+from dataclasses import replace
+
 import pytest
 
 from penstock.logd.core.cluster.joining import HandOver, Step, next_step
 from penstock.logd.core.cluster.records import Addresses, Node, NodeState
 from penstock.logd.core.node import NodeId
-from penstock.logd.core.raft import AddLearner, Membership, Promote, Remove
+from penstock.logd.core.raft import AddLearner, Membership, NoteDisks, Promote, Remove
 
 
 def registered(states: str) -> dict[str, Node]:
@@ -18,6 +20,12 @@ def registered(states: str) -> dict[str, Node]:
             state=NodeState(state or "active"), deposed_at=0,
         )  # fmt: skip
     return nodes
+
+
+def members(voters: str, learners: str, *, noted: str) -> Membership:
+    """A group in which the disks of some are noted."""
+    group = Membership(frozenset(map(NodeId, voters)), frozenset(map(NodeId, learners)))
+    return group.noting({NodeId(name): name for name in noted})
 
 
 @pytest.mark.parametrize(
@@ -42,5 +50,31 @@ def registered(states: str) -> dict[str, Node]:
 def test_each_situation_has_its_step(
     voters: str, learners: str, nodes: str, live: str, step: Step | None
 ) -> None:
-    group = Membership(frozenset(map(NodeId, voters)), frozenset(map(NodeId, learners)))
+    group = members(voters, learners, noted=voters + learners)
     assert next_step(group, registered(nodes), set(live), NodeId("a")) == step
+
+
+@pytest.mark.parametrize(
+    ("voters", "learners", "noted", "nodes", "expected"),
+    [
+        ("abc", "", "", "a b c", "abc"),  # a group of an earlier version
+        ("abc", "", "", "a b", "ab"),
+        ("abc", "", "", "a", ""),  # a majority is noted at once, or nobody
+        ("abc", "", "ab", "a b c", "abc"),
+        ("abc", "d", "abc", "a b c d", "abcd"),  # before it is a voter
+    ],
+)
+def test_the_disks_of_members_are_noted_as_they_are_registered(
+    voters: str, learners: str, noted: str, nodes: str, expected: str
+) -> None:
+    group = members(voters, learners, noted=noted)
+    step = next_step(group, registered(nodes), set("abcd"), NodeId("a"))
+    wanted = NoteDisks(tuple((NodeId(name), name) for name in expected))
+    assert step == (wanted if expected else None)
+
+
+def test_a_disk_that_is_noted_stays_noted() -> None:
+    group = members("abc", "", noted="abc")
+    lost = registered("a b c") | {"c": replace(registered("c")["c"], storage="another")}
+    assert next_step(group, lost, set("abc"), NodeId("a")) is None
+    assert group.changed(NoteDisks(((NodeId("c"), "another"),))) == group

@@ -1,7 +1,8 @@
 """Who belongs to the metadata group, made to follow who is registered: one small step at a time.
 
 A node that is registered is let in as a learner, becomes a voter once it has caught up and lives,
-as long as there are fewer than five, and leaves when it is removed. Nothing else takes a member
+as long as there are fewer than five, and leaves when it is removed. The directory id that it
+registered is noted in the membership before it is a voter. Nothing else takes a member
 out: a founder that has not registered yet, or a dead node, is waited for. A leader that is being
 drained or was removed hands the leadership over first.
 """
@@ -17,6 +18,7 @@ from penstock.logd.core.raft.membership import (
     AddLearner,
     Membership,
     MembershipChange,
+    NoteDisks,
     Promote,
     Remove,
 )
@@ -54,6 +56,10 @@ def next_step(
     strangers = sorted(nodes.keys() - removed - group.members)
     if strangers:
         return AddLearner(Member(strangers[0]))
+    registered = {Member(name): node.storage for name, node in nodes.items() if name not in removed}
+    noting = group.noting(registered)
+    if noting != group and noting.is_counted:
+        return NoteDisks(noting.disks)
     ready = sorted(group.learners & active & set(live))
     if ready and len(group.voters) < VOTERS_MAX:
         return Promote(Member(ready[0]))

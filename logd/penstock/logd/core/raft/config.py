@@ -15,6 +15,8 @@ class RaftConfig:
     Attributes:
         node: This member. A name is used for one life: a member that lost its disk returns under
             another one, because its votes and acks are forgotten and must not be repeated.
+        disk: Id of the directory that holds its state, made with it, of letters and digits; empty:
+            the group's members have none, and a lost disk is not noticed.
         group: The group's identity, made when it is founded.
         election_timeout_min_ns, election_timeout_max_ns: A follower waits a random time between
             them for its leader; it refuses others its vote for the least of them.
@@ -35,6 +37,7 @@ class RaftConfig:
 
     node: NodeId
     group: str
+    disk: str = ""
     election_timeout_min_ns: int = 400 * MILLISECOND
     election_timeout_max_ns: int = 800 * MILLISECOND
     heartbeat_ns: int = 100 * MILLISECOND

@@ -32,6 +32,9 @@ class Candidate:
         raft: The member; for a real election its term is the new one already.
         pre: It only asks whether it would get them.
         transfer: The leader told it to stand.
+
+    Attributes:
+        disks: Directory ids of those that voted for it.
     """
 
     leader: NodeId | None = None
@@ -41,6 +44,7 @@ class Candidate:
         self.pre = pre
         self._transfer = transfer
         self._votes: dict[NodeId, bool] = {}
+        self.disks = {raft.config.node: raft.config.disk}
         config = raft.config
         wait_ns = raft.random.randint(
             config.election_timeout_min_ns, config.election_timeout_max_ns
@@ -74,6 +78,8 @@ class Candidate:
                 raft.role.step(message)
             case VoteResponse(pre, granted) if pre == self.pre:
                 if message.term == raft.term + 1 if pre and granted else message.term == raft.term:
+                    if granted:
+                        self.disks.setdefault(message.sender, message.disk)
                     self._count(message.sender, granted=granted)
             case _:
                 pass  # answers to what it asked in another role
@@ -109,6 +115,8 @@ class Candidate:
 
     def _count(self, voter: NodeId, *, granted: bool) -> None:
         raft = self._raft
+        if granted and not raft.memberships.current.counts(voter):
+            return  # nobody knows which disk the vote is on
         self._votes.setdefault(voter, granted)
         match verdict(raft.memberships.current.voters, self._votes):
             case Verdict.WON if self.pre:

@@ -7,6 +7,9 @@ from typing import Final
 from penstock.logd.core.node import NodeId
 from penstock.logd.core.raft.membership import Membership
 
+FOUNDING_ENTRIES: Final = 1
+"""Entries that the founders of a group begin with."""
+
 ENTRY_OVERHEAD_BYTES: Final = 32
 """What an entry counts beside its data, so that many empty ones are bounded too."""
 

@@ -40,7 +40,7 @@ class Persisted:
 
 @dataclass(frozen=True, slots=True)
 class StorageFailed:
-    """A write or sync failed: what is durable is unknown, so this member takes no further part."""
+    """What is durable is unknown or not what was promised: this member takes no further part."""
 
     reason: str
 

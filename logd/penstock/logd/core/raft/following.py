@@ -123,7 +123,8 @@ class Follower:
             case Heartbeat(commit, round_number):
                 if commit > raft.log.last_index:
                     raft.halt(
-                        f"{DATA_LOST}: entries of the metadata up to {commit} were acknowledged"
+                        f"{DATA_LOST}: entries of the metadata up to {commit} were acknowledged,"
+                        " which its disk lacks"
                     )
                     return
                 raft.log.commit_to(commit)

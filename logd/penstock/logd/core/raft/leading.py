@@ -1,13 +1,14 @@
 """The leader: it takes proposals, has them replicated, commits, and knows when it must stop."""
 
 from collections import deque
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from penstock.logd.core.node import NodeId
-from penstock.logd.core.raft.entries import ENTRY_OVERHEAD_BYTES, Entry, EntryKind
+from penstock.logd.core.raft.entries import ENTRY_OVERHEAD_BYTES, FOUNDING_ENTRIES, Entry, EntryKind
 from penstock.logd.core.raft.errors import BusyError
 from penstock.logd.core.raft.events import Accepted, ChangeMembership, Propose, Refused
-from penstock.logd.core.raft.membership import Promote
+from penstock.logd.core.raft.membership import NoteDisks, Promote
 from penstock.logd.core.raft.messages import (
     AppendRejection,
     AppendRequest,
@@ -55,8 +56,18 @@ class Leader:
         self._uncommitted_bytes = 0
         self.first_index = raft.log.last_index + 1
 
-    def begin(self) -> None:
-        """Announce the term, and commit in it what earlier ones left."""
+    def begin(self, voted: Mapping[NodeId, str]) -> None:
+        """Announce the term, and commit in it what earlier ones left.
+
+        The first leader of a group begins with an entry that notes the disks of those that voted
+        for it: whatever is committed later has them before it in the log.
+
+        Args:
+            voted: Their directory ids.
+        """
+        noting = self._raft.memberships.current.noting(voted)
+        if self.first_index == FOUNDING_ENTRIES + 1 and noting.disks and noting.is_counted:
+            self._append(EntryKind.MEMBERSHIP, noting.encode())
         self._append(EntryKind.NOOP, b"")
         self.send_heartbeats()
 
@@ -214,6 +225,10 @@ class Leader:
         raft = self._raft
         if self.transfer:
             raise BusyError(f"the leadership is being handed to {self.transfer.target}")
+        members = raft.memberships.current.members
+        if isinstance(event.change, NoteDisks):
+            for name in sorted(name for name in members if raft.disks_heard.get(name) == ""):
+                raise BusyError(f"node {name} has an earlier version, without directory ids")
         if raft.log.committed < max(self.first_index, raft.memberships.index):
             raise BusyError("an earlier change of the membership is not committed yet")
         if isinstance(event.change, Promote):
@@ -302,18 +317,25 @@ class Leader:
     def _reached(self, *, match: bool) -> int:
         """The entry (or heartbeat round) that a majority of the voters has."""
         me, progress = self._raft.config.node, self.replicator.progress
-        voters = self._raft.memberships.current.voters
-        if match:
-            return reached_by_majority(progress[voter].match for voter in voters)
-        return reached_by_majority(
-            self.replicator.round if voter == me else progress[voter].acked_round
-            for voter in voters
-        )
+        membership = self._raft.memberships.current
+
+        def reached(voter: NodeId) -> int:
+            if not membership.counts(voter):
+                return 0
+            if match:
+                return progress[voter].match
+            return self.replicator.round if voter == me else progress[voter].acked_round
+
+        return reached_by_majority(map(reached, membership.voters))
 
     def _quorum_ns(self) -> int:
         """When the last heartbeat was sent that a majority has answered."""
         raft, progress = self._raft, self.replicator.progress
-        return reached_by_majority(
-            raft.now_ns if voter == raft.config.node else progress[voter].heard_ns
-            for voter in raft.memberships.current.voters
-        )
+        membership = raft.memberships.current
+
+        def heard_ns(voter: NodeId) -> int:
+            if not membership.counts(voter):
+                return 0
+            return raft.now_ns if voter == raft.config.node else progress[voter].heard_ns
+
+        return reached_by_majority(map(heard_ns, membership.voters))

@@ -8,7 +8,7 @@ builds it: this file holds what every role has and does, the roles are `Follower
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from penstock.logd.core.node import NodeId
+from penstock.logd.core.node import DATA_LOST, NodeId
 from penstock.logd.core.raft.applying import Applier
 from penstock.logd.core.raft.config import RaftConfig
 from penstock.logd.core.raft.election import Candidate, answer_vote_request
@@ -69,6 +69,7 @@ class Raft:
 
     Attributes:
         term, vote: Raft's hard state, as it is in memory.
+        disks_heard: The directory id that each member has said last.
         heard_ns: When the leader was last heard, or the start. No other candidate gets a vote for
             the least election timeout after that, and the leader relies on it.
     """
@@ -78,6 +79,7 @@ class Raft:
         self.random = random
         self.now_ns = 0
         self.heard_ns = 0
+        self.disks_heard: dict[NodeId, str] = {}
         self.term = recovered.hard_state.term
         self.vote = recovered.hard_state.vote
         self._written = recovered.hard_state
@@ -150,7 +152,8 @@ class Raft:
     def send(self, recipient: NodeId, body: Body, needs: Needs, *, term: int | None = None) -> None:
         """Send a message, in the current term unless another is given."""
         message_term = self.term if term is None else term
-        message = Message(self.config.group, self.config.node, recipient, message_term, body)
+        me, noted = self.config, self.memberships.current.disk_of(recipient)
+        message = Message(me.group, me.node, recipient, message_term, body, me.disk, noted)
         self.outbox.send(message, needs)
 
     def send_timeout_now(self, target: NodeId) -> None:
@@ -213,10 +216,11 @@ class Raft:
     def become_leader(self) -> None:
         """Lead: a majority voted for this member."""
         assert self.hard_state_is_durable
+        voted = self.role.disks if isinstance(self.role, Candidate) else {}
         leader = Leader(self)
         self.role = leader
         self.outbox.emit(LeaderChanged(self.term, self.config.node))
-        leader.begin()
+        leader.begin(voted)
         leader.persisted()
 
     def halt(self, reason: str) -> None:
@@ -270,11 +274,16 @@ class Raft:
             self.outbox.emit(Restore(self.log.snapshot))
         at, current = self.memberships.index, self.memberships.current
         self.outbox.emit(MembershipChanged(at, current, committed=at <= self.log.committed))
+        noted = current.disk_of(self.config.node)
+        if noted and noted != self.config.disk:
+            self._halt_on_lost_disk(noted)
 
     def _receive(self, message: Message) -> None:
         """Compare terms first (Raft 5.1), with what pre-vote and check-quorum add."""
         if message.group != self.config.group or message.recipient != self.config.node:
             self.ignore(message.sender, f"for {message.recipient} of group {message.group}")
+            return
+        if not self._is_of_known_disks(message):
             return
         body = message.body
         if isinstance(body, VoteRequest) and message.term >= self.term:
@@ -293,6 +302,33 @@ class Raft:
             answer_vote_request(self, message, body)
         else:
             self.role.step(message)
+
+    def _is_of_known_disks(self, message: Message) -> bool:
+        """Whether sender and recipient have the disks that the group's membership notes for them.
+
+        Whatever the message is: a vote or an acknowledgement on a lost disk is forgotten. A leader
+        knows of each member that was noted, so what it says of this one's disk is final.
+        """
+        sender, said = message.sender, message.disk
+        noted = self.memberships.current.disk_of(sender)
+        if noted and said != noted:
+            self.ignore(sender, f"{DATA_LOST}: its directory id is {said!r}, not {noted!r}")
+            return False
+        wanted = message.recipient_disk
+        if wanted and wanted != self.config.disk:
+            from_leader = isinstance(message.body, AppendRequest | Heartbeat | SnapshotChunk)
+            if from_leader and message.term >= self.term:
+                self._halt_on_lost_disk(wanted)
+            else:
+                self.ignore(sender, f"{DATA_LOST}: it is for a node with directory id {wanted!r}")
+            return False
+        self.disks_heard[sender] = said
+        return True
+
+    def _halt_on_lost_disk(self, noted: str) -> None:
+        own = self.config.disk
+        ids = f"directory id {noted}, and its own is {own or 'none'}"
+        self.halt(f"{DATA_LOST}: the cluster knows it by {ids}")
 
     def _answer_old_term(self, message: Message) -> None:
         """Tell an old leader or candidate of the later term; anything else is too late."""

@@ -5,10 +5,15 @@ committed or not, and goes again with its entry. Two majorities of memberships t
 voter always share a member; the leader holds further changes back until the last is committed, and
 until an entry of its own term is (his correction of 2015).
 
-Encoded as ASCII, `voters=a,b,c learners=d`, names sorted.
+A membership also notes the directory id of each member's disk, once it is known. A name whose disk
+is another one has lost what it promised: nothing that it says counts. Where ids are noted, those of
+a majority of the voters are, and a voter without a noted id neither votes nor acknowledges: a
+majority that counts is one of known disks, so the next one shares a disk with it.
+
+Encoded as ASCII, `voters=a,b,c learners=d`, names sorted; with ids ` disks=a:0f3e,b:77aa` follows.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, assert_never
 
@@ -50,42 +55,82 @@ class Remove:
     node: NodeId
 
 
-MembershipChange = AddLearner | Promote | Demote | Remove
+@dataclass(frozen=True, slots=True)
+class NoteDisks:
+    """Note the directory ids of members that have none noted, each once for a membership.
+
+    Attributes:
+        disks: Pairs of name and directory id, sorted.
+    """
+
+    disks: tuple[tuple[NodeId, str], ...]
+
+
+MembershipChange = AddLearner | Promote | Demote | Remove | NoteDisks
 
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """The members of a group; no node is in both sets."""
+    """The members of a group; no node is in both sets.
+
+    Attributes:
+        disks: Directory ids of members, sorted by name; none before they are known.
+    """
 
     voters: frozenset[NodeId] = frozenset()
     learners: frozenset[NodeId] = frozenset()
+    disks: tuple[tuple[NodeId, str], ...] = ()
 
     @property
     def members(self) -> frozenset[NodeId]:
         """Voters and learners."""
         return self.voters | self.learners
 
+    def disk_of(self, node: NodeId) -> str:
+        """The noted directory id of a member; empty: none is."""
+        return next((disk for name, disk in self.disks if name == node), "")
+
+    def counts(self, voter: NodeId) -> bool:
+        """Whether votes and acknowledgements of a voter count: its disk is known, or none is."""
+        return not self.disks or bool(self.disk_of(voter))
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether a majority of the voters counts."""
+        return 2 * sum(map(self.counts, self.voters)) > len(self.voters)
+
+    def noting(self, disks: Mapping[NodeId, str]) -> "Membership":
+        """The membership with these ids of its members noted; what is noted already stays."""
+        noted = {name: disk for name, disk in disks.items() if name in self.members and disk}
+        merged = tuple(sorted((noted | dict(self.disks)).items()))
+        return Membership(self.voters, self.learners, merged)
+
     def changed(self, change: MembershipChange) -> "Membership":
         """The membership after a change.
 
         Raises:
             RefusedError: `MEMBER` or `NOT_MEMBER`: the change does not fit; `LAST_VOTER`,
-                `VOTERS_MAX`, `MEMBERS_MAX`: the membership would be of no use, or too large.
+                `VOTERS_MAX`, `MEMBERS_MAX`, `UNKNOWN_DISKS`: the membership would be of no use,
+                or too large.
         """
+        if isinstance(change, NoteDisks):
+            noting = self.noting(dict(change.disks))
+            _require_counted(noting)
+            return noting
         node = change.node
         match change:
             case AddLearner():
                 _require(node not in self.members, "MEMBER", node, "is a member already")
-                changed = Membership(self.voters, self.learners | {node})
+                changed = self._with(self.voters, self.learners | {node})
             case Promote():
                 _require(node in self.learners, "NOT_MEMBER", node, "is no learner")
-                changed = Membership(self.voters | {node}, self.learners - {node})
+                changed = self._with(self.voters | {node}, self.learners - {node})
             case Demote():
                 _require(node in self.voters, "NOT_MEMBER", node, "is no voter")
-                changed = Membership(self.voters - {node}, self.learners | {node})
+                changed = self._with(self.voters - {node}, self.learners | {node})
             case Remove():
                 _require(node in self.members, "NOT_MEMBER", node, "is no member")
-                changed = Membership(self.voters - {node}, self.learners - {node})
+                changed = self._with(self.voters - {node}, self.learners - {node})
             case _:
                 assert_never(change)
         _require(bool(changed.voters), "LAST_VOTER", node, "is the last voter")
@@ -93,12 +138,18 @@ class Membership:
         _require(fits, "VOTERS_MAX", node, f"would be voter {len(changed.voters)} of {VOTERS_MAX}")
         fits = len(changed.members) <= MEMBERS_MAX or len(changed.members) <= len(self.members)
         _require(fits, "MEMBERS_MAX", node, f"would be one of more than {MEMBERS_MAX} members")
+        _require_counted(changed)
         return changed
+
+    def _with(self, voters: frozenset[NodeId], learners: frozenset[NodeId]) -> "Membership":
+        disks = tuple((name, disk) for name, disk in self.disks if name in voters | learners)
+        return Membership(voters, learners, disks)
 
     def encode(self) -> bytes:
         """The bytes of a membership entry."""
         voters, learners = (",".join(sorted(part)) for part in (self.voters, self.learners))
-        return f"voters={voters} learners={learners}".encode()
+        disks = ",".join(f"{name}:{disk}" for name, disk in self.disks)
+        return f"voters={voters} learners={learners}{disks and ' disks='}{disks}".encode()
 
     @classmethod
     def decode(cls, data: bytes) -> "Membership":
@@ -110,7 +161,10 @@ class Membership:
         voters, blank, learners = data.decode("ascii", "replace").partition(" ")
         if not (blank and voters.startswith("voters=") and learners.startswith("learners=")):
             raise CorruptError(f"no membership: {data[:80]!r}")
-        membership = cls(_names(voters[7:]), _names(learners[9:]))
+        learners, _, disks = learners.partition(" disks=")
+        pairs = (pair.partition(":") for pair in disks.split(",") if pair)
+        noted = tuple((NodeId(name), disk) for name, _, disk in pairs)
+        membership = cls(_names(voters[7:]), _names(learners[9:]), noted)
         if membership.encode() != data:
             raise CorruptError(f"no membership: {data[:80]!r}")
         return membership
@@ -145,11 +199,12 @@ class MembershipHistory:
         """Whether the node is a voter of the committed membership or one after it.
 
         One whose removal stands in its log, but is not committed, may be the only one that can
-        win (dissertation 4.2.2): the others may lack that entry, and need its vote.
+        win (dissertation 4.2.2): the others may lack that entry, and need its vote. One whose disk
+        is not noted there waits until it is: the note may be of another disk.
         """
         for index, membership in reversed(self._history):
             if node in membership.voters:
-                return True
+                return membership.counts(node)
             if index <= committed:
                 return False
         return False
@@ -195,3 +250,10 @@ def founders(names: Iterable[str]) -> Membership:
 def _require(condition: object, code: str, node: NodeId, what: str) -> None:
     if not condition:
         raise RefusedError(code, f"node {node} {what}", node=node)
+
+
+def _require_counted(membership: Membership) -> None:
+    if not membership.is_counted:
+        names = ", ".join(sorted(n for n in membership.voters if not membership.counts(n)))
+        message = f"the disks of too many voters are not noted: {names}"
+        raise RefusedError("UNKNOWN_DISKS", message)

@@ -160,6 +160,8 @@ class Message:
 
     Attributes:
         group: The group's identity; a message of another group is never acted on.
+        disk: The sender's directory id; empty: it has none.
+        recipient_disk: The recipient's as the sender's membership notes it; empty: it does not.
     """
 
     group: str
@@ -167,3 +169,5 @@ class Message:
     recipient: NodeId
     term: int
     body: Body
+    disk: str = ""
+    recipient_disk: str = ""
