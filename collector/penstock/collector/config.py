@@ -24,6 +24,7 @@ from penstock.service import AdminAccess, ConfigError, FilePath, HostPort, Traci
 from penstock.service.secret import Secret
 from penstock.specs.detectors import DetectorName, Detectors
 from penstock.specs.errors import SpecError
+from penstock.specs.scrub import check_actions
 from penstock.specs.sensitive import Action, HashKey
 
 WhenFull = Literal["block", "drop_newest", "drop_oldest"]
@@ -146,6 +147,15 @@ class SensitiveSection(Section):
     hash_key: Secret | None = None
     without_key: Literal["redact", "keep"] = "redact"
     actions: dict[str, Action] = Field(default={})
+
+    @field_validator("actions")
+    @classmethod
+    def _are_for_fields(cls, value: dict[str, Action]) -> dict[str, Action]:
+        try:
+            check_actions(value)
+        except SpecError as error:
+            raise ValueError(str(error)) from None
+        return value
 
     @field_validator("except_")
     @classmethod

@@ -6,10 +6,10 @@ record without anything to do comes back as the very object that was given.
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from pydantic import BaseModel
 from pydantic_core import from_json
@@ -27,6 +27,7 @@ from penstock.specs.detectors import (
 from penstock.specs.envelope import Context, Record
 from penstock.specs.errors import RefusedSpecError
 from penstock.specs.limits import NAME_CHARACTERS_MAX, STRING_CHARACTERS_MAX
+from penstock.specs.scalars import Kind
 from penstock.specs.sensitive import (
     Action,
     HashKey,
@@ -87,7 +88,7 @@ class Scrubber:
         values: Whether undeclared attributes and free text are searched for sensitive values, too;
             undeclared attributes are always judged by their names.
         actions: Other actions than the specs' for some fields: path with dots to action, as in
-            ``{"context.user.email": "hash"}``.
+            ``{"context.user.email": "hash"}``; also for any attribute, ``attributes.KEY``.
         detectors: What is looked for besides what the specs declare.
 
     Attributes:
@@ -339,16 +340,48 @@ class Scrubber:
         return member if kept is attributes else {**member, "attributes": kept}
 
 
+def check_actions(paths: Iterable[str]) -> None:
+    """Refuse paths of a `Scrubber`'s actions that no record has a value in.
+
+    Raises:
+        RefusedSpecError: One is neither an attribute nor a field that a kind of record marks.
+    """
+    for path in paths:
+        group, _, key = path.partition(".")
+        if "*" in path:
+            raise RefusedSpecError(f"{path}: an action is for one field; name it without *")
+        if path not in _marked_paths() and not (group == "attributes" and key):
+            raise RefusedSpecError(
+                f"{path}: no action applies to it; name attributes.KEY or one of"
+                f" {', '.join(_marked_paths())}"
+            )
+
+
+@cache
+def _marked_paths() -> tuple[str, ...]:
+    found = {".".join(path) for kind in get_args(Kind) for path, _ in _declared(base_model(kind))}
+    return tuple(sorted(found))
+
+
 @lru_cache(maxsize=4096)
 def _named_as_in_context(
     names: tuple[str, ...],
     actions: tuple[tuple[str, Action], ...],
     judges_names: bool,
 ) -> Mapping[str, Sensitive]:
-    """Attributes that are named as a field of the context (`user.id`, `userId`, `session_id`)."""
+    """Attributes that are named as a field of the context (`user.id`, `userId`, `session_id`).
+
+    Others as well that the operator has chosen an action for.
+    """
     found: dict[str, Sensitive] = {}
     chosen = dict(actions)
     for name in names:
+        wanted = chosen.get(f"attributes.{name}", "keep")
+        if wanted != "keep":
+            known = _context_markers().get(snake_case(name), ("", None))[1]
+            sensitivity = known.sensitivity if known else sensitivity_of_name(name)
+            found[name] = Sensitive(sensitivity or "pii", wanted)
+            continue
         field, marker = _context_markers().get(snake_case(name), ("", None))
         if marker is None or (judges_names and sensitivity_of_name(name)):
             continue
@@ -390,6 +423,10 @@ def _plan_of(schema_id: str, kind: str, actions: tuple[tuple[str, Action], ...])
         if action != "keep":
             group = path[0] if len(path) == 2 else ""
             steps.setdefault(group, {})[path[-1]] = Sensitive(marker.sensitivity, action)
+    for own in model.own_fields.values():  # those that the spec does not mark
+        chosen = dict(actions).get(f"attributes.{own}", "keep")
+        if chosen != "keep" and own not in steps.get("attributes", {}):
+            steps.setdefault("attributes", {})[own] = Sensitive("pii", chosen)
     names = [*_NESTED, *(name for markers in steps.values() for name in markers)]
     keys = tuple(b'"%b"' % name.encode() for name in names)
     return Plan(steps, frozenset(model.own_fields.values()), keys)

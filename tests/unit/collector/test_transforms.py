@@ -14,6 +14,7 @@ from penstock.collector.transforms.build import TableError
 from penstock.collector.transforms.enrich import container_facts
 from penstock.collector.transforms.event import Ending
 from tests.support.collector_graph import config_of, delivered, graph_of, log, process
+from tests.unit.specs import records
 
 SECOND = 1_000_000_000
 
@@ -228,6 +229,67 @@ def test_redact_takes_out_more_before_the_scrubber_does() -> None:
     record = record_of(section, log("order o-17 by ann@shop.example", attributes={"note": "x"}))
     assert record["body"] == "order [redacted:order] by [redacted:pii]"
     assert record["attributes"] == {"note": "[redacted:t]"}
+
+
+NAMED = {"pet.name": "ann", "pet.kind": "u-1", "to": ["bob", "cy"], "ms": 7, "none": None}
+
+
+@pytest.mark.parametrize(
+    ("field", "hidden"),
+    [
+        ("attributes.*", {"pet.name", "pet.kind", "to", "ms"}),
+        ("attributes.pet.*", {"pet.name", "pet.kind"}),
+        ("attributes.*name", {"pet.name"}),
+        ("attributes.to", {"to"}),
+        ('attributes["pet.*"]', set()),
+    ],
+)
+@pytest.mark.parametrize("verb", ["replace", "remove", "edit"])
+def test_a_rule_for_several_attributes_hides_what_it_names_and_nothing_else(
+    field: str, hidden: set[str], verb: str
+) -> None:
+    """It was once taken for a key with a star, which no record has."""
+    section: dict[str, Any] = {"type": "redact", "fields": [field], "action": verb}
+    if verb == "edit":
+        section = {"type": "edit", "remove": [field]}
+    left = record_of(section, log(attributes=NAMED)).get("attributes") or {}
+    assert {key: left[key] for key in left if left[key] != "[redacted:t]"} == {
+        key: value for key, value in NAMED.items() if key not in hidden
+    }
+    assert (hidden <= left.keys()) == (verb == "replace" or not hidden)
+
+
+def test_a_rule_for_several_resource_attributes_hides_them() -> None:
+    section = {"type": "redact", "fields": ["resource.host.*"], "action": "remove"}
+    line = log(resource={"service.name": "shop", "host.name": "h", "host.ip": "192.0.2.7"})
+    assert record_of(section, line)["resource"] == {"service.name": "shop"}
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        {"type": "edit", "rename": {"attributes.a*": "attributes.b"}},
+        {"type": "edit", "set": {"attributes.*": "null"}},
+        {"type": "redact", "fields": ["attribute.*"]},
+        {"type": "redact", "fields": ["events.*"]},
+        {"type": "redact", "fields": ["user_*"]},
+    ],
+)
+def test_a_name_that_no_record_can_have_is_refused(section: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match=r"several fields|names no field|no field|nothing in"):
+        config_of({"transforms": {"t": {"inputs": ["app"], **section}}})
+
+
+def test_redact_searches_lists_and_what_lies_in_spans() -> None:
+    section = {"type": "redact", "patterns": {"order": "o-[0-9]+"}}
+    record = record_of(section, log(attributes={"seen": ["o-1", 2, "x", None], "a": "b"}))
+    assert record["attributes"] == {"seen": ["[redacted:order]", 2, "x", None], "a": "b"}
+    event = {"name": "e", "time_unix_nano": 1, "attributes": {"for": "o-1", "n": 1}}
+    link = {"trace_id": "1" * 32, "span_id": "1" * 16, "attributes": {"for": "o-2"}}
+    line = json.dumps(records.span(events=[event], links=[link])).encode()
+    record = record_of(section, line)
+    assert record["events"][0]["attributes"] == {"for": "[redacted:order]", "n": 1}
+    assert record["links"][0]["attributes"] == {"for": "[redacted:order]"}
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Markers, actions and detectors: what leaves, what stays, and classes that may not be."""
 
 import json
+import re
 import types
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -30,7 +31,9 @@ from penstock.specs import (
 )
 from penstock.specs.detectors import redact_text, sensitivity_of_name
 from penstock.specs.log_line import LogLines, log_line
-from penstock.specs.sensitive import ACTIONS, SENSITIVITIES, truncated
+from penstock.specs.scrub import check_actions
+from penstock.specs.sensitive import ACTIONS, SENSITIVITIES, Action, truncated
+from penstock.specs.wire import encode_json
 from tests.unit.specs import records
 from tests.unit.specs.output import Output
 
@@ -47,6 +50,12 @@ class Paid(Event, spec="sensitive_test.paid/1.0"):
     address: Annotated[str | None, Sensitive("pii", "truncate")] = None
     email: Annotated[str | None, Sensitive("pii")] = None
     friends: list[Annotated[str, Sensitive("pseudonym")]] | None = None
+
+
+class Sent(Event, spec="sensitive_test.sent/1.0"):
+    """A specialised spec without a marker."""
+
+    carrier: str
 
 
 def wire(**changes: Any) -> dict[str, Any]:
@@ -168,6 +177,30 @@ def test_operator_may_choose_another_action() -> None:
     scrubber = Scrubber(KEY, actions={"context.user.email": "hash"})
     record = records.log(context={"user.email": "x@example.com"})
     assert scrubber.scrub(record)["context"] == {"user.email": KEY.hashed("x@example.com", 0)}
+
+
+@pytest.mark.parametrize("values", [True, False])
+def test_an_operators_action_reaches_every_attribute(values: bool) -> None:
+    """It was once heeded only where a spec or the context's names had one already."""
+    actions: dict[str, Action] = {"attributes.ref": "drop", "attributes.note": "hash"}
+    scrubber = Scrubber(KEY, actions=actions, values=values)
+    record = records.log(attributes={"ref": "r-1", "note": "x", "order": "o-1"})
+    for scrubbed in (scrubber.scrub(record), json.loads(scrubber.scrub_line(encode_json(record)))):
+        assert scrubbed["attributes"] == {"note": KEY.hashed("x", 0), "order": "o-1"}
+        assert scrubber.scrub(scrubbed) == scrubbed
+
+
+def test_an_operators_action_reaches_a_field_that_its_spec_does_not_mark() -> None:
+    scrubber = Scrubber(KEY, actions={"attributes.sensitive_test.carrier": "redact"})
+    record = json.loads(encode(Sent(carrier="x")))
+    assert scrubber.scrub(record)["attributes"] == {"sensitive_test.carrier": "[redacted:pii]"}
+
+
+@pytest.mark.parametrize("path", ["body", "attributes", "attributes.*", "context.usr.email", "x"])
+def test_an_action_for_what_no_record_has_is_refused(path: str) -> None:
+    with pytest.raises(SpecError, match=re.escape(path)):
+        check_actions([path])
+    check_actions(["context.user.email", "attributes.any.key"])
 
 
 @pytest.mark.parametrize("text", ["k", "k:short", "a b:0123456789abcdef", "k:0123456789abcdef:x"])

@@ -33,7 +33,7 @@ from penstock.collector.transforms.formats import (
 from penstock.collector.transforms.graph import Graph
 from penstock.collector.transforms.limit import Dedupe, Sample, Throttle, is_error
 from penstock.collector.transforms.parse import Lift, Parse, Read
-from penstock.collector.transforms.paths import Fields, parse_path
+from penstock.collector.transforms.paths import Fields, parse_path, parse_selection
 from penstock.collector.transforms.select import Branch, Filter, Route
 from penstock.collector.transforms.subjects import SubjectTemplate
 from penstock.collector.transforms.timestamp import Timestamp
@@ -145,7 +145,7 @@ def _build(  # noqa: PLR0911 - one case a transform
             return Edit(
                 [(parse_path(old), parse_path(new)) for old, new in section.rename.items()],
                 [(parse_path(path), _evaluate(text)) for path, text in section.set.items()],
-                [parse_path(path) for path in section.remove],
+                [parse_selection(path) for path in section.remove],
             )
         case sections.FilterSection(where=where):
             return Filter(compile_condition(where).evaluate)
@@ -153,7 +153,7 @@ def _build(  # noqa: PLR0911 - one case a transform
             return Route([_branch(key, branch) for key, branch in routes.items()])
         case sections.RedactSection():
             patterns = [(key, compile_pattern(text)) for key, text in section.patterns.items()]
-            places = [parse_path(path) for path in section.fields]
+            places = [parse_selection(path) for path in section.fields]
             return Redact(places, section.action, patterns, name)
         case sections.TimestampSection():
             return Timestamp(

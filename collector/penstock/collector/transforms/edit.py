@@ -8,9 +8,11 @@ from typing_extensions import override
 from penstock.collector.core.patterns import compile_pattern
 from penstock.collector.transforms.event import PASS, Event, Transform, Verdict
 from penstock.collector.transforms.expression import Evaluate
-from penstock.collector.transforms.paths import Fields, assign, getter, without
+from penstock.collector.transforms.paths import Fields, Selection, assign, getter, without
 
 Path = tuple[str, ...]
+_NESTED: Final = ("links", "events", "exemplars")
+"""Lists of objects with attributes of their own."""
 _ANCHOR: Final = re.compile(r"\^|\$|\\[AzZ]")
 
 
@@ -21,7 +23,7 @@ class Edit(Transform):
         rename: From place to place; what is not there is left alone.
         assignments: Place and what computes its value; all see the record as it was after renaming.
             Null removes the place.
-        remove: Places.
+        remove: What is taken out.
     """
 
     outputs = (PASS,)
@@ -30,7 +32,7 @@ class Edit(Transform):
         self,
         rename: list[tuple[Path, Path]],
         assignments: list[tuple[Path, Evaluate]],
-        remove: list[Path],
+        remove: list[Selection],
     ) -> None:
         self._rename = [(getter(old), old, new) for old, new in rename]
         self._assignments = assignments
@@ -46,25 +48,30 @@ class Edit(Transform):
         seen = fields
         for path, evaluate in self._assignments:
             fields = _put(fields, path, evaluate(seen))
-        for path in self._remove:
-            fields = without(fields, path)
+        for selection in self._remove:
+            for path in selection.places(fields):
+                fields = without(fields, path)
         event.fields = fields
         return PASS
 
 
 class Redact(Transform):
-    """Replaces fields, or parts of texts that match patterns, by ``[redacted:NAME]``."""
+    """Replaces fields, or parts of texts that match patterns, by ``[redacted:NAME]``.
+
+    Patterns are looked for in the body and in attributes, those of a span's events and links and of
+    exemplars as well; of an attribute that is a list, in each text of it.
+    """
 
     outputs = (PASS,)
 
     def __init__(
         self,
-        fields: list[Path],
+        fields: list[Selection],
         action: Literal["replace", "remove"],
         patterns: list[tuple[str, Any]],
         name: str,
     ) -> None:
-        self._fields = [(getter(path), path) for path in fields]
+        self._fields = fields
         self._action = action
         self._patterns = [(f"[redacted:{label}]", pattern) for label, pattern in patterns]
         self._label = f"[redacted:{name}]"
@@ -73,8 +80,8 @@ class Redact(Transform):
     @override
     def apply(self, event: Event, now_ns: int) -> Verdict:
         fields = event.fields
-        for read, path in self._fields:
-            if read(fields) is not None:
+        for selection in self._fields:
+            for path in selection.places(fields):
                 gone = self._action == "remove"
                 fields = without(fields, path) if gone else assign(fields, path, self._label)
         if self._patterns:
@@ -84,23 +91,39 @@ class Redact(Transform):
 
     def _search(self, fields: Fields) -> Fields:
         body, attributes = fields.get("body"), fields.get("attributes")
-        if self._any is not None:
-            texts = [value for value in (attributes or {}).values() if value.__class__ is str]
-            if body.__class__ is str:
-                texts.append(body)
+        nested = [name for name in _NESTED if fields.get(name)]
+        if self._any is not None and not nested:
+            values = [*(attributes or {}).values(), body]
+            texts = [value for value in values if value.__class__ is str]
+            for value in values:
+                if value.__class__ is list:
+                    texts += [item for item in value if item.__class__ is str]
             if self._any.search("\0".join(texts)) is None:
                 return fields
         if body.__class__ is str and (text := self._cleaned(body)) != body:
             fields = {**fields, "body": text}
-        if attributes:
-            changed = {
-                key: text
-                for key, value in attributes.items()
-                if value.__class__ is str and (text := self._cleaned(value)) != value
-            }
-            if changed:
-                fields = {**fields, "attributes": {**attributes, **changed}}
+        fields = self._search_attributes(fields)
+        for name in nested:
+            members = [self._search_attributes(member) for member in fields[name]]
+            if members != fields[name]:
+                fields = {**fields, name: members}
         return fields
+
+    def _search_attributes(self, holder: Fields) -> Fields:
+        attributes: Fields = holder.get("attributes") or {}
+        changed = {
+            key: cleaned
+            for key, value in attributes.items()
+            if (cleaned := self._cleaned_value(value)) != value
+        }
+        return {**holder, "attributes": {**attributes, **changed}} if changed else holder
+
+    def _cleaned_value(self, value: Any) -> Any:
+        if value.__class__ is str:
+            return self._cleaned(value)
+        if value.__class__ is list:
+            return [self._cleaned(item) if item.__class__ is str else item for item in value]
+        return value
 
     def _cleaned(self, text: Any) -> Any:
         for label, pattern in self._patterns:

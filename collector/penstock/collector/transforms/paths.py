@@ -4,11 +4,15 @@ A place is a field of the record (``body``, ``severity_number``), or a key of on
 groups: everything after ``attributes.``, ``resource.`` or ``context.`` is one key, dots included,
 as in ``attributes.http.response.status_code``. Names that dots cannot join stand in brackets:
 ``attributes["user agent"]``.
+
+Where several places may be meant (`Selection`), ``*`` outside brackets stands for any characters,
+dots among them. Elsewhere such a name is refused: no record would have it.
 """
 
 import difflib
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
@@ -75,12 +79,56 @@ def parse_path(text: str, *, writable: bool = False) -> tuple[str, ...]:
     match = _PATH.match(text)
     if match is None:
         raise PathError(f"{text!r} names no field; fields look like body, attributes.user.tier")
+    if match[2] and "*" in match[2]:
+        raise PathError(
+            f"{text} may be several fields; name one, without *; a key that has a * stands in"
+            f' brackets: {match[1]}["{match[2]}"]'
+        )
     key = match[2] or match[3]
     path = (match[1],) if key is None else (match[1], key)
     check_path(path)
     if writable and (path[0] in FIXED or path == ("resource",)):
         raise PathError(f"{text} says what the record is, and cannot be changed")
     return path
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The places that a name means: one, or all keys of a group that fit a pattern.
+
+    Attributes:
+        path: The place; of a pattern its group alone.
+        pattern: What keys of the group fit; None: it is one place.
+    """
+
+    path: tuple[str, ...]
+    pattern: re.Pattern[str] | None = None
+
+    def places(self, fields: Fields) -> list[tuple[str, ...]]:
+        """Those that a record has a value in."""
+        if self.pattern is None:
+            return [self.path] if getter(self.path)(fields) is not None else []
+        group = fields.get(self.path[0])
+        if group.__class__ is not dict:
+            return []
+        fits = self.pattern.fullmatch
+        return [
+            (*self.path, key) for key, value in group.items() if value is not None and fits(key)
+        ]
+
+
+def parse_selection(text: str) -> Selection:
+    """One place as `parse_path`, writable, or several: ``attributes.*``, ``resource.host.*``.
+
+    Raises:
+        PathError: No record has such places, or they cannot be set.
+    """
+    match = _PATH.match(text)
+    if match is None or not match[2] or "*" not in match[2]:
+        return Selection(parse_path(text, writable=True))
+    check_path((match[1], match[2]))
+    pattern = ".*".join(map(re.escape, re.split(r"\*+", match[2])))
+    return Selection((match[1],), re.compile(pattern, re.DOTALL))
 
 
 def getter(path: tuple[str, ...]) -> Callable[[Fields], Any]:

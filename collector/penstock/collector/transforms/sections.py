@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field, model_validator
 from penstock.collector.core.patterns import compile_pattern
 from penstock.collector.source_sections import Section, TimestampOptions
 from penstock.collector.transforms.expression import compile_condition, compile_expression
-from penstock.collector.transforms.paths import parse_path
+from penstock.collector.transforms.paths import parse_path, parse_selection
 from penstock.collector.transforms.subjects import SubjectTemplate
 from penstock.service import FilePath
 from penstock.specs.limits import NAME_CHARACTERS_MAX
@@ -41,6 +41,11 @@ def _place(text: str) -> str:
     return text
 
 
+def _places(text: str) -> str:
+    parse_selection(text)
+    return text
+
+
 def _subject(text: str) -> str:
     SubjectTemplate(text)
     return text
@@ -53,6 +58,7 @@ Expression = Annotated[str, AfterValidator(_expression)]
 Pattern = Annotated[str, AfterValidator(_pattern)]
 Readable = Annotated[str, AfterValidator(_path)]
 Place = Annotated[str, AfterValidator(_place)]
+Places = Annotated[str, AfterValidator(_places)]
 Subject = Annotated[str, AfterValidator(_subject)]
 
 
@@ -118,7 +124,7 @@ class EditSection(TransformSection):
     type: Literal["edit"]
     rename: dict[Place, Place] = Field(default={})
     set: dict[Place, Expression] = Field(default={})
-    remove: list[Place] = Field(default=[])
+    remove: list[Places] = Field(default=[])
 
     @model_validator(mode="after")
     def _does_something(self) -> "EditSection":
@@ -160,7 +166,7 @@ class RedactSection(TransformSection):
     """More is taken out than `sensitive` does, which treats every record at the output anyway."""
 
     type: Literal["redact"]
-    fields: list[Place] = Field(default=[])
+    fields: list[Places] = Field(default=[])
     action: Literal["replace", "remove"] = "replace"
     patterns: dict[Name, Pattern] = Field(default={})
 
