@@ -178,11 +178,13 @@ def test_spark_gets_one_row_for_many_where_no_condition_is_left_to_it(
 def test_a_preview_counts_and_shows_requests_and_sends_nothing(
     tmp_path: Path, logd: Logd, spark: Session, destination: HttpDestination
 ) -> None:
-    mask = {"mask": {"fields": ["body"]}}
-    routes = [
-        {"name": "all", "sinks": ["lake"]},
-        {"name": "bad", "where": "severity_number >= 17", "transforms": [mask], "sinks": ["hook"]},
+    steps = [
+        {"mask": {"fields": ["body"]}},
+        {"drop": ["attributes.nobody.has.it"]},
+        {"sample": {"rate": 1e-9}},
     ]
+    bad = {"name": "bad", "where": "severity_number >= 17", "sinks": ["hook"]}
+    routes = [{"name": "all", "sinks": ["lake"]}, bad | {"transforms": steps[:2]}]
     sinks = {
         "lake": {"type": "parquet", "path": str(tmp_path / "lake")},
         "hook": {"type": "http", "url": destination.url, "headers": {"Authorization": "secret"}},
@@ -200,6 +202,19 @@ def test_a_preview_counts_and_shows_requests_and_sends_nothing(
     assert (hook.routed, hook.malformed, hook.written) == (25, 1, 25)
     assert sum(request.records for request in hook.requests) == 25
     said = text(config, shown, whole=True)
+    assert [(it.route, it.step, it.records) for it in hook.steps] == [
+        ("bad", "mask", 25),
+        ("bad", "drop", 0),
+    ]
+    assert "  mask of route bad changed 25 records\n  drop of route bad changed 0 records\n" in said
+    only = {"hook": sinks["hook"]}
+    sampled = job(tmp_path, logd, routes=[bad | {"transforms": steps}], sinks=only)
+    run = bounded(sampled, spark)
+    all_left_out = preview(run, last_records(run, 101), ("hook",))
+    (hook,) = all_left_out.sinks
+    assert [it.records for it in hook.steps] == [25, 0, 25]
+    assert (hook.routed, hook.written) == (25, 0)
+    assert "  sample of route bad left out 25 records" in text(sampled, all_left_out, whole=True)
     assert "order " not in said, "what is masked is shown to nobody"
     assert "secret" not in said
     assert json.loads(json.dumps(shown.as_json()))["records"] == 101

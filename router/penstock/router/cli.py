@@ -12,6 +12,7 @@ from penstock.router.cli_job import (
     load_job,
     quiet_option,
     run_job,
+    steps_without_match,
     teller,
 )
 from penstock.router.cli_looking import plan, preview, sinks, status
@@ -78,6 +79,8 @@ def validate(path: Path, *, quiet: bool) -> None:
     check_expressions(config, teller(quiet=quiet))
     routes, sinks_ = counted(len(config.routes), "route"), counted(len(config.sinks), "sink")
     click.echo(f"{path} is valid: {routes}, {sinks_}")
+    for told in steps_without_match(config):
+        click.echo(f"but {told}; this step changes nothing there", err=True)
     for told in unreadable(config):
         click.echo(f"but {told}; until this user may read it, it is waited for", err=True)
 

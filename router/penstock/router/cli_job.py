@@ -106,6 +106,19 @@ def check_expressions(config: JobConfig, tell: Report = silent) -> None:
             session.close()
 
 
+def steps_without_match(config: JobConfig) -> list[str]:
+    """Names in transforms that no record of a route has, by the specs; each with its place."""
+    from penstock.router.routes import kinds_of
+    from penstock.router.transforms import without_match
+
+    found = []
+    chains = [(route.where, route.transforms) for route in config.routes]
+    for index, (where, steps) in enumerate([*chains, (None, config.unmatched.transforms)]):
+        place = f"{config.place_of(index)}.transforms"
+        found += [f"{place}.{step}.{why}" for step, why in without_match(steps, kinds_of(where))]
+    return found
+
+
 def not_running(config: JobConfig, error: OSError) -> UnavailableError:
     """What to tell where a running job is asked for something, and none answers."""
     name, address = repr(config.job), config.admin

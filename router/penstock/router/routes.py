@@ -22,7 +22,7 @@ from penstock.router.carried import CARRIED
 from penstock.router.config import JobConfig, Route
 from penstock.router.feed import ROUTE_COLUMN
 from penstock.router.frames import Steps
-from penstock.router.views import RAW_KIND, view
+from penstock.router.views import KINDS, RAW_KIND, view
 from penstock.router.wrong_key import WrongKeyError
 
 
@@ -90,6 +90,24 @@ def _takes(job: JobConfig, index: int) -> Column:
         taken = _condition(job.routes[index], if_unknown=unknown)
     others = job.routes[:index] if is_rest or job.routing == "first_match" else []
     return reduce(lambda so_far, route: so_far & ~matches(route), others, taken)
+
+
+_TEXT: Final = r"'[^']*'"
+_KIND: Final = re.compile(rf"\bkind\s*(?:==?\s*({_TEXT})|in\s*\(([^)]*)\))", re.IGNORECASE)
+_CHOICE: Final = re.compile(r"\b(?:or|not|case|if|coalesce|nvl)\b|<=>|[!|]", re.IGNORECASE)
+
+
+def kinds_of(where: str | None) -> frozenset[str]:
+    """The kinds of record that a condition may take; all of them unless it plainly says less.
+
+    Plainly is ``kind = 'log'`` or ``kind in ('log', 'span')``, alone or joined by AND.
+    """
+    every = frozenset(KINDS)
+    if where is None or _CHOICE.search(re.sub(_TEXT, "''", where)):
+        return every
+    for found in _KIND.finditer(where):
+        every &= frozenset(text[1:-1] for text in re.findall(_TEXT, found[1] or found[2]))
+    return every
 
 
 def check_routes(job: JobConfig, spark: SparkSession) -> None:

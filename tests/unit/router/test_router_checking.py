@@ -110,6 +110,64 @@ class Column:
         return SimpleNamespace(_jdf=SimpleNamespace(queryExecution=lambda: plan))
 
 
+@pytest.mark.parametrize(
+    "moment",
+    ["timestamp 'now'", "TIMESTAMP_NTZ ' now '", "timestamp_ltz\t'Today'", "date'yesterday'",
+     'date "tomorrow"'],
+)  # fmt: skip
+def test_a_moment_that_is_fixed_when_the_job_starts_is_refused(
+    tmp_path: Path, started: SimpleNamespace, moment: str
+) -> None:
+    """Spark's parser makes a constant of it, and a later batch would not see a later time."""
+    started.spark.createDataFrame = lambda *_: Column()
+    route = {"name": "all", "where": f"kind = 'log' and time < {moment}", "sinks": ["lake"]}
+    done = run(tmp_path, "validate", "--quiet", routes=[route])
+    assert done.exit_code == 78
+    assert f"routes.0.where: route 'all': {moment} in " in done.stderr
+    assert "is fixed when the job starts" in done.stderr
+    assert "write current_timestamp() or current_date()" in done.stderr
+    same = route | {"where": "time < timestamp '2026-01-01' and body <> 'the date now'"}
+    assert run(tmp_path, "validate", "--quiet", routes=[same]).exit_code == 0
+
+
+def mask(*fields: str) -> dict[str, Any]:
+    return {"mask": {"fields": [*fields]}}
+
+
+@pytest.mark.parametrize(
+    ("where", "steps", "told"),
+    [
+        (None, [mask("body")], []),
+        ("kind = 'metric'", [mask("body")],
+         ["0.mask: records of kind metric have no body"]),
+        ("kind in ('span', 'metric') and service = 'or'", [{"drop": ["severity_text"]}],
+         ["0.drop: records of kind metric and span have no severity_text"]),
+        ("kind = 'metric' or severity_number > 9", [{"drop": ["body"]}], []),
+        ("kind = 'log'", [{"drop": ["attributes.user.*"]}, mask("attributes.user.email")],
+         ["1.mask: step 0 has taken attributes.user.email away"]),
+        (None, [{"drop": ["attributes"]}, {"drop": ["attributes.*"]}],
+         ["1.drop: step 0 has taken attributes.* away"]),
+        (None, [{"select": ["body", "attributes.a"]}, mask("attributes.b", "attributes.a.c")],
+         ["1.mask: step 0 keeps no attributes.b"]),
+        (None, [{"rename": {"attributes.a": "attributes.b"}}, mask("attributes.a", "attributes.b")],
+         ["1.mask: step 0 has taken attributes.a away"]),
+        (None, [{"drop": ["attributes.b"]}, {"rename": {"attributes.a": "attributes.b"}},
+                {"drop": ["attributes.b"]}], []),
+    ],
+)  # fmt: skip
+def test_validate_tells_which_steps_can_match_nothing(
+    tmp_path: Path, started: SimpleNamespace, where: str | None, steps: list[Any], told: list[str]
+) -> None:
+    started.spark.createDataFrame = lambda *_: Column()
+    route = {"name": "all", "transforms": steps, "sinks": ["lake"]}
+    route |= {"where": where} if where else {}
+    done = run(tmp_path, "validate", "--quiet", routes=[route])
+    assert done.exit_code == 0
+    assert done.stderr.splitlines() == [
+        f"but routes.0.transforms.{it}; this step changes nothing there" for it in told
+    ]
+
+
 def test_while_spark_starts_it_is_said_what_is_waited_for(
     tmp_path: Path, started: SimpleNamespace
 ) -> None:

@@ -1,5 +1,6 @@
 """The steps of a route, one after the other, on the rows that it takes of a batch."""
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -11,6 +12,7 @@ from penstock.router.json_objects import is_deep, read_object, write_json
 from penstock.router.transforms import content, sampling
 from penstock.router.transforms.dedupe import COLUMNS as DEDUPE_COLUMNS
 from penstock.router.transforms.dedupe import Again, Seen
+from penstock.router.transforms.fields import ENVELOPE, Field, parse_field
 from penstock.router.transforms.left_out import StreamId, nameless
 from penstock.router.transforms.mappings import PRESETS
 from penstock.router.transforms.settings import Transform
@@ -233,6 +235,51 @@ def _mapped(preset: str, record: dict[str, Any]) -> dict[str, Any] | None:
         return PRESETS[preset](record)
     except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError):
         return None
+
+
+def without_match(steps: list[Transform], kinds: frozenset[str]) -> Iterator[tuple[int, str]]:
+    """Names in steps that no record of the specs has there: each step's number, and why.
+
+    Args:
+        steps: A route's.
+        kinds: Those of the records that it takes.
+    """
+    gone: dict[Field, int] = {}
+    kept: list[Field] | None = None
+    kept_by = 0
+    for index, step in enumerate(steps):
+        fields = _named(step)
+        for field_ in fields:
+            if not field_.kinds() & kinds:
+                of = " and ".join(sorted(kinds))
+                yield index, f"{step.verb}: records of kind {of} have no {field_.name}"
+            elif (by := next((n for it, n in gone.items() if _covers(it, field_)), -1)) >= 0:
+                yield index, f"{step.verb}: step {by} has taken {field_.name} away"
+            elif kept is not None and not any(field_.may_meet(it) for it in kept):
+                yield index, f"{step.verb}: step {kept_by} keeps no {field_.name}"
+        if step.select is not None:
+            always = [parse_field(name) for name in ENVELOPE]
+            kept, kept_by = [*fields, *always], index
+        elif step.drop is not None or step.rename is not None:
+            gone |= dict.fromkeys(fields, index)
+        if step.rename is not None:
+            made = [parse_field(name) for name in step.rename.values()]
+            gone = {it: by for it, by in gone.items() if not any(map(it.may_meet, made))}
+            kept = None if kept is None else [*kept, *made]
+
+
+def _named(step: Transform) -> list[Field]:
+    names: Iterable[str] = step.select or step.drop or step.rename or ()
+    if (masked := step.mask or step.hash) is not None:
+        names = masked.fields
+    return [parse_field(name) for name in names]
+
+
+def _covers(gone: Field, wanted: Field) -> bool:
+    """Whether nothing of a field is left where another was taken away."""
+    if gone.path in (wanted.path, wanted.path[:1]):
+        return True
+    return len(wanted.path) == 2 and gone.path[0] == wanted.path[0] and gone.matches(wanted.path[1])
 
 
 def in_log_order(table: pa.Table) -> pa.Table:

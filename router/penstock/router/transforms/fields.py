@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
-from penstock.router.views import view
+from penstock.router.views import VIEWS, view
 
 MAPS: Final = ("attributes", "resource")
 """Record fields that are open maps; each is a map column as well."""
@@ -65,6 +65,26 @@ class Field:
         group = self.path[0]
         mine = (it for it in _columns().values() if len(it.path) == 2 and it.path[0] == group)
         return [it for it in mine if self.matches(it.path[1])]
+
+    def kinds(self) -> frozenset[str]:
+        """The kinds of record that have it, by the specs."""
+        at = self.path[:1] if self.is_member else self.path
+        views = [view(name) for name in VIEWS]
+        return frozenset(
+            kind
+            for one in views
+            if len(one.kinds) == 1
+            for kind in one.kinds
+            if any(column.path == at for column in one.columns)
+        )
+
+    def may_meet(self, other: "Field") -> bool:
+        """Whether the two may be one, or a part of the other."""
+        if self.path[0] != other.path[0] or 1 in (len(self.path), len(other.path)):
+            return self.path[0] == other.path[0]
+        mine, its = self.path[1], other.path[1]
+        nested = mine.startswith(f"{its}.") or its.startswith(f"{mine}.")
+        return mine == its or nested or self.is_pattern or other.is_pattern
 
 
 def parse_field(name: str) -> Field:
