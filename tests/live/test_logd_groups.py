@@ -1,7 +1,10 @@
 """Consumer groups of a real cluster: members that are stopped and killed, a lost coordinator."""
 
 import asyncio
+import re
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -12,6 +15,7 @@ import orjson
 import pytest
 from click.testing import CliRunner
 
+from penstock.logd.batch import Record
 from penstock.logd.cli import cli
 from penstock.logd.client import (
     AsyncLogClient,
@@ -259,6 +263,38 @@ async def _rest(server: str, options: GroupOptions, store: Any, put: Any, ends: 
         committed = {cursor.partition: cursor.offset for cursor in await log.cursors(consumer="g")}
         for partition in given:  # the others' ends are committed by nobody
             assert committed[partition.partition] == store[partition]
+
+
+def test_the_python_of_the_readme_runs_as_it_is_written(tmp_path: Path) -> None:
+    """But for the address, which is this test's. Each goes on for ever, so it is ended."""
+    text = Path("logd/README.md").read_text()
+    programs = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    assert len(programs) == 3
+    with running(tmp_path) as (run, url):
+        for name in ("logs", "orders", "payments"):
+            run.cluster.create(name, f"shop.{name}")
+        with BlockingPublisher(url) as publisher:
+            publisher.publish_batch("shop.logs", [Record("shop.logs", b"x", 1)] * 1202)
+            for name in ("orders", "payments"):
+                publisher.publish(f"shop.{name}", name.encode())
+        wanted = [{"1200 b'x'", "1201 b'x'"}, {"b'orders'", "b'payments'"}, {"b'orders'"}]
+        for program, parts in zip(programs, wanted, strict=True):
+            assert "127.0.0.1:9293" in program
+            check_prints(program.replace("127.0.0.1:9293", run.server), parts, tmp_path / "out")
+
+
+def check_prints(program: str, parts: set[str], out: Path) -> None:
+    with out.open("wb") as file:
+        process = subprocess.Popen([sys.executable, "-c", program], stdout=file, stderr=file)
+    try:
+        wait_until(
+            lambda: process.poll() is not None or all(part in out.read_text() for part in parts),
+            what="the program prints its records",
+        )
+        assert process.poll() is None, out.read_text()
+    finally:
+        process.terminate()
+        process.wait(10)
 
 
 def test_a_lone_logd_has_no_groups(tmp_path: Path, nats_url: str) -> None:
