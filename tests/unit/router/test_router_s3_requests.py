@@ -1,15 +1,18 @@
 """What the S3 sink asks of a store."""
 
+import io
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from typing_extensions import override
 
 from penstock.router.core.http_codes import Answer
+from penstock.router.core.offsets import Offsets, StreamPartition
 from penstock.router.core.verdict import Busy, Paused, Taken, TooLarge
 from penstock.router.sinks.s3 import S3, S3Sink
 from penstock.router.sinks.table import sink_kind
-from penstock.router.sinks.transport import Silent, Transport
+from penstock.router.sinks.transport import HttpRequest, Silent, Transport
 from tests.support.sink_batches import batch, context, log_record
 
 
@@ -69,6 +72,62 @@ def test_an_object_that_may_be_there_is_sent_again_whole(tmp_path: Path) -> None
     assert said.reason.startswith(
         "TimeoutError: no answer within 60 s; it is sent again whole: raise"
     )
+
+
+class Store(Transport):
+    """Objects in a dictionary, as a store has them that knows `If-None-Match`."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+
+    @override
+    def send(self, request: HttpRequest) -> Answer:
+        if request.method == "HEAD":
+            return Answer(200 if request.path in self.objects else 404, {}, b"")
+        if request.method == "DELETE":
+            self.objects.pop(request.path, None)
+            return Answer(204, {}, b"")
+        if request.path in self.objects:
+            return Answer(412, {}, b"")
+        self.objects[request.path] = request.body
+        return Answer(200, {}, b"")
+
+    @override
+    def close(self) -> None: ...
+
+    def offsets(self) -> list[int]:
+        files = [pq.ParquetFile(io.BytesIO(body)) for body in self.objects.values()]
+        return sorted(it for file in files for it in file.read(["offset"])["offset"].to_pylist())
+
+
+def begun(directory: Path, store: Store, *, lost: int) -> S3:
+    """A sink of another process, for the same batch of which so many records are lost."""
+    to = sink(directory, "")
+    to._transport = store
+    at = StreamPartition("logs", 0)
+    ids = to.context.incarnations
+    to.context.begin_batch(Offsets({at: 0}, ids), Offsets({at: 10}, ids), lost=lost)
+    return to
+
+
+@pytest.mark.parametrize("first", [0, 4])
+def test_an_object_stays_whose_records_the_log_has_lost_since(tmp_path: Path, first: int) -> None:
+    """An earlier attempt put all ten. The log has the last ones only, and none is put again."""
+    store = Store()
+    records = [log_record(number) for number in range(10)]
+    begun(tmp_path, store, lost=0).write(batch(records))
+    whole = dict(store.objects)
+    begun(tmp_path, store, lost=first).write(batch(records[first:], first=first))
+    assert store.objects == whole
+    assert store.offsets() == [*range(10)]
+
+
+def test_what_was_never_put_comes_beside_what_the_log_has_lost(tmp_path: Path) -> None:
+    store = Store()
+    records = [log_record(number) for number in range(10)]
+    begun(tmp_path, store, lost=0).write(batch(records[:6]))
+    begun(tmp_path, store, lost=4).write(batch(records[4:], first=4))
+    assert store.offsets() == [*range(10)]
 
 
 @pytest.mark.parametrize(
