@@ -9,12 +9,55 @@ from pyspark.sql import DataFrame
 from penstock import router
 from tests.support.logd_cluster import LogdCluster
 from tests.support.nats_server import running_nats_server
-from tests.support.router import publish, span_line
+from tests.support.router import RouterJob, publish, span_line
 from tests.support.spark import running_spark
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 
 VALUES = [span_line(number) for number in range(6000)]
+
+
+def run_until(job: RouterJob, count: int) -> None:
+    """Until the lake has so many records and the job finds nothing wrong."""
+    job.daemon.start(within_s=90)
+    try:
+        wait_until(
+            lambda: job.delivered() >= count,
+            within_s=60,
+            what=f"{count} records are delivered",
+        )
+        wait_until(lambda: job.daemon.status()["health"] == "ready", what="the job is ready")
+    finally:
+        assert job.daemon.stop() == 0
+
+
+def test_a_job_reads_the_partitions_that_are_assigned_to_it_and_goes_on_with_others(
+    tmp_path: Path,
+) -> None:
+    """Nothing of the other partition is read before it is named, and nothing is read twice."""
+    with (
+        running_nats_server(tmp_path / "nats") as url,
+        LogdCluster(tmp_path, url, size=1) as cluster,
+    ):
+        cluster.create("s", "s.a", partitions=2)
+        publish(url, "s.a", VALUES[:200])
+        publish(url, "s.a.1", VALUES[200:300])
+        seen: set[int] = set()
+        for partitions, count in (([1], 100), ([0], 300)):
+            job = RouterJob(
+                tmp_path / "job",
+                cluster.nodes["a"].fetch,
+                streams=["s"],
+                source={"assign": {"s": partitions}},
+            )
+            run_until(job, count)
+            rows = job.rows()
+            seen.update(partitions)
+            assert set(rows["partition"].to_pylist()) == seen
+            assert rows.num_rows == count
+            places = zip(rows["partition"].to_pylist(), rows["offset"].to_pylist(), strict=True)
+            assert len(set(places)) == count
 
 
 def test_each_record_is_read_once_though_leaders_are_killed(tmp_path: Path) -> None:

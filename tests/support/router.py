@@ -118,6 +118,10 @@ class RouterJob:
         offsets: dict[str, int] = self.daemon.status()["info"]["committed"]
         return offsets
 
+    def delivered(self) -> int:
+        """How many records the lake has; none before there is a file."""
+        return self.rows().num_rows if any(self.lake.rglob("*.parquet")) else 0
+
     def rows(self) -> pa.Table:
         """The lake, as any reader of hive-partitioned Parquet gets it, in log order."""
         return read_lake(self.lake)
