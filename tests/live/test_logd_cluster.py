@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from shutil import rmtree
 
 import pytest
 
@@ -19,7 +20,7 @@ from penstock.logd.core.cluster.tables import Done
 from penstock.logd.core.metadata import StreamConfig
 from penstock.logd.core.node import NodeId
 from penstock.logd.core.replication.session import PartitionKey
-from penstock.logd.errors import CorruptError, RefusedError
+from penstock.logd.errors import CorruptError, RefusedError, UnavailableError
 from penstock.service.clock import BootClock
 from tests.support.waiting import wait_until_async
 
@@ -227,6 +228,31 @@ async def test_a_directory_of_another_node_and_a_damaged_one_are_refused(tmp_pat
         path.write_bytes(data)
         with pytest.raises(CorruptError):
             it.start("a")
+
+
+@pytest.mark.parametrize("lost", [".", "raft", "node"])
+async def test_a_founder_that_lost_its_disk_makes_no_majority(tmp_path: Path, lost: str) -> None:
+    """Whether all of its directory, only its log, or only the id of its directory is lost."""
+    async with cluster(tmp_path) as it:
+        await it.registered()
+
+        def noted() -> bool:
+            memberships = [node.member.membership for node in it.nodes.values()]
+            return all(len(membership.disks) == len(NAMES) for membership in memberships)
+
+        await wait_until_async(noted)
+        await it.stop(*NAMES)
+        path = tmp_path / "c" / lost
+        rmtree(path) if path.is_dir() else path.unlink()
+        it.start("b", "c")
+        with pytest.raises(UnavailableError, match=r"not changed within|nobody knows"):
+            await it.nodes["b"].group.change(create("one"), timeout_s=3)
+        assert not it.nodes["b"].member.leads
+        assert not it.nodes["c"].member.leads
+        it.start("a")
+        assert isinstance(await it.nodes["a"].group.change(create("two"), timeout_s=60), Done)
+        refused = await wait_until_async(lambda: it.nodes["c"].member.halted)
+        assert refused.startswith("data lost: the cluster knows it by directory id ")
 
 
 def _free_addresses(count: int) -> list[str]:

@@ -17,8 +17,10 @@ from penstock.logd.consensus.needs import Hooks, OutOfSpaceError
 from penstock.logd.core.node import NodeId
 from penstock.logd.core.raft import (
     AddLearner,
+    BusyError,
     HaltedError,
     Message,
+    NoteDisks,
     NotLeaderError,
     Persist,
     Raft,
@@ -72,7 +74,7 @@ class Words:
 class World:
     """Three members in one process; messages between them are lost when the test says so."""
 
-    def __init__(self) -> None:
+    def __init__(self, disks: tuple[str, str, str] = ("", "", "")) -> None:
         self.cut: set[NodeId] = set()
         self.members: dict[NodeId, Member] = {}
         self.words = {name: Words() for name in NAMES}
@@ -80,7 +82,7 @@ class World:
         self.leaders: list[tuple[int, NodeId | None]] = []
         for number, name in enumerate(NAMES):
             config = RaftConfig(
-                node=name, group="g", election_timeout_min_ns=300 * MS,
+                node=name, group="g", disk=disks[number], election_timeout_min_ns=300 * MS,
                 election_timeout_max_ns=500 * MS, heartbeat_ns=50 * MS,
                 snapshot_entries=20, entries_kept=5,
             )  # fmt: skip
@@ -117,8 +119,8 @@ class World:
 
 
 @asynccontextmanager
-async def running() -> AsyncIterator[World]:
-    world = World()
+async def running(*disks: str) -> AsyncIterator[World]:
+    world = World(disks) if len(disks) == 3 else World()
     tasks = [asyncio.create_task(member.run()) for member in world.members.values()]
     try:
         yield world
@@ -235,3 +237,19 @@ async def test_whoever_waits_when_the_node_stops_is_told() -> None:
         await asyncio.sleep(0)
     with pytest.raises(UnavailableError, match="stops"):
         await waiting
+
+
+async def test_disks_are_noted_once_no_member_has_an_earlier_version() -> None:
+    """Which could not read the entry; the first leader of a group notes those that voted for it."""
+    note = NoteDisks(tuple(zip(NAMES, ("d0", "d1", "d2"), strict=True)))
+    async with running("", "d1", "d2") as world:
+        await world.say("one")
+        await wait_until_async(lambda: all(words.said for words in world.words.values()))
+        with pytest.raises(BusyError, match="has an earlier version"):
+            await (await world.leader()).change(note)
+    async with running("d0", "d1", "d2") as world:
+        await world.say("one")
+        leader = await world.leader()
+        assert 2 <= len(leader.membership.disks) <= 3
+        await leader.change(note)
+        assert leader.membership.disks == note.disks

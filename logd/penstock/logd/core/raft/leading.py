@@ -225,9 +225,10 @@ class Leader:
         raft = self._raft
         if self.transfer:
             raise BusyError(f"the leadership is being handed to {self.transfer.target}")
-        members = raft.memberships.current.members
         if isinstance(event.change, NoteDisks):
-            for name in sorted(name for name in members if raft.disks_heard.get(name) == ""):
+            heard = raft.disks_heard | {raft.config.node: raft.config.disk}
+            members = raft.memberships.current.members
+            for name in sorted(name for name in members if heard.get(name) == ""):
                 raise BusyError(f"node {name} has an earlier version, without directory ids")
         if raft.log.committed < max(self.first_index, raft.memberships.index):
             raise BusyError("an earlier change of the membership is not committed yet")
