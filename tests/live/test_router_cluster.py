@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+import sysconfig
+import venv
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +13,8 @@ import psutil
 import pytest
 
 from penstock.router.clock import SystemClock
+from penstock.router.config import Spark
+from penstock.router.session import Session, SparkEndedError
 from tests.support.logd import Logd
 from tests.support.processes import arguments_of
 from tests.support.router import STREAMS, RouterJob, log_line, publish, span_line
@@ -47,28 +51,92 @@ def test_a_cluster_without_room_degrades_the_job_with_sparks_reason_and_ends_at_
     tmp_path: Path, logd: Logd, cluster: SparkCluster
 ) -> None:
     """It was ready, with everything behind, and SIGTERM took 13 s."""
-    conf = cluster.conf | {"spark.executor.memory": "64g"}
-    secret = tmp_path / "secret"
-    secret.write_text(SECRET)
-    spark = {"master": cluster.url, "conf": conf, "secret_file": str(secret)}
-    made = RouterJob(tmp_path / "job", logd.fetch, spark=spark)
+    made = job_of(tmp_path / "job", logd, cluster, **{"spark.executor.memory": "64g"})
     made.daemon.start(within_s=90)
     try:
-        accepted = "Initial job has not accepted any resources"
-        status = wait_until(
-            lambda: (it := made.daemon.status()) and accepted in str(it["reasons"]) and it,
-            within_s=90,
-            what="the job says so",
-        )
-        assert status
-        assert status["health"] == "degraded"
-        (reason,) = status["reasons"]
+        (reason,) = reasons(made, "Initial job has not accepted any resources")
         assert f"{cluster.url} has given the job no executor" in reason
         assert "spark.executor.memory 64g" in reason
     finally:
         begun_ns = SystemClock().monotonic_ns()
         assert made.daemon.stop() == 0
     assert SystemClock().monotonic_ns() - begun_ns < 8 * 10**9
+
+
+def job_of(directory: Path, logd: Logd, cluster: SparkCluster, **conf: str) -> RouterJob:
+    secret = directory.with_suffix(".secret")
+    secret.write_text(SECRET)
+    spark = {"master": cluster.url, "conf": cluster.conf | conf, "secret_file": str(secret)}
+    return RouterJob(directory, logd.fetch, spark=spark)
+
+
+def reasons(of: RouterJob, part: str, within_s: float = 90) -> list[str]:
+    """Why a job is degraded, once it says something."""
+    status = wait_until(
+        lambda: (it := of.daemon.status()) and part in str(it["reasons"]) and it,
+        within_s=within_s,
+        what=f"the job says {part!r}",
+    )
+    assert status
+    assert status["health"] == "degraded"
+    found: list[str] = status["reasons"]
+    return found
+
+
+def python_without_our_package(directory: Path) -> Path:
+    """This Python with all that is installed, but for Penstock, in executors alone.
+
+    An environment whose path names the directory of packages: what is installed as editable is then
+    not found. The driver's own processes, to which Spark gives the same path, run this one.
+    """
+    venv.create(directory, with_pip=False)
+    (packages,) = directory.glob("lib/python*/site-packages")
+    (packages / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    chosen = directory / "chosen"
+    bare = directory / "bin" / "python"
+    lines = ["#!/bin/sh", "unset PYTHONPATH",
+             f'[ -n "$SPARK_EXECUTOR_DIRS" ] && exec {bare} "$@"',
+             f'exec {sys.executable} "$@"']  # fmt: skip
+    chosen.write_text("\n".join(lines) + "\n")
+    chosen.chmod(0o755)
+    return chosen
+
+
+def test_executors_without_the_package_and_lost_workers_degrade_the_job(
+    tmp_path: Path, logd: Logd, cluster: SparkCluster
+) -> None:
+    without = python_without_our_package(tmp_path / "bare")
+    made = job_of(tmp_path / "bare-job", logd, cluster, **{"spark.pyspark.python": str(without)})
+    made.daemon.start(within_s=90)
+    try:
+        told = "an executor's Python has no package penstock: install it on each worker"
+        assert told in str(reasons(made, "penstock"))
+    finally:
+        assert made.daemon.stop() == 0
+    made = job_of(tmp_path / "job", logd, cluster)
+    made.daemon.start(within_s=90)
+    try:
+        wait_until(
+            lambda: made.delivered() == LOGS + SPANS,
+            within_s=90,
+            what="everything is delivered",
+        )
+        cluster.lose_workers()
+        assert "has given the job no executor for" in str(reasons(made, "no executor"))
+    finally:
+        assert made.daemon.stop() == 0
+
+
+def test_a_driver_that_runs_out_of_memory_says_which_key_to_raise(tmp_path: Path) -> None:
+    session = Session.start("tests", Spark(master="local[1]"), tmp_path)
+    try:
+        gateway: Any = session.spark.sparkContext._gateway
+        with pytest.raises(SparkEndedError) as ended, session.alive():
+            gateway.new_array(gateway.jvm.byte, 2**30)  # more than the heap
+        assert "ran out of memory (spark.driver_memory: 640m)" in str(ended.value)
+        assert "raise spark.driver_memory" in str(ended.value.fix)
+    finally:
+        session.close()
 
 
 def job(directory: Path, logd: Logd, conf: dict[str, str]) -> RouterJob:

@@ -62,6 +62,16 @@ class SparkCluster:
                 found += [it for it in children if it.status() != psutil.STATUS_ZOMBIE]
         return found
 
+    def lose_workers(self) -> None:
+        """Kill the workers, and the executors with them; the master stays."""
+        family = self.executors()
+        for process in self._processes[1:]:
+            process.kill()
+            process.wait()
+        for it in family:
+            with suppress(psutil.NoSuchProcess):
+                it.kill()
+
     def close(self) -> None:
         """End it, executors included."""
         family = self.executors()
