@@ -72,6 +72,7 @@ def _other_user(home: Path) -> str | None:
 
 OPENSEARCH: Final = Product(
     f"OpenSearch {VERSION}", running,
-    ("tests/live/test_sink_contracts.py", "tests/live/test_router_sink_faults.py"),
+    ("tests/live/test_sink_contracts.py", "tests/live/test_router_sink_faults.py",
+     "tests/live/test_router_elasticsearch.py"),
     "elasticsearch or document or bulk or word",
 )  # fmt: skip

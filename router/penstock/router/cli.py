@@ -15,7 +15,7 @@ from penstock.router.cli_job import (
     steps_without_match,
     teller,
 )
-from penstock.router.cli_looking import plan, preview, sinks, status
+from penstock.router.cli_looking import plan, preview, sinks, status, template
 from penstock.router.unreadable import unreadable
 from penstock.router.wrong_key import naming
 from penstock.service import check_only
@@ -85,5 +85,5 @@ def validate(path: Path, *, quiet: bool) -> None:
         click.echo(f"but {told}; until this user may read it, it is waited for", err=True)
 
 
-for command in (plan, preview, replay, stop_replay, status, sinks, dlq):
+for command in (plan, preview, replay, stop_replay, status, sinks, template, dlq):
     cli.add_command(command)

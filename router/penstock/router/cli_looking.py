@@ -89,6 +89,27 @@ def sinks(*, markdown: bool) -> None:
             click.echo(line)
 
 
+@click.command("index-template", epilog="Example: penstock router index-template job.yaml search")
+@job_argument
+@click.argument("sink")
+@click.option("--opensearch", is_flag=True, help="For OpenSearch, not for Elasticsearch.")
+def template(path: Path, sink: str, *, opensearch: bool) -> None:
+    """Print the index template for a sink of the type elasticsearch.
+
+    PUT it to the cluster as _index_template/NAME before the index is made, or roll it over after.
+    """
+    from penstock.router.sinks.elasticsearch import ElasticsearchSink
+    from penstock.router.sinks.index_template import index_template
+
+    job = load_job(path)
+    config = job.sinks.get(sink)
+    if not isinstance(config, ElasticsearchSink):
+        known = [name for name, it in job.sinks.items() if isinstance(it, ElasticsearchSink)]
+        others = f"only {', '.join(known)}" if known else "and no other one"
+        raise click.UsageError(f"the job has no sink {sink!r} of the type elasticsearch, {others}")
+    click.echo(json.dumps(index_template(config, opensearch=opensearch), indent=2))
+
+
 def status_table(found: dict[str, Any]) -> str:
     """A status for people: a line for each sink, then what is wrong."""
     info = found["info"]

@@ -78,7 +78,10 @@ def test_what_a_transform_has_mapped_is_sent_as_it_is(tmp_path: Path, name: str)
     (request,), _ = made._requests(mapped)
     body = made.request_of(request, 1).body
     if name == "ecs":
-        assert json.loads(body.splitlines()[1]) == PRESETS[name](record)
+        apart = {f"penstock.attributes.{key}": it for key, it in record["attributes"].items()}
+        flat = {key: it for key, it in PRESETS[name](record).items() if key not in apart}
+        grouped = {"penstock.attributes": record["attributes"]}
+        assert json.loads(body.splitlines()[1]) == flat | grouped
     elif name == "splunk_cim":
         said = json.loads(body)
         assert said["event"] == PRESETS[name](record)

@@ -11,6 +11,10 @@ rolled over, a record sent again is stored again in the new one.
 Documents are those of the Elastic Common Schema (`penstock.specs.ecs`), or with `documents: record`
 the records as they lie in the log with `@timestamp`. The index may name `{kind}` and `{service}`.
 
+`attributes`, `resource` and `context` are objects in a document, whose names may have dots: so an
+index may have each as one `flattened` field (`penstock.router.sinks.index_template`), into which a
+dotted name would not lead.
+
 Each document has an outcome of its own: what the destination has no room for now (429, 503) is sent
 again alone, what its mapping refuses (400) goes to the dead letters.
 """
@@ -36,7 +40,7 @@ from penstock.router.sinks.requests import Item, Request, Row
 from penstock.router.sinks.sink import SinkContext
 from penstock.router.sinks.transport import HttpRequest
 from penstock.service.secret import Secret
-from penstock.specs.ecs import numbers_apart, time_text, to_ecs
+from penstock.specs.ecs import GROUPS, numbers_apart, time_text, to_ecs
 
 _FOREIGN_IN_INDEX: Final = re.compile(r"[^a-z0-9._-]")
 _AGAIN: Final = frozenset({401, 403, 404, 429, 503})
@@ -103,10 +107,10 @@ class Elasticsearch(HttpRequestSink):
 
     def _document(self, row: Row, record: Json) -> Json:
         if "@timestamp" in record:
-            return record  # the step `map: ecs` made it
+            return _grouped(record)  # the step `map: ecs` made it
         moment = {"@timestamp": time_text(time_ns(row, record))}
         if self._config.documents == "ecs":
-            return moment | to_ecs(record)
+            return moment | _grouped(to_ecs(record))
         return moment | (numbers_apart(record) if row["kind"] == "metric" else record)
 
     def _index(self, row: Row, record: Json) -> str:
@@ -137,6 +141,18 @@ class Elasticsearch(HttpRequestSink):
         if answer.status != 200:
             return super().judge(answer, request)
         return judge_items(answer, len(request.items))
+
+
+def _grouped(document: Json) -> Json:
+    """A document of `to_ecs` with the members of each group in one object."""
+    found: Json = {}
+    for name, value in document.items():
+        group, _, member = name.removeprefix("penstock.").partition(".")
+        if member and group in GROUPS and name.startswith("penstock."):
+            found.setdefault(f"penstock.{group}", {})[member] = value
+        else:
+            found[name] = value
+    return found
 
 
 @remembered
