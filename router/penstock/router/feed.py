@@ -6,14 +6,17 @@ import pyarrow.compute as pc
 from penstock.router.config import JobConfig
 from penstock.router.core.pace import Pace
 from penstock.router.dead_letter import MALFORMED_COLUMNS, Reason, lay_aside, lay_malformed_aside
-from penstock.router.json_objects import NESTED_MAX
+from penstock.router.json_objects import NESTED_MAX, read_object
 from penstock.router.sinks import Sink, SinkContext
+from penstock.router.sinks.documents import time_problem
 from penstock.router.transforms import Again, Chain
 from penstock.router.transforms.chain import in_log_order
-from penstock.router.views import MARKS, view
+from penstock.router.views import MARKS, RAW_KIND, view
 
 _EVERY = tuple(it.name for it in view("records").columns if it.name not in MARKS)
 """What a sink gets that names no columns."""
+
+_TIMES = frozenset({"time", "timestamp_ns", "kind", "value"})
 
 ROUTE_COLUMN = "_route"
 """The number of the route that leads a row to its sink; `unmatched` comes after the last."""
@@ -87,6 +90,7 @@ class Feed:
         if malformed.num_rows:
             self._context.meter.count("malformed", malformed.num_rows)
             lay_malformed_aside(malformed, self._context)
+        self._count_times(rows)
         if self._chains and rows.num_rows:
             self._context.originals.table = rows
             rows = self.transform(rows, batch)
@@ -99,6 +103,23 @@ class Feed:
             self._context.wait(pause_ns / 1e9)
         self._pace.book(records=rows.num_rows, size=_bytes_of(rows), now_ns=clock.monotonic_ns())
         self._sink.write(rows)
+
+    def _count_times(self, rows: pa.Table) -> None:
+        """Count the records whose column `time` is the log's, for want of one that can be.
+
+        Sinks without that column take the time out of the record, and count for themselves.
+        """
+        if not _TIMES.issubset(rows.column_names) or not rows.num_rows:
+            return
+        log_us = pc.divide(rows.column("timestamp_ns"), 1000)
+        is_log = pc.equal(rows.column("time").cast(pa.int64()), log_us)
+        maybe = rows.filter(pc.and_(is_log, pc.not_equal(rows.column("kind"), RAW_KIND)))
+        for value in maybe.column("value").to_pylist():
+            record = None if value is None else read_object(value)
+            if record is None or "kind" not in record:
+                continue
+            if (reason := time_problem(record.get("time_unix_nano"))) is not None:
+                self._context.meter.count(f"time_replaced_{reason}")
 
     def begin_anew(self) -> None:
         """What comes next repeats nothing of the batch before."""

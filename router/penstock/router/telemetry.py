@@ -65,6 +65,9 @@ _DETAILS: Final = {
     "letters_not_streamed": "Records of dead letters that `dead_letter_stream` has not, by sink.",
 }
 
+_TIME_REASONS: Final = ("missing", "not_an_integer", "before_1970", "after_2262")
+"""As the sinks count them, `time_replaced_` before each."""
+
 
 class StatusCollector(Collector):
     """The status's stages as Prometheus metrics."""
@@ -92,6 +95,16 @@ class StatusCollector(Collector):
             for stage in stages:
                 detail.add_metric([stage.name.partition("/")[2]], stage.detail.get(name, 0))
             yield detail
+        replaced = CounterMetricFamily(
+            "penstock_router_times_replaced",
+            "Records whose time a sink has from the log, by sink and reason.",
+            labels=["sink", "reason"],
+        )
+        for stage in stages:
+            for reason in _TIME_REASONS:
+                number = stage.detail.get(f"time_replaced_{reason}", 0)
+                replaced.add_metric([stage.name.partition("/")[2], reason], number)
+        yield replaced
         lag = GaugeMetricFamily(
             "penstock_router_lag", "Records of the log that a sink has not got.", labels=["sink"]
         )

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from prometheus_client import CollectorRegistry
 from typing_extensions import override
 
 from penstock.router.config import JobConfig
@@ -15,9 +16,21 @@ from penstock.router.core.offsets import digest_of
 from penstock.router.dead_letter import MALFORMED_COLUMNS, Reason, lay_aside
 from penstock.router.feed import ROUTE_COLUMN, Feed
 from penstock.router.sinks import Sink, SinkContext
+from penstock.router.telemetry import StatusCollector
+from penstock.service import Health, Status
 from tests.unit.router.sink_rows import context, row, table
 from tests.unit.router.test_router_config import load
 from tests.unit.router.test_router_sinks import Pigeon, PigeonConfig
+
+READY = Status(
+    component="router",
+    name="demo",
+    version="1",
+    health=Health.READY,
+    reasons=(),
+    stages=(),
+    info={"sinks": {}},
+)
 
 
 class Notebook(Pigeon):
@@ -234,3 +247,37 @@ def test_a_sink_hears_of_a_batch_without_any_row_for_it(tmp_path: Path) -> None:
     sink = Listening(context(tmp_path))
     Feed(load(tmp_path, routes=ROUTES), sink, context(tmp_path)).give(marked(numbered(), {}), 0)
     assert (sink.heard, sink.batches) == (1, [])
+
+
+class Timed(Notebook):
+    """Has the time as a column, as a lake does."""
+
+    columns = ("timestamp_ns", "time", "kind", "value")
+
+
+def test_records_whose_time_is_that_of_the_log_are_counted_by_reason(tmp_path: Path) -> None:
+    at_us = 1_795_000_000_123_456
+    times = [at_us * 1000, None, "now", -1, 1 << 63]
+    rows = pa.table(
+        {
+            "timestamp_ns": pa.array([at_us * 1000 + 7] * 6, pa.int64()),
+            "time": pa.array([at_us] * 6, pa.timestamp("us", tz="UTC")),
+            "kind": ["log"] * 5 + ["raw"],
+            "value": [json.dumps({"kind": "log", "time_unix_nano": it}).encode() for it in times]
+            + [b"no record"],
+        }
+    )
+    its = context(tmp_path)
+    routes = [{"name": "all", "sinks": ["lake"]}]
+    Feed(job(tmp_path, routes=routes), Timed(its), its).give(rows, 1)
+    assert its.meter.counted() == {
+        "time_replaced_missing": 1,
+        "time_replaced_not_an_integer": 1,
+        "time_replaced_before_1970": 1,
+        "time_replaced_after_2262": 1,
+    }
+    registry = CollectorRegistry()
+    stage = its.meter.stage("lake", received=6, lag=0)
+    registry.register(StatusCollector(lambda: replace(READY, stages=(stage,))))
+    labels = {"sink": "lake", "reason": "before_1970"}
+    assert registry.get_sample_value("penstock_router_times_replaced_total", labels) == 1

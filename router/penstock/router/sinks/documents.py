@@ -1,27 +1,42 @@
 """A row's record as a JSON object, for sinks that write documents."""
 
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from penstock.router.dead_letter import as_text
 from penstock.router.json_objects import read_object
-from penstock.router.sinks.requests import Row
+from penstock.router.sinks.requests import TIME_REPLACED, Row
 from penstock.router.sinks.sink import SinkContext
 
 Json = dict[str, Any]
+TimeProblem = Literal["missing", "not_an_integer", "before_1970", "after_2262"]
 
 _TIME_END: Final = 1 << 63
 """Nanoseconds since 1970: April 2262. Most destinations, and Arrow, hold no later time."""
 
 
+def time_problem(found: object) -> TimeProblem | None:
+    """Why a record's `time_unix_nano` is no time; None where it is one."""
+    if found is None:
+        return "missing"
+    if not isinstance(found, int) or isinstance(found, bool):
+        return "not_an_integer"
+    if found < 0:
+        return "before_1970"
+    return "after_2262" if found >= _TIME_END else None
+
+
 def record_of(row: Row) -> Json | None:
     """The record; None where the row is no JSON record.
 
-    A time that there cannot be (none, before 1970, after 2262) is that at which the log got it.
+    A time that there cannot be (none, before 1970, after 2262) is that at which the log got it; why
+    is in the row, as `TIME_REPLACED`, for the sink to count.
     """
     if row["kind"] == "raw" or row["value"] is None:
         return None
     record = read_object(row["value"])
     if record is not None and "kind" in record:  # else a route's `map` has made something of it
+        if (reason := time_problem(record.get("time_unix_nano"))) is not None:
+            row[TIME_REPLACED] = reason
         record["time_unix_nano"] = time_ns(row, record)
     return record
 
@@ -48,7 +63,7 @@ def event_id(row: Row, context: SinkContext) -> str:
 def time_ns(row: Row, record: Json) -> int:
     """The record's time; that at which the log got it where there is none from 1970 to 2262."""
     found = record.get("time_unix_nano")
-    if isinstance(found, int) and not isinstance(found, bool) and 0 <= found < _TIME_END:
+    if isinstance(found, int) and time_problem(found) is None:
         return found
     own: int = row["timestamp_ns"]
     return own

@@ -43,6 +43,9 @@ from penstock.router.sinks.sink import Preview, Sink, SinkContext
 
 Row = dict[str, Any]
 
+TIME_REPLACED: Final = "time_replaced"
+"""A row has it where the sink took the log's time for the record's: the reason, to be counted."""
+
 
 _NOT_ENCODABLE: Final = (
     LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError,
@@ -185,6 +188,9 @@ class RequestSink(Sink):
             return self.encode(row)
         except _NOT_ENCODABLE as error:
             return Fault("not_encodable", f"{type(error).__name__}: {error}")
+        finally:
+            if (reason := row.get(TIME_REPLACED)) is not None:
+                self.context.meter.count(f"{TIME_REPLACED}_{reason}")
 
     def _request(self, lane: str, piece: Sequence[tuple[int, Item]], rows: list[Row]) -> Request:
         indices = tuple(index for index, _ in piece)
