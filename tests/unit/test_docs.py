@@ -7,11 +7,13 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
+from click.testing import CliRunner
 from pydantic import BaseModel
 
 from penstock.deploy.commands import PARTS, cli
@@ -24,6 +26,7 @@ DOCUMENTS = sorted(
     for pattern in ("*.md", "docs/**/*.md", "*/README.md", "examples/**/README.md")
     for path in ROOT.glob(pattern)
 )
+CHANGELOG = (ROOT / "CHANGELOG.md").read_text()
 COMMANDS = (ROOT / "docs" / "COMMANDS.md").read_text()
 DAEMONS = {
     "collector": ("penstock.collector.config", "CollectorConfig"),
@@ -159,10 +162,23 @@ def test_readme_shows_the_two_commands_first() -> None:
     assert [shlex.split(command)[1] for command in shown[:2]] == ["demo", "test"]
 
 
-def test_the_changelog_has_unreleased_lines() -> None:
-    changelog = (ROOT / "CHANGELOG.md").read_text()
-    unreleased = changelog.partition("## [Unreleased]")[2].partition("\n## ")[0]
-    assert re.search(r"^- ", unreleased, re.MULTILINE)
+def test_one_version_is_named_everywhere() -> None:
+    """In the package, the changelog's newest release, the images' tags and what the command says."""
+    version = metadata.version("penstock")
+    released = re.findall(r"^## \[(\d+\.\d+\.\d+)\] - \d{4}-\d\d-\d\d$", CHANGELOG, re.MULTILINE)
+    compose = (ROOT / "deploy" / "compose.yaml").read_text()
+    kubernetes = (ROOT / "deploy" / "k8s" / "kustomization.yaml").read_text()
+    tags = re.findall(r"PENSTOCK_VERSION:-([\d.]+)", compose)
+    tags += re.findall(r"newTag: ([\d.]+)", kubernetes)
+    said = CliRunner().invoke(cli, ["--version"], prog_name="penstock").output
+    assert {released[0], *tags} == {version}
+    assert said == f"penstock {version}\n"
+
+
+def test_a_release_has_as_many_entries_as_a_reader_reads() -> None:
+    assert "\n## [Unreleased]\n" in CHANGELOG
+    for release in re.split(r"^## ", CHANGELOG, flags=re.MULTILINE)[2:]:
+        assert 0 < len(re.findall(r"^- ", release, re.MULTILINE)) <= 60, release[:40]
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples" / "cluster").glob("*.yaml")), ids=str)

@@ -93,6 +93,7 @@ def _load(name: str) -> click.Command:
     penstock logd tail logs        see records arrive
     """,
 )
+@click.version_option(package_name="penstock", message="penstock %(version)s")
 def cli() -> None:
     """Penstock: an observability pipeline in one appliance.
 
