@@ -163,7 +163,7 @@ def test_readme_shows_the_two_commands_first() -> None:
 
 
 def test_one_version_is_named_everywhere() -> None:
-    """In the package, the changelog's newest release, the images' tags and what the command says."""
+    """In the package, the changelog, the tags of images and what the command says."""
     version = metadata.version("penstock")
     released = re.findall(r"^## \[(\d+\.\d+\.\d+)\] - \d{4}-\d\d-\d\d$", CHANGELOG, re.MULTILINE)
     compose = (ROOT / "deploy" / "compose.yaml").read_text()
