@@ -46,11 +46,16 @@ def ask(job: RouterJob, token: str, **wanted: Any) -> tuple[int, dict[str, Any]]
             return error.code, json.load(error)
 
 
+def sink(destination: HttpDestination) -> dict[str, Any]:
+    """A sink's keys; a record that is refused is a dead letter, also when all are refused."""
+    return {"type": "http", "url": destination.url, "retry": {"rejected_after": 0}}
+
+
 def hook(destination: HttpDestination) -> dict[str, Any]:
     """A job's keys: one sink, and a token."""
     return {
         "routes": [{"name": "all", "sinks": ["hook"]}],
-        "sinks": {"hook": {"type": "http", "url": destination.url}},
+        "sinks": {"hook": sink(destination)},
     }
 
 
@@ -96,7 +101,7 @@ def test_letters_are_delivered_while_the_job_runs_and_the_sink_goes_on(
             actions_token_file=str(tmp_path / "token"),
             routes=[{"name": "all", "sinks": ["hook", "lake"]}],
             sinks={
-                "hook": {"type": "http", "url": destination.url},
+                "hook": sink(destination),
                 "lake": {"type": "parquet", "path": str(tmp_path / "lake")},
             },
         )
