@@ -156,7 +156,6 @@ class Session:
             "JAVA_HOME": str(java.home),
             "PYSPARK_PYTHON": _worker_python(config, work_dir),
             "SPARK_LOCAL_DIRS": str(temporary),
-            "PYTHONSAFEPATH": "1",  # Spark's workers import nothing from the caller's directory
         }
         if config.is_on_this_machine:
             os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
@@ -164,7 +163,7 @@ class Session:
         descriptors = () if lock is None else (lock,)
         output_path = work_dir / "spark.out"
         try:
-            with output_path.open("wb") as output:
+            with output_path.open("wb") as output, _safe_path():
                 gateway = launch_gateway(
                     _conf(at_launch(settings)),
                     {"stdout": output, "stderr": output, "pass_fds": descriptors},
@@ -259,6 +258,23 @@ class Session:
             process.kill()
             process.wait()
         SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001 - else reused though dead
+
+
+@contextmanager
+def _safe_path() -> Iterator[None]:
+    """What is started within imports nothing from the caller's directory, nor do its children.
+
+    The JVM takes its environment from this process's, and gives it to Spark's Python workers.
+    """
+    before = os.environ.get("PYTHONSAFEPATH")
+    os.environ["PYTHONSAFEPATH"] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYTHONSAFEPATH"]
+        else:
+            os.environ["PYTHONSAFEPATH"] = before
 
 
 def _reason(error: Exception) -> str:
