@@ -48,6 +48,7 @@ def raft_config(node: NodeId) -> RaftConfig:
     return RaftConfig(
         node=node,
         group="sim",
+        disk=f"disk{node}",
         election_timeout_min_ns=80 * MS,
         election_timeout_max_ns=160 * MS,
         heartbeat_ns=20 * MS,

@@ -98,6 +98,7 @@ FIXES: Final[Mapping[str, str]] = {
     "UNAVAILABLE": "see the nodes, penstock logd cluster info, and their logs; then ask again",
     "UNCLEAN_NOT_ALLOWED": "start a node that was in sync: penstock logd streams info NAME",
     "UNKNOWN_API": "upgrade logd or this command: they are of different versions",
+    "UNKNOWN_DISKS": "start these nodes: the cluster then notes the directory of each by itself",
     "UNKNOWN_FORMAT": "use the version of Penstock that wrote it, or a later one",
     "UNKNOWN_GROUP": "list those with members: penstock logd groups ls",
     "UNKNOWN_NODE": "list the nodes: penstock logd cluster info",
