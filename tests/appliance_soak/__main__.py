@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 
 import click
 
-from penstock.service.clock import SystemClock
+from penstock.base.clock import SystemClock
 from tests.appliance_soak.course import Appliance, Course, NotHealthyError, complaints, landed
 from tests.appliance_soak.figures import growth
 

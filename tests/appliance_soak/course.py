@@ -15,10 +15,10 @@ from typing import Any, Final
 
 import pyarrow.parquet as pq
 
+from penstock.base.clock import SystemClock
 from penstock.deploy.lake import lake_files
 from penstock.deploy.layout import Layout
 from penstock.deploy.topology import logd_parts
-from penstock.service.clock import SystemClock
 from tests.appliance_soak.figures import (
     SECOND_NS,
     Complaints,

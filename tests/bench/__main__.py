@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from penstock.service.clock import SystemClock
+from penstock.base.clock import SystemClock
 from tests.bench import (
     acked,
     app_log,

@@ -23,7 +23,7 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from penstock.service.clock import SystemClock
+from penstock.base.clock import SystemClock
 from tests.bench import machine
 from tests.bench.figures import percentile
 from tests.bench.report import ConsoleProgress, make_console, number_text, show_facts

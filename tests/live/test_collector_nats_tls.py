@@ -6,10 +6,10 @@ from uuid import uuid4
 
 import pytest
 
+from penstock.base.clock import SystemClock
 from penstock.collector.config import NatsSection
 from penstock.collector.publisher import Publisher
 from penstock.service import ConfigError, UnavailableError
-from penstock.service.clock import SystemClock
 from tests.support.certificates import Authority
 from tests.support.nats_server import nats_server
 from tests.support.processes import free_port

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.base.clock import SystemClock
 from penstock.deploy import guard
 from penstock.deploy.core.supervision import (
     SECOND_NS,
@@ -26,7 +27,6 @@ from penstock.deploy.core.supervision import (
     StartPart,
 )
 from penstock.deploy.supervisor import Part, Supervisor
-from penstock.service.clock import SystemClock
 from tests.support.processes import Daemon, free_port
 from tests.support.waiting import wait_until
 

@@ -11,6 +11,7 @@ from shutil import rmtree
 
 import pytest
 
+from penstock.base.clock import BootClock
 from penstock.logd.cluster.node import ClusterNode, ClusterSettings
 from penstock.logd.core.cluster.commands import Command, CreateStream, Placement
 from penstock.logd.core.cluster.heartbeats import PartitionReport
@@ -21,7 +22,6 @@ from penstock.logd.core.metadata import StreamConfig
 from penstock.logd.core.node import NodeId
 from penstock.logd.core.replication.session import PartitionKey
 from penstock.logd.errors import CorruptError, RefusedError, UnavailableError
-from penstock.service.clock import BootClock
 from tests.support.waiting import wait_until_async
 
 pytestmark = pytest.mark.live

@@ -13,6 +13,7 @@ import grpc
 import grpc.aio
 import pytest
 
+from penstock.base.clock import SystemClock
 from penstock.logd.liftbridge.calls import CallGuard
 from penstock.logd.liftbridge.config import GrpcSection
 from penstock.logd.liftbridge.edge import Edge, GrpcDoor
@@ -25,7 +26,6 @@ from penstock.logd.security.renewal import Renewed
 from penstock.logd.security.server_tls import load_server_tls
 from penstock.logd.security.tls import CertificateFiles, ClientCertificates
 from penstock.logd.tcp.listener import HANDSHAKE_S
-from penstock.service.clock import SystemClock
 from tests.support.certificates import Authority, Certificate
 from tests.support.identities import HOST, Callers
 from tests.support.protobuf_bytes import decode, encode

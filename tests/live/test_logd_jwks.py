@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from typing_extensions import override
 
+from penstock.base.clock import SystemClock
 from penstock.logd.errors import CorruptError, UnavailableError
 from penstock.logd.security.jwks import fetcher
-from penstock.service.clock import SystemClock
 from tests.support.certificates import Authority
 from tests.support.identities import HOST
 from tests.support.tokens import Issuer

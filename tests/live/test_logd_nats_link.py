@@ -8,12 +8,12 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from penstock.base.clock import SystemClock
 from penstock.logd.core.servers import NatsServer, parse_servers
 from penstock.logd.core.turn import Message
 from penstock.logd.nats.dial import NatsAccess, dial
 from penstock.logd.nats.errors import NatsRefusedError
 from penstock.logd.nats.link import NatsLink
-from penstock.service.clock import SystemClock
 from tests.support.waiting import wait_until_async
 
 pytestmark = pytest.mark.live

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 import yaml
 
+from penstock.base.clock import SystemClock
 from penstock.router.backfill import backfill
 from penstock.router.batches import BatchJournal
 from penstock.router.bounded import BoundedRun, collect, replay_letters
 from penstock.router.carried import CARRIED
-from penstock.router.clock import SystemClock
 from penstock.router.config import JobConfig
 from penstock.router.core.filters import filter_to_json, subject_of
 from penstock.router.core.offsets import Offsets, StreamPartition

@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from penstock.router.clock import SystemClock
+from penstock.base.clock import SystemClock
 from penstock.router.config import Spark
 from penstock.router.session import Session, SparkEndedError
 from tests.support.logd import Logd

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.router.clock import SystemClock
+from penstock.base.clock import SystemClock
 from penstock.router.core.offsets import Span
 from penstock.router.reading import LogReading
 from tests.support.logd_cluster import LogdCluster

@@ -17,9 +17,9 @@ import pyarrow.compute as pc
 import pytest
 import yaml
 
+from penstock.base.clock import SystemClock
 from penstock.logd.publisher import BlockingPublisher
 from penstock.logd.store import CommitLog, LogConfig
-from penstock.router.clock import SystemClock
 from tests.support.http_sink import HttpDestination
 from tests.support.logd import Logd
 from tests.support.router import STREAMS, RouterJob, log_line, publish, span_line

@@ -10,8 +10,8 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from penstock.base.clock import SystemClock
 from penstock.router.cli import cli
-from penstock.router.clock import SystemClock
 from penstock.router.config import DeadLetterStream
 from penstock.router.dead_letter import Reason, lay_aside
 from penstock.router.letter_stream import NatsLetterStream

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from typing_extensions import override
 
-from penstock.router.clock import SystemClock
+from penstock.base.clock import SystemClock
 from penstock.router.core import http_codes
 from penstock.router.errors import StoppedError
 from penstock.router.sinks import Replay

@@ -17,10 +17,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from penstock import router
+from penstock.base.clock import SystemClock
 from penstock.logd.publisher import BlockingPublisher
 from penstock.logd.store import CommitLog, LogConfig
 from penstock.router.carried import CARRIED, lost_of, unpack
-from penstock.router.clock import SystemClock
 from penstock.router.core.filters import columns_of
 from penstock.router.frames import Steps, read_carried
 from penstock.router.masks import passing

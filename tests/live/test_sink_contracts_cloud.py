@@ -24,7 +24,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from penstock.router.clock import SystemClock
+from penstock.base.clock import SystemClock
 from penstock.router.core.verdict import Busy
 from penstock.router.sinks.bigquery import BigQuerySink, encoded
 from penstock.router.sinks.bigquery_connection import Appended, Connection, TroubleError

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from penstock.service.clock import SystemClock
+from penstock.base.clock import SystemClock
 from tests.nemesis.cluster import arena
 from tests.nemesis.faults import Nemesis
 from tests.nemesis.history import Verdict

@@ -13,10 +13,10 @@ import nats
 import nats.errors
 from typing_extensions import override
 
+from penstock.base.clock import SystemClock
 from penstock.logd.batch import Record
 from penstock.logd.client import AsyncLogClient, FollowOptions, GroupOptions
 from penstock.logd.errors import RefusedError, UnavailableError
-from penstock.service.clock import SystemClock
 from tests.nemesis.history import Given, Publishing
 from tests.soak.ledger import Acked, Ledger, Rule
 from tests.soak.publishers import Batches, Publisher, WithId, WithoutId, WithoutReply

@@ -4,12 +4,12 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from penstock.base.clock import SystemClock
 from penstock.logd.batch import Record
 from penstock.logd.client import LogClient
 from penstock.logd.errors import RefusedError
 from penstock.logd.frame import FrameHeader
 from penstock.logd.rows import batch_records
-from penstock.service.clock import SystemClock
 from tests.soak.content import Item, Keys, item_of, rows_of
 from tests.soak.ledger import Acked, Rule
 

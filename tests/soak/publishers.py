@@ -13,10 +13,10 @@ import nats.js.errors
 from nats.aio.client import Client
 from typing_extensions import override
 
+from penstock.base.clock import SystemClock
 from penstock.logd.acks import Nack, PubAck, decode_ack
 from penstock.logd.batch import Record, build_batch, encode_body
 from penstock.logd.envelope import BatchPayload, decode_envelope, encode_batch
-from penstock.service.clock import SystemClock
 from tests.soak.content import (
     Item,
     Keys,

@@ -15,7 +15,7 @@ from typing import NamedTuple, ParamSpec, TypeVar
 import nats
 import orjson
 
-from penstock.service.clock import SystemClock
+from penstock.base.clock import SystemClock
 from tests.soak.checker import BrokenPromiseError
 from tests.soak.figures import Figures, upkeep_of
 from tests.soak.ledger import Ledger

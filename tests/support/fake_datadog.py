@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgpack
 from typing_extensions import override
 
-from penstock.router.clock import SystemClock
+from penstock.base.clock import SystemClock
 from tests.support.fault_door import Answered, Asked, Backend
 
 API_KEY: Final = "0123456789abcdef0123456789abcdef"

@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from typing_extensions import override
 
-from penstock.router.clock import SystemClock
+from penstock.base.clock import SystemClock
 from tests.support.fault_door import Answered, Asked, Backend, FaultDoor
 
 PROJECT: Final = "penstock-tests"

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from typing_extensions import override
 
-from penstock.router.clock import SystemClock
+from penstock.base.clock import SystemClock
 from tests.support.fault_door import Answered, Asked, Backend
 
 TENANT: Final = "team-a"

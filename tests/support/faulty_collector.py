@@ -8,8 +8,8 @@ DIRECTORY/clock     seconds that the wall clock is off, as it jumps when somebod
 import sys
 from pathlib import Path
 
+from penstock.base.clock import SystemClock
 from penstock.collector.cli import cli
-from penstock.service.clock import SystemClock
 
 
 def main() -> None:

@@ -13,8 +13,8 @@ import sys
 import time
 from pathlib import Path
 
+from penstock.base.clock import SystemClock
 from penstock.logd.cli import cli
-from penstock.service.clock import SystemClock
 
 _POLL_S = 0.02
 

@@ -11,10 +11,10 @@ from typing import Any, Final, Self
 
 import yaml
 
+from penstock.base.clock import SystemClock
 from penstock.deploy.first_start import init
 from penstock.deploy.site import DATA, FILES, RUN, site_of
 from penstock.logd.client import Access, LogClient
-from penstock.service.clock import SystemClock
 from tests.support.nats_server import NatsServer
 from tests.support.processes import Daemon, free_port
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from penstock.base.clock import SystemClock
 from penstock.logd.access.guard import Guard
 from penstock.logd.access.lone import LoneAccess
 from penstock.logd.access.throttle import Throttle
@@ -25,7 +26,6 @@ from penstock.logd.fetch.permits import Permits
 from penstock.logd.lone_streams import LoneStreams
 from penstock.logd.security.principal import ANONYMOUS, Method, Principal
 from penstock.logd.streams import StreamSet
-from penstock.service.clock import SystemClock
 from tests.support.surroundings import QuietLink, make_surroundings
 
 ROOT = Principal("root", Method.KEY)

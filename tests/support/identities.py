@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from penstock.base.clock import SystemClock
 from penstock.logd.security.api_keys import line_of, load_keys, make_key
 from penstock.logd.security.authenticator import Authenticator
 from penstock.logd.security.jwks import FileKeys
 from penstock.logd.security.renewal import Renewed
 from penstock.logd.security.tokens import TokenRules
-from penstock.service.clock import SystemClock
 from tests.support.certificates import Authority, Certificate
 from tests.support.tokens import AUDIENCE, ISSUER, Issuer
 

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penstock.base.clock import Clock, SystemClock
 from penstock.collector.budget import Budget
 from penstock.collector.core.ledger import Account, Ledger
 from penstock.collector.decode.units import Decoded, decode_records
@@ -13,7 +14,6 @@ from penstock.collector.intake import Intake
 from penstock.collector.journal import Journal
 from penstock.collector.limits import MIB
 from penstock.collector.spool import Spool, Unit, decode_unit
-from penstock.service.clock import Clock, SystemClock
 
 if TYPE_CHECKING:
     from penstock.collector.config import WhenFull

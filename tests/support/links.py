@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from penstock.base.clock import SystemClock
 from penstock.logd.core.turn import Message
 from penstock.logd.nats.config import NatsSettings
 from penstock.logd.nats.link import NatsLink
 from penstock.logd.nats.subscriptions import LinkEvent, LinkState
-from penstock.service.clock import SystemClock
 
 
 class LinkUnderTest(NatsLink):

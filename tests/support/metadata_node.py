@@ -14,6 +14,7 @@ from pathlib import Path
 
 import structlog
 
+from penstock.base.clock import BootClock
 from penstock.logd.cluster.node import ClusterNode, ClusterSettings
 from penstock.logd.core.cluster.commands import Command, CreateStream, Placement
 from penstock.logd.core.cluster.heartbeats import PartitionReport
@@ -24,7 +25,6 @@ from penstock.logd.core.metadata import StreamConfig
 from penstock.logd.core.node import NodeId
 from penstock.logd.core.replication.session import PartitionKey
 from penstock.logd.errors import LogdError
-from penstock.service.clock import BootClock
 
 
 class NoReplicas:

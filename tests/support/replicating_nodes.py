@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from penstock.base.clock import BootClock
 from penstock.logd.cluster.mesh import Mesh
 from penstock.logd.cluster.replication import RANGE_API, FeedSettings, Frame, Hosted, Replication
 from penstock.logd.core.node import NodeId
@@ -30,7 +31,6 @@ from penstock.logd.peers.tls import PeerTls
 from penstock.logd.security.tls import CertificateFiles
 from penstock.logd.store import CommitLog, LogConfig
 from penstock.logd.tcp.channel import Channel
-from penstock.service.clock import BootClock
 from tests.support.frames import make_frame
 
 A, B, C = NodeId("a"), NodeId("b"), NodeId("c")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.router.clock import Clock, SystemClock
+from penstock.base.clock import BlockingClock, SystemClock
 from penstock.router.core.offsets import Offsets, StreamPartition, truncated
 from penstock.router.sinks import SinkContext
 from penstock.router.telemetry import Meter
@@ -101,7 +101,9 @@ def batch(records: Sequence[dict[str, Any] | bytes], *, first: int = 0, **column
     return pa.Table.from_pylist(rows, schema=SCHEMA)
 
 
-def context(directory: Path, *, sink: str = "sink", clock: Clock | None = None) -> SinkContext:
+def context(
+    directory: Path, *, sink: str = "sink", clock: BlockingClock | None = None
+) -> SinkContext:
     """For one sink."""
     state = directory / "state"
     state.mkdir(exist_ok=True)

@@ -2,6 +2,7 @@
 
 import random
 
+from penstock.base.clock import Clock, SystemClock
 from penstock.logd.ack_sender import AckSender
 from penstock.logd.byte_budget import ByteBudget
 from penstock.logd.core.admission import NEVER_LEAVE, AdmissionPolicy
@@ -13,7 +14,6 @@ from penstock.logd.nats.link import NatsLink
 from penstock.logd.postbox import Postbox
 from penstock.logd.surroundings import Surroundings
 from penstock.service import Tracer
-from penstock.service.clock import Clock, SystemClock
 
 
 class QuietLink:

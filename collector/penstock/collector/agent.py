@@ -10,6 +10,8 @@ from pathlib import Path
 import structlog
 from prometheus_client import CollectorRegistry
 
+from penstock.base.clock import SystemClock
+from penstock.base.pluralize import pluralize
 from penstock.collector import failpoints
 from penstock.collector.assembly import Parts, make_source
 from penstock.collector.config import CollectorConfig
@@ -43,8 +45,6 @@ from penstock.service import (
     notify_reloading,
     release,
 )
-from penstock.service.clock import SystemClock
-from penstock.service.words import counted
 
 Load = Callable[[str | None], CollectorConfig]
 """Reads the configuration again; refuses files that have not the digest, if one is given."""
@@ -157,7 +157,7 @@ class Agent:
             self._directory.lock.release()
         if held:
             raise DrainCutShortError(
-                f"{self._config.data_dir} still holds {counted(held, 'record')}",
+                f"{self._config.data_dir} still holds {pluralize(held, 'record')}",
                 fix="what is held is safe: start the collector again once NATS and logd are there",
             )
 

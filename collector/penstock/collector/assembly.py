@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, assert_never
 
+from penstock.base.clock import Clock
 from penstock.collector import source_sections as sections
 from penstock.collector.budget import Budget
 from penstock.collector.core.files import Generations
@@ -27,7 +28,6 @@ from penstock.collector.sources.syslog import SyslogSource
 from penstock.collector.sources.unix import UnixSource
 from penstock.collector.spools import Spooling
 from penstock.logd.store import Checkpoint
-from penstock.service.clock import Clock
 
 
 @dataclass(frozen=True, slots=True)

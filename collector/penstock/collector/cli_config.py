@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from penstock.base.pluralize import pluralize
 from penstock.collector.cases import run_case
 from penstock.collector.checking import check_use
 from penstock.collector.config import CollectorConfig
@@ -16,7 +17,6 @@ from penstock.collector.transforms.graph import Graph
 from penstock.collector.transforms.wiring import OUTPUT
 from penstock.service import ExitCode, show_config
 from penstock.service.errors import ServiceError
-from penstock.service.words import counted
 
 _FILES = click.argument(
     "files",
@@ -48,8 +48,8 @@ def validate(files: tuple[Path, ...]) -> None:
     config, graph = _load(files)
     check_use(config, graph, ", ".join(map(str, files)))
     click.echo(
-        f"valid: {counted(len(config.sources), 'source')},"
-        f" {counted(len(graph.steps), 'transform')}, {counted(len(config.tests), 'test')}"
+        f"valid: {pluralize(len(config.sources), 'source')},"
+        f" {pluralize(len(graph.steps), 'transform')}, {pluralize(len(config.tests), 'test')}"
     )
 
 

@@ -10,12 +10,12 @@ from typing import Any, Final
 
 import click
 
+from penstock.base.clock import SystemClock
 from penstock.collector.control import ask, ask_once
 from penstock.collector.directories import socket_of
 from penstock.collector.table import rates, render
 from penstock.collector.taps import POINTS
 from penstock.service import UnavailableError
-from penstock.service.clock import SystemClock
 
 _RETRY_FIRST_S: Final = 0.1
 _RETRY_MAX_S: Final = 5.0

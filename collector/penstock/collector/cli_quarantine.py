@@ -10,6 +10,8 @@ from typing import Any
 
 import click
 
+from penstock.base.clock import SystemClock
+from penstock.base.pluralize import pluralize
 from penstock.collector.control import ask, ask_once
 from penstock.collector.core.ledger import Ledger
 from penstock.collector.core.reasons import meaning
@@ -25,9 +27,7 @@ from penstock.collector.quarantine import facts_of, kept_in
 from penstock.collector.replay import Outcome, Replayer, Wanted
 from penstock.collector.spool import Spool
 from penstock.service import ExitCode, ServiceError, UnavailableError
-from penstock.service.clock import SystemClock
 from penstock.service.command import PenstockGroup
-from penstock.service.words import counted
 
 _DIRECTORY = journal_argument("quarantine")
 _NOTHING = "nothing is in quarantine"
@@ -88,7 +88,7 @@ def quarantine_show(directory: Path, source: str, reason: str, socket_path: Path
         else:
             others += 1
     if not shown:
-        words = f"nothing of it; {counted(others, 'entry')} of other sources or reasons"
+        words = f"nothing of it; {pluralize(others, 'entry')} of other sources or reasons"
         click.echo(words if others else _NOTHING, err=True)
 
 

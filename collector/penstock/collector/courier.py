@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import assert_never
 
+from penstock.base.clock import Clock
 from penstock.collector.core.delivery import (
     Delivery,
     Effect,
@@ -16,7 +17,6 @@ from penstock.collector.core.delivery import (
 )
 from penstock.collector.limits import PENDING_BYTES_MAX, URGENT_PENDING_BYTES_MAX
 from penstock.collector.publisher import Answer
-from penstock.service.clock import Clock
 
 
 class Courier:

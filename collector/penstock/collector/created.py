@@ -9,6 +9,7 @@ from collections import deque
 from functools import partial
 from typing import Final
 
+from penstock.base.clock import Clock
 from penstock.collector.budget import Budget
 from penstock.collector.core.ledger import Ledger
 from penstock.collector.errors import SpoolFailedError, SpoolFullError
@@ -16,7 +17,6 @@ from penstock.collector.intake import Intake, Payload, leave_where_it_fails
 from penstock.collector.pipeline import Pipeline
 from penstock.collector.spools import Spooling
 from penstock.collector.transforms.graph import Graph
-from penstock.service.clock import Clock
 
 _LOOK_S: Final = 0.1
 """Between looks for what is due; the shortest interval is as long."""

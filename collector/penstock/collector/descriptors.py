@@ -15,7 +15,7 @@ import errno
 from collections import OrderedDict
 from typing import Any, Final, Protocol
 
-from penstock.service.clock import Clock
+from penstock.base.clock import Clock
 
 _RESERVE_MIN: Final = 48
 """What a collector has open without files and senders, and some more."""

@@ -5,6 +5,7 @@ import random
 
 import structlog
 
+from penstock.base.clock import Clock
 from penstock.collector.budget import Budget
 from penstock.collector.config import CollectorConfig, WhenFull
 from penstock.collector.core.delivery import Delivery, Quarantine
@@ -35,7 +36,6 @@ from penstock.collector.state import (
 from penstock.collector.telemetry import troubles
 from penstock.collector.transforms.graph import Graph
 from penstock.service import UnavailableError, raise_open_files
-from penstock.service.clock import Clock
 
 
 class Engine:

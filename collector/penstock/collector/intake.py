@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import structlog
 
+from penstock.base.clock import Clock
 from penstock.collector.budget import Charge, Share
 from penstock.collector.core.ledger import Ledger
 from penstock.collector.core.lines import Line
@@ -19,7 +20,6 @@ from penstock.collector.errors import SpoolFailedError, SpoolFullError
 from penstock.collector.spool import Unit
 from penstock.collector.spools import Spooling
 from penstock.collector.verdicts import Known
-from penstock.service.clock import Clock
 
 _RETRY_S: Final = 1.0
 

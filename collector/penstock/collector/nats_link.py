@@ -16,6 +16,7 @@ from typing import Any, Final
 import structlog
 from nats.errors import Error
 
+from penstock.base.clock import Clock
 from penstock.collector.config import NatsSection
 from penstock.collector.core.outage import Outage
 from penstock.collector.core.restarts import Restarts
@@ -28,7 +29,6 @@ from penstock.logd.publisher.connecting import (
 )
 from penstock.logd.security.tls import CertificateFiles, TlsFileError
 from penstock.service import ConfigError, UnavailableError
-from penstock.service.clock import Clock
 from penstock.service.secret import Secret
 
 _RECONNECT_WAIT_S: Final = 0.5

@@ -17,6 +17,7 @@ from typing import Any, Final
 import orjson
 import structlog
 
+from penstock.base.clock import Clock
 from penstock.collector.core.batch import LaneKey
 from penstock.collector.core.delivery import Take
 from penstock.collector.core.ledger import Ledger
@@ -32,7 +33,6 @@ from penstock.collector.transforms.arrival import Arrival, Outcome
 from penstock.collector.transforms.event import Ending
 from penstock.collector.transforms.graph import Graph
 from penstock.collector.verdicts import Known
-from penstock.service.clock import Clock
 
 _SLICE_RECORDS: Final = 500
 """Records handled before other tasks get a turn; a few milliseconds of work."""

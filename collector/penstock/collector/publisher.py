@@ -9,6 +9,7 @@ import pyarrow as pa
 from nats.errors import Error, MaxPayloadError, NoRespondersError
 from nats.errors import TimeoutError as NatsTimeoutError
 
+from penstock.base.clock import Clock
 from penstock.collector import failpoints
 from penstock.collector.config import NatsSection
 from penstock.collector.core.batch import Batch, LaneKey
@@ -20,7 +21,6 @@ from penstock.logd.batch import SCHEMA, SCHEMA_VERSION, encode_body
 from penstock.logd.envelope import BatchPayload, encode_batch
 from penstock.logd.errors import CorruptError
 from penstock.service import Span, Tracer
-from penstock.service.clock import Clock
 from penstock.service.tracing import span_of, trace_of
 
 Answer = Stored | Behind | Refused | Failed

@@ -25,13 +25,13 @@ from uuid import UUID, uuid5
 import orjson
 import structlog
 
+from penstock.base.clock import Clock
 from penstock.collector.core.delivery import Quarantine as QuarantineEffect
 from penstock.collector.errors import SpoolFailedError, SpoolFullError, UndecodableError
 from penstock.collector.journal import Entry, Journal, Read, read_record, undamaged
 from penstock.logd.batch import Record
 from penstock.logd.frame import FrameHeader
 from penstock.logd.store import CommitLog
-from penstock.service.clock import Clock
 
 _RETRY_S: Final = 1.0
 

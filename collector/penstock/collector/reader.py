@@ -15,6 +15,7 @@ from typing import Final
 
 import structlog
 
+from penstock.base.clock import Clock
 from penstock.collector.core.batch import Batch
 from penstock.collector.core.delivery import Read
 from penstock.collector.core.kinds import Kind
@@ -30,7 +31,6 @@ from penstock.collector.state import INDEX_BITS, URGENT_ORIGIN
 from penstock.logd.errors import RefusedError
 from penstock.logd.frame import FrameHeader
 from penstock.logd.store import CorruptFrameError
-from penstock.service.clock import Clock
 
 DROPPED: Final = "spool_full_oldest"
 UNREADABLE_S: Final = 600

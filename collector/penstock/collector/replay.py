@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
+from penstock.base.clock import Clock
+from penstock.base.pluralize import pluralize
 from penstock.collector.errors import SpoolFailedError, SpoolFullError
 from penstock.collector.journal import Journal, undamaged
 from penstock.collector.limits import REPLAY_RECORDS_MAX
@@ -24,8 +26,6 @@ from penstock.collector.spool import Spool, Unit, sender_id
 from penstock.collector.spools import take_apart
 from penstock.logd.frame import NO_PRODUCER, FrameHeader
 from penstock.logd.store import CommitLog, CorruptFrameError
-from penstock.service.clock import Clock
-from penstock.service.words import counted
 
 SENDER: Final = "penstock-quarantine"
 """Of what is put back; no source has this name, for theirs have a line break after them."""
@@ -261,10 +261,10 @@ class Missing:
         count = sum(one.next_offset - one.offset for one in self.ranges)
         first = self.ranges[0]
         text = (
-            f"the disk does not give {counted(count, 'entry')}, from {first.where} on; left there"
+            f"the disk does not give {pluralize(count, 'entry')}, from {first.where} on; left there"
         )
         if doubtful:
-            text += f"; whether it was put back is not known of {counted(doubtful, 'record')}"
+            text += f"; whether it was put back is not known of {pluralize(doubtful, 'record')}"
         return text
 
     def _read(self, offset: int, /, *, salvage: bool) -> Iterator[tuple[FrameHeader, bytes]]:

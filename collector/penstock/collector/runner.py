@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 import structlog
 
+from penstock.base.clock import Clock
 from penstock.collector.core.delivery import Delivery
 from penstock.collector.core.ledger import Ledger
 from penstock.collector.core.restarts import Restarts
 from penstock.collector.source_sections import Source as Section
 from penstock.collector.sources.file import FileSource
 from penstock.collector.sources.source import Source
-from penstock.service.clock import Clock
 
 _POLL_S = 0.05
 _REASON_CHARACTERS_MAX = 200

@@ -22,6 +22,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector as PrometheusCollector
 from typing_extensions import override
 
+from penstock.base.clock import SystemClock
 from penstock.collector.config import CollectorConfig
 from penstock.collector.config_files import Texts, digest_of, read_texts
 from penstock.collector.control import SOCKET_NAME, ControlServer
@@ -45,7 +46,6 @@ from penstock.service import (
     ask_admin,
     notify,
 )
-from penstock.service.clock import SystemClock
 
 _ASK_S: Final = 2.0
 _READY_POLL_S: Final = 0.1

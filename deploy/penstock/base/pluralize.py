@@ -1,7 +1,7 @@
 """Counts in sentences."""
 
 
-def counted(number: int, noun: str, *, form: str = "") -> str:
+def pluralize(number: int, noun: str, *, form: str = "") -> str:
     """A number and what it counts: `1 record`, `2 records`, `3 batches`.
 
     Args:

@@ -15,6 +15,7 @@ from typing import Final
 
 import click
 
+from penstock.base.clock import Clock, SystemClock
 from penstock.deploy.kept import OWNER_ONLY
 from penstock.deploy.layout import (
     Layout,
@@ -24,7 +25,6 @@ from penstock.deploy.layout import (
     unusable,
 )
 from penstock.deploy.probe import is_serving
-from penstock.service.clock import Clock, SystemClock
 from penstock.service.errors import ConfigError, ExitCode, ServiceError, UnavailableError
 
 _POLL_S: Final = 0.2

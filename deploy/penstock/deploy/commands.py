@@ -344,10 +344,10 @@ def init(kind: str, directory: Path, nodes: int, *, force: bool) -> None:
     keep it away from the parts, and a copy of it in a safe place.
     """
     _service_libraries("cryptography")
+    from penstock.base.clock import SystemClock
+    from penstock.base.pluralize import pluralize
     from penstock.deploy.first_start import init as make
     from penstock.deploy.site import site_of
-    from penstock.service.clock import SystemClock
-    from penstock.service.words import counted
 
     made = make(directory.absolute(), site_of(kind, nodes), SystemClock(), force=force)
     for path in made.copies:
@@ -359,7 +359,7 @@ def init(kind: str, directory: Path, nodes: int, *, force: bool) -> None:
             f"left {path}: it was edited or is not of `penstock init`; --force replaces it and"
             " keeps a copy"
         )
-    written = counted(len(made.written), "file")
+    written = pluralize(len(made.written), "file")
     click.echo(f"{written} written; {directory}/operator is for you alone")
 
 

@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
+from penstock.base.clock import Clock
 from penstock.base.extras import install_command
+from penstock.base.pluralize import pluralize
 from penstock.deploy.layout import FREE_BYTES_MIN
 from penstock.deploy.preflight import require_nats
 from penstock.deploy.version import version_report
-from penstock.service.clock import Clock
 from penstock.service.config import split_host_port
 from penstock.service.errors import ServiceError
-from penstock.service.words import counted
 
 MIB: Final = 1024 * 1024
 FREE_BYTES_WANTED: Final = 5 * 1024 * MIB
@@ -226,7 +226,7 @@ def certificate(path: Path, clock: Clock) -> Finding:
         reason = error.strerror if isinstance(error, OSError) else "no certificate in it"
         return Finding("certificate", Verdict.WRONG, f"{path}: {reason}", fix)
     days = (int(ends.timestamp()) * 10**9 - clock.unix_ns()) // _DAY_NS
-    found = f"{path}: good for {counted(days, 'day')}"
+    found = f"{path}: good for {pluralize(days, 'day')}"
     if days >= CERTIFICATE_DAYS_WANTED:
         return Finding("certificate", Verdict.OK, found)
     verdict = Verdict.WRONG if days < 0 else Verdict.WARNING

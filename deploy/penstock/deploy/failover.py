@@ -3,11 +3,11 @@
 import asyncio
 from dataclasses import dataclass
 
+from penstock.base.clock import Clock
 from penstock.deploy.progress import Screen
 from penstock.deploy.supervisor import Supervisor
 from penstock.deploy.topology import Topology
 from penstock.deploy.watch import Watch
-from penstock.service.clock import Clock
 
 STREAM = "logs"
 """Whose leader is killed: the busiest one."""

@@ -14,11 +14,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from penstock.base.clock import Clock
 from penstock.deploy.authority import Authority
 from penstock.deploy.kept import keep, new_hash_key
 from penstock.deploy.site import ADMIN_READERS, KEYS, NATS_USERS, Site, documents
 from penstock.logd.security.api_keys import line_of, make_key
-from penstock.service.clock import Clock
 from penstock.service.errors import ConfigError
 
 _SECRET_BYTES: Final = 32

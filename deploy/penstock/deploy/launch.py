@@ -11,6 +11,7 @@ from typing import Any
 
 import structlog
 
+from penstock.base.clock import SystemClock
 from penstock.deploy.core.supervision import (
     AllReady,
     CutShort,
@@ -34,7 +35,6 @@ from penstock.deploy.progress import Screen
 from penstock.deploy.supervisor import Supervisor
 from penstock.deploy.topology import Topology, logd_parts, parts, write_configs
 from penstock.deploy.watch import Watch
-from penstock.service.clock import SystemClock
 from penstock.service.errors import ExitCode, ServiceError
 from penstock.service.logs import configure_logs
 from penstock.service.run import LoopFailures, raise_open_files

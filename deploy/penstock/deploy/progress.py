@@ -9,6 +9,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from penstock.base.clock import Clock, SystemClock
 from penstock.deploy.core.supervision import (
     AllReady,
     CutShort,
@@ -21,7 +22,6 @@ from penstock.deploy.core.supervision import (
     WatchCatchUp,
 )
 from penstock.deploy.layout import Layout
-from penstock.service.clock import Clock, SystemClock
 
 _LINE_INTERVAL_S = 5.0
 _PLAIN_WIDTH = 120

@@ -11,6 +11,7 @@ from typing import TypeAlias, assert_never
 
 import structlog
 
+from penstock.base.clock import Clock
 from penstock.deploy import guard
 from penstock.deploy.core.supervision import (
     AllReady,
@@ -35,7 +36,6 @@ from penstock.deploy.core.supervision import (
     WatchCatchUp,
 )
 from penstock.deploy.kept import private
-from penstock.service.clock import Clock
 
 Check: TypeAlias = Callable[[], Awaitable[bool]]
 LOG_BYTES_MAX = 64 * 1024 * 1024

@@ -32,7 +32,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import make_wsgi_app
 from typing_extensions import override
 
-from penstock.service.clock import SystemClock
+from penstock.base.clock import SystemClock
 from penstock.service.config import join_host_port, split_host_port
 from penstock.service.errors import UnavailableError
 from penstock.service.host_guard import HostGuard

@@ -7,7 +7,7 @@ import os
 import socket
 from collections.abc import Mapping
 
-from penstock.service.clock import SystemClock
+from penstock.base.clock import SystemClock
 
 
 def notify(*, environ: Mapping[str, str] | None = None, **facts: str | int) -> bool:

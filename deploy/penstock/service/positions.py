@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 import click
 from typing_extensions import override
 
-from penstock.service.clock import SystemClock
+from penstock.base.clock import SystemClock
 
 Position = int | datetime | Literal["earliest", "latest"]
 

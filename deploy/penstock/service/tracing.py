@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from penstock.service.clock import Clock, SystemClock
+from penstock.base.clock import Clock, SystemClock
 from penstock.service.paths import FilePath
 
 OUTCOMES: Final = ("sent", "rate_limited", "queue_full", "refused", "lost")

@@ -9,12 +9,12 @@ import asyncio
 from collections.abc import Callable  # noqa: TC003 - an attribute's type
 from typing import Final
 
+from penstock.base.clock import Clock, SystemClock
 from penstock.logd.acks import PubAck, encode_ack
 from penstock.logd.core.turn import Ack, AckRun, PendingAck, Refuse
 from penstock.logd.envelope import TYPE_BATCH_ACK, encode_envelope
 from penstock.logd.nats.link import NatsLink
 from penstock.logd.publish_envelope import refused_ack, stored_ack
-from penstock.service.clock import Clock, SystemClock
 
 _INBOX: Final = b"_INBOX"
 """How the subjects begin on which nearly all answers are wanted; no stream stores them."""

@@ -23,6 +23,7 @@ from typing import Any, Final, Protocol
 import orjson
 import structlog
 
+from penstock.base.clock import Clock
 from penstock.logd.activity_journal import ActivityJournal, Event
 from penstock.logd.core.activity import ACTIVITY
 from penstock.logd.core.quotas import Buckets, Flow
@@ -36,7 +37,6 @@ from penstock.logd.limits import (
 from penstock.logd.nats.headers import format_headers
 from penstock.logd.partition import Partition
 from penstock.logd.security.principal import Method, Principal
-from penstock.service.clock import Clock
 
 _FLOODS: Final = ("auth.failed", "access.denied")
 """Kinds that anybody can cause as often as they like; of each so many a second are written."""

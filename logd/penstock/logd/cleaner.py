@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
 
+from penstock.base.clock import Clock
 from penstock.logd.batch import SCHEMA_VERSION, decode_body
 from penstock.logd.core.compaction import CleanState, KeyMap, Run, cleaning_is_due
 from penstock.logd.errors import CorruptError, LogdError, RefusedError
@@ -25,7 +26,6 @@ from penstock.logd.rewriter import Rewriter
 from penstock.logd.segment_facts import SegmentFacts
 from penstock.logd.store import Checkpoint, CommitLog, CorruptFrameError
 from penstock.logd.store.repacker import Choose
-from penstock.service.clock import Clock
 
 FILE_NAME: Final = "compaction"
 

@@ -13,6 +13,7 @@ from queue import Empty, SimpleQueue
 
 import structlog
 
+from penstock.base.clock import Clock
 from penstock.logd.core.metadata import StreamConfig
 from penstock.logd.core.replication.effects import BeginEpoch, DeleteBefore, Reset, Truncate
 from penstock.logd.core.turn import Append, Run, Whole
@@ -39,7 +40,6 @@ from penstock.logd.log_orders import (
 from penstock.logd.memory import Memory
 from penstock.logd.retainer import Retainer
 from penstock.logd.store import CommitLog, EpochFile
-from penstock.service.clock import Clock
 
 _log = structlog.get_logger()
 

@@ -12,9 +12,9 @@ from typing import Final
 
 import structlog
 
+from penstock.base.clock import Clock
 from penstock.logd.pace import Pace, StoppedError
 from penstock.logd.upkeep import CompactionSettings, Upkeep
-from penstock.service.clock import Clock
 
 _NS_PER_S: Final = 1_000_000_000
 _log = structlog.get_logger()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import structlog
 
+from penstock.base.clock import BootClock, SystemClock
 from penstock.logd.ack_sender import AckSender
 from penstock.logd.byte_budget import ByteBudget
 from penstock.logd.cluster.config import ClusterSection
@@ -60,7 +61,6 @@ from penstock.service import (
     Tracing,
     UnavailableError,
 )
-from penstock.service.clock import BootClock, SystemClock
 
 _RETRY_S = 0.2
 _log = structlog.get_logger()

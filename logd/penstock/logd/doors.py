@@ -9,6 +9,7 @@ from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from penstock.base.clock import Clock, SystemClock
 from penstock.logd.access.guard import STATUS, Guard
 from penstock.logd.access.throttle import Throttle
 from penstock.logd.ack_sender import AckSender
@@ -28,7 +29,6 @@ from penstock.logd.gap_report import gap_document
 from penstock.logd.liftbridge.permits import CallPermits
 from penstock.logd.security.principal import Principal
 from penstock.service import Tracer
-from penstock.service.clock import Clock, SystemClock
 
 _JOURNAL = "activity.journal"
 _STREAMS_SHOWN = 100

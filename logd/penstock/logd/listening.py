@@ -12,6 +12,7 @@ from typing import Final, Protocol
 
 import structlog
 
+from penstock.base.clock import Clock
 from penstock.logd.acks import Nack
 from penstock.logd.byte_budget import ByteBudget
 from penstock.logd.core.admission import Admission, AdmissionPolicy, Load, Move
@@ -22,7 +23,6 @@ from penstock.logd.core.subjects import RESERVED_PREFIXES, begins_with_wildcard
 from penstock.logd.core.turn import Message
 from penstock.logd.nats.errors import NatsRefusedError
 from penstock.logd.nats.subscriptions import LinkEvent, LinkState
-from penstock.service.clock import Clock
 
 _TICK_S: Final = 0.2
 _DENIED_RETRY_NS: Final = 30_000_000_000

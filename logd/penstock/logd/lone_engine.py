@@ -6,6 +6,7 @@ from typing import Any
 
 from prometheus_client.core import Metric
 
+from penstock.base.clock import SystemClock
 from penstock.logd.access.lone import LoneAccess
 from penstock.logd.activity import Record
 from penstock.logd.config import ConfiguredStream, LogdConfig
@@ -20,7 +21,6 @@ from penstock.logd.reviver import Reviver
 from penstock.logd.streams import StreamSet
 from penstock.logd.surroundings import StreamLookup, Surroundings
 from penstock.logd.unopened import Unopened
-from penstock.service.clock import SystemClock
 
 
 class LoneEngine:

@@ -8,7 +8,7 @@ is free half of the time for those who serve publishers and readers.
 from collections.abc import Callable
 from typing import Final
 
-from penstock.service.clock import Clock
+from penstock.base.clock import Clock
 
 _NS_PER_S: Final = 1_000_000_000
 _WORK_NS: Final = 4_000_000

@@ -11,12 +11,12 @@ from typing import Final
 
 import structlog
 
+from penstock.base.clock import Clock
 from penstock.logd.core.metadata import StreamConfig
 from penstock.logd.core.retention import DeleteBefore, Seal, decide
 from penstock.logd.limits import RETENTION_SEGMENTS_PER_S_MAX
 from penstock.logd.segment_facts import SegmentFacts
 from penstock.logd.store import CommitLog
-from penstock.service.clock import Clock
 
 _NS_PER_S: Final = 1_000_000_000
 _PAUSE_NS: Final = _NS_PER_S // RETENTION_SEGMENTS_PER_S_MAX

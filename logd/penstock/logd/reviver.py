@@ -15,12 +15,12 @@ from typing import Final
 
 import structlog
 
+from penstock.base.clock import Clock
 from penstock.logd.core.metadata import is_internal
 from penstock.logd.errors import LogdError
 from penstock.logd.limits import REOPEN_FREE_BYTES_MIN
 from penstock.logd.rewriter import free_bytes
 from penstock.logd.streams import StreamSet
-from penstock.service.clock import Clock
 
 _NS_PER_S: Final = 1_000_000_000
 _LOOK_S: Final = 1.0

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from penstock.base.clock import Clock
 from penstock.logd.batch import decode_body
 from penstock.logd.byte_budget import ByteBudget
 from penstock.logd.core.gaps import Instant
@@ -17,7 +18,6 @@ from penstock.logd.core.standby import Released, Window
 from penstock.logd.core.turn import Append, Message, Run
 from penstock.logd.limits import STANDBY_DEBT_NS
 from penstock.logd.log_orders import Frame
-from penstock.service.clock import Clock
 
 
 @dataclass(frozen=True, slots=True)

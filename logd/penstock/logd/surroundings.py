@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from penstock.base.clock import Clock
 from penstock.logd.ack_sender import AckSender
 from penstock.logd.byte_budget import ByteBudget
 from penstock.logd.compactor import Compactor
@@ -13,7 +14,6 @@ from penstock.logd.encryption import MasterKeys
 from penstock.logd.postbox import Postbox
 from penstock.logd.standby import StandbySettings
 from penstock.service import Tracer
-from penstock.service.clock import Clock
 
 
 class StreamLookup(Protocol):

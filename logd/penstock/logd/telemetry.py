@@ -23,6 +23,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 from typing_extensions import override
 
+from penstock.base.pluralize import pluralize
 from penstock.logd.ack_sender import AckSender
 from penstock.logd.byte_budget import ByteBudget
 from penstock.logd.description import damaged_ranges
@@ -37,7 +38,6 @@ from penstock.logd.partition import Partition
 from penstock.logd.security.keeper import Keeper
 from penstock.logd.unopened import Unopened
 from penstock.service import Health, Stage, Status, release, span_metrics
-from penstock.service.words import counted
 
 
 @dataclass(slots=True)
@@ -127,7 +127,7 @@ class Telemetry:
             if partition.failure:
                 yield f"stream {partition.label}: {partition.failure}"
             if damaged := damaged_ranges(partition):
-                count = counted(sum(upto - first for first, upto in damaged), "offset")
+                count = pluralize(sum(upto - first for first, upto in damaged), "offset")
                 what = f"{count} cannot be read: damaged from offset {damaged[0][0]} on"
                 yield f"stream {partition.label}: {what}; see: penstock logd gaps"
             dedup = partition.intake.dedup

@@ -12,6 +12,7 @@ from typing import Final
 
 import structlog
 
+from penstock.base.clock import Clock
 from penstock.logd.cleaner import Cleaner
 from penstock.logd.core.compaction import (
     PACK_BYTES_MIN,
@@ -29,7 +30,6 @@ from penstock.logd.pace import Pace
 from penstock.logd.rewriter import CompactionCounts, Rewriter
 from penstock.logd.segment_facts import SegmentFacts
 from penstock.logd.store import CommitLog
-from penstock.service.clock import Clock
 
 _NS_PER_S: Final = 1_000_000_000
 _SAMPLE_FRAMES: Final = 256

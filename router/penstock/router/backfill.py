@@ -5,6 +5,7 @@ from contextlib import closing
 from itertools import islice
 from pathlib import Path
 
+from penstock.base.pluralize import pluralize
 from penstock.router.batch_sizes import BatchSizes
 from penstock.router.batches import JOURNAL, BatchJournal
 from penstock.router.bounded import BoundedRun, ReplayStoppedError
@@ -35,7 +36,6 @@ from penstock.router.sinks import open_sink
 from penstock.router.sinks.table import sink_kind
 from penstock.router.transforms import Again
 from penstock.service import ConfigError, UnavailableError
-from penstock.service.words import counted
 
 
 def backfill(
@@ -119,7 +119,9 @@ def _deliver_range(
     note, progress = ReplayNote(home), run.progress
     if not parts and resumed:
         note.remove()
-        tell(f"the replay to {sink} had come to its end: {counted(it.batches, 'batch')} delivered")
+        tell(
+            f"the replay to {sink} had come to its end: {pluralize(it.batches, 'batch')} delivered"
+        )
         return 0
     _check_readable(run.state, parts)
     if not resumed:
@@ -153,7 +155,7 @@ def _deliver_range(
             note.keep(Unfinished(it.first, done, it.last, batches=progress.done))
             refused = progress.refused - refused
             notes = f" ({refused} refused again)" if refused else ""
-            told = f"{counted(rows, 'record')}{notes}, {_range(part)}"
+            told = f"{pluralize(rows, 'record')}{notes}, {_range(part)}"
             tell(f"batch {progress.done} of {progress.of}: {told}")
     note.remove()
     return progress.records

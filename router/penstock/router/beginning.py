@@ -5,8 +5,8 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from penstock.base.clock import BlockingClock
 from penstock.router.checkpoint import StartingOffsets
-from penstock.router.clock import Clock
 from penstock.router.config import JobConfig
 from penstock.router.core.offsets import (
     EARLIEST,
@@ -44,7 +44,9 @@ def first_state(config: JobConfig, log: LogReading) -> LogState:
         ) from None
 
 
-def starting_offsets(config: JobConfig, state: LogState, log: LogReading, clock: Clock) -> Offsets:
+def starting_offsets(
+    config: JobConfig, state: LogState, log: LogReading, clock: BlockingClock
+) -> Offsets:
     """Where a job began what it has read before, and begins what is new; the latter is kept.
 
     Raises:
@@ -88,7 +90,7 @@ def _at(
     moment: datetime,
     readable: Mapping[StreamPartition, Readable],
     log: LogReading,
-    clock: Clock,
+    clock: BlockingClock,
 ) -> Offsets:
     """The first records at or after a time; the end of what has none yet."""
     time_ms = -((_EPOCH - moment) // timedelta(milliseconds=1))  # no record of before it

@@ -15,11 +15,11 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
+from penstock.base.clock import BlockingClock, SystemClock
 from penstock.router.batch_sizes import TASK_BYTES
 from penstock.router.beginning import first_state
 from penstock.router.checkpoint import committed_offsets
 from penstock.router.checkpoint_home import CheckpointHome
-from penstock.router.clock import Clock, SystemClock
 from penstock.router.config import JobConfig
 from penstock.router.core.backfill import Chunk
 from penstock.router.core.offsets import Offsets, StreamPartition, generations_of
@@ -89,7 +89,7 @@ class BoundedRun:
         spark: Session,
         state: LogState,
         letters: NatsLetterStream | None,
-        clock: Clock,
+        clock: BlockingClock,
         home: CheckpointHome | None = None,
     ) -> None:
         self.config = config
@@ -252,7 +252,7 @@ def bounded_run(
         yield BoundedRun(config, session, state, letters, clock, home)
 
 
-def _take(home: CheckpointHome, config: JobConfig, clock: Clock) -> None:
+def _take(home: CheckpointHome, config: JobConfig, clock: BlockingClock) -> None:
     """Get the store of the job's checkpoints, unless the job runs somewhere."""
     lease_s = config.checkpoint_store.lease_s if config.checkpoint_store else 0
     deadline_ns = clock.monotonic_ns() + round((2 * lease_s + config.connect_timeout_s) * 1e9)
@@ -530,7 +530,7 @@ def collect(frame: DataFrame) -> pa.Table:
         ) from None
 
 
-def _reading(config: JobConfig, clock: Clock) -> LogReading:
+def _reading(config: JobConfig, clock: BlockingClock) -> LogReading:
     return LogReading(
         config.logd,
         retry_timeout_s=config.connect_timeout_s,
@@ -539,6 +539,6 @@ def _reading(config: JobConfig, clock: Clock) -> LogReading:
     )
 
 
-def _state(config: JobConfig, clock: Clock) -> LogState:
+def _state(config: JobConfig, clock: BlockingClock) -> LogState:
     with _reading(config, clock) as reading:
         return first_state(config, reading)

@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from penstock.router.clock import Clock
+from penstock.base.clock import BlockingClock
 from penstock.router.core.offsets import Offsets, offsets_from_json
 from penstock.router.durable import write_whole
 from penstock.router.errors import BadOptionError
@@ -62,7 +62,7 @@ class JobLock:
     The JVM inherits the descriptor, so the lock outlives a killed job until its JVM is gone too.
     """
 
-    def __init__(self, directory: Path, *, wait_s: float, clock: Clock) -> None:
+    def __init__(self, directory: Path, *, wait_s: float, clock: BlockingClock) -> None:
         """Take the lock; wait for it as long as a killed job's JVM may need to notice.
 
         Raises:

@@ -21,8 +21,8 @@ from uuid import uuid4
 
 import structlog
 
+from penstock.base.clock import BlockingClock
 from penstock.router.checkpoint import JobLock
-from penstock.router.clock import Clock
 from penstock.router.config import JobConfig
 from penstock.router.durable import write_whole
 from penstock.router.errors import UnavailableError as NotNowError
@@ -56,7 +56,7 @@ class CheckpointHome:
         DataFormatError: A later version wrote it, or another part of Penstock.
     """
 
-    def __init__(self, config: JobConfig, clock: Clock) -> None:
+    def __init__(self, config: JobConfig, clock: BlockingClock) -> None:
         directory = config.checkpoint_dir
         with ExitStack() as stack:
             lock = JobLock(directory, wait_s=config.connect_timeout_s, clock=clock)
@@ -132,7 +132,7 @@ class CheckpointHome:
 class _Store:
     """The store of one job."""
 
-    def __init__(self, config: JobConfig, clock: Clock) -> None:
+    def __init__(self, config: JobConfig, clock: BlockingClock) -> None:
         assert config.checkpoint_store is not None
         self._url = config.checkpoint_store.url
         self._objects = open_store(config.checkpoint_store)

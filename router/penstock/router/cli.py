@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from penstock.base.pluralize import pluralize
 from penstock.router.cli_again import dlq, replay, stop_replay
 from penstock.router.cli_job import (
     check_expressions,
@@ -20,7 +21,6 @@ from penstock.router.unreadable import unreadable
 from penstock.router.wrong_key import naming
 from penstock.service import check_only
 from penstock.service.command import PenstockGroup, check_option, config_option
-from penstock.service.words import counted
 
 _UNTIL = click.option(
     "--until-caught-up",
@@ -77,7 +77,7 @@ def validate(path: Path, *, quiet: bool) -> None:
     config = load_job(path)
     check_libraries(config)
     check_expressions(config, teller(quiet=quiet))
-    routes, sinks_ = counted(len(config.routes), "route"), counted(len(config.sinks), "sink")
+    routes, sinks_ = pluralize(len(config.routes), "route"), pluralize(len(config.sinks), "sink")
     click.echo(f"{path} is valid: {routes}, {sinks_}")
     for told in steps_without_match(config):
         click.echo(f"but {told}; this step changes nothing there", err=True)

@@ -10,10 +10,11 @@ from typing import Any, Final
 
 import click
 
+from penstock.base.clock import SystemClock
+from penstock.base.pluralize import pluralize
 from penstock.logd.client import LogClient
 from penstock.router.action_token import PATH
 from penstock.router.cli_job import job_argument, load_job, not_running, teller
-from penstock.router.clock import SystemClock
 from penstock.router.config import JobConfig
 from penstock.router.core.offsets import StreamPartition
 from penstock.router.letter_fields import shown
@@ -23,7 +24,6 @@ from penstock.router.wrong_key import WrongKeyError
 from penstock.service import ConfigError, ServiceError, UnavailableError, ask_admin
 from penstock.service.command import PenstockGroup
 from penstock.service.positions import POSITION
-from penstock.service.words import counted
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _NS_PER_US: Final = 1000
@@ -65,7 +65,7 @@ def replay(
             typed(run, SystemClock(), "range ", sink=sink, resume=True),
         ):
             rows = resume(run, sink, click.echo)
-        click.echo(f"{counted(rows, 'record')} went to {sink} again{run.progress.others()}")
+        click.echo(f"{pluralize(rows, 'record')} went to {sink} again{run.progress.others()}")
         return
     if stream is not None and stream not in job.streams:
         raise click.UsageError(f"the job does not read {stream!r}, only {', '.join(job.streams)}")
@@ -87,7 +87,7 @@ def replay(
             typed(run, SystemClock(), "range ", **asked),
         ):
             rows = backfill(run, sink, first, last, click.echo)
-    click.echo(f"{counted(rows, 'record')} went to {sink} again{run.progress.others()}")
+    click.echo(f"{pluralize(rows, 'record')} went to {sink} again{run.progress.others()}")
 
 
 def _ends(offsets: Mapping[StreamPartition, int | None]) -> dict[str, int | None]:
@@ -174,7 +174,7 @@ def dlq_replay(path: Path, names: tuple[str, ...], sink: str | None, target: str
         asked: dict[str, Any] = {"sink": sink, "to": target, "files": len(files)}
         with attended(run, SystemClock()), typed(run, SystemClock(), **asked):
             rows = replay_letters(run, files, target, click.echo)
-    click.echo(f"delivered again: {counted(rows, 'record')}{run.progress.others()}")
+    click.echo(f"delivered again: {pluralize(rows, 'record')}{run.progress.others()}")
 
 
 @dlq.command("publish", epilog="Example: penstock router dlq publish job.yaml --sink search")
@@ -209,7 +209,7 @@ def dlq_publish(path: Path, names: tuple[str, ...], sink: str | None) -> None:
         problem = stream.problem
     if missed:
         raise UnavailableError(
-            f"not in the stream: {counted(missed, 'letter')}: {problem}",
+            f"not in the stream: {pluralize(missed, 'letter')}: {problem}",
             fix="see to that and send them again; one that is too large stays in its file",
         )
     for one in odd:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import click
 
-from penstock.router.clock import SystemClock
+from penstock.base.clock import SystemClock
 from penstock.router.config import JobConfig
 from penstock.router.reports import Report, silent
 from penstock.router.sinks import SinkContext, make_sink

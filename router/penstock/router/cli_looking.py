@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import click
 
+from penstock.base.pluralize import pluralize
 from penstock.router.cli_job import (
     check_libraries,
     job_argument,
@@ -18,7 +19,6 @@ from penstock.router.cli_job import (
 from penstock.router.config import JobConfig
 from penstock.service import UnavailableError, ask_admin
 from penstock.service.options import option_lines
-from penstock.service.words import counted
 
 _TIMEOUT_S: Final = 10.0
 
@@ -145,7 +145,7 @@ def _replay_lines(replays: dict[str, Any]) -> list[str]:
     process = f" (process {replays['process']})" if replays.get("process") else ""
     if not it["of"]:
         return [f"replay to {it['sink']}{process}: not begun"]
-    far = f"{it['done']} of {it['of']} {it['unit']}, {counted(it['records'], 'record')}"
+    far = f"{it['done']} of {it['of']} {it['unit']}, {pluralize(it['records'], 'record')}"
     return [f"replay to {it['sink']}{process}: {far}, circuit {_circuit(it)}"]
 
 

@@ -11,11 +11,11 @@ import structlog
 from prometheus_client import CollectorRegistry
 from pyspark.sql import SparkSession
 
+from penstock.base.clock import BlockingClock, SystemClock
 from penstock.logd.client import LogClient
 from penstock.router.beginning import first_state, starting_offsets
 from penstock.router.bounded import BoundedRun, replay_letters
 from penstock.router.checkpoint_home import CheckpointHome
-from penstock.router.clock import Clock, SystemClock
 from penstock.router.config import JobConfig
 from penstock.router.core.offsets import Offsets, Readable, StreamPartition
 from penstock.router.durable import write_whole
@@ -62,7 +62,7 @@ _REPLAY_END_S = 2.0
 class Job:
     """Runs a job; every method but `status` is for one thread at a time."""
 
-    def __init__(self, config: JobConfig, *, clock: Clock | None = None) -> None:
+    def __init__(self, config: JobConfig, *, clock: BlockingClock | None = None) -> None:
         self._config = config
         self._clock = clock or SystemClock()
         self._stop = threading.Event()

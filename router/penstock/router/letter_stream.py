@@ -17,9 +17,9 @@ from urllib.parse import quote
 
 import structlog
 
+from penstock.base.clock import BlockingClock
 from penstock.base.extras import install_command
 from penstock.logd.errors import LogdError, RefusedError, UnavailableError
-from penstock.router.clock import Clock
 from penstock.router.config import DeadLetterStream
 from penstock.router.dead_letter import as_line
 from penstock.router.letters import LetterFile
@@ -56,7 +56,7 @@ class NatsLetterStream:
         ConfigError: The extra `logd` is not installed.
     """
 
-    def __init__(self, config: DeadLetterStream, clock: Clock) -> None:
+    def __init__(self, config: DeadLetterStream, clock: BlockingClock) -> None:
         try:
             from penstock.logd.publisher import BlockingPublisher, PublishOptions
         except ImportError as error:

@@ -10,9 +10,9 @@ from typing import Any, Final, Literal, cast
 
 from pyspark.sql.types import BinaryType, StructType
 
+from penstock.base.clock import BlockingClock
 from penstock.logd.client import Access
 from penstock.router.carried import CARRIED
-from penstock.router.clock import Clock
 from penstock.router.core.filters import Filter, columns_of, filter_from_json
 from penstock.router.core.offsets import EARLIEST, LATEST, Offsets, offsets_from_json
 from penstock.router.core.starting import (
@@ -160,7 +160,7 @@ class SourceOptions:
         found = self.view.struct(names)
         return found.add(CARRIED, BinaryType()) if self.carry else found
 
-    def reading(self, clock: Clock) -> LogReading:
+    def reading(self, clock: BlockingClock) -> LogReading:
         """A reader of the log with these options."""
         return LogReading(
             self.logd,

@@ -10,10 +10,10 @@ from typing import Final
 
 import structlog
 
+from penstock.base.clock import BlockingClock
 from penstock.logd.client import Cursor, LogClient
 from penstock.logd.errors import LogdError, RefusedError
 from penstock.logd.limits import CURSORS_PER_REQUEST_MAX
-from penstock.router.clock import Clock
 from penstock.router.core.offsets import Offsets, StreamPartition
 
 INTERVAL_S: Final = 5.0
@@ -34,7 +34,9 @@ class PublishedPositions:
         clock: Time.
     """
 
-    def __init__(self, job: str, streams: Collection[str], client: LogClient, clock: Clock) -> None:
+    def __init__(
+        self, job: str, streams: Collection[str], client: LogClient, clock: BlockingClock
+    ) -> None:
         self._job = job
         self._streams = frozenset(streams)
         self._client = client

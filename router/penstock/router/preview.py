@@ -8,6 +8,7 @@ from typing import Any, Final
 import pyarrow.compute as pc
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
+from penstock.base.pluralize import pluralize
 from penstock.router.bounded import BoundedRun
 from penstock.router.config import JobConfig
 from penstock.router.core.backfill import Chunk
@@ -15,7 +16,6 @@ from penstock.router.feed import Feed
 from penstock.router.routes import matches, routable
 from penstock.router.sinks import Preview, make_sink
 from penstock.router.sinks.request_settings import legible
-from penstock.service.words import counted
 
 BODY_CHARACTERS: Final = 2000
 """Of a request's body, as text for people; the rest is told by its length."""
@@ -137,7 +137,7 @@ def _count(flags: Any) -> int:
 def text(job: JobConfig, shown: JobPreview, *, whole: bool) -> str:
     """For people; bodies are cut unless they are wanted `whole`."""
     lines = [
-        f"{counted(shown.records, 'record')} of {', '.join(job.streams)}; nothing is sent",
+        f"{pluralize(shown.records, 'record')} of {', '.join(job.streams)}; nothing is sent",
         "",
         "routes",
     ]
@@ -148,16 +148,16 @@ def text(job: JobConfig, shown: JobPreview, *, whole: bool) -> str:
         lines.append(f"  {route.name:<{width}} {route.records:>8}  -> {to}")
     for sink in shown.sinks:
         about = (
-            f"sink {sink.name}: {counted(sink.routed, 'record')} routed, {sink.written} to write"
+            f"sink {sink.name}: {pluralize(sink.routed, 'record')} routed, {sink.written} to write"
         )
         lines += ["", f"{about}, {sink.malformed} malformed"]
         for step in sink.steps:
             did = "left out" if step.step in ("sample", "dedupe") else "changed"
             lines.append(
-                f"  {step.step} of route {step.route} {did} {counted(step.records, 'record')}"
+                f"  {step.step} of route {step.route} {did} {pluralize(step.records, 'record')}"
             )
         for request in sink.requests:
-            lines.append(f"  {request.target}  ({counted(request.records, 'record')})")
+            lines.append(f"  {request.target}  ({pluralize(request.records, 'record')})")
             lines += [f"    {name}: {value}" for name, value in request.headers]
             lines += [f"    {line}" for line in _body(request.body, whole=whole)]
     return "\n".join(lines)
@@ -166,5 +166,5 @@ def text(job: JobConfig, shown: JobPreview, *, whole: bool) -> str:
 def _body(body: str, *, whole: bool) -> list[str]:
     if whole or len(body) <= BODY_CHARACTERS:
         return body.splitlines()
-    rest = f"… {counted(len(body) - BODY_CHARACTERS, 'more character')}; --whole shows them"
+    rest = f"… {pluralize(len(body) - BODY_CHARACTERS, 'more character')}; --whole shows them"
     return [*body[:BODY_CHARACTERS].splitlines(), rest]

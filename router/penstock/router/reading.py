@@ -9,6 +9,7 @@ from typing import Any, Final, Self, TypeVar
 
 import pyarrow as pa
 
+from penstock.base.clock import BlockingClock
 from penstock.logd.client import (
     ANYBODY,
     Access,
@@ -19,7 +20,6 @@ from penstock.logd.client import (
     StreamInfo,
 )
 from penstock.logd.errors import CorruptError, RefusedError, UnavailableError
-from penstock.router.clock import Clock
 from penstock.router.core.offsets import Readable, Span, StreamPartition
 from penstock.router.core.starting import Subscription, Times
 from penstock.router.errors import (
@@ -87,7 +87,7 @@ class LogReading:
         server: str,
         *,
         retry_timeout_s: float,
-        clock: Clock,
+        clock: BlockingClock,
         access: Access = ANYBODY,
         rack: str | None = None,
     ) -> None:

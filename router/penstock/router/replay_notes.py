@@ -18,9 +18,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.router.clock import Clock
+from penstock.base.clock import BlockingClock
+from penstock.base.pluralize import pluralize
 from penstock.service import UnavailableError
-from penstock.service.words import counted
 
 if TYPE_CHECKING:
     from penstock.router.bounded import BoundedRun  # Spark, which most commands do without
@@ -30,7 +30,7 @@ BY_MAX: Final = 128
 """Characters of what somebody says of themselves."""
 
 
-def take_down(directory: Path, clock: Clock, what: str, **about: Any) -> None:
+def take_down(directory: Path, clock: BlockingClock, what: str, **about: Any) -> None:
     """Write a line.
 
     Args:
@@ -50,7 +50,7 @@ def take_down(directory: Path, clock: Clock, what: str, **about: Any) -> None:
         os.fsync(file.fileno())
 
 
-def now_of(clock: Clock) -> str:
+def now_of(clock: BlockingClock) -> str:
     """The time as it is written, to the second."""
     return datetime.fromtimestamp(clock.unix_ns() // 10**9, UTC).isoformat()
 
@@ -66,7 +66,7 @@ def who_types() -> str:
 
 
 @contextmanager
-def typed(run: "BoundedRun", clock: Clock, kind: str = "", **about: Any) -> Iterator[None]:
+def typed(run: "BoundedRun", clock: BlockingClock, kind: str = "", **about: Any) -> Iterator[None]:
     """Take down that somebody asks for a replay from the command line, and how it ended.
 
     Args:
@@ -90,10 +90,12 @@ def typed(run: "BoundedRun", clock: Clock, kind: str = "", **about: Any) -> Iter
         raise
     records = run.progress.records
     about |= {"records": records, "problem": ""}
-    _note(directory, clock, f"{kind}ended", about, f"delivered: {counted(records, 'record')}")
+    _note(directory, clock, f"{kind}ended", about, f"delivered: {pluralize(records, 'record')}")
 
 
-def _note(directory: Path, clock: Clock, what: str, about: dict[str, Any], so_far: str) -> None:
+def _note(
+    directory: Path, clock: BlockingClock, what: str, about: dict[str, Any], so_far: str
+) -> None:
     try:
         take_down(directory, clock, what, **about)
     except OSError as error:

@@ -27,9 +27,9 @@ import structlog
 from prometheus_client import CollectorRegistry
 from py4j.protocol import Py4JError
 
+from penstock.base.clock import BlockingClock
 from penstock.router.action_token import PATH, Answer, refusal
 from penstock.router.bounded import BoundedRun
-from penstock.router.clock import Clock
 from penstock.router.replay_notes import BY_MAX, take_down
 from penstock.router.telemetry import StatusCollector
 from penstock.service import (
@@ -56,7 +56,7 @@ _log = structlog.get_logger()
 
 
 @contextmanager
-def attended(run: BoundedRun, clock: Clock) -> Iterator[None]:
+def attended(run: BoundedRun, clock: BlockingClock) -> Iterator[None]:
     """While the block replays, answer at the job's `admin` and to signals.
 
     To be called on the main thread, once Spark is there: it takes SIGINT for itself.
@@ -109,7 +109,7 @@ class _Door:
         pipe: Where signals are told.
     """
 
-    def __init__(self, run: BoundedRun, clock: Clock) -> None:
+    def __init__(self, run: BoundedRun, clock: BlockingClock) -> None:
         self._run = run
         self._clock = clock
         self._signalled_ns: int | None = None

@@ -17,12 +17,12 @@ from typing import Any, Literal
 
 from typing_extensions import override
 
+from penstock.base.pluralize import pluralize
 from penstock.router.core.offsets import Offsets, offsets_from_json
 from penstock.router.durable import sync_directories, write_whole
 from penstock.router.errors import BadOptionError
 from penstock.router.telemetry import Meter
 from penstock.service import ConfigError
-from penstock.service.words import counted
 
 Unit = Literal["batches", "files"]
 
@@ -93,7 +93,7 @@ class Progress:
     @override
     def __str__(self) -> str:
         """For people."""
-        records = counted(self.records, "record")
+        records = pluralize(self.records, "record")
         return f"{self.done} of {self.of} {self.unit}, {records}{self.others()}"
 
 

@@ -24,9 +24,10 @@ from typing import Any, Final
 
 import structlog
 
+from penstock.base.clock import BlockingClock
+from penstock.base.pluralize import pluralize
 from penstock.router.action_token import PATH, Answer, refusal
 from penstock.router.bounded import ReplayStoppedError
-from penstock.router.clock import Clock
 from penstock.router.config import JobConfig
 from penstock.router.letters import find_letters
 from penstock.router.query import SinkQuery
@@ -34,7 +35,6 @@ from penstock.router.replay_notes import BY_MAX, now_of, take_down
 from penstock.router.replay_progress import Progress
 from penstock.router.sinks import Sink
 from penstock.service import ServiceError, Visitor
-from penstock.service.words import counted
 
 __all__ = ["LISTED_MAX", "PATH", "REST_S", "Replay", "Replays"]
 LISTED_MAX: Final = 50
@@ -94,7 +94,7 @@ class Replays:
     def __init__(
         self,
         config: JobConfig,
-        clock: Clock,
+        clock: BlockingClock,
         *,
         deliver: Deliver,
         reopen: Callable[[str], Sink],
@@ -230,7 +230,7 @@ class Replays:
             self._note(replay, "asked", files=files)  # what cannot be taken down is not done
             self._replay, self._state, self._stopped_by = replay, _State.ASKED, ""
         return "202 Accepted", {
-            "done": f"to {target}, of {sink}: {counted(files, 'file')}",
+            "done": f"to {target}, of {sink}: {pluralize(files, 'file')}",
             "files": files,
         }
 

@@ -14,7 +14,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from penstock.router.clock import Clock
+from penstock.base.clock import BlockingClock
 from penstock.router.fetching import warn
 from penstock.router.pieces import Piece
 from penstock.router.shared_pieces import SharedPieces
@@ -44,7 +44,7 @@ class SharedReading:
     opened: Callable[[], SharedPieces]
     purpose: str
     make: Callable[[pa.RecordBatch], pa.RecordBatch]
-    clock: Clock
+    clock: BlockingClock
     _shared: SharedPieces | None = None
     _is_alone: bool = False
 

@@ -39,9 +39,9 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 from typing_extensions import override
 
+from penstock.base.clock import BlockingClock, SystemClock
 from penstock.router.batch_sizes import TASK_BYTES, BatchSizes
 from penstock.router.carried import CARRIED
-from penstock.router.clock import Clock, SystemClock
 from penstock.router.core.admission import Admission
 from penstock.router.core.offsets import (
     EARLIEST,
@@ -144,7 +144,9 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
     `retryTimeoutSeconds` of that the query fails.
     """
 
-    def __init__(self, options: SourceOptions, shape: Shape, clock: Clock | None = None) -> None:
+    def __init__(
+        self, options: SourceOptions, shape: Shape, clock: BlockingClock | None = None
+    ) -> None:
         self._options = options
         self._shape = shape
         self._clock = clock or SystemClock()

@@ -13,8 +13,8 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import InputPartition
 
+from penstock.base.clock import SystemClock
 from penstock.router.batch_sizes import BatchSizes
-from penstock.router.clock import SystemClock
 from penstock.router.core.filters import subject_of
 from penstock.router.core.offsets import (
     Readable,

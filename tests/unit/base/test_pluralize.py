@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.service.words import counted
+from penstock.base.pluralize import pluralize
 
 
 @pytest.mark.parametrize(
@@ -20,8 +20,8 @@ from penstock.service.words import counted
     ],
 )
 def test_a_count_has_the_noun_that_goes_with_it(number: int, noun: str, told: str) -> None:
-    assert counted(number, noun) == told
+    assert pluralize(number, noun) == told
 
 
 def test_large_numbers_are_written_as_the_caller_likes() -> None:
-    assert counted(1234567, "record", form=",") == "1,234,567 records"
+    assert pluralize(1234567, "record", form=",") == "1,234,567 records"

@@ -12,6 +12,7 @@ import pytest
 import structlog
 import zstandard
 
+from penstock.base.clock import SystemClock
 from penstock.collector.core.files import FileState
 from penstock.collector.descriptors import Descriptors
 from penstock.collector.limits import FILE_READ_BYTES, HEAD_BYTES
@@ -19,7 +20,6 @@ from penstock.collector.source_sections import FileSource as FileSection
 from penstock.collector.sources.compressed import CompressedTail, Search
 from penstock.collector.sources.tail import Tail
 from penstock.collector.sources.unpacking import siblings
-from penstock.service.clock import SystemClock
 from tests.support.gone_files import MODIFIED_NS, gone
 
 CONTENT = b"".join(b"%d %d\n" % (n, random.Random(n).getrandbits(64)) for n in range(16_000))

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from penstock.base.clock import SystemClock
 from penstock.collector.core.batch import Limits
 from penstock.collector.core.delivery import Delivery, Publish, Quarantine, Read
 from penstock.collector.core.files import FileState, Found, Generations, Mark, Verdict, head_hash
@@ -20,7 +21,6 @@ from penstock.collector.publisher import Answer
 from penstock.collector.source_sections import FileSource as FileSection
 from penstock.collector.sources.file import FileSource
 from penstock.collector.sources.tail import Tail, look
-from penstock.service.clock import SystemClock
 
 
 async def _saved() -> bool:

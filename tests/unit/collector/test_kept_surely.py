@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from penstock.base.clock import SystemClock
 from penstock.collector.created import CreatedRecords
 from penstock.collector.errors import SpoolFailedError
 from penstock.collector.intake import Payload
 from penstock.collector.source_sections import ExecSource as Section
 from penstock.collector.sources.exec import ExecSource
 from penstock.collector.sources.stdin import StdinSource
-from penstock.service.clock import SystemClock
 from tests.support.intake import SpoolingIntake, spooling
 from tests.support.waiting import wait_until_async
 

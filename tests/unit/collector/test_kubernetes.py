@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import structlog
 
+from penstock.base.clock import SystemClock
 from penstock.collector.source_sections import FileSource, KubernetesSection
 from penstock.collector.sources.kubernetes import Pods, service_of
 from penstock.service import ConfigError
-from penstock.service.clock import SystemClock
 from tests.support.certificates import Authority
 from tests.support.fake_kubernetes import FakeKubernetes, pod
 from tests.support.waiting import wait_until_async

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from nats.errors import Error, UnexpectedEOF
 
+from penstock.base.clock import SystemClock
 from penstock.collector import nats_link
 from penstock.collector.config import NatsSection
 from penstock.collector.core.outage import Outage
@@ -17,7 +18,6 @@ from penstock.collector.nats_link import NatsLink, is_lasting
 from penstock.logd.errors import UnavailableError as UnusableError
 from penstock.logd.publisher.connecting import UnencryptedError
 from penstock.service import ConfigError, UnavailableError
-from penstock.service.clock import SystemClock
 from tests.support.waiting import wait_until_async
 
 SINCE_NS = 1_769_828_400_000_000_000

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from typing_extensions import override
 
+from penstock.base.clock import SystemClock
 from penstock.collector.core.batch import Limits
 from penstock.collector.core.delivery import Delivery
 from penstock.collector.core.ledger import Ledger
@@ -19,7 +20,6 @@ from penstock.collector.courier import Courier
 from penstock.collector.journal import Journal
 from penstock.collector.reader import UNREADABLE_S, Reader
 from penstock.collector.spool import Spool, Unit
-from penstock.service.clock import SystemClock
 from tests.support.failing_disk import FailingDisk
 from tests.support.waiting import wait_until_async
 

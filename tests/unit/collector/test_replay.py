@@ -11,6 +11,8 @@ from uuid import UUID
 
 import pytest
 
+from penstock.base.clock import SystemClock
+from penstock.base.pluralize import pluralize
 from penstock.collector.core.ledger import Ledger
 from penstock.collector.errors import SpoolFailedError
 from penstock.collector.journal import Entry, Journal
@@ -26,8 +28,6 @@ from penstock.collector.replay import Outcome, Replayer, Wanted
 from penstock.collector.spool import Spool, Unit, decode_unit
 from penstock.logd.batch import Record
 from penstock.logd.store import REAL_DISK, Disk
-from penstock.service.clock import SystemClock
-from penstock.service.words import counted
 from tests.support.failing_disk import FailingDisk
 from tests.support.waiting import wait_until_async
 
@@ -329,7 +329,7 @@ async def test_a_bad_sector_is_passed_by_and_named_and_what_is_behind_it_goes_ba
         assert found == sorted(found)
         assert 1 <= len(left) <= 2
         assert (
-            f"the disk does not give {counted(len(left), 'entry')}, from {log.directory}"
+            f"the disk does not give {pluralize(len(left), 'entry')}, from {log.directory}"
             in outcome.stopped
         )
         again = await here.replayer.replay(Wanted())

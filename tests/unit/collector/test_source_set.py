@@ -9,6 +9,7 @@ from unittest.mock import patch
 import pytest
 from typing_extensions import override
 
+from penstock.base.clock import SystemClock
 from penstock.collector import source_set
 from penstock.collector.core.batch import Limits
 from penstock.collector.core.delivery import Delivery
@@ -24,7 +25,6 @@ from penstock.collector.source_set import Difference, SourceSet, difference
 from penstock.collector.sources.file import FileSource as Tailing
 from penstock.collector.sources.source import Source
 from penstock.service import UnavailableError
-from penstock.service.clock import SystemClock
 from tests.support.waiting import wait_until_async
 
 Section = StdinSource | StatsdSource

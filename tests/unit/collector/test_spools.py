@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from penstock.base.clock import SystemClock
 from penstock.collector.config import WhenFull
 from penstock.collector.core.batch import Batch, LaneKey, Limits
 from penstock.collector.core.delivery import Delivery, Flush, Publish, Stored, Take
@@ -23,7 +24,6 @@ from penstock.collector.spool import Spool, Unit, decode_unit
 from penstock.collector.spools import Spools, take_apart
 from penstock.collector.state import INDEX_BITS, URGENT_ORIGIN
 from penstock.collector.telemetry import settle_accounts
-from penstock.service.clock import SystemClock
 from tests.support.waiting import wait_until_async
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.base.clock import SystemClock
 from penstock.collector.budget import Budget
 from penstock.collector.core.ledger import Ledger
 from penstock.collector.journal import Entry, Journal
@@ -18,7 +19,6 @@ from penstock.collector.source_sections import UnixSource as Section
 from penstock.collector.sources import listener, unix
 from penstock.collector.sources.unix import UnixSource
 from penstock.collector.spool import Spool
-from penstock.service.clock import SystemClock
 from tests.support.collector import encode_batch
 from tests.support.waiting import wait_until_async
 

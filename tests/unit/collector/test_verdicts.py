@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 
+from penstock.base.clock import SystemClock
 from penstock.collector import verdicts
 from penstock.collector.budget import Budget, Charge
 from penstock.collector.core.delivery import Take
@@ -25,7 +26,6 @@ from penstock.collector.sources.otlp import OtlpSource
 from penstock.collector.spool import Spool, Unit
 from penstock.collector.transforms import graph
 from penstock.collector.verdicts import Verdicts
-from penstock.service.clock import SystemClock
 from penstock.specs import Accepted, check_line
 from tests.support.collector_graph import graph_of
 from tests.unit.collector.test_otlp_logs import requests

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
+from penstock.base.clock import SystemClock
 from penstock.deploy.console import letters
 from penstock.deploy.console.asking import Answer, one_line_of
 from penstock.deploy.console.config import AccessSection, ConsoleConfig
@@ -19,7 +20,6 @@ from penstock.deploy.core.rates import Rates
 from penstock.logd.errors import UnavailableError
 from penstock.router import replays
 from penstock.service import AdminAccess, ConfigError, Health, Status, Visitor, admin_server
-from penstock.service.clock import SystemClock
 from tests.support.certificates import Authority
 
 READS, ACTS = "0123456789abcdef", "fedcba9876543210"

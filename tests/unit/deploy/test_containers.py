@@ -18,6 +18,7 @@ import yaml
 from prometheus_client import CollectorRegistry
 from pydantic import BaseModel
 
+from penstock.base.clock import SystemClock
 from penstock.collector.config import CollectorConfig
 from penstock.deploy.console.config import ConsoleConfig
 from penstock.deploy.first_start import init
@@ -25,7 +26,6 @@ from penstock.deploy.site import site_of
 from penstock.logd.config import LogdConfig
 from penstock.router.config import JobConfig
 from penstock.service import AdminServer, Health, Status
-from penstock.service.clock import SystemClock
 from penstock.service.config import load_config
 from penstock.service.tracing import address_of
 

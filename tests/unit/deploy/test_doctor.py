@@ -13,11 +13,11 @@ import yaml
 from click.testing import CliRunner
 from typing_extensions import override
 
+from penstock.base.clock import Clock, SystemClock
 from penstock.deploy import examination
 from penstock.deploy.authority import Authority
 from penstock.deploy.commands import cli
 from penstock.deploy.examination import Finding, Verdict
-from penstock.service.clock import Clock, SystemClock
 from tests.support.processes import free_port
 
 MOUNTS = "/dev/vda / ext4 rw 0 0\ntmpfs /fast tmpfs rw 0 0\nhost:/a /fast/far nfs4 rw 0 0\n"

@@ -13,6 +13,7 @@ from cryptography import x509
 from pydantic import BaseModel
 from typing_extensions import override
 
+from penstock.base.clock import Clock
 from penstock.collector.config import CollectorConfig
 from penstock.deploy.authority import LEAF_DAYS, RENEW_DAYS, Authority
 from penstock.deploy.console.config import ConsoleConfig
@@ -22,7 +23,6 @@ from penstock.logd.config import LogdConfig
 from penstock.logd.core.acl import Acl, Action, OnCluster, OnStream
 from penstock.logd.security.api_keys import load_keys
 from penstock.router.config import JobConfig
-from penstock.service.clock import Clock
 from penstock.service.errors import ConfigError
 from tests.support import certificates as tests_authority
 

@@ -15,6 +15,7 @@ import yaml
 from cryptography import x509
 from pydantic import BaseModel
 
+from penstock.base.clock import SystemClock
 from penstock.collector.config import CollectorConfig
 from penstock.collector.source_sections import FileSource
 from penstock.deploy.console.config import ConsoleConfig
@@ -22,7 +23,6 @@ from penstock.deploy.first_start import init
 from penstock.deploy.site import site_of
 from penstock.logd.config import LogdConfig
 from penstock.router.config import JobConfig
-from penstock.service.clock import SystemClock
 from penstock.service.config import load_config
 from penstock.service.tracing import address_of
 from tests.support.kubernetes_schemas import mistakes

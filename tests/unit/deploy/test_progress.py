@@ -6,10 +6,10 @@ from pathlib import Path
 from rich.console import Console
 from typing_extensions import override
 
+from penstock.base.clock import SystemClock
 from penstock.deploy.core.supervision import Phase, TerminatePart
 from penstock.deploy.layout import Layout
 from penstock.deploy.progress import Screen
-from penstock.service.clock import SystemClock
 
 
 class StoppedClock(SystemClock):

@@ -116,7 +116,7 @@ import sys
 from pathlib import Path
 from penstock.logd.activity import ActivityLog
 from penstock.logd.activity_journal import ActivityJournal
-from penstock.service.clock import SystemClock
+from penstock.base.clock import SystemClock
 
 class Away:
     async def store(self, events): ...

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from penstock.base.clock import SystemClock
 from penstock.logd import committer
 from penstock.logd.committer import Committer
 from penstock.logd.core.metadata import StreamConfig
@@ -39,7 +40,6 @@ from penstock.logd.store import (
     ReplicaFile,
 )
 from penstock.logd.store.segment import segment_path
-from penstock.service.clock import SystemClock
 from tests.sim.disk import MemoryDisk
 from tests.sim.power import Power, PowerLossError
 from tests.support.frames import make_frame

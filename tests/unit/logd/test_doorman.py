@@ -7,10 +7,10 @@ from collections.abc import Mapping
 
 import pytest
 
+from penstock.base.clock import SystemClock
 from penstock.logd.core.strangers import Connection, Crowd, Peer
 from penstock.logd.liftbridge import crowd
 from penstock.logd.liftbridge.crowd import Doorman
-from penstock.service.clock import SystemClock
 
 
 @pytest.mark.parametrize("function", ["listdir", "dup"])

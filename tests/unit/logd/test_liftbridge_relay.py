@@ -6,6 +6,7 @@ from typing import Any
 import grpc
 import pytest
 
+from penstock.base.clock import SystemClock
 from penstock.logd.acks import Nack
 from penstock.logd.core.servers import parse_servers
 from penstock.logd.core.turn import Message
@@ -16,7 +17,6 @@ from penstock.logd.liftbridge.relay import Relay
 from penstock.logd.nats.dial import NatsAccess
 from penstock.logd.publish_envelope import published_in, refused_ack, stored_ack
 from penstock.logd.wire import logd_liftbridge_pb2 as wire
-from penstock.service.clock import SystemClock
 
 
 class Link:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import pytest
 from typing_extensions import override
 
+from penstock.base.clock import SystemClock
 from penstock.logd.consensus.member import LostError, Member
 from penstock.logd.consensus.needs import Hooks, OutOfSpaceError
 from penstock.logd.core.node import NodeId
@@ -30,7 +31,6 @@ from penstock.logd.core.raft import (
     founding_state,
 )
 from penstock.logd.errors import CorruptError, UnavailableError
-from penstock.service.clock import SystemClock
 from tests.sim.raft_storage import ModelStorage
 from tests.support.waiting import wait_until_async
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from typing_extensions import override
 
+from penstock.base.clock import SystemClock
 from penstock.logd import opened as opened_module
 from penstock.logd import reviver
 from penstock.logd.core.turn import Message
@@ -20,7 +21,6 @@ from penstock.logd.reviver import Reviver
 from penstock.logd.store.disk import RealFile
 from penstock.logd.streams import StreamSet
 from penstock.logd.telemetry import stage
-from penstock.service.clock import SystemClock
 from tests.support.waiting import wait_until_async
 from tests.unit.logd.test_streams import LOGS, stream_set
 

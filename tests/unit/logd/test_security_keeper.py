@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from penstock.base.clock import SystemClock
 from penstock.logd.security.config import AuthSection, TlsSection
 from penstock.logd.security.keeper import DoorSetupError, Keeper
 from penstock.logd.security.tls import CertificateFiles
-from penstock.service.clock import SystemClock
 from tests.support.certificates import Authority
 from tests.support.identities import HOST
 

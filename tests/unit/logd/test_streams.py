@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from penstock.base.clock import SystemClock
 from penstock.logd import streams
 from penstock.logd.acks import Nack
 from penstock.logd.core.metadata import StreamConfig
@@ -22,7 +23,6 @@ from penstock.logd.partition import Partition
 from penstock.logd.reviver import Reviver
 from penstock.logd.store import EpochFile
 from penstock.logd.streams import StreamSet
-from penstock.service.clock import SystemClock
 from tests.support.surroundings import make_surroundings
 
 LOGS = StreamConfig(name="logs", subject="t.>")

@@ -5,11 +5,11 @@ import random
 
 import pytest
 
+from penstock.base.clock import SystemClock
 from penstock.logd.core.servers import parse_servers
 from penstock.logd.nats.dial import NatsAccess
 from penstock.logd.nats.errors import ErrorKind, NatsRefusedError, ServerError
 from penstock.logd.nats.link import NatsLink
-from penstock.service.clock import SystemClock
 
 
 class FakeWire:

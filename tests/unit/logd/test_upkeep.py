@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from typing_extensions import override
 
+from penstock.base.clock import SystemClock
 from penstock.logd import rewriter
 from penstock.logd.batch import Record, decode_body
 from penstock.logd.compactor import Compactor
@@ -25,7 +26,6 @@ from penstock.logd.rows import batch_records
 from penstock.logd.store import CommitLog, LogConfig
 from penstock.logd.store.segment import segment_path
 from penstock.logd.upkeep import CompactionSettings, Upkeep, Wants
-from penstock.service.clock import SystemClock
 from tests.support.frames import make_batch_frame
 from tests.support.waiting import wait_until
 

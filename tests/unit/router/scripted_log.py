@@ -7,12 +7,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock.base.clock import BlockingClock, SystemClock
 from penstock.logd.batch import Record, build_batch, decode_body, encode_body
 from penstock.logd.client import Fetched, OffsetRange
 from penstock.logd.client.calls import Call
 from penstock.logd.errors import CorruptError, RefusedError
 from penstock.logd.frame import FrameHeader, crc32c
-from penstock.router.clock import Clock, SystemClock
 from penstock.router.reading import LogReading
 from penstock.router.record_sizes import RecordSizes
 
@@ -127,7 +127,7 @@ class AtOnce:
 
 
 def reading(
-    client: ScriptedClient, *, retry_timeout_s: float = 0.0, clock: Clock | None = None
+    client: ScriptedClient, *, retry_timeout_s: float = 0.0, clock: BlockingClock | None = None
 ) -> LogReading:
     log = LogReading("h:1", retry_timeout_s=retry_timeout_s, clock=clock or SystemClock())
     log._client = client  # type: ignore[assignment]

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 from typing_extensions import override
 
-from penstock.router.clock import SystemClock
+from penstock.base.clock import SystemClock
 from penstock.router.sinks import SinkContext
 from penstock.router.telemetry import Meter
 

@@ -13,9 +13,9 @@ import pytest
 from py4j.protocol import Py4JNetworkError
 from typing_extensions import override
 
+from penstock.base.clock import SystemClock
 from penstock.router import bounded
 from penstock.router.bounded import BoundedRun, bounded_run
-from penstock.router.clock import SystemClock
 from penstock.router.core.backfill import Chunk
 from penstock.router.errors import StoppedError
 from penstock.router.errors import UnavailableError as NotNowError

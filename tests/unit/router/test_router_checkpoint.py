@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.base.clock import SystemClock
 from penstock.router.batches import BatchJournal
 from penstock.router.checkpoint import (
     CheckpointDamagedError,
@@ -16,7 +17,6 @@ from penstock.router.checkpoint import (
     committed_offsets,
     planned_offsets,
 )
-from penstock.router.clock import SystemClock
 from penstock.router.core.offsets import Offsets, StreamPartition
 from penstock.service import ExitCode, UnavailableError
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from penstock.base.clock import SystemClock
 from penstock.router import checkpoint_home
 from penstock.router.bounded import bounded_run
 from penstock.router.checkpoint_home import CheckpointHome
-from penstock.router.clock import SystemClock
 from penstock.router.config import JobConfig
 from penstock.router.errors import UnavailableError as NotNowError
 from penstock.service import UnavailableError

@@ -13,10 +13,10 @@ from click.testing import CliRunner
 from pyarrow.dataset import dataset
 from typing_extensions import override
 
+from penstock.base.clock import SystemClock
 from penstock.router import letters
 from penstock.router.bounded import BoundedRun, ReplayStoppedError, replay_letters
 from penstock.router.cli import cli
-from penstock.router.clock import SystemClock
 from penstock.router.dead_letter import Reason, lay_aside
 from penstock.router.errors import StoppedError
 from penstock.router.feed import Feed

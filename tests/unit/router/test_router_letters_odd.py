@@ -10,10 +10,10 @@ import yaml
 from click.testing import CliRunner, Result
 from pyarrow.dataset import dataset
 
+from penstock.base.clock import SystemClock
 from penstock.router import letter_stream
 from penstock.router.bounded import BoundedRun, bounded_run, replay_letters
 from penstock.router.cli import cli
-from penstock.router.clock import SystemClock
 from penstock.router.job import Job
 from penstock.router.letters import LetterFile, as_rows, find_letters
 from penstock.router.owners import require_room_for_letters

@@ -2,9 +2,9 @@
 
 import pytest
 
+from penstock.base.clock import SystemClock
 from penstock.logd.client import PartitionInfo, StreamInfo
 from penstock.logd.errors import CorruptError, RefusedError
-from penstock.router.clock import SystemClock
 from penstock.router.core.offsets import Readable, Span, StreamPartition
 from penstock.router.core.starting import Subscription, Times
 from penstock.router.errors import (

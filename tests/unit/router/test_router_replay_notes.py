@@ -14,9 +14,9 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from penstock.base.clock import SystemClock
 from penstock.router import bounded, replay_process
 from penstock.router.cli import cli
-from penstock.router.clock import SystemClock
 from penstock.router.config import JobConfig
 from penstock.router.letters import LetterFile, find_letters
 from penstock.router.replay_notes import typed, who_types

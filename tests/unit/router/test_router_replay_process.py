@@ -16,9 +16,9 @@ import yaml
 from click.testing import CliRunner
 from typing_extensions import override
 
+from penstock.base.clock import SystemClock
 from penstock.router.action_token import PATH
 from penstock.router.cli import cli
-from penstock.router.clock import SystemClock
 from penstock.router.replay_process import attended
 from penstock.router.replay_progress import Progress
 from penstock.service import ExitCode, ask_admin

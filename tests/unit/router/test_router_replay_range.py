@@ -12,10 +12,10 @@ import yaml
 from click.testing import CliRunner, Result
 from typing_extensions import override
 
+from penstock.base.clock import SystemClock
 from penstock.logd.batch import Record
 from penstock.router import backfill, bounded, cli_again, replay_process
 from penstock.router.cli import cli
-from penstock.router.clock import SystemClock
 from penstock.router.core.offsets import Readable, StreamPartition
 from penstock.router.reading import LogState
 from penstock.router.replay_progress import Progress

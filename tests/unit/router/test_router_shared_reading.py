@@ -15,9 +15,9 @@ import pyarrow as pa
 import pytest
 from typing_extensions import override
 
+from penstock.base.clock import SystemClock
 from penstock.router import shared_reading, tasks
 from penstock.router.carried import CARRIED, unpack
-from penstock.router.clock import SystemClock
 from penstock.router.core import filters
 from penstock.router.core import pieces as pieces_core
 from penstock.router.core.offsets import Span

@@ -14,7 +14,7 @@ import pytest
 from pydantic import ValidationError
 from typing_extensions import override
 
-from penstock.router.clock import SystemClock
+from penstock.base.clock import SystemClock
 from penstock.router.core.http_codes import Answer
 from penstock.router.core.verdict import (
     Busy,

@@ -9,10 +9,10 @@ import pyarrow.compute as pc
 import pytest
 from pyspark.sql.types import BinaryType
 
+from penstock.base.clock import SystemClock
 from penstock.logd.batch import Record, build_batch
 from penstock.router import pieces, reading
 from penstock.router.carried import CARRIED, lost_of
-from penstock.router.clock import SystemClock
 from penstock.router.core.offsets import Readable, Span, StreamPartition
 from penstock.router.core.starting import Times
 from penstock.router.options import SourceOptions, parse_options

@@ -13,7 +13,7 @@ import pytest
 from pydantic import ValidationError
 from typing_extensions import override
 
-from penstock.service.clock import Clock
+from penstock.base.clock import Clock
 from penstock.service.span_sender import Tracing
 from penstock.service.tracing import (
     BATCH_SPANS_MAX,

@@ -24,6 +24,7 @@ from typing import Any, Final
 import structlog
 from typing_extensions import override
 
+from penstock.base.clock import Clock
 from penstock.collector.core.delivery import Read
 from penstock.collector.core.files import FileState, Generations, Verdict
 from penstock.collector.core.ledger import Ledger
@@ -48,7 +49,6 @@ from penstock.collector.sources.patterns import Patterns, age_of, family_of
 from penstock.collector.sources.source import Source
 from penstock.collector.sources.tail import Tail, look, make_tail, open_to_read, read_span
 from penstock.collector.sources.unpacking import Names
-from penstock.service.clock import Clock
 
 _SAVE_RETRY_S: Final = 1.0
 _NAMED_MAX: Final = 10

@@ -21,13 +21,13 @@ from urllib.parse import quote
 import orjson
 import structlog
 
+from penstock.base.clock import Clock
 from penstock.collector.errors import RemoteProtocolError
 from penstock.collector.limits import POD_LABELS_MAX, POD_LIST_BYTES_MAX
 from penstock.collector.source_sections import KubernetesSection
 from penstock.collector.sources.http_client import get
 from penstock.collector.transforms.enrich import container_facts
 from penstock.service import ConfigError
-from penstock.service.clock import Clock
 
 _REMEMBERED_MAX: Final = 4096
 """Files whose facts are known; the one that was not asked for longest is forgotten."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 from typing_extensions import override
 
+from penstock.base.clock import Clock
 from penstock.collector import failpoints
 from penstock.collector.budget import Charge, Share
 from penstock.collector.core.ledger import SENDER_DROPPED, Ledger
@@ -29,7 +30,6 @@ from penstock.collector.sources.listener import Listener
 from penstock.collector.sources.source import Source
 from penstock.collector.spool import Unit
 from penstock.collector.spools import Spooling
-from penstock.service.clock import Clock
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -13,6 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 from typing_extensions import override
 
+from penstock.base.clock import SystemClock
 from penstock.collector.budget import Budget
 from penstock.collector.errors import RemoteProtocolError
 from penstock.collector.sources.http_server import Request, Response, serve_http
@@ -39,7 +40,6 @@ from penstock.service import (
     span_metrics,
     widen_backlog,
 )
-from penstock.service.clock import SystemClock
 from penstock.service.config import join_host_port, split_host_port
 
 _OPEN_FILES_PART: Final = 2

@@ -11,11 +11,11 @@ from socket import SOCK_STREAM
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from penstock.base.clock import Clock
 from penstock.deploy.console.asking import Answer, ask_json, port_of
 from penstock.deploy.console.config import ConsoleConfig
 from penstock.deploy.core.picture import Seen, note_rates
 from penstock.deploy.core.rates import Rates
-from penstock.service.clock import Clock
 
 NATS: Final = "nats"
 """The part that is a nats-server: it describes itself at `/varz`."""

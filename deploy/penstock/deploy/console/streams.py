@@ -5,10 +5,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
+from penstock.base.clock import Clock
 from penstock.deploy.core.rates import Rates
 from penstock.logd.client import ClusterInfo, PartitionInfo, StreamInfo
 from penstock.logd.errors import LogdError
-from penstock.service.clock import Clock
 
 _LOAD: Final = 10
 """A question that took so long is asked again after so many times that."""

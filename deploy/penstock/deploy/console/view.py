@@ -6,6 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from penstock.base.clock import Clock
 from penstock.deploy.console.polling import Polling
 from penstock.deploy.console.streams import Streams
 from penstock.deploy.core.picture import (
@@ -15,7 +16,6 @@ from penstock.deploy.core.picture import (
     describe_routers,
 )
 from penstock.deploy.core.rates import Rates
-from penstock.service.clock import Clock
 
 HISTORY_MAX: Final = 120
 """Points of each line of the picture, one for each `_POINT_NS`."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from penstock.service.words import counted
+from penstock.base.pluralize import pluralize
 
 _RESTARTED = "not compared: restarted, so it counted anew"
 _NOTHING_SENT = "the app was stopped before it sent anything"
@@ -114,7 +114,7 @@ def reconcile(figures: Figures) -> list[Finding]:
 
 def _console(figures: Figures) -> Finding:
     landed, shown = figures.problems_landed, figures.problems_shown
-    statement = f"{counted(landed, 'problem', form=',')} among the rows, {shown:,} on the console"
+    statement = f"{pluralize(landed, 'problem', form=',')} among the rows, {shown:,} on the console"
     return Finding("log → console, problems", landed == shown, statement)
 
 
@@ -131,7 +131,7 @@ def _end_to_end(figures: Figures) -> Finding:
     return Finding(
         name,
         acked == figures.app_landed,
-        f"{acked:,} acked, {counted(figures.app_landed, 'row', form=',')}",
+        f"{acked:,} acked, {pluralize(figures.app_landed, 'row', form=',')}",
     )
 
 
@@ -184,7 +184,7 @@ def _lake(stream: str, figures: Figures) -> Finding:
     name = f"log → Parquet, {stream}"
     start, end = figures.log_after[stream]
     landed = figures.landed.get(stream, Landed())
-    statement = f"{end - start:,} in the log, {counted(landed.rows, 'row', form=',')}"
+    statement = f"{end - start:,} in the log, {pluralize(landed.rows, 'row', form=',')}"
     if landed.rows != landed.offsets:
         return Finding(name, False, f"{statement}, {landed.rows - landed.offsets:,} repeated")
     if landed.rows and landed.last - landed.first + 1 != landed.offsets:

@@ -4,13 +4,13 @@ import asyncio
 from collections import Counter
 from typing import Final
 
+from penstock.base.clock import Clock
 from penstock.logd.access.guard import Guard
 from penstock.logd.access.store import Access
 from penstock.logd.core.acl import EVERYBODY
 from penstock.logd.core.quotas import Buckets, Flow, Quota, quota_of
 from penstock.logd.errors import NotReadyError, RefusedError
 from penstock.logd.security.principal import Principal
-from penstock.service.clock import Clock
 
 _NS_PER_MS: Final = 1_000_000
 

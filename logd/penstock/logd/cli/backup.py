@@ -9,6 +9,8 @@ from typing import Any, Final, NoReturn
 
 import click
 
+from penstock.base.clock import SystemClock
+from penstock.base.pluralize import pluralize
 from penstock.logd.backup import (
     FILE_BYTES,
     MANIFEST,
@@ -32,8 +34,6 @@ from penstock.logd.errors import CorruptError, RefusedError, UnavailableError
 from penstock.logd.frame import HEADER_SIZE, decode_header, encode_header, parse_frames
 from penstock.logd.replication_settings import ReplicationSettings
 from penstock.service import ExitCode, ServiceError, release
-from penstock.service.clock import SystemClock
-from penstock.service.words import counted
 
 _SEND_BYTES: Final = 4 * 1024 * 1024
 _PAUSE_S: Final = 0.5
@@ -407,8 +407,8 @@ def _tell(manifest: Manifest, directory: Path, how: str, *, as_json: bool) -> No
         f"{manifest.stream}/{number} from offset {start} to {end}"
         for number, (start, end) in enumerate(ranges)
     )
-    count = counted(records, "record", form=",")
+    count = pluralize(records, "record", form=",")
     click.echo(f"{count} of {where}: {how} {directory} ({human_bytes(size)})")
     if skipped and how != "in":  # the backup itself says so on standard error
         count = sum(one["upto"] - one["first"] for one in skipped)
-        click.echo(f"{counted(count, 'offset', form=',')} were damaged before, and are not in it")
+        click.echo(f"{pluralize(count, 'offset', form=',')} were damaged before, and are not in it")

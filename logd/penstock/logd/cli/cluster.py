@@ -7,6 +7,8 @@ from typing import Any, Final
 
 import click
 
+from penstock.base.clock import SystemClock
+from penstock.base.pluralize import pluralize
 from penstock.logd.cli.moving import left_of_drain, left_of_rebalance
 from penstock.logd.cli.outcome import json_option, tell
 from penstock.logd.cli.server import asking, server_option
@@ -16,9 +18,7 @@ from penstock.logd.cli.watching import Work, wait_option, watch
 from penstock.logd.client import ClusterInfo, StreamInfo
 from penstock.logd.core.node import REJOIN
 from penstock.service import UnavailableError
-from penstock.service.clock import SystemClock
 from penstock.service.command import PenstockGroup
-from penstock.service.words import counted
 
 _TITLES: Final = ("NODE", "STATE", "LIVE", "LEADS", "REPLICAS", "ROLE", "RACK", "FETCH")
 
@@ -81,7 +81,7 @@ def drain(node: str, wait: bool, server: str, as_json: bool) -> None:
             done = watch(log, work, as_json=as_json)
             if not as_json:
                 click.echo(
-                    f"node {node} has nothing: moved off it: {counted(done.total, 'partition')}"
+                    f"node {node} has nothing: moved off it: {pluralize(done.total, 'partition')}"
                 )
     if as_json:
         echo_json({"node": node, "done": wait})
@@ -124,7 +124,7 @@ def rebalance(wait: bool, server: str, as_json: bool) -> None:
     with asking(server) as log:
         moves = log.rebalance()
         if not as_json:
-            click.echo(f"begun: {counted(moves, 'move')}")
+            click.echo(f"begun: {pluralize(moves, 'move')}")
         if wait:
             hint = "see which nodes are live: penstock logd cluster info"
             work = Work(label="rebalance", is_left=left_of_rebalance, hint=hint, lasting=True)
@@ -201,7 +201,7 @@ def _summary(info: ClusterInfo, streams: list[StreamInfo]) -> str:
     behind = sum(len(part.isr) < len(part.replicas) for part in partitions)
     name = "no cluster: a lone logd" if info.name is None else f"cluster {info.name}"
     return (
-        f"{name}; {live} of {len(members)} nodes live; {counted(len(partitions), 'partition')}, "
+        f"{name}; {live} of {len(members)} nodes live; {pluralize(len(partitions), 'partition')}, "
         f"{leaderless} without a leader, {behind} not fully in sync"
     )
 

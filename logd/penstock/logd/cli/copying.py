@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from penstock.base.clock import SystemClock
 from penstock.logd.backup import FILE_BYTES, PARTIAL, FileWriter, Manifest, cut, empty_frame
 from penstock.logd.cli.progress import Progress
 from penstock.logd.cli.server import AskRefusedError
@@ -19,7 +20,6 @@ from penstock.logd.client import Fetched, LogClient, calls
 from penstock.logd.errors import CorruptError, RefusedError
 from penstock.logd.rows import Frame
 from penstock.service import ExitCode, ServiceError
-from penstock.service.clock import SystemClock
 
 SHORT_S: Final = 30.0
 """For so long the end of what is committed may be below the range's end: after an election the new

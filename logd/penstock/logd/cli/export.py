@@ -12,6 +12,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from penstock.base.pluralize import pluralize
 from penstock.logd.cli.outcome import json_option
 from penstock.logd.cli.positions import (
     PARTITIONS,
@@ -32,7 +33,6 @@ from penstock.logd.dump import SCHEMA_OF_DUMP
 from penstock.logd.frame import FrameHeader
 from penstock.logd.rows import batch_records
 from penstock.service import ExitCode, ServiceError
-from penstock.service.words import counted
 
 _SUFFIXES: Final = {
     ".arrow": "arrow",
@@ -129,7 +129,7 @@ def export(
     where = ", ".join(
         f"{part.stream}/{part.partition} from offset {part.start} to {part.end}" for part in parts
     )
-    amount = counted(records, "record", form=",")
+    amount = pluralize(records, "record", form=",")
     click.echo(f"{amount} of {where}: {output} ({human_bytes(size)})")
     session.check_complete()
 

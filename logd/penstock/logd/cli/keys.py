@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
+from penstock.base.clock import SystemClock
 from penstock.logd.security.api_keys import line_of, make_key
-from penstock.service.clock import SystemClock
 from penstock.service.command import PenstockGroup
 
 

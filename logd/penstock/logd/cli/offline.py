@@ -10,6 +10,8 @@ from typing import IO, Any, Final
 import click
 from typing_extensions import override
 
+from penstock.base.clock import SystemClock
+from penstock.base.pluralize import pluralize
 from penstock.logd import offline
 from penstock.logd.cli.outcome import check_form, json_option
 from penstock.logd.cli.server import AskRefusedError
@@ -24,8 +26,6 @@ from penstock.logd.offline import CheckReport
 from penstock.logd.rows import batch_records
 from penstock.logd.store.inspection import Problem
 from penstock.service import ExitCode, ServiceError, UnavailableError
-from penstock.service.clock import SystemClock
-from penstock.service.words import counted
 
 Keys = dict[str, KeySource]
 
@@ -194,7 +194,7 @@ def dump(
             _dump(log, **options)
     if damaged:
         raise DamagedStoreError(
-            f"passed over: {counted(len(damaged), 'damaged place')}",
+            f"passed over: {pluralize(len(damaged), 'damaged place')}",
             fix=f"penstock logd check {directory}",
         )
 
@@ -231,7 +231,7 @@ def _text(log: Dump, start: int, end: int, *, records: bool) -> Iterator[bytes]:
 def _frame_text(header: FrameHeader) -> bytes:
     words = [
         f"{header.base_offset}-{header.last_offset}",
-        counted(header.record_count, "record"),
+        pluralize(header.record_count, "record"),
         f"{header.frame_length} bytes",
         f"epoch {header.leader_epoch}",
         f"{time_text(header.first_timestamp_ns)} to {time_text(header.max_timestamp_ns)}",

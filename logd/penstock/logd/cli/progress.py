@@ -4,9 +4,9 @@ import sys
 from types import TracebackType
 from typing import Final, Self
 
+from penstock.base.clock import Clock, SystemClock
+from penstock.base.pluralize import pluralize
 from penstock.logd.cli.text import human_bytes, on_terminal
-from penstock.service.clock import Clock, SystemClock
-from penstock.service.words import counted
 
 _EVERY_NS: Final = 200_000_000
 
@@ -77,7 +77,7 @@ class Progress:
 
     def line(self) -> str:
         """What is done, and how fast."""
-        words = [counted(self.records, "record", form=",")]
+        words = [pluralize(self.records, "record", form=",")]
         if self._total:
             words[0] = f"{self.records:,} of {self._total:,} records"
             words.append(f"{min(self.records * 100 // self._total, 100)} %")

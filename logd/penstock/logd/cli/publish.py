@@ -11,6 +11,8 @@ from typing import IO, Any, Final
 import click
 from typing_extensions import override
 
+from penstock.base.clock import SystemClock
+from penstock.base.pluralize import pluralize
 from penstock.logd.batch import Record
 from penstock.logd.cli.nats import nats_option, publishing
 from penstock.logd.cli.outcome import json_option
@@ -23,8 +25,6 @@ from penstock.logd.errors import LogdError, NoAnswerError
 from penstock.logd.publisher import PubAck, PublishOptions
 from penstock.logd.publisher.partitioning import partition_subject
 from penstock.service import UnavailableError as ServiceUnavailableError
-from penstock.service.clock import SystemClock
-from penstock.service.words import counted
 
 _IN_FLIGHT: Final = 256
 """Records sent and not acked, at a time."""
@@ -74,7 +74,7 @@ class _Stored:
         where = ", ".join(f"{name} {a} to {b}" for name, (a, b) in self.ranges.items())
         repeats = f", {self.duplicates} of them before" if self.duplicates else ""
         rate = self.count / max(seconds, 1e-9)
-        stored = counted(self.count, "record", form=",")
+        stored = pluralize(self.count, "record", form=",")
         return f"{stored} stored{repeats}: {where} ({rate:,.0f} records/s)"
 
 

@@ -2,13 +2,13 @@
 
 import click
 
+from penstock.base.pluralize import pluralize
 from penstock.logd.cli.outcome import json_option
 from penstock.logd.cli.positions import POSITION, Position, resolve
 from penstock.logd.cli.server import asking, server_option, stream_argument
 from penstock.logd.cli.source import partitions_of
 from penstock.logd.cli.text import echo_json
 from penstock.logd.client import LogClient
-from penstock.service.words import counted
 
 
 @click.command(epilog="Example: penstock logd streams purge logs --before 2026-01-31 --yes")
@@ -50,7 +50,7 @@ def purge(  # noqa: PLR0913 - what is to go, and how
         count = sum(max(upto - start, 0) for start, upto in ends.values())
         if not yes:
             click.confirm(
-                f"Delete {counted(count, 'record', form=',')} of {name}, for ever?",
+                f"Delete {pluralize(count, 'record', form=',')} of {name}, for ever?",
                 abort=True,
                 err=True,
             )
@@ -59,7 +59,7 @@ def purge(  # noqa: PLR0913 - what is to go, and how
             if as_json:
                 echo_json({"stream": name, "partition": number, "start_offset": left})
             else:
-                gone = counted(max(left - start, 0), "record", form=",")
+                gone = pluralize(max(left - start, 0), "record", form=",")
                 click.echo(f"{name}/{number} begins at offset {left}; deleted: {gone}")
 
 

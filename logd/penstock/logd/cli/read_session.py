@@ -16,15 +16,15 @@ from typing import Any, Final, TypeVar
 import click
 from typing_extensions import override
 
+from penstock.base.clock import monotonic_ns
+from penstock.base.pluralize import pluralize
 from penstock.logd.cli.server import DamagedAnswerError
 from penstock.logd.cli.text import safe
 from penstock.logd.client import Access, Fetched, LogClient
 from penstock.logd.client.calls import Call
-from penstock.logd.client.clock import monotonic_ns
 from penstock.logd.client.following import Patience, passes
 from penstock.logd.errors import CorruptError, RefusedError, UnavailableError
 from penstock.logd.store.damage import DamagedRanges
-from penstock.service.words import counted
 
 Answer = TypeVar("Answer")
 Function = TypeVar("Function", bound=Callable[..., object])
@@ -103,9 +103,9 @@ def check_none_skipped(skipped: list[dict[str, Any]]) -> None:
         for one in skipped[:_RANGES_SHOWN]
     ]
     more = len(skipped) - len(where)
-    where += [f"{counted(more, 'range')} more"] if more else []
+    where += [f"{pluralize(more, 'range')} more"] if more else []
     raise DamagedAnswerError(
-        f"{counted(count, 'damaged offset', form=',')} skipped: {', '.join(where)} (exclusive)",
+        f"{pluralize(count, 'damaged offset', form=',')} skipped: {', '.join(where)} (exclusive)",
         fix="everything else was read; see what is damaged: penstock logd gaps",
     )
 

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import click
 
+from penstock.base.pluralize import pluralize
 from penstock.logd.cli.moving import Parts, Place, left_of_move
 from penstock.logd.cli.outcome import json_option, tell
 from penstock.logd.cli.server import asking, server_option, stream_argument
@@ -13,7 +14,6 @@ from penstock.logd.cli.text import echo_json
 from penstock.logd.cli.watching import Work, wait_option, watch
 from penstock.logd.client import LogClient
 from penstock.service import ServiceError
-from penstock.service.words import counted
 
 
 @click.command(
@@ -229,9 +229,8 @@ def elect(name: str, partition: int, lose_records: bool, as_json: bool, server: 
     if found.lost_max is None:
         lost = "how many records are lost is not known here"
     elif found.lost_max:
-        lost = (
-            f"lost: at most {counted(found.lost_max, 'record')}, from offset {found.end_offset} on"
-        )
+        most = pluralize(found.lost_max, "record")
+        lost = f"lost: at most {most}, from offset {found.end_offset} on"
     else:
         lost = "no record is lost that is known of"
     done = {"stream": name, "partition": partition, "lost_max": found.lost_max} | asdict(found)

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import click
 
+from penstock.base.pluralize import pluralize
 from penstock.logd.cli.outcome import json_option, tell
 from penstock.logd.cli.purge import purge
 from penstock.logd.cli.server import AskRefusedError, asking, server_option, stream_argument
@@ -23,7 +24,6 @@ from penstock.logd.cli.tables import facts, table
 from penstock.logd.cli.text import echo_json, human_bytes, safe
 from penstock.logd.client import PartitionInfo, StreamInfo
 from penstock.service.command import PenstockGroup
-from penstock.service.words import counted
 
 _TITLES: Final = ("STREAM", "STATE", "RECORDS", "END", "SIZE", "LEADER", "ISR", "SUBJECT")
 
@@ -139,7 +139,7 @@ def delete(name: str, yes: bool, as_json: bool, server: str) -> None:
             known = [part for part in stream.partitions if part.is_known]
             records = sum(part.high_watermark + 1 - part.start_offset for part in known)
             click.confirm(
-                f"Delete stream {name} with {counted(records, 'record')}?", abort=True, err=True
+                f"Delete stream {name} with {pluralize(records, 'record')}?", abort=True, err=True
             )
         log.delete_stream(name)
     tell(f"stream {name} is deleted", {"stream": name, "deleted": True}, as_json=as_json)

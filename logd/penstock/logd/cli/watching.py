@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 
 import click
 
+from penstock.base.clock import Clock, SystemClock
 from penstock.logd.cli.moving import (
     QUIET_S,
     STUCK_S,
@@ -27,7 +28,6 @@ from penstock.logd.cli.text import human_bytes, on_terminal, safe
 from penstock.logd.client import LogClient
 from penstock.logd.errors import UnavailableError
 from penstock.service import ExitCode, ServiceError
-from penstock.service.clock import Clock, SystemClock
 
 Function = TypeVar("Function", bound=Callable[..., object])
 

@@ -5,9 +5,9 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from penstock.base.clock import monotonic_ns
 from penstock.logd.batch import Record
 from penstock.logd.client.answers import Cursor
-from penstock.logd.client.clock import monotonic_ns
 from penstock.logd.client.committing import (
     CommitPolicy,
     Committing,

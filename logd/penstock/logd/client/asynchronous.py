@@ -9,6 +9,7 @@ from typing import Final, Self, TypeVar
 
 from typing_extensions import override
 
+from penstock.base.clock import monotonic_ns
 from penstock.logd.batch import Record
 from penstock.logd.client import calls
 from penstock.logd.client.access import ANYBODY, Access
@@ -16,7 +17,6 @@ from penstock.logd.client.answers import Cursor, Fetched, OffsetRange
 from penstock.logd.client.async_cursor import AsyncCursorHandle
 from penstock.logd.client.async_managing import AsyncManaging
 from penstock.logd.client.calls import Call
-from penstock.logd.client.clock import monotonic_ns
 from penstock.logd.client.connections import Connections
 from penstock.logd.client.following import (
     FETCH_BYTES,

@@ -9,13 +9,13 @@ from typing import Final, Self, TypeVar
 
 from typing_extensions import override
 
+from penstock.base.clock import monotonic_ns
 from penstock.logd.batch import Record, decode_body
 from penstock.logd.client import calls
 from penstock.logd.client.access import ANYBODY, Access
 from penstock.logd.client.answers import Cursor, Fetched, OffsetRange
 from penstock.logd.client.asynchronous import AsyncLogClient
 from penstock.logd.client.calls import Call
-from penstock.logd.client.clock import monotonic_ns
 from penstock.logd.client.cursor import CursorHandle
 from penstock.logd.client.following import (
     FETCH_BYTES,

@@ -3,10 +3,10 @@
 import asyncio
 from typing import Any, TypeVar
 
+from penstock.base.clock import monotonic_ns
 from penstock.logd.client.access import ANYBODY, Access
 from penstock.logd.client.address import split_address
 from penstock.logd.client.calls import Call
-from penstock.logd.client.clock import monotonic_ns
 from penstock.logd.client.connection import Connection
 from penstock.logd.client.course import Course
 from penstock.logd.client.decoder import Response

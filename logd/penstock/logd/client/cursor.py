@@ -4,9 +4,9 @@ from collections.abc import Generator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from penstock.base.clock import monotonic_ns
 from penstock.logd.batch import Record
 from penstock.logd.client.answers import Cursor
-from penstock.logd.client.clock import monotonic_ns
 from penstock.logd.client.committing import (
     CommitPolicy,
     Committing,

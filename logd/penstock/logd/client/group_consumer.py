@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
-from penstock.logd.client.clock import monotonic_ns
+from penstock.base.clock import monotonic_ns
 from penstock.logd.client.grouping import GroupOptions, GroupRecord, GroupRows, Hand, Reading
 from penstock.logd.client.membership import Membership
 from penstock.logd.core.cluster.records import GroupPartition

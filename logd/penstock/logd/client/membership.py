@@ -13,9 +13,9 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar, assert_never
 
+from penstock.base.clock import boot_ns, monotonic_ns
 from penstock.logd.client import calls, group_calls
 from penstock.logd.client.answers import Cursor
-from penstock.logd.client.clock import awake_ns, monotonic_ns
 from penstock.logd.client.committing import CommitPolicy, Committing
 from penstock.logd.client.following import FollowOptions, Patience, Rows, passes, position_request
 from penstock.logd.client.grouping import GroupOptions, Reading
@@ -94,11 +94,11 @@ class Membership:
         """Whether what was read of it may still be handed out."""
         partition = reading.partition
         current = self._readings.get(partition) is reading
-        return current and not reading.revoked and partition in self._member.reading(awake_ns())
+        return current and not reading.revoked and partition in self._member.reading(boot_ns())
 
     def held(self) -> list[GroupPartition]:
         """What may be read now."""
-        return sorted(self._member.reading(awake_ns()))
+        return sorted(self._member.reading(boot_ns()))
 
     async def take(self) -> tuple[Reading, Rows | None]:
         """Rows of a partition, to be handed out; with None it is asked where to begin in it.
@@ -189,12 +189,12 @@ class Membership:
         while (due_ns := self._member.next_deadline_ns()) is not None:
             self._changed.clear()
             with suppress(TimeoutError):
-                async with asyncio.timeout(max(0, due_ns - awake_ns()) / 1e9):
+                async with asyncio.timeout(max(0, due_ns - boot_ns()) / 1e9):
                     await self._changed.wait()
             self._handle(Tick())
 
     def _handle(self, event: MemberEvent) -> None:
-        for effect in self._member.handle(event, awake_ns()):
+        for effect in self._member.handle(event, boot_ns()):
             match effect:
                 case SendBeat(beat):
                     self._spawn(self._send(beat))

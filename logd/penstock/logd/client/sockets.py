@@ -4,10 +4,10 @@ import socket
 from collections.abc import Callable
 from typing import TypeVar
 
+from penstock.base.clock import monotonic_ns
 from penstock.logd.client.access import ANYBODY, Access
 from penstock.logd.client.address import split_address
 from penstock.logd.client.calls import Call
-from penstock.logd.client.clock import monotonic_ns
 from penstock.logd.client.course import Course
 from penstock.logd.client.decoder import Response, ResponseDecoder
 from penstock.logd.client.routing import Router, Step

@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol, assert_never
 
 import structlog
 
+from penstock.base.clock import Clock
 from penstock.logd.cluster.coordinating import Coordinating
 from penstock.logd.cluster.group import MetadataGroup
 from penstock.logd.consensus.member import LostError
@@ -54,7 +55,6 @@ from penstock.logd.core.cluster.state import Refused, Result
 from penstock.logd.core.node import NodeId
 from penstock.logd.core.raft import BusyError, NotLeaderError
 from penstock.logd.errors import LogdError, UnavailableError
-from penstock.service.clock import Clock
 
 HEARTBEAT: Final = "heartbeat"
 """The request with which a node says that it is there."""

@@ -10,6 +10,7 @@ from typing import Any, Final, assert_never
 
 import structlog
 
+from penstock.base.clock import Clock
 from penstock.logd.cluster.group import MetadataGroup
 from penstock.logd.consensus.member import LostError
 from penstock.logd.core.cluster.commands import Command, PutGroup, encode_command
@@ -30,7 +31,6 @@ from penstock.logd.core.cluster.groups import GroupCoordinator
 from penstock.logd.core.cluster.state import Result
 from penstock.logd.core.raft import BusyError, NotLeaderError
 from penstock.logd.errors import RefusedError, UnavailableError
-from penstock.service.clock import Clock
 
 _AGAIN_S: Final = 0.05
 """Seconds until a change may be proposed again that the metadata group did not take."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Final
 
-from penstock.service.clock import Clock
+from penstock.base.clock import Clock
 
 _DEAF_NS: Final = 1_000_000_000
 """A connection that has been away for less is about to come back."""

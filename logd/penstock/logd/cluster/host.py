@@ -4,13 +4,13 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from penstock.base.clock import Clock
 from penstock.logd.cluster.replication import Replication
 from penstock.logd.core.cluster.records import PartitionKey as Place
 from penstock.logd.core.node import NodeId
 from penstock.logd.core.replication.effects import ProposeIsr
 from penstock.logd.core.replication.session import PartitionKey
 from penstock.logd.core.replication.settings import ReplicationSettings
-from penstock.service.clock import Clock
 
 if TYPE_CHECKING:
     from penstock.logd.cluster.hosting import HostedReplica

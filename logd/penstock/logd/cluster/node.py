@@ -19,6 +19,7 @@ from typing import Final, Protocol
 
 import structlog
 
+from penstock.base.clock import Clock
 from penstock.logd.cluster.addresses import AddressBook
 from penstock.logd.cluster.controlling import HEARTBEAT, Controlling, Process
 from penstock.logd.cluster.group import JOIN, PROPOSE, MetadataGroup
@@ -58,7 +59,6 @@ from penstock.logd.peers.server import PeerServer
 from penstock.logd.peers.tls import PeerTls
 from penstock.logd.store import Checkpoint
 from penstock.logd.tcp.channel import Channel
-from penstock.service.clock import Clock
 
 _ASIDE_S: Final = 5.0
 """Seconds another node has to lead in place of one without space."""

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import structlog
 
+from penstock.base.clock import Clock
 from penstock.logd.cluster.adopting_access import AccessAdoption
 from penstock.logd.cluster.adoption import Adoption
 from penstock.logd.cluster.finishing import finish, finish_all
@@ -42,7 +43,6 @@ from penstock.logd.partition import Partition
 from penstock.logd.purging import PurgePoint
 from penstock.logd.surroundings import StreamLookup, Surroundings
 from penstock.logd.unopened import cause_of
-from penstock.service.clock import Clock
 
 _NOTE_S: Final = 1.0
 """Seconds between looks at what replicas know and has to be written down, and at failed ones."""

@@ -13,6 +13,7 @@ from typing import Any, Final, assert_never
 
 import structlog
 
+from penstock.base.clock import Clock
 from penstock.logd.consensus.merging import merge_steps
 from penstock.logd.consensus.needs import Hooks, OutOfSpaceError, StateMachine, Storage
 from penstock.logd.core.node import NodeId
@@ -50,7 +51,6 @@ from penstock.logd.core.raft import (
     Woke,
 )
 from penstock.logd.errors import LogdError, UnavailableError
-from penstock.service.clock import Clock
 
 _SPACE_WAIT_MIN_S: Final = 0.5
 _SPACE_WAIT_MAX_S: Final = 8.0

@@ -4,6 +4,7 @@ from typing import Protocol
 
 import structlog
 
+from penstock.base.clock import SystemClock
 from penstock.logd.errors import (
     CorruptError,
     LogdError,
@@ -28,7 +29,6 @@ from penstock.logd.security.tls import TlsSource
 from penstock.logd.store import CorruptFrameError
 from penstock.logd.tcp.channel import Channel
 from penstock.logd.tcp.listener import Listener
-from penstock.service.clock import SystemClock
 
 _log = structlog.get_logger()
 

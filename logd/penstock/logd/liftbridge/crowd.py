@@ -18,8 +18,8 @@ from typing import Final
 
 import structlog
 
+from penstock.base.clock import Clock
 from penstock.logd.core.strangers import Connection, Crowd, Peer, peer_of
-from penstock.service.clock import Clock
 
 _DESCRIPTORS: Final = Path("/proc/self/fd")
 _CALM_S: Final = 1.0

@@ -14,6 +14,7 @@ from typing import Final, Literal
 
 import grpc
 
+from penstock.base.clock import Clock
 from penstock.logd.acks import Nack
 from penstock.logd.core.publish_options import EXPECTED_STREAM, MESSAGE_ID
 from penstock.logd.core.turn import Message
@@ -25,7 +26,6 @@ from penstock.logd.nats.headers import format_headers
 from penstock.logd.nats.link import NatsLink
 from penstock.logd.publish_envelope import decode_ack_envelope, encode_ack, encode_publish
 from penstock.logd.wire import logd_liftbridge_pb2 as wire
-from penstock.service.clock import Clock
 
 RELAY_ID: Final = b"penstock.grpc."
 """What the `Nats-Msg-Id` begins with that a relayed publish is given; subscribers do not see it."""

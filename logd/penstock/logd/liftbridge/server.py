@@ -9,6 +9,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from penstock.base.clock import Clock
 from penstock.logd.core.strangers import Crowd
 from penstock.logd.engine import Engine
 from penstock.logd.liftbridge.calls import SERVICE, Call, CallGuard, Requests
@@ -28,7 +29,6 @@ from penstock.logd.limits import AUTHENTICATE_S
 from penstock.logd.nats.dial import NatsAccess
 from penstock.logd.tcp.listener import HANDSHAKE_S
 from penstock.service import UnavailableError
-from penstock.service.clock import Clock
 from penstock.service.config import split_host_port
 
 _HEALTH: Final = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name

@@ -12,13 +12,13 @@ from typing import Any, Final
 
 import orjson
 
+from penstock.base.clock import Clock
 from penstock.logd.core.servers import NatsServer
 from penstock.logd.nats.errors import ErrorKind, NatsRefusedError
 from penstock.logd.nats.login import Login
 from penstock.logd.nats.tls import TlsFiles, explain_tls_error
 from penstock.logd.nats.wire import OnMessages, Wire
 from penstock.logd.security.tls import TlsSource
-from penstock.service.clock import Clock
 
 _TCP_S: Final = 2.0
 _NEXT_ADDRESS_S: Final = 0.25

@@ -26,12 +26,12 @@ from typing import Any, Final
 import orjson
 import structlog
 
+from penstock.base.clock import Clock
 from penstock.logd.core.subjects import is_inbox
 from penstock.logd.core.turn import Message
 from penstock.logd.nats.dial import NatsAccess
 from penstock.logd.nats.link import NatsLink
 from penstock.logd.nats.subscriptions import LinkEvent, LinkState
-from penstock.service.clock import Clock
 
 _PREFIX: Final = b"$JS.API."
 _QUESTION: Final = b"$JS.API.INFO"

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import structlog
 
+from penstock.base.clock import Clock
 from penstock.logd.core.servers import NatsServer, ServerPool
 from penstock.logd.errors import LogdError
 from penstock.logd.nats.dial import NatsAccess, dial
@@ -25,7 +26,6 @@ from penstock.logd.nats.loopback import Loopback
 from penstock.logd.nats.probe import INTERVAL_S, Probe
 from penstock.logd.nats.subscriptions import LinkEvent, LinkState, Subscriptions
 from penstock.logd.nats.wire import Answer, OnMessages, Wire
-from penstock.service.clock import Clock
 
 _CONFIRM_S: Final = 5.0
 _MOVE_RETRY_S: Final = 0.5

@@ -21,13 +21,13 @@ from typing import Final
 
 import structlog
 
+from penstock.base.clock import Clock
 from penstock.logd.core.servers import NatsServer
 from penstock.logd.core.turn import Message
 from penstock.logd.errors import LogdError
 from penstock.logd.nats.dial import NatsAccess, dial
 from penstock.logd.nats.errors import ErrorKind, ServerError
 from penstock.logd.nats.wire import Wire
-from penstock.service.clock import Clock
 
 PROOF_S: Final = 1.0
 """Seconds a proof may take; then what is not proven is told, and things go on as without it."""

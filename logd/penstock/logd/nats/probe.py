@@ -6,8 +6,8 @@ delivered to this connection before its PING; what came after may be lost with t
 
 from typing import Final
 
+from penstock.base.clock import Clock
 from penstock.logd.nats.wire import Answer, Wire
-from penstock.service.clock import Clock
 
 INTERVAL_S: Final = 0.5
 """Seconds between two questions: as much may a gap seem longer than it was."""

@@ -13,9 +13,9 @@ import pyarrow as pa
 from nats.errors import Error, MaxPayloadError, NoRespondersError
 from nats.errors import TimeoutError as NatsTimeoutError
 
+from penstock.base.clock import monotonic_ns
 from penstock.logd.acks import PubAck
 from penstock.logd.batch import SCHEMA, Compression, Record, build_batch, encode_body
-from penstock.logd.client.clock import monotonic_ns
 from penstock.logd.client.following import Patience
 from penstock.logd.errors import NoAnswerError, RefusedError, UnavailableError
 from penstock.logd.publisher.lanes import Lane, Lanes

@@ -16,6 +16,7 @@ from typing import Final
 
 import structlog
 
+from penstock.base.clock import Clock
 from penstock.logd.limits import SEARCHES_WAITING_MAX, TOKENS_REMEMBERED_MAX
 from penstock.logd.security.api_keys import PREFIX, ApiKeys
 from penstock.logd.security.certificate import CertificateName, identify_certificate
@@ -25,7 +26,6 @@ from penstock.logd.security.key_set import KeySet
 from penstock.logd.security.principal import ANONYMOUS, Method, Principal
 from penstock.logd.security.renewal import Renewed
 from penstock.logd.security.tokens import TokenRules, UnknownKeyError, verify_token
-from penstock.service.clock import Clock
 
 _TOLD_PER_MINUTE: Final = 30
 """Failures that are logged a minute; all of them are counted."""

@@ -19,12 +19,12 @@ from urllib.parse import urlsplit
 
 import structlog
 
+from penstock.base.clock import Clock
 from penstock.logd.errors import CorruptError, UnavailableError
 from penstock.logd.limits import KEY_SET_SIZE_MAX
 from penstock.logd.security.key_set import KeySet, parse_key_set
 from penstock.logd.security.renewal import Renewed
 from penstock.logd.security.tls import TlsSource
-from penstock.service.clock import Clock
 
 REFRESH_S_MIN: Final = 10.0
 """Seconds between two questions that unknown keys give rise to."""

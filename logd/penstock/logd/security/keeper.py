@@ -14,6 +14,7 @@ from typing import Final, Protocol, TypeVar
 import structlog
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from penstock.base.clock import Clock
 from penstock.logd.errors import CorruptError, LogdError
 from penstock.logd.security.api_keys import load_keys
 from penstock.logd.security.authenticator import Authenticator
@@ -30,7 +31,6 @@ from penstock.logd.security.tls import (
     TlsSource,
 )
 from penstock.service import Admission, Visitor
-from penstock.service.clock import Clock
 
 _LOOK_S: Final = 1.0
 """Seconds between two looks at the files."""

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from penstock.logd.store.clock import now_ns as system_now_ns
+from penstock.base.clock import unix_ns as system_now_ns
 from penstock.logd.store.config import LogConfig
 from penstock.logd.store.disk import REAL_DISK, Disk, File
 from penstock.logd.store.errors import NO_ROOM, NO_SPACE, LogFailedError

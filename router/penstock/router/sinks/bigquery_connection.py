@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError
 from google.protobuf.wrappers_pb2 import Int64Value
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 
-from penstock.router.clock import Clock
+from penstock.base.clock import BlockingClock
 from penstock.router.core.verdict import Busy, Failed, Fault, Paused, TooLarge, Unfit, Verdict
 from penstock.router.sinks.bigquery import COLUMNS, BigQuerySink
 from penstock.router.sinks.google_token import GoogleToken
@@ -93,7 +93,7 @@ class Connection:
 
     failures = (TroubleError,)
 
-    def __init__(self, config: BigQuerySink, clock: Clock) -> None:
+    def __init__(self, config: BigQuerySink, clock: BlockingClock) -> None:
         self._config = config
         timeout_s, file = config.timeout_s, config.credentials_file
         self._token = GoogleToken(file, scope=_SCOPE, timeout_s=timeout_s)

@@ -16,11 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from typing_extensions import override
 
+from penstock.base.pluralize import pluralize
 from penstock.router.durable import write_whole
 from penstock.router.sinks.guarantee import Guarantee, Replay
 from penstock.router.sinks.settings import SinkConfig
 from penstock.router.sinks.sink import Sink, SinkContext
-from penstock.service.words import counted
 
 Key = tuple[str, str]
 """Service and severity; what has no severity is counted under its kind."""
@@ -134,7 +134,7 @@ def count_by_severity(rows: pa.Table) -> Counter[Key]:
 
 def render(moment: datetime, counts: Counter[Key], totals: Counter[Key]) -> str:
     """A table for people."""
-    more = counted(counts.total(), "record", form=",")
+    more = pluralize(counts.total(), "record", form=",")
     lines = [
         f"{moment:%H:%M:%S}  +{more}, {totals.total():,} in all",
         f"  {'service':<28} {'severity':<12} {'batch':>10} {'total':>12}",

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import grpc
 
-from penstock.router.clock import Clock
+from penstock.base.clock import BlockingClock
 from penstock.router.sinks.transport import CONNECTION_AGE_S
 
 _LEFT_AFTER: Final = (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE)
@@ -32,7 +32,7 @@ class GrpcChannel:
         clock: For its age.
     """
 
-    def __init__(self, target: str, credentials: Any, clock: Clock) -> None:
+    def __init__(self, target: str, credentials: Any, clock: BlockingClock) -> None:
         self._target = target
         self._credentials = credentials
         self._clock = clock

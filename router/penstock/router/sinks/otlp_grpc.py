@@ -15,7 +15,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 
-from penstock.router.clock import Clock
+from penstock.base.clock import BlockingClock
 from penstock.router.core.verdict import Busy, Failed, Fault, Paused, TooLarge, Unfit, Verdict
 from penstock.router.sinks.grpc_channel import GrpcChannel
 from penstock.router.sinks.http_requests import revealed
@@ -62,7 +62,7 @@ _VALUE: Final = re.compile(r"[\x20-\x7e]*")
 class Channel:
     """A connection that is made when it is needed, and made again when it is lost."""
 
-    def __init__(self, config: OtlpSink, clock: Clock) -> None:
+    def __init__(self, config: OtlpSink, clock: BlockingClock) -> None:
         self._timeout_s = config.timeout_s
         self._compression = (
             grpc.Compression.NoCompression

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.router.clock import Clock
+from penstock.base.clock import BlockingClock
 from penstock.router.core.offsets import (
     Generations,
     Offsets,
@@ -97,7 +97,7 @@ class SinkContext:
     dead_letters: Path
     meter: Meter
     stop: threading.Event
-    clock: Clock
+    clock: BlockingClock
     starts: dict[str, int] = field(default_factory=dict)
     generations: dict[StreamPartition, Generations] = field(default_factory=dict)
     shortened: set[str] = field(default_factory=set)

@@ -20,7 +20,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
-from penstock.router.clock import Clock
+from penstock.base.clock import BlockingClock
 from penstock.router.core.http_codes import Answer
 from penstock.router.sinks.time_limit import time_limit
 
@@ -109,7 +109,7 @@ class Transport:
         url: str,
         *,
         timeout_s: float,
-        clock: Clock,
+        clock: BlockingClock,
         tls: ssl.SSLContext | None = None,
         rng: random.Random | None = None,
     ) -> None:

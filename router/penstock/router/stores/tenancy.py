@@ -15,7 +15,7 @@ from uuid import uuid4
 
 import structlog
 
-from penstock.router.clock import Clock
+from penstock.base.clock import BlockingClock
 from penstock.router.core.lease import (
     Answer,
     Beat,
@@ -56,7 +56,7 @@ class Tenancy:
         clock: Time.
     """
 
-    def __init__(self, objects: Objects, holder: str, lease_s: float, clock: Clock) -> None:
+    def __init__(self, objects: Objects, holder: str, lease_s: float, clock: BlockingClock) -> None:
         self._objects = objects
         self._holder = holder
         self._length_ns = round(lease_s * 1e9)

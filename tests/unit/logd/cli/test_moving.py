@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 from typing_extensions import override
 
+from penstock.base.clock import SystemClock
 from penstock.logd.cli.moving import (
     QUIET_S,
     STUCK_S,
@@ -21,7 +22,6 @@ from penstock.logd.cli.watching import StillUnderWayError, Work, watch
 from penstock.logd.client import LogClient, PartitionInfo, StreamInfo
 from penstock.logd.client.answers import Described
 from penstock.logd.errors import UnavailableError
-from penstock.service.clock import SystemClock
 
 MIB = 1_000_000
 

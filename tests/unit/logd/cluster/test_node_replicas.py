@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from penstock.base.clock import SystemClock
 from penstock.logd.cluster.hearing import Hearing
 from penstock.logd.cluster.hosting import HostedReplica
 from penstock.logd.cluster.replicas import NodeReplicas
@@ -17,7 +18,6 @@ from penstock.logd.core.cluster.records import Partition, ReplicationOptions, St
 from penstock.logd.core.cluster.records import PartitionKey as Place
 from penstock.logd.core.metadata import StreamConfig, StreamState
 from penstock.logd.core.node import NodeId
-from penstock.service.clock import SystemClock
 from tests.support.surroundings import QuietLink, make_surroundings
 from tests.support.waiting import wait_until_async
 

@@ -12,6 +12,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Final
 
+from penstock.base.clock import Clock
 from penstock.logd.cluster.mesh import Mesh
 from penstock.logd.cluster.replication.hosted import Find
 from penstock.logd.cluster.replication.ranges import PIECE_BYTES
@@ -24,7 +25,6 @@ from penstock.logd.core.replication.session import PartitionKey
 from penstock.logd.errors import RefusedError
 from penstock.logd.limits import DEDUP_COPIES_MAX, DEDUP_COPY_BYTES_MAX
 from penstock.logd.memory import Memory
-from penstock.service.clock import Clock
 
 DEDUP_API: Final = "dedup"
 """Of the request between nodes."""

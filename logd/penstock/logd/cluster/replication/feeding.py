@@ -15,6 +15,7 @@ from typing import Final
 
 import structlog
 
+from penstock.base.clock import Clock
 from penstock.logd.cluster.replication.cold_reads import ColdReads
 from penstock.logd.cluster.replication.frames import Found, read_frames
 from penstock.logd.cluster.replication.hosted import FeedCounts, FeedSettings, Find, Hosted
@@ -41,7 +42,6 @@ from penstock.logd.core.replication.session import Part, PartitionKey, Request, 
 from penstock.logd.limits import REPLICATION_PARTS_MAX, REPLICATION_REQUEST_SIZE_MAX
 from penstock.logd.store import CommitLog
 from penstock.logd.tcp.channel import Channel
-from penstock.service.clock import Clock
 
 _STALL_S: Final = 10.0
 """Seconds a follower's node may take nothing before its connection is closed."""

@@ -10,6 +10,7 @@ from typing import Final
 
 import structlog
 
+from penstock.base.clock import Clock
 from penstock.logd.cluster.replication.hosted import FetchCounts, Find
 from penstock.logd.cluster.replication.wire import (
     RESPONSE_HEAD,
@@ -30,7 +31,6 @@ from penstock.logd.peers.identity import Identity
 from penstock.logd.peers.tls import PeerTls
 from penstock.logd.tcp.channel import Channel
 from penstock.logd.wire.logd_peer_pb2 import Purpose
-from penstock.service.clock import Clock
 
 _STALL_S: Final = 10.0
 """Seconds a leader's node may take nothing before the connection is given up."""

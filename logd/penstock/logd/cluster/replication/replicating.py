@@ -13,6 +13,7 @@ from typing import Final
 
 import structlog
 
+from penstock.base.clock import Clock
 from penstock.logd.cluster.mesh import Mesh
 from penstock.logd.cluster.replication.dedup_copies import DedupCopies
 from penstock.logd.cluster.replication.feeding import Feeder, Feeding
@@ -29,7 +30,6 @@ from penstock.logd.memory import Memory
 from penstock.logd.peers.identity import Identity
 from penstock.logd.peers.tls import PeerTls
 from penstock.logd.tcp.channel import Channel
-from penstock.service.clock import Clock
 
 _READERS: Final = 4
 """Threads that read frames which may not lie in the page cache."""
