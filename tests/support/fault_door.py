@@ -73,6 +73,9 @@ _TOLD_BY_PROXY: Final = ("content-range", "etag", "last-modified")
 RESET: Final = Answered(0)
 """A rule's answer: the connection is reset."""
 
+GONE: Final = Answered(-1)
+"""A rule's or fault's answer: the connection is closed without a word, as idle ones are."""
+
 Fault = Callable[[Asked, Backend], Answered | None]
 """Answers in the destination's place; None resets the connection."""
 
@@ -163,6 +166,9 @@ class FaultDoor:
             found = self.rule(asked) or self.backend.handle(asked)
         if found is None or found is RESET:
             self._reset(handler.connection)
+            handler.close_connection = True
+            return
+        if found is GONE:
             handler.close_connection = True
             return
         handler.send_response(found.status)

@@ -10,7 +10,8 @@ from pydantic import ValidationError
 from penstock.router.core.http_codes import Answer
 from penstock.router.core.verdict import Busy, Failed, Fault, Paused, Taken, TooLarge, Unfit
 from penstock.router.sinks.clickhouse import ClickHouse, ClickHouseSink, verdict_of
-from penstock.router.sinks.transport import HttpRequest
+from tests.support.fault_door import Asked
+from tests.support.recorded_sink import RecordedSink
 from tests.support.sink_batches import batch, context, log_record
 
 
@@ -19,33 +20,49 @@ def sink(directory: Path, **keys: Any) -> ClickHouse:
     return ClickHouse(ClickHouseSink.model_validate(settings), context(directory))
 
 
-def asked(made: ClickHouse, rows: Any) -> dict[str, list[str]]:
-    (request,), _ = made._requests(rows)
-    return parse_qs(urlsplit(made.request_of(request, 1).path).query)
+def asked(made: RecordedSink, rows: Any) -> dict[str, list[str]]:
+    """The parameters of the request that inserts."""
+    inserts = [its for its in map(parameters, made.write(rows).requests) if "query" in its]
+    (found,) = inserts
+    return found
+
+
+def parameters(its: Asked) -> dict[str, list[str]]:
+    return parse_qs(urlsplit(its.path).query)
+
+
+def creation(directory: Path, **keys: Any) -> str:
+    """What a server is told that has no table yet."""
+    with RecordedSink("clickhouse", directory, **keys) as made:
+        outcome = made.write([log_record(0)], 200)
+    (found,) = (body.decode() for body in outcome.bodies if body.startswith(b"CREATE"))
+    return found
 
 
 def test_the_same_rows_have_the_same_token_and_others_another(tmp_path: Path) -> None:
-    made = sink(tmp_path)
     rows = batch([log_record(number) for number in range(3)])
-    first = asked(made, rows)
+    with RecordedSink("clickhouse", tmp_path, path="/?database=telemetry") as made:
+        first = asked(made, rows)
+        again = asked(made, rows)
+        holed = asked(made, rows.take([0, 2]))  # the same ends, and not the same rows
     assert first["database"] == ["telemetry"]
     (token,) = first["insert_deduplication_token"]
     assert token.startswith("job/sink/logs.5f2c19aa/0/0-2-")
     assert first["async_insert"] == ["0"]
-    assert asked(made, rows) == first
-    holed = asked(made, rows.take([0, 2]))  # the same ends, and not the same rows
+    assert again == first
     assert holed["insert_deduplication_token"] != [token]
 
 
 def test_a_server_without_tokens_hears_of_none(tmp_path: Path) -> None:
-    made = sink(tmp_path, tokens=False)
-    assert set(asked(made, batch([log_record(0)]))) == {"database", "query"}
-    assert "deduplication" not in made._creation()
-    assert "non_replicated_deduplication_window = 1000" in sink(tmp_path)._creation()
+    with RecordedSink("clickhouse", tmp_path, tokens=False) as made:
+        assert set(asked(made, batch([log_record(0)]))) == {"query"}
+    assert "deduplication" not in creation(tmp_path, tokens=False)
+    assert "non_replicated_deduplication_window = 1000" in creation(tmp_path)
 
 
 def test_names_are_quoted_and_nothing_else_is_a_name(tmp_path: Path) -> None:
-    (query,) = asked(sink(tmp_path, table="order.table"), batch([b"x"]))["query"]
+    with RecordedSink("clickhouse", tmp_path, table="order.table") as made:
+        (query,) = asked(made, batch([b"x"]))["query"]
     assert query.startswith("INSERT INTO `order`.`table` (`stream`, ")
     with pytest.raises(ValidationError, match="table"):
         sink(tmp_path, table="a; DROP TABLE b")
@@ -88,57 +105,48 @@ def test_an_error_may_be_said_in_a_header_only() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "body", "expected"),
+    ("status", "body", "circuit"),
     [
-        (400, b"Code: 36. DB::Exception: a setting of the table is refused", Paused),
-        (400, b"Code: 27. DB::Exception: Cannot parse the value of a setting", Paused),
-        (400, b"The plain HTTP request was sent to HTTPS port", Paused),
-        (413, b"", Paused),
-        (204, b"", Paused),
-        (500, b"Code: 49. DB::Exception: Logical error", Busy),
-        (503, b"", Busy),
+        (400, b"Code: 36. DB::Exception: a setting of the table is refused", "paused"),
+        (400, b"Code: 27. DB::Exception: Cannot parse the value of a setting", "paused"),
+        (400, b"The plain HTTP request was sent to HTTPS port", "paused"),
+        (413, b"", "paused"),
+        (204, b"", "paused"),
+        (500, b"Code: 49. DB::Exception: Logical error", "closed"),
+        (503, b"", "closed"),
     ],
 )
 def test_what_is_said_of_the_table_is_no_records_fault(
-    tmp_path: Path, status: int, body: bytes, expected: type
+    tmp_path: Path, status: int, body: bytes, circuit: str
 ) -> None:
-    made = sink(tmp_path)
-    assert type(made._refusal(Answer(status, {}, body))) is expected
+    with RecordedSink("clickhouse", tmp_path) as made:
+        outcome = made.write([log_record(0)], (status, body), patience=0)
+        assert [body.split()[0] for body in outcome.bodies] == [b"SELECT"]
+        assert (outcome.circuit, outcome.letters) == (circuit, [])
+        assert f"HTTP {status}" in (outcome.problem or "")
+        assert made.write([log_record(0)]).problem is None
 
 
 def test_a_replay_has_tokens_of_its_own(tmp_path: Path) -> None:
-    made = sink(tmp_path)
     rows = batch([log_record(0)])
-    before = asked(made, rows)["insert_deduplication_token"]
-    made.begin_anew()
-    again = asked(made, rows)["insert_deduplication_token"]
-    assert again != before
-    assert asked(made, rows)["insert_deduplication_token"] == again
+    with RecordedSink("clickhouse", tmp_path) as made:
+        before = asked(made, rows)["insert_deduplication_token"]
+        made.sink.begin_anew()
+        again = asked(made, rows)["insert_deduplication_token"]
+        assert again != before
+        assert asked(made, rows)["insert_deduplication_token"] == again
 
 
-class Tables:
-    """What a server says of one table to somebody without the right to create any."""
-
-    def __init__(self, *tables: bytes) -> None:
-        self.tables = list(tables)
-        self.statements: list[str] = []
-
-    def fetch(self, made: HttpRequest) -> Answer:
-        self.statements.append(made.body.decode().split()[0])
-        if self.statements[-1] == "CREATE":
-            return Answer(403, {}, b"Code: 497. DB::Exception: Not enough privileges")
-        return Answer(200, {}, b"".join(self.tables))
+DENIED = (403, b"Code: 497. DB::Exception: Not enough privileges")
 
 
-def test_who_may_not_create_tables_needs_to_create_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = sink(tmp_path)
-    there = Tables(b"ReplacingMergeTree\tstream, incarnation, partition, offset\n")
-    monkeypatch.setattr(made, "fetch", there.fetch)
-    assert made.see_to_table() is None
-    assert there.statements == ["SELECT"]
-    missing = Tables()
-    monkeypatch.setattr(made, "fetch", missing.fetch)
-    assert isinstance(made.see_to_table(), Paused)
-    assert missing.statements == ["SELECT", "CREATE"]
+def test_who_may_not_create_tables_needs_to_create_none(tmp_path: Path) -> None:
+    with RecordedSink("clickhouse", tmp_path) as made:
+        there = made.write([log_record(0)])
+    assert there.problem is None
+    assert [its for its in there.bodies if its.startswith(b"CREATE")] == []
+    with RecordedSink("clickhouse", tmp_path) as made:
+        missing = made.write([log_record(0)], 200, DENIED, patience=0)
+    assert [body.split()[0] for body in missing.bodies] == [b"SELECT", b"CREATE"]
+    assert (missing.circuit, missing.letters) == ("paused", [])
+    assert "Not enough privileges" in (missing.problem or "")

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from penstock.router.core.http_codes import Answer
 from penstock.router.core.verdict import Busy, Failed, Fault, Paused, Sorted, Taken, Unfit
 from penstock.router.sinks.cloud_logging import CloudLogging, CloudLoggingSink, judge
+from tests.support.recorded_sink import RecordedSink, sent
 from tests.support.sink_batches import NOW_NS, batch, context, log_record, span_record
 
 DAY_NS = 86_400 * 10**9
@@ -22,8 +23,8 @@ def sink(directory: Path, **keys: Any) -> CloudLogging:
 
 
 def entries(made: CloudLogging, *records: Any) -> list[dict[str, Any]]:
-    (request,), _ = made._requests(batch(list(records)))
-    body = orjson.loads(made.request_of(request, 1).body)
+    (shown,) = made.preview(batch(list(records)))
+    body = orjson.loads(shown.body)
     assert (body["partialSuccess"], body["resource"]["type"]) == (True, "global")
     found: list[dict[str, Any]] = body["entries"]
     return found
@@ -65,8 +66,8 @@ def test_what_google_would_not_ingest_is_a_dead_letter(
     tmp_path: Path, days: int, code: str
 ) -> None:
     record = log_record(0, time_ns=NOW_NS + days * DAY_NS)
-    requests, (faulty,) = sink(tmp_path)._requests(batch([record]))
-    assert (requests, faulty.fault.code) == ([], code)
+    outcome = sent("google_cloud_logging", tmp_path, [record], project="shop-prod")
+    assert (outcome.requests, outcome.codes) == ((), [code])
 
 
 def test_a_preview_asks_for_no_token(tmp_path: Path) -> None:
@@ -90,11 +91,11 @@ def test_credentials_that_are_none_pause_the_sink_and_are_not_shown(
     file = tmp_path / "account.json"
     if content is not None:
         file.write_text(content)
-    made = sink(tmp_path, credentials_file=file)
-    (request,), _ = made._requests(batch([log_record(0)]))
-    verdict = made.exchange(request, 1)
-    assert isinstance(verdict, Paused)
-    assert said in verdict.reason
+    keys: dict[str, Any] = {"project": "shop-prod", "credentials_file": file}
+    with RecordedSink("google_cloud_logging", tmp_path, **keys) as made:
+        outcome = made.write([log_record(0)])
+    assert (outcome.circuit, outcome.requests) == ("paused", ())
+    assert said in (outcome.problem or "")
 
 
 def refused(**errors: int) -> bytes:
@@ -142,5 +143,6 @@ def test_a_record_that_nests_too_deep_is_a_dead_letter(tmp_path: Path) -> None:
     for _ in range(900):
         deep = [deep]
     record = log_record(0) | {"attributes": {"deep": deep}}
-    _, (faulty,) = sink(tmp_path)._requests(batch([record]))
-    assert faulty.fault.code == "not_encodable"
+    assert sent("google_cloud_logging", tmp_path, [record], project="shop-prod").codes == [
+        "not_encodable"
+    ]

@@ -12,6 +12,7 @@ from penstock.router.core.http_codes import Answer
 from penstock.router.core.verdict import Busy, Fault, Paused, Sorted, Taken, TooLarge, Unfit
 from penstock.router.sinks.datadog import Datadog, DatadogSink, judge
 from penstock.router.sinks.datadog_bodies import series_of
+from tests.support.recorded_sink import Outcome, sent
 from tests.support.sink_batches import (
     NOW_NS,
     batch,
@@ -22,11 +23,17 @@ from tests.support.sink_batches import (
 )
 
 AGENT = "http://127.0.0.1:8126"
+KEY = {"api_key": "hush"}
 
 
 def sink(directory: Path, **keys: Any) -> Datadog:
     settings = {"type": "datadog", "api_key": "hush", **keys}
     return Datadog(DatadogSink.model_validate(settings), context(directory))
+
+
+def traced(directory: Path, *records: dict[str, Any]) -> Outcome:
+    """What an Agent of Datadog's gets."""
+    return sent("datadog", directory, records, urls={"agent_url": ""}, **KEY)
 
 
 def test_each_signal_goes_where_datadog_takes_it(tmp_path: Path) -> None:
@@ -42,19 +49,16 @@ def test_each_signal_goes_where_datadog_takes_it(tmp_path: Path) -> None:
 
 
 def test_one_url_of_a_proxy_is_for_logs_and_metrics(tmp_path: Path) -> None:
-    made = sink(tmp_path, url="http://proxy.example:8080/dd/")
-    (request,), _ = made._requests(batch([gauge_record(1)]))
-    assert made.request_of(request, 1).path == "/dd/api/v2/series"
-    assert made._urls["metrics"] == "http://proxy.example:8080/dd/"
+    outcome = sent("datadog", tmp_path, [gauge_record(1), log_record(2)], path="/dd/", **KEY)
+    assert [asked.path for asked in outcome.requests] == ["/dd/api/v2/series", "/dd/api/v2/logs"]
 
 
 def test_a_log_has_what_datadog_reserves_and_everything_else(tmp_path: Path) -> None:
-    made = sink(tmp_path)
     record = log_record(0, trace_id="ab" * 16, severity_number=18, sample_weight=4)
     record |= {"context": {"user.id": "u7"}, "event_name": "order"}
     record["resource"] |= {"deployment.environment.name": "prod", "service.version": "1.2"}
-    (request,), _ = made._requests(batch([record], first=41))
-    (log,) = orjson.loads(made.request_of(request, 1).body)
+    (body,) = sent("datadog", tmp_path, batch([record], first=41), **KEY).bodies
+    (log,) = orjson.loads(body)
     assert log == {
         "message": "order 0 ☃",
         "ddsource": "penstock",
@@ -77,33 +81,31 @@ def test_a_log_has_what_datadog_reserves_and_everything_else(tmp_path: Path) -> 
 
 
 def test_a_row_that_is_no_record_is_a_log(tmp_path: Path) -> None:
-    (request,), _ = sink(tmp_path)._requests(batch([b"\xff"]))
-    assert orjson.loads(request.items[0].content)["message"] == "/w=="
+    (body,) = sent("datadog", tmp_path, [b"\xff"], **KEY).bodies
+    (log,) = orjson.loads(body)
+    assert log["message"] == "/w=="
 
 
 def test_a_span_keeps_both_halves_of_its_trace(tmp_path: Path) -> None:
-    made = sink(tmp_path, agent_url=AGENT)
     record = span_record(0, trace_id="0f" * 16, parent_span_id="00" * 7 + "07")
-    (request,), _ = made._requests(batch([record]))
-    asked = made.request_of(request, 1)
+    (asked,) = traced(tmp_path, record).requests
     ((span,),) = msgspec.msgpack.decode(asked.body)
     assert span["trace_id"] == int("0f" * 8, 16)
     assert span["meta"]["_dd.p.tid"] == "0f" * 8
     assert (span["span_id"], span["parent_id"], span["duration"], span["error"]) == (1, 7, 5, 1)
     assert span["resource"] == "GET /orders"
     assert span["type"] == "web"
-    assert asked.headers["X-Datadog-Trace-Count"] == "1"
+    assert asked.headers["x-datadog-trace-count"] == "1"
     assert span["metrics"] == {"_sampling_priority_v1": 1, "_sample_rate": 1}
 
 
 def test_a_span_keeps_what_datadog_has_no_field_for(tmp_path: Path) -> None:
-    made = sink(tmp_path, agent_url=AGENT)
     link = {"trace_id": "0f" * 16, "span_id": "0a" * 8, "attributes": {"why": "batch"}}
     event = {"name": "retry", "time_unix_nano": NOW_NS, "attributes": {"attempt": 2}}
     record = span_record(0, links=[link], events=[event], trace_state="a=b", sample_weight=8)
     record |= {"context": {"request.id": "r1"}, "scope": "shop.web"}
-    (request,), _ = made._requests(batch([record]))
-    ((span,),) = msgspec.msgpack.decode(made.request_of(request, 1).body)
+    (body,) = traced(tmp_path, record).bodies
+    ((span,),) = msgspec.msgpack.decode(body)
     meta = span["meta"]
     assert orjson.loads(meta["_dd.span_links"]) == [link]
     assert orjson.loads(meta["events"]) == [event]
@@ -113,15 +115,14 @@ def test_a_span_keeps_what_datadog_has_no_field_for(tmp_path: Path) -> None:
 
 
 def test_spans_without_an_agent_are_told_apart(tmp_path: Path) -> None:
-    requests, (faulty,) = sink(tmp_path)._requests(batch([span_record(0)]))
-    assert (requests, faulty.fault.code) == ([], "no_agent")
+    outcome = sent("datadog", tmp_path, [span_record(0)], **KEY)
+    assert (outcome.requests, outcome.codes) == ((), ["no_agent"])
 
 
 def test_spans_of_a_trace_travel_as_one(tmp_path: Path) -> None:
-    made = sink(tmp_path, agent_url=AGENT)
     spans = [span_record(number, trace_id=f"{1 + number % 2:032x}") for number in range(4)]
-    (request,), _ = made._requests(batch(spans))
-    found = msgspec.msgpack.decode(made.request_of(request, 1).body)
+    (body,) = traced(tmp_path, *spans).bodies
+    found = msgspec.msgpack.decode(body)
     assert [[span["span_id"] for span in trace] for trace in found] == [[1, 3], [2, 4]]
 
 
@@ -162,15 +163,15 @@ def test_a_histogram_is_counts_by_bounds() -> None:
 
 
 def test_what_datadog_has_no_number_or_name_for_is_counted(tmp_path: Path) -> None:
-    made = sink(tmp_path)
     records = [gauge_record(0, value=word) for word in ("NaN", "Infinity")]
     names = ("jobs/s", "jobs_s", "2nd", "x" * 210)
     records += [gauge_record(0, name=name) for name in names]
-    (request,), faulty = made._requests(batch(records))
-    found = orjson.loads(made.request_of(request, 1).body)["series"]
+    outcome = sent("datadog", tmp_path, records, **KEY)
+    (body,) = outcome.bodies
+    found = orjson.loads(body)["series"]
     assert [it["metric"] for it in found] == ["jobs_s", "jobs_s", "m_2nd", "x" * 200]
-    assert made.context.meter.counted() == {"left_out_not_finite": 2, "names_merged": 1}
-    assert not faulty
+    assert outcome.counted == {"left_out_not_finite": 2, "names_merged": 1, "requests": 1}
+    assert not outcome.letters
 
 
 @pytest.mark.parametrize(
@@ -191,8 +192,8 @@ def test_what_datadog_would_drop_is_a_dead_letter(
 ) -> None:
     if code == "log_too_large":
         record["attributes"]["padding"] = record.pop("padding")
-    requests, (faulty,) = sink(tmp_path)._requests(batch([record]))
-    assert (requests, faulty.fault.code) == ([], code)
+    outcome = sent("datadog", tmp_path, [record], **KEY)
+    assert (outcome.requests, outcome.codes) == ((), [code])
 
 
 @pytest.mark.parametrize(

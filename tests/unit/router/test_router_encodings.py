@@ -26,12 +26,12 @@ from penstock.router.sinks import make_sink
 from penstock.router.sinks.bigquery import encoded
 from penstock.router.sinks.cloud_logging import payload_of, severity_of
 from penstock.router.sinks.loki import fit_name
-from penstock.router.sinks.nats import _size as header_bytes
 from penstock.router.sinks.protobuf import field_bytes, field_size, field_varint
 from penstock.router.sinks.requests import in_log_order
 from penstock.router.sinks.table import sink_kind
 from penstock.specs.ecs import time_text
 from penstock.specs.otlp import to_otlp
+from tests.support.recorded_sink import RecordedSink, sent
 from tests.support.sink_batches import batch, context, gauge_record, log_record, span_record
 from tests.unit.router.test_router_odd_records import OTHERS
 from tests.unit.specs import records
@@ -79,10 +79,12 @@ def scalar(field: FieldDescriptor, value: Any) -> Any:
     return value if field.type in TEXTS else NUMBERS.get(field.type, int)(value)
 
 
-def hold(made: Any, record: dict[str, Any]) -> None:
+def hold(made: RecordedSink, record: dict[str, Any]) -> None:
     """A request of one record is what its descriptors say, and as large as the sink held it."""
-    (request,), faulty = made._requests(batch([record]))
-    body, (item,) = made._body(request), request.items
+    outcome = made.write([record])
+    (body,) = outcome.bodies
+    (row,) = batch([record]).select(made.sink.columns).to_pylist()
+    item = made.sink.encode(row)
     element = to_otlp(record)
     (scopes,) = {*element} - {"resource"}
     element[scopes][0].setdefault("scope", {})
@@ -90,25 +92,25 @@ def hold(made: Any, record: dict[str, Any]) -> None:
     expected = fill(REQUESTS[outer](), {outer: [element]})
     assert REQUESTS[outer].FromString(body) == expected
     assert item.size == len(body)
-    assert not faulty
+    assert not outcome.letters
 
 
 @given(changed())
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_otlp_is_what_its_descriptors_say(tmp_path: Path, record: dict[str, Any]) -> None:
-    made = sink("otlp", tmp_path, **URL)
-    for it in (record, record):  # the second one's resource and scope are known
-        hold(made, it)
+    with RecordedSink("otlp", tmp_path) as made:
+        for it in (record, record):  # the second one's resource and scope are known
+            hold(made, it)
 
 
 def test_otlp_tells_resources_and_scopes_apart_that_python_holds_equal(tmp_path: Path) -> None:
-    made = sink("otlp", tmp_path, **URL)
-    for value in ALIKE:
-        record = log_record(0, resource={"service.name": value}, scope="1")
-        hold(made, record)
-    for name in ("a", "a" * LENGTH_MAX, "b"):
-        record = log_record(0, scope=name, resource={"service.name": name})
-        hold(made, record)
+    with RecordedSink("otlp", tmp_path) as made:
+        for value in ALIKE:
+            record = log_record(0, resource={"service.name": value}, scope="1")
+            hold(made, record)
+        for name in ("a", "a" * LENGTH_MAX, "b"):
+            record = log_record(0, scope=name, resource={"service.name": name})
+            hold(made, record)
 
 
 @pytest.mark.parametrize(
@@ -124,21 +126,22 @@ def test_otlp_tells_resources_and_scopes_apart_that_python_holds_equal(tmp_path:
 def test_otlp_of_every_kind_is_what_its_descriptors_say(
     tmp_path: Path, record: dict[str, Any]
 ) -> None:
-    hold(sink("otlp", tmp_path, **URL), record)
+    with RecordedSink("otlp", tmp_path) as made:
+        hold(made, record)
 
 
 def test_otlp_takes_no_null_where_a_value_belongs(tmp_path: Path) -> None:
     span = span_record(0, links=[{"trace_id": "0a", "span_id": None}])
-    _, (faulty,) = sink("otlp", tmp_path, **URL)._requests(batch([span]))
-    assert faulty.fault.reason == "TypeError: spanId is null"
+    (letter,) = sent("otlp", tmp_path, [span]).letters
+    assert letter["reason"] == "TypeError: spanId is null"
 
 
 def test_records_nested_as_deeply_as_before_are_sent(tmp_path: Path) -> None:
     deep: Any = "x"
     for _ in range(200):
         deep = {"k": deep}
-    (request,), faulty = sink("otlp", tmp_path, **URL)._requests(batch([log_record(0, body=deep)]))
-    assert (len(request.items), faulty) == (1, [])
+    outcome = sent("otlp", tmp_path, [log_record(0, body=deep)])
+    assert (len(outcome.requests), outcome.letters) == (1, [])
 
 
 @given(st.integers(0, 5_000) | st.integers(0, 1 << 24))
@@ -192,10 +195,16 @@ def test_a_row_of_bigquery_has_the_fields_that_are_there(fields: list[Any]) -> N
     assert encoded(fields) == expected
 
 
-@given(st.dictionaries(st.sampled_from(["Nats-Msg-Id", "Penstock-Key"]), TEXT))
-def test_a_message_of_nats_is_as_large_as_its_headers_and_payload(headers: dict[str, str]) -> None:
-    lines = "".join(f"{name}: {text}\r\n" for name, text in headers.items())
-    assert header_bytes(headers) == len(f"NATS/1.0\r\n{lines}\r\n".encode())
+@given(TEXT, st.binary())
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_message_of_nats_is_as_large_as_its_headers_and_payload(
+    tmp_path: Path, key: str, value: bytes
+) -> None:
+    made = sink("nats", tmp_path, subject="out")
+    (row,) = batch([value], key=key.encode()).select(made.columns).to_pylist()
+    item = made.encode(row)
+    lines = "".join(f"{name}: {text}\r\n" for name, text in item.content.headers.items())
+    assert item.size == len(f"NATS/1.0\r\n{lines}\r\n".encode()) + len(value)
 
 
 @pytest.mark.parametrize(
@@ -218,19 +227,19 @@ def test_the_body_of_a_log_is_the_message_of_cloud_logging_and_not_there_twice()
 
 
 def test_a_request_has_records_of_one_partition(tmp_path: Path) -> None:
-    made = sink("http", tmp_path, **URL)
     parts = [("a", 0, 3), ("a", 1, 1), ("b", 0, 2), ("b", 2, 1)]
     tables = [
         batch([log_record(0)] * count, first=7, stream=stream, partition=partition)
         for stream, partition, count in reversed(parts)
     ]
     rows = in_log_order(pa.concat_tables(tables))
-    requests, _ = made._requests(rows)
-    assert [request.rows for request in requests] == [(0, 1, 2), (3,), (4, 5), (6,)]
-    assert [request.key for request in requests] == [
+    outcome = sent("http", tmp_path, rows)
+    assert [len(body.splitlines()) for body in outcome.bodies] == [3, 1, 2, 1]
+    assert [asked.headers["idempotency-key"] for asked in outcome.requests] == [
         "job/sink/a.0/0/7-9", "job/sink/a.0/1/7-7", "job/sink/b.0/0/7-8", "job/sink/b.0/2/7-7",
     ]  # fmt: skip
-    assert made._requests(rows.slice(0, 0)) == ([], [])
+    nothing = sent("http", tmp_path, rows.slice(0, 0))
+    assert (nothing.requests, nothing.letters) == ((), [])
 
 
 def test_few_answers_to_short_texts_are_kept() -> None:

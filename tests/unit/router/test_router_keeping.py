@@ -13,8 +13,8 @@ from penstock.router.errors import UnavailableError
 from penstock.router.sinks import SinkContext
 from penstock.router.sinks.bigquery_journal import Journal, Sent
 from penstock.router.sinks.parquet import ParquetLake, ParquetSink
-from penstock.router.sinks.s3 import S3, S3Sink
 from tests.support import sink_batches
+from tests.support.recorded_sink import RecordedSink
 from tests.unit.router.sink_rows import context, row, table
 from tests.unit.router.test_router_config import load
 from tests.unit.router.test_router_query import PLACE, Closable, NoRows, Started
@@ -52,13 +52,14 @@ def test_no_file_has_its_name_before_the_note_is_kept(tmp_path: Path) -> None:
 
 
 def test_no_object_is_put_before_the_note_is_kept(tmp_path: Path) -> None:
-    keys = {"access_key_id": "id", "secret_access_key": "secret"}
-    config = S3Sink.model_validate({"type": "s3", "url": "https://minio.example/lake", **keys})
+    keys: dict[str, Any] = {"access_key_id": "id", "secret_access_key": "secret"}
 
     def publish(within: SinkContext) -> None:
-        to = S3(config, within)
-        (requests, _) = to._requests(sink_batches.batch([sink_batches.log_record(0)]))
-        to.prepare(requests)
+        with RecordedSink("s3", tmp_path, path="/lake", within=within, **keys) as made:
+            try:
+                made.write([sink_batches.log_record(0)])
+            finally:
+                assert made.door.asked == []
 
     (key,) = refused(sink_batches.context(tmp_path), "objects.json", publish)
     assert key.endswith(".parquet")

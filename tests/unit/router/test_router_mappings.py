@@ -90,13 +90,12 @@ def test_no_attribute_says_where_splunk_has_an_event_from(
         assert said["time"] == NOW_NS / 10**9
 
 
-def sent(name: str, directory: Path, value: dict[str, Any], **keys: Any) -> bytes:
-    """What a sink posts of a row with this value."""
+def sent(name: str, directory: Path, value: dict[str, Any], **keys: Any) -> str:
+    """What a sink would post of a row with this value."""
     settings = {"type": name, "url": "http://127.0.0.1:1", **keys}
-    made: Any = make_sink(sink_kind(name).config.model_validate(settings), context(directory))
-    (request,), _ = made._requests(batch([{"kind": "log"} | value]))
-    body: bytes = made.request_of(request, 1).body
-    return body
+    made = make_sink(sink_kind(name).config.model_validate(settings), context(directory))
+    (shown,) = made.preview(batch([{"kind": "log"} | value]))
+    return shown.body
 
 
 def test_lokis_labels_and_ids_are_no_attributes() -> None:

@@ -52,11 +52,10 @@ MALFORMED = [
 def encoded(name: str, directory: Path, record: Any) -> tuple[str, list[str]]:
     """What it would send, as text, and why it would not."""
     settings = {"type": name, **SINKS[name]}
-    made: Any = make_sink(sink_kind(name).config.model_validate(settings), context(directory))
-    requests, faulty = made._requests(batch([record]))
-    contents = [item.content for request in requests for item in request.items]
-    assert len(contents) + len(faulty) == 1
-    return repr(contents), [it.fault.reason for it in faulty]
+    made = make_sink(sink_kind(name).config.model_validate(settings), context(directory))
+    (shown,) = made.preview(batch([record]))
+    _, is_refused, reason = shown.target.partition("dead letters: ")
+    return shown.body, [reason] if is_refused else []
 
 
 def test_what_is_odd_here_is_well_formed() -> None:

@@ -2,9 +2,11 @@
 
 import json
 import random
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from penstock.logd.acks import Nack
@@ -30,6 +32,7 @@ from penstock.router.sinks.nats import (
     verdict_of,
 )
 from penstock.router.sinks.nats_connection import Connection
+from tests.support.scripted_nats import Published, ScriptedNats
 from tests.support.sink_batches import batch, context, log_record
 
 STORED = Outcome(Fate.STORED)
@@ -111,20 +114,15 @@ def test_messages_that_a_slow_stream_has_not_answered_in_time_are_never_given_up
     assert stored == 40
 
 
-async def test_what_the_server_denies_is_not_stored_where_nobody_acknowledges() -> None:
-    settings = {"type": "nats", "subject": "out", "acknowledge": False}
-    connection = Connection(NatsSink.model_validate(settings), "job/sink")
-
-    class Client:
-        is_connected = True
-
-        async def publish(self, *_: Any, **__: Any) -> None: ...
-
-        async def flush(self, _: float) -> None:
-            await connection._note(Exception('Permissions Violation for Publish to "out"'))
-
-    connection._client = Client()
-    outcomes, problem = await connection._exchange([Message("out", b"1", {})] * 2)
+def test_what_the_server_denies_is_not_stored_where_nobody_acknowledges() -> None:
+    with ScriptedNats(denied=["out"]) as server:
+        settings = {"type": "nats", "subject": "out", "acknowledge": False, "servers": server.url}
+        connection = Connection(NatsSink.model_validate(settings), "job/sink")
+        try:
+            connection.open()
+            outcomes, problem = connection.exchange([Message("out", b"1", {})] * 2)
+        finally:
+            connection.close()
     verdict = verdict_of(outcomes, problem)
     assert isinstance(verdict, Sorted)
     assert (verdict.refused, verdict.failed, verdict.again) == ((), (), (0, 1))
@@ -157,13 +155,25 @@ def test_a_service_is_one_token_of_the_subject(
     assert shown.target == f"PUB out.log.{token} at nats://127.0.0.1:4222"
 
 
+def published(directory: Path, rows: pa.Table, **keys: Any) -> tuple[Published, Counter[str]]:
+    """The message that a server gets of a row, and what the sink counts."""
+    with ScriptedNats() as server:
+        sink = subject(directory, servers=server.url, **keys)
+        sink.open()
+        try:
+            sink.write(rows)
+        finally:
+            sink.close()
+    (message,) = server.published
+    return message, sink.context.meter.counted()
+
+
 def test_a_message_is_the_record_with_its_place_as_its_id(tmp_path: Path) -> None:
-    sink = subject(tmp_path, subject="mirror.{subject}", stream="mirror")
-    ((request,), _) = sink._requests(batch([b"\xff"], first=7, key=b"k 1"))
-    (item,) = request.items
-    assert item.content.subject == "mirror.telemetry.logs.checkout"
-    assert item.content.payload == b"\xff"
-    assert item.content.headers == {
+    rows = batch([b"\xff"], first=7, key=b"k 1")
+    message, _ = published(tmp_path, rows, subject="mirror.{subject}", stream="mirror")
+    assert message.subject == "mirror.telemetry.logs.checkout"
+    assert message.payload == b"\xff"
+    assert message.headers == {
         "Nats-Msg-Id": "job/sink/logs.5f2c19aa/0/7",
         "Nats-Expected-Stream": "mirror",
         "Penstock-Key": "k 1",
@@ -171,19 +181,16 @@ def test_a_message_is_the_record_with_its_place_as_its_id(tmp_path: Path) -> Non
 
 
 def test_a_tombstone_is_one_again(tmp_path: Path) -> None:
-    rows = batch([b""], key=b"k", value=None)
-    ((request,), _) = subject(tmp_path)._requests(rows)
-    (item,) = request.items
-    assert item.content.payload == b""
-    assert item.content.headers["Penstock-Tombstone"] == "true"
+    message, _ = published(tmp_path, batch([b""], key=b"k", value=None))
+    assert message.payload == b""
+    assert message.headers["Penstock-Tombstone"] == "true"
 
 
 @pytest.mark.parametrize("key", [b"\xff", b" x", b"a\r\nEvil: 1", b"a\x00b"])
 def test_a_key_that_no_header_can_hold_is_left_out_and_counted(tmp_path: Path, key: bytes) -> None:
-    sink = subject(tmp_path)
-    ((request,), _) = sink._requests(batch([b"x"], key=key))
-    assert "Penstock-Key" not in request.items[0].content.headers
-    assert sink.context.meter.stage("x", received=0, lag=0).detail["keys_left_out"] == 1
+    message, counted = published(tmp_path, batch([b"x"], key=key))
+    assert message.headers == {"Nats-Msg-Id": "job/sink/logs.5f2c19aa/0/0"}
+    assert counted["keys_left_out"] == 1
 
 
 @pytest.mark.parametrize("name", ["a b", "a..b", "a.>", "*", ".a", "", "{who}", "a}"])

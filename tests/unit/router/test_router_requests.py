@@ -14,6 +14,7 @@ from penstock.router.sinks.table import sink_kind
 from penstock.router.sinks.transport import compressed, retry_after_s
 from penstock.service import ConfigError
 from penstock.service.secret import Secret
+from tests.support.recorded_sink import sent
 from tests.support.sink_batches import batch, context, log_record
 
 
@@ -24,39 +25,36 @@ def post(directory: Path, **keys: Any) -> HttpPost:
     return made
 
 
-def cuts(sink: HttpPost, rows: Any) -> list[tuple[str, tuple[int, ...]]]:
-    requests, faulty = sink._requests(rows)
-    assert faulty == []
-    return [(request.key, request.rows) for request in requests]
+def cuts(directory: Path, rows: Any, **batch: int) -> list[tuple[str, int]]:
+    """The key of each request, and how many records it has."""
+    outcome = sent("http", directory, rows, batch=batch)
+    assert outcome.letters == []
+    keys = [asked.headers["idempotency-key"] for asked in outcome.requests]
+    return [(key, len(body.splitlines())) for key, body in zip(keys, outcome.bodies, strict=True)]
 
 
 def test_rows_are_cut_by_count_and_partition_with_keys_that_name_them(tmp_path: Path) -> None:
-    sink = post(tmp_path, batch={"records_max": 2})
     rows = batch([log_record(number) for number in range(3)], first=7)
-    assert cuts(sink, rows) == [
-        ("job/sink/logs.5f2c19aa/0/7-8", (0, 1)),
-        ("job/sink/logs.5f2c19aa/0/9-9", (2,)),
+    assert cuts(tmp_path, rows, records_max=2) == [
+        ("job/sink/logs.5f2c19aa/0/7-8", 2),
+        ("job/sink/logs.5f2c19aa/0/9-9", 1),
     ]
     two = batch([b"x"], first=3, partition=1)
-    assert [key for key, _ in cuts(sink, two)] == ["job/sink/logs.5f2c19aa/1/3-3"]
+    assert cuts(tmp_path, two, records_max=2) == [("job/sink/logs.5f2c19aa/1/3-3", 1)]
 
 
 def test_rows_are_cut_by_the_bytes_that_are_sent(tmp_path: Path) -> None:
     """A row that is no record grows when it is wrapped; the bound is for what is sent."""
-    sink = post(tmp_path, batch={"bytes_max": 1024})
-    requests, _ = sink._requests(batch([b"\xff" * 300] * 4))
-    bodies = [sink.request_of(request, 1).body for request in requests]
-    assert [len(request.items) for request in requests] == [1, 1, 1, 1] or all(
-        len(body) <= 1024 for body in bodies
-    )
+    bodies = sent("http", tmp_path, [b"\xff" * 300] * 4, batch={"bytes_max": 1024}).bodies
     assert max(map(len, bodies)) <= 1024
     assert sum(len(body.splitlines()) for body in bodies) == 4
 
 
 def test_a_row_larger_than_a_request_goes_alone(tmp_path: Path) -> None:
-    sink = post(tmp_path, batch={"bytes_max": 1024})
     rows = batch([b"a", b"x" * 3000, b"b"])
-    assert [indices for _, indices in cuts(sink, rows)] == [(0,), (1,), (2,)]
+    assert cuts(tmp_path, rows, bytes_max=1024) == [
+        (f"job/sink/logs.5f2c19aa/0/{offset}-{offset}", 1) for offset in range(3)
+    ]
 
 
 def test_rows_go_in_the_order_of_the_log_whatever_order_they_come_in(tmp_path: Path) -> None:
@@ -158,13 +156,9 @@ ODD_SECRETS = [
 def test_a_secret_that_is_no_header_is_told_of_and_not_shown(tmp_path: Path, held: bytes) -> None:
     """What the library says of one repeats it."""
     (tmp_path / "token").write_bytes(held)
-    config = {"type": "loki", "url": "http://127.0.0.1:1", "token": {"file": tmp_path / "token"}}
-    sink: Any = make_sink(sink_kind("loki").config.model_validate(config), context(tmp_path))
-    sink.open()
-    (request,), _ = sink._requests(batch([log_record(0)]))
-    verdict = sink.exchange(request, 1)
-    assert isinstance(verdict, Paused)
-    assert "hush" not in verdict.reason
+    outcome = sent("loki", tmp_path, [log_record(0)], token={"file": tmp_path / "token"})
+    assert (outcome.circuit, outcome.requests) == ("paused", ())
+    assert "hush" not in str(outcome.problem)
 
 
 def test_an_at_sign_in_a_password_of_postgres_is_told_of(tmp_path: Path) -> None:

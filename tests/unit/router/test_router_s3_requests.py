@@ -2,23 +2,25 @@
 
 import io
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from typing_extensions import override
 
-from penstock.router.core.http_codes import Answer
 from penstock.router.core.offsets import Offsets, StreamPartition
-from penstock.router.core.verdict import Busy, Paused, Taken, TooLarge
 from penstock.router.sinks.s3 import S3, S3Sink
 from penstock.router.sinks.table import sink_kind
-from penstock.router.sinks.transport import HttpRequest, Silent, Transport
+from tests.support.fault_door import Answered, Asked, Backend
+from tests.support.recorded_sink import RecordedSink, resets, sent
 from tests.support.sink_batches import batch, context, log_record
+
+KEYS: dict[str, Any] = {"access_key_id": "id", "secret_access_key": "secret"}
 
 
 def sink(directory: Path, prefix: str) -> S3:
-    keys = {"access_key_id": "id", "secret_access_key": "secret"}
-    settings = {"type": "s3", "url": f"https://minio.example/telemetry{prefix}", **keys}
+    settings = {"type": "s3", "url": f"https://minio.example/telemetry{prefix}", **KEYS}
     return S3(S3Sink.model_validate(settings), context(directory))
 
 
@@ -27,10 +29,8 @@ def sink(directory: Path, prefix: str) -> S3:
     [("", ""), ("/lake/", "/lake"), ("/team=a/b%20c+d", "/team%3Da/b%20c%2Bd")],
 )
 def test_the_whole_path_is_encoded_as_it_is_signed(tmp_path: Path, prefix: str, path: str) -> None:
-    to = sink(tmp_path, prefix)
-    ((request,), _) = to._requests(batch([log_record(0)]))
-    made = to.request_of(request, 1)
-    assert made.path.startswith(f"/telemetry{path}/kind%3Dlog/service%3Dcheckout/date%3D")
+    (asked,) = sent("s3", tmp_path, [log_record(0)], path=f"/telemetry{prefix}", **KEYS).requests
+    assert asked.path.startswith(f"/telemetry{path}/kind%3Dlog/service%3Dcheckout/date%3D")
 
 
 @pytest.mark.parametrize("name", ["s3", "http", "splunk_hec", "loki"])
@@ -53,61 +53,48 @@ def test_a_preview_shows_no_secret_of_a_url(tmp_path: Path) -> None:
 
 def test_an_object_that_may_be_there_is_sent_again_whole(tmp_path: Path) -> None:
     """However often nobody answers: pieces of it would have names of their own."""
-
-    class Hush(Transport):
-        def __init__(self) -> None: ...
-
-        @override
-        def send(self, request: object) -> Silent:
-            return Silent("TimeoutError: no answer within 60 s")
-
-        @override
-        def close(self) -> None: ...
-
-    to = sink(tmp_path, "")
-    to._transport = Hush()
-    ((request,), _) = to._requests(batch([log_record(0), log_record(1)]))
-    said = to.exchange(request, 1)
-    assert isinstance(said, Busy)
-    assert said.reason.startswith(
-        "TimeoutError: no answer within 60 s; it is sent again whole: raise"
+    with RecordedSink("s3", tmp_path, path="/telemetry", **KEYS) as made:
+        outcome = made.write([log_record(0), log_record(1)], *[resets] * 20, patience=100)
+        assert len(outcome.requests) == 21
+        assert len({(asked.path, asked.body) for asked in outcome.requests}) == 1
+        waiting = made.write([log_record(0), log_record(1)], resets, patience=0)
+    assert (outcome.problem, outcome.letters) == (None, [])
+    assert waiting.problem is not None
+    assert waiting.problem.endswith(
+        "it is sent again whole: raise timeout_s where a link is too slow for it"
     )
 
 
-class Store(Transport):
+class Store(Backend):
     """Objects in a dictionary, as a store has them that knows `If-None-Match`."""
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
 
     @override
-    def send(self, request: HttpRequest) -> Answer:
-        if request.method == "HEAD":
-            return Answer(200 if request.path in self.objects else 404, {}, b"")
-        if request.method == "DELETE":
-            self.objects.pop(request.path, None)
-            return Answer(204, {}, b"")
-        if request.path in self.objects:
-            return Answer(412, {}, b"")
-        self.objects[request.path] = request.body
-        return Answer(200, {}, b"")
-
-    @override
-    def close(self) -> None: ...
+    def handle(self, asked: Asked) -> Answered:
+        if asked.method == "HEAD":
+            return Answered(200 if asked.path in self.objects else 404)
+        if asked.method == "DELETE":
+            self.objects.pop(asked.path, None)
+            return Answered(204)
+        if asked.path in self.objects:
+            return Answered(412)
+        self.objects[asked.path] = asked.body
+        return Answered(200)
 
     def offsets(self) -> list[int]:
         files = [pq.ParquetFile(io.BytesIO(body)) for body in self.objects.values()]
         return sorted(it for file in files for it in file.read(["offset"])["offset"].to_pylist())
 
 
-def begun(directory: Path, store: Store, *, lost: int) -> S3:
-    """A sink of another process, for the same batch of which so many records are lost."""
-    to = sink(directory, "")
-    to._transport = store
-    at = StreamPartition("logs", 0)
-    ids = to.context.incarnations
-    to.context.begin_batch(Offsets({at: 0}, ids), Offsets({at: 10}, ids), lost=lost)
-    return to
+def write(directory: Path, store: Store, rows: pa.Table, *, lost: int) -> None:
+    """By a sink of another process, for the same batch of which so many records are lost."""
+    with RecordedSink("s3", directory, path="/telemetry", **KEYS) as made:
+        made.door.backend = store
+        at, ids = StreamPartition("logs", 0), made.context.incarnations
+        made.context.begin_batch(Offsets({at: 0}, ids), Offsets({at: 10}, ids), lost=lost)
+        assert made.write(rows).problem is None
 
 
 @pytest.mark.parametrize("first", [0, 4])
@@ -115,9 +102,9 @@ def test_an_object_stays_whose_records_the_log_has_lost_since(tmp_path: Path, fi
     """An earlier attempt put all ten. The log has the last ones only, and none is put again."""
     store = Store()
     records = [log_record(number) for number in range(10)]
-    begun(tmp_path, store, lost=0).write(batch(records))
+    write(tmp_path, store, batch(records), lost=0)
     whole = dict(store.objects)
-    begun(tmp_path, store, lost=first).write(batch(records[first:], first=first))
+    write(tmp_path, store, batch(records[first:], first=first), lost=first)
     assert store.objects == whole
     assert store.offsets() == [*range(10)]
 
@@ -125,27 +112,41 @@ def test_an_object_stays_whose_records_the_log_has_lost_since(tmp_path: Path, fi
 def test_what_was_never_put_comes_beside_what_the_log_has_lost(tmp_path: Path) -> None:
     store = Store()
     records = [log_record(number) for number in range(10)]
-    begun(tmp_path, store, lost=0).write(batch(records[:6]))
-    begun(tmp_path, store, lost=4).write(batch(records[4:], first=4))
+    write(tmp_path, store, batch(records[:6]), lost=0)
+    write(tmp_path, store, batch(records[4:], first=4), lost=4)
     assert store.offsets() == [*range(10)]
 
 
 @pytest.mark.parametrize(
-    ("status", "body", "verdict"),
+    ("status", "body", "circuit"),
     [
-        (500, b"<Error><Code>InternalError</Code></Error>", Busy),
-        (502, b"", Busy),
-        (503, b"<Error><Code>SlowDown</Code></Error>", Busy),
-        (400, b"<Error><Code>BadDigest</Code></Error>", Busy),
-        (400, b"<Error><Code>InvalidRequest</Code></Error>", Paused),
-        (400, b"<Error><Code>EntityTooLarge</Code></Error>", TooLarge),
-        (412, b"", Taken),
+        (500, b"<Error><Code>InternalError</Code></Error>", "closed"),
+        (502, b"", "closed"),
+        (503, b"<Error><Code>SlowDown</Code></Error>", "closed"),
+        (400, b"<Error><Code>BadDigest</Code></Error>", "closed"),
+        (400, b"<Error><Code>InvalidRequest</Code></Error>", "paused"),
     ],
 )
 def test_no_object_is_given_up_for_what_a_store_answers(
-    tmp_path: Path, status: int, body: bytes, verdict: type
+    tmp_path: Path, status: int, body: bytes, circuit: str
 ) -> None:
     """A store looks into no object: what fails again and again is no record's fault."""
-    to = sink(tmp_path, "")
-    ((request,), _) = to._requests(batch([log_record(0)]))
-    assert type(to.judge(Answer(status, {}, body), request)) is verdict
+    with RecordedSink("s3", tmp_path, path="/telemetry", **KEYS) as made:
+        outcome = made.write([log_record(0)], (status, body), patience=0)
+        again = made.write([log_record(0)], *[(status, body)] * 50, patience=100)
+    assert (outcome.circuit, again.letters, again.problem) == (circuit, [], None)
+    assert f"HTTP {status}" in (outcome.problem or "")
+
+
+def test_an_object_that_is_too_large_is_cut(tmp_path: Path) -> None:
+    too_large = (400, b"<Error><Code>EntityTooLarge</Code></Error>")
+    with RecordedSink("s3", tmp_path, path="/telemetry", **KEYS) as made:
+        outcome = made.write([log_record(0), log_record(1)], too_large)
+    assert (len(outcome.requests), outcome.letters, outcome.problem) == (3, [], None)
+
+
+def test_an_object_that_is_there_is_delivered(tmp_path: Path) -> None:
+    with RecordedSink("s3", tmp_path, path="/telemetry", **KEYS) as made:
+        outcome = made.write([log_record(0)], 412)
+    assert (len(outcome.requests), outcome.letters, outcome.problem) == (1, [], None)
+    assert outcome.counted["already_there"] == 1

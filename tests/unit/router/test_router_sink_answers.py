@@ -1,18 +1,17 @@
 """Answers that say something else than their code does, and headers that cannot be sent."""
 
+import re
 import socket
-import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from urllib.parse import urlsplit
 
 import grpc
 import orjson
 import pytest
 from pydantic import ValidationError
-from typing_extensions import override
 
 from penstock.base.clock import SystemClock
 from penstock.router.core.http_codes import Answer
@@ -22,118 +21,111 @@ from penstock.router.core.verdict import (
     Fault,
     Paused,
     Sorted,
-    Taken,
     TooLarge,
     Unfit,
     Verdict,
 )
+from penstock.router.sinks import Sink, make_sink
 from penstock.router.sinks.elasticsearch import judge_items
 from penstock.router.sinks.otlp_grpc import Channel, verdict_of
 from penstock.router.sinks.splunk_hec import judge
 from penstock.router.sinks.table import sink_kind
-from penstock.router.sinks.transport import Silent, Transport
+from penstock.router.sinks.transport import HttpRequest, Silent, Transport
 from penstock.service.secret import Secret
-from tests.support.sink_batches import batch, dead_letters, gauge_record, log_record
-from tests.unit.router.test_router_sink_bodies import bodies, sink
+from tests.support.fake_splunk import TOKEN, FakeSplunk
+from tests.support.fault_door import GONE, Answered
+from tests.support.recorded_sink import RecordedSink, closes, resets, sent
+from tests.support.sink_batches import context, gauge_record, log_record
 
-SILENT = Silent("RemoteDisconnected: no answer")
-LATE = Answer(400, {}, b"out of order sample\n")
-
-
-class Wire(Transport):
-    """Answers as it is told."""
-
-    def __init__(self, *replies: Any, repeated: bool = False) -> None:
-        self._replies = list(replies)
-        self.repeated = repeated
-
-    @override
-    def send(self, request: Any) -> Any:
-        return self._replies.pop(0)
-
-    @override
-    def close(self) -> None: ...
-
-
-def asked(made: Any, wire: Wire, *, records: int = 1) -> list[Verdict]:
-    (request,), _ = made._requests(batch([gauge_record(n) for n in range(records)]))
-    made._transport = wire
-    return [made.exchange(request, n + 1) for n in range(len(wire._replies))]
-
-
-def test_a_late_sample_of_a_request_that_nobody_answered_is_there(tmp_path: Path) -> None:
-    made = sink("prometheus", tmp_path)
-    _, late = asked(made, Wire(SILENT, LATE))
-    assert late == Taken()
-    assert made.context.meter.stage("x", received=1, lag=0).detail["already_there"] == 1
-
-
-def test_a_late_sample_that_came_for_the_first_time_is_refused(tmp_path: Path) -> None:
-    made = sink("prometheus", tmp_path)
-    assert asked(made, Wire(LATE, LATE)) == [Unfit(LATE.fault)] * 2
-    assert asked(made, Wire(LATE, repeated=True)) == [Taken()]
-    assert asked(made, Wire(Answer(500, {}, b"too old sample")), records=2) == [
-        Unfit(Fault("http_500", "HTTP 500 too old sample", 500))
-    ]
-
-
-MIMIR = Answer(
+LATE = (400, b"out of order sample\n")
+MIMIR = (
     400,
-    {},
-    b"send data to ingesters: failed pushing to ingester mimir-ingester-0: user=x: the sample"
-    b" has been rejected because another sample with a more recent timestamp has already been"
-    b" ingested and out-of-order samples are not allowed (err-mimir-sample-out-of-order)",
+    (
+        b"send data to ingesters: failed pushing to ingester mimir-ingester-0: user=x: the sample"
+        b" has been rejected because another sample with a more recent timestamp has already been"
+        b" ingested and out-of-order samples are not allowed (err-mimir-sample-out-of-order)"
+    ),
 )
 
 
-def test_mimir_keeps_the_others_of_a_request_with_a_bad_sample(tmp_path: Path) -> None:
+def sink(name: str, directory: Path, **keys: Any) -> Sink:
+    settings = {"type": name, "url": "http://127.0.0.1:1", **keys}
+    return make_sink(sink_kind(name).config.model_validate(settings), context(directory))
+
+
+@pytest.fixture
+def prometheus(tmp_path: Path) -> Iterator[RecordedSink]:
+    """A sink whose records come for the first time."""
+    with RecordedSink("prometheus", tmp_path) as made:
+        made.sink.begin_anew()
+        yield made
+
+
+def points(count: int) -> list[Any]:
+    return [gauge_record(number) for number in range(count)]
+
+
+def test_a_late_sample_of_a_request_that_nobody_answered_is_there(
+    prometheus: RecordedSink,
+) -> None:
+    outcome = prometheus.write(points(1), resets, LATE)
+    assert (len(outcome.requests), outcome.problem, outcome.letters) == (2, None, [])
+    assert outcome.counted["already_there"] == 1
+
+
+def test_a_late_sample_that_came_for_the_first_time_is_refused(prometheus: RecordedSink) -> None:
+    assert prometheus.write(points(1), LATE).codes == ["http_400"]
+
+
+def test_a_late_sample_over_a_kept_connection_that_had_ended_is_there(
+    prometheus: RecordedSink,
+) -> None:
+    prometheus.write(points(1))
+    outcome = prometheus.write(points(1), closes, LATE, patience=0)
+    assert (len(outcome.requests), outcome.problem, outcome.letters) == (2, None, [])
+
+
+def test_a_late_sample_of_a_server_that_says_it_failed_is_looked_for(
+    prometheus: RecordedSink,
+) -> None:
+    outcome = prometheus.write(points(2), *[(500, b"too old sample")] * 3, patience=0)
+    assert [(it["offset"], it["code"]) for it in outcome.letters] == [
+        (0, "http_500"), (1, "http_500"),
+    ]  # fmt: skip
+    assert outcome.letters[0]["reason"] == "HTTP 500 too old sample"
+
+
+def test_mimir_refuses_a_bad_sample_that_came_for_the_first_time(prometheus: RecordedSink) -> None:
+    assert prometheus.write(points(1), MIMIR).codes == ["http_400"]
+
+
+def test_mimir_keeps_the_others_of_a_request_with_a_bad_sample(prometheus: RecordedSink) -> None:
     """So in its pieces, what is late may be there; it says so far behind the answer's beginning."""
-    made = sink("prometheus", tmp_path)
-    assert asked(made, Wire(MIMIR)) == [Unfit(MIMIR.fault)], "it came for the first time"
-    assert asked(made, Wire(MIMIR), records=2) == [Unfit(MIMIR.fault)]
-    assert asked(made, Wire(MIMIR)) == [Taken()]
+    outcome = prometheus.write(points(2), MIMIR, MIMIR, MIMIR)
+    assert (len(outcome.requests), outcome.problem, outcome.letters) == (3, None, [])
+    assert outcome.counted["already_there"] == 2
 
 
 def test_what_went_over_a_kept_connection_may_have_been_taken(tmp_path: Path) -> None:
     """Though there is no other to ask over: the server ended when it had the request."""
-    made = sink("http", tmp_path)
-    made.open()
-    transport = made._transport
-    assert transport is not None
-    (request,), _ = made._requests(batch([log_record(0)]))
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        transport._url = urlsplit(f"http://127.0.0.1:{listening.getsockname()[1]}")
+    with RecordedSink("http", tmp_path) as made:
+        made.write([log_record(0)])
 
-        def serve_one_and_go() -> None:
-            connection, _ = listening.accept()
-            with connection, connection.makefile("rb") as heard:
-                for answer in (b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n", b""):
-                    size = 0
-                    while (line := heard.readline()) != b"\r\n":
-                        name, _, value = line.partition(b":")
-                        size = int(value) if name.lower() == b"content-length" else size
-                    heard.read(size)
-                    if not answer:
-                        listening.close()
-                    connection.sendall(answer)
+        def ends(*_: object) -> Answered:
+            made.door.close()
+            return GONE
 
-        server = threading.Thread(target=serve_one_and_go, daemon=True)
-        server.start()
-        assert isinstance(transport.send(made.request_of(request, 1)), Answer)
-        assert isinstance(transport.send(made.request_of(request, 2)), Silent)
-        server.join()
+        outcome = made.write([log_record(1)], ends, patience=0)
+    assert "RemoteDisconnected" in str(outcome.problem)
 
 
 @pytest.mark.parametrize("how", ["open", "go_on", "begin_anew"])
 def test_a_late_letter_that_is_delivered_again_is_a_letter_again(tmp_path: Path, how: str) -> None:
     """What is delivered on purpose repeats nothing; the first batch since a start may."""
-    made = sink("prometheus", tmp_path)
-    made.open()
-    if how != "open":
-        getattr(made, how)()
-    made._transport = Wire(LATE)
-    made.write(batch([gauge_record(0)]))
-    assert len(dead_letters(made.context)) == (how == "begin_anew")
+    with RecordedSink("prometheus", tmp_path) as made:
+        if how != "open":
+            getattr(made.sink, how)()
+        assert len(made.write(points(1), LATE).letters) == (how == "begin_anew")
 
 
 @pytest.mark.parametrize("name", ["loki", "splunk_hec", "elasticsearch", "datadog"])
@@ -143,36 +135,25 @@ def test_a_header_that_cannot_be_sent_pauses_and_is_not_shown(
 ) -> None:
     key = "token" if name in ("loki", "splunk_hec") else "api_key"
     (tmp_path / "secret").write_text(odd, encoding="utf-8")
-    made = sink(name, tmp_path, **{key: {"file": tmp_path / "secret"}})
-    made.open()
-    (request,), _ = made._requests(batch([log_record(0)]))
-    verdict = made.exchange(request, 1)
-    assert isinstance(verdict, Paused)
-    assert "hush" not in verdict.reason
+    outcome = sent(name, tmp_path, [log_record(0)], **{key: {"file": tmp_path / "secret"}})
+    assert (outcome.circuit, outcome.requests) == ("paused", ())
+    assert "hush" not in str(outcome.problem)
 
 
 def test_a_secret_has_no_line_breaks_around_it(tmp_path: Path) -> None:
     assert Secret.model_validate("hush\n").read() == "hush"
-    assert sink("http", tmp_path, headers={"x-key": "hush\n"}).own_headers() == {"x-key": "hush"}
+    (asked,) = sent("http", tmp_path, [log_record(0)], headers={"x-key": "hush\n"}).requests
+    assert asked.headers["x-key"] == "hush"
 
 
-def test_no_error_of_the_library_shows_a_header(tmp_path: Path) -> None:
+def test_no_error_of_the_library_shows_a_header() -> None:
     """The connection itself asks once more: an error of such a kind is told without its text."""
-    made = sink("http", tmp_path)
-    made.open()
-    (request,), _ = made._requests(batch([log_record(0)]))
-    shown = made.request_of(request, 1)
-
-    class Refusing:
-        sock = None
-
-        def request(self, *_: object, **__: object) -> None:
-            raise ValueError("Invalid header value b'hush'")
-
-        def close(self) -> None: ...
-
-    made._transport._connection = Refusing()
-    assert "hush" not in made._transport.send(shown).reason
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        transport = Transport(url, timeout_s=10, clock=SystemClock())
+        reply = transport.send(HttpRequest("/", {"x-key": "hush\nhush"}, b""))
+        transport.close()
+    assert reply == Silent("ValueError while an answer was awaited")
 
 
 def grpc_channel(**keys: Any) -> Channel:
@@ -269,19 +250,20 @@ def test_splunk_may_name_the_first_event_of_a_body_that_is_too_large() -> None:
 def test_splunk_acknowledges_nothing_of_an_answer_that_refuses(
     tmp_path: Path, acknowledge: bool, code: int
 ) -> None:
-    made = sink("splunk_hec", tmp_path, token="t", acknowledge=acknowledge)
-    body = {"text": "no", "code": code, "invalid-event-number": 2}
-    answer = Answer(400, {}, orjson.dumps(body))
-    (request,), _ = made._requests(batch([log_record(number) for number in range(4)]))
-    found = made.judge(answer, request)
+    said = orjson.dumps({"text": "no", "code": code, "invalid-event-number": 2})
+    records = [log_record(number) for number in range(4)]
+    keys: dict[str, Any] = {"token": TOKEN, "acknowledge": acknowledge}
+    with RecordedSink("splunk_hec", tmp_path, **keys) as made:
+        made.door.backend = FakeSplunk(use_ack=acknowledge)
+        outcome = made.write(records, (400, said), patience=100)
+    again = [line.split()[1] for line in re.findall(r"order \d+", outcome.bodies[1].decode())]
+    assert outcome.problem is None
     if code == 6:
-        assert isinstance(found, Sorted)
-        assert [at for at, _ in found.refused] == [2]
-        assert found.again == ((0, 1, 3) if acknowledge else (3,))
-    elif acknowledge:
-        assert found == Unfit(answer.fault)
+        assert [letter["offset"] for letter in outcome.letters] == [2]
+        assert again == (["0", "1", "3"] if acknowledge else ["3"])
     else:
-        assert found == Sorted(again=(1, 2, 3))
+        assert outcome.letters == []
+        assert again == (["0", "1"] if acknowledge else ["1", "2", "3"])
 
 
 def test_a_pipeline_that_is_not_there_is_waited_for() -> None:
@@ -311,7 +293,7 @@ def test_all_that_a_mapping_made_goes_to_loki_which_judges_it(tmp_path: Path) ->
         "kind": "log", "labels": {"app": "shop", "none": "", "": "x"},
         "timestamp": "1", "line": "x", "metadata": named | {"b": "", "": "c"},
     }  # fmt: skip
-    (body,) = bodies(sink("loki", tmp_path), [mapped])
+    (body,) = sent("loki", tmp_path, [mapped]).bodies
     (stream,) = orjson.loads(body)["streams"]
     assert stream["stream"] == {"app": "shop"}
     assert stream["values"][0][2] == named | {"penstock_id": "logs.5f2c19aa/0/0"}

@@ -8,7 +8,10 @@ from typing import Any
 import orjson
 import pyarrow as pa
 import pytest
-from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
+    ExportLogsServiceRequest,
+    ExportLogsServiceResponse,
+)
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
 )
@@ -16,19 +19,16 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from structlog.testing import capture_logs
 
 from penstock.router.core.http_codes import Answer
-from penstock.router.core.verdict import Busy, Failed, Fault, Paused, Sorted, Taken, Unfit, Verdict
-from penstock.router.sinks import make_sink
+from penstock.router.core.verdict import Busy, Failed, Fault, Paused, Sorted, Taken, Unfit
 from penstock.router.sinks.elasticsearch import judge_items
 from penstock.router.sinks.prometheus import STALE
 from penstock.router.sinks.splunk_hec import judge
-from penstock.router.sinks.table import sink_kind
 from penstock.router.transforms.mappings import PRESETS
 from tests.support import protobuf_bytes
+from tests.support.recorded_sink import RecordedSink, sent
 from tests.support.sink_batches import (
     NOW_NS,
     batch,
-    context,
-    dead_letters,
     gauge_record,
     log_record,
     span_record,
@@ -37,19 +37,13 @@ from tests.support.sink_batches import (
 NOW_S = NOW_NS // 10**9
 
 
-def sink(name: str, directory: Path, **keys: Any) -> Any:
-    settings = {"type": name, "url": "http://127.0.0.1:1", **keys}
-    return make_sink(sink_kind(name).config.model_validate(settings), context(directory))
-
-
-def bodies(made: Any, records: list[Any]) -> list[bytes]:
-    requests, _ = made._requests(batch(records))
-    return [made.request_of(request, 1).body for request in requests]
+def bodies(name: str, directory: Path, records: list[Any], **keys: Any) -> list[bytes]:
+    return sent(name, directory, records, **keys).bodies
 
 
 def test_splunk_gets_events_one_after_the_other(tmp_path: Path) -> None:
-    made = sink("splunk_hec", tmp_path, token="t", index="main")
-    (body,) = bodies(made, [log_record(1_500), b"\xff"])
+    records = [log_record(1_500), b"\xff"]
+    (body,) = bodies("splunk_hec", tmp_path, records, token="t", index="main")
     first, end = json.JSONDecoder().raw_decode(body.decode())
     second, _ = json.JSONDecoder().raw_decode(body.decode(), end)
     assert first == {
@@ -74,9 +68,8 @@ def test_what_a_transform_has_mapped_is_sent_as_it_is(tmp_path: Path, name: str)
         mapped.column_names.index("value"), "value", pa.array([value], pa.binary())
     )
     kind = {"ecs": "elasticsearch", "splunk_cim": "splunk_hec", "loki": "loki"}[name]
-    made = sink(kind, tmp_path, **({"token": "t"} if kind == "splunk_hec" else {}))
-    (request,), _ = made._requests(mapped)
-    body = made.request_of(request, 1).body
+    token = {"token": "t"} if kind == "splunk_hec" else {}
+    (body,) = sent(kind, tmp_path, mapped, **token).bodies
     if name == "ecs":
         apart = {f"penstock.attributes.{key}": it for key, it in record["attributes"].items()}
         flat = {key: it for key, it in PRESETS[name](record).items() if key not in apart}
@@ -100,19 +93,18 @@ def test_values_that_json_has_no_numbers_for_reach_each_sink_in_its_way(
     tmp_path: Path, word: str
 ) -> None:
     record = gauge_record(0, value=word, exemplars=[{"time_unix_nano": 1, "value": word}])
-    (written,) = bodies(sink("prometheus", tmp_path), [record])
+    (written,) = bodies("prometheus", tmp_path, [record])
     assert struct.pack("<d", float(word)) in pa.decompress(
         written, codec="snappy", decompressed_size=1000, asbytes=True
     )
-    (sent,) = bodies(sink("otlp", tmp_path), [record])
+    (sent,) = bodies("otlp", tmp_path, [record])
     request = ExportMetricsServiceRequest.FromString(sent)
     (point,) = request.resource_metrics[0].scope_metrics[0].metrics[0].gauge.data_points
     assert struct.pack("<d", point.as_double) == struct.pack("<d", float(word))
-    assert (
-        json.loads(bodies(sink("splunk_hec", tmp_path, token="t"), [record])[0])["event"] == record
-    )
+    (event,) = bodies("splunk_hec", tmp_path, [record], token="t")
+    assert json.loads(event)["event"] == record
     for documents, prefix in (("ecs", "penstock."), ("record", "")):
-        (body,) = bodies(sink("elasticsearch", tmp_path, documents=documents), [record])
+        (body,) = bodies("elasticsearch", tmp_path, [record], documents=documents)
         document = json.loads(body.splitlines()[1])
         assert (f"{prefix}value" in document, document[f"{prefix}value_not_finite"]) == (
             False,
@@ -123,10 +115,10 @@ def test_values_that_json_has_no_numbers_for_reach_each_sink_in_its_way(
 
 def test_a_sink_whose_names_merge_metrics_says_so(tmp_path: Path) -> None:
     records = [gauge_record(0, name=name) for name in ("a.b", "a_b", "a.b", "A.b", "a/b")]
-    written = sink("prometheus", tmp_path)
     with capture_logs() as logs:
-        assert len(bodies(written, records)) == 1
-    assert written.context.meter.counted()["names_merged"] == 2
+        outcome = sent("prometheus", tmp_path, records)
+    assert len(outcome.requests) == 1
+    assert outcome.counted["names_merged"] == 2
     assert [(it["names"], it["there"]) for it in logs] == [
         (["a.b", "a_b"], "a_b_bytes"), (["a.b", "a/b"], "a_b_bytes"),
     ]  # fmt: skip
@@ -148,11 +140,11 @@ def test_a_record_that_breaks_its_spec_blocks_no_sink(
     tmp_path: Path, name: str, record: dict[str, Any]
 ) -> None:
     """It is sent as what it is, or is a dead letter."""
-    made = sink(name, tmp_path, **({"token": "t"} if name == "splunk_hec" else {}))
-    requests, faulty = made._requests(batch([record]))
-    assert len(requests) + len(faulty) == 1
-    for request in requests:
-        assert made.request_of(request, 1).body
+    token = {"token": "t"} if name == "splunk_hec" else {}
+    outcome = sent(name, tmp_path, [record], **token)
+    assert len(outcome.requests) + len(outcome.letters) == 1
+    assert all(outcome.bodies)
+    assert outcome.problem is None
 
 
 @pytest.mark.parametrize(
@@ -190,8 +182,8 @@ def test_an_incorrect_index_may_be_that_of_the_event_before() -> None:
 
 
 def test_elasticsearch_gets_an_action_and_a_document_for_each_record(tmp_path: Path) -> None:
-    made = sink("elasticsearch", tmp_path, index="{kind}-{service}")
-    (body,) = bodies(made, [log_record(7), b"plain"])
+    records = [log_record(7), b"plain"]
+    (body,) = bodies("elasticsearch", tmp_path, records, index="{kind}-{service}")
     action, document, second, plain = (json.loads(line) for line in body.splitlines())
     assert action == {"create": {"_index": "log-checkout", "_id": "logs.5f2c19aa-0-0"}}
     assert document["@timestamp"].endswith(".000000007Z")
@@ -221,8 +213,8 @@ def test_an_answer_that_does_not_name_every_document_proves_nothing(body: bytes)
 
 
 def test_loki_gets_lines_by_stream_with_what_identifies_them(tmp_path: Path) -> None:
-    made = sink("loki", tmp_path, labels={"app": "resource.service.name"})
-    (body,) = bodies(made, [log_record(0), log_record(1), span_record(2)])
+    records = [log_record(0), log_record(1), span_record(2)]
+    (body,) = bodies("loki", tmp_path, records, labels={"app": "resource.service.name"})
     (stream,) = json.loads(body)["streams"]
     assert stream["stream"] == {"app": "checkout"}
     (time_text, line, metadata), _, (_, span_line, span_metadata) = stream["values"]
@@ -236,26 +228,26 @@ def test_loki_gets_lines_by_stream_with_what_identifies_them(tmp_path: Path) -> 
 
 def test_lokis_metadata_stays_within_its_limits(tmp_path: Path) -> None:
     many = log_record(0, attributes={f"a{number}": "x" * 1000 for number in range(500)})
-    (body,) = bodies(sink("loki", tmp_path), [many])
+    (body,) = bodies("loki", tmp_path, [many])
     metadata = json.loads(body)["streams"][0]["values"][0][2]
     assert len(metadata) <= 128
     assert sum(len(k) + len(v) for k, v in metadata.items()) < 64 * 1024
     short = log_record(0, attributes={f"a{number}": "x" for number in range(500)})
-    (body,) = bodies(sink("loki", tmp_path), [short])
+    (body,) = bodies("loki", tmp_path, [short])
     assert len(json.loads(body)["streams"][0]["values"][0][2]) == 101, "with its penstock_id"
 
 
 def test_of_lokis_metadata_only_what_does_not_fit_is_left_out(tmp_path: Path) -> None:
     large = "☃" * 16 * 1024  # 48 KiB
     attributes = {"before": "b", "large": large, "after": "a"}
-    (body,) = bodies(sink("loki", tmp_path), [log_record(0, attributes=attributes)])
+    (body,) = bodies("loki", tmp_path, [log_record(0, attributes=attributes)])
     metadata = json.loads(body)["streams"][0]["values"][0][2]
     assert (metadata["before"], metadata["after"], "large" in metadata) == ("b", "a", False)
 
 
-def write_request(made: Any, records: list[Any]) -> list[tuple[dict[str, str], float, int]]:
+def write_request(directory: Path, records: list[Any]) -> list[tuple[dict[str, str], float, int]]:
     """Labels, value and milliseconds of each series."""
-    (packed,) = bodies(made, records)
+    (packed,) = bodies("prometheus", directory, records)
     size, shift = 0, 0
     for byte in packed:  # Snappy's preamble is the length as a varint
         size |= (byte & 0x7F) << shift
@@ -274,7 +266,7 @@ def write_request(made: Any, records: list[Any]) -> list[tuple[dict[str, str], f
 
 
 def test_a_gauge_is_a_sample_named_as_opentelemetry_says(tmp_path: Path) -> None:
-    assert write_request(sink("prometheus", tmp_path), [gauge_record(3)]) == [
+    assert write_request(tmp_path, [gauge_record(3)]) == [
         (
             {
                 "__name__": "queue_depth_bytes", "instance": "i-1", "job": "checkout",
@@ -294,7 +286,7 @@ def test_a_monotonic_sum_ends_in_total_and_a_histogram_has_buckets(tmp_path: Pat
         0, metric_type="histogram", name="http.server.duration", unit="s", count=6, sum=1.5,
         temporality="cumulative", bucket_counts=[1, 2, 3], explicit_bounds=[0.5, 10], attributes={},
     )  # fmt: skip
-    found = write_request(sink("prometheus", tmp_path), [total, buckets])
+    found = write_request(tmp_path, [total, buckets])
     assert found[0][0]["__name__"] == "queue_depth_seconds_total"
     assert [
         (labels["__name__"].removeprefix("http_server_duration_seconds"), labels.get("le"), value)
@@ -307,7 +299,7 @@ def test_a_monotonic_sum_ends_in_total_and_a_histogram_has_buckets(tmp_path: Pat
 
 def test_a_point_without_a_value_ends_its_series(tmp_path: Path) -> None:
     ended = {k: v for k, v in gauge_record(0).items() if k != "value"} | {"flags": 1}
-    ((_, value, _),) = write_request(sink("prometheus", tmp_path), [ended])
+    ((_, value, _),) = write_request(tmp_path, [ended])
     assert struct.pack("<d", value) == struct.pack("<d", STALE)
     assert struct.pack("<d", value).hex() == "020000000000f07f"
 
@@ -327,16 +319,12 @@ def test_a_point_without_a_value_ends_its_series(tmp_path: Path) -> None:
 def test_what_remote_write_has_no_form_for_is_a_dead_letter(
     tmp_path: Path, record: Any, code: str
 ) -> None:
-    made = sink("prometheus", tmp_path)
-    made.open()
-    made.write(batch([record]))
-    assert [letter["code"] for letter in dead_letters(made.context)] == [code]
+    assert sent("prometheus", tmp_path, [record]).codes == [code]
 
 
 def test_otlp_shares_resources_and_scopes_and_writes_ids_as_bytes(tmp_path: Path) -> None:
-    made = sink("otlp", tmp_path)
     records = [log_record(0), span_record(1), log_record(2), gauge_record(3), b"\xff"]
-    logs, traces, metrics = bodies(made, records)
+    logs, traces, metrics = bodies("otlp", tmp_path, records)
     request = ExportLogsServiceRequest.FromString(logs)
     first, raw = request.resource_logs
     assert [record.body.string_value for record in first.scope_logs[0].log_records] == [
@@ -353,13 +341,11 @@ def test_otlp_shares_resources_and_scopes_and_writes_ids_as_bytes(tmp_path: Path
 
 
 def test_a_partial_success_names_nobody(tmp_path: Path) -> None:
-    made = sink("otlp", tmp_path)
-    response = made._messages.SIGNALS["logs"].response()
+    response = ExportLogsServiceResponse()
     response.partial_success.rejected_log_records = 1
     response.partial_success.error_message = "too old"
-    (request,), _ = made._requests(batch([log_record(0), log_record(1)]))
-    found: Verdict = made.judge(Answer(200, {}, response.SerializeToString()), request)
-    assert isinstance(found, Sorted)
-    assert [place for place, _ in found.refused] == [0, 1]
-    assert "all but 1 of the 2 records" in found.refused[0][1].reason
-    assert made.judge(Answer(200, {}, b""), request) == Taken()
+    with RecordedSink("otlp", tmp_path) as made:
+        outcome = made.write([log_record(0), log_record(1)], (200, response.SerializeToString()))
+    assert len(outcome.requests) == 1
+    assert [letter["offset"] for letter in outcome.letters] == [0, 1]
+    assert "all but 1 of the 2 records" in outcome.letters[0]["reason"]
