@@ -10,7 +10,8 @@
 - Names are changed by operations that a crash keeps or loses each by itself, in any combination,
   unless the directory was synced after them.
 
-Faults: `free_bytes` runs out (short write, then ENOSPC); `fail` is asked before each operation.
+Faults: `free_bytes` runs out (short write, then ENOSPC), which `available_bytes` does not foresee,
+as when others fill the disk meanwhile; `fail` is asked before each operation.
 """
 
 import errno
@@ -73,7 +74,8 @@ class MemoryDisk:
 
     Attributes:
         free_bytes: How much longer files may grow.
-        fail: Asked with an operation's name and path; True makes it raise EIO.
+        fail: Asked with an operation's name and path; True makes it raise EIO, other errors it
+            raises itself.
     """
 
     def __init__(self) -> None:
@@ -85,7 +87,7 @@ class MemoryDisk:
 
     def open(self, path: Path) -> File:
         self.check("open", path)
-        return MemoryFile(self, path, self._inode(path))
+        return MemoryFile(self, path, self.inode(path))
 
     def create(self, path: Path) -> File:
         self.check("create", path)
@@ -108,11 +110,11 @@ class MemoryDisk:
 
     def rename(self, source: Path, target: Path) -> None:
         self.check("rename", source)
-        self._change(source.parent, {target: self._inode(source), source: None})
+        self._change(source.parent, {target: self.inode(source), source: None})
 
     def unlink(self, path: Path) -> None:
         self.check("unlink", path)
-        self._inode(path)
+        self.inode(path)
         self._change(path.parent, {path: None})
 
     def make_directory(self, path: Path) -> None:
@@ -128,6 +130,10 @@ class MemoryDisk:
             if directory == path:
                 _apply(self.durable_names, change)
         self.pending = [entry for entry in self.pending if entry[0] != path]
+
+    def available_bytes(self, directory: Path) -> int:
+        self._directory(directory)
+        return 1 << 60
 
     def crash(self, random: Random) -> None:
         """Lose power: what was not durable is kept, lost or torn by a throw of dice."""
@@ -148,7 +154,8 @@ class MemoryDisk:
         if self.fail(operation, path):
             raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
 
-    def _inode(self, path: Path) -> Inode:
+    def inode(self, path: Path) -> Inode:
+        """The bytes of a file, to be looked at or harmed."""
         inode = self.names.get(path)
         if inode is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
@@ -167,53 +174,59 @@ class MemoryDisk:
 
 
 class MemoryFile:
-    """A `File` of a `MemoryDisk`; it goes on after its name is gone."""
+    """A `File` of a `MemoryDisk`; it goes on after its name is gone.
+
+    Attributes:
+        disk: That it is on.
+        path: The name it was opened by.
+        inode: Its bytes.
+    """
 
     def __init__(self, disk: MemoryDisk, path: Path, inode: Inode) -> None:
-        self._disk = disk
-        self._path = path
-        self._inode = inode
+        self.disk = disk
+        self.path = path
+        self.inode = inode
 
     def fileno(self) -> int:
         raise OSError(errno.EBADF, "a file in memory has no descriptor")
 
     def size(self) -> int:
-        return len(self._inode.seen)
+        return len(self.inode.seen)
 
     def write(self, position: int, buffers: Sequence[bytes]) -> None:
-        self._disk.check("write", self._path)
+        self.disk.check("write", self.path)
         data = b"".join(buffers)
-        inode = self._inode
+        inode = self.inode
         growth = max(0, position + len(data) - len(inode.seen))
-        short = growth > self._disk.free_bytes
+        short = growth > self.disk.free_bytes
         if short:
-            data = data[: max(0, len(data) - (growth - self._disk.free_bytes))]
-            growth = self._disk.free_bytes
-        self._disk.free_bytes -= growth
+            data = data[: max(0, len(data) - (growth - self.disk.free_bytes))]
+            growth = self.disk.free_bytes
+        self.disk.free_bytes -= growth
         if position > len(inode.seen):
             inode.mark(len(inode.seen), position)
             inode.seen.extend(bytes(position - len(inode.seen)))
         inode.seen[position : position + len(data)] = data
         inode.mark(position, position + len(data))
         if short:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
 
     def read(self, position: int, length: int) -> bytes:
-        self._disk.check("read", self._path)
-        return bytes(self._inode.seen[position : position + length])
+        self.disk.check("read", self.path)
+        return bytes(self.inode.seen[position : position + length])
 
     def truncate(self, size: int) -> None:
-        self._disk.check("truncate", self._path)
-        inode = self._inode
+        self.disk.check("truncate", self.path)
+        inode = self.inode
         inode.mark(min(size, len(inode.seen)), max(size, len(inode.seen)) + 1)
-        self._disk.free_bytes += max(0, len(inode.seen) - size)
+        self.disk.free_bytes += max(0, len(inode.seen) - size)
         inode.seen[size:] = b""
         inode.seen.extend(bytes(size - len(inode.seen)))
 
     def sync(self) -> None:
-        inode = self._inode
+        inode = self.inode
         try:
-            self._disk.check("sync", self._path)
+            self.disk.check("sync", self.path)
         except OSError:
             lost = sorted(inode.dirty)
             inode.write_back(set(lost[: len(lost) // 2]))

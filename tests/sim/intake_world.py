@@ -241,7 +241,7 @@ class IntakeWorld:
         self.intake = Intake(
             self.config, next_offset=end, epoch=self.replica.epoch, streams_for=lambda _: ("logs",)
         )
-        self.rebuild(self.intake, self.log, self.now_ns, disk=self.disk)
+        self.rebuild(self.intake, self.log, self.now_ns)
 
     def fail(self) -> None:
         """What the partition does when its committer fails; the log may hold what was accepted."""

@@ -33,12 +33,12 @@ class NonceDisk(MemoryDisk):
     @override
     def open(self, path: Path) -> File:
         self.check("open", path)
-        return WatchedFile(self, path, self._inode(path))
+        return WatchedFile(self, path, self.inode(path))
 
     @override
     def create(self, path: Path) -> File:
         super().create(path)
-        return WatchedFile(self, path, self._inode(path))
+        return WatchedFile(self, path, self.inode(path))
 
     def written(self, data: bytes) -> None:
         """Look at the frames, up to bytes that are none."""
@@ -60,7 +60,7 @@ class WatchedFile(MemoryFile):
 
     @override
     def write(self, position: int, buffers: Sequence[bytes]) -> None:
-        assert isinstance(self._disk, NonceDisk)
-        if ".log" in self._path.name or ".swap" in self._path.name:
-            self._disk.written(b"".join(buffers))
+        assert isinstance(self.disk, NonceDisk)
+        if ".log" in self.path.name or ".swap" in self.path.name:
+            self.disk.written(b"".join(buffers))
         super().write(position, buffers)

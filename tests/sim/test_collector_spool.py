@@ -49,7 +49,7 @@ class LyingDisk(MemoryDisk):
 
     @override
     def open(self, path: Path) -> File:
-        return (LyingFile if path.suffix == ".log" else MemoryFile)(self, path, self._inode(path))
+        return (LyingFile if path.suffix == ".log" else MemoryFile)(self, path, self.inode(path))
 
     @override
     def create(self, path: Path) -> File:

@@ -5,12 +5,13 @@
 
 import os
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import structlog
 
-from penstock.logd import cleaner, rewriter, upkeep
+from penstock.logd import cleaner
 from penstock.logd.cleaner import Cleaner
 from penstock.logd.core.compaction import CleanState, KeyMap
 from penstock.logd.errors import LogdError
@@ -25,10 +26,12 @@ TWIN_SEEDS = 150
 
 
 @pytest.fixture(autouse=True)
-def roomy_disk_and_silence(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (cleaner, rewriter, upkeep):
-        monkeypatch.setattr(module, "_log", structlog.wrap_logger(None, processors=[_drop]))
-    monkeypatch.setattr(rewriter, "free_bytes", lambda _: 1 << 60)
+def silence() -> Iterator[None]:
+    """Thousands of passes say more than anybody reads."""
+    before = structlog.get_config()
+    structlog.configure(processors=[_drop])
+    yield
+    structlog.configure(**before)
 
 
 def test_compaction_keeps_the_last_value_of_each_key() -> None:

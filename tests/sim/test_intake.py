@@ -52,17 +52,17 @@ def test_the_schedules_reach_the_rare_cases() -> None:
     } <= reached
 
 
-def _forget(intake: Intake, log: CommitLog, now_ns: int, **_: Any) -> None:
+def _forget(intake: Intake, log: CommitLog, now_ns: int) -> None:
     """Memory is not rebuilt."""
 
 
-def _from_the_log_only(intake: Intake, log: CommitLog, now_ns: int, *, disk: Any) -> None:
+def _from_the_log_only(intake: Intake, log: CommitLog, now_ns: int) -> None:
     """What outlived its records is not read."""
-    Memory(0, ([], []), ([], []), b"", whole=False).save(log.directory, disk=disk)
-    rebuild_intake(intake, log, now_ns, disk=disk)
+    Memory(0, ([], []), ([], []), b"", whole=False).save(log.directory, disk=log.disk)
+    rebuild_intake(intake, log, now_ns)
 
 
-def _by_frame_time(intake: Intake, log: CommitLog, now_ns: int, *, disk: Any) -> None:
+def _by_frame_time(intake: Intake, log: CommitLog, now_ns: int) -> None:
     """Ids count from the youngest record of their frame."""
 
     def recall_ids(self: Dedup, header: Any, batch: pa.RecordBatch, now_ns: int) -> None:
@@ -75,7 +75,7 @@ def _by_frame_time(intake: Intake, log: CommitLog, now_ns: int, *, disk: Any) ->
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Dedup, "recall_ids", recall_ids)
-        rebuild_intake(intake, log, now_ns, disk=disk)
+        rebuild_intake(intake, log, now_ns)
 
 
 TWINS: dict[str, dict[str, Any]] = {

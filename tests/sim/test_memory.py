@@ -61,7 +61,7 @@ def fill(log: CommitLog, intake: Intake, random: Random, turns: int) -> None:
 def made_again(disk: MemoryDisk) -> dict[str, Any]:
     log = CommitLog.open(DIRECTORY, LogConfig(), disk=disk)
     intake = new_intake(log)
-    rebuild_intake(intake, log, NOW_NS, disk=disk)
+    rebuild_intake(intake, log, NOW_NS)
     return facts(intake.dedup)
 
 

@@ -131,7 +131,7 @@ def test_simulation_catches_missing_sync(monkeypatch: pytest.MonkeyPatch) -> Non
     sync = MemoryFile.sync
 
     def sync_snapshots_only(file: MemoryFile) -> None:
-        if not file._path.name.endswith(".wal"):
+        if not file.path.name.endswith(".wal"):
             sync(file)
 
     monkeypatch.setattr(MemoryFile, "sync", sync_snapshots_only)

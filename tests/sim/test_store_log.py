@@ -57,12 +57,12 @@ class LyingDisk(MemoryDisk):
 
     @override
     def open(self, path: Path) -> File:
-        return LyingFile(self, path, self._inode(path))
+        return LyingFile(self, path, self.inode(path))
 
     @override
     def create(self, path: Path) -> File:
         super().create(path)
-        return LyingFile(self, path, self._inode(path))
+        return LyingFile(self, path, self.inode(path))
 
 
 class RetryingLog(CommitLog):
@@ -147,7 +147,7 @@ def test_simulation_catches_recovery_that_does_not_sync(monkeypatch: pytest.Monk
     def pin_unsyncable(segment: Segment) -> File:
         file = pin(segment)
         assert isinstance(file, MemoryFile)
-        return LyingFile(file._disk, file._path, file._inode)
+        return LyingFile(file.disk, file.path, file.inode)
 
     run = Recovery.run
 

@@ -49,6 +49,11 @@ def grow(small: Path, size: str) -> None:
     run("mount", "-o", f"remount,size={size}", small)
 
 
+def make_read_only(small: Path) -> None:
+    """As Linux does with a file system that met an error."""
+    run("mount", "-o", "remount,ro", small)
+
+
 class ThinDisk:
     """An ext4 file system that promises more than the memory behind it: at some time a write that
     the page cache took cannot be brought to the disk, and the sync after it fails.

@@ -9,9 +9,11 @@ from penstock.logd.core.admission import NEVER_LEAVE, AdmissionPolicy
 from penstock.logd.core.node import NodeId
 from penstock.logd.core.servers import parse_servers
 from penstock.logd.encryption import MasterKeys
+from penstock.logd.limits import FRAMES_UNREMEMBERED_MAX
 from penstock.logd.nats.dial import NatsAccess
 from penstock.logd.nats.link import NatsLink
 from penstock.logd.postbox import Postbox
+from penstock.logd.store import REAL_DISK, Disk
 from penstock.logd.surroundings import Surroundings
 from penstock.service import Tracer
 
@@ -38,6 +40,8 @@ def make_surroundings(
     admission: AdmissionPolicy = NEVER_LEAVE,
     masters: MasterKeys | None = None,
     tracer: Tracer | None = None,
+    disk: Disk = REAL_DISK,
+    frames_unremembered_max: int = FRAMES_UNREMEMBERED_MAX,
 ) -> Surroundings:
     link = NatsLink(
         NatsAccess(servers=parse_servers("nats://127.0.0.1:1")),
@@ -58,4 +62,6 @@ def make_surroundings(
         streams_for=lambda _: (),
         knows_stream=lambda _: False,
         tracer=tracer,
+        disk=disk,
+        frames_unremembered_max=frames_unremembered_max,
     )

@@ -12,7 +12,6 @@ A line is in the page cache when `append` returns: what happens to the process d
 outlast the machine it takes `sync`, which whoever is answered waits for.
 """
 
-import os
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -21,7 +20,7 @@ from typing import Final, NamedTuple
 import orjson
 import structlog
 
-from penstock.logd.store.disk import REAL_DISK, RealFile
+from penstock.logd.store.disk import REAL_DISK, Disk
 
 _REWRITE_BYTES: Final = 1024 * 1024
 """Bytes of the file from which on it is worth while to leave out what is stored."""
@@ -43,6 +42,7 @@ class ActivityJournal:
 
     Args:
         path: Of the file; it is made if it is not there.
+        disk: The file system.
 
     Attributes:
         found: What was in it.
@@ -55,10 +55,11 @@ class ActivityJournal:
         OSError: It can be neither read nor made.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, disk: Disk = REAL_DISK) -> None:
         self._path = path
-        self._file = RealFile(path, os.O_RDWR | os.O_CREAT)
-        REAL_DISK.sync_directory(path.parent)
+        self._disk = disk
+        self._file = disk.open(path) if disk.exists(path) else disk.create(path)
+        disk.sync_directory(path.parent)
         self._size = self._file.size()
         self.appended = self.synced = 0
         self.passed_over = 0
@@ -112,12 +113,12 @@ class ActivityJournal:
         """Put another file in place: a kill leaves the old one or the new one."""
         temporary = self._path.with_name(self._path.name + ".tmp")
         try:
-            file = RealFile(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+            file = self._disk.create(temporary)
             file.write(0, [data])
             file.sync()
-            temporary.replace(self._path)
+            self._disk.rename(temporary, self._path)
             self._file, self._size = file, len(data)  # the one before has no name any more
-            REAL_DISK.sync_directory(self._path.parent)
+            self._disk.sync_directory(self._path.parent)
         except OSError as error:
             self._failed(error)
             return

@@ -54,13 +54,15 @@ class Committer:
         post: Called on the thread with each outcome.
         clock: For the interval policy.
         retainer: Takes its steps on the thread, between two turns.
+        append_bytes_max: Of frames made at a time; one may exceed it.
+        frames_unremembered_max: After so many frames, `MemoryWanted` is posted.
 
     Attributes:
         failed: Whether something handed over was not stored, or may not be durable.
         tell_written: Whether `Written` is posted, too, before what was written is synced.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what it writes to, whom it tells, how much at a time
         self,
         log: CommitLog,
         config: StreamConfig,
@@ -69,6 +71,8 @@ class Committer:
         post: Callable[[Outcome], None],
         clock: Clock,
         retainer: Retainer,
+        append_bytes_max: int = APPEND_BYTES_MAX,
+        frames_unremembered_max: int = FRAMES_UNREMEMBERED_MAX,
     ) -> None:
         self._log = log
         self._config = config
@@ -82,10 +86,12 @@ class Committer:
         # hand-over. What it holds is bounded by the bytes that a partition takes.
         self._orders: SimpleQueue[Order] = SimpleQueue()
         self._frames = 0
+        self._append_bytes_max = append_bytes_max
+        self._frames_unremembered_max = frames_unremembered_max
         self.failed = False
         self._synced_ns = clock.monotonic_ns()
         self._thread = threading.Thread(
-            target=self._run, name=f"committer/{config.name}", daemon=True
+            target=self.run, name=f"committer/{config.name}", daemon=True
         )
 
     def start(self) -> None:
@@ -143,9 +149,13 @@ class Committer:
         """Have the active segment sealed; never waits."""
         self._give(Wish.SEAL)
 
+    def end(self) -> None:
+        """Have the thread end after what was submitted; never waits, and `close` must follow."""
+        self._orders.put(Wish.CLOSE)
+
     def close(self) -> None:
         """Write what was submitted, sync, end the thread and close the log; waits for all that."""
-        self._orders.put(Wish.CLOSE)
+        self.end()
         if self._thread.ident is not None:
             self._thread.join()
         self._log.close()
@@ -154,7 +164,8 @@ class Committer:
         if not self.failed:
             self._orders.put(order)
 
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Write what is submitted until `end`, on this thread; `start` makes one for it."""
         try:
             while self._turn():
                 pass
@@ -231,7 +242,7 @@ class Committer:
 
     def _retain(self) -> None:
         deleting = self._retainer.step()
-        if deleting or self._frames >= FRAMES_UNREMEMBERED_MAX:
+        if deleting or self._frames >= self._frames_unremembered_max:
             self._frames = 0
             self._post(MemoryWanted(ids=deleting))
         start = self._log.start_offset
@@ -245,7 +256,8 @@ class Committer:
 
     def _append(self, items: list[Run | Whole]) -> None:
         """Write items, some frames at a time; they are let go as their frames are made."""
-        for frames in _in_parts(build_frames(_taken_from(items), epoch=self._changes.epoch)):
+        made = build_frames(_taken_from(items), epoch=self._changes.epoch)
+        for frames in _in_parts(made, self._append_bytes_max):
             self._log.append(frames)
             self._frames += len(frames)
 
@@ -276,13 +288,13 @@ def _taken_from(items: list[Run | Whole]) -> Iterator[Run | Whole]:
         yield items.pop()
 
 
-def _in_parts(frames: Iterator[Frame]) -> Iterator[list[Frame]]:
-    """The frames in order, about `APPEND_BYTES_MAX` of them at a time."""
+def _in_parts(frames: Iterator[Frame], bytes_max: int) -> Iterator[list[Frame]]:
+    """The frames in order, up to so many bytes of them at a time; one frame may exceed it."""
     part: list[Frame] = []
     length = 0
     for frame in frames:
         header, _ = frame
-        if part and length + header.frame_length > APPEND_BYTES_MAX:
+        if part and length + header.frame_length > bytes_max:
             yield part
             part, length = [], 0
         part.append(frame)

@@ -80,8 +80,12 @@ def recover(stream: Stream, place: Place, around: Surroundings, make_role: MakeR
         segment_bytes_max=config.deleting.segment_bytes_max(config.segment_bytes_max),
         segment_age_s_max=config.deleting.segment_age_s_max(),
     )
-    log = CommitLog.open(directory, log_config, vault=around.masters.vault_of(stream, *place))
-    epochs, rebuilt = EpochFile.open(directory / EPOCHS_NAME, partial(_sound_headers, log))
+    disk = around.disk
+    vault = around.masters.vault_of(stream, *place)
+    log = CommitLog.open(directory, log_config, disk=disk, vault=vault)
+    epochs, rebuilt = EpochFile.open(
+        directory / EPOCHS_NAME, partial(_sound_headers, log), disk=disk
+    )
     if rebuilt:
         _log.warning(
             "epochs_rebuilt", stream=config.name, reason=rebuilt, epochs=len(epochs.entries)

@@ -75,6 +75,7 @@ class Partition:
             post=self._post,
             clock=around.clock,
             retainer=self.retainer,
+            frames_unremembered_max=around.frames_unremembered_max,
         )
         self.purging = Purging(log, self.role.epochs, opened.purged, self.writer.purge_before)
         submit = self.writer.submit if self.role.leads else self._submit

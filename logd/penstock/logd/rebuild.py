@@ -26,7 +26,6 @@ from penstock.logd.errors import LogdError
 from penstock.logd.log_orders import Frame
 from penstock.logd.memory import FILE_NAME, Memory
 from penstock.logd.store import CommitLog, CorruptFrameError
-from penstock.logd.store.disk import REAL_DISK, Disk
 
 _CHECKSUM_BYTES_MAX: Final = 64 * 1024 * 1024
 """Bytes of frames older than the window of ids that are read for the checksum alone."""
@@ -40,7 +39,6 @@ def rebuild_intake(
     now_ns: int,
     *,
     save: bool = True,
-    disk: Disk = REAL_DISK,
     committed: int | None = None,
 ) -> None:
     """Replay a log into a new intake; damaged frames are passed over and logged.
@@ -50,14 +48,13 @@ def rebuild_intake(
         log: What it is to remember.
         now_ns: Unix time.
         save: Whether that is written down: not while records may be cut off again.
-        disk: The file system.
         committed: Below this offset nothing will be cut off; None: nothing at all will be.
     """
     dedup = intake.dedup
     window_ns = intake.config.dedup_window_s * 1_000_000_000
     window_start = log.offset_for_timestamp(now_ns - window_ns)
     bodies_from = max(min(window_start, log.end_offset - 1), log.start_offset)
-    memory = _restore(intake, log, disk)
+    memory = _restore(intake, log)
     base = log.start_offset if memory is None else memory.offset
     dedup.checksum.begin(base, 0 if memory is None else memory.checksum)
     rewritten, skipped_bytes = _recall_headers(intake, log, base, now_ns, bodies_from)
@@ -75,7 +72,7 @@ def rebuild_intake(
         _tell_loss(intake, lost, now_ns + window_ns)
     if save and (memory is None or memory.offset != log.end_offset or lost):
         try:
-            Memory.of(intake).save(log.directory, disk=disk, vault=log.vault)
+            Memory.of(intake).save(log.directory, disk=log.disk, vault=log.vault)
         except OSError as error:  # the next start reads as much of the log again
             _log.warning("producers not saved", stream=intake.config.name, error=str(error))
 
@@ -106,10 +103,10 @@ def remember_anew(intake: Intake, log: CommitLog, now_ns: int, committed: int) -
     rebuild_intake(intake, log, now_ns, save=False, committed=committed)
 
 
-def _restore(intake: Intake, log: CommitLog, disk: Disk) -> Memory | None:
+def _restore(intake: Intake, log: CommitLog) -> Memory | None:
     """Take what was written down last; None if it is of no use."""
     try:
-        memory = Memory.load(log.directory, disk=disk, vault=log.vault)
+        memory = Memory.load(log.directory, disk=log.disk, vault=log.vault)
     except LogdError as error:
         _log.warning("producers not restored", stream=intake.config.name, error=str(error))
         return None
@@ -117,8 +114,8 @@ def _restore(intake: Intake, log: CommitLog, disk: Disk) -> Memory | None:
         return None
     if memory.offset > log.end_offset:
         # It speaks of records that were cut off, and must not be found when others are there.
-        disk.unlink(log.directory / FILE_NAME)
-        disk.sync_directory(log.directory)
+        log.disk.unlink(log.directory / FILE_NAME)
+        log.disk.sync_directory(log.directory)
         return None
     if memory.offset < log.start_offset:
         return None

@@ -19,7 +19,6 @@ from penstock.base.clock import Clock
 from penstock.logd.core.metadata import is_internal
 from penstock.logd.errors import LogdError
 from penstock.logd.limits import REOPEN_FREE_BYTES_MIN
-from penstock.logd.rewriter import free_bytes
 from penstock.logd.streams import StreamSet
 
 _NS_PER_S: Final = 1_000_000_000
@@ -82,7 +81,8 @@ class Reviver:
 
     async def _revive(self, name: str) -> None:
         try:
-            free = await asyncio.to_thread(free_bytes, self._streams.directory_of(name))
+            directory = self._streams.directory_of(name)
+            free = await asyncio.to_thread(self._streams.disk.available_bytes, directory)
             if free < REOPEN_FREE_BYTES_MIN:
                 return
             self._note_attempt(name)

@@ -1,8 +1,6 @@
 """Rewriting a run of a log's sealed segments: from its frames to the segment that replaces it."""
 
-import os
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Final
 
 import structlog
@@ -157,13 +155,7 @@ def check_room(log: CommitLog, first: int, upto: int) -> None:
         OSError: There is too little room.
     """
     sizes = [s.size_bytes for s in log.segments() if s.base_offset < upto and first < s.next_offset]
-    free, wanted = free_bytes(log.directory), sum(sizes) + FREE_BYTES_MIN
+    free, wanted = log.disk.available_bytes(log.directory), sum(sizes) + FREE_BYTES_MIN
     if free < wanted:
         message = f"{log.directory}: {free} bytes are free, rewriting wants {wanted}"
         raise OSError(message)
-
-
-def free_bytes(directory: Path) -> int:
-    """Bytes that this user may still write."""
-    found = os.statvfs(directory)
-    return found.f_bavail * found.f_frsize

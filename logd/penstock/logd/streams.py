@@ -59,6 +59,7 @@ class StreamSet:
 
     Attributes:
         listening: Which of them are on their subjects.
+        disk: Holds them.
     """
 
     def __init__(
@@ -76,7 +77,8 @@ class StreamSet:
         self._new_incarnation = new_incarnation
         self._descriptors = descriptors or Descriptors()
         self.streams_max = streams_max
-        self._checkpoint = Checkpoint(data_dir / "metadata")
+        self.disk = self._around.disk
+        self._checkpoint = Checkpoint(data_dir / "metadata", disk=self.disk)
         self._metadata = Metadata()
         self._partitions: dict[str, Partition] = {}
         self._unopened: dict[str, Unopened] = {}

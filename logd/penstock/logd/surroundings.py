@@ -11,8 +11,10 @@ from penstock.logd.compactor import Compactor
 from penstock.logd.core.admission import NEVER_LEAVE, AdmissionPolicy
 from penstock.logd.core.node import NodeId
 from penstock.logd.encryption import MasterKeys
+from penstock.logd.limits import FRAMES_UNREMEMBERED_MAX
 from penstock.logd.postbox import Postbox
 from penstock.logd.standby import StandbySettings
+from penstock.logd.store.disk import REAL_DISK, Disk
 from penstock.service import Tracer
 
 
@@ -45,3 +47,5 @@ class Surroundings:
     standby: StandbySettings = field(default_factory=StandbySettings)
     masters: MasterKeys = field(default_factory=lambda: MasterKeys({}))
     tracer: Tracer | None = None
+    disk: Disk = REAL_DISK
+    frames_unremembered_max: int = FRAMES_UNREMEMBERED_MAX

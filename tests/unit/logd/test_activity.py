@@ -6,18 +6,15 @@ import json
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Sequence
 from pathlib import Path
-
-import pytest
 
 from penstock.logd.activity import ActivityLog
 from penstock.logd.activity_journal import ActivityJournal, Event
 from penstock.logd.errors import UnavailableError
 from penstock.logd.limits import ACTIVITY_EVENT_BYTES_MAX, ACTIVITY_WAITING_MAX
 from penstock.logd.security.principal import Method, Principal
-from penstock.logd.store.disk import RealDisk, RealFile
+from tests.support.failing_disk import FailingDisk
 
 ALICE = Principal("alice", Method.TOKEN)
 
@@ -154,44 +151,38 @@ async def test_a_kill_loses_nothing_that_stood_in_line(tmp_path: Path) -> None:
 
 
 async def test_whoever_waits_is_told_when_what_was_recorded_outlasts_the_machine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    log = ActivityLog("me", "boot", HandClock(), Sink(), ActivityJournal(tmp_path / "journal"))
-    may, begun, synced = threading.Event(), threading.Event(), []
-
-    def sync_slowly(file: RealFile) -> None:
-        begun.set()
-        assert may.wait(20)
-        synced.append(file)
-
-    monkeypatch.setattr(RealFile, "sync", sync_slowly)
-    await log.kept()
-    assert not begun.is_set(), "there is nothing to wait for"
-    log.record("stream.create", None)
-    first = asyncio.create_task(log.kept())
-    await asyncio.to_thread(begun.wait, 20)
-    log.record("stream.delete", None)
-    others = [asyncio.create_task(log.kept()) for _ in range(50)]
-    done, _ = await asyncio.wait([first, *others], timeout=0.05)
-    assert not done
-    may.set()
-    await asyncio.gather(first, *others)
-    assert len(synced) == 2, "what came while it synced takes another, one for all of them"
+    disk, operations = FailingDisk(), list[str]()
+    journal = ActivityJournal(tmp_path / "journal", disk=disk)
+    log = ActivityLog("me", "boot", HandClock(), Sink(), journal)
+    with disk.before(lambda operation, _: operations.append(operation)):
+        with disk.holds("sync") as held:
+            await log.kept()
+            assert not held.reached.is_set(), "there is nothing to wait for"
+            log.record("stream.create", None)
+            first = asyncio.create_task(log.kept())
+            await asyncio.to_thread(held.reached.wait, 20)
+            log.record("stream.delete", None)
+            others = [asyncio.create_task(log.kept()) for _ in range(50)]
+            done, _ = await asyncio.wait([first, *others], timeout=0.05)
+            assert not done
+        await asyncio.gather(first, *others)
+    assert operations.count("sync") == 2, (
+        "what came while it synced takes another, one for all of them"
+    )
     assert log.counts["unprotected"] == 0
 
 
 async def test_a_journal_that_cannot_be_synced_holds_up_nobody_and_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    journal = ActivityJournal(tmp_path / "journal")
+    disk = FailingDisk()
+    journal = ActivityJournal(tmp_path / "journal", disk=disk)
     log = ActivityLog("me", "boot", HandClock(), Sink(), journal)
-
-    def fail(_: object) -> None:
-        raise OSError(errno.EIO, "Input/output error")
-
-    monkeypatch.setattr(RealFile, "sync", fail)
-    log.record("stream.create", None)
-    await asyncio.wait_for(log.kept(), 20)
+    with disk.fails("sync"):
+        log.record("stream.create", None)
+        await asyncio.wait_for(log.kept(), 20)
     assert (log.counts["unprotected"], "Input/output" in log.unprotected) == (1, True)
 
 
@@ -213,19 +204,14 @@ async def test_what_is_stored_leaves_the_journal_and_what_waits_does_not(tmp_pat
 
 
 def test_what_comes_behind_a_directory_that_was_not_synced_is_in_the_file_that_is_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    path = tmp_path / "journal"
-    journal = ActivityJournal(path)
+    path, disk = tmp_path / "journal", FailingDisk()
+    journal = ActivityJournal(path, disk=disk)
     events = [Event(f"{number}", "stream.create", b"x" * 4096) for number in range(600)]
     for event in events:
         assert journal.append(event)
-
-    def fail(*_: object) -> None:
-        raise OSError(errno.EIO, "Input/output error")
-
-    with monkeypatch.context() as broken:
-        broken.setattr(RealDisk, "sync_directory", fail)
+    with disk.fails("sync_directory"):
         journal.settle(events[500:], 100)
     assert "Input/output" in journal.problem
     assert journal.append(events[0])
@@ -248,16 +234,12 @@ def test_a_line_that_was_cut_or_changed_is_passed_over(tmp_path: Path) -> None:
 
 
 def test_a_disk_that_is_full_stops_nothing_and_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    journal = ActivityJournal(tmp_path / "journal")
+    disk = FailingDisk()
+    journal = ActivityJournal(tmp_path / "journal", disk=disk)
     log = ActivityLog("me", "boot", HandClock(), Sink(), journal)
-
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as broken:
-        broken.setattr("penstock.logd.store.disk._write_all", full)
+    with disk.fails("write", errno.ENOSPC):
         log.record("stream.create", ALICE)
     assert (log.waiting, log.counts["unprotected"]) == (1, 1)
     assert "No space left" in log.unprotected

@@ -2,14 +2,15 @@
 
 import contextlib
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
+from typing_extensions import override
 
 from penstock.base.clock import SystemClock
-from penstock.logd import committer
 from penstock.logd.committer import Committer
 from penstock.logd.core.metadata import StreamConfig
 from penstock.logd.core.turn import Append, Message, Run
@@ -19,13 +20,13 @@ from penstock.logd.log_orders import (
     Cut,
     Durable,
     EpochBegun,
+    Frame,
     MemorySynced,
     MemoryWanted,
     Outcome,
     Patched,
     StartMoved,
     WasReset,
-    Wish,
     Written,
 )
 from penstock.logd.memory import Memory
@@ -55,31 +56,34 @@ class ReferredRun(Run):
     __slots__ = ("__weakref__",)
 
 
-def test_a_long_turn_is_written_in_parts_and_let_go_as_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(committer, "APPEND_BYTES_MAX", 12_000)
-    log = CommitLog.open(tmp_path, LogConfig())
+def test_a_long_turn_is_written_in_parts_and_let_go_as_it_is(tmp_path: Path) -> None:
     runs = [
         ReferredRun(n, 1, [Message(b"t.a", b"", b"", bytes(PAYLOAD))], size=FRAME_BYTES_MAX)
         for n in range(10)
     ]
     left = [weakref.ref(run) for run in runs]
     lengths, held = list[int](), list[int]()
-    append = log.append
 
-    def note(frames: Any) -> None:
-        lengths.append(sum(header.frame_length for header, _ in frames))
-        held.append(sum(run() is not None for run in left))
-        append(frames)
+    class NotingLog(CommitLog):
+        @override
+        def append(self, frames: Sequence[Frame]) -> None:
+            lengths.append(sum(header.frame_length for header, _ in frames))
+            held.append(sum(run() is not None for run in left))
+            super().append(frames)
 
-    monkeypatch.setattr(log, "append", note)
+    log = NotingLog.open(tmp_path, LogConfig())
     outcomes: list[Outcome] = []
     clock = SystemClock()
     retainer = Retainer(log, CONFIG, interval_s=30, high_watermark=lambda: 0, clock=clock)
     epochs = EpochFile(tmp_path / "epochs")
     writer = Committer(
-        log, CONFIG, epochs=epochs, post=outcomes.append, clock=clock, retainer=retainer
+        log,
+        CONFIG,
+        epochs=epochs,
+        post=outcomes.append,
+        clock=clock,
+        retainer=retainer,
+        append_bytes_max=12_000,
     )
     writer.submit(Append([*runs], 1))
     runs.clear()
@@ -227,6 +231,19 @@ def test_an_order_that_cannot_be_done_ends_the_writing(tmp_path: Path, bad: Any)
     assert world.log.end_offset == 1
 
 
+def test_what_is_submitted_after_a_failure_is_let_go(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.writer.truncate(9, 1)
+    world.writer.start()
+    wait_until(lambda: world.outcomes)
+    run = ReferredRun(0, 1, [Message(b"t.a", b"", b"", b"x")], size=FRAME_BYTES_MAX)
+    left = weakref.ref(run)
+    world.writer.submit(Append([run], 1))
+    del run
+    assert left() is None
+    world.writer.close()
+
+
 def test_what_a_replica_knows_is_written_down_and_a_failure_is_passed_over(tmp_path: Path) -> None:
     assert ReplicaFile(tmp_path).load() == (-1, 0)
     world = World(tmp_path)
@@ -310,12 +327,11 @@ def test_every_power_loss_between_orders_leaves_a_log_that_fits_its_epochs() -> 
         writer.reset(40, 2)
         writer.begin_epoch(5, 40)
         writer.append_fetched([make_frame(40, b"forty", epoch=5)])
-        writer._orders.put(Wish.CLOSE)
+        writer.end()
         power.goes_after(operations)
         disk.fail = power.fails
         with contextlib.suppress(PowerLossError):
-            while writer._turn():
-                pass
+            writer.run()
         disk.crash(random)
         again = World(Path("/log"), disk=disk)
         start, end = again.log.start_offset, again.log.end_offset

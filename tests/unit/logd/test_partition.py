@@ -1,13 +1,12 @@
 """A partition around its end: what it remembers must be what its log holds."""
 
 import asyncio
-import threading
+import errno
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from penstock.logd import committer
 from penstock.logd.batch import Record, build_batch, encode_body
 from penstock.logd.core.metadata import Stream, StreamConfig
 from penstock.logd.core.turn import Message
@@ -15,19 +14,19 @@ from penstock.logd.envelope import BatchPayload, encode_batch
 from penstock.logd.errors import CorruptError, UnavailableError
 from penstock.logd.fetch.connection import SendingTurn
 from penstock.logd.fetch.reading import FetchReading, FetchRequest
-from penstock.logd.log_orders import MemoryWanted
 from penstock.logd.memory import Memory
 from penstock.logd.partition import Partition
 from penstock.logd.store import EpochFile, LogFailedError
+from tests.support.failing_disk import FailingDisk
 from tests.support.surroundings import make_surroundings
-from tests.support.waiting import wait_until_async
+from tests.support.waiting import wait_until, wait_until_async
 
 PRODUCER = b"p" * 16
 STREAM = Stream(config=StreamConfig(name="logs", subject="t.>"), incarnation="1")
 
 
-async def open_partition(directory: Path, stream: Stream = STREAM) -> Partition:
-    return await Partition.open(stream, directory, make_surroundings())
+async def open_partition(directory: Path, stream: Stream = STREAM, **shared: Any) -> Partition:
+    return await Partition.open(stream, directory, make_surroundings(**shared))
 
 
 def batch(previous: int, sequence: int) -> Message:
@@ -63,39 +62,32 @@ async def test_a_batch_that_comes_after_closing_is_not_remembered_as_stored(
 
 
 async def test_a_batch_that_the_last_write_lost_is_not_remembered_as_stored(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    partition = await open_partition(tmp_path / "0")
+    disk = FailingDisk()
+    partition = await open_partition(tmp_path / "0", disk=disk)
     partition.take([batch(0, 1)])
     await partition.wait_drained()
-
-    def fail(_: object) -> None:
-        raise LogFailedError("no space")
-
-    monkeypatch.setattr(partition.log, "append", fail)
-    partition.take([batch(1, 2)])
-    partition.finish()  # before the event loop has heard of the failure
+    with disk.fails("write", errno.ENOSPC, name="*.log"):
+        partition.take([batch(1, 2)])
+        partition.finish()  # before the event loop has heard of the failure
     again = await open_partition(tmp_path / "0")
     assert (again.log.end_offset, last_sequence(again)) == (1, 1)
     await finish(again)
 
 
 async def test_a_failed_partition_holds_nothing_of_what_it_cannot_write(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    partition = await open_partition(tmp_path / "0")
-
-    def fail(_: object) -> None:
-        raise LogFailedError("no space")
-
-    monkeypatch.setattr(partition.log, "append", fail)
-    partition.take([batch(0, 1)])
-    partition.writer._thread.join()
+    disk = FailingDisk()
+    partition = await open_partition(tmp_path / "0", disk=disk)
+    with disk.fails("write", errno.ENOSPC, name="*.log"):
+        partition.take([batch(0, 1)])
+        wait_until(lambda: partition.writer.failed)
     partition.take([batch(1, 2)])  # the event loop has not heard of the failure yet
     await partition.wait_drained()
     assert partition.failure
-    assert partition.writer._orders.empty()
-    assert partition._around.budget.held == 0
+    assert partition.budget.held == 0
     await finish(partition)
 
 
@@ -122,23 +114,19 @@ async def test_a_rotted_record_within_the_window_of_ids_is_passed_over_at_start(
 
 
 async def test_reading_what_a_failed_sync_took_back_is_refused_and_does_not_wait(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     """With `interval` a record is readable before it is synced; a reader must not ask for ever."""
     config = StreamConfig(name="logs", subject="t.>", fsync="interval", fsync_interval_ms=3_600_000)
-    partition = await open_partition(tmp_path / "0", Stream(config=config, incarnation="1"))
+    disk = FailingDisk()
+    stream = Stream(config=config, incarnation="1")
+    partition = await open_partition(tmp_path / "0", stream, disk=disk)
     partition.take([Message(b"t.a", b"", b"", b"1")])
     await partition.wait_drained()
-
-    def fail() -> None:
-        raise OSError("I/O error")
-
-    monkeypatch.setattr(partition.log._active_file.__class__, "sync", lambda _: fail())
-    with pytest.raises(LogFailedError):
+    with disk.fails("sync", name="*.log"), pytest.raises(LogFailedError):
         partition.log.sync()
-    monkeypatch.undo()
     request = FetchRequest(api="fetch", stream="logs", offset=0, wait_ms_max=60_000)
-    with pytest.raises(UnavailableError, match="I/O error"):
+    with pytest.raises(UnavailableError, match="Input/output error"):
         await FetchReading().fetch(partition, request, SendingTurn(asyncio.Lock()))
     await finish(partition)
 
@@ -155,10 +143,9 @@ def make(directory: Path) -> Path:
 
 
 async def test_what_is_remembered_is_written_down_while_frames_gather(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(committer, "FRAMES_UNREMEMBERED_MAX", 2)
-    partition = await open_partition(tmp_path / "0")
+    partition = await open_partition(tmp_path / "0", frames_unremembered_max=2)
     for number in range(4):
         partition.take([batch(number, number + 1)])
         await partition.wait_drained()
@@ -166,55 +153,36 @@ async def test_what_is_remembered_is_written_down_while_frames_gather(
     await finish(partition)
 
 
-async def test_records_are_stored_while_what_is_remembered_is_written_down(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    partition = await open_partition(tmp_path / "0")
-    begun, go_on = threading.Event(), threading.Event()
-    save = Memory.save
-
-    def wait_and_save(memory: Memory, *args: Any, **options: Any) -> None:
-        begun.set()
-        assert go_on.wait(30)
-        save(memory, *args, **options)
-
-    monkeypatch.setattr(Memory, "save", wait_and_save)
-    partition._settle(MemoryWanted())
-    assert await asyncio.to_thread(begun.wait, 30)
-    partition.take([batch(0, 1)])
-    async with asyncio.timeout(20):
-        await partition.wait_drained()
-    partition._settle(MemoryWanted())  # one more, after the one under way
-    go_on.set()
-    await wait_until_async(lambda: written_offset(tmp_path / "0") == 1)
+async def test_records_are_stored_while_what_is_remembered_is_written_down(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    partition = await open_partition(tmp_path / "0", disk=disk, frames_unremembered_max=1)
+    with disk.holds("create", name="producers.tmp") as held:
+        partition.take([batch(0, 1)])
+        assert await asyncio.to_thread(held.reached.wait, 30)
+        async with asyncio.timeout(20):
+            for number in (1, 2):  # what is remembered of both is written after the one under way
+                partition.take([batch(number, number + 1)])
+                await partition.wait_drained()
+        assert written_offset(tmp_path / "0") < 1
+    await wait_until_async(lambda: written_offset(tmp_path / "0") == 3)
     await finish(partition)
 
 
 async def test_a_stream_that_closes_waits_for_what_is_being_written_down_and_keeps_the_last(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    partition = await open_partition(tmp_path / "0")
-    begun, go_on = threading.Event(), threading.Event()
-    save, saved = Memory.save, list[int]()
-
-    def wait_and_save(memory: Memory, *args: Any, **options: Any) -> None:
-        begun.set()
-        assert go_on.wait(30)
-        save(memory, *args, **options)
-        saved.append(memory.offset)
-
-    monkeypatch.setattr(Memory, "save", wait_and_save)
-    partition._settle(MemoryWanted())
-    assert await asyncio.to_thread(begun.wait, 30)
-    partition.take([batch(0, 1)])
-    await partition.wait_drained()
-    partition._settle(MemoryWanted())
-    finishing = asyncio.create_task(finish(partition))
-    await asyncio.sleep(0)
-    go_on.set()
+    disk = FailingDisk()
+    partition = await open_partition(tmp_path / "0", disk=disk, frames_unremembered_max=1)
+    with disk.holds("create", name="producers.tmp") as held:
+        partition.take([batch(0, 1)])
+        assert await asyncio.to_thread(held.reached.wait, 30)
+        partition.take([batch(1, 2)])
+        await partition.wait_drained()
+        finishing = asyncio.create_task(finish(partition))
+        await asyncio.sleep(0)
+        assert not partition.finished
     await finishing
-    assert saved == sorted(saved), "an older one took the place of a newer one"
-    assert (saved[0], written_offset(tmp_path / "0")) == (0, 1)
+    assert written_offset(tmp_path / "0") == 2, "an older one took the place of a newer one"
 
 
 def written_offset(directory: Path) -> int:

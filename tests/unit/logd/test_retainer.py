@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
+from typing_extensions import override
 
 from penstock.logd.batch import Record, build_batch, describe_body, encode_body
 from penstock.logd.core.intake import Arrived, Intake
@@ -19,7 +20,12 @@ from penstock.logd.nats.headers import format_headers
 from penstock.logd.rebuild import rebuild_intake
 from penstock.logd.retainer import Retainer
 from penstock.logd.store import CommitLog, LogConfig
-from penstock.logd.store.disk import File, RealDisk
+from penstock.logd.store.disk import REAL_DISK, File
+from penstock.logd.store.reader import LogReader
+from penstock.logd.store.recovery import Recovery
+from penstock.logd.store.segment import Segment
+from penstock.logd.store.segments import SegmentList
+from tests.support.failing_disk import FailingDisk
 from tests.support.frames import make_frame, make_frames
 
 SECOND = 1_000_000_000
@@ -135,24 +141,40 @@ def test_what_is_being_read_stays_readable(log: CommitLog) -> None:
     assert len(os.pread(part.file.fileno(), part.length, part.position)) == part.length
 
 
-def test_a_reader_overtaken_by_deletion_is_told(
-    log: CommitLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fill(log, 3)
-    check = CommitLog._check_range
+class Overtaken(SegmentList):
+    """The first two segments are deleted as soon as a reader has seen that they are there."""
 
-    def check_then_delete(log: CommitLog, offset: int) -> None:
-        check(log, offset)
-        log.delete_before(8)
+    def __init__(self, segments: list[Segment], active_file: File) -> None:
+        super().__init__(segments, active_file)
+        self.left = 2
 
-    monkeypatch.setattr(CommitLog, "_check_range", check_then_delete)
-    for read in (
-        lambda: log.read(1, bytes_max=10_000, upto=12),
-        lambda: list(log.frames(1)),
-        lambda: list(log.headers(1)),
-    ):
+    @override
+    def check_range(self, offset: int) -> None:
+        super().check_range(offset)
+        while self.left:
+            self.left -= 1
+            self.drop_first().unlink()
+
+
+def test_a_reader_overtaken_by_deletion_is_told(tmp_path: Path) -> None:
+
+    def ranges(log: LogReader) -> object:
+        return log.read(1, bytes_max=10_000, upto=12)
+
+    def frames(log: LogReader) -> object:
+        return list(log.frames(1))
+
+    def headers(log: LogReader) -> object:
+        return list(log.headers(1))
+
+    for number, read in enumerate((ranges, frames, headers)):
+        directory = tmp_path / str(number)
+        written = CommitLog.open(directory, LogConfig())
+        fill(written, 3)
+        written.close()
+        recovered = Recovery(directory, interval_bytes=4096, disk=REAL_DISK).run()
         with pytest.raises(RefusedError) as raised:
-            read()
+            read(LogReader(directory, Overtaken(*recovered)))
         assert raised.value.detail == {"earliest": 8, "latest": 12}
 
 
@@ -195,17 +217,14 @@ def store(log: CommitLog, intake: Intake, message: Message, clock: ManualClock) 
 
 
 def test_a_full_disk_delays_the_sealing_of_an_idle_stream_and_does_not_fail_it(
-    log: CommitLog, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, clock: ManualClock
 ) -> None:
+    disk = FailingDisk()
+    log = CommitLog.open(tmp_path, LogConfig(), disk=disk, now_ns=clock.unix_ns)
     log.append(make_frames(0, [b"x"] * 4))
     log.sync()
     retainer = make_retainer(log, clock)
-
-    def full(path: Path) -> File:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(RealDisk, "create", lambda _, path: full(path))
+    with disk.fails("create", errno.ENOSPC):
         assert not retainer.step()
     assert (log.failure, log.segment_count) == ("", 1)
     assert retainer.wait_s() == 30, "not at once again"

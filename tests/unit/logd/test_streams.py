@@ -3,27 +3,24 @@
 import asyncio
 import errno
 import itertools
-import os
-import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from penstock.base.clock import SystemClock
-from penstock.logd import streams
 from penstock.logd.acks import Nack
 from penstock.logd.core.metadata import StreamConfig
 from penstock.logd.core.turn import Message
 from penstock.logd.description import describe_stream
 from penstock.logd.errors import RefusedError, UnavailableError
-from penstock.logd.partition import Partition
 from penstock.logd.reviver import Reviver
-from penstock.logd.store import EpochFile
+from penstock.logd.store import REAL_DISK, Disk, EpochFile
 from penstock.logd.streams import StreamSet
+from tests.support.failing_disk import FailingDisk
 from tests.support.surroundings import make_surroundings
+from tests.support.waiting import wait_until_async
 
 LOGS = StreamConfig(name="logs", subject="t.>")
 AUDIT = StreamConfig(name="audit", subject="t.>")
@@ -53,12 +50,14 @@ class QuietLink:
 
 
 @asynccontextmanager
-async def stream_set(directory: Path, link: QuietLink | None = None) -> AsyncIterator[StreamSet]:
+async def stream_set(
+    directory: Path, link: QuietLink | None = None, disk: Disk = REAL_DISK
+) -> AsyncIterator[StreamSet]:
     incarnations = itertools.count()
     opened = StreamSet(
         directory,
         link or QuietLink(),
-        make_surroundings=lambda _: make_surroundings(),
+        make_surroundings=lambda _: make_surroundings(disk=disk),
         new_incarnation=lambda: str(next(incarnations)),
     )
     try:
@@ -67,48 +66,39 @@ async def stream_set(directory: Path, link: QuietLink | None = None) -> AsyncIte
         await opened.close()
 
 
-def fail_once(monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> None:
-    real = getattr(owner, name)
-
-    def fail(*_: Any) -> None:
-        monkeypatch.setattr(owner, name, real)
-        raise OSError("the disk is full")
-
-    monkeypatch.setattr(owner, name, fail)
-
-
-async def test_a_stream_that_could_not_be_opened_can_be_created_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with stream_set(tmp_path) as found:
+async def test_a_stream_that_could_not_be_opened_can_be_created_again(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    async with stream_set(tmp_path, disk=disk) as found:
         await found.start([])
-        fail_once(monkeypatch, Partition, "open")
-        with pytest.raises(OSError, match="full"):
+        with (
+            disk.fails("create", errno.ENOSPC, name="*.log"),
+            pytest.raises(OSError, match="space"),
+        ):
             await found.create(LOGS)
         partition, created = await found.create(LOGS)
         assert (partition.name, created) == ("logs", False)
 
 
-async def test_a_stream_that_could_not_be_opened_can_be_deleted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with stream_set(tmp_path) as found:
+async def test_a_stream_that_could_not_be_opened_can_be_deleted(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    async with stream_set(tmp_path, disk=disk) as found:
         await found.start([])
-        fail_once(monkeypatch, Partition, "open")
-        with pytest.raises(OSError, match="full"):
+        with (
+            disk.fails("create", errno.ENOSPC, name="*.log"),
+            pytest.raises(OSError, match="space"),
+        ):
             await found.create(LOGS)
         await found.delete("logs")
         assert (await found.create(LOGS))[1]
 
 
-async def test_a_stream_whose_deletion_was_cut_short_can_be_created_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_stream_whose_deletion_was_cut_short_can_be_created_anew(tmp_path: Path) -> None:
     async with stream_set(tmp_path) as found:
         await found.start([LOGS])
-        fail_once(monkeypatch, streams, "rename")
-        with pytest.raises(OSError, match="full"):
+        (tmp_path / "trash").rmdir()
+        with pytest.raises(FileNotFoundError):
             await found.delete("logs")
+        (tmp_path / "trash").mkdir()
         partition, created = await found.create(LOGS)
         assert created
         assert partition.stream.incarnation == "1"
@@ -199,10 +189,13 @@ async def test_a_stream_that_cannot_be_opened_can_be_deleted(tmp_path: Path) -> 
 
 
 async def test_a_stream_that_failed_is_opened_as_a_restart_would(tmp_path: Path) -> None:
-    async with stream_set(tmp_path) as found:
+    disk = FailingDisk()
+    async with stream_set(tmp_path, disk=disk) as found:
         await found.start([LOGS])
         failed = found.partition("logs")
-        failed._fail("a failed sync")
+        with disk.fails("sync", name="*.log"):
+            failed.take([PLAIN])
+            await wait_until_async(lambda: failed.failure)
         again = await found.open("logs")
         assert (again.failure, failed.closed, again.epoch) == ("", True, 2)
         with pytest.raises(RefusedError, match="no stream 'other'"):
@@ -229,26 +222,16 @@ async def test_a_stream_is_created_and_listens_though_who_asked_for_it_went_away
         assert (created, partition.intake.counts.stored) == (False, 2)
 
 
-async def test_a_stream_is_deleted_whole_though_who_asked_for_it_went_away(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with stream_set(tmp_path) as found:
+async def test_a_stream_is_deleted_whole_though_who_asked_for_it_went_away(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    async with stream_set(tmp_path, disk=disk) as found:
         await found.start([LOGS])
-        begun, go_on = threading.Event(), threading.Event()
-        save = found._checkpoint.save
-
-        def wait_and_save(document: dict[str, Any]) -> None:
-            begun.set()
-            go_on.wait(30)
-            save(document)
-
-        monkeypatch.setattr(found._checkpoint, "save", wait_and_save)
-        asking = asyncio.create_task(found.delete("logs"))
-        await asyncio.to_thread(begun.wait, 30)
-        asking.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await asking
-        go_on.set()
+        with disk.holds("create", name="metadata.tmp") as held:
+            asking = asyncio.create_task(found.delete("logs"))
+            await asyncio.to_thread(held.reached.wait, 30)
+            asking.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asking
         partition, created = await found.create(LOGS)
         assert (created, partition.stream.incarnation) == (True, "1")
 
@@ -264,35 +247,28 @@ async def test_a_stream_is_not_created_while_logd_stops(tmp_path: Path) -> None:
 
 
 async def test_a_stream_that_is_made_when_logd_stops_is_whole_and_does_not_subscribe(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    link = QuietLink()
-    opened = Partition.open
-
-    async def open_late(*args: Any) -> Partition:
-        partition = await opened(*args)
-        found.listening.stop()
-        return partition
-
-    async with stream_set(tmp_path, link) as found:
+    link, disk = QuietLink(), FailingDisk()
+    async with stream_set(tmp_path, link, disk) as found:
         await found.start([])
-        monkeypatch.setattr(Partition, "open", open_late)
-        _, created = await found.create(LOGS)
+        with disk.holds("create", name="*.log") as held:
+            creating = asyncio.create_task(found.create(LOGS))
+            await asyncio.to_thread(held.reached.wait, 30)
+            found.listening.stop()
+        _, created = await creating
         assert (created, next(link.sids)) == (True, 0)
 
 
 async def test_a_stream_that_could_not_be_opened_for_want_of_space_is_opened_when_there_is_some(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    async with stream_set(tmp_path) as found:
+    disk = FailingDisk()
+    async with stream_set(tmp_path, disk=disk) as found:
         await found.start([LOGS])
 
-    async def full(*_: Any) -> Partition:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    async with stream_set(tmp_path) as found:
-        with monkeypatch.context() as patch:
-            patch.setattr(Partition, "open", full)
+    async with stream_set(tmp_path, disk=disk) as found:
+        with disk.fails("open", errno.ENOSPC, name="*.log"):
             await found.start([LOGS])
             assert found.unopened()[0].out_of_space
         reviver = Reviver(found, SystemClock())

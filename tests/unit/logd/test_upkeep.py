@@ -10,7 +10,6 @@ import pytest
 from typing_extensions import override
 
 from penstock.base.clock import SystemClock
-from penstock.logd import rewriter
 from penstock.logd.batch import Record, decode_body
 from penstock.logd.compactor import Compactor
 from penstock.logd.core.compaction import SEAL_BYTES_MIN
@@ -26,6 +25,7 @@ from penstock.logd.rows import batch_records
 from penstock.logd.store import CommitLog, LogConfig
 from penstock.logd.store.segment import segment_path
 from penstock.logd.upkeep import CompactionSettings, Upkeep, Wants
+from tests.support.failing_disk import FailingDisk
 from tests.support.frames import make_batch_frame
 from tests.support.waiting import wait_until
 
@@ -42,10 +42,11 @@ class World:
         self.high_watermark = 1 << 40
         self.asked: list[str] = []
         self.config = config
-        self.log = CommitLog.open(directory, LogConfig(), now_ns=self.unix_ns)
+        self.disk = FailingDisk()
+        self.log = CommitLog.open(directory, LogConfig(), disk=self.disk, now_ns=self.unix_ns)
         self.begin()
 
-    def begin(self) -> None:
+    def begin(self, remembered: int = 1 << 40) -> None:
         self.upkeep = Upkeep(
             self.log,
             self.config,
@@ -56,7 +57,7 @@ class World:
             ),
             clock=self,
         )
-        self.upkeep.remembered(1 << 40)
+        self.upkeep.remembered(remembered)
         self.pace = Pace(1 << 40, self, wait=self.wait, stopped=lambda: False)
 
     def unix_ns(self) -> int:
@@ -132,7 +133,7 @@ def test_nothing_happens_above_the_high_watermark_or_before_it_is_remembered(mak
     world.work()
     assert len(world.records()) == 2
     world.high_watermark = 1
-    world.upkeep._remembered_offset = 1
+    world.begin(remembered=1)
     world.work(1)
     assert (len(world.records()), world.asked) == (2, ["memory"])
     world.upkeep.remembered(2)
@@ -143,7 +144,7 @@ def test_nothing_happens_above_the_high_watermark_or_before_it_is_remembered(mak
 
 def test_a_stream_that_seals_faster_than_it_remembers_is_compacted_all_the_same(make: Make) -> None:
     world = make()
-    world.upkeep._remembered_offset = 0
+    world.begin(remembered=0)
     for number in range(10):
         world.append((b"a", b"%d" % number), (b"b", b"%d" % number))
         world.work(1)
@@ -216,18 +217,16 @@ def test_a_damaged_segment_is_left_alone_and_tombstones_above_it_stay(make: Make
     assert world.upkeep.counts.failures == 0
 
 
-def test_a_full_disk_is_reported_and_tried_again_later(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_is_reported_and_tried_again_later(make: Make) -> None:
     world = make()
     world.append((b"a", b"1"), (b"a", b"2"))
     waits = []
-    with monkeypatch.context() as patch:
-        patch.setattr(rewriter, "free_bytes", lambda _: rewriter.FREE_BYTES_MIN)
-        for _ in range(15):
-            world.upkeep.work(world.pace)
-            waits.append((world.upkeep.due_ns - world.now_ns) // SECOND)
-            world.now_ns = world.upkeep.due_ns
+    world.disk.full = True
+    for _ in range(15):
+        world.upkeep.work(world.pace)
+        waits.append((world.upkeep.due_ns - world.now_ns) // SECOND)
+        world.now_ns = world.upkeep.due_ns
+    world.disk.full = False
     assert waits[:4] == [1, 2, 4, 8]
     assert waits[-1] == 3600
     assert world.upkeep.counts.failures == 15
@@ -277,29 +276,26 @@ def test_headers_of_a_batch_are_no_message_ids_after_its_frame_was_merged(make: 
         assert (last.sequence, last.offset) == (7, 1)
 
 
-def test_what_is_remembered_does_not_claim_ids_that_were_not_asked_for(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    intake = recall(make(PLAIN))
-    intake.dedup.message_ids.record(b"one", 0, SECOND)
+def test_what_is_remembered_does_not_claim_ids_that_were_not_asked_for(make: Make) -> None:
     answers = itertools.chain([False, False], itertools.repeat(True))  # compaction's thread asks
-    flipping = property(lambda _: next(answers))
-    monkeypatch.setattr(Dedup, "whole", flipping, raising=False)
+
+    class Flipping(Dedup):
+        @override
+        def __getattribute__(self, name: str) -> Any:
+            return next(answers) if name == "whole" else super().__getattribute__(name)
+
+    intake = recall(make(PLAIN))
+    intake.dedup = Flipping(PLAIN)
+    intake.dedup.message_ids.record(b"one", 0, SECOND)
     memory = Memory.of(intake)
     assert memory.whole == bool(memory.ids[0])
 
 
-def test_the_writer_hears_at_once_of_a_log_that_compaction_failed(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_writer_hears_at_once_of_a_log_that_compaction_failed(make: Make) -> None:
     world = make()
     world.append((b"a", b"1"), (b"a", b"2"))
-
-    def fail(*_: object) -> None:
-        raise OSError(5, "broken")
-
-    monkeypatch.setattr(type(world.log.disk), "unlink", fail)
-    world.upkeep.work(world.pace)
+    with world.disk.fails("unlink"):
+        world.upkeep.work(world.pace)
     assert "swap failed" in world.log.failure
     assert world.asked == ["seal"]
 
@@ -315,7 +311,7 @@ def test_a_bug_in_compaction_is_counted_and_tried_again_later(tmp_path: Path) ->
     broken = Broken(
         log, PLAIN, settings, high_watermark=lambda: 99, wants=wants, clock=SystemClock()
     )
-    broken._due_ns = 0
+    broken.remembered(1)  # there is something to do at once
     compactor = Compactor(settings, SystemClock())
     compactor.add(broken)
     compactor.start()
@@ -364,7 +360,6 @@ def test_a_log_that_is_removed_is_left_at_once_and_the_others_are_not(tmp_path: 
     class Slow(Upkeep):
         @override
         def work(self, pace: Pace) -> None:
-            self._due_ns = self._clock.monotonic_ns()
             while True:
                 worked.set()
                 pace.read(1 << 20)

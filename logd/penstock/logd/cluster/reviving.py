@@ -9,7 +9,6 @@ from penstock.logd.cluster.hosting import HostedReplica
 from penstock.logd.core.cluster.records import PartitionKey
 from penstock.logd.errors import UnavailableError
 from penstock.logd.limits import REOPEN_FREE_BYTES_MIN
-from penstock.logd.rewriter import free_bytes
 
 _WAIT_S: Final = 5.0
 """Seconds after a log has failed, or was last opened again."""
@@ -44,7 +43,7 @@ class Reviving:
 
     async def _revive(self, replica: HostedReplica) -> bool:
         with suppress(OSError, UnavailableError):
-            free = await asyncio.to_thread(free_bytes, replica.log.directory)
+            free = await asyncio.to_thread(replica.log.disk.available_bytes, replica.log.directory)
             if free >= REOPEN_FREE_BYTES_MIN:
                 await self._replicas.reopen(replica.place)
                 return True

@@ -99,6 +99,10 @@ class Disk(Protocol):
         """Make the names in a directory durable."""
         ...
 
+    def available_bytes(self, directory: Path) -> int:
+        """Bytes that this user may still write to the file system of a directory."""
+        ...
+
 
 class RealFile:
     """A file of the operating system."""
@@ -218,6 +222,11 @@ class RealDisk:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+    def available_bytes(self, directory: Path) -> int:
+        """Bytes that this user may still write to the file system of a directory."""
+        found = os.statvfs(directory)
+        return found.f_bavail * found.f_frsize
 
 
 REAL_DISK: Final = RealDisk()

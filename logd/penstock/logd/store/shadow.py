@@ -79,6 +79,10 @@ class ShadowDisk:
     def sync_directory(self, path: Path) -> None:
         """Nothing here outlives the process."""
 
+    def available_bytes(self, directory: Path) -> int:
+        """Bytes that this user may still write to the file system of a directory."""
+        return REAL_DISK.available_bytes(directory)
+
 
 class ShadowFile:
     """A file of a `ShadowDisk`; copied into memory when it is written to."""

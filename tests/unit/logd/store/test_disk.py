@@ -1,7 +1,7 @@
 """The disk in memory keeps the same promises as the real one."""
 
-import errno
 import os
+import resource
 from pathlib import Path
 from random import Random
 
@@ -15,6 +15,7 @@ from penstock.logd.store.disk import (
     write_atomically,
 )
 from tests.sim.disk import MemoryDisk
+from tests.support.mounts import make_read_only, small_file_system
 
 
 @pytest.fixture(params=["real", "memory"])
@@ -139,6 +140,7 @@ def test_real_write_goes_on_after_short_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = os.pwritev
+    # No file system can be made to write less than it is asked for and then to go on.
     monkeypatch.setattr(os, "pwritev", lambda fd, buffers, at: whole(fd, [buffers[0][:2]], at))
     file = REAL_DISK.create(tmp_path / "a")
     file.write(0, [b"abcdef", b"ghi"])
@@ -146,16 +148,18 @@ def test_real_write_goes_on_after_short_writes(
 
 
 def test_real_write_raises_when_the_disk_is_full_after_a_short_write(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    def full(*_: object) -> int:
-        raise OSError(errno.ENOSPC, "full")
-
-    monkeypatch.setattr(os, "pwritev", lambda *_: 2)
-    monkeypatch.setattr(os, "pwrite", full)
+    """A file may not become larger than the process's limit, as it may not on a full disk."""
     file = REAL_DISK.create(tmp_path / "a")
-    with pytest.raises(OSError, match="full"):
-        file.write(0, [b"abcdef"])
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2, before[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            file.write(0, [b"abcdef"])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert file.read(0, 9) == b"ab"
 
 
 def test_real_file_closes_with_its_last_reference(tmp_path: Path) -> None:
@@ -208,19 +212,12 @@ def test_a_removed_file_cannot_be_made_durable(tmp_path: Path) -> None:
         file.sync()
 
 
-def test_files_of_a_read_only_file_system_are_opened_to_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "a").write_bytes(b"x")
-    real = os.open
-
-    def read_only(path: Path, flags: int, mode: int) -> int:
-        if flags & os.O_RDWR:
-            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
-        return real(path, flags, mode)
-
-    monkeypatch.setattr(os, "open", read_only)
-    file = REAL_DISK.open(tmp_path / "a")
-    assert file.read(0, 1) == b"x"
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        file.write(0, [b"y"])
+def test_files_of_a_read_only_file_system_are_opened_to_read(tmp_path: Path) -> None:
+    with small_file_system(tmp_path / "small", "1m") as small:
+        (small / "a").write_bytes(b"x")
+        make_read_only(small)
+        file = REAL_DISK.open(small / "a")
+        assert file.read(0, 1) == b"x"
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            file.write(0, [b"y"])
+        file.close()

@@ -60,9 +60,9 @@ def bodies(disk: MemoryDisk, masters: Masters) -> list[bytes]:
 def test_a_new_master_key_rewraps_and_begins_a_new_key_and_rewrites_no_segment() -> None:
     disk = made()
     append(disk, OLD, b"one")
-    before = bytes(disk._inode(ROOT / f"{0:020}.log").seen)
+    before = bytes(disk.inode(ROOT / f"{0:020}.log").seen)
     append(disk, BOTH, b"two")
-    assert bytes(disk._inode(ROOT / f"{0:020}.log").seen).startswith(before)
+    assert bytes(disk.inode(ROOT / f"{0:020}.log").seen).startswith(before)
     assert masters_of(ROOT, disk=disk) == ["new"]
     append(disk, NEW, b"three")
     assert bodies(disk, NEW) == [b"one", b"two", b"three"]
@@ -113,9 +113,9 @@ def test_another_logs_keys_are_refused() -> None:
         open_vault(ROOT, OLD, "00ff/1", disk=disk)
     for name in ("keys", "keys.copy"):  # though their files say so
         path = ROOT / name
-        text = bytes(disk._inode(path).seen).split(b" ", 2)[2].replace(b"00ff/0", b"00ff/1")
+        text = bytes(disk.inode(path).seen).split(b" ", 2)[2].replace(b"00ff/0", b"00ff/1")
         line = b"PNSC1 %08x %s\n" % (crc32c(text.rstrip(b"\n")), text.rstrip(b"\n"))
-        disk._inode(path).seen[:] = line
+        disk.inode(path).seen[:] = line
     with pytest.raises(RefusedError) as refused:
         open_vault(ROOT, OLD, "00ff/1", disk=disk)
     assert refused.value.code == "WRONG_KEY"
@@ -129,7 +129,7 @@ def test_either_key_file_is_made_again_from_the_other(name: str, *, lost: bool) 
     if lost:
         disk.unlink(ROOT / name)
     else:
-        disk._inode(ROOT / name).seen[20] ^= 1
+        disk.inode(ROOT / name).seen[20] ^= 1
     append(disk, OLD, b"two")
     other = "keys.copy" if name == "keys" else "keys"
     disk.unlink(ROOT / other)
@@ -204,7 +204,7 @@ def test_who_only_looks_is_told_which_key_is_missing(
     assert (keys.readable, keys.fault, keys.vault is not None) == (readable, "", readable)
     assert says in keys.note
     for name in ("keys", "keys.copy"):
-        disk._inode(ROOT / name).seen[20] ^= 1
+        disk.inode(ROOT / name).seen[20] ^= 1
     broken = InspectedKeys(ROOT, masters, disk)
     assert not broken.readable
     assert "CRC" in broken.fault

@@ -9,7 +9,6 @@ from penstock.logd.batch import Record, build_batch, describe_body, encode_body
 from penstock.logd.errors import RefusedError
 from penstock.logd.frame import HEADER_SIZE, FrameHeader, decode_header
 from penstock.logd.store import CommitLog, LogConfig, LogFailedError
-from penstock.logd.store.disk import File
 from tests.sim.disk import MemoryDisk
 from tests.support.frames import make_frame, make_frames
 
@@ -297,23 +296,20 @@ def test_failed_roll_fails_the_log_and_loses_nothing_synced(operation: str) -> N
 
 
 @pytest.mark.parametrize("refused", [".log", ".tmp"])
-def test_without_room_for_a_new_segment_the_log_goes_on_in_the_one_it_has(
-    refused: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_room_for_a_new_segment_the_log_goes_on_in_the_one_it_has(refused: str) -> None:
     disk = MemoryDisk()
     log = CommitLog.open(Path("/log"), CONFIG, disk=disk)
     add(log, 5)
-    create = disk.create
 
-    def refuse(path: Path) -> File:
-        if path.suffix == refused:
+    def refuse(operation: str, path: Path) -> bool:
+        if operation == "create" and path.suffix == refused:
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
-        return create(path)
+        return False
 
-    with monkeypatch.context() as patch:
-        patch.setattr(disk, "create", refuse)
-        assert not log.roll()
-        add(log, 2)
+    disk.fail = refuse
+    assert not log.roll()
+    add(log, 2)
+    disk.fail = lambda _operation, _path: False
     assert (log.failure, log.segment_count, offsets(log)) == ("", 1, [0, 1, 2, 3, 4, 5, 6])
     again = CommitLog.open(Path("/log"), CONFIG, disk=disk)
     assert (again.segment_count, offsets(again)) == (1, [0, 1, 2, 3, 4, 5, 6])

@@ -6,8 +6,8 @@ import pytest
 
 from penstock.logd.store import CommitLog, CorruptFrameError, LogConfig
 from penstock.logd.store.damage import DamagedRanges
-from penstock.logd.store.disk import File
 from penstock.logd.store.segment import segment_path
+from tests.support.failing_disk import FailingDisk
 from tests.support.frames import make_frame, make_frames
 from tests.unit.logd.store.test_recovery import BODIES, CONFIG, FRAME, PER_SEGMENT, fill, flip
 
@@ -38,19 +38,16 @@ def test_the_first_frame_is_given_whatever_its_size(tmp_path: Path) -> None:
     assert log.read_frames(7, bytes_max=1, upto=9) == [], "it holds what must not be given"
 
 
-def test_a_run_of_frames_is_read_at_once(log: CommitLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_of_frames_is_read_at_once(tmp_path: Path) -> None:
+    fill(tmp_path, 12)
+    disk, done = FailingDisk(), list[str]()
+    log = CommitLog.open(tmp_path, CONFIG, disk=disk)
     offsets(log, 0)
-    reads = []
-    file_type = type(log._active_file)
-    read = file_type.read
-
-    def note(file: File, position: int, length: int) -> bytes:
-        reads.append(length)
-        return read(file, position, length)
-
-    monkeypatch.setattr(file_type, "read", note)
-    assert offsets(log, 0, upto=PER_SEGMENT) == list(range(PER_SEGMENT))
-    assert len(reads) <= 3, "one for the frames, the others to find where they begin and end"
+    with disk.before(lambda operation, _: done.append(operation)):
+        assert offsets(log, 0, upto=PER_SEGMENT) == list(range(PER_SEGMENT))
+    assert 0 < done.count("read") <= 3, (
+        "one for the frames, the others to find where they begin and end"
+    )
 
 
 def test_rot_after_the_first_check_ends_what_is_read_and_is_told(

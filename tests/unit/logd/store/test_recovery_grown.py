@@ -1,15 +1,15 @@
 """Row Q of the recovery table: the last segment has grown since its index was saved."""
 
 import errno
-import os
 from pathlib import Path
 
 import pytest
 
 from penstock.logd.store import CommitLog, CorruptFrameError, LogConfig
-from penstock.logd.store.disk import File, RealDisk
+from penstock.logd.store.disk import REAL_DISK, Disk
 from penstock.logd.store.inspection import Inspection
 from penstock.logd.store.segment import segment_path
+from tests.support.failing_disk import FailingDisk
 from tests.support.frames import make_frame, make_frames
 
 BODIES = [bytes([65 + number]) * 104 for number in range(20)]
@@ -21,9 +21,9 @@ CONFIG = LogConfig(index_interval_bytes=2 * FRAME, index_save_bytes=SAVED * FRAM
 LOG = segment_path(Path(), 0)
 
 
-def fill(directory: Path, count: int = 10) -> CommitLog:
+def fill(directory: Path, count: int = 10, *, disk: Disk = REAL_DISK) -> CommitLog:
     """A log of frames that are synced one by one, not closed, as after a kill."""
-    log = CommitLog.open(directory, CONFIG)
+    log = CommitLog.open(directory, CONFIG, disk=disk)
     for number in range(count):
         log.append([make_frame(number, BODIES[number], timestamp_ns=number)])
         log.sync()
@@ -136,20 +136,11 @@ def test_q_what_was_cut_off_is_not_in_an_index(tmp_path: Path) -> None:
     assert (rows(log), bodies(log)) == ("E", BODIES[:5])
 
 
-def test_q_an_index_that_cannot_be_saved_harms_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    create = RealDisk.create
-
-    def fail(disk: RealDisk, path: Path) -> File:
-        if "index" in path.name:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return create(disk, path)
-
-    monkeypatch.setattr(RealDisk, "create", fail)
-    log = fill(tmp_path)
+def test_q_an_index_that_cannot_be_saved_harms_nothing(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    with disk.fails("create", errno.ENOSPC, name="*index*"):
+        log = fill(tmp_path, disk=disk)
     assert (log.failure, log.synced_offset) == ("", 10)
-    monkeypatch.undo()
     assert (rows(reopen(tmp_path)), bodies(log)) == ("E", BODIES[:10])
 
 

@@ -20,10 +20,11 @@ from penstock.logd.store import (
     Repacker,
     Rewriting,
 )
-from penstock.logd.store.disk import REAL_DISK
+from penstock.logd.store.disk import REAL_DISK, Disk
 from penstock.logd.store.inspection import Inspection
 from penstock.logd.store.repair import Deed, apply, plan
 from penstock.logd.store.segment import segment_path
+from tests.support.failing_disk import FailingDisk
 from tests.support.frames import make_batch_frame, make_frame
 from tests.support.logd_store import state_of
 
@@ -35,9 +36,9 @@ def record(offset: int) -> Record:
     return Record("t.a", b"value %d" % offset, 1_000 + offset, b"k%d" % (offset % 2))
 
 
-def fill(directory: Path) -> CommitLog:
+def fill(directory: Path, disk: Disk = REAL_DISK) -> CommitLog:
     """Four sealed segments of three records each, and one record in the active segment."""
-    log = CommitLog.open(directory, CONFIG, now_ns=lambda: 0)
+    log = CommitLog.open(directory, CONFIG, disk=disk, now_ns=lambda: 0)
     EpochFile(directory / "epochs").begin(1, 0)
     for number in range(SEGMENTS * EACH + 1):
         header, body, _ = make_batch_frame(number, [record(number)])
@@ -156,7 +157,7 @@ def test_a_run_that_is_not_there_any_more_is_not_replaced(tmp_path: Path) -> Non
     assert offsets(log) == list(range(3, 13))
     for base, end in ((3, 7), (4, 6), (9, 13)):
         rewriting = log.begin_rewriting(base, end)
-        assert not rewriting.take_place(log._list)
+        assert not log.swap_in(rewriting)
         rewriting.discard()
 
 
@@ -164,32 +165,20 @@ def test_readers_with_the_old_list_go_on_with_the_old_files(tmp_path: Path) -> N
     log = fill(tmp_path)
     log.close()  # no file is open
     log = reopen(tmp_path)
-    reading = log._list.pinned(0, 13)
+    reading = log.frames()
     first, _ = next(reading)
     assert log.swap_in(rewrite(log, 0, 12, drop=frozenset({1, 4, 10})))
-    found = [
-        header.base_offset
-        for segment, file in reading
-        for header, _ in segment.frames(file, segment.base_offset, 13, None)
-    ]
-    assert found == list(range(3, 13)), "every record of the old segments, though their files went"
-    assert first.pin().size() > 0
+    found = [first.base_offset, *(header.base_offset for header, _ in reading)]
+    assert found == list(range(13)), "every record of the old segments, though their files went"
 
 
 @pytest.mark.parametrize("operation", ["rename", "sync_directory"])
-def test_a_failed_publication_leaves_the_log_as_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str
-) -> None:
-    log = fill(tmp_path)
+def test_a_failed_publication_leaves_the_log_as_it_was(tmp_path: Path, operation: str) -> None:
+    disk = FailingDisk()
+    log = fill(tmp_path, disk)
     rewriting = rewrite(log, 0, 12, drop=frozenset({1}))
-
-    def fail(*_: Path) -> None:
-        raise OSError(5, "broken")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(type(REAL_DISK), operation, fail)
-        with pytest.raises(OSError, match="broken"):
-            log.swap_in(rewriting)
+    with disk.fails(operation), pytest.raises(OSError, match="Input/output error"):
+        log.swap_in(rewriting)
     rewriting.discard()
     assert offsets(log) == list(range(13))
     assert log.failure == ""
@@ -265,22 +254,22 @@ def test_p_a_damaged_swap_is_kept_when_the_run_has_lost_its_first_segment(tmp_pa
 
 
 def test_nothing_is_deleted_after_a_swap_that_failed_half_way(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    log = fill(tmp_path)
+    disk = FailingDisk()
+    log = fill(tmp_path, disk)
     rewriting = rewrite(log, 0, 6)
     deleting = threading.Thread(target=lambda: suppressed(log, 9), daemon=True)
 
-    def fail(*_: Path) -> None:
+    def fail(operation: str, _: Path) -> None:
         """While retention, past its first look, waits for the swap to end."""
-        deleting.start()
-        deleting.join(0.2)
-        raise OSError(5, "broken")
+        if operation == "unlink":
+            deleting.start()
+            deleting.join(0.2)
+            raise OSError(5, "broken")
 
-    with monkeypatch.context() as patch:
-        patch.setattr(type(REAL_DISK), "unlink", fail)
-        with pytest.raises(LogFailedError, match="swap failed"):
-            log.swap_in(rewriting)
+    with disk.before(fail), pytest.raises(LogFailedError, match="swap failed"):
+        log.swap_in(rewriting)
     deleting.join()
     assert offsets(reopen(tmp_path)) == list(range(13))
 
