@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from penstock.base.files import atomic_write
 from tests.bench.figures import Case, Spread, Verdict, spread
 
 VERSION = 1
@@ -88,9 +89,7 @@ def show_scenario(
 def write_json(path: Path, head: Mapping[str, Any], cases: Iterable[Case]) -> None:
     """Write a run to a file, replacing it."""
     document = {"version": VERSION, **head, "cases": [case.document() for case in cases]}
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(json.dumps(document, indent=1) + "\n")
-    temporary.replace(path)
+    atomic_write(path, json.dumps(document, indent=1) + "\n", durable=False)
 
 
 def number_text(value: float) -> str:

@@ -7,6 +7,7 @@ from typing import Final
 
 import structlog
 
+from penstock.base.files import atomic_write
 from penstock.collector.runner import Runner
 
 ENDPOINTS_FILE: Final = "endpoints.json"
@@ -22,9 +23,7 @@ def write_endpoints(path: Path, admin: str, runners: Iterable[Runner]) -> None:
             endpoints[source.name] = source.endpoint
         for part, address in source.endpoints.items():
             endpoints[f"{source.name}.{part}"] = address
-    temporary = path.with_suffix(".new")
     try:
-        temporary.write_text(json.dumps(endpoints))
-        temporary.replace(path)
+        atomic_write(path, json.dumps(endpoints), durable=False)
     except OSError as error:  # the collector runs all the same
         structlog.get_logger().warning("endpoints not written", error=str(error))

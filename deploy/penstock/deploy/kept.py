@@ -5,6 +5,8 @@ import secrets
 from pathlib import Path
 from typing import BinaryIO
 
+from penstock.base.files import atomic_write
+
 OWNER_ONLY = 0o600
 
 
@@ -26,15 +28,7 @@ def keep(path: Path, content: bytes) -> bool:
     if path.exists() and path.read_bytes() == content:
         path.chmod(OWNER_ONLY)
         return False
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.unlink(missing_ok=True)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-    with os.fdopen(os.open(temporary, flags, OWNER_ONLY), "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    atomic_write(path, content, mode=OWNER_ONLY, parents=True)
     return True
 
 

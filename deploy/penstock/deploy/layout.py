@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from penstock.base.files import atomic_write
 from penstock.service.errors import ConfigError, UnavailableError
 
 FREE_BYTES_MIN = 512 * 1024 * 1024
@@ -161,9 +162,7 @@ def write_running(
     document: dict[str, Any] = {"pid": os.getpid(), "parts": parts, "ready": ready}
     document |= {} if cluster is None else {"cluster": cluster}
     document |= {} if logd is None else {"logd": logd}
-    temporary = layout.running.with_suffix(".tmp")
-    temporary.write_text(json.dumps(document, indent=2) + "\n")
-    temporary.replace(layout.running)
+    atomic_write(layout.running, json.dumps(document, indent=2) + "\n", durable=False)
 
 
 def read_running(layout: Layout) -> dict[str, Any] | None:

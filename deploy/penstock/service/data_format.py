@@ -14,7 +14,6 @@ The version says how files lie in the directory and what must be understood to w
 file has a version of its own besides, which its codec checks.
 """
 
-import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from typing import Final
 
 import structlog
 
+from penstock.base.files import atomic_write
 from penstock.service.errors import ExitCode, ServiceError
 from penstock.service.release import release
 
@@ -135,18 +135,8 @@ class DataFormat:
 
     def _write(self, directory: Path, version: int) -> None:
         """Durable on return; a crash leaves the old stamp or the new one."""
-        path, fresh = directory / FILE_NAME, directory / f".{FILE_NAME}.new"
         line = f"penstock {self.kind} {version} {release()}\n"
-        with fresh.open("w", encoding="ascii") as file:
-            file.write(line)
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(path)
-        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        atomic_write(directory / FILE_NAME, line)
 
 
 def _unreadable(path: Path, reason: str) -> DataFormatError:

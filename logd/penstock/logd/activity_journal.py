@@ -110,7 +110,11 @@ class ActivityJournal:
         self._replace(b"".join(map(_line, events)))
 
     def _replace(self, data: bytes) -> None:
-        """Put another file in place: a kill leaves the old one or the new one."""
+        """Put another file in place: a kill leaves the old one or the new one.
+
+        Not `penstock.base.files.atomic_write`: the file stays open, and is the journal's from the
+        rename on, also where the directory's sync fails.
+        """
         temporary = self._path.with_name(self._path.name + ".tmp")
         try:
             file = self._disk.create(temporary)

@@ -23,6 +23,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from penstock.base.files import sync_directories
 from penstock.logd.batch import SCHEMA_VERSION, build_batch, encode_body
 from penstock.logd.errors import CorruptError, RefusedError
 from penstock.logd.frame import (
@@ -167,7 +168,7 @@ class FileWriter:
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
-        sync_directory(self._path.parent)
+        sync_directories([self._path.parent])
         name, start = self._path.name, self._start
         return BackupFile(name, start, self.end, self.bytes, self._records, self._crc)
 
@@ -241,15 +242,6 @@ def check_chain(manifest: Manifest) -> None:
             expected = file.end
         if expected != part.end:
             raise CorruptError(f"partition {number} ends at {expected}, not at {part.end}")
-
-
-def sync_directory(directory: Path) -> None:
-    """Make the names in a directory durable."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _private(path: str, flags: int) -> int:

@@ -7,6 +7,7 @@ from typing import Final
 
 import orjson
 
+from penstock.base.files import atomic_write
 from penstock.logd.config import ENV_PREFIX, LogdConfig
 from penstock.logd.daemon_errors import DamagedDataError
 from penstock.logd.directories import DATA_FORMAT
@@ -78,9 +79,7 @@ def write_endpoints(path: Path, endpoints: dict[str, str]) -> None:
     Raises:
         OSError: The disk failed.
     """
-    temporary = path.with_suffix(".tmp")
-    temporary.write_bytes(orjson.dumps(endpoints) + b"\n")
-    temporary.replace(path)
+    atomic_write(path, orjson.dumps(endpoints) + b"\n", durable=False)
 
 
 def read_encryption(config_path: Path) -> EncryptionSection | None:

@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Final
 
 from penstock.base.clock import BlockingClock
+from penstock.base.files import atomic_write
 from penstock.router.core.offsets import Offsets, offsets_from_json
-from penstock.router.durable import write_whole
 from penstock.router.errors import BadOptionError
 from penstock.router.wrong_key import WrongKeyError
 from penstock.service import ExitCode, ServiceError, UnavailableError
@@ -127,7 +127,7 @@ class StartingOffsets:
             {**resolved.next, **known.next}, {**resolved.incarnations, **known.incarnations}
         )
         if merged != known:
-            write_whole(self._path, json.dumps(merged.to_json(), indent=1).encode())
+            atomic_write(self._path, json.dumps(merged.to_json(), indent=1).encode(), parents=True)
         return merged
 
 

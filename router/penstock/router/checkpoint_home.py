@@ -22,9 +22,9 @@ from uuid import uuid4
 import structlog
 
 from penstock.base.clock import BlockingClock
+from penstock.base.files import atomic_write
 from penstock.router.checkpoint import JobLock
 from penstock.router.config import JobConfig
-from penstock.router.durable import write_whole
 from penstock.router.errors import UnavailableError as NotNowError
 from penstock.router.replay_notes import NAME as REPLAY_NOTES
 from penstock.router.stores import open_store
@@ -235,7 +235,7 @@ def _holder(directory: Path) -> str:
     """The directory's own name among those that had the lease."""
     path = directory / _HOLDER
     if not path.exists():
-        write_whole(path, uuid4().hex.encode())
+        atomic_write(path, uuid4().hex.encode(), parents=True)
     return path.read_text()
 
 

@@ -22,8 +22,8 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.base.files import atomic_write
 from penstock.router.core.offsets import digest_of
-from penstock.router.durable import write_whole
 from penstock.router.runs import runs
 from penstock.router.sinks.sink import SinkContext
 from penstock.router.views import MARKS
@@ -129,7 +129,7 @@ def _keep(rows: pa.Table, reasons: Sequence[Reason], context: SinkContext) -> Pa
         as_line(about | row | _why(reason))
         for reason, row in zip(reasons, _rows(rows, context), strict=True)
     ]
-    write_whole(path, b"\n".join(lines) + b"\n")
+    atomic_write(path, b"\n".join(lines) + b"\n", parents=True)
     if context.letter_stream is not None and (missed := context.letter_stream.publish(lines)):
         context.meter.count("letters_not_streamed", missed)
     return path

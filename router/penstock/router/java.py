@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from penstock.base.files import atomic_write
 from penstock.service import UnavailableError
 
 JAVA_MAJOR_MIN: Final = 17
@@ -96,12 +97,9 @@ def _home(java: Path, work_dir: Path) -> Path:
     if (home / "bin" / "java").exists() and _run(java, MODULE_ARGUMENT, "-version") is not None:
         return home
     wrapper = work_dir / "java" / "bin" / "java"
-    wrapper.parent.mkdir(parents=True, exist_ok=True)
-    fresh = wrapper.with_name(f"java.{os.getpid()}")
     quoted = str(java.absolute()).replace("'", "'\\''")
-    fresh.write_text(_WRAPPER.format(java=quoted, argument=MODULE_ARGUMENT))
-    fresh.chmod(0o755)
-    fresh.replace(wrapper)
+    text = _WRAPPER.format(java=quoted, argument=MODULE_ARGUMENT)
+    atomic_write(wrapper, text, mode=0o755, durable=False, parents=True)
     return wrapper.parent.parent.resolve()
 
 

@@ -12,13 +12,13 @@ from prometheus_client import CollectorRegistry
 from pyspark.sql import SparkSession
 
 from penstock.base.clock import BlockingClock, SystemClock
+from penstock.base.files import atomic_write
 from penstock.logd.client import LogClient
 from penstock.router.beginning import first_state, starting_offsets
 from penstock.router.bounded import BoundedRun, replay_letters
 from penstock.router.checkpoint_home import CheckpointHome
 from penstock.router.config import JobConfig
 from penstock.router.core.offsets import Offsets, Readable, StreamPartition
-from penstock.router.durable import write_whole
 from penstock.router.errors import LogUnavailableError
 from penstock.router.letter_stream import NatsLetterStream
 from penstock.router.letters import find_letters
@@ -337,7 +337,7 @@ class Job:
     def _write_endpoints(self) -> None:
         assert self._session is not None
         addresses = {"admin": self._admin_address, "spark_ui": self._session.ui}
-        write_whole(self._endpoints, json.dumps(addresses).encode())
+        atomic_write(self._endpoints, json.dumps(addresses).encode(), parents=True)
         structlog.get_logger().info("job started", job=self._config.job, **addresses)
 
     def _problems(self) -> tuple[str, ...]:

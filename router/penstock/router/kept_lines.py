@@ -4,7 +4,7 @@ import os
 from collections import deque
 from pathlib import Path
 
-from penstock.router.durable import write_whole
+from penstock.base.files import atomic_write
 
 
 class KeptLines:
@@ -29,7 +29,7 @@ class KeptLines:
         """Add one that has no line break in it."""
         if self.count >= self._lines_max or (self.count and self._is_large()):
             kept = self.load()[self.count // 2 :]
-            write_whole(self._path, "".join(f"{it}\n" for it in kept).encode())
+            atomic_write(self._path, "".join(f"{it}\n" for it in kept).encode(), parents=True)
             self.count = len(kept)
         with self._path.open("ab") as file:
             torn = self._may_be_torn and file.tell() and not self._ends_whole()

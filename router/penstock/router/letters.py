@@ -31,8 +31,8 @@ from typing import Any, BinaryIO, Final
 
 import pyarrow as pa
 
+from penstock.base.files import atomic_write, sync_directories
 from penstock.router.core.offsets import Span
-from penstock.router.durable import sync_directories, write_whole
 from penstock.router.letter_fields import (
     bytes_of,
     problem_with_place,
@@ -188,7 +188,7 @@ class LetterFile:
         """Write down that what lies before this byte, which has that digest, is delivered."""
         with _writing(self._position.parent):
             found = {"to": target, "bytes": at, "digest": digest}
-            write_whole(self._position, json.dumps(found).encode())
+            atomic_write(self._position, json.dumps(found).encode(), parents=True)
 
     @property
     def _position(self) -> Path:
@@ -353,7 +353,7 @@ class FileBatch:
         """Write it down."""
         note = {"to": self.target, "files": self.names, "delivered": self.delivered}
         with _writing(self.home):
-            write_whole(self._path(self.home), json.dumps(note).encode())
+            atomic_write(self._path(self.home), json.dumps(note).encode(), parents=True)
 
     def remove(self) -> None:
         """Forget it: every file of it is done, or is delivered otherwise."""

@@ -17,9 +17,9 @@ from typing import Any, Literal
 
 from typing_extensions import override
 
+from penstock.base.files import atomic_write, sync_directories
 from penstock.base.pluralize import pluralize
 from penstock.router.core.offsets import Offsets, offsets_from_json
-from penstock.router.durable import sync_directories, write_whole
 from penstock.router.errors import BadOptionError
 from penstock.router.telemetry import Meter
 from penstock.service import ConfigError
@@ -145,7 +145,7 @@ class ReplayNote:
             "done": it.done.to_json(),
             "last": it.last.to_json(),
         }
-        write_whole(self._path, json.dumps(document).encode())
+        atomic_write(self._path, json.dumps(document).encode(), parents=True)
 
     def remove(self) -> None:
         """It came to its end, or is given up."""

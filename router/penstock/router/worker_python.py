@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from penstock.base.files import atomic_write
+
 _TIMEOUT_S: Final = 30
 
 _SCRIPT: Final = """\
@@ -37,11 +39,8 @@ def worker_python(work_dir: Path, *, environ: Mapping[str, str] | None = None) -
     own = (os.environ if environ is None else environ).get("PYTHONPATH")
     path = "unset PYTHONPATH" if own is None else f"export PYTHONPATH={shlex.quote(own)}"
     script = work_dir.resolve() / "python" / "python3"
-    script.parent.mkdir(parents=True, exist_ok=True)
-    fresh = script.with_name(f"python3.{os.getpid()}")
-    fresh.write_text(_SCRIPT.format(path=path, python=shlex.quote(sys.executable)))
-    fresh.chmod(0o755)
-    fresh.replace(script)
+    text = _SCRIPT.format(path=path, python=shlex.quote(sys.executable))
+    atomic_write(script, text, mode=0o755, durable=False, parents=True)
     return str(script) if _runs(script) else sys.executable
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from penstock.base.files import atomic_write
 from penstock.specs.errors import RefusedSpecError, SpecError
 from penstock.specs.versions import SchemaName
 
@@ -132,5 +133,4 @@ def _lines(path: Path) -> tuple[Json, ...]:
 
 
 def _create(path: Path, text: str) -> None:
-    with path.open("x", encoding="utf-8") as file:
-        file.write(text)
+    atomic_write(path, text, exclusive=True, durable=False)

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, Self
 
+from penstock.base.files import sync_directories
 from penstock.specs.core.spill import Spill
 
 SUFFIX: Final = ".spill"
@@ -124,7 +125,7 @@ class SpillFile:
         try:
             os.fdatasync(descriptor)
             if self._named != number:
-                _sync_directory(self.path.parent)
+                sync_directories([self.path.parent])
                 self._named = number
         except OSError:
             return False
@@ -175,7 +176,10 @@ class SpillFile:
                 self._create()
 
     def _create(self, *, sync: bool = False) -> None:
-        """Write everything under another name, locked, before it gets its own: nobody adopts it."""
+        """Write everything under another name, locked, before it gets its own: nobody adopts it.
+
+        The descriptor stays open, with its lock, so this is no `penstock.base.files.atomic_write`.
+        """
         beside = self.path.with_suffix(".new")
         flags = os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW
         descriptor = os.open(beside, flags, _MODE)
@@ -196,15 +200,6 @@ class SpillFile:
 def _write_whole(descriptor: int, data: bytes) -> None:
     if os.write(descriptor, data) < len(data):
         raise OSError(errno.ENOSPC, "written in part")
-
-
-def _sync_directory(path: Path) -> None:
-    """Make the names of its files survive a power loss, too."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def boot_id() -> str:

@@ -29,7 +29,7 @@ async def test_what_runs_is_not_refused_because_a_file_for_people_cannot_be_writ
     agent = Agent(before, Path("collector.yaml"), load=lambda _: after, takes=lambda _: False)
     monkeypatch.setattr(agent, "_health", Health.READY)
     agent._recover()
-    (tmp_path / "endpoints.new").mkdir()  # as on a full disk, no file can be written there
+    (tmp_path / "endpoints.json").mkdir()  # as on a full disk, no file can be written there
     report = await agent.reload()
     assert (report.result, report.error, report.generation) == ("applied", "", 2)
     again = await agent.reload()

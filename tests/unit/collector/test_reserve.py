@@ -105,6 +105,6 @@ def test_the_first_checkpoint_of_a_start_takes_it_too(
 def test_a_start_goes_on_where_its_addresses_cannot_be_written(
     agent: Agent, tmp_path: Path
 ) -> None:
-    (tmp_path / "endpoints.new").mkdir()
+    (tmp_path / "endpoints.json").mkdir()
     agent._write_endpoints("127.0.0.1:1")
     assert agent._admin_address == "127.0.0.1:1"

@@ -4,6 +4,7 @@ import os
 import re
 from pathlib import Path
 
+from penstock.base.files import atomic_write
 from penstock.router.core.manifest import PIECE_BYTES
 from penstock.router.stores.mirror import Mirror
 from tests.support.memory_objects import MemoryObjects
@@ -29,10 +30,7 @@ def files(root: Path) -> dict[str, bytes]:
 
 
 def write(path: Path, data: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f".{path.name}.fresh")
-    fresh.write_bytes(data)
-    fresh.replace(path)
+    atomic_write(path, data, durable=False, parents=True)
 
 
 def write_long_ago(path: Path, data: bytes, at: int = 1) -> None:

@@ -34,5 +34,5 @@ def test_they_have_the_drivers_modules(tmp_path: Path) -> None:
 def test_where_no_program_may_run_it_is_the_driver_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Path, "chmod", lambda *_: None)  # as on a file system without programs
+    monkeypatch.setattr(sys, "executable", "/no/such/python")  # fails, as where none may run
     assert worker_python(tmp_path) == sys.executable

@@ -10,6 +10,7 @@ from typing import Any, Final, NoReturn
 import click
 
 from penstock.base.clock import SystemClock
+from penstock.base.files import sync_directories
 from penstock.base.pluralize import pluralize
 from penstock.logd.backup import (
     FILE_BYTES,
@@ -19,7 +20,6 @@ from penstock.logd.backup import (
     Manifest,
     check_chain,
     frames_of,
-    sync_directory,
 )
 from penstock.logd.cli.copying import PartitionCopy, check_begun
 from penstock.logd.cli.export import OutputError
@@ -79,7 +79,7 @@ def backup(stream: str, directory: Path, skip_damaged: bool, as_json: bool, serv
                 PartitionCopy(log, manifest, number, directory, progress).run(FILE_BYTES)
         manifest.save(directory / MANIFEST)
         (directory / PARTIAL).unlink()
-        sync_directory(directory)
+        sync_directories([directory])
     _tell(manifest, directory, "in", as_json=as_json)
     check_none_skipped(_skipped(manifest))
 

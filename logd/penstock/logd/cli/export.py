@@ -12,6 +12,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from penstock.base.files import atomic_writer, sync_directories
 from penstock.base.pluralize import pluralize
 from penstock.logd.cli.outcome import json_option
 from penstock.logd.cli.positions import (
@@ -214,32 +215,17 @@ def _file(output: Path, *, force: bool) -> Iterator[IO[bytes]]:
     if force:
         partial.unlink(missing_ok=True)
     try:
-        file = partial.open("xb")
+        with atomic_writer(output, temporary=partial, durable=False) as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
     except FileExistsError:
         message = f"{partial} is there: an export writes it, or one was killed"
         raise click.UsageError(f"{message}; if none runs, give --force") from None
     except OSError as error:
         raise _output_error(error, output) from None
-    try:
-        with file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(output)
-        _sync_directory(output.parent)
-    except OSError as error:
-        raise _output_error(error, output) from None
-    finally:
-        partial.unlink(missing_ok=True)
-
-
-def _sync_directory(directory: Path) -> None:
-    with suppress(OSError):  # not every file system can
-        descriptor = os.open(directory, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+    with suppress(OSError):  # not every file system that people export to can
+        sync_directories([output.parent])
 
 
 def _output_error(error: OSError, output: Path) -> OutputError:

@@ -1,6 +1,5 @@
 """`penstock logd keys`: API keys, made here and stored nowhere but with whoever is given them."""
 
-import os
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 import click
 
 from penstock.base.clock import SystemClock
+from penstock.base.files import atomic_write
 from penstock.logd.security.api_keys import line_of, make_key
 from penstock.service.command import PenstockGroup
 
@@ -60,8 +60,6 @@ def new(name: str, days: int | None, groups: tuple[str, ...], save: Path | None)
 
 def _save(key: str, path: Path) -> None:
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        atomic_write(path, f"{key}\n", mode=0o600, exclusive=True)
     except OSError as error:
         raise click.BadParameter(f"{path}: {error.strerror}", param_hint="--save") from None
-    with os.fdopen(descriptor, "w") as file:
-        file.write(f"{key}\n")

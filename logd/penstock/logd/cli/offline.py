@@ -11,6 +11,7 @@ import click
 from typing_extensions import override
 
 from penstock.base.clock import SystemClock
+from penstock.base.files import atomic_writer
 from penstock.base.pluralize import pluralize
 from penstock.logd import offline
 from penstock.logd.cli.outcome import check_form, json_option
@@ -259,12 +260,9 @@ def _sink(output: Path | None) -> Iterator[IO[bytes]]:
         sys.stdout.buffer.flush()
         return
     partial = output.with_name(output.name + ".partial")
-    try:
-        with partial.open("wb") as file:
-            yield file
-        partial.replace(output)
-    finally:
-        partial.unlink(missing_ok=True)
+    partial.unlink(missing_ok=True)
+    with atomic_writer(output, temporary=partial, durable=False) as file:
+        yield file
 
 
 @contextmanager

@@ -20,6 +20,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol
 
+from penstock.base.files import sync_directories
+
 IOV_MAX: Final = 1024
 """Buffers one writev takes on Linux (`sysconf(_SC_IOV_MAX)`)."""
 
@@ -217,11 +219,7 @@ class RealDisk:
 
     def sync_directory(self, path: Path) -> None:
         """Make the names in a directory durable."""
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync_directories([path])
 
     def available_bytes(self, directory: Path) -> int:
         """Bytes that this user may still write to the file system of a directory."""
@@ -247,6 +245,9 @@ def write_atomically(
     disk: Disk, path: Path, data: bytes | list[bytes], *, durable: bool = True
 ) -> None:
     """Put a whole file in place, so that a crash leaves the old one or the new one.
+
+    These are the steps of `penstock.base.files.atomic_writer`, on a `Disk`: the store never passes
+    by that door, and simulations crash between any two of them.
 
     Args:
         disk: Where.

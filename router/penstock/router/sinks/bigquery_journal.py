@@ -18,7 +18,7 @@ from typing import Any
 
 import orjson
 
-from penstock.router.durable import write_whole
+from penstock.base.files import atomic_write
 from penstock.router.sinks.sink import keep_nothing
 from penstock.service import ConfigError
 
@@ -123,7 +123,7 @@ class Journal:
             "sent": list(_runs(sent).items()),
             "done": _runs(self._done),
         }
-        write_whole(self._path, orjson.dumps(found))
+        atomic_write(self._path, orjson.dumps(found), parents=True)
         self._keep()
 
 

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from typing_extensions import override
 
+from penstock.base.files import atomic_write
 from penstock.base.pluralize import pluralize
-from penstock.router.durable import write_whole
 from penstock.router.sinks.guarantee import Guarantee, Replay
 from penstock.router.sinks.settings import SinkConfig
 from penstock.router.sinks.sink import Sink, SinkContext
@@ -84,7 +84,7 @@ class Console(Sink):
             "totals": _as_list(totals),
             "next": upto,
         }
-        write_whole(self._summary, json.dumps(summary, indent=1).encode())
+        atomic_write(self._summary, json.dumps(summary, indent=1).encode(), parents=True)
         self._totals, self._next = totals, upto
         text = json.dumps(summary) if self._format == "json" else render(moment, counts, totals)
         print(text, file=sys.stdout, flush=True)  # noqa: T201 - this is a console

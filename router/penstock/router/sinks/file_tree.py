@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
-from penstock.router.durable import make_directories, sync_directories
+from penstock.base.files import make_directories, sync_directories
 from penstock.router.wrong_key import WrongKeyError
 
 UNFINISHED: Final = "_writing"
@@ -109,7 +109,7 @@ class LocalTree:
     def publish(self, fresh: str, place: str) -> None:
         """See `FileTree`."""
         target = self._path / place
-        self._changed += make_directories(target.parent, below=self._path)
+        self._changed += make_directories(target.parent)
         (self._writing / fresh).replace(target)
         self._changed.append(target.parent)
 

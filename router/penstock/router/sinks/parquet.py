@@ -34,8 +34,8 @@ import pyarrow.parquet as pq
 from pydantic import field_validator, model_validator
 from typing_extensions import override
 
+from penstock.base.files import atomic_write
 from penstock.router.core.offsets import digest_of
-from penstock.router.durable import write_whole
 from penstock.router.hdfs import SCHEME, Hdfs, HdfsSettings, wrong_url
 from penstock.router.runs import runs
 from penstock.router.sinks.file_tree import FileTree, LocalTree
@@ -183,7 +183,7 @@ class ParquetLake(Sink):
         stale = [name for name in again if name not in kept]
         if not names and not stale:
             return
-        write_whole(self._batch, json.dumps(names + stale + kept).encode())
+        atomic_write(self._batch, json.dumps(names + stale + kept).encode(), parents=True)
         self._context.keep()
         for name in stale:
             self._tree.remove(name)

@@ -30,10 +30,10 @@ import pyarrow.compute as pc
 from pydantic import Field
 from typing_extensions import override
 
+from penstock.base.files import atomic_write
 from penstock.router.core.http_codes import Answer
 from penstock.router.core.offsets import digest_of
 from penstock.router.core.verdict import Busy, Failed, Paused, Taken, TooLarge, Unfit, Verdict
-from penstock.router.durable import write_whole
 from penstock.router.errors import UnavailableError
 from penstock.router.sinks.extras import needed
 from penstock.router.sinks.guarantee import Guarantee, Replay
@@ -287,7 +287,7 @@ class S3(HttpRequestSink):
         return f"{request.lane}/{place}-{span}.{digest_of(offsets)}.parquet"
 
     def _keep_note(self) -> None:
-        write_whole(self._note, json.dumps(self._noted).encode())
+        atomic_write(self._note, json.dumps(self._noted).encode(), parents=True)
         self.context.keep()
 
     def _delete(self, key: str) -> None:

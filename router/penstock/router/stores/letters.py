@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from penstock.router.durable import write_whole
+from penstock.base.files import atomic_write
 from penstock.router.stores.objects import Objects
 from penstock.router.stores.walking import raise_unless_gone
 from penstock.service import ConfigError
@@ -80,7 +80,7 @@ class LetterMirror:
         data = self._objects.get(f"{self._place}/{name}")
         path = self._root / name
         if data is not None and not (path.exists() and path.read_bytes() == data):
-            write_whole(path, data)
+            atomic_write(path, data, parents=True)
 
     def keep(self) -> None:
         """Store what is new, and remove what is no more."""
@@ -91,7 +91,7 @@ class LetterMirror:
         if (changed := self._directories_changed_ns()) == self._changed_ns:
             return
         fresh = self._marker.with_name(f"{self._marker.name}.fresh")
-        write_whole(fresh, b"")
+        atomic_write(fresh, b"", parents=True)
         here = dict(self._files())
         for name, at_ns in here.items():
             if self._stored.get(name) == at_ns:

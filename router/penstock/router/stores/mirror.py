@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
+from penstock.base.files import atomic_write, make_directories, sync_directories
 from penstock.router.core.manifest import (
     PIECE,
     DamagedManifestError,
@@ -31,7 +32,6 @@ from penstock.router.core.manifest import (
     digest,
     encode,
 )
-from penstock.router.durable import make_directories, sync_directories, write_whole
 from penstock.router.stores.objects import Objects
 from penstock.router.stores.walking import raise_unless_gone
 from penstock.service import ConfigError
@@ -264,7 +264,7 @@ class Mirror:
         for name_here, kept in manifest.files.items():
             if not all(self._belongs(it) for it in self._ways(name_here)):
                 raise _damaged(name, f"it has a file {name_here!r}")
-            write_whole(coming / name_here, self._content(name, kept))
+            atomic_write(coming / name_here, self._content(name, kept), parents=True)
         self._root.mkdir(parents=True, exist_ok=True)
         self._note_down(name, whole=False)
         for path in list(self._paths()):
@@ -275,7 +275,7 @@ class Mirror:
         changed = [self._root]
         for name_here in manifest.files:
             place = self._root / name_here
-            changed += [*make_directories(place.parent, below=self._root), place.parent]
+            changed += [*make_directories(place.parent), place.parent]
             (coming / name_here).replace(place)
         sync_directories(changed)
         shutil.rmtree(coming, ignore_errors=True)
@@ -336,7 +336,7 @@ class Mirror:
     def _note_down(self, manifest: str, *, whole: bool = True) -> None:
         """Say what the directory goes back to."""
         note = _Note(manifest, self._lineage, self._boot, whole)
-        write_whole(self._root / _NOTE, json.dumps(asdict(note)).encode())
+        atomic_write(self._root / _NOTE, json.dumps(asdict(note)).encode(), parents=True)
 
     def _note(self) -> _Note | None:
         try:

@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.ipc
 
+from penstock.base.files import atomic_write
 from penstock.router.batches import JOURNAL
-from penstock.router.durable import write_whole
 from penstock.router.transforms.left_out import LeftOut, StreamId
 from penstock.router.transforms.settings import Dedupe
 from penstock.service import ConfigError
@@ -125,7 +125,7 @@ class Seen:
         sink = pa.BufferOutputStream()
         with pa.ipc.new_file(sink, schema) as writer:
             writer.write(pa.record_batch([list(new), list(new.values())], schema=schema))
-        write_whole(self._path(batch), sink.getvalue().to_pybytes())
+        atomic_write(self._path(batch), sink.getvalue().to_pybytes(), parents=True)
         self._files[batch] = newest_ns
 
     def _load(self, batch: int) -> None:
