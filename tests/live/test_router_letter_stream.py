@@ -77,16 +77,16 @@ def test_a_letter_that_the_stream_cannot_have_keeps_no_batch_from_its_sink(
 
 
 def test_a_subject_that_nobody_stores_and_a_nats_that_is_away_cost_copies_only(
-    tmp_path: Path, logd: Logd, nats_url: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, logd: Logd, nats_url: str
 ) -> None:
     """And the files' letters are sent once there is a stream for them, by a command."""
-    monkeypatch.setattr("penstock.router.letter_stream._WAIT_S", 0.5)
     server = NatsServer(tmp_path / "gone")
     server.close()
     rows = batch([log_record(number) for number in range(600)])
     made = context(tmp_path, sink="lake")
     for url, subject in ((nats_url, "nobody.stores.this"), (server.url, "letters.test")):
-        stream = NatsLetterStream(DeadLetterStream(nats=url, subject=subject), SystemClock())
+        config = DeadLetterStream(nats=url, subject=subject)
+        stream = NatsLetterStream(config, SystemClock(), wait_s=0.5)
         lay_aside(rows, Reason("http_400", "no"), replace(made, letter_stream=stream))
         stream.close()
         assert stream.problem
@@ -111,15 +111,13 @@ def test_a_subject_that_nobody_stores_and_a_nats_that_is_away_cost_copies_only(
 
 
 def test_after_a_nats_that_was_away_letters_are_in_the_stream_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr("penstock.router.letter_stream._WAIT_S", 0.5)
-    monkeypatch.setattr("penstock.router.letter_stream._PAUSE_S", 0.0)
     port = free_port()
     server = NatsServer(tmp_path / "nats", port=port)
     with Logd(tmp_path / "logd", server.url, STREAMS) as logd:
         config = DeadLetterStream(nats=server.url, subject="letters.test")
-        stream = NatsLetterStream(config, SystemClock())
+        stream = NatsLetterStream(config, SystemClock(), wait_s=0.5, pause_s=0.0)
         assert stream.publish([b'{"offset": 1}']) == 0
         server.kill()
         assert stream.publish([b'{"offset": 2}']) == 1

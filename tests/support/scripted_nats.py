@@ -1,4 +1,4 @@
-"""A NATS server for tests: it records what is published, and answers as a stream does."""
+"""A NATS server for tests: it records what is published, and answers as logd does."""
 
 import json
 import socket
@@ -106,7 +106,9 @@ class ScriptedNats:
         self.published.append(Published(subject, body[above:], headers))
         for inbox, number in subscriptions.items():
             if reply.startswith(inbox):
-                said = json.dumps({"stream": "s", "seq": len(self.published)})
+                number_of_it = len(self.published)
+                ack = {"stream": "s", "seq": number_of_it, "offset": number_of_it - 1, "epoch": 1}
+                said = json.dumps(ack)
                 stream.write(f"MSG {reply} {number} {len(said)}\r\n{said}\r\n".encode())
 
 

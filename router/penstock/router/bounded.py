@@ -29,11 +29,10 @@ from penstock.router.feed import Feed
 from penstock.router.frames import Steps, read
 from penstock.router.letter_stream import NatsLetterStream
 from penstock.router.letters import (
-    PIECE_BYTES,
-    PIECE_LETTERS,
     FileBatch,
     Letter,
     LetterFile,
+    Limits,
     OddLetterError,
     as_rows,
 )
@@ -363,7 +362,8 @@ class _LetterReplay:
             left = FileBatch.left_in(home)
             if left is None:
                 continue
-            held, chosen = left.files(), {file.path for file in files}
+            limits = next(file.limits for file in files if file.home == home)
+            held, chosen = left.files(limits), {file.path for file in files}
             if left.delivered:
                 for file in held:
                     file.end(sync=False)
@@ -406,7 +406,7 @@ class _LetterReplay:
             self._tell(f"{file.name}: passed over: {error}")
             return
         size = begun.path.stat().st_size
-        if not self._has_room_for(letters, size):
+        if not self._has_room_for(letters, size, begun.limits):
             self.deliver_batch()
         self._files.append(begun)
         self._names.add(begun.name)
@@ -467,11 +467,11 @@ class _LetterReplay:
             self._stack.callback(self._targets[name].feed.close)
         return self._targets[name]
 
-    def _has_room_for(self, letters: Sequence[Letter], size: int) -> bool:
+    def _has_room_for(self, letters: Sequence[Letter], size: int, limits: Limits) -> bool:
         """Whether a file fits into the batch: no record twice, no stream with two ids."""
         return (
-            len(self._letters) + len(letters) <= PIECE_LETTERS
-            and self._bytes + size <= PIECE_BYTES
+            len(self._letters) + len(letters) <= limits.piece_letters
+            and self._bytes + size <= limits.piece_bytes
             and self._letters.keys().isdisjoint(map(_position, letters))
             and all(self._ids.get(at, its) == its for at, its in _ids(letters).items())
         )

@@ -16,7 +16,7 @@ from penstock.logd.client import LogClient
 from penstock.router.action_token import PATH
 from penstock.router.cli_job import job_argument, load_job, not_running, teller
 from penstock.router.config import JobConfig
-from penstock.router.core.offsets import StreamPartition
+from penstock.router.core.offsets import Readable, StreamPartition
 from penstock.router.letter_fields import shown
 from penstock.router.letters import LetterFile, find_letters
 from penstock.router.replay_notes import typed
@@ -72,15 +72,8 @@ def replay(
     if len(job.streams) > 1 and stream is None and any(isinstance(it, int) for it in (begin, end)):
         raise click.UsageError("name the stream that the offsets are of with --stream")
     with bounded_run(job, needs_lock=True, tell=teller()) as run:
-        first = {at: span.start for at, span in run.state.readable.items()}
-        last: dict[StreamPartition, int | None] = dict.fromkeys(first)
         with LogClient(job.logd, access=job.source.access()) as log:
-            for at, earliest in list(first.items()):
-                if stream in (None, at.stream):
-                    first[at] = _offset(log, at, begin)
-                    last[at] = None if end is None else _offset(log, at, end)
-                else:
-                    last[at] = earliest
+            first, last = range_of(log, run.state.readable, begin, end, stream)
         asked = {"sink": sink, "from": _ends(first), "until": _ends(last)}
         with (
             attended(run, SystemClock()),
@@ -88,6 +81,33 @@ def replay(
         ):
             rows = backfill(run, sink, first, last, click.echo)
     click.echo(f"{pluralize(rows, 'record')} went to {sink} again{run.progress.others()}")
+
+
+def range_of(
+    log: LogClient,
+    readable: Mapping[StreamPartition, Readable],
+    begin: Any,
+    end: Any,
+    stream: str | None,
+) -> tuple[dict[StreamPartition, int], dict[StreamPartition, int | None]]:
+    """The offsets that a range begins and ends at, in each partition; None: where the sink is.
+
+    Args:
+        log: Knows which offset a time has.
+        readable: What is there of each partition.
+        begin: A position as `POSITION` makes it.
+        end: Another one; None: as far as the sink has come.
+        stream: Only this one's records; None: those of all.
+    """
+    first = {at: span.start for at, span in readable.items()}
+    last: dict[StreamPartition, int | None] = dict.fromkeys(first)
+    for at, earliest in list(first.items()):
+        if stream in (None, at.stream):
+            first[at] = _offset(log, at, begin)
+            last[at] = None if end is None else _offset(log, at, end)
+        else:
+            last[at] = earliest
+    return first, last
 
 
 def _ends(offsets: Mapping[StreamPartition, int | None]) -> dict[str, int | None]:

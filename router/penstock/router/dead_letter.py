@@ -30,17 +30,27 @@ from penstock.router.views import MARKS
 
 _PLACE: Final = ["stream", "partition", "offset"]
 _WANTED: Final = (*_PLACE, "subject", "timestamp_ns", "key", "value")
-LETTERS_MAX: Final = 5000
-"""Of one file, so that not too many are held in memory at once."""
-
-VALUES_BYTES_MAX: Final = 32 * 1024 * 1024
-"""Bytes of their values likewise: a file ends with the letter that reaches it."""
-
 MALFORMED: Final = "malformed"
 """The code of rows that are no records."""
 
 MALFORMED_COLUMNS: Final = frozenset({*_WANTED, *MARKS} - {"value"})
 """What letters of such rows are made of."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileLimits:
+    """Of one file of letters, so that not too much is held in memory at once.
+
+    Attributes:
+        letters: So many at most.
+        values_bytes: Bytes of their values: a file ends with the letter that reaches it.
+    """
+
+    letters: int = 5000
+    values_bytes: int = 32 * 1024 * 1024
+
+
+FILE_LIMITS: Final = FileLimits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +93,20 @@ def lay_malformed_aside(rows: pa.Table, context: SinkContext) -> list[Path]:
     return lay_each_aside(rows.rename_columns(names), reasons, context)
 
 
-def lay_each_aside(rows: pa.Table, reasons: Sequence[Reason], context: SinkContext) -> list[Path]:
+def lay_each_aside(
+    rows: pa.Table,
+    reasons: Sequence[Reason],
+    context: SinkContext,
+    *,
+    limits: FileLimits = FILE_LIMITS,
+) -> list[Path]:
     """Keep refused rows and count them, each with its own reason: as few files as can be.
 
     Args:
         rows: As for `lay_aside`; in any order.
         reasons: One for each row.
         context: The sink's.
+        limits: Of each file.
 
     Raises:
         StoppedError: The sink is to stop and not all files are written; the rows come again.
@@ -104,7 +121,7 @@ def lay_each_aside(rows: pa.Table, reasons: Sequence[Reason], context: SinkConte
         while begin < end:
             if paths:
                 context.wait(0)
-            count = _count_of_file(sizes[begin : min(begin + LETTERS_MAX, end)])
+            count = _count_of_file(sizes[begin : min(begin + limits.letters, end)], limits)
             piece = originals.slice(begin, count)
             paths.append(_keep(piece, reasons[begin : begin + count], context))
             begin += count
@@ -112,10 +129,10 @@ def lay_each_aside(rows: pa.Table, reasons: Sequence[Reason], context: SinkConte
     return paths
 
 
-def _count_of_file(sizes: Sequence[int]) -> int:
+def _count_of_file(sizes: Sequence[int], limits: FileLimits) -> int:
     """How many of the letters whose values have these sizes are in one file."""
     for count, held in enumerate(accumulate(sizes), start=1):
-        if held >= VALUES_BYTES_MAX:
+        if held >= limits.values_bytes:
             return count
     return len(sizes)
 

@@ -2,7 +2,7 @@
 
 The file is the letter and the stream has a copy: a batch never waits for long, nor comes again,
 because a copy cannot be stored. A letter that NATS or the stream does not take is counted. Where
-NATS or logd is away letters wait for `_WAIT_S`; then for `_PAUSE_S` they go to their files alone.
+NATS or logd is away letters wait for `WAIT_S`; then for `PAUSE_S` they go to their files alone.
 
 A letter's `Nats-Msg-Id` is made of job, sink, place in the log and code, so a refusal met again
 within the stream's dedup window is stored once.
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
     from penstock.logd.publisher import BlockingPublisher
 
-_WAIT_S: Final = 10.0
+WAIT_S: Final = 10.0
 """Seconds for a letter to be stored, those of a change of leaders included."""
 
-_PAUSE_S: Final = 60.0
+PAUSE_S: Final = 60.0
 """Seconds between two waits for what is away, and between two warnings."""
 
-_PIECE: Final = 256
+PIECE_LETTERS: Final = 256
 """Letters under way at once: with a wait of each piece, no batch waits for many pieces in vain."""
 
 _FIX: Final = "penstock router dlq publish JOB sends the files' letters to the stream later"
@@ -48,6 +48,9 @@ class NatsLetterStream:
     Args:
         config: Where to.
         clock: For pauses.
+        connect: Makes the publisher; without it that is one of NATS's.
+        wait_s: Seconds that letters wait where NATS or logd is away.
+        pause_s: Seconds until they wait again.
 
     Attributes:
         problem: Why the last letters are not all in the stream; None where they are.
@@ -56,7 +59,15 @@ class NatsLetterStream:
         ConfigError: The extra `logd` is not installed.
     """
 
-    def __init__(self, config: DeadLetterStream, clock: BlockingClock) -> None:
+    def __init__(
+        self,
+        config: DeadLetterStream,
+        clock: BlockingClock,
+        *,
+        connect: "Callable[[], BlockingPublisher] | None" = None,
+        wait_s: float = WAIT_S,
+        pause_s: float = PAUSE_S,
+    ) -> None:
         try:
             from penstock.logd.publisher import BlockingPublisher, PublishOptions
         except ImportError as error:
@@ -64,11 +75,12 @@ class NatsLetterStream:
                 f"dead_letter_stream: publishing needs {error.name}",
                 fix=f"{install_command('logd')}, or leave dead_letter_stream out",
             ) from None
-        options = PublishOptions(in_flight_max=_PIECE, retry_s=_WAIT_S, connect_timeout_s=_WAIT_S)
-        self.problem: str | None = None
-        self._connect: Callable[[], BlockingPublisher] = lambda: BlockingPublisher(
-            config.nats, options
+        options = PublishOptions(
+            in_flight_max=PIECE_LETTERS, retry_s=wait_s, connect_timeout_s=wait_s
         )
+        self.problem: str | None = None
+        self._connect = connect or (lambda: BlockingPublisher(config.nats, options))
+        self._pause_ns = int(pause_s * 1e9)
         self._subject = config.subject
         self._clock = clock
         self._lock = threading.Lock()
@@ -81,8 +93,8 @@ class NatsLetterStream:
     def publish(self, lines: Sequence[bytes]) -> int:
         """Store letters, a JSON object each; returns how many are not stored, which is told."""
         missed = 0
-        for begin in range(0, len(lines), _PIECE):
-            piece = lines[begin : begin + _PIECE]
+        for begin in range(0, len(lines), PIECE_LETTERS):
+            piece = lines[begin : begin + PIECE_LETTERS]
             if self._clock.monotonic_ns() < self._again_at_ns:
                 missed += len(piece)
                 continue
@@ -132,7 +144,7 @@ class NatsLetterStream:
         away = [error for error in errors if not _is_for_good(error)]
         self.problem = str((away or errors)[0]) if errors else None
         if away:
-            self._again_at_ns = self._clock.monotonic_ns() + int(_PAUSE_S * 1e9)
+            self._again_at_ns = self._clock.monotonic_ns() + self._pause_ns
 
     def _tell(self, missed: int) -> None:
         with self._lock:
@@ -140,7 +152,7 @@ class NatsLetterStream:
             now_ns = self._clock.monotonic_ns()
             if now_ns < self._tell_at_ns:
                 return
-            self._tell_at_ns = now_ns + int(_PAUSE_S * 1e9)
+            self._tell_at_ns = now_ns + self._pause_ns
             count, self._missed = self._missed, 0
         self._log.warning(
             "dead letters are in their files, and not in dead_letter_stream",
@@ -159,7 +171,7 @@ def publish_file(file: LetterFile, stream: NatsLetterStream) -> tuple[int, int]:
         UnavailableError: It has been moved meanwhile.
     """
     letters, count, missed = file.letters(), 0, 0
-    while lines := [as_line(letter) for letter in islice(letters, _PIECE)]:
+    while lines := [as_line(letter) for letter in islice(letters, PIECE_LETTERS)]:
         count += len(lines)
         missed += stream.publish(lines)
     return count, missed

@@ -5,10 +5,9 @@ DIR/SINK/replaying/NAME.ndjson  being replayed, or left there by a replay that w
 DIR/SINK/done/NAME.ndjson       replayed: a sink has the records, or refused them anew
 
 A file may be of any size, for other tools make some, too. It is read line by line and delivered in
-pieces of at most `PIECE_LETTERS` and about `PIECE_BYTES`. How far a file of several pieces is, and
-where it goes to, is in DIR/SINK/replaying/NAME.position meanwhile, with a digest of what is before:
-so one of the same name that comes later begins at its first letter, and what is corrected behind it
-goes on.
+pieces of bounded size: `Limits`. How far a file of several pieces is, and where it goes to, is in
+DIR/SINK/replaying/NAME.position meanwhile, with a digest of what is before: so one of the same name
+that comes later begins at its first letter, and what is corrected behind it goes on.
 
 Small files of a sink are delivered in one batch. Which they are, and whether the batch is
 delivered, is in DIR/SINK/replaying/batch.json until all of them are done:
@@ -23,7 +22,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
@@ -47,14 +46,23 @@ from penstock.service import ConfigError, UnavailableError
 
 Letter = dict[str, Any]
 
-PIECE_LETTERS: Final = 5000
-"""Letters that are delivered together."""
 
-PIECE_BYTES: Final = 32 * 1024 * 1024
-"""Bytes of their lines likewise: a piece ends with the letter that reaches it."""
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much of a file of dead letters is held at once.
 
-LINE_BYTES_MAX: Final = 256 * 1024 * 1024
-"""Of one letter: logd takes messages of 32 MiB at most, and a byte is six of JSON at most."""
+    Attributes:
+        piece_letters: Letters that are delivered together.
+        piece_bytes: Bytes of their lines likewise: a piece ends with the letter that reaches it.
+        line_bytes: Of one letter at most: logd takes messages of 32 MiB, and a byte is six of JSON.
+    """
+
+    piece_letters: int = 5000
+    piece_bytes: int = 32 * 1024 * 1024
+    line_bytes: int = 256 * 1024 * 1024
+
+
+LIMITS: Final = Limits()
 
 _STATES: Final = ("replaying", "done")
 _PATTERN: Final = "*.ndjson"
@@ -76,11 +84,13 @@ class LetterFile:
         path: Where it lies now.
         sink: Whose it is.
         state: `waiting`, `replaying` or `done`.
+        limits: How much of it is held at once.
     """
 
     path: Path
     sink: str
     state: str
+    limits: Limits = LIMITS
 
     @property
     def home(self) -> Path:
@@ -144,7 +154,7 @@ class LetterFile:
                 raise self._cannot_go(letter, problem)
             piece.append(letter)
             size += len(line)
-            if len(piece) >= PIECE_LETTERS or size >= PIECE_BYTES:
+            if self._is_a_piece(len(piece), size):
                 yield piece
                 at += size
                 self._keep(target, at, begun.hexdigest())
@@ -168,9 +178,12 @@ class LetterFile:
                 raise self._cannot_go(letter, problem)
             letters.append(letter)
             size += len(line)
-            if len(letters) >= PIECE_LETTERS or size >= PIECE_BYTES:
+            if self._is_a_piece(len(letters), size):
                 return None
         return letters
+
+    def _is_a_piece(self, letters: int, size: int) -> bool:
+        return letters >= self.limits.piece_letters or size >= self.limits.piece_bytes
 
     def require_subjects(self, letters: Sequence[Letter]) -> None:
         """For a sink that sends them along.
@@ -216,7 +229,7 @@ class LetterFile:
     def _digest(self, upto: int) -> hashlib.blake2b:
         digest, left = _blake2b(), upto
         with self._opened() as file:
-            while left > 0 and (data := file.read(min(left, PIECE_BYTES))):
+            while left > 0 and (data := file.read(min(left, self.limits.piece_bytes))):
                 digest.update(data)
                 left -= len(data)
         return digest
@@ -224,9 +237,10 @@ class LetterFile:
     def _lines(self, begin: int) -> Iterator[bytes]:
         with self._opened() as file:
             file.seek(begin)
-            while line := file.readline(LINE_BYTES_MAX + 1):
-                if len(line) > LINE_BYTES_MAX:
-                    raise self._is_none(f"a line is longer than {LINE_BYTES_MAX} bytes")
+            longest = self.limits.line_bytes
+            while line := file.readline(longest + 1):
+                if len(line) > longest:
+                    raise self._is_none(f"a line is longer than {longest} bytes")
                 yield line
 
     def _opened(self) -> BinaryIO:
@@ -310,7 +324,7 @@ class LetterFile:
                 target.with_suffix(".position").unlink(missing_ok=True)  # of one that went before
             if sync:
                 sync_directories([target.parent, self.path.parent])
-        return LetterFile(target, self.sink, state)
+        return replace(self, path=target, state=state)
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,10 +380,10 @@ class FileBatch:
         with _writing(self.home):
             sync_directories([it for it in homes if it.exists()])
 
-    def files(self) -> list[LetterFile]:
+    def files(self, limits: Limits = LIMITS) -> list[LetterFile]:
         """Those that are not done."""
         paths = (self.home / "replaying" / f"{name}.ndjson" for name in self.names)
-        return [LetterFile(it, self.home.name, "replaying") for it in paths if it.exists()]
+        return [LetterFile(it, self.home.name, "replaying", limits) for it in paths if it.exists()]
 
     @staticmethod
     def _path(home: Path) -> Path:
@@ -377,7 +391,12 @@ class FileBatch:
 
 
 def find_letters(
-    directory: Path, *, sink: str | None = None, names: tuple[str, ...] = (), done: bool = False
+    directory: Path,
+    *,
+    sink: str | None = None,
+    names: tuple[str, ...] = (),
+    done: bool = False,
+    limits: Limits = LIMITS,
 ) -> list[LetterFile]:
     """The files of a job, oldest name first.
 
@@ -389,13 +408,14 @@ def find_letters(
         sink: Only this sink's.
         names: Only these, as `LetterFile.name` has them; all without.
         done: Also those that were replayed.
+        limits: How much of each is held at once.
 
     Raises:
         ConfigError: There is none of a name.
     """
     found = sorted(_all(directory), key=lambda file: (file.name, file.state))
     chosen = [
-        file
+        replace(file, limits=limits)
         for file in found
         if (done or file.state != "done")
         and (sink is None or file.sink == sink)

@@ -1,6 +1,7 @@
 """From a batch to a sink: transforms by route, the pace, and what is laid aside."""
 
 import json
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,16 @@ import pytest
 from prometheus_client import CollectorRegistry
 from typing_extensions import override
 
+from penstock.base.clock import BlockingClock
 from penstock.router.config import JobConfig
 from penstock.router.core.offsets import digest_of
-from penstock.router.dead_letter import MALFORMED_COLUMNS, Reason, lay_aside
+from penstock.router.dead_letter import (
+    MALFORMED_COLUMNS,
+    FileLimits,
+    Reason,
+    lay_aside,
+    lay_each_aside,
+)
 from penstock.router.feed import ROUTE_COLUMN, Feed
 from penstock.router.sinks import Sink, SinkContext
 from penstock.router.telemetry import StatusCollector
@@ -169,11 +177,9 @@ def test_a_sink_that_wants_every_column_gets_no_marks(tmp_path: Path) -> None:
     assert routed.columns == feed.columns[:-2]
 
 
-def test_letters_are_cut_into_files_of_bounded_size(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("penstock.router.dead_letter.LETTERS_MAX", 2)
-    paths = lay_aside(table([row(it) for it in (4, 2, 3)]), Reason("x", "y"), context(tmp_path))
+def test_letters_are_cut_into_files_of_bounded_size(tmp_path: Path) -> None:
+    rows, two = table([row(it) for it in (4, 2, 3)]), FileLimits(letters=2)
+    paths = lay_each_aside(rows, [Reason("x", "y")] * 3, context(tmp_path), limits=two)
     kept = [[json.loads(it)["offset"] for it in path.read_text().splitlines()] for path in paths]
     assert kept == [[2, 3], [4]]
 
@@ -207,23 +213,31 @@ def test_a_sink_without_transforms_gets_the_batch_as_it_is(tmp_path: Path) -> No
     assert sink.batches == [rows]
 
 
-def test_a_paced_sink_waits_between_batches(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+class Waits(threading.Event):
+    """Nobody sets it; the time of a clock passes for whoever waits."""
+
+    def __init__(self, clock: BlockingClock) -> None:
+        super().__init__()
+        self._clock = clock
+        self.waited: list[float] = []
+
+    @override
+    def wait(self, timeout: float | None = None) -> bool:
+        self.waited.append(timeout or 0)
+        self._clock.sleep(timeout or 0)
+        return False
+
+
+def test_a_paced_sink_waits_between_batches(tmp_path: Path) -> None:
     its = context(tmp_path)
-    waited: list[float] = []
-
-    def wait(self: SinkContext, seconds: float) -> None:
-        waited.append(seconds)
-        self.clock.sleep(seconds)
-
-    monkeypatch.setattr(SinkContext, "wait", wait)
+    stop = Waits(its.clock)
+    its = replace(its, stop=stop)
     sinks = {"lake": {"type": "parquet", "path": "/x", "rate_limit": {"records_per_s": 2}}}
     sink: Sink = Notebook(its)
     feed = Feed(load(tmp_path, sinks=sinks, malformed="route"), sink, its)
     for batch in range(3):
         feed.give(table([row(number) for number in range(4)]), batch)
-    assert sum(waited) == pytest.approx(3.0, abs=0.01)
+    assert sum(stop.waited) == pytest.approx(3.0, abs=0.01)
 
 
 def test_a_sink_of_others_need_not_know_what_came_later(tmp_path: Path) -> None:

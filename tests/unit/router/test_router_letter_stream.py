@@ -13,10 +13,14 @@ from structlog.testing import capture_logs
 from penstock.logd.acks import Nack, PubAck
 from penstock.logd.errors import LogdError, RefusedError, UnavailableError
 from penstock.logd.publisher import PublishRefusedError
-from penstock.router import letter_stream
 from penstock.router.config import DeadLetterStream
 from penstock.router.dead_letter import Reason, lay_aside
-from penstock.router.letter_stream import NatsLetterStream
+from penstock.router.letter_stream import (
+    PAUSE_S,
+    PIECE_LETTERS,
+    NatsLetterStream,
+    publish_file,
+)
 from penstock.router.letters import find_letters
 from penstock.router.sinks import SinkContext
 from tests.unit.router.sink_rows import TestClock, context, row, table
@@ -61,14 +65,14 @@ class Publisher:
 
 
 @pytest.fixture
-def publisher(monkeypatch: pytest.MonkeyPatch) -> Publisher:
-    made = Publisher()
-    monkeypatch.setattr("penstock.logd.publisher.BlockingPublisher", lambda *_: made)
-    return made
+def publisher() -> Publisher:
+    return Publisher()
 
 
-def stream_of(clock: TestClock) -> NatsLetterStream:
-    return NatsLetterStream(DeadLetterStream(subject="letters"), clock)
+def stream_of(clock: TestClock, publisher: Any) -> NatsLetterStream:
+    """One that publishes by this, or by what a function connects to."""
+    connect = publisher if callable(publisher) else lambda: publisher
+    return NatsLetterStream(DeadLetterStream(subject="letters"), clock, connect=connect)
 
 
 def line(offset: int, **more: Any) -> bytes:
@@ -88,7 +92,7 @@ def test_a_letter_that_is_too_large_is_counted_and_the_batch_goes_on(
     tmp_path: Path, publisher: Publisher
 ) -> None:
     publisher.answers = {1: LARGE}
-    stream = stream_of(TestClock())
+    stream = stream_of(TestClock(), publisher)
     its = replace(context(tmp_path), letter_stream=stream)
     with capture_logs() as logs:
         path = lay(its, table([row(0), row(1), row(2)]))
@@ -106,13 +110,12 @@ def test_a_letter_that_is_too_large_is_counted_and_the_batch_goes_on(
 @pytest.mark.parametrize("error", [AWAY, BUSY])
 def test_what_is_away_is_waited_for_once_a_minute(error: LogdError, publisher: Publisher) -> None:
     clock = TestClock()
-    stream = stream_of(clock)
-    piece = letter_stream._PIECE
+    stream, piece = stream_of(clock, publisher), PIECE_LETTERS
     publisher.answers = dict.fromkeys(range(piece), error)
     with capture_logs() as logs:
         assert stream.publish([line(number) for number in range(3 * piece)]) == 3 * piece
         assert len(publisher.submitted) == piece, "the others would wait as long, one by one"
-        clock.sleep(letter_stream._PAUSE_S - 1)
+        clock.sleep(PAUSE_S - 1)
         assert stream.publish([line(-1)]) == 1
         publisher.answers = {}
         clock.sleep(1)
@@ -125,7 +128,7 @@ def test_what_is_away_is_waited_for_once_a_minute(error: LogdError, publisher: P
 
 
 def test_a_nats_that_cannot_be_reached_costs_a_copy_and_no_batch(
-    tmp_path: Path, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, publisher: Publisher
 ) -> None:
     clock, tries = TestClock(), []
 
@@ -135,33 +138,32 @@ def test_a_nats_that_cannot_be_reached_costs_a_copy_and_no_batch(
             raise AWAY
         return publisher
 
-    monkeypatch.setattr("penstock.logd.publisher.BlockingPublisher", connect)
-    stream = stream_of(clock)
+    stream = stream_of(clock, connect)
     its = replace(context(tmp_path), letter_stream=stream)
     lay(its, table([row(0)]))
     lay(its, table([row(1)]))
     assert (len(tries), detail(its)["letters_not_streamed"]) == (1, 2)
-    clock.sleep(letter_stream._PAUSE_S)
+    clock.sleep(PAUSE_S)
     lay(its, table([row(2)]))
     lay(its, table([row(3)]))
     assert (len(tries), publisher.submitted) == (2, [2, 3])
 
 
 def test_a_job_that_ends_gives_letters_to_nobody(publisher: Publisher) -> None:
-    stream = stream_of(TestClock())
+    stream = stream_of(TestClock(), publisher)
     assert stream.publish([line(1)]) == 0
     stream.close()
     assert publisher.closed
     assert stream.publish([line(2)]) == 1
     publisher.away = UnavailableError("the publisher is closed")
-    again = stream_of(TestClock())
+    again = stream_of(TestClock(), publisher)
     assert again.publish([line(3), line(4)]) == 2
 
 
 def test_what_is_not_latin_and_what_is_no_character_is_stored_as_short_as_can_be(
     tmp_path: Path, publisher: Publisher
 ) -> None:
-    its = replace(context(tmp_path), letter_stream=stream_of(TestClock()))
+    its = replace(context(tmp_path), letter_stream=stream_of(TestClock(), publisher))
     value = "привет\u2028" * 100
     path = lay(its, table([row(0, value=value.encode())]), code="half \ud83d\r\n/")
     assert len(path.read_bytes()) < len(value.encode()) + 500
@@ -169,5 +171,5 @@ def test_what_is_not_latin_and_what_is_no_character_is_stored_as_short_as_can_be
     (letter,) = file.letters()
     assert (letter["value"], letter["code"]) == (value, "half \ud83d\r\n/")
     assert publisher.ids == ["job/lake/logs/5f2c19aa00000000/0/0/half%20%3F%0D%0A%2F"]
-    assert letter_stream.publish_file(file, stream_of(TestClock())) == (1, 0)
+    assert publish_file(file, stream_of(TestClock(), publisher)) == (1, 0)
     assert publisher.submitted == [0, 0]

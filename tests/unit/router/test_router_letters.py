@@ -3,6 +3,7 @@
 import json
 import tracemalloc
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,21 @@ from pyarrow.dataset import dataset
 from typing_extensions import override
 
 from penstock.base.clock import SystemClock
-from penstock.router import letters
 from penstock.router.bounded import BoundedRun, ReplayStoppedError, replay_letters
 from penstock.router.cli import cli
 from penstock.router.dead_letter import Reason, lay_aside
 from penstock.router.errors import StoppedError
 from penstock.router.feed import Feed
-from penstock.router.letters import Letter, LetterFile, OddLetterError, as_rows, find_letters
+from penstock.router.letters import (
+    CODES_MAX,
+    LIMITS,
+    Letter,
+    LetterFile,
+    Limits,
+    OddLetterError,
+    as_rows,
+    find_letters,
+)
 from penstock.router.reading import LogState
 from penstock.service import ConfigError, UnavailableError
 from tests.unit.router.sink_rows import context, row, table
@@ -102,15 +111,32 @@ def test_letters_under_replay_do_not_stand_in_the_way_of_new_ones(tmp_path: Path
     assert len(find_letters(tmp_path / "dead", done=True)) == 2
 
 
+def position_of(begun: LetterFile) -> Path:
+    """Where it is written down how far a file is."""
+    return begun.path.with_suffix(".position")
+
+
+def deliver_first(begun: LetterFile) -> None:
+    """As a replay that is killed behind the first letter."""
+    pieces = replace(begun, limits=Limits(piece_letters=1)).pieces("lake")
+    next(pieces)
+    next(pieces)
+
+
+def left_of(begun: LetterFile) -> list[int]:
+    """The offsets of what is still to be delivered."""
+    return [letter["offset"] for piece in begun.pieces("lake") for letter in piece]
+
+
 def test_a_list_that_is_out_of_date_takes_nothing_from_the_replay_since(tmp_path: Path) -> None:
     """As when the job moved the file between a listing and the end of the job."""
     refuse(tmp_path, 7, 8)
     (listed,) = find_letters(tmp_path / "dead")
     begun = listed.begin()
-    begun._keep("lake", 40, begun._digest(40).hexdigest())
+    deliver_first(begun)
     with pytest.raises(UnavailableError, match="has been moved meanwhile"):
         listed.begin()
-    assert begun._delivered("lake")[0] == 40
+    assert left_of(begun) == [8]
 
 
 def test_how_far_a_file_is_holds_for_no_other_of_its_name(tmp_path: Path) -> None:
@@ -118,18 +144,17 @@ def test_how_far_a_file_is_holds_for_no_other_of_its_name(tmp_path: Path) -> Non
     refuse(tmp_path, 7, 8)
     (file,) = find_letters(tmp_path / "dead")
     begun = file.begin()
-    first = len(begun.path.read_bytes().splitlines(keepends=True)[0])
-    begun._keep("lake", first, begun._digest(first).hexdigest())
-    assert begun._delivered("lake")[0] == first
-    position = begun._position.read_bytes()
+    deliver_first(begun)
+    assert left_of(begun) == [8]
+    position = position_of(begun).read_bytes()
     begun.end()
     later = context(tmp_path)
     later.clock.sleep(1)
     lay_aside(table([row(offset) for offset in (7, 8)]), REASON, later)
     (file,) = find_letters(tmp_path / "dead")
     again = file.begin()
-    again._position.write_bytes(position)
-    assert again._delivered("lake")[0] == 0
+    position_of(again).write_bytes(position)
+    assert left_of(again) == [7, 8]
 
 
 def test_what_a_killed_replay_left_is_replayed_before_newer_letters_take_its_place(
@@ -296,12 +321,9 @@ def big(directory: Path, count: int, *, size: int = 100) -> LetterFile:
     return LetterFile(path, "lake", "waiting")
 
 
-def test_no_more_of_a_file_is_held_than_a_piece(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_more_of_a_file_is_held_than_a_piece(tmp_path: Path) -> None:
     """16 MiB; a piece is 1 MiB, and letters are some times as large as their text."""
-    monkeypatch.setattr(letters, "PIECE_BYTES", 1024 * 1024)
-    file = big(tmp_path, 256, size=64 * 1024)
+    file = replace(big(tmp_path, 256, size=64 * 1024), limits=Limits(piece_bytes=1024 * 1024))
     assert file.path.stat().st_size > 16 * 1024 * 1024
     tracemalloc.start()
     try:
@@ -312,15 +334,15 @@ def test_no_more_of_a_file_is_held_than_a_piece(
         of_pieces = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert (summary["letters"], len(summary["codes"])) == (256, letters.CODES_MAX + 1)
+    assert (summary["letters"], len(summary["codes"])) == (256, CODES_MAX + 1)
     assert pieces == [16] * 16
     assert of_summary < 1024 * 1024
     assert of_pieces < 4 * 1024 * 1024
 
 
 def test_a_piece_has_so_many_letters_at_most(tmp_path: Path) -> None:
-    file = big(tmp_path, 2 * letters.PIECE_LETTERS + 1)
-    assert [len(it) for it in file.begin().pieces("lake")] == [letters.PIECE_LETTERS] * 2 + [1]
+    file = big(tmp_path, 2 * LIMITS.piece_letters + 1)
+    assert [len(it) for it in file.begin().pieces("lake")] == [LIMITS.piece_letters] * 2 + [1]
 
 
 @pytest.mark.parametrize(
@@ -339,13 +361,10 @@ def test_a_piece_has_so_many_letters_at_most(tmp_path: Path) -> None:
         ("[" * 90, "Expecting"),
     ],
 )
-def test_a_file_of_something_else_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, why: str
-) -> None:
-    monkeypatch.setattr(letters, "LINE_BYTES_MAX", 100)
+def test_a_file_of_something_else_is_refused(tmp_path: Path, line: str, why: str) -> None:
     path = tmp_path / "lake.ndjson"
     path.write_text(f"{line}\n")
-    file = LetterFile(path, "lake", "waiting")
+    file = LetterFile(path, "lake", "waiting", Limits(line_bytes=100))
     with pytest.raises(ConfigError, match=why):
         list(file.letters())
     assert why in file.summary()["problem"]
@@ -354,19 +373,16 @@ def test_a_file_of_something_else_is_refused(
 @pytest.mark.parametrize("held", ["", "[]", '{"to": "lake"}', '{"to": "lake", "bytes": null}'])
 def test_a_damaged_position_is_told_of(tmp_path: Path, held: str) -> None:
     begun = big(tmp_path, 2).begin()
-    begun._position.write_text(held)
+    position_of(begun).write_text(held)
     with pytest.raises(ConfigError, match=r"big\.position cannot be read") as told:
         list(begun.pieces("lake"))
     assert "remove it" in told.value.fix
 
 
 @pytest.mark.parametrize("corrected", [12, 3])
-def test_a_file_that_is_corrected_goes_on_where_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, corrected: int
-) -> None:
+def test_a_file_that_is_corrected_goes_on_where_it_was(tmp_path: Path, corrected: int) -> None:
     """By an editor that writes it anew; what changed before is another file to all knowledge."""
-    monkeypatch.setattr(letters, "PIECE_LETTERS", 10)
-    begun = big(tmp_path, 25).begin()
+    begun = replace(big(tmp_path, 25), limits=Limits(piece_letters=10)).begin()
     whole = begun.path.read_bytes().splitlines(keepends=True)
     begun.path.write_bytes(b"".join([*whole[:12], b"{\n", *whole[13:]]))
     first = begun.pieces("lake")
@@ -381,11 +397,9 @@ def test_a_file_that_is_corrected_goes_on_where_it_was(
     assert starts == ([10, 20] if corrected == 12 else [0, 10, 20])
 
 
-def test_a_stopped_file_goes_on_behind_the_pieces_that_were_delivered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(letters, "PIECE_LETTERS", 10)
+def test_a_stopped_file_goes_on_behind_the_pieces_that_were_delivered(tmp_path: Path) -> None:
     big(tmp_path, 25)
+    ten = Limits(piece_letters=10)
     sinks = {"lake": {"type": "parquet", "path": str(tmp_path / "lake")}}
     config = load(tmp_path, sinks=sinks, checkpoint_dir=str(tmp_path / "checkpoint"))
     session: Any = None
@@ -409,13 +423,13 @@ def test_a_stopped_file_goes_on_behind_the_pieces_that_were_delivered(
 
     first = run()
     with pytest.raises(ReplayStoppedError, match="after 0 of 1 files, 10 records"):
-        replay_letters(first, find_letters(tmp_path / "dead"), None, print)
+        replay_letters(first, find_letters(tmp_path / "dead", limits=ten), None, print)
     assert first.batches == [0, 10]
-    (left,) = find_letters(tmp_path / "dead")
+    (left,) = find_letters(tmp_path / "dead", limits=ten)
     assert left.state == "replaying"
-    position = left._position.read_bytes()
+    position = position_of(left).read_bytes()
     assert [it[0]["offset"] for it in left.pieces("search")] == [0, 10, 20], "elsewhere, all of it"
-    left._position.write_bytes(position)
+    position_of(left).write_bytes(position)
     second = run()
     second.batches = [-1, -1]  # it is not told to stop
     assert replay_letters(second, [left], None, print) == 15
@@ -426,11 +440,9 @@ def test_a_stopped_file_goes_on_behind_the_pieces_that_were_delivered(
     assert sorted(found["offset"].to_pylist()) == list(range(25))
 
 
-def test_an_odd_letter_keeps_no_other_file_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_odd_letter_keeps_no_other_file_back(tmp_path: Path) -> None:
     """It stays as it is, and so do letters that would take its place."""
-    monkeypatch.setattr(letters, "PIECE_LETTERS", 2)
+    two = Limits(piece_letters=2)
     odd = big(tmp_path, 5)
     lines = odd.path.read_text().splitlines()
     for name, line in (("again", '{"stream": "logs"}'), ("big", lines[3].replace("time", "when"))):
@@ -444,7 +456,7 @@ def test_an_odd_letter_keeps_no_other_file_back(
 
     def replay() -> int:
         run = RunWithoutSpark(config, session, LogState({}, {}), None, SystemClock())
-        return replay_letters(run, find_letters(dead), None, said.append)
+        return replay_letters(run, find_letters(dead, limits=two), None, said.append)
 
     with pytest.raises(ConfigError, match=r"again\.ndjson: .*line 4 says nothing usable") as told:
         replay()

@@ -11,12 +11,11 @@ import pyarrow as pa
 import pytest
 from typing_extensions import override
 
-from penstock.router import letters
 from penstock.router.core.offsets import digest_of
 from penstock.router.core.verdict import Failed, Fault, Sorted, Taken, Verdict
-from penstock.router.dead_letter import Reason, lay_each_aside
+from penstock.router.dead_letter import FILE_LIMITS, FileLimits, Reason, lay_each_aside
 from penstock.router.errors import StoppedError
-from penstock.router.letters import find_letters
+from penstock.router.letters import Limits, find_letters
 from penstock.router.sinks.guarantee import Guarantee, Replay
 from penstock.router.sinks.request_settings import HttpSettings
 from penstock.router.sinks.requests import Item, Request, RequestSink, Row
@@ -111,19 +110,16 @@ class Stopping:
         return 0
 
 
-def test_a_sink_that_is_to_stop_leaves_the_other_files_for_the_next_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("penstock.router.dead_letter.LETTERS_MAX", 5)
-    its = context(tmp_path)
-    sink = Picky(replace(its, letter_stream=Stopping(its)))
+def test_a_sink_that_is_to_stop_leaves_the_other_files_for_the_next_time(tmp_path: Path) -> None:
+    its, count = context(tmp_path), 4 * FILE_LIMITS.letters
+    sink, rows = Picky(replace(its, letter_stream=Stopping(its))), batch([b"{}"] * count)
     with pytest.raises(StoppedError):
-        sink.write(records(40))
+        sink.write(rows)
     assert len(files(its)) == 1
     its.stop.clear()
-    Picky(its).write(records(40))
-    assert [it["offset"] for it in dead_letters(its)] == list(range(1, 40, 2))
-    assert len(files(its)) == 4
+    Picky(its).write(rows)
+    assert [it["offset"] for it in dead_letters(its)] == list(range(1, count, 2))
+    assert len(files(its)) == 2
 
 
 def test_a_last_file_is_written_though_the_sink_is_to_stop(tmp_path: Path) -> None:
@@ -134,32 +130,37 @@ def test_a_last_file_is_written_though_the_sink_is_to_stop(tmp_path: Path) -> No
     assert [it["offset"] for it in dead_letters(its)] == [1, 3]
 
 
+class Counted(Originals):
+    """Notes how many rows are looked up, each time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[int] = []
+
+    @override
+    def of(self, rows: pa.Table) -> pa.Table:
+        self.asked.append(rows.num_rows)
+        return super().of(rows)
+
+
 def test_the_originals_of_many_rows_are_found_at_once_each_with_its_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     """However the rows and the batch are ordered."""
-    its = context(tmp_path)
+    originals = Counted()
+    its = replace(context(tmp_path), originals=originals)
     parts = [batch([b"%d/%d" % (it, n) for n in range(3)], partition=it) for it in (1, 0)]
     its.originals.table = pa.concat_tables(parts).take([5, 1, 3, 0, 4, 2])
     hidden = pa.array([b"***"] * 6, pa.binary())
     rows = pa.concat_tables(parts)
     rows = rows.set_column(rows.column_names.index("value"), "value", hidden)
-    asked: list[int] = []
-    real = Originals.of
-
-    def of(self: Originals, wanted: pa.Table) -> pa.Table:
-        asked.append(wanted.num_rows)
-        return real(self, wanted)
-
-    monkeypatch.setattr(Originals, "of", of)
-    monkeypatch.setattr("penstock.router.dead_letter.LETTERS_MAX", 1)
     chosen = [4, 2, 0, 3]  # 0/1, 1/2, 1/0, 0/0
     texts = [Reason("x", text) for text in ("0/1", "1/2", "1/0", "0/0")]
-    paths = lay_each_aside(rows.take(chosen), texts, its)
+    paths = lay_each_aside(rows.take(chosen), texts, its, limits=FileLimits(letters=1))
     found = [json.loads(path.read_text()) for path in paths]
     assert [it["value"] for it in found] == ["0/0", "0/1", "1/0", "1/2"]
     assert [it["value"] for it in found] == [it["reason"] for it in found]
-    assert asked == [4]
+    assert originals.asked == [4]
 
 
 def refuse(its: SinkContext, *offsets: int) -> Path:
@@ -181,23 +182,20 @@ def test_other_letters_between_the_same_ends_take_no_files_place(tmp_path: Path)
     assert [it["offset"] for it in dead_letters(its)] == [2, 2, 2, 3, 4, 4, 5, 6, 6, 6]
 
 
-def test_files_with_a_digest_are_listed_chosen_and_replayed_as_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(letters, "PIECE_LETTERS", 1)
-    its = context(tmp_path)
+def test_files_with_a_digest_are_listed_chosen_and_replayed_as_others(tmp_path: Path) -> None:
+    its, one = context(tmp_path), Limits(piece_letters=1)
     paths = [refuse(its, 2, 3, 4), refuse(its, 2, 4), refuse(its, 4)]
     listed = find_letters(its.dead_letters)
     assert [it.name for it in listed] == sorted(f"{its.sink}/{path.stem}" for path in paths)
     assert sum(it.summary()["letters"] for it in listed) == 6
     name = f"{its.sink}/{paths[1].stem}"
-    (chosen,) = find_letters(its.dead_letters, names=(name,))
+    (chosen,) = find_letters(its.dead_letters, names=(name,), limits=one)
     begun = chosen.begin()
     pieces = begun.pieces("lake")
     assert [next(pieces)[0]["offset"], next(pieces)[0]["offset"]] == [2, 4]
     (position,) = its.dead_letters.rglob("*.position")
     assert position.stem == paths[1].stem
-    (left,) = find_letters(its.dead_letters, names=(name,))
+    (left,) = find_letters(its.dead_letters, names=(name,), limits=one)
     assert (left.state, left.name) == ("replaying", name)
     assert [[it["offset"] for it in piece] for piece in left.pieces("lake")] == [[4]]
     assert left.end().path == its.dead_letters / its.sink / "done" / paths[1].name
@@ -205,13 +203,10 @@ def test_files_with_a_digest_are_listed_chosen_and_replayed_as_others(
     assert files(its) == sorted([paths[0], paths[2]])
 
 
-def test_a_file_ends_with_the_letter_that_makes_its_values_enough(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    its = context(tmp_path)
-    monkeypatch.setattr("penstock.router.dead_letter.VALUES_BYTES_MAX", 10)
+def test_a_file_ends_with_the_letter_that_makes_its_values_enough(tmp_path: Path) -> None:
+    its, few = context(tmp_path), FileLimits(values_bytes=10)
     rows = batch([b"x" * size for size in (4, 5, 1, 10, 0, 30, 9)])
-    paths = lay_each_aside(rows, [Reason("x", str(it)) for it in range(7)], its)
+    paths = lay_each_aside(rows, [Reason("x", str(it)) for it in range(7)], its, limits=few)
     found = [[json.loads(line) for line in it.read_text().splitlines()] for it in paths]
     assert [[it["offset"] for it in file] for file in found] == [[0, 1, 2], [3], [4, 5], [6]]
     assert all(it["reason"] == str(it["offset"]) for file in found for it in file)

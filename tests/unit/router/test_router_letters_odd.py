@@ -1,7 +1,6 @@
 """Letters of another version, of another program, or edited by hand; and directories of others."""
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ from click.testing import CliRunner, Result
 from pyarrow.dataset import dataset
 
 from penstock.base.clock import SystemClock
-from penstock.router import letter_stream
 from penstock.router.bounded import BoundedRun, bounded_run, replay_letters
 from penstock.router.cli import cli
 from penstock.router.job import Job
@@ -19,6 +17,8 @@ from penstock.router.letters import LetterFile, as_rows, find_letters
 from penstock.router.owners import require_room_for_letters
 from penstock.router.reading import LogState
 from penstock.service import ConfigError, UnavailableError
+from tests.support.permissions import without_privileges
+from tests.support.scripted_nats import ScriptedNats
 from tests.unit.router.test_router_config import JOB, load
 from tests.unit.router.test_router_letters import RunWithoutSpark
 
@@ -183,23 +183,12 @@ def test_an_odd_file_is_listed_with_what_is_wrong_and_hides_no_other(tmp_path: P
     ]
 
 
-def test_an_odd_file_keeps_no_other_from_the_stream(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Stream:
-        problem = None
-
-        def __init__(self, *_: Any) -> None:
-            self.close = lambda: None
-
-        def publish(self, lines: list[bytes]) -> int:
-            return 0 if lines else 1
-
-    monkeypatch.setattr(letter_stream, "NatsLetterStream", Stream)
+def test_an_odd_file_keeps_no_other_from_the_stream(tmp_path: Path) -> None:
     lay_odd(tmp_path)
-    told = dlq(
-        tmp_path, "publish", dead_letter_stream={"nats": "nats://127.0.0.1:1", "subject": "d"}
-    )
+    with ScriptedNats() as server:
+        to = {"nats": server.url, "subject": "d"}
+        told = dlq(tmp_path, "publish", dead_letter_stream=to)
+    assert [json.loads(it.payload)["offset"] for it in server.published] == [7, 7]
     assert told.exit_code == 78, told.output
     first, odd, last, *_ = told.output.splitlines()
     assert first == "lake/x: 1 of 1 are in the stream"
@@ -208,37 +197,29 @@ def test_an_odd_file_keeps_no_other_from_the_stream(
     assert "line 2 is no JSON object" in told.output
 
 
-def test_a_directory_that_may_not_be_read_is_not_an_empty_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lay(tmp_path, WHOLE)
-
-    def refused(self: Path) -> Any:
-        raise PermissionError(13, "Permission denied", str(self))
-
-    monkeypatch.setattr(Path, "iterdir", refused)
-    with pytest.raises(ConfigError, match="cannot be read: Permission denied") as told:
-        find_letters(tmp_path / "dead")
+def test_a_directory_that_may_not_be_read_is_not_an_empty_one(tmp_path: Path) -> None:
+    home = lay(tmp_path, WHOLE).home
+    home.chmod(0)
+    try:
+        with pytest.raises(ConfigError, match="lake cannot be read: Permission denied") as told:
+            without_privileges(lambda: find_letters(tmp_path / "dead"))
+    finally:
+        home.chmod(0o700)
     assert "run this as" in told.value.fix
 
 
-def test_letters_that_cannot_be_moved_are_told_of_with_their_owner(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_letters_that_cannot_be_moved_are_told_of_with_their_owner(tmp_path: Path) -> None:
     file = lay(tmp_path, WHOLE)
-
-    def refused(self: Path, _: object) -> Path:
-        raise PermissionError(13, "Permission denied", str(self))
-
-    monkeypatch.setattr(Path, "replace", refused)
-    with pytest.raises(ConfigError, match=r"cannot write to .*lake: Permission denied") as told:
-        file.begin()
+    file.home.chmod(0o500)
+    try:
+        with pytest.raises(ConfigError, match=r"cannot write to .*lake: Permission denied") as told:
+            without_privileges(file.begin)
+    finally:
+        file.home.chmod(0o700)
     assert f"run this as {file.path.owner()}" in told.value.fix
 
 
-def test_a_job_that_could_not_keep_letters_does_not_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_that_could_not_keep_letters_does_not_start(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     config = load(
         tmp_path,
@@ -253,12 +234,12 @@ def test_a_job_that_could_not_keep_letters_does_not_start(
         job.close()
     home = tmp_path / "dead"
     (home / "lake").mkdir(parents=True)
-    allowed = os.access
-    monkeypatch.setattr(
-        os, "access", lambda path, mode: path != home / "lake" and allowed(path, mode)
-    )
-    with pytest.raises(ConfigError, match=r"may not write to .*lake, which belongs to \w+"):
-        require_room_for_letters(home, ["hook", "lake"])
+    (home / "lake").chmod(0o500)
+    try:
+        with pytest.raises(ConfigError, match=r"may not write to .*lake, which belongs to \w+"):
+            without_privileges(lambda: require_room_for_letters(home, ["hook", "lake"]))
+    finally:
+        (home / "lake").chmod(0o700)
     require_room_for_letters(tmp_path / "not" / "there" / "yet", ["lake"])
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 import pwd
+import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -22,6 +23,7 @@ from penstock.router.letters import LetterFile, find_letters
 from penstock.router.replay_notes import typed, who_types
 from penstock.router.replay_progress import Progress
 from penstock.service import UnavailableError
+from tests.unit.router.test_router_letters import deliver_first, left_of, refuse
 
 LETTERS = Path("checkpoint/dead_letters")
 
@@ -118,23 +120,26 @@ def test_what_the_job_moved_before_it_ended_is_found_where_it_is(
 ) -> None:
     """The job still runs when the command begins, and has the lock."""
     begin = bounded.bounded_run
+    shutil.rmtree(job.parent / LETTERS)
+    refuse(job.parent / "checkpoint", 7, 8)
+    (job.parent / "checkpoint" / "dead").rename(job.parent / LETTERS)
 
     @contextmanager
     def run(config: JobConfig, **keys: Any) -> Iterator[Any]:
         (file,) = find_letters(config.dead_letters)
         begun = file.begin()
-        begun._keep("lake", 1, begun._digest(1).hexdigest())
+        deliver_first(begun)
         with begin(config, **keys) as found:
             yield found
 
     def replay(_: Any, files: list[LetterFile], *__: Any) -> int:
-        delivered.extend(it.begin()._delivered("lake")[0] for it in files)
+        delivered.extend(offset for it in files for offset in left_of(it.begin()))
         return 0
 
     monkeypatch.setattr(bounded, "bounded_run", run)
     monkeypatch.setattr(bounded, "replay_letters", replay)
     done = CliRunner().invoke(cli, ["dlq", "replay", str(job)])
-    assert (done.exit_code, delivered) == (0, [1]), done.output
+    assert (done.exit_code, delivered) == (0, [8]), done.output
 
 
 def test_the_name_is_the_machines_and_not_the_environments(monkeypatch: pytest.MonkeyPatch) -> None:
