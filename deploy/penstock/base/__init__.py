@@ -1,1 +1,4 @@
-"""What every part may use. It imports nothing of ours, and nothing but the standard library."""
+"""What every part may use. It imports nothing of ours.
+
+It imports with the standard library alone; `http` needs h11, which the extra `service` brings.
+"""

@@ -5,7 +5,7 @@ does not use it, so that applications install pydantic alone (docs/decisions/000
 """
 
 from penstock.service.admin import Action, AdminServer, Admission, Health, Stage, Status, Visitor
-from penstock.service.admin_access import AdminAccess, admin_server, ask_admin
+from penstock.service.admin_access import AdminAccess, AdminStatusError, admin_server, ask_admin
 from penstock.service.config import (
     HostPort,
     HostPorts,
@@ -37,6 +37,7 @@ __all__ = [
     "Action",
     "AdminAccess",
     "AdminServer",
+    "AdminStatusError",
     "Admission",
     "ConfigError",
     "ExitCode",

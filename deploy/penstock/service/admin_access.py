@@ -6,13 +6,11 @@ was.
 """
 
 import hmac
-import http.client
 import ssl
 import threading
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from http import HTTPStatus
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Final, Generic, TypeVar
@@ -21,6 +19,13 @@ import structlog
 from prometheus_client import CollectorRegistry
 from pydantic import BaseModel, ConfigDict
 
+from penstock.base.http.client import (
+    AnswerTooLargeError,
+    HttpClient,
+    Request,
+    Response,
+    client_tls,
+)
 from penstock.service.admin import Action, AdminServer, Admission, Status, Visitor
 from penstock.service.config import split_host_port
 from penstock.service.errors import ConfigError
@@ -122,6 +127,23 @@ def admin_server(
     return access.server(status, registry, actions, hosts)
 
 
+class AdminStatusError(OSError):
+    """A part's endpoint answers otherwise than with success.
+
+    Attributes:
+        response: What it answers.
+    """
+
+    def __init__(self, response: Response) -> None:
+        self.response = response
+        super().__init__(f"HTTP Error {self.said}")
+
+    @property
+    def said(self) -> str:
+        """The status code and its phrase."""
+        return f"{self.response.status} {self.response.reason}".rstrip()
+
+
 def ask_admin(
     address: str,
     path: str,
@@ -140,58 +162,43 @@ def ask_admin(
 
     Raises:
         ConfigError: The token would go over a network in clear text, or a file cannot be used.
-        OSError: It does not answer, or not with success, or not as HTTP.
+        AdminStatusError: It answers, and not with success.
+        OSError: It does not answer, or not as HTTP.
     """
     if posted is not None and (access is None or access.cert_file is None):
         _require_local(address)
-    request = urllib.request.Request(f"http://{address}{path}")
-    doors: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
+    tls = None
     if access is not None and access.cert_file is not None:
-        doors.append(urllib.request.HTTPSHandler(context=_only(access.cert_file)))
-        request = urllib.request.Request(f"https://{address}{path}")
+        tls = _only(access.cert_file)
     if posted is not None:
-        request.data, token = posted[0], posted[1].encode()
+        token = posted[1].encode()
     elif access is not None:
         with _usable("token_file", access.token_file):
             token = access.token()
     else:
         token = b""
-    if token:
-        # As bytes in latin-1, for the header is sent so; what it must say is in UTF-8.
-        request.add_unredirected_header("Authorization", f"Bearer {token.decode('latin-1')}")
-    opener = urllib.request.build_opener(*doors)
-    with _plain_errors(), opener.open(request, timeout=timeout_s) as answer:
-        body: bytes = answer.read(_ANSWER_BYTES_MAX + 1)
-    if len(body) > _ANSWER_BYTES_MAX:
-        raise ConnectionError(f"it answers more than {_ANSWER_BYTES_MAX} bytes")
-    return body
-
-
-@contextmanager
-def _plain_errors() -> Iterator[None]:
-    """What urllib wraps is raised as it is, for it would be shown as `<urlopen error …>`.
-
-    Raises:
-        OSError: What was wrong; of an answer without success, `urllib.error.HTTPError`.
-    """
-    try:
-        yield
-    except urllib.error.HTTPError:
-        raise
-    except urllib.error.URLError as error:
-        cause = error.reason
-        raise (cause if isinstance(cause, OSError) else OSError(cause)) from None
-    except http.client.HTTPException as error:
-        if isinstance(error, OSError):
-            raise
-        said = f"{type(error).__name__} {error}".strip()
-        raise ConnectionError(f"it does not speak HTTP: {said}") from None
+    # As bytes in latin-1, for the header is sent so; what it must say is in UTF-8.
+    headers = {"Authorization": f"Bearer {token.decode('latin-1')}"} if token else {}
+    request = (
+        Request(path, headers)
+        if posted is None
+        else Request(path, headers, method="POST", body=posted[0])
+    )
+    url = f"http://{address}" if tls is None else f"https://{address}"
+    with HttpClient(url, timeout_s=timeout_s, body_bytes_max=_ANSWER_BYTES_MAX, tls=tls) as client:
+        try:
+            answer = client.send(request)
+        except AnswerTooLargeError:
+            raise ConnectionError(f"it answers more than {_ANSWER_BYTES_MAX} bytes") from None
+    if not HTTPStatus.OK <= answer.status < HTTPStatus.MULTIPLE_CHOICES:
+        raise AdminStatusError(answer)
+    return answer.body
 
 
 def _only(cert_file: Path) -> ssl.SSLContext:
     """A context that takes no other certificate."""
     with _usable("cert_file", cert_file):
-        context = ssl.create_default_context(cafile=str(cert_file))
+        context = client_tls(cert_file)
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     context.check_hostname = False  # its addresses are not what it is known by here
     return context

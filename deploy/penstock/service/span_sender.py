@@ -5,7 +5,6 @@ again, and so does a collector that is not there; other answers are for good. A 
 stored spans and whose answer was lost gets them twice, with the same ids.
 """
 
-import http.client
 import json
 import ssl
 import threading
@@ -14,6 +13,7 @@ from typing import Any, Final
 
 import structlog
 
+from penstock.base.http.client import AnswerTooLargeError, HttpClient, Request, client_tls
 from penstock.service.errors import ConfigError
 from penstock.service.release import release
 from penstock.service.tracing import (
@@ -22,7 +22,6 @@ from penstock.service.tracing import (
     Tracer,
     TracingSection,
     Value,
-    address_of,
 )
 
 _LINGER_S: Final = 1.0
@@ -30,6 +29,7 @@ _LINGER_S: Final = 1.0
 
 _PAUSE_S_MAX: Final = 30.0
 _TIMEOUT_S: Final = 5.0
+_ANSWER_BYTES_MAX: Final = 64 * 1024
 _AGAIN: Final = (429, 502, 503, 504)
 _TEXT_MAX: Final = 512
 _KINDS: Final = {"INTERNAL": 1, "SERVER": 2, "CLIENT": 3, "PRODUCER": 4, "CONSUMER": 5}
@@ -99,7 +99,7 @@ class SpanSender:
         body = encode_spans(self._resource, spans)
         try:
             status, answer = self._post(body)
-        except (OSError, http.client.HTTPException, ValueError) as error:
+        except (OSError, ValueError) as error:
             self._note(f"{type(error).__name__}: {error}")
             return {}
         if status == 200:
@@ -110,18 +110,16 @@ class SpanSender:
         return {} if status in _AGAIN else {"refused": len(spans)}
 
     def _post(self, body: bytes) -> tuple[int, bytes]:
-        host, port = address_of(self._endpoint)
-        connection = (
-            http.client.HTTPConnection(host, port, timeout=_TIMEOUT_S)
-            if self._tls is None
-            else http.client.HTTPSConnection(host, port, timeout=_TIMEOUT_S, context=self._tls)
-        )
-        try:
-            connection.request("POST", "/v1/traces", body, {"Content-Type": "application/json"})
-            answer = connection.getresponse()
-            return answer.status, answer.read(64 * 1024)
-        finally:
-            connection.close()
+        headers = {"Content-Type": "application/json"}
+        request = Request("/v1/traces", headers, method="POST", body=body)
+        with HttpClient(
+            self._endpoint, timeout_s=_TIMEOUT_S, body_bytes_max=_ANSWER_BYTES_MAX, tls=self._tls
+        ) as client:
+            try:
+                answer = client.send(request)
+            except AnswerTooLargeError as error:
+                answer = error.response  # the status counts
+            return answer.status, answer.body
 
     def _note(self, problem: str) -> None:
         """Say it once, not for each batch: the collector reads this process's log."""
@@ -187,7 +185,7 @@ def _context(section: TracingSection) -> ssl.SSLContext | None:
     if section.endpoint.startswith("http://"):
         return None
     try:
-        return ssl.create_default_context(cafile=section.ca_file)
+        return client_tls(section.ca_file)
     except (OSError, ssl.SSLError) as error:
         raise ConfigError(
             f"tracing.ca_file: {section.ca_file}: {error}", fix="name a readable PEM file"

@@ -1,7 +1,6 @@
 """Commands that deliver again: replay a range of the log, look at dead letters and replay them."""
 
 import json
-import urllib.error
 from collections.abc import Mapping
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -21,7 +20,13 @@ from penstock.router.letter_fields import shown
 from penstock.router.letters import LetterFile, find_letters
 from penstock.router.replay_notes import typed
 from penstock.router.wrong_key import WrongKeyError
-from penstock.service import ConfigError, ServiceError, UnavailableError, ask_admin
+from penstock.service import (
+    AdminStatusError,
+    ConfigError,
+    ServiceError,
+    UnavailableError,
+    ask_admin,
+)
 from penstock.service.command import PenstockGroup
 from penstock.service.positions import POSITION
 
@@ -256,11 +261,11 @@ def stop_replay(path: Path) -> None:
         posted = ask_admin(
             job.admin, PATH, job.admin_access, timeout_s=_TIMEOUT_S, posted=(wanted, token)
         )
-    except urllib.error.HTTPError as error:
-        with error:
-            said = error.read().decode(errors="replace")
+    except AdminStatusError as error:
+        answer = error.response
+        said = answer.body.decode(errors="replace")
         raise UnavailableError(
-            f"the job at {job.admin} does not stop a replay: {error.code} {said}",
+            f"the job at {job.admin} does not stop a replay: {answer.status} {said}",
             fix="`penstock router status` shows what is under way",
         ) from None
     except OSError as error:

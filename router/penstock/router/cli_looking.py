@@ -1,7 +1,6 @@
 """Commands that look and change nothing: plan, preview, status, sinks."""
 
 import json
-import urllib.error
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,7 +16,7 @@ from penstock.router.cli_job import (
     teller,
 )
 from penstock.router.config import JobConfig
-from penstock.service import UnavailableError, ask_admin
+from penstock.service import AdminStatusError, UnavailableError, ask_admin
 from penstock.service.options import option_lines
 
 _TIMEOUT_S: Final = 10.0
@@ -158,11 +157,9 @@ def _circuit(sink: dict[str, Any]) -> str:
 def _status_of(job: JobConfig) -> dict[str, Any]:
     try:
         answer = ask_admin(job.admin, "/status", job.admin_access, timeout_s=_TIMEOUT_S)
-    except urllib.error.HTTPError as error:
-        with error:
-            said = f"{error.code} {error.reason}"
+    except AdminStatusError as error:
         raise UnavailableError(
-            f"what answers at {job.admin} does not show a status: {said}",
+            f"what answers at {job.admin} does not show a status: {error.said}",
             fix="let `admin_access` name the token of the running job, or correct the key `admin`",
         ) from None
     except OSError as error:

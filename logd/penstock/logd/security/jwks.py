@@ -7,19 +7,18 @@ asked at once, but not more often than every `REFRESH_S_MIN` seconds: forged tok
 logd flood whoever issues them.
 """
 
-import http.client
-import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Executor, Future
-from contextlib import contextmanager, suppress
+from contextlib import suppress
+from http import HTTPStatus
 from pathlib import Path
 from typing import Final, Protocol
-from urllib.parse import urlsplit
 
 import structlog
 
 from penstock.base.clock import Clock
+from penstock.base.http.client import AnswerTooLargeError, HttpClient, Request, target_of
 from penstock.logd.errors import CorruptError, UnavailableError
 from penstock.logd.limits import KEY_SET_SIZE_MAX
 from penstock.logd.security.key_set import KeySet, parse_key_set
@@ -29,13 +28,9 @@ from penstock.logd.security.tls import TlsSource
 REFRESH_S_MIN: Final = 10.0
 """Seconds between two questions that unknown keys give rise to."""
 
-_ANSWER_S: Final = 5.0
-"""Seconds for each step of an answer: to connect, and until something comes."""
-
 _WHOLE_S: Final = 10.0
 """Seconds until an answer must be whole."""
 
-_CHUNK_BYTES: Final = 16 * 1024
 _EMPTY: Final = KeySet({})
 _log = structlog.get_logger()
 
@@ -236,68 +231,26 @@ def fetcher(url: str, tls: TlsSource, clock: Clock) -> Fetch:
         tls: Whom to trust.
         clock: Bounds the whole.
     """
-    parts = urlsplit(url)
-    host, port = parts.hostname or "", parts.port or http.client.HTTPS_PORT
-    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    request = Request(target_of(url), {"Accept": "application/json"})
 
     def fetch() -> bytes:
-        late = threading.Event()
-        until_ns = clock.monotonic_ns() + int(_WHOLE_S * 1e9)
-        data, problem, context = b"", "", tls()
-        try:
-            with (
-                context.wrap_socket(
-                    socket.create_connection((host, port), _ANSWER_S),
-                    server_hostname=host,
-                    do_handshake_on_connect=False,
-                ) as secured,
-                _cut_off(secured, late),
-            ):
-                secured.do_handshake()
-                connection = http.client.HTTPSConnection(host, port, context=context)
-                connection.sock = secured
-                data = _get(connection, target, url)
-        except (OSError, http.client.HTTPException) as error:
-            problem = str(error) or type(error).__name__
-        if late.is_set() or clock.monotonic_ns() > until_ns:
-            problem = f"no whole answer within {_WHOLE_S:g} s"
-        if problem:
-            raise UnavailableError(f"{url}: {problem}")
-        return data
+        with HttpClient(
+            url, timeout_s=_WHOLE_S, body_bytes_max=KEY_SET_SIZE_MAX, tls=tls(), clock=clock
+        ) as client:
+            try:
+                answer = client.send(request)
+            except AnswerTooLargeError:
+                raise CorruptError(f"has more than {KEY_SET_SIZE_MAX} bytes", where=url) from None
+            except TimeoutError:
+                problem = f"no whole answer within {_WHOLE_S:g} s"
+                raise UnavailableError(f"{url}: {problem}") from None
+            except OSError as error:
+                raise UnavailableError(f"{url}: {str(error) or type(error).__name__}") from None
+        if answer.status != HTTPStatus.OK:
+            raise UnavailableError(f"{url}: answers {answer.status}, not 200")
+        return answer.body
 
     return fetch
-
-
-@contextmanager
-def _cut_off(connection: socket.socket, late: threading.Event) -> Iterator[None]:
-    """Break a connection that is not done in time: with each byte a step's time begins anew."""
-
-    def cut() -> None:
-        late.set()
-        with suppress(OSError):
-            socket.socket.shutdown(connection, socket.SHUT_RDWR)  # an SSLSocket forgets its TLS
-
-    timer = threading.Timer(_WHOLE_S, cut)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-        timer.join()
-
-
-def _get(connection: http.client.HTTPSConnection, target: str, url: str) -> bytes:
-    connection.request("GET", target, headers={"Accept": "application/json"})
-    answer = connection.getresponse()
-    if answer.status != http.client.OK:
-        raise UnavailableError(f"{url}: answers {answer.status}, not 200")
-    data = b""
-    while chunk := answer.read1(_CHUNK_BYTES):
-        data += chunk
-        if len(data) > KEY_SET_SIZE_MAX:
-            raise CorruptError(f"has more than {KEY_SET_SIZE_MAX} bytes", where=url)
-    return data
 
 
 def _read(path: Path) -> KeySet:
