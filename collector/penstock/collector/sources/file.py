@@ -118,12 +118,7 @@ class FileSource(Source):
             self._let_go_unnamed()
             self._tell_unread()
             while not self._stopping.is_set():
-                await self._discover()
-                self._from_end = False
-                more = self._seek()
-                more |= await self._read_round()
-                self._retire()
-                if more:
+                if await self.poll():
                     await asyncio.sleep(0)  # others have their turn, whatever there is to look at
                 else:
                     await self._pause()
@@ -135,6 +130,15 @@ class FileSource(Source):
                 with contextlib.suppress(OSError):
                     tail.mark(tail.lines.position)  # its position moves up to there without it
                 tail.close()
+
+    async def poll(self) -> bool:
+        """Find files, read each once, let go of what is done; whether more is there at once."""
+        await self._discover()
+        self._from_end = False
+        more = self._seek()
+        more |= await self._read_round()
+        self._retire()
+        return more
 
     @override
     async def stop(self) -> None:
