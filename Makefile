@@ -1,5 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
+HARNESS := $(BIN)/python -m tests.harness
+LENGTH = $(if $(RUNS),--runs $(RUNS)) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
 export PYTHON
 
 .PHONY: help demo test test-all test-rest test-containers test-extended check sim fuzz fuzz-gate soak appliance-soak nemesis crash router-kills bench failover wheel proto metrics reference constraints clean
@@ -41,16 +43,16 @@ test-extended: .venv/.installed ## Test sinks against real products that CI has 
 	@$(BIN)/python -m tests.extended $(ARGS)
 
 soak: .venv/.installed ## Kill logd again and again under acked load; RUNS=n, SEED=n repeats one
-	@$(BIN)/python -m tests.soak $(if $(RUNS),--runs $(RUNS)) $(if $(SEED),--seed $(SEED)) $(ARGS)
+	@$(HARNESS) soak $(LENGTH) $(ARGS)
 
 appliance-soak: .venv/.installed ## Run the whole appliance with a fault every minute, judge memory, counts, logs; MINUTES=n
 	@$(BIN)/python -m tests.appliance_soak $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
 
 nemesis: .venv/.installed ## Faults at random on a real cluster under load; SECONDS=n, SEED=n draws the same
-	@$(BIN)/python -m tests.nemesis $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) $(ARGS)
+	@$(HARNESS) nemesis $(LENGTH) $(ARGS)
 
 crash: .venv/.installed ## Kill the collector again and again under load; RUNS=n, SEED=n draws the same
-	@$(BIN)/python -m tests.collector_crash $(if $(RUNS),--runs $(RUNS)) $(if $(SEED),--seed $(SEED)) $(ARGS)
+	@$(HARNESS) crash $(LENGTH) $(ARGS)
 
 router-kills: .venv/.installed ## Kill a router job's processes under load, three sinks; RUNS=n, SEED=n, ARGS=--cluster or --store
 	@$(BIN)/python -m tests.router_kills $(if $(RUNS),--runs $(RUNS)) $(if $(SEED),--seed $(SEED)) $(ARGS)

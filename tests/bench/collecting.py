@@ -37,10 +37,10 @@ from tests.bench.figures import Aim, Case
 from tests.bench.gate import make_lines
 from tests.bench.harness import Bench
 from tests.bench.machine import cpu_seconds
-from tests.soak.servers import NatsServer
 from tests.support.collector import Collector
 from tests.support.collector import encode_batch as encode_specs_batch
 from tests.support.logd import Logd
+from tests.support.nats_server import RestartableNatsServer
 from tests.support.processes import free_port
 from tests.support.waiting import wait_until
 
@@ -193,7 +193,7 @@ def _running(directory: Path, letter: str) -> Iterator[Setting]:
     }
     streams = [{"name": "logs", "subject": "telemetry.logs.>"}]
     with ExitStack() as stack:
-        nats = NatsServer(directory / "nats")
+        nats = RestartableNatsServer(directory / "nats")
         stack.callback(nats.close)
         nats.start()
         logd = stack.enter_context(Logd(directory / "logd", nats.url, streams))

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from tests.soak.servers import NatsServer
 from tests.support.collector import Collector, UnixSender, bodies, log_line
 from tests.support.logd import Logd
 from tests.support.mounts import grow, small_file_system
+from tests.support.nats_server import RestartableNatsServer
 from tests.support.processes import free_port
 from tests.support.waiting import wait_until
 
@@ -129,7 +129,7 @@ def test_a_disk_that_is_full_holds_back_who_has_no_acks(tmp_path: Path, nats_url
 def test_nats_and_logd_that_come_and_go_and_a_process_that_stands_still(tmp_path: Path) -> None:
     """The server flaps, logd stops for a while, then the collector itself."""
     path = tmp_path / "s.sock"
-    nats = NatsServer(tmp_path / "nats")
+    nats = RestartableNatsServer(tmp_path / "nats")
     nats.start()
     try:
         with (
@@ -199,7 +199,7 @@ def stand_still(collector: Collector, *, longer_than_s: float) -> None:
 def test_a_server_that_takes_less_than_a_batch_gets_smaller_ones(tmp_path: Path) -> None:
     """`max_payload` below a batch and above a record; a record above it is in quarantine."""
     path, url = tmp_path / "s.sock", ""
-    nats = NatsServer(tmp_path / "nats", settings="max_payload: 16KB")
+    nats = RestartableNatsServer(tmp_path / "nats", settings="max_payload: 16KB")
     nats.start()
     url = nats.url
     try:

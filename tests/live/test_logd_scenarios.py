@@ -1,6 +1,6 @@
 """What a cluster is put through with its processes: killed, frozen, started in any order.
 
-Numbers are those of the failure scenarios in `tests/nemesis/README.md`. All share one cluster.
+Numbers are those of the failure scenarios in `tests/harness/README.md`. All share one cluster.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,33 +12,34 @@ from penstock.logd.cli import cli
 from penstock.logd.client import LogClient, StreamInfo
 from penstock.logd.errors import RefusedError, UnavailableError
 from penstock.service.errors import ExitCode
-from tests.nemesis.cluster import Arena, arena
-from tests.nemesis.load import Load, few, mixed
+from tests.harness.load import Load
+from tests.harness.publishers import few, mixed
+from tests.harness.systems.cluster import FaultyCluster, faulty_cluster
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.live
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
-    with arena(tmp_path_factory.mktemp("scenarios")) as made:
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultyCluster]:
+    with faulty_cluster(tmp_path_factory.mktemp("scenarios")) as made:
         yield made
 
 
 @pytest.fixture
-def ring(shared: Arena) -> Arena:
+def ring(shared: FaultyCluster) -> FaultyCluster:
     shared.recover()
     return shared
 
 
-def judge(ring: Arena, load: Load, stream: str) -> None:
+def judge(ring: FaultyCluster, load: Load, stream: str) -> None:
     """Nothing that was promised is broken."""
     verdict = ring.settle(load, stream)[stream]
     assert verdict.sound, "\n".join(verdict.told)
     assert verdict.counts["kept"] == 3 * verdict.counts["acked"] > 0
 
 
-def test_leader_is_killed_under_load(ring: Arena) -> None:
+def test_leader_is_killed_under_load(ring: FaultyCluster) -> None:
     """1, 20: kill -9 of the leader; what is published again across that is stored once."""
     with ring.load("killed") as load:
         for _ in range(2):
@@ -50,7 +51,7 @@ def test_leader_is_killed_under_load(ring: Arena) -> None:
         judge(ring, load, "killed")
 
 
-def test_each_node_in_turn_is_stopped_and_started_as_for_an_upgrade(ring: Arena) -> None:
+def test_each_node_in_turn_is_stopped_and_started_as_for_an_upgrade(ring: FaultyCluster) -> None:
     """What is acked meanwhile is stored once; `cluster wait` says when the next one may go."""
     server = ",".join(ring.cluster.nodes[name].fetch for name in ring.names)
 
@@ -73,7 +74,7 @@ def test_each_node_in_turn_is_stopped_and_started_as_for_an_upgrade(ring: Arena)
         judge(ring, load, "upgraded")
 
 
-def test_what_only_a_killed_leader_had_is_gone(ring: Arena) -> None:
+def test_what_only_a_killed_leader_had_is_gone(ring: FaultyCluster) -> None:
     """2: the leader is killed when it has appended and nobody has fetched."""
     unfetched = b"nobody fetches it"
     with ring.load("alone") as load:
@@ -94,7 +95,7 @@ def test_what_only_a_killed_leader_had_is_gone(ring: Arena) -> None:
     assert unfetched not in [row.record.value for row in after.rows.values()]
 
 
-def test_all_nodes_are_killed_and_return_in_any_order(ring: Arena) -> None:
+def test_all_nodes_are_killed_and_return_in_any_order(ring: FaultyCluster) -> None:
     """4, 14, 22: meanwhile nobody listens, and publishers that try again lose nothing."""
     with ring.load("all") as load:
         load.goes_on()
@@ -107,7 +108,7 @@ def test_all_nodes_are_killed_and_return_in_any_order(ring: Arena) -> None:
         judge(ring, load, "all")
 
 
-def test_a_follower_misses_a_whole_epoch(ring: Arena) -> None:
+def test_a_follower_misses_a_whole_epoch(ring: FaultyCluster) -> None:
     """5: two leaders in a row, while a third node hears of neither."""
     with ring.load("missed") as load:
         ring.cluster.wait_in_sync("missed")
@@ -125,7 +126,7 @@ def test_a_follower_misses_a_whole_epoch(ring: Arena) -> None:
         judge(ring, load, "missed")
 
 
-def test_a_leader_that_was_stopped_acks_nothing_that_is_not_kept(ring: Arena) -> None:
+def test_a_leader_that_was_stopped_acks_nothing_that_is_not_kept(ring: FaultyCluster) -> None:
     """6, 21: SIGSTOP for longer than the lease, another leader, SIGCONT."""
     with ring.load("frozen") as load:
         load.goes_on()
@@ -139,7 +140,7 @@ def test_a_leader_that_was_stopped_acks_nothing_that_is_not_kept(ring: Arena) ->
 
 
 def test_a_follower_that_stands_still_is_taken_out_before_messages_count_without_it(
-    ring: Arena,
+    ring: FaultyCluster,
 ) -> None:
     """9, 10: and it is let in again, upon which the leader is killed at once."""
     with ring.load("slow") as load:
@@ -156,7 +157,7 @@ def test_a_follower_that_stands_still_is_taken_out_before_messages_count_without
         judge(ring, load, "slow")
 
 
-def test_below_the_minimum_of_replicas_messages_are_refused(ring: Arena) -> None:
+def test_below_the_minimum_of_replicas_messages_are_refused(ring: FaultyCluster) -> None:
     """11: with an answer that says why; when the replica is back all goes on."""
     for stream in ("minimum", "asked"):
         ring.cluster.create(stream, f"soak.{stream}.>", min_isr=3)
@@ -169,7 +170,7 @@ def test_below_the_minimum_of_replicas_messages_are_refused(ring: Arena) -> None
         judge(ring, load, "minimum")
 
 
-def test_a_stale_replica_is_not_elected(ring: Arena) -> None:
+def test_a_stale_replica_is_not_elected(ring: FaultyCluster) -> None:
     """12: it was not in sync when the last one that was went away."""
     ring.cluster.create("stale", "soak.stale.>", replication_factor=2, min_isr=1)
     with ring.load(publishers=few("stale", 1)) as load:
@@ -188,7 +189,7 @@ def test_a_stale_replica_is_not_elected(ring: Arena) -> None:
         assert ring.cluster.leader("stale") == leader
 
 
-def test_streams_are_made_while_controllers_are_lost(ring: Arena) -> None:
+def test_streams_are_made_while_controllers_are_lost(ring: FaultyCluster) -> None:
     """25: nobody has to ask again; a stream made again has nothing of the one before."""
     with ring.cluster.client() as log:
         ring.kill(ring.controller())
@@ -208,7 +209,7 @@ def test_streams_are_made_while_controllers_are_lost(ring: Arena) -> None:
         wait_until(lambda where=streams: not [*where.glob("made-*")], what="no orphans")  # type: ignore[misc]
 
 
-def test_a_node_that_knows_nothing_says_so(ring: Arena) -> None:
+def test_a_node_that_knows_nothing_says_so(ring: FaultyCluster) -> None:
     """26: without a majority it cannot know what there is, and does not guess."""
     ring.cluster.create("known", "soak.known.>")
     ring.kill(*ring.names)

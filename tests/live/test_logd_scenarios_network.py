@@ -1,6 +1,6 @@
 """What a cluster is put through with its network and its disks.
 
-Numbers are those of the failure scenarios in `tests/nemesis/README.md`. All share one cluster.
+Numbers are those of the failure scenarios in `tests/harness/README.md`. All share one cluster.
 """
 
 import contextlib
@@ -13,9 +13,10 @@ import pytest
 from penstock.logd.client import access_calls
 from penstock.logd.core.quotas import Quota
 from penstock.logd.errors import RefusedError, UnavailableError
-from tests.nemesis.cluster import Arena, arena
-from tests.nemesis.load import Load, few, mixed
-from tests.nemesis.network import NATS
+from tests.harness.load import Load
+from tests.harness.network import NATS
+from tests.harness.publishers import few, mixed
+from tests.harness.systems.cluster import FaultyCluster, faulty_cluster
 from tests.support.mounts import small_file_system
 from tests.support.processes import Daemon
 from tests.support.waiting import wait_until
@@ -26,18 +27,18 @@ _NUMBERS = count(1000)
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
-    with arena(tmp_path_factory.mktemp("scenarios")) as made:
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultyCluster]:
+    with faulty_cluster(tmp_path_factory.mktemp("scenarios")) as made:
         yield made
 
 
 @pytest.fixture
-def ring(shared: Arena) -> Arena:
+def ring(shared: FaultyCluster) -> FaultyCluster:
     shared.recover()
     return shared
 
 
-def judge(ring: Arena, load: Load, stream: str) -> None:
+def judge(ring: FaultyCluster, load: Load, stream: str) -> None:
     """Nothing that was promised is broken."""
     verdict = ring.settle(load, stream)[stream]
     assert verdict.sound, "\n".join(verdict.told)
@@ -45,7 +46,7 @@ def judge(ring: Arena, load: Load, stream: str) -> None:
 
 
 @pytest.mark.parametrize("held", [False, True], ids=["cut", "held up"])
-def test_a_leader_without_its_peers_stops_acking(ring: Arena, *, held: bool) -> None:
+def test_a_leader_without_its_peers_stops_acking(ring: FaultyCluster, *, held: bool) -> None:
     """7, 21: publishers reach it, the others do not; of two leaders one acks."""
     name = "held" if held else "cut"
     with ring.load(name) as load:
@@ -64,7 +65,7 @@ def test_a_leader_without_its_peers_stops_acking(ring: Arena, *, held: bool) -> 
 
 
 def test_a_leader_without_its_peers_acks_by_its_own_policy_no_longer_than_its_lease(
-    ring: Arena,
+    ring: FaultyCluster,
 ) -> None:
     """7: what the leader alone acks, it acks no more when its lease has ended."""
     ring.cluster.create("own", "own.>", ack_policy="leader")
@@ -80,7 +81,7 @@ def test_a_leader_without_its_peers_acks_by_its_own_policy_no_longer_than_its_le
 
 
 @pytest.mark.parametrize("way", ["says", "hears"])
-def test_a_leader_that_is_heard_or_hears_one_way_only(ring: Arena, way: str) -> None:
+def test_a_leader_that_is_heard_or_hears_one_way_only(ring: FaultyCluster, way: str) -> None:
     """7: a partition in one direction."""
     with ring.load(way) as load:
         load.goes_on()
@@ -96,7 +97,7 @@ def test_a_leader_that_is_heard_or_hears_one_way_only(ring: Arena, way: str) -> 
         judge(ring, load, way)
 
 
-def test_a_leader_without_nats_is_replaced_and_the_gap_is_told(ring: Arena) -> None:
+def test_a_leader_without_nats_is_replaced_and_the_gap_is_told(ring: FaultyCluster) -> None:
     """8: its followers are sound; publishers get another leader, and it says what it missed."""
     with ring.load("unheard") as load:
         load.goes_on()
@@ -113,7 +114,7 @@ def test_a_leader_without_nats_is_replaced_and_the_gap_is_told(ring: Arena) -> N
     assert any("unheard" in str(gap) for gap in gaps)
 
 
-def test_the_nats_server_restarts(ring: Arena) -> None:
+def test_the_nats_server_restarts(ring: FaultyCluster) -> None:
     """24: no node listens twice afterwards, and what was replicated is not touched."""
     with ring.load("nats") as load:
         load.goes_on()
@@ -125,7 +126,7 @@ def test_the_nats_server_restarts(ring: Arena) -> None:
         assert ring.cluster.leader("nats") == leader
 
 
-def test_what_nats_sends_late_comes_to_a_leader_that_is_none_any_more(ring: Arena) -> None:
+def test_what_nats_sends_late_comes_to_a_leader_that_is_none_any_more(ring: FaultyCluster) -> None:
     """21, 23: its subscription is held up until another one leads."""
     with ring.load("late") as load:
         load.goes_on()
@@ -139,7 +140,7 @@ def test_what_nats_sends_late_comes_to_a_leader_that_is_none_any_more(ring: Aren
         judge(ring, load, "late")
 
 
-def test_a_damaged_record_is_fetched_from_a_peer(ring: Arena) -> None:
+def test_a_damaged_record_is_fetched_from_a_peer(ring: FaultyCluster) -> None:
     """16: a bit flips in the middle of one replica's log, while its node is down."""
     with ring.load("flipped") as load:
         load.goes_on(100)
@@ -151,7 +152,7 @@ def test_a_damaged_record_is_fetched_from_a_peer(ring: Arena) -> None:
 
 
 @pytest.mark.parametrize("file", ["replica", "epochs"])
-def test_a_damaged_checkpoint_costs_no_record(ring: Arena, file: str) -> None:
+def test_a_damaged_checkpoint_costs_no_record(ring: FaultyCluster, file: str) -> None:
     """17: what a replica notes of itself is unreadable: it is made again, or it says so."""
     stream = f"without-{file}"
     ring.cluster.create(stream, f"soak.{stream}.>")
@@ -172,7 +173,7 @@ def test_a_damaged_checkpoint_costs_no_record(ring: Arena, file: str) -> None:
         judge(ring, load, stream)
 
 
-def _is_told_or_mended(ring: Arena, node: str, stream: str) -> bool:
+def _is_told_or_mended(ring: FaultyCluster, node: str, stream: str) -> bool:
     """Whether a replica takes part again, or its node says why not."""
     daemon = ring.cluster.nodes[node].daemon
     told = any(stream in reason for reason in daemon.status()["reasons"])
@@ -191,7 +192,7 @@ def test_a_leader_whose_disk_is_full_is_replaced_until_there_is_space(tmp_path: 
     """18: it acks nothing that it could not write; afterwards it has everything again."""
     disk = tmp_path / "a" / "data"
     disk.parent.mkdir()
-    with small_file_system(disk, "160m"), arena(tmp_path) as ring:
+    with small_file_system(disk, "160m"), faulty_cluster(tmp_path) as ring:
         streams = ["full-0", "full-1", "full-2"]
         for stream in streams:
             ring.cluster.create(stream, f"soak.{stream}.>")
@@ -210,7 +211,7 @@ def test_a_leader_whose_disk_is_full_is_replaced_until_there_is_space(tmp_path: 
             judge(ring, load, name)
 
 
-def _metadata_failed(ring: Arena, daemon: Daemon) -> bool:
+def _metadata_failed(ring: FaultyCluster, daemon: Daemon) -> bool:
     """Whether a node says so, once the metadata have changed again."""
     refused = contextlib.suppress(RefusedError, UnavailableError)
     with ring.cluster.nodes["b"].client() as log, refused:

@@ -17,9 +17,9 @@ from penstock.service import ExitCode
 from tests.router_kills.destinations import Destinations
 from tests.router_kills.judge import judge
 from tests.router_kills.load import Load
-from tests.soak.servers import NatsServer
 from tests.support.logd import Logd
 from tests.support.moto_server import BUCKET, S3_KEYS, MotoRun
+from tests.support.nats_server import RestartableNatsServer as NatsServer
 from tests.support.router import RouterJob
 from tests.support.spark_cluster import SparkCluster
 from tests.support.waiting import wait_until
