@@ -8,12 +8,14 @@ import asyncio
 import json
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
 from typing import Any, Final, cast
 from unittest.mock import patch
 
+from penstock.base.http.client import HttpError
 from penstock.collector.budget import Budget
 from penstock.collector.control import ControlServer
 from penstock.collector.decode.units import decode_records
@@ -81,6 +83,17 @@ class Peer:
     def close(self) -> None:
         """Of its own accord."""
 
+    @property
+    def transport(self) -> "Peer":
+        """Itself."""
+        return self
+
+    def abort(self) -> None:
+        """It hears no more."""
+
+    async def wait_closed(self) -> None:
+        """It is."""
+
     def get_extra_info(self, _: str) -> None:
         """Nothing is known of it."""
 
@@ -128,8 +141,8 @@ def http_reply(data: bytes) -> None:
         return _said(data), Peer()
 
     async def ask() -> None:
-        with patch.object(asyncio, "open_connection", connect):
-            await get("http://h/metrics", {}, body_bytes_max=1000, context=None)
+        with patch.object(asyncio, "open_connection", connect), suppress(HttpError):
+            await get("http://h/metrics", {}, timeout_s=9, body_bytes_max=1000, context=None)
 
     _to_its_end(ask)
 

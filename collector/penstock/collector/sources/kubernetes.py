@@ -22,6 +22,7 @@ import orjson
 import structlog
 
 from penstock.base.clock import Clock
+from penstock.base.http.client import client_tls
 from penstock.collector.errors import RemoteProtocolError
 from penstock.collector.limits import POD_LABELS_MAX, POD_LIST_BYTES_MAX
 from penstock.collector.source_sections import KubernetesSection
@@ -142,10 +143,9 @@ class Pods:
     async def _fetch(self) -> None:
         began_ns = self._clock.monotonic_ns()
         try:
-            async with asyncio.timeout(self._section.timeout_s):
-                pods = await self._list()
-        except (OSError, RemoteProtocolError, TimeoutError, ValueError) as error:
-            self._failed(str(error) or "no answer in time")
+            pods = await self._list()
+        except (OSError, RemoteProtocolError, ValueError) as error:
+            self._failed(str(error) or type(error).__name__)
             return
         self._pods = pods
         self._listed_ns = began_ns
@@ -158,7 +158,13 @@ class Pods:
         token = (await asyncio.to_thread(section.token_file.read_text)).strip()
         headers = {"authorization": f"Bearer {token}", "accept": "application/json"}
         url = section.server.rstrip("/") + path
-        reply = await get(url, headers, body_bytes_max=POD_LIST_BYTES_MAX, context=self._context)
+        reply = await get(
+            url,
+            headers,
+            timeout_s=section.timeout_s,
+            body_bytes_max=POD_LIST_BYTES_MAX,
+            context=self._context,
+        )
         if reply.status in _REFUSED:
             who = "nodes/proxy" if section.ask == "kubelet" else "pods"
             raise RemoteProtocolError(
@@ -202,7 +208,7 @@ def _context(section: KubernetesSection, source: str) -> ssl.SSLContext | None:
     if section.server.startswith("http://"):
         return None
     try:
-        context = ssl.create_default_context(cafile=section.ca_file)
+        context = client_tls(section.ca_file)
     except (OSError, ssl.SSLError) as error:
         raise ConfigError(
             f"source {source}: kubernetes.ca_file: {section.ca_file}: {error}",

@@ -128,10 +128,13 @@ class PrometheusSource(Source):
             headers["authorization"] = f"Bearer {token}"
         elif basic := _basic(target):
             headers["authorization"] = basic
-        async with asyncio.timeout(self._section.timeout_s):
-            reply = await get(
-                target, headers, body_bytes_max=SCRAPE_BYTES_MAX, context=self._context
-            )
+        reply = await get(
+            target,
+            headers,
+            timeout_s=self._section.timeout_s,
+            body_bytes_max=SCRAPE_BYTES_MAX,
+            context=self._context,
+        )
         if reply.status != 200:
             raise RemoteProtocolError(f"status {reply.status}")
         # The parser is slow and written in Python: in a thread it delays nobody for long. Large

@@ -211,6 +211,8 @@ class _Exchange:
                     self._take(event.data)
                 elif isinstance(event, h11.EndOfMessage):
                     return self._response()
+                elif not isinstance(event, h11.InformationalResponse):
+                    raise NotHttpError(f"{event} comes before an answer")
         except h11.RemoteProtocolError as error:
             if self._head is None:
                 raise NotHttpError(str(error)) from None

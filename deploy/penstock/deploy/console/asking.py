@@ -1,20 +1,25 @@
 """Ask a part's endpoint for JSON: one bounded request on a connection of its own."""
 
-import asyncio
 import json
-import ssl
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from penstock.base.http.client import (
+    AnswerTooLargeError,
+    NoAnswerError,
+    NotHttpError,
+    Request,
+    client_tls,
+    fetch,
+    target_of,
+)
 from penstock.deploy.console.config import AccessSection
 
 ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
 """Of one answer: the status of a logd with 10,000 partitions."""
-
-_READ_BYTES: Final = 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +56,10 @@ async def ask_json(
     `address` is the one to ask of those that the host's name stands for; None: any.
     """
     try:
-        async with asyncio.timeout(timeout_s):
-            status, body = await _request(url, access, posted, address)
+        status, body = await _request(url, access, posted, address, timeout_s)
         if posted is not None and status >= HTTPStatus.BAD_REQUEST:
             return Answer(None, _said(status, body))
         return Answer(_object(status, body))
-    except TimeoutError:
-        problem = f"no answer within {timeout_s:g} s"
     except ConnectionRefusedError:
         problem = "nothing listens there"
     except (OSError, ValueError) as error:
@@ -93,7 +95,7 @@ def _object(status: int, body: bytes) -> dict[str, Any]:
 
 
 async def _request(
-    url: str, access: AccessSection, posted: Posted | None, address: str | None
+    url: str, access: AccessSection, posted: Posted | None, address: str | None, timeout_s: float
 ) -> tuple[int, bytes]:
     """Status code and body.
 
@@ -101,33 +103,36 @@ async def _request(
         OSError: It cannot be reached, or sends too much.
         ValueError: What comes is not HTTP, or the address is none.
     """
-    parts = urlsplit(url)
-    secure = parts.scheme == "https"
-    reader, writer = await asyncio.open_connection(
-        address or parts.hostname,
-        port_of(url),
-        ssl=_tls(access) if secure else None,
-        server_hostname=parts.hostname if secure else None,
-    )
+    secure = urlsplit(url).scheme == "https"
+    if posted is not None:
+        body = json.dumps(posted.document).encode()
+        request = Request(target_of(url), _bearer(posted.token), method="POST", body=body)
+    elif secure and access.token_file is not None:
+        request = Request(target_of(url), _bearer(one_line_of(access.token_file)))
+    else:
+        request = Request(target_of(url))
+    tls = client_tls(access.ca_file, access.cert_file, access.key_file) if secure else None
     try:
-        verb, sent = (
-            ("GET", b"") if posted is None else ("POST", json.dumps(posted.document).encode())
+        answer = await fetch(
+            url,
+            request,
+            timeout_s=timeout_s,
+            body_bytes_max=ANSWER_BYTES_MAX,
+            tls=tls,
+            address=address,
         )
-        host = parts.netloc.rpartition("@")[2]
-        lines = [f"{verb} {parts.path or '/'} HTTP/1.0", f"Host: {host}"]
-        if posted is not None:
-            lines += [f"Authorization: Bearer {posted.token}", f"Content-Length: {len(sent)}"]
-        elif secure and access.token_file is not None:
-            lines.append(f"Authorization: Bearer {one_line_of(access.token_file)}")
-        writer.write("\r\n".join([*lines, "", ""]).encode() + sent)
-        head, _, body = (await _read_all(reader)).partition(b"\r\n\r\n")
-    finally:
-        writer.close()
-    words = head.split(maxsplit=2)
-    if len(words) < 2 or not words[0].startswith(b"HTTP/1.") or not words[1].isdigit():
+    except (NotHttpError, NoAnswerError):
         msg = "what answers there does not speak HTTP"
-        raise ValueError(msg)
-    return int(words[1]), body
+        raise ValueError(msg) from None
+    except AnswerTooLargeError:
+        msg = f"the answer is larger than {ANSWER_BYTES_MAX} bytes"
+        raise OSError(msg) from None
+    return answer.status, answer.body
+
+
+def _bearer(token: str) -> dict[str, str]:
+    """The header, whose text goes as latin-1: a token is shown in UTF-8."""
+    return {"Authorization": f"Bearer {token.encode().decode('latin-1')}"}
 
 
 def one_line_of(path: Path) -> str:
@@ -151,20 +156,3 @@ def port_of(url: str) -> int:
     """The port of an address of a part."""
     parts = urlsplit(url)
     return parts.port or (443 if parts.scheme == "https" else 80)
-
-
-def _tls(access: AccessSection) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=access.ca_file)
-    if access.cert_file is not None:
-        context.load_cert_chain(access.cert_file, access.key_file)
-    return context
-
-
-async def _read_all(reader: asyncio.StreamReader) -> bytes:
-    whole = bytearray()
-    while chunk := await reader.read(_READ_BYTES):
-        whole += chunk
-        if len(whole) > ANSWER_BYTES_MAX:
-            msg = f"the answer is larger than {ANSWER_BYTES_MAX} bytes"
-            raise OSError(msg)
-    return bytes(whole)
