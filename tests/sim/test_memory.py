@@ -72,8 +72,8 @@ def new_intake(log: CommitLog) -> Intake:
 def facts(dedup: Dedup) -> dict[str, Any]:
     """Everything, in order."""
     return {
-        "ids": list(dedup.message_ids._ids.items()),
-        "producers": [(name, s.sequence, s.offset) for name, s in dedup.producers._states.items()],
+        "ids": dedup.message_ids.since(0),
+        "producers": [(name, s.sequence, s.offset) for name, s in dedup.producers.since(0)],
         "last": dedup.last_message_id,
     }
 

@@ -70,7 +70,14 @@ class Guarded:
     guard: Guard
     access: LoneAccess
     streams: StreamSet
-    recorded: list[tuple[str, str, dict[str, Any]]]
+    recorder: Recorder
+    throttle: Throttle
+    lone: LoneStreams
+
+    @property
+    def recorded(self) -> list[tuple[str, str, dict[str, Any]]]:
+        """What was taken down."""
+        return self.recorder.recorded
 
     async def ask(self, caller: Principal, api: str, **request: Any) -> dict[str, Any]:
         turn = SendingTurn(asyncio.Lock(), caller)
@@ -120,6 +127,6 @@ async def guarded(
         activity=recorder,
     )
     try:
-        yield Guarded(api, inner, guard, access, found, recorder.recorded)
+        yield Guarded(api, inner, guard, access, found, recorder, throttle, lone)
     finally:
         await found.close()

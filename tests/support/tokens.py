@@ -30,6 +30,10 @@ class Issuer:
         }
         self._generation = generation
 
+    def key(self, algorithm: str) -> Any:
+        """A key to sign with."""
+        return self._keys[algorithm]
+
     def kid(self, algorithm: str = "ES256") -> str:
         """The id of a key."""
         return f"{algorithm}-{self._generation}"

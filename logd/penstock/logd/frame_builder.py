@@ -54,7 +54,7 @@ def build_frames(
 def _build(runs: Sequence[Run], epoch: int) -> tuple[FrameHeader, bytes]:
     count = sum(len(run.messages) for run in runs)
     simple = count <= PLAIN_ROWS_MAX and not any(run.extras for run in runs)
-    body = (_plain_body(runs) if simple else None) or _arrow_body(runs)
+    body = (_plain_body(runs) if simple else None) or arrow_body(runs)
     header = FrameHeader(
         base_offset=runs[0].base_offset,
         leader_epoch=epoch,
@@ -80,7 +80,8 @@ def _plain_body(runs: Sequence[Run]) -> bytes | None:
     return encode_plain_body(timestamps, subjects, replies, values)
 
 
-def _arrow_body(runs: Sequence[Run]) -> bytes:
+def arrow_body(runs: Sequence[Run]) -> bytes:
+    """The body of any messages, by pyarrow: what makes others by hand must say the same."""
     messages = _messages(runs)
     values: list[bytes | None] = [message[3] for message in messages]
     keys, headers = _keys_and_headers(runs, values)

@@ -82,7 +82,7 @@ def test_grpc(tmp_path: Path) -> None:
             return "called"
 
         groups = OneGroup("me")
-        throttle = found.api._throttle
+        throttle = found.throttle
         permits = CallPermits(found.guard, throttle, groups, Recorder(), lambda _: "")
         leave = permits.around("LeaveConsumerGroup", answer)
 
@@ -100,7 +100,7 @@ def test_grpc(tmp_path: Path) -> None:
         request = wire.LeaveConsumerGroupRequest(groupId="theirs", consumerId="m")
         assert await leave(request, None) == "called"
         end_call(before)
-        membership = Membership(groups, found.inner._streams, timeout_s=1)
+        membership = Membership(groups, found.lone, timeout_s=1)
         assert membership.metadata("theirs", lambda _: True).epoch == 7
         hidden = membership.metadata("theirs", lambda _: False)
         assert hidden.error == wire.ConsumerGroupMetadata.UNKNOWN_GROUP

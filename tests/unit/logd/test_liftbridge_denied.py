@@ -1,9 +1,10 @@
 """A message that PublishAsync denies is taken down, though the call goes on."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from penstock.logd.core.metadata import StreamConfig
 from penstock.logd.errors import RefusedError
@@ -16,16 +17,31 @@ from penstock.logd.wire import logd_liftbridge_pb2 as wire
 from tests.support.guarded_api import Recorder, guarded, somebody
 
 
+class Call:
+    """A stream of publishes and its answers, as gRPC has them."""
+
+    def __init__(self, *requests: wire.PublishRequest) -> None:
+        self.answers: list[wire.PublishResponse] = []
+        self._requests = requests
+
+    async def requests(self) -> AsyncIterator[wire.PublishRequest]:
+        for request in self._requests:
+            yield request
+
+    async def write(self, answer: wire.PublishResponse) -> None:
+        self.answers.append(answer)
+
+
 def test_a_denied_message_of_many_is_taken_down(tmp_path: Path) -> None:
     async def main() -> None:
         async with guarded(tmp_path, StreamConfig(name="orders", subject="orders")) as found:
             recorder = Recorder()
             permits = CallPermits(
-                found.guard, found.api._throttle, LoneGroups("me"), recorder, lambda _: ""
+                found.guard, found.throttle, LoneGroups("me"), recorder, lambda _: ""
             )
             nothing: Any = None
             publishing = Publishing(
-                found.inner._streams,
+                found.lone,
                 nothing,
                 permits,
                 room=Gate(1 << 20),
@@ -33,9 +49,10 @@ def test_a_denied_message_of_many_is_taken_down(tmp_path: Path) -> None:
                 timeout_s=1,
             )
             before = set_caller(somebody("bob"))
-            answer = await publishing._answer(wire.PublishRequest(stream="orders", value=b"x"))
+            call = Call(wire.PublishRequest(stream="orders", value=b"x"))
+            await publishing.publish_async(call.requests(), cast("Any", call))
             end_call(before)
-            assert answer is not None
+            (answer,) = call.answers
             assert answer.asyncError.code == wire.PublishAsyncError.PERMISSION_DENIED
             ((kind, by, facts),) = recorder.recorded
             assert (kind, by, facts["result"]) == ("access.denied", "bob", "PERMISSION_DENIED")
@@ -50,7 +67,7 @@ def test_what_was_done_outlasts_the_machine_before_whoever_called_is_told(tmp_pa
         async with guarded(tmp_path, StreamConfig(name="orders", subject="orders")) as found:
             recorder = Recorder()
             permits = CallPermits(
-                found.guard, found.api._throttle, LoneGroups("me"), recorder, lambda _: ""
+                found.guard, found.throttle, LoneGroups("me"), recorder, lambda _: ""
             )
 
             async def done(*_: object) -> str:

@@ -10,7 +10,6 @@ from penstock.base.clock import SystemClock
 from penstock.logd.acks import Nack
 from penstock.logd.core.servers import parse_servers
 from penstock.logd.core.turn import Message
-from penstock.logd.liftbridge import relay as relaying
 from penstock.logd.liftbridge.errors import CallError
 from penstock.logd.liftbridge.gate import Gate
 from penstock.logd.liftbridge.relay import Relay
@@ -37,7 +36,7 @@ class Link:
         if what is not None:
             inbox = line.split(b" ")[2]
             head, body = (what, b"") if what.startswith(b"NATS") else (b"", what)
-            self._relay._on_messages({b"1": [Message(inbox, b"", head, body)]})
+            self._relay.on_messages({b"1": [Message(inbox, b"", head, body)]})
         return True
 
 
@@ -50,11 +49,10 @@ def refused(nack: Nack) -> bytes:
 
 
 @pytest.fixture
-def relay(monkeypatch: pytest.MonkeyPatch) -> Relay:
-    monkeypatch.setattr(relaying, "_RESEND_S", 0.01)
-    monkeypatch.setattr(relaying, "_PAUSE_S", 0.001)
+def relay() -> Relay:
     access = NatsAccess(servers=parse_servers("nats://127.0.0.1:1"))
-    made = Relay(access, node="n", bytes_max=1 << 20, clock=SystemClock())
+    clock = SystemClock()
+    made = Relay(access, node="n", bytes_max=1 << 20, clock=clock, resend_s=0.01, pause_s=0.001)
     made.link = Link(made)  # type: ignore[assignment]
     return made
 
@@ -84,7 +82,7 @@ async def test_a_publish_is_sent_again_until_it_is_answered(
     ids = {line.partition(b"Nats-Msg-Id: ")[2].partition(b"\r\n")[0] for line in link.lines}
     assert len(ids) == 1, "all of them count as one"
     assert len(link.lines) == 1 + sum(what != "unsent" for what in answers)
-    assert (relay.gate.held, relay._waiting) == (0, {})
+    assert (relay.gate.held, relay.waiting) == (0, 0)
 
 
 async def test_without_a_window_of_ids_silence_is_not_answered_by_a_repeat(relay: Relay) -> None:

@@ -83,5 +83,5 @@ def test_frames_hold_the_same_rows_whoever_made_their_bodies(parts: list[list[Ro
         messages = [Message(row.subject, row.reply, b"", row.value) for row in part]
         runs.append(Run(base, part[0].timestamp_ns, messages))
     ((_, body),) = build_frames(runs, epoch=1)
-    arrow = decode_body(frame_builder._arrow_body(runs))
+    arrow = decode_body(frame_builder.arrow_body(runs))
     assert decode_body(body).equals(arrow)

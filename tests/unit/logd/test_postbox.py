@@ -3,29 +3,37 @@
 import asyncio
 import threading
 from functools import partial
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from penstock.logd.ack_sender import AckSender
 from penstock.logd.core.turn import AckRun
 from penstock.logd.postbox import Postbox
-from tests.support.surroundings import make_surroundings
+
+if TYPE_CHECKING:
+    from penstock.logd.nats.link import NatsLink
+
+
+class Link:
+    """Notes each write of a link to NATS."""
+
+    def __init__(self) -> None:
+        self.writes: list[bytes] = []
+
+    def write(self, data: bytes) -> bool:
+        self.writes.append(data)
+        return True
 
 
 @pytest.fixture
-def acks() -> AckSender:
-    return make_surroundings().acks
+def link() -> Link:
+    return Link()
 
 
-def note_writes(acks: AckSender, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    writes = list[bytes]()
-
-    def write(data: bytes) -> bool:
-        writes.append(data)
-        return True
-
-    monkeypatch.setattr(acks._link, "write", write)
-    return writes
+@pytest.fixture
+def acks(link: Link) -> AckSender:
+    return AckSender(cast("NatsLink", link))
 
 
 async def test_calls_from_threads_are_all_made_in_each_ones_order(acks: AckSender) -> None:
@@ -51,27 +59,25 @@ async def test_calls_from_threads_are_all_made_in_each_ones_order(acks: AckSende
 
 
 async def test_acks_of_calls_made_together_are_written_together_and_at_once(
-    acks: AckSender, monkeypatch: pytest.MonkeyPatch
+    acks: AckSender, link: Link
 ) -> None:
     loop, postbox = asyncio.get_running_loop(), Postbox(acks)
-    writes = note_writes(acks, monkeypatch)
     for offset in range(3):
         run = AckRun(offset, offset, [b"inbox"])
         postbox.post(loop, partial(acks.send_acks, "logs", 1, [run]))
     await asyncio.sleep(0)
-    assert len(writes) == 1, "no turn of its own, and no write each"
-    assert writes[0].count(b"PUB inbox") == 3
+    assert len(link.writes) == 1, "no turn of its own, and no write each"
+    assert link.writes[0].count(b"PUB inbox") == 3
 
 
 async def test_acks_that_nobody_gathers_are_written_at_the_end_of_the_turn(
-    acks: AckSender, monkeypatch: pytest.MonkeyPatch
+    acks: AckSender, link: Link
 ) -> None:
-    writes = note_writes(acks, monkeypatch)
     for offset in range(2):
         acks.send_acks("logs", 1, [AckRun(offset, offset, [b"inbox"])])
-    assert writes == []
+    assert link.writes == []
     await asyncio.sleep(0)
-    assert [data.count(b"PUB inbox") for data in writes] == [2]
+    assert [data.count(b"PUB inbox") for data in link.writes] == [2]
 
 
 async def test_a_call_that_fails_keeps_no_other_from_being_made(acks: AckSender) -> None:

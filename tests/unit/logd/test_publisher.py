@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -10,7 +11,6 @@ from nats.errors import TimeoutError as NatsTimeoutError
 
 from penstock.logd.acks import Nack, PubAck, encode_ack
 from penstock.logd.batch import Record, decode_body
-from penstock.logd.client import following
 from penstock.logd.core.producers import Accept, Duplicate, ProducerTable
 from penstock.logd.envelope import (
     TYPE_BATCH_ACK,
@@ -20,6 +20,7 @@ from penstock.logd.envelope import (
 )
 from penstock.logd.errors import RefusedError, UnavailableError
 from penstock.logd.publisher import Publisher, PublishOptions, PublishRefusedError
+from penstock.logd.publisher.lanes import Lanes
 
 
 class Reply:
@@ -33,6 +34,7 @@ class FakeLog:
     Attributes:
         values: What is stored, in order.
         waiting: Requests under way.
+        producer_ids: Of batches, in the order they came first.
     """
 
     is_closed = False
@@ -45,6 +47,7 @@ class FakeLog:
         self.values: list[bytes] = []
         self.ids: dict[str, int] = {}
         self.producers = ProducerTable(expiry_ns=10**18, producers_max=10)
+        self.producer_ids: dict[bytes, None] = {}
         self.under_way = self.most_under_way = 0
         self.nack: Nack | None = None
 
@@ -92,6 +95,7 @@ class FakeLog:
 
     def _batch(self, payload: memoryview) -> PubAck:
         batch = decode_batch(payload)
+        self.producer_ids[batch.producer_id] = None
         match self.producers.check(batch.producer_id, batch.previous_sequence, batch.sequence, 0):
             case Accept():
                 self.values += decode_body(batch.body).column("value").to_pylist()
@@ -106,14 +110,8 @@ class FakeLog:
                 return PubAck(stream="s", nack=nack, description="gap", sequence=gap.last)
 
 
-@pytest.fixture(autouse=True)
-def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(following, "PAUSE_FIRST_S", 1e-5)
-    monkeypatch.setattr(following, "PAUSE_MAX_S", 1e-4)
-
-
 def make(log: FakeLog, **options: Any) -> Publisher:
-    return Publisher(log, PublishOptions(**options), rng=log.rng)
+    return Publisher(log, PublishOptions(**options), rng=log.rng, pauses_s=(1e-5, 1e-4))
 
 
 def record(number: int) -> Record:
@@ -343,10 +341,8 @@ async def test_subjects_beyond_the_limit_are_forgotten_and_lose_and_repeat_nothi
             value = b"%s %d" % (subject.encode(), number)
             sent.setdefault(subject, []).append(value)
             await publisher.submit_batch(subject, [Record(subject, value, number)])
-            assert len(publisher._lanes) <= 3 + 5, "more only while they are in use"
         await publisher.flush()
-        await publisher.publish_batch("t.last", [Record("t.last", b"t.last 0", 1)])
-        assert len(publisher._lanes) <= 3
+    assert len(log.producer_ids) > 8, "subjects were forgotten, and came back as new producers"
     for subject, values in sent.items():
         assert [v for v in log.values if v.startswith(subject.encode() + b" ")] == values
 
@@ -365,5 +361,22 @@ async def test_the_subject_idle_longest_is_forgotten_first_and_a_busy_one_never(
         await publisher.submit_batch("t.busy", [Record("t.busy", b"", 1)])
         for subject in ("t.a", "t.b", "t.a", "t.c"):
             await publisher.publish_batch(subject, [Record(subject, b"", 1)])
-        assert list(publisher._lanes) == ["t.busy", "t.a", "t.c"]
+        known = set(log.producer_ids)
+        for subject in ("t.a", "t.c"):
+            await publisher.publish_batch(subject, [Record(subject, b"", 1)])
+        assert set(log.producer_ids) == known, "both are remembered"
+        await publisher.publish_batch("t.b", [Record("t.b", b"", 1)])
+        assert len(set(log.producer_ids) - known) == 1, "it was forgotten"
         silent.set()
+        await publisher.publish_batch("t.busy", [Record("t.busy", b"", 1)])
+    assert len(log.values) == 9
+
+
+def test_more_subjects_than_the_limit_are_remembered_only_while_they_are_in_use() -> None:
+    lanes = Lanes(3)
+    with ExitStack() as used:
+        for number in range(5):
+            used.enter_context(lanes.of(f"t.{number}").used())
+        assert len(lanes) == 5
+    lanes.of("t.last")
+    assert list(lanes) == ["t.3", "t.4", "t.last"]

@@ -5,6 +5,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typing_extensions import override
@@ -61,23 +62,29 @@ def clock() -> Clock:
     return Clock()
 
 
-def with_url(url: Url, clock: Clock, refresh_s: float = 300) -> tuple[Authenticator, UrlKeys]:
+WORKER = ThreadPoolExecutor(1)
+"""Asks for keys; what it was given before is done when it has done what it is given now."""
+
+
+def with_url(
+    url: Url, clock: Clock, refresh_s: float = 300, **limits: Any
+) -> tuple[Authenticator, UrlKeys]:
     keys = UrlKeys(
         url,
         where="https://keys",
-        worker=ThreadPoolExecutor(1),
+        worker=WORKER,
         clock=clock,
         refresh_s=refresh_s,
         age_s_max=AGE_S_MAX,
     )
     rules = TokenRules(issuer=ISSUER, audience=AUDIENCE)
-    return Authenticator(clock, required=True, tokens=(rules, keys)), keys
+    return Authenticator(clock, required=True, tokens=(rules, keys), **limits), keys
 
 
 def look(keys: UrlKeys, *, anyway: bool = False) -> None:
     """Look, and have what is asked by that answered."""
     keys.look(anyway=anyway)
-    keys._worker.submit(int).result()
+    WORKER.submit(int).result()
 
 
 def reason(refused: pytest.ExceptionInfo[UnauthenticatedError]) -> str:
@@ -129,23 +136,22 @@ class Gated(Url):
 def test_who_must_not_wait_is_known_the_next_time(clock: Clock) -> None:
     issuer = Issuer()
     url = Gated(issuer.key_set())
-    authenticator, keys = with_url(url, clock)
+    authenticator, _ = with_url(url, clock)
     token = issuer.token("alice", NOW_S)
     for _ in range(3):
         with pytest.raises(UnauthenticatedError) as refused:
             authenticator.secret_promptly(token)
         assert reason(refused) == "unknown_key"
     url.may.set()
-    keys._worker.submit(int).result()
+    WORKER.submit(int).result()
     assert url.asked == 1
     assert authenticator.secret_promptly(token).principal == Principal("alice", Method.TOKEN)
 
 
-async def test_few_wait_for_an_answer(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.logd.security.authenticator.SEARCHES_WAITING_MAX", 2)
+async def test_few_wait_for_an_answer(clock: Clock) -> None:
     issuer = Issuer()
     url = Gated(issuer.key_set())
-    authenticator, _ = with_url(url, clock)
+    authenticator, _ = with_url(url, clock, searches_waiting_max=2)
     token = issuer.token("alice", NOW_S)
     waiting = [asyncio.create_task(authenticator.secret_later(token)) for _ in range(2)]
     await asyncio.sleep(0)
@@ -261,14 +267,15 @@ def test_a_token_that_comes_again_is_looked_at_again(clock: Clock) -> None:
     assert reason(refused) == "signature"
 
 
-def test_what_is_remembered_is_bounded(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.logd.security.authenticator.TOKENS_REMEMBERED_MAX", 3)
+def test_what_is_remembered_is_bounded(clock: Clock) -> None:
     issuer = Issuer()
-    authenticator, keys = with_url(Url(issuer.key_set()), clock)
+    authenticator, keys = with_url(Url(issuer.key_set()), clock, tokens_remembered_max=3)
     look(keys)
-    for number in range(10):
-        authenticator.secret(issuer.token(f"user-{number}", NOW_S))
-    assert len(authenticator._verified) == 3
+    tokens = [issuer.token(f"user-{number}", NOW_S) for number in range(10)]
+    first = [authenticator.secret(token) for token in tokens]
+    again = [authenticator.secret(token) for token in tokens[-3:]]
+    assert all(one is other for one, other in zip(first[-3:], again, strict=True))
+    assert authenticator.secret(tokens[-4]) is not first[-4], "it is verified once more"
 
 
 def test_nobody_is_let_in_only_where_nobody_needs_to_be_known(clock: Clock) -> None:

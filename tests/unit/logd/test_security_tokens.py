@@ -110,7 +110,7 @@ def _raw(claims: dict[str, object]) -> str:
     import jwt
 
     made = ISSUED.claims("alice", NOW_S, **claims)
-    key = ISSUED._keys["ES256"]
+    key = ISSUED.key("ES256")
     payload = json.dumps(made).encode()
     return jwt.PyJWS().encode(payload, key, "ES256", headers={"kid": ISSUED.kid()})
 

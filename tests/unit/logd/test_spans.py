@@ -9,7 +9,7 @@ import pytest
 from penstock.logd.append_spans import OPEN_MAX, AppendSpans, append_spans
 from penstock.logd.batch import Record, build_batch, encode_body
 from penstock.logd.core.metadata import Stream, StreamConfig
-from penstock.logd.core.turn import Message
+from penstock.logd.core.turn import Append, Message, Run
 from penstock.logd.envelope import BatchPayload, encode_batch
 from penstock.logd.errors import RefusedError, UnavailableError
 from penstock.logd.fetch.connection import Response, SendingTurn
@@ -100,7 +100,7 @@ def test_so_many_spans_are_open_at_a_time() -> None:
     for number in range(OPEN_MAX):
         span = spans.begin([message])
         assert span is not None
-        spans._open.append((number, span))
+        spans.took(span, [Append([Run(number, 1, [message])], 1)], 1)
     assert spans.begin([message]) is None
     spans.given_up()
     assert spans.begin([message]) is not None

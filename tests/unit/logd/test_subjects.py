@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.logd.core import subjects as subjects_module
 from penstock.logd.core.subjects import (
     RESERVED_PREFIXES,
     SubjectTrie,
@@ -58,15 +57,12 @@ def test_trie_agrees_with_brute_force_through_inserts_and_removals(
 def test_a_trie_that_forgets_all_the_time_finds_the_same(
     filters: list[str], subjects: list[str]
 ) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(subjects_module, "_STATES_MAX", 2)
-        patch.setattr(subjects_module, "_CACHE_SIZE_MAX", 1)
-        trie: SubjectTrie[int] = SubjectTrie()
-        for number, subject_filter in enumerate(filters):
-            trie.insert(subject_filter, number)
-        for subject in subjects:
-            expected = sorted(n for n, f in enumerate(filters) if by_regex(f, subject))
-            assert sorted(trie.match(subject)) == expected
+    trie: SubjectTrie[int] = SubjectTrie(states_max=2, cache_size_max=1)
+    for number, subject_filter in enumerate(filters):
+        trie.insert(subject_filter, number)
+    for subject in subjects:
+        expected = sorted(n for n, f in enumerate(filters) if by_regex(f, subject))
+        assert sorted(trie.match(subject)) == expected
 
 
 def test_what_a_trie_remembers_of_the_way_does_not_grow_with_what_is_published() -> None:
@@ -76,11 +72,11 @@ def test_what_a_trie_remembers_of_the_way_does_not_grow_with_what_is_published()
     for number in range(1_000):
         assert trie.match(f"a.n{number}.c") == ("x",)
         assert trie.match(f"n{number}.a.c") == ()
-    states = trie._states
+    states = trie.states
     assert states <= 4
     for number in range(1_000):
         trie.match(f"a.m{number}.c")
-    assert trie._states == states
+    assert trie.states == states
 
 
 @pytest.mark.parametrize("subject_filter", ["*", ">", "a.*", "a.>", "*.b", "a.*.>"])

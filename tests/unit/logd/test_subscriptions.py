@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
@@ -10,6 +11,10 @@ from penstock.logd.core.servers import parse_servers
 from penstock.logd.nats.dial import NatsAccess
 from penstock.logd.nats.errors import ErrorKind, NatsRefusedError, ServerError
 from penstock.logd.nats.link import NatsLink
+from penstock.logd.nats.subscriptions import Subscriptions
+
+if TYPE_CHECKING:
+    from penstock.logd.nats.wire import Wire
 
 
 class FakeWire:
@@ -30,22 +35,14 @@ class FakeWire:
         pass
 
 
-def make_link(wire: FakeWire | None) -> NatsLink:
-    link = NatsLink(
-        NatsAccess(servers=parse_servers("nats://127.0.0.1:1")),
-        name="data",
-        on_messages=print,
-        rng=random.Random(1),
-        clock=SystemClock(),
-    )
-    if wire is not None:
-        attach(link, wire)
-    return link
+def subscriptions(wire: FakeWire) -> Subscriptions:
+    made = Subscriptions(lambda _: None)
+    attach(made, wire)
+    return made
 
 
-def attach(link: NatsLink, wire: FakeWire) -> None:
-    link._wire = wire  # type: ignore[assignment]
-    link._subscriptions.attach(wire)  # type: ignore[arg-type]
+def attach(made: Subscriptions, wire: FakeWire) -> None:
+    made.attach(cast("Wire", wire))
 
 
 async def turns() -> None:
@@ -54,14 +51,14 @@ async def turns() -> None:
 
 
 async def test_a_subscription_made_while_the_server_is_left_waits_for_the_other_one() -> None:
-    link = make_link(FakeWire())
-    link._subscriptions.detach()  # the old server was told; the new one does not have us yet
-    sid = link.subscribe("a")
-    waiting = asyncio.create_task(link.confirmed(sid))
+    made = subscriptions(FakeWire())
+    made.detach()  # the old server was told; the new one does not have us yet
+    sid = made.add("a", "")
+    waiting = asyncio.create_task(made.known(sid))
     await turns()
     assert not waiting.done()
     other = FakeWire()
-    attach(link, other)
+    attach(made, other)
     await turns()
     assert not waiting.done()
     assert other.asked[0][0] == b"SUB a 1\r\n"
@@ -72,27 +69,37 @@ async def test_a_subscription_made_while_the_server_is_left_waits_for_the_other_
 
 async def test_a_subscription_that_the_old_server_never_answered_waits_for_the_other_one() -> None:
     old, other = FakeWire(), FakeWire()
-    link = make_link(old)
-    waiting = asyncio.create_task(link.confirmed(link.subscribe("a")))
+    made = subscriptions(old)
+    sid = made.add("a", "")
+    waiting = asyncio.create_task(made.known(sid))
     await turns()
-    link._subscriptions.detach()
+    made.detach()
     old.asked[0][1].set_exception(ConnectionError("it is left"))
     await turns()
     assert not waiting.done()
-    attach(link, other)
+    attach(made, other)
     other.answer(ServerError(ErrorKind.SUBSCRIPTION, "Permissions Violation", b"1"))
-    with pytest.raises(NatsRefusedError, match="Permissions"):
+    async with asyncio.timeout(20):
         await waiting
-    assert link.denials() == {}
+    with pytest.raises(NatsRefusedError, match="Permissions"):
+        made.check(sid)
+    assert made.denials() == {}
 
 
 async def test_nobody_waits_for_a_server_that_there_is_not_or_a_subscription_that_ended() -> None:
-    link = make_link(None)
+    link = NatsLink(
+        NatsAccess(servers=parse_servers("nats://127.0.0.1:1")),
+        name="data",
+        on_messages=print,
+        rng=random.Random(1),
+        clock=SystemClock(),
+    )
     await link.confirmed(link.subscribe("a"))
-    attach(link, FakeWire())
-    sid = link.subscribe("b")
-    waiting = asyncio.create_task(link.confirmed(sid))
+    made = subscriptions(FakeWire())
+    sid = made.add("b", "")
+    waiting = asyncio.create_task(made.known(sid))
     await turns()
-    link.unsubscribe(sid)
+    made.remove(sid)
     async with asyncio.timeout(20):
         await waiting
+    made.check(sid)

@@ -165,20 +165,26 @@ class Patience:
         retry_s: Seconds from the first failure on; None: for ever.
         rng: For the jitter.
         pause_max_s: Seconds of the longest pause.
+        pause_first_s: Seconds of the first.
     """
 
     def __init__(
-        self, retry_s: float | None, rng: random.Random, *, pause_max_s: float = PAUSE_MAX_S
+        self,
+        retry_s: float | None,
+        rng: random.Random,
+        *,
+        pause_max_s: float = PAUSE_MAX_S,
+        pause_first_s: float = PAUSE_FIRST_S,
     ) -> None:
         self._retry_s = retry_s
         self._rng = rng
         self._pause_max_s = pause_max_s
-        self._pause_s = PAUSE_FIRST_S
+        self._pause_first_s = self._pause_s = pause_first_s
         self._since_ns: int | None = None
 
     def succeeded(self) -> None:
         """The server is there."""
-        self._pause_s = PAUSE_FIRST_S
+        self._pause_s = self._pause_first_s
         self._since_ns = None
 
     def failed(self, now_ns: int) -> None:

@@ -116,13 +116,23 @@ class SubjectTrie(Generic[Value]):
 
     Lookups are cached by subject, and ways through the trie by their tokens. Both caches are
     bounded, and a change of the trie empties them.
+
+    Args:
+        cache_size_max: Subjects.
+        states_max: Sets of nodes that some tokens lead to.
+
+    Attributes:
+        states: Of those there are.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self, *, cache_size_max: int = _CACHE_SIZE_MAX, states_max: int = _STATES_MAX
+    ) -> None:
+        self._cache_size_max, self._states_max = cache_size_max, states_max
         self._root: _Node[Value] = _Node()
         self._cache: dict[str, tuple[Value, ...]] = {}
         self._start = _State([self._root], ())
-        self._states = 0
+        self.states = 0
 
     def insert(self, subject_filter: str, value: Value) -> None:
         """Add a value under a filter that `check_filter` accepts."""
@@ -168,7 +178,7 @@ class SubjectTrie(Generic[Value]):
                     values += child.values
         found = tuple(values)
         if len(subject) <= SUBJECT_LENGTH_MAX:  # nobody publishes on a longer one
-            if len(self._cache) >= _CACHE_SIZE_MAX:
+            if len(self._cache) >= self._cache_size_max:
                 self._cache.clear()
             self._cache[subject] = found
         return found
@@ -216,9 +226,9 @@ class SubjectTrie(Generic[Value]):
         if not nodes and state.others is not None:
             return state.others
         following = _State([*nodes, *state.stars], state.rest)
-        self._states += 1
-        if self._states >= _STATES_MAX:
-            self._start, self._states = _State([self._root], ()), 0
+        self.states += 1
+        if self.states >= self._states_max:
+            self._start, self.states = _State([self._root], ()), 0
         if nodes:
             state.edges[token] = following
         else:
@@ -228,7 +238,7 @@ class SubjectTrie(Generic[Value]):
     def _forget(self) -> None:
         self._cache.clear()
         self._start = _State([self._root], ())
-        self._states = 0
+        self.states = 0
 
 
 class _Node(Generic[Value]):

@@ -53,6 +53,8 @@ class Relay:
         node: This one's name.
         bytes_max: Of publishes that wait for their ack.
         clock: For the link.
+        resend_s: Seconds without an ack after which a publish is sent again.
+        pause_s: Seconds before the first repeat of what was refused for now.
 
     Attributes:
         link: Its connection; whoever makes the relay runs it.
@@ -60,18 +62,33 @@ class Relay:
         counts: Publishes by what became of them, and `resent`.
     """
 
-    def __init__(self, access: NatsAccess, *, node: str, bytes_max: int, clock: Clock) -> None:
+    def __init__(
+        self,
+        access: NatsAccess,
+        *,
+        node: str,
+        bytes_max: int,
+        clock: Clock,
+        resend_s: float = _RESEND_S,
+        pause_s: float = _PAUSE_S,
+    ) -> None:
         rng = random.Random()  # noqa: S311 - jitter, not a secret
         self.link = NatsLink(
-            access, name=f"{node}/grpc", on_messages=self._on_messages, rng=rng, clock=clock
+            access, name=f"{node}/grpc", on_messages=self.on_messages, rng=rng, clock=clock
         )
         self.gate = Gate(bytes_max)
         self.counts: Counter[str] = Counter()
+        self._resend_s, self._pause_s = resend_s, pause_s
         self._token = secrets.token_hex(8)
         self._inbox = f"_INBOX.{self._token}"
         self._published = 0
         self._waiting: dict[str, tuple[asyncio.Future[_Heard], str]] = {}
         self.link.subscribe(f"{self._inbox}.*")
+
+    @property
+    def waiting(self) -> int:
+        """Publishes without an answer yet."""
+        return len(self._waiting)
 
     async def publish(
         self, subject: str, message: wire.Message, *, stream: str, repeat: bool, timeout_s: float
@@ -93,11 +110,11 @@ class Relay:
         message.ackInbox = f"{self._inbox}.{number}"
         line = self._line(subject, message, number, stream)
         size = await self._room(len(line), timeout_s)
-        problem, pause_s = "", _PAUSE_S
+        problem, pause_s = "", self._pause_s
         try:
             async with asyncio.timeout(timeout_s):
                 while True:
-                    wait_s = _RESEND_S if repeat else None
+                    wait_s = self._resend_s if repeat else None
                     heard = await self._once(number, stream, line, wait_s)
                     match heard:
                         case "silence":
@@ -166,7 +183,8 @@ class Relay:
             text = "too many publishes wait for their acks; try again later"
             raise CallError(grpc.StatusCode.UNAVAILABLE, text) from None
 
-    def _on_messages(self, messages: dict[bytes, list[Message]]) -> None:
+    def on_messages(self, messages: dict[bytes, list[Message]]) -> None:
+        """Take what the link brings: acks, and who is not there."""
         for came in messages.values():
             for message in came:
                 waiting = self._waiting.get(message.subject.decode().rpartition(".")[2])

@@ -16,7 +16,7 @@ from nats.errors import TimeoutError as NatsTimeoutError
 from penstock.base.clock import monotonic_ns
 from penstock.logd.acks import PubAck
 from penstock.logd.batch import SCHEMA, Compression, Record, build_batch, encode_body
-from penstock.logd.client.following import Patience
+from penstock.logd.client.following import PAUSE_FIRST_S, PAUSE_MAX_S, Patience
 from penstock.logd.errors import NoAnswerError, RefusedError, UnavailableError
 from penstock.logd.publisher.lanes import Lane, Lanes
 from penstock.logd.publisher.outgoing import (
@@ -71,6 +71,7 @@ class Publisher:
         client: Connected; it stays the caller's to close, after `close`.
         options: How.
         rng: For the jitter of pauses between tries.
+        pauses_s: Seconds of the first pause and of the longest.
     """
 
     def __init__(
@@ -79,10 +80,12 @@ class Publisher:
         options: PublishOptions | None = None,
         *,
         rng: random.Random | None = None,
+        pauses_s: tuple[float, float] = (PAUSE_FIRST_S, PAUSE_MAX_S),
     ) -> None:
         self._client: Any = client
         self._options = options or PublishOptions()
         self._rng = rng or random.Random()  # noqa: S311 - jitter
+        self._pauses_s = pauses_s
         self._slots = asyncio.Semaphore(self._options.in_flight_max)
         self._plain = Lane()
         self._lanes = Lanes(self._options.lanes_max)
@@ -265,7 +268,10 @@ class Publisher:
         outcome = await self._attempt(message)
         if isinstance(outcome, PubAck):
             return outcome
-        patience = Patience(self._options.retry_s, self._rng)
+        first_s, max_s = self._pauses_s
+        patience = Patience(
+            self._options.retry_s, self._rng, pause_max_s=max_s, pause_first_s=first_s
+        )
         patience.failed(monotonic_ns())
         await lane.before_me()
         unanswered: NoAnswerError | None = None

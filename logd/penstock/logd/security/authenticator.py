@@ -50,6 +50,8 @@ class Authenticator:
         certificate_name: Which name of a certificate is its principal's.
         tokens: What is asked of tokens, and their keys; None: none are taken.
         keys: API keys; None: none are taken.
+        searches_waiting_max: Tokens with unknown keys that wait for the issuer at a time.
+        tokens_remembered_max: Verified tokens that need no verification when they come again.
 
     Attributes:
         required: As given.
@@ -57,7 +59,7 @@ class Authenticator:
         on_failure: Told of failures.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what is taken, and how much of it
         self,
         clock: Clock,
         *,
@@ -65,6 +67,8 @@ class Authenticator:
         certificate_name: CertificateName = CertificateName.CN,
         tokens: tuple[TokenRules, TokenKeys] | None = None,
         keys: Renewed[ApiKeys] | None = None,
+        searches_waiting_max: int = SEARCHES_WAITING_MAX,
+        tokens_remembered_max: int = TOKENS_REMEMBERED_MAX,
     ) -> None:
         self.required = required
         self.succeeded: Counter[str] = Counter()
@@ -74,6 +78,8 @@ class Authenticator:
         self._certificate_name = certificate_name
         self._tokens = tokens
         self._keys = keys
+        self._searches_waiting_max = searches_waiting_max
+        self._tokens_remembered_max = tokens_remembered_max
         self._lock = threading.Lock()
         self._verified: dict[bytes, Identity] = {}
         self._verified_with = KeySet({})
@@ -121,7 +127,7 @@ class Authenticator:
             searching = self._search()
         if searching is None:  # asked a moment ago, and perhaps answered since
             return self.secret(text)
-        if self._searching >= SEARCHES_WAITING_MAX:
+        if self._searching >= self._searches_waiting_max:
             message = "many tokens with unknown keys wait for the issuer's answer; try again later"
             raise UnauthenticatedError("busy", message)
         self._searching += 1
@@ -202,7 +208,7 @@ class Authenticator:
         identity = verify_token(text, keys, rules, now_ns)
         with self._lock:
             if self._verified_with is keys:
-                if len(self._verified) >= TOKENS_REMEMBERED_MAX:
+                if len(self._verified) >= self._tokens_remembered_max:
                     self._verified.pop(next(iter(self._verified)))
                 self._verified[digest] = identity
         return identity
