@@ -4,8 +4,6 @@ Each record is delivered or among the dead letters, whatever happens; how often 
 something came twice is what the sink's guarantee says.
 """
 
-import random
-import socket
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -18,15 +16,12 @@ import pytest
 from typing_extensions import override
 
 from penstock.base.clock import SystemClock
-from penstock.router.core import http_codes
 from penstock.router.errors import StoppedError
 from penstock.router.sinks import Replay
-from penstock.router.sinks.transport import CONNECTION_AGE_S, HttpRequest, Transport
 from tests.support.fault_door import (
     RESET,
     Answered,
     Asked,
-    Backend,
     FaultDoor,
     resets_after_taking,
     says,
@@ -242,87 +237,6 @@ def test_a_backend_that_drains_is_left(case: Case, door: FaultDoor, tmp_path: An
     assert case.stored(door.backend) == EACH_ONCE
     assert met.count(met[0]) <= 2, "it went on with the connection"
     assert dead_letters(its) == []
-
-
-class Nothing(Backend):
-    """Takes whatever comes."""
-
-    @override
-    def handle(self, asked: Asked) -> Answered:
-        return Answered(200)
-
-
-@pytest.fixture
-def pair(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, list[FaultDoor], list[str]]]:
-    """A name with two addresses: its URL, the doors behind it, and the addresses, to be changed."""
-    first = FaultDoor(Nothing())
-    port = int(first.url.rpartition(":")[2])
-    doors = [first, FaultDoor(Nothing(), host="127.0.0.2", port=port)]
-    addresses = ["127.0.0.1", "127.0.0.2"]
-    real = socket.getaddrinfo
-
-    def resolve(host: Any, *args: Any, **options: Any) -> Any:
-        if host != "destination.test":
-            return real(host, *args, **options)
-        return [found for each in addresses for found in real(each, *args, **options)]
-
-    monkeypatch.setattr(socket, "getaddrinfo", resolve)
-    yield f"http://destination.test:{port}", doors, addresses
-    for door in doors:
-        door.close()
-
-
-POST = HttpRequest("/", {}, b"x")
-
-
-def test_connections_are_spread_over_the_addresses_of_a_name(
-    pair: tuple[str, list[FaultDoor], list[str]],
-) -> None:
-    url, doors, _ = pair
-    for seed in range(20):
-        made = Transport(url, timeout_s=5, clock=SystemClock(), rng=random.Random(seed))
-        assert isinstance(made.send(POST), http_codes.Answer)
-        made.close()
-    assert min(len(door.asked) for door in doors) >= 3
-
-
-def test_the_address_that_failed_is_left_for_another(
-    pair: tuple[str, list[FaultDoor], list[str]],
-) -> None:
-    url, doors, _ = pair
-    made = Transport(url, timeout_s=5, clock=SystemClock())
-    made.send(POST)
-    used, other = sorted(doors, key=lambda door: -len(door.asked))
-    used.rule = lambda _: Answered(503)
-    made.send(POST)
-    for _ in range(3):
-        reply = made.send(POST)
-        assert isinstance(reply, http_codes.Answer)
-        assert reply.status == 200
-    assert (len(used.asked), len(other.asked)) == (2, 3), "and stays while that is well"
-    other.close()
-    used.rule = lambda _: None
-    made.close()
-    assert isinstance(made.send(POST), http_codes.Answer)
-    made.close()
-    assert len(used.asked) == 3, "one that refuses connections costs no request"
-
-
-def test_a_name_that_changes_is_followed_though_the_connection_is_well(
-    pair: tuple[str, list[FaultDoor], list[str]],
-) -> None:
-    url, doors, addresses = pair
-    clock = Skipping()
-    del addresses[1]
-    made = Transport(url, timeout_s=5, clock=clock)
-    made.send(POST)
-    addresses[:] = ["127.0.0.2"]
-    made.send(POST)
-    assert [len(door.asked) for door in doors] == [2, 0]
-    clock.skipped_ns += int((CONNECTION_AGE_S + 1) * 1e9)
-    made.send(POST)
-    made.close()
-    assert [len(door.asked) for door in doors] == [2, 1]
 
 
 def test_what_is_too_large_is_split(case: Case, door: FaultDoor, tmp_path: Any) -> None:

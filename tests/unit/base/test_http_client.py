@@ -311,20 +311,26 @@ def test_a_connection_is_left(answer: bytes) -> None:
         assert server.count == 2
 
 
-def test_a_kept_connection_that_ended_is_made_again() -> None:
+@pytest.mark.parametrize("connected", [False, True])
+def test_a_kept_connection_that_ended_is_made_again(*, connected: bool) -> None:
     server = Connections(OK, b"end", OK)
     with serving(server) as url, client_of(url) as client:
         repeated = []
         for _ in range(2):
+            if connected:
+                client.connect()
             assert client.send(POST).body == b"ok"
             repeated.append(client.repeated)
         assert repeated == [False, True]
         assert server.count == 2
 
 
-def test_a_new_connection_that_ends_is_not_made_again() -> None:
+@pytest.mark.parametrize("connected", [False, True])
+def test_a_new_connection_that_ends_is_not_made_again(*, connected: bool) -> None:
     server = Connections(b"end", OK)
     with serving(server) as url, client_of(url) as client:
+        if connected:
+            client.connect()
         with pytest.raises(NoAnswerError):
             client.send(POST)
         assert not client.repeated

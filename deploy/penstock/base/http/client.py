@@ -169,7 +169,7 @@ class _Exchange:
         fields = {} if "host" in given else {"Host": _host_of(parts)}
         if "accept-encoding" not in given:
             fields["Accept-Encoding"] = "identity"
-        if body is not None:
+        if body is not None and "content-length" not in given:
             fields["Content-Length"] = str(len(body))
         encoded = [
             (name.encode("ascii"), value.strip(" \t").encode("latin-1"))
@@ -310,7 +310,7 @@ class HttpClient:
             self._socket = None
 
     def connect(self) -> None:
-        """Make a connection where none is kept. Who calls this knows what `send` failed at.
+        """Make a connection where none is kept; `send` then fails with the request (partly) sent.
 
         Raises:
             OSError: The server cannot be reached; it has seen nothing.
@@ -327,12 +327,12 @@ class HttpClient:
             ValueError: HTTP forbids a header or the target; no value is shown.
         """
         deadline_ns = self._deadline_ns()
-        kept = self._kept() is not None
+        used = self._kept() is not None and self._connection.our_state is h11.DONE
         self.repeated = False
         try:
             return self._exchange(deadline_ns, request)
         except NoAnswerError as ended:
-            if not kept:
+            if not used:
                 raise
             # A kept connection that the server had closed meanwhile, as servers do.
             self.repeated = True
@@ -345,6 +345,8 @@ class HttpClient:
 
     def _exchange(self, deadline_ns: int, request: Request) -> Response:
         opened = self._open(deadline_ns)
+        if self._connection.our_state is h11.DONE:
+            self._connection.start_next_cycle()
         stays = False
         try:
             exchange = _Exchange(self._connection, self._parts, request, self._body_bytes_max)
@@ -397,8 +399,6 @@ class HttpClient:
 
     def _open(self, deadline_ns: int) -> socket.socket:
         if (kept := self._kept()) is not None:
-            if self._connection.our_state is h11.DONE:
-                self._connection.start_next_cycle()
             return kept
         parts = self._parts
         host, port = parts.hostname or "", parts.port or _PORTS[parts.scheme]

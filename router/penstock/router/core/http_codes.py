@@ -72,7 +72,7 @@ _OF_GATEWAYS: Final = (502, 504)
 """Said for a destination that did not answer itself."""
 
 _OF_CLASS: Final = {
-    1: Meaning.FAILED,  # http.client answers 100 itself; another one is no answer to a POST
+    1: Meaning.FAILED,  # the client passes over 1xx; a last one is no answer to a POST
     2: Meaning.TAKEN,
     3: Meaning.PAUSED,  # never followed: a redirect would carry the secret elsewhere
     4: Meaning.UNFIT,

@@ -1,4 +1,4 @@
-"""A gRPC channel that is left as a connection over HTTP/1.1 is (`penstock.router.sinks.transport`).
+"""A gRPC channel that is left as a connection over HTTP/1.1 is (`penstock.base.http.client`).
 
 gRPC keeps a connection over which UNAVAILABLE comes, for it is the server's answer, and one that
 answers no more. The first may be to a backend that drains, the second is dead. So the channel is
@@ -11,7 +11,7 @@ from typing import Any, Final
 import grpc
 
 from penstock.base.clock import BlockingClock
-from penstock.router.sinks.transport import CONNECTION_AGE_S
+from penstock.base.http.client import CONNECTION_AGE_S
 
 _LEFT_AFTER: Final = (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE)
 _OPTIONS: Final = (

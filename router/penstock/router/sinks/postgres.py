@@ -20,8 +20,9 @@ transaction and goes to the dead letters. Codes are those of appendix A of Postg
 import json
 import os
 import socket
+import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
@@ -36,7 +37,6 @@ from penstock.router.sinks.record_rows import ABOUT, KEY, describe
 from penstock.router.sinks.request_settings import RequestBatch, RequestSettings
 from penstock.router.sinks.requests import Item, Request, RequestSink, Row
 from penstock.router.sinks.sink import Preview, SinkContext
-from penstock.router.sinks.time_limit import time_limit
 from penstock.router.wrong_key import WrongKeyError
 from penstock.service.secret import Secret
 
@@ -225,12 +225,18 @@ class Postgres(RequestSink):
 
     @contextmanager
     def _in_time(self) -> Iterator[None]:
-        """Limit what the server takes for everything, also when it says nothing at all."""
-        with (
-            socket.socket(fileno=os.dup(self._connection.fileno())) as line,
-            time_limit(line, 2 * self._config.timeout_s),
-        ):
-            yield
+        """Limit what the server takes for everything, also when it says nothing at all.
+
+        A socket's own limit is for each read; one byte each few seconds would pass it.
+        """
+        with socket.socket(fileno=os.dup(self._connection.fileno())) as line:
+            timer = threading.Timer(2 * self._config.timeout_s, _end, (line,))
+            timer.daemon = True
+            timer.start()
+            try:
+                yield
+            finally:
+                timer.cancel()
 
     @override
     def show(self, request: Request) -> Preview:
@@ -238,6 +244,11 @@ class Postgres(RequestSink):
         lines = "\n".join(json.dumps(row, default=as_text, ensure_ascii=False) for row in rows)
         target = f"INSERT INTO {self._config.table} … ON CONFLICT DO NOTHING"
         return Preview(target, len(request.items), lines)
+
+
+def _end(line: socket.socket) -> None:
+    with suppress(OSError):  # closed already
+        line.shutdown(socket.SHUT_RDWR)
 
 
 def verdict_of(state: str | None, text: str, *, data_error: bool = False) -> Verdict:
