@@ -7,12 +7,12 @@ records in the log, the checkpoint on disk, the counters, the account of each so
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import orjson
+from pydantic import TypeAdapter
 from typing_extensions import override
 
 from penstock.base.clock import SystemClock
@@ -28,15 +28,18 @@ from penstock.collector.runner import Surroundings
 from penstock.collector.saving import Saver
 from penstock.collector.settings import graph_of, resource_of, sizes_of
 from penstock.collector.source_sections import Source as Section
-from penstock.collector.source_set import SourceSet
+from penstock.collector.source_set import SourceSet, difference
 from penstock.collector.sources.source import Source
 from penstock.collector.state import State, read_state
 from penstock.logd.store import Checkpoint
 from tests.support.waiting import wait_until_async
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from penstock.collector.core.batch import LaneKey
 
+_SECTION: TypeAdapter[Section] = TypeAdapter(Section)
 FAR = 1 << 40
 """More batches than any test sends."""
 
@@ -114,11 +117,15 @@ class FilesCollector:
         root: A directory for the test.
         sources: Sections of the configuration; without, all of `files` that end in `.log`.
         options: Others of the configuration.
+
+    Attributes:
+        make: Makes another source than a collector does, of the sections that it likes.
     """
 
     def __init__(self, root: Path, *sources: dict[str, Any], **options: Any) -> None:
         self.files = root / "files"
         self.files.mkdir(exist_ok=True)
+        self.make: Callable[[Section], Source | None] = lambda _: None
         self._carrying: list[asyncio.Task[None]] = []
         self._polls = False
         self.data_dir = root / "data"
@@ -150,12 +157,8 @@ class FilesCollector:
     async def __aexit__(self, *_: object) -> None:
         await self.kill()
 
-    async def start(self, make: Callable[[Section], Source | None] = lambda _: None) -> None:
-        """Start as the process does; nothing is looked at before `poll` or `run`.
-
-        Args:
-            make: Makes another source than a collector does, of the sections that it likes.
-        """
+    async def start(self) -> None:
+        """Start as the process does; nothing is looked at before `poll` or `run`."""
         config = self.config
         graph = graph_of(config)
         directory = open_data_directory(config.data_dir, sizes_of(config), where="collector.yaml")
@@ -181,7 +184,7 @@ class FilesCollector:
 
         def make_one(section: Section) -> Source:
             known = frozenset(self._saver.state.sources)
-            return make(section) or make_source(section, replace(parts, known=known))
+            return self.make(section) or make_source(section, replace(parts, known=known))
 
         around = Surroundings(make_one, engine.delivery, engine.ledger, self.clock)
         self.sources = SourceSet(around)
@@ -205,6 +208,12 @@ class FilesCollector:
         """Let the sources look by themselves from now on."""
         self._polls = False
         self.sources.run()
+
+    async def change(self, *sources: dict[str, Any]) -> None:
+        """Exchange what runs for these sources, or for none, as a reload does."""
+        sections = [_SECTION.validate_python({"name": one["type"], **one}) for one in sources]
+        before = [runner.section for runner in self.sources.runners]
+        await self.sources.change(sections, difference(before, sections))
 
     async def stop(self) -> None:
         """Stop as the process does; what the log does not take is read again."""

@@ -25,12 +25,17 @@ _REASON_CHARACTERS_MAX = 200
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What runners need of the collector."""
+    """What runners need of the collector.
+
+    Attributes:
+        restarts: Makes what says how long a source that failed waits.
+    """
 
     make: Callable[[Section], Source]
     delivery: Delivery
     ledger: Ledger
     clock: Clock
+    restarts: Callable[[], Restarts] = Restarts
 
 
 class Runner:
@@ -53,7 +58,7 @@ class Runner:
         self.predecessor = predecessor
         self.trouble = ""
         self._around = around
-        self._restarts = Restarts()
+        self._restarts = around.restarts()
         self._stopping = asyncio.Event()
         self._log = structlog.get_logger().bind(source=self.source.name)
 

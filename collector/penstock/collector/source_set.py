@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import structlog
 
@@ -13,7 +13,7 @@ from penstock.collector.source_sections import Source as Section
 from penstock.collector.sources.file import FileSource
 from penstock.service import ServiceError
 
-_STOP_WAIT_S = 10.0
+STOP_WAIT_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +29,17 @@ class Difference:
 class SourceSet:
     """Sources by name, each run by a task of its own.
 
+    Args:
+        stop_wait_s: How long one that is exchanged may take to stop.
+
     Attributes:
         around: What new sources are made with.
         ended: Set when every source has ended by itself, as standard input does.
     """
 
-    def __init__(self, around: Surroundings) -> None:
+    def __init__(self, around: Surroundings, *, stop_wait_s: float = STOP_WAIT_S) -> None:
         self.around = around
+        self._stop_wait_s = stop_wait_s
         self.ended = asyncio.Event()
         self._runners: dict[str, Runner] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -146,7 +150,7 @@ class SourceSet:
         """Stop a source, and return when its task has ended; both share the time for it."""
         task = self._tasks.pop(runner.name)
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + _STOP_WAIT_S
+        deadline = loop.time() + self._stop_wait_s
         try:
             await self._stop(runner)
             left = deadline - loop.time() if runner.source.endpoint is None else 0
@@ -158,7 +162,7 @@ class SourceSet:
     async def _stop(self, runner: Runner) -> None:
         """One that waits for room in a full spool would hold up everything: it gives up then."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_STOP_WAIT_S):
+            async with asyncio.timeout(self._stop_wait_s):
                 await runner.stop()
 
     async def _revive(self, old: Runner) -> None:

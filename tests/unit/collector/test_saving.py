@@ -1,20 +1,14 @@
 """What a checkpoint says of files, also while one source hands over to the next."""
 
+import gzip
 from pathlib import Path
 
 import pytest
 
-from penstock.collector.agent import Agent
-from penstock.collector.config import CollectorConfig
 from penstock.collector.core.files import FileState, Generations
-from penstock.collector.runner import Runner
-from penstock.collector.saving import Saver
-from penstock.collector.state import State, read_state
-from penstock.logd.store import Checkpoint
-
-
-def waiting(generation: int, *, inode: int = 7) -> FileState:
-    return FileState("files", generation, 1, inode, "00", 4, "/x.log", position=4)
+from tests.support.collector_files import FilesCollector
+from tests.support.privileges import closed
+from tests.support.waiting import wait_until_async
 
 
 @pytest.mark.parametrize("lost", [True, False])
@@ -22,33 +16,31 @@ async def test_a_file_that_waits_during_a_hand_over_is_in_the_checkpoint_once(
     tmp_path: Path, *, lost: bool
 ) -> None:
     """The one that leaves and its successor both answer for it."""
-    Checkpoint(tmp_path / "checkpoint").save(
-        State(files=[waiting(1), waiting(2, inode=8)], next_generation=3).as_document()
-    )
-    source = {"type": "file", "name": "files", "include": [f"{tmp_path}/*.log"], "service": "app"}
-    config = CollectorConfig.model_validate({"data_dir": tmp_path, "sources": [source]})
-    agent = Agent(config, Path("collector.yaml"))
-    agent._recover()
-    engine, around = agent._engine, agent._sources.around
-    if lost:
-        for state in list(engine.generations.known.values()):
-            engine.generations.lose(state)
-    leaving = Runner(config.sources[0], around)
-    coming = Runner(config.sources[0], around, predecessor=leaving)
-    assert len(coming.file_sources) == 2
-    saver = Saver(
-        agent._directory,
-        engine.spools,
-        engine.delivery,
-        engine.generations,
-        engine.replayer,
-        lambda: coming.file_sources,
-    )
-    assert await saver.save()
-    await engine.close()
-    document = Checkpoint(tmp_path / "checkpoint").load()
-    assert document is not None
-    assert [state.generation for state in read_state(document).files] == [1, 2]
+    collector = FilesCollector(tmp_path)
+    waits, read = collector.files / "a.log", collector.files / "b.log"
+    waits.write_text("one\n")
+    read.write_text("two\n")
+    async with collector:
+        await collector.poll()
+        await collector.stop()
+    if lost:  # its rest may be in a compressed one, which cannot be read now
+        waits.unlink()
+        waits = collector.files / "a.log.1.gz"
+        waits.write_bytes(gzip.compress(b"one\nmore\n"))
+    read.write_text("two\nthree\n")
+    collector.log.accepts = 0
+    with closed(waits):
+        async with collector:
+            collector.run()
+            await wait_until_async(lambda: collector.pending == 1)
+            await collector.change(collector.section(poll_ms=20))
+            assert len(collector.sources.file_sources) == 2
+            found = await collector.checkpoint()
+    assert [(file.generation, file.position) for file in found.files] == [(1, 4), (2, 4)]
+
+
+def waiting(generation: int, *, inode: int = 7) -> FileState:
+    return FileState("files", generation, 1, inode, "00", 4, "/x.log", position=4)
 
 
 def test_a_generation_that_stands_twice_in_a_checkpoint_is_one_file() -> None:

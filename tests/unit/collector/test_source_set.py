@@ -1,30 +1,23 @@
 """Sources that fail begin again, and are exchanged while the others go on."""
 
 import asyncio
-import json
 from pathlib import Path
 from typing import Any, cast
-from unittest.mock import patch
 
 import pytest
 from typing_extensions import override
 
 from penstock.base.clock import SystemClock
-from penstock.collector import source_set
 from penstock.collector.core.batch import Limits
 from penstock.collector.core.delivery import Delivery
-from penstock.collector.core.files import Generations
 from penstock.collector.core.ledger import Ledger
 from penstock.collector.core.restarts import Restarts
-from penstock.collector.courier import Courier
-from penstock.collector.descriptors import Descriptors
-from penstock.collector.pipeline import Chunk
 from penstock.collector.runner import Runner, Surroundings
-from penstock.collector.source_sections import FileSource, StatsdSource, StdinSource
-from penstock.collector.source_set import Difference, SourceSet, difference
-from penstock.collector.sources.file import FileSource as Tailing
+from penstock.collector.source_sections import StatsdSource, StdinSource
+from penstock.collector.source_set import STOP_WAIT_S, Difference, SourceSet, difference
 from penstock.collector.sources.source import Source
 from penstock.service import UnavailableError
+from tests.support.collector_files import FAR, FilesCollector
 from tests.support.waiting import wait_until_async
 
 Section = StdinSource | StatsdSource
@@ -75,7 +68,8 @@ class Fake(Source):
 class World:
     """Makes fakes."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, stop_wait_s: float = STOP_WAIT_S) -> None:
+        self._stop_wait_s = stop_wait_s
         self.story: list[str] = []
         self.cannot_start: set[str] = set()
         self.hangs: set[str] = set()
@@ -86,14 +80,18 @@ class World:
             Delivery(Limits(), jitter=lambda: 0.0),
             self.ledger,
             SystemClock(),
+            restarts=lambda: Restarts(first_ns=1, longest_ns=1),
         )
+
+    def sources(self) -> SourceSet:
+        return SourceSet(self.around, stop_wait_s=self._stop_wait_s)
 
     def note(self, fake: Fake, what: str) -> None:
         self.story.append(f"{what} {fake.name}/{fake.service}")
 
 
 async def running(world: World, *sections: Section) -> SourceSet:
-    sources = SourceSet(world.around)
+    sources = world.sources()
     await sources.start(sections)
     sources.run()
     await asyncio.sleep(0)
@@ -101,13 +99,10 @@ async def running(world: World, *sections: Section) -> SourceSet:
     return sources
 
 
-async def test_a_source_that_fails_is_made_anew_and_the_others_go_on(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(Restarts, "failed", lambda self, *, ran_ns: 1)
+async def test_a_source_that_fails_is_made_anew_and_the_others_go_on() -> None:
     world = World()
     world.failures["a"] = True
-    sources = SourceSet(world.around)
+    sources = world.sources()
     await sources.start([section("a"), section("b")])
     sources.run()
     await wait_until_async(lambda: world.story.count("run a/app") == 2)
@@ -119,11 +114,8 @@ async def test_a_source_that_fails_is_made_anew_and_the_others_go_on(
     await sources.cancel()
 
 
-async def test_a_source_that_does_not_stop_holds_up_no_exchange(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(source_set, "_STOP_WAIT_S", 0.01)
-    world = World()
+async def test_a_source_that_does_not_stop_holds_up_no_exchange() -> None:
+    world = World(stop_wait_s=0.01)
     world.hangs.add("a")
     before, after = [section("a"), section("b")], [section("b")]
     sources = await running(world, *before)
@@ -133,11 +125,8 @@ async def test_a_source_that_does_not_stop_holds_up_no_exchange(
     await sources.cancel()
 
 
-async def test_sources_that_do_not_stop_are_waited_for_at_the_same_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(source_set, "_STOP_WAIT_S", 0.3)
-    world = World()
+async def test_sources_that_do_not_stop_are_waited_for_at_the_same_time() -> None:
+    world = World(stop_wait_s=0.3)
     names = [f"s{number}" for number in range(20)]
     sources = await running(world, *(section(name) for name in names))
     world.hangs.update(names)
@@ -150,11 +139,8 @@ async def test_sources_that_do_not_stop_are_waited_for_at_the_same_time(
     ]
 
 
-async def test_one_that_began_in_vain_and_does_not_stop_holds_up_no_exchange(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(source_set, "_STOP_WAIT_S", 0.01)
-    world = World()
+async def test_one_that_began_in_vain_and_does_not_stop_holds_up_no_exchange() -> None:
+    world = World(stop_wait_s=0.01)
     before, after = [section("a")], [section("a"), section("b"), section("c", "taken")]
     sources = await running(world, *before)
     world.hangs.add("b")
@@ -167,13 +153,10 @@ async def test_one_that_began_in_vain_and_does_not_stop_holds_up_no_exchange(
     await sources.cancel()
 
 
-async def test_one_that_cannot_begin_again_is_named_until_it_can(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(Restarts, "failed", lambda self, *, ran_ns: 1)
+async def test_one_that_cannot_begin_again_is_named_until_it_can() -> None:
     world = World()
     world.failures["a"] = True
-    sources = SourceSet(world.around)
+    sources = world.sources()
     await sources.start([section("a")])
     world.cannot_start.add("app")
     sources.run()
@@ -213,78 +196,36 @@ async def test_an_exchange_touches_only_what_changed() -> None:
     await sources.cancel()
 
 
-class Files:
-    """Makes file sources of one file, whose records are delivered when it is said."""
-
-    def __init__(self, path: Path) -> None:
-        self.section = FileSource(
-            type="file", name="f", include=(str(path),), service="app", poll_ms=10
-        )
-        self.lines: list[str] = []
-        self.undelivered = False
-        self._generations = Generations()
-        delivery = Delivery(Limits(), jitter=lambda: 0.0)
-        delivery.is_pending = lambda source: self.undelivered  # type: ignore[method-assign]
-        self._clock = SystemClock()
-        effect = cast("Any", None)
-        self._courier = Courier(delivery, self._clock, publish=effect, quarantine=effect)
-        self._ledger = Ledger()
-        self.around = Surroundings(self._make, delivery, self._ledger, self._clock)
-
-    def _make(self, made: Any) -> Source:
-        if made.type != "file":
-            return Fake(World(), made)
-        return Tailing(
-            made, {}, self._generations, pipeline=cast("Any", self), courier=self._courier,
-            ledger=self._ledger, clock=self._clock, save=self._save, first_time=False,
-            descriptors=Descriptors(1000, self._clock),
-        )  # fmt: skip
-
-    async def _save(self) -> bool:
-        return True
-
-    async def take(self, chunk: Chunk) -> None:
-        self.lines += [json.loads(line)["body"] for line in chunk.lines]
-
-
 @pytest.mark.parametrize("before", ["", "in vain", "once"])
 async def test_a_file_source_that_comes_back_while_it_leaves_reads_on(
     tmp_path: Path, before: str
 ) -> None:
-    path = tmp_path / "a.log"
-    write(path, "one\ntwo\n")
-    files = Files(path)
-    sources = SourceSet(files.around)
-    await sources.start([files.section])
-    sources.run()
-    await wait_until_async(lambda: files.lines == ["one", "two"])
-    files.undelivered = True
-    await sources.change([], Difference((), (), (), ("f",)))
-    if before == "in vain":
-        twice = [files.section, section("other", "taken")]
-        with (
-            patch.object(Fake, "start", side_effect=UnavailableError("taken", fix="free it")),
-            pytest.raises(UnavailableError),
-        ):
-            await sources.change(twice, Difference((), ("f", "other"), (), ()))
-        assert len(sources.file_sources) == 1, "it still leaves"
-    if before == "once":
-        await sources.change([files.section], Difference((), ("f",), (), ()))
-        await sources.change([], Difference((), (), (), ("f",)))
-    await sources.change([files.section], Difference((), ("f",), (), ()))
-    assert len(sources.file_sources) == (3 if before == "once" else 2)
-    write(path, "one\ntwo\nthree\n")
-    files.undelivered = False
-    await wait_until_async(lambda: "three" in files.lines)
-    assert files.lines == ["one", "two", "three"]
-    [source] = sources.file_sources
-    assert [state.generation for state in source.states] == [1]
-    await sources.stop()
-    await sources.cancel()
-
-
-def write(path: Path, text: str) -> None:
-    path.write_text(text)
+    collector = FilesCollector(tmp_path)
+    path = collector.files / "a.log"
+    path.write_text("one\ntwo\n")
+    files, world = collector.section(), World()
+    world.cannot_start.add("taken")
+    collector.log.accepts = 0
+    async with collector:
+        collector.make = lambda made: None if made.type == "file" else world.around.make(made)
+        collector.run()
+        await wait_until_async(lambda: collector.pending == 2)
+        await collector.change()
+        if before == "in vain":
+            with pytest.raises(UnavailableError):
+                await collector.change(files, {"type": "stdin", "service": "taken"})
+            assert len(collector.sources.file_sources) == 1, "it still leaves"
+        if before == "once":
+            await collector.change(files)
+            await collector.change()
+        await collector.change(files)
+        assert len(collector.sources.file_sources) == (3 if before == "once" else 2)
+        path.write_text("one\ntwo\nthree\n")
+        collector.log.accept(FAR)
+        await wait_until_async(lambda: "three" in collector.bodies)
+        assert list(await collector.positions()) == [1]
+        await collector.stop()
+    assert collector.bodies == ["one", "two", "three"]
 
 
 @pytest.mark.parametrize("which", ["added", "changed"])
