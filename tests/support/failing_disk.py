@@ -5,7 +5,6 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from fnmatch import fnmatch
 from pathlib import Path
 
 from typing_extensions import override
@@ -46,11 +45,14 @@ class FailingDisk(RealDisk):
     def fails(
         self, operation: str, number: int = errno.EIO, *, name: str = "*", once: bool = False
     ) -> Iterator[None]:
-        """Have an operation fail on files of a name, or only once, while the block lasts."""
+        """Have an operation fail on files of a name, or only once, while the block lasts.
+
+        Names are patterns as `Path.match` takes them.
+        """
         left = [True]
 
         def fail(done: str, path: Path) -> None:
-            if left and done == operation and fnmatch(path.name, name):
+            if left and done == operation and path.match(name):
                 if once:
                     left.clear()
                 raise OSError(number, os.strerror(number), str(path))
@@ -64,7 +66,7 @@ class FailingDisk(RealDisk):
         held = Held()
 
         def wait(done: str, path: Path) -> None:
-            if done == operation and fnmatch(path.name, name):
+            if done == operation and path.match(name):
                 held.wait()
 
         with self.before(wait):

@@ -1,7 +1,6 @@
 """A log in memory that commands can be pointed at: frames as logd sends them, without a logd."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any, Self
@@ -9,6 +8,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 from penstock.logd.batch import Record, build_batch, describe_body, encode_body
+from penstock.logd.cli.server import Clients
 from penstock.logd.client import OffsetRange
 from penstock.logd.errors import RefusedError
 from penstock.logd.frame import FrameHeader
@@ -33,6 +33,10 @@ class FakeLog:
     broken: Exception | None = None
     waits: int = 0
     nodes: dict[str, Any] = field(default_factory=dict)
+
+    def clients(self) -> Clients:
+        """What points commands at this log."""
+        return Clients(log=lambda *_, **__: self)
 
     def add(
         self, stream: str, records: list[Record], *, per_frame: int, partition: int = 0
@@ -128,15 +132,3 @@ class FakeLog:
         if stream not in self.streams:
             raise RefusedError("UNKNOWN_STREAM", f"there is no stream {stream!r}", stream=stream)
         return self.streams[stream][partition]
-
-
-@contextmanager
-def asking_in_memory(log: FakeLog, server: str, make: object = None) -> Iterator[FakeLog]:
-    """As `penstock.logd.cli.server.asking`, without its connection."""
-    from penstock.logd.cli.server import refusal
-
-    del server, make
-    try:
-        yield log
-    except RefusedError as error:
-        raise refusal(error) from None

@@ -8,8 +8,6 @@ import pytest
 
 from penstock.logd.backup import PARTIAL, BackupFile, BackupPartition, Manifest
 from penstock.logd.batch import Record
-from penstock.logd.cli import backup as command
-from penstock.logd.cli import copying
 from penstock.logd.cli.backup import _Sending
 from penstock.logd.cli.copying import BackupOvertakenError, PartitionCopy, check_begun
 from penstock.logd.cli.progress import Progress
@@ -64,18 +62,16 @@ def fetched(*offsets: int, epoch: int = 3, end: int = 4) -> Fetched:
     )
 
 
-def copied(directory: Path, log: Log, manifest: Manifest | None = None) -> Manifest:
+def copied(
+    directory: Path, log: Log, manifest: Manifest | None = None, *, short_s: float = 30.0
+) -> Manifest:
     manifest = manifest or Manifest("1", "", "logs", "a", "x", {}, [BackupPartition(0, 4)])
-    copy = PartitionCopy(cast("Any", log), manifest, 0, directory, Progress("copying", 4))
+    progress = Progress("copying", 4)
+    copy = PartitionCopy(
+        cast("Any", log), manifest, 0, directory, progress, pause_s=0.0, short_s=short_s
+    )
     copy.run()
     return manifest
-
-
-@pytest.fixture(autouse=True)
-def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits for what a list of answers says."""
-    for module in (copying, command):
-        monkeypatch.setattr(module, "_PAUSE_S", 0.0)
 
 
 def test_the_epoch_that_was_read_goes_with_each_fetch_and_into_the_manifest(
@@ -137,14 +133,13 @@ def test_what_is_gone_ends_a_backup_and_is_named(
 
 
 def test_an_end_that_comes_back_is_waited_for_and_one_that_does_not_is_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     """A new leader learns a moment later what was committed."""
     behind = RefusedError("OUT_OF_RANGE", "no", earliest=0, latest=1)
     copied(tmp_path, Log(fetched(0, 1), behind, fetched(end=2), fetched(2, 3)))
-    monkeypatch.setattr(copying, "SHORT_S", 0.0)
     with pytest.raises(BackupOvertakenError, match="nothing is committed from offset 2 on"):
-        copied(tmp_path, Log(fetched(0, 1), fetched(end=2)))
+        copied(tmp_path, Log(fetched(0, 1), fetched(end=2)), short_s=0.0)
 
 
 def refused_at(offset: int) -> RefusedError:
@@ -152,7 +147,7 @@ def refused_at(offset: int) -> RefusedError:
 
 
 def sending(log: Log) -> _Sending:
-    return _Sending(cast("Any", log), "logs", 0, 60.0)
+    return _Sending(cast("Any", log), "logs", 0, 60.0, pause_s=0.0)
 
 
 def test_frames_that_only_the_leader_has_are_not_taken_for_restored() -> None:

@@ -9,7 +9,6 @@ import orjson
 import pytest
 import structlog
 
-from penstock.logd import activity
 from penstock.logd.activity import ActivityLog
 from penstock.logd.core.acl import Acl, Action, OnStream
 from penstock.logd.core.metadata import StreamConfig
@@ -64,13 +63,18 @@ async def test_a_request_that_cannot_be_written_down_is_taken_down_all_the_same(
 
 
 def test_a_long_request_is_not_logged_as_long_as_it_is(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    renderer = structlog.processors.JSONRenderer()  # whatever other tests have configured
-    plain = structlog.wrap_logger(structlog.PrintLogger(), processors=[renderer])
-    monkeypatch.setattr(activity, "_log", plain)
     log = ActivityLog("me", "boot", HandClock(), None)
-    log.record("access.denied", ALICE, request={"stream": "x" * REQUEST_SIZE_MAX}, count=1)
+    before = structlog.get_config()
+    structlog.configure(
+        processors=[structlog.processors.JSONRenderer()],
+        logger_factory=structlog.PrintLoggerFactory(),
+    )
+    try:
+        log.record("access.denied", ALICE, request={"stream": "x" * REQUEST_SIZE_MAX}, count=1)
+    finally:
+        structlog.configure(**before)
     shown = capsys.readouterr().out
     assert "access.denied" in shown
     assert "left_out_bytes" in shown

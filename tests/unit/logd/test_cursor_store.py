@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,21 +16,25 @@ from penstock.logd.core.publish_options import Refusal
 from penstock.logd.core.turn import Message
 from penstock.logd.cursors import CURSORS_STREAM, CursorStore, Extent, Granted
 from penstock.logd.errors import RefusedError, UnavailableError
-from penstock.logd.store import EpochFile, LogFailedError
+from penstock.logd.store import REAL_DISK, Disk, EpochFile
 from penstock.logd.streams import StreamSet
+from tests.support.failing_disk import FailingDisk
 from tests.support.surroundings import QuietLink, make_surroundings
 
 LOGS = StreamConfig(name="logs", subject="t.>")
+OF_CURSORS = f"{CURSORS_STREAM.name}-*/0/*.log"
 KEY = CursorKey("c", "logs", 0)
 
 
 @asynccontextmanager
-async def store(directory: Path) -> AsyncIterator[tuple[CursorStore, StreamSet]]:
+async def store(
+    directory: Path, disk: Disk = REAL_DISK
+) -> AsyncIterator[tuple[CursorStore, StreamSet]]:
     numbers = itertools.count()
     streams = StreamSet(
         directory,
         QuietLink(),
-        make_surroundings=lambda _: make_surroundings(),
+        make_surroundings=lambda _: make_surroundings(disk=disk),
         new_incarnation=lambda: f"{len(list(directory.glob('*/*')))}-{next(numbers)}",
     )
     await streams.start([LOGS], internal=[CURSORS_STREAM])
@@ -48,67 +51,49 @@ async def commit(cursors: CursorStore, offset: int = 0, *, rewind: bool = False)
 
 
 async def test_a_commit_is_answered_when_it_is_synced_and_not_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    async with store(tmp_path) as (cursors, streams):
+    disk = FailingDisk()
+    async with store(tmp_path, disk) as (cursors, _):
         await commit(cursors)
-        log = streams.partition(CURSORS_STREAM.name).log
-        sync, reached, go_on = log.sync, threading.Event(), threading.Event()
-
-        def slow() -> int:
-            reached.set()
-            go_on.wait(20)
-            return sync()
-
-        monkeypatch.setattr(log, "sync", slow)
-        deleting = asyncio.create_task(cursors.delete(KEY))
-        await asyncio.to_thread(reached.wait, 20)
-        assert not deleting.done()
-        assert len(cursors.get(KEY)) == 1
-        go_on.set()
+        with disk.holds("sync", name=OF_CURSORS) as held:
+            deleting = asyncio.create_task(cursors.delete(KEY))
+            await asyncio.to_thread(held.reached.wait, 20)
+            assert not deleting.done()
+            assert len(cursors.get(KEY)) == 1
         assert await deleting
         assert cursors.get(KEY) == []
 
 
 async def test_a_commit_whose_consumer_has_gone_counts_for_the_next_one_of_its_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    async with store(tmp_path) as (cursors, streams):
+    disk = FailingDisk()
+    async with store(tmp_path, disk) as (cursors, streams):
         await commit(cursors)
         streams.partition("logs").take([Message(b"t.a", b"", b"", b"x")])
         await streams.partition("logs").wait_committed(0)
         partition = streams.partition(CURSORS_STREAM.name)
-        sync, reached, go_on = partition.log.sync, threading.Event(), threading.Event()
-
-        def slow() -> int:
-            reached.set()
-            go_on.wait(20)
-            return sync()
-
-        monkeypatch.setattr(partition.log, "sync", slow)
-        committing = asyncio.create_task(commit(cursors, 1))
-        await asyncio.to_thread(reached.wait, 20)
-        committing.cancel()  # as a connection that ends cancels what it has asked for
-        await asyncio.wait({committing})
-        go_on.set()
+        with disk.holds("sync", name=OF_CURSORS) as held:
+            committing = asyncio.create_task(commit(cursors, 1))
+            await asyncio.to_thread(held.reached.wait, 20)
+            committing.cancel()  # as a connection that ends cancels what it has asked for
+            await asyncio.wait({committing})
         await partition.wait_committed(1)
         assert cursors.get(KEY)[0]["offset"] == 1
         assert cursors.page(consumer="c", stream=None, after=None)[0][0]["offset"] == 1
 
 
 async def test_a_commit_that_the_disk_does_not_take_is_no_answer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    async with store(tmp_path) as (cursors, streams):
+    disk = FailingDisk()
+    async with store(tmp_path, disk) as (cursors, _):
         await commit(cursors)
-
-        def fail() -> None:
-            raise LogFailedError("I/O error")
-
-        monkeypatch.setattr(streams.partition(CURSORS_STREAM.name).log, "sync", fail)
-        for _ in range(2):
-            with pytest.raises(UnavailableError, match="__cursors: I/O error"):
-                await commit(cursors, rewind=True)
+        with disk.fails("sync", name=OF_CURSORS):
+            for _ in range(2):
+                with pytest.raises(UnavailableError, match=r"__cursors: .*Input/output error"):
+                    await commit(cursors, rewind=True)
         assert cursors.get(KEY)[0]["offset"] == 0
 
 

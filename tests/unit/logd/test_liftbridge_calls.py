@@ -7,7 +7,7 @@ import grpc
 import pytest
 
 from penstock.logd.errors import RefusedError
-from penstock.logd.liftbridge.calls import PLAIN_BYTES_MAX, CallGuard, Requests
+from penstock.logd.liftbridge.calls import PLAIN_BYTES_MAX, REQUEST_S, CallGuard, Requests
 from penstock.logd.liftbridge.errors import CallError, call_error
 from penstock.logd.liftbridge.gate import Gate
 from penstock.logd.wire import logd_liftbridge_pb2 as wire
@@ -42,8 +42,16 @@ async def echo(request: Any, _: Any) -> Any:
     return request
 
 
-def requests(room: int = 2 * MOST, *, streams_max: int = 1) -> Requests:
-    return Requests(Gate(room), bytes_max=MOST, received_max=MOST, streams_max=streams_max)
+def requests(
+    room: int = 2 * MOST, *, streams_max: int = 1, request_s: float = REQUEST_S
+) -> Requests:
+    return Requests(
+        Gate(room),
+        bytes_max=MOST,
+        received_max=MOST,
+        streams_max=streams_max,
+        request_s=request_s,
+    )
 
 
 async def test_requests_are_read_when_there_is_room_for_them() -> None:
@@ -77,9 +85,8 @@ async def test_a_request_holds_what_it_is_long_until_it_is_done() -> None:
     assert reading.room.held == 0
 
 
-async def test_a_request_that_does_not_come_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.logd.liftbridge.calls.REQUEST_S", 0.01)
-    reading = requests()
+async def test_a_request_that_does_not_come_is_given_up() -> None:
+    reading = requests(request_s=0.01)
     with pytest.raises(CallError, match="did not come") as refused:
         await reading.handler("Publish", echo).stream_unary(None, Sending())
     assert refused.value.code is grpc.StatusCode.UNAVAILABLE

@@ -10,8 +10,8 @@ import pytest
 from penstock.logd.core.turn import Message
 from penstock.logd.cursors import CursorStore
 from penstock.logd.errors import RefusedError
-from penstock.logd.liftbridge import reading
 from penstock.logd.liftbridge.errors import CallError
+from penstock.logd.liftbridge.reading import CHUNK_ROWS
 from penstock.logd.liftbridge.subscribing import Subscribing
 from penstock.logd.lone_streams import LoneStreams
 from penstock.logd.streams import StreamSet
@@ -67,10 +67,10 @@ async def streams(tmp_path: Path) -> Any:
     await found.close()
 
 
-async def lone_of(streams: StreamSet) -> LoneStreams:
-    """With six records in one frame."""
+async def lone_of(streams: StreamSet, count: int = 6) -> LoneStreams:
+    """With so many records in one frame."""
     partition = streams.partition("logs")
-    offset = partition.store([Message(b"t.a", b"", b"", b"x") for _ in range(6)])
+    offset = partition.store([Message(b"t.a", b"", b"", b"x") for _ in range(count)])
     await partition.wait_committed(offset)
     return LoneStreams("me", streams, CursorStore(streams, cursors_max=10), dict)
 
@@ -83,16 +83,14 @@ async def test_backward_it_ends_where_what_was_purged_begins(streams: StreamSet)
     assert (ended.code, calling.offsets) == (grpc.StatusCode.RESOURCE_EXHAUSTED, [5, 4, 3])
 
 
-async def test_forward_who_is_behind_a_purge_is_told(
-    streams: StreamSet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(reading, "CHUNK_ROWS", 2)
-    lone = await lone_of(streams)
+async def test_forward_who_is_behind_a_purge_is_told(streams: StreamSet) -> None:
+    """When what was read before the purge has been sent."""
+    lone = await lone_of(streams, CHUNK_ROWS + 20)
 
     async def purge(offset: int) -> None:
         if offset == 1:
-            await lone.purge("logs", 0, 4)
+            await lone.purge("logs", 0, CHUNK_ROWS + 10)
 
     calling = Calling(purge)
     ended = await subscribe(lone, calling, startPosition=wire.EARLIEST)
-    assert (ended.code, calling.offsets) == ("OUT_OF_RANGE", [0, 1])
+    assert (ended.code, calling.offsets) == ("OUT_OF_RANGE", list(range(CHUNK_ROWS)))

@@ -3,6 +3,7 @@
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pyarrow as pa
@@ -14,9 +15,8 @@ from penstock.logd.cli import cli
 from penstock.logd.dump import Dump
 from penstock.logd.purging import PURGED_NAME, PurgePoint
 from penstock.logd.store import Checkpoint, CommitLog, DirectoryLock, LogConfig
-from penstock.logd.store.inspection import Inspection, PartitionReport
-from penstock.logd.store.recovery import Recovery
 from penstock.logd.store.segment import segment_path
+from tests.support.audited import audited
 from tests.support.logd_store import Store, record, state_of, write_store
 
 RECORDS = 30
@@ -58,19 +58,17 @@ def test_check_of_a_sound_store_is_a_table(store: Store) -> None:
 
 
 @pytest.mark.parametrize("words", [["check"], ["repair", "--dry-run"], ["dump", "logs"]])
-def test_looking_opens_nothing_for_writing(
-    store: Store, monkeypatch: pytest.MonkeyPatch, words: list[str]
-) -> None:
+def test_looking_opens_nothing_for_writing(store: Store, words: list[str]) -> None:
     opened: list[str] = []
-    really_open = os.open
 
-    def spy(path: Path, flags: int, *rest: int) -> int:
-        assert not flags & (os.O_RDWR | os.O_WRONLY | os.O_CREAT | os.O_TRUNC), path
-        opened.append(str(path))
-        return really_open(path, flags, *rest)
+    def note(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "open" and str(arguments[0]).startswith(str(store.data_dir)):
+            path, _, flags = arguments
+            assert not flags & (os.O_RDWR | os.O_WRONLY | os.O_CREAT | os.O_TRUNC), path
+            opened.append(str(path))
 
-    monkeypatch.setattr(os, "open", spy)
-    assert command(words[0], store.data_dir, *words[1:])[0] == 0
+    with audited(note):
+        assert command(words[0], store.data_dir, *words[1:])[0] == 0
     assert str(segment_path(store.log_dir("logs"), 0)) in opened
 
 
@@ -166,60 +164,53 @@ def test_a_running_logd_keeps_the_commands_out(store: Store, words: list[str]) -
     assert command(words[0], store.log_dir("logs"), *words[1:])[0] == 0
 
 
-def test_what_a_running_logd_removes_meanwhile_is_no_damage(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log, tries, enough = store.log_dir("logs"), [], 3
+def test_what_a_running_logd_removes_meanwhile_is_no_damage(store: Store) -> None:
+    log, looks, enough = store.log_dir("logs"), list[str](), 3
 
-    def run(self: Inspection) -> PartitionReport:
-        if self.report.directory == log:
-            tries.append(self)
-            if len(tries) < enough:
+    def gone(event: str, arguments: tuple[Any, ...]) -> None:
+        """A file that was there when the directory was listed."""
+        path, mode, *_ = (*arguments, None, None)
+        if (event, str(path), mode) == ("open", str(segment_path(log, 0)), None):  # by os.open
+            looks.append(event)
+            if len(looks) < enough:
                 raise FileNotFoundError
-        return really_run(self)
 
-    really_run = Inspection.run
-    monkeypatch.setattr(Inspection, "run", run)
-    with DirectoryLock(store.data_dir):
-        code, out, _ = check(store, "--live")
-        assert (code, out.count(b" sound\n"), len(tries)) == (0, 2, 3)
-        tries.clear()
-        enough = 9
-        code, out, _ = check(store, "--live")
-        assert (code, b"not everything was read; check again" in out) == (0, True)
-    tries.clear()
-    code, out, _ = check(store)
-    assert (code, len(tries)) == (65, 1), "without a logd nothing goes away by itself"
+    with audited(gone):
+        with DirectoryLock(store.data_dir):
+            code, out, _ = check(store, "--live")
+            assert (code, out.count(b" sound\n"), len(looks)) == (0, 2, 3)
+            looks.clear()
+            enough = 9
+            code, out, _ = check(store, "--live")
+            assert (code, b"not everything was read; check again" in out) == (0, True)
+        looks.clear()
+        code, out, _ = check(store)
+        assert (code, len(looks)) == (65, 1), "without a logd nothing goes away by itself"
 
 
-def test_what_compaction_merges_under_a_look_is_no_damage(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_compaction_merges_under_a_look_is_no_damage(tmp_path: Path) -> None:
     store = write_store(tmp_path / "three segments", frames=15)
-    directory, looks = store.log_dir("logs"), list[list[int]]()
+    directory, looks = store.log_dir("logs"), list[str]()
 
-    def tidy(recovery: Recovery) -> list[int]:
-        bases = really_tidy(recovery)
-        if recovery._directory == directory:
-            looks.append(bases)
+    def merge_at_the_first_look(event: str, arguments: tuple[Any, ...]) -> None:
+        """When the directory has been listed, and no file of it has been opened yet."""
+        if event == "open" and str(arguments[0]) == str(segment_path(directory, 0)):
+            looks.append(event)
             if len(looks) == 1:
-                merge(directory, *bases[::2])
-        return bases
+                merge()
 
-    def merge(directory: Path, base: int, end: int) -> None:
-        with monkeypatch.context() as patch:
-            patch.setattr(Recovery, "_tidy", really_tidy)
-            log = CommitLog.open(directory, LogConfig())
+    def merge() -> None:
+        log = CommitLog.open(directory, LogConfig())
+        base, *_, end = [facts.base_offset for facts in log.segments()]
         rewriting = log.begin_rewriting(base, end)
         for frame in log.frames(base, upto=end):
             rewriting.add(*frame)
         rewriting.finish()
         assert log.swap_in(rewriting)
         log.close()
+        looks[1:] = []
 
-    really_tidy = Recovery._tidy
-    monkeypatch.setattr(Recovery, "_tidy", tidy)
-    with DirectoryLock(store.data_dir):
+    with DirectoryLock(store.data_dir), audited(merge_at_the_first_look):
         code, out, _ = command("check", store.data_dir, "--live")
     assert (code, out.count(b" sound\n"), len(looks)) == (0, 2, 2), out
 

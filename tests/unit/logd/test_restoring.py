@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from typing_extensions import override
 
 from penstock.logd.backup import BackupPartition, Manifest
 from penstock.logd.batch import Record
@@ -59,11 +60,16 @@ async def test_frames_larger_than_what_may_wait_are_restored_one_upload_at_a_tim
     ],
 )
 def test_what_was_restored_is_what_the_backup_has_but_for_what_limits_let_go(
-    found: tuple[int, int], kept: bool, sound: bool, monkeypatch: pytest.MonkeyPatch
+    found: tuple[int, int], kept: bool, sound: bool
 ) -> None:
     manifest = Manifest("1", "", "logs", "a", "x", {}, [BackupPartition(5, 20)])
-    monkeypatch.setattr(LogClient, "offsets", lambda *_: OffsetRange(*found))
-    with LogClient("127.0.0.1:1") as log:
+
+    class Restored(LogClient):
+        @override
+        def offsets(self, stream: str, partition: int = 0) -> OffsetRange:
+            return OffsetRange(*found)
+
+    with Restored("127.0.0.1:1") as log:
         if sound:
             _check_restored(log, "logs", manifest, keep_retention=kept)
         else:

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from typing_extensions import override
 
 from penstock.logd.batch import Record
 from penstock.logd.client import Fetched, LogClient, OffsetRange
@@ -25,9 +26,7 @@ def test_a_slice_has_the_rows_of_its_range(rows: list[int], start: int, end: int
     assert offsets_of(rows, start, end) == wanted
 
 
-def test_no_row_comes_twice_when_frames_are_rewritten_between_two_fetches(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_no_row_comes_twice_when_frames_are_rewritten_between_two_fetches() -> None:
     records = [Record("t", b"%d" % n, n) for n in range(6)]
     before, after = (
         [make_batch_frame(0, records[:2], kept=[0, 1]), make_batch_frame(2, records[2:], kept=[0])],
@@ -35,17 +34,18 @@ def test_no_row_comes_twice_when_frames_are_rewritten_between_two_fetches(
     )
     answers = iter([(before[0], 2), (after[0], 6)])
 
-    def fetch(_client: LogClient, _stream: str, _offset: int, **_: Any) -> Fetched:
-        (header, body, _), next_offset = next(answers)
-        return Fetched(
-            frames=[(header, memoryview(body))],
-            range=OffsetRange(0, 6),
-            high_watermark=5,
-            next_offset=next_offset,
-            epoch=1,
-            incarnation="",
-        )
+    class Rewritten(LogClient):
+        @override
+        def fetch(self, *_: Any, **__: Any) -> Fetched:
+            (header, body, _), next_offset = next(answers)
+            return Fetched(
+                frames=[(header, memoryview(body))],
+                range=OffsetRange(0, 6),
+                high_watermark=5,
+                next_offset=next_offset,
+                epoch=1,
+                incarnation="",
+            )
 
-    monkeypatch.setattr(LogClient, "fetch", fetch)
-    found = LogClient("h:1").batches("s", 0, 6)
+    found = Rewritten("h:1").batches("s", 0, 6)
     assert [n for header, batch in found for n, _ in batch_records(header, batch)] == [0, 1, 3, 5]

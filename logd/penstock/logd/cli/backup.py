@@ -262,11 +262,21 @@ class _Sending:
         stream: The new one.
         partition: Of it.
         retry_s: How long logd may be away.
+        pause_s: Seconds before it is asked again.
     """
 
-    def __init__(self, log: LogClient, stream: str, partition: int, retry_s: float) -> None:
+    def __init__(
+        self,
+        log: LogClient,
+        stream: str,
+        partition: int,
+        retry_s: float,
+        *,
+        pause_s: float = _PAUSE_S,
+    ) -> None:
         self.partition = partition
         self._log, self._stream = log, stream
+        self._pause_s = pause_s
         self._retry_ns = round(retry_s * 1e9)
 
     def wanted(self) -> int:
@@ -288,7 +298,7 @@ class _Sending:
                     raise
             if clock.monotonic_ns() > deadline_ns:
                 raise UnavailableError(problem)
-            time.sleep(_PAUSE_S)
+            time.sleep(self._pause_s)
 
     def send(self, frames: bytes, upto: int) -> None:
         """Send frames that end at an offset; on return they are committed.
@@ -312,7 +322,7 @@ class _Sending:
                     raise
             else:
                 return
-            time.sleep(_PAUSE_S)
+            time.sleep(self._pause_s)
 
     def _left(self, frames: bytes, upto: int, error: RefusedError) -> bytes:
         """What is to be sent after a refusal; nothing: all of it is committed.

@@ -58,10 +58,20 @@ class PartitionCopy:
         number: Of the partition.
         directory: Of the backup.
         progress: Is told.
+        pause_s: Seconds before a leader that is behind is asked again.
+        short_s: Seconds for which nothing may come though the range goes on.
     """
 
-    def __init__(
-        self, log: LogClient, manifest: Manifest, number: int, directory: Path, progress: Progress
+    def __init__(  # noqa: PLR0913 - what is copied, whither, and how patiently
+        self,
+        log: LogClient,
+        manifest: Manifest,
+        number: int,
+        directory: Path,
+        progress: Progress,
+        *,
+        pause_s: float = _PAUSE_S,
+        short_s: float = SHORT_S,
     ) -> None:
         self._log = log
         self._manifest = manifest
@@ -70,6 +80,7 @@ class PartitionCopy:
         self._directory = directory
         self._progress = progress
         self._clock = SystemClock()
+        self._pause_s, self._short_s = pause_s, short_s
         self._short_ns: int | None = None
 
     def run(self, file_bytes: int = FILE_BYTES) -> None:
@@ -135,7 +146,7 @@ class PartitionCopy:
             return fetched.frames or [self._skipped(offset, min(fetched.next_offset, part.end))]
         self._check_short(offset)
         if fetched is None:
-            time.sleep(_PAUSE_S)
+            time.sleep(self._pause_s)
         return []
 
     def _skipped(self, first: int, upto: int) -> Frame:
@@ -148,7 +159,7 @@ class PartitionCopy:
         now_ns = self._clock.monotonic_ns()
         if self._short_ns is None:
             self._short_ns = now_ns
-        elif now_ns - self._short_ns > SHORT_S * 1e9:
+        elif now_ns - self._short_ns > self._short_s * 1e9:
             what = f"{self._label}: nothing is committed from offset {offset} on, and when the"
             raise self._overtaken(f"{what} backup began it was up to {self._part.end}")
 

@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from penstock.logd.cli.server import refusal
+from penstock.logd.cli.server import clients, refusal
 from penstock.logd.cli.text import safe
 from penstock.logd.client import Access
 from penstock.logd.errors import NoAnswerError, RefusedError, UnavailableError
@@ -98,7 +98,8 @@ def login() -> dict[str, Any]:
 def publishing(nats: str, options: PublishOptions) -> Iterator[BlockingPublisher]:
     """A publisher; its errors become messages with a fix, and exit codes."""
     try:
-        with BlockingPublisher(nats, options, **login()) as publisher:
+        make = clients().publisher or BlockingPublisher
+        with make(nats, options, **login()) as publisher:
             yield publisher
     except RefusedError as error:
         raise refusal(error) from None

@@ -17,7 +17,7 @@ from penstock.logd.cli.outcome import json_option
 from penstock.logd.cli.positions import POSITION, Position, resolve
 from penstock.logd.cli.progress import Progress
 from penstock.logd.cli.read_session import ReadSession, skip_damaged_option
-from penstock.logd.cli.server import access, asking, server_option
+from penstock.logd.cli.server import access, asking, clients, server_option
 from penstock.logd.cli.source import QUERY_SCHEMA, Range, StreamSource, clip, partitions_of
 from penstock.logd.cli.sql import Bounds, Reading, reading_of
 from penstock.logd.cli.tables import table
@@ -119,7 +119,7 @@ def query(  # noqa: PLR0913 - what is asked for, of what, and how
     the stream is alone in its FROM; --from and --to always do. Files cannot be reached from SQL.
     """
     session, let_in = ReadSession(skip_damaged=skip_damaged), access()
-    connect = partial(session.client, server, access=let_in)
+    connect = partial(clients().log or session.client, server, access=let_in)
     with (
         asking(server, session.client) as log,
         _engine(memory) as engine,

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -81,7 +82,8 @@ def _complete_stream(
     try:
         server = str(context.params.get("server") or DEFAULT_SERVER)
         given = context.meta.get(_GIVEN, {})
-        with LogClient(server, timeout_s=COMPLETION_S, access=Access(**given)) as log:
+        make = clients(context).log or LogClient
+        with make(server, timeout_s=COMPLETION_S, access=Access(**given)) as log:
             names = [stream.name for stream in log.streams()]
     except (LogdError, ValueError, OSError):
         return []
@@ -143,6 +145,26 @@ def access() -> Access:
         raise click.UsageError(words) from None
 
 
+@dataclass(frozen=True, slots=True)
+class Clients:
+    """Makes what commands reach logd and NATS by; a program that runs them may give its own.
+
+    It is the object of the command's context, as click has it.
+
+    Attributes:
+        log: Makes a client, as `LogClient`; None: what the command makes itself.
+        publisher: Makes a publisher, as `BlockingPublisher`; None: that.
+    """
+
+    log: Callable[..., Any] | None = None
+    publisher: Callable[..., Any] | None = None
+
+
+def clients(context: click.Context | None = None) -> Clients:
+    """Those of the command that runs."""
+    return (context or click.get_current_context()).find_object(Clients) or Clients()
+
+
 @contextmanager
 def asking(server: str, make: Callable[..., LogClient] | None = None) -> Iterator[LogClient]:
     """A client of a running daemon; its errors become messages with a fix, and exit codes.
@@ -152,7 +174,7 @@ def asking(server: str, make: Callable[..., LogClient] | None = None) -> Iterato
         make: Makes the client of a server and `access`; None: a plain one.
     """
     try:
-        client = (make or LogClient)(server, access=access())
+        client = (clients().log or make or LogClient)(server, access=access())
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--server") from None
     try:

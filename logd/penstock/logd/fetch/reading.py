@@ -41,9 +41,14 @@ class FetchRequest(BaseModel):
 
 
 class FetchReading:
-    """Answers the fetches of one daemon."""
+    """Answers the fetches of one daemon.
 
-    def __init__(self) -> None:
+    Args:
+        filter_bytes_max: That a fetch whose payload is made in memory looks at and sends.
+    """
+
+    def __init__(self, *, filter_bytes_max: int = FILTER_BYTES_MAX) -> None:
+        self._filter_bytes_max = filter_bytes_max
         self._filters = ThreadPoolExecutor(_FILTER_THREADS, thread_name_prefix="filter")
 
     async def fetch(
@@ -68,7 +73,7 @@ class FetchReading:
         self, partition: Readable, request: FetchRequest, turn: SendingTurn, until: float
     ) -> Response:
         copied = partition.log.vault is not None
-        bytes_max = min(request.bytes_max, FILTER_BYTES_MAX if copied else FETCH_BYTES_MAX)
+        bytes_max = min(request.bytes_max, self._filter_bytes_max if copied else FETCH_BYTES_MAX)
         while True:
             latest = _check_history(partition, request, request.offset, request.log_epoch)
             ranges = await _read(partition, request, request.offset, bytes_max)
@@ -97,7 +102,7 @@ class FetchReading:
     ) -> Response:
         """Look at no more than `bytes_max` bytes; say how far, though nothing may match."""
         assert request.subject is not None
-        bytes_max = min(request.bytes_max, FILTER_BYTES_MAX)
+        bytes_max = min(request.bytes_max, self._filter_bytes_max)
         left, position, epoch = bytes_max, request.offset, request.log_epoch
         while True:
             latest = _check_history(partition, request, position, epoch)

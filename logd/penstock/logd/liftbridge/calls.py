@@ -106,18 +106,28 @@ class Requests:
         bytes_max: Of one request.
         received_max: Of one that is read; what is beyond `bytes_max` is refused then.
         streams_max: Calls with streams of requests, each of which may hold one besides.
+        request_s: Seconds that a request may take to come.
 
     Attributes:
         room: As given.
         streams: Calls with streams of requests now.
     """
 
-    def __init__(self, room: Gate, *, bytes_max: int, received_max: int, streams_max: int) -> None:
+    def __init__(
+        self,
+        room: Gate,
+        *,
+        bytes_max: int,
+        received_max: int,
+        streams_max: int,
+        request_s: float = REQUEST_S,
+    ) -> None:
         self.room = room
         self.streams = 0
         self._bytes_max = bytes_max
         self._received_max = received_max
         self._streams_max = streams_max
+        self._request_s = request_s
 
     def handler(self, name: str, call: Call) -> Any:
         """What gRPC needs to know of a method.
@@ -147,11 +157,11 @@ class Requests:
             taken = 0
             try:
                 try:
-                    async with asyncio.timeout(REQUEST_S):
+                    async with asyncio.timeout(self._request_s):
                         taken = await self.room.take(self._received_max)
                         request = _sound(await context.read())
                 except TimeoutError:
-                    raise _too_slow() from None
+                    raise _too_slow(self._request_s) from None
                 kept = request.ByteSize()
                 check_size(kept, most)
                 taken -= self._give(taken - min(kept, taken))
@@ -186,8 +196,8 @@ def wrapped(handler: Any, around: Callable[[Call], Call]) -> Any:
     return handler._replace(stream_unary=around(handler.stream_unary))
 
 
-def _too_slow() -> CallError:
-    text = f"request: it did not come within {REQUEST_S:g} s, or there was no room to read it"
+def _too_slow(request_s: float) -> CallError:
+    text = f"request: it did not come within {request_s:g} s, or there was no room to read it"
     return CallError(grpc.StatusCode.UNAVAILABLE, text)
 
 

@@ -11,7 +11,7 @@ import os
 import socket
 import stat
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -33,6 +33,7 @@ class Doorman:
     Args:
         crowd: Decides which go.
         clock: For how long they have been there.
+        sockets: Says which sockets there are: inode and descriptor of each.
 
     Attributes:
         port: That they come to; 0: nobody listens yet.
@@ -40,12 +41,15 @@ class Doorman:
         handshakes_failed: gRPC does not say.
     """
 
-    def __init__(self, crowd: Crowd, clock: Clock) -> None:
+    def __init__(
+        self, crowd: Crowd, clock: Clock, *, sockets: Callable[[], Iterable[tuple[int, int]]]
+    ) -> None:
         self.crowd = crowd
         self.port = 0
         self.turned_away = 0
         self.handshakes_failed = 0
         self._clock = clock
+        self._sockets = sockets
         self._others: set[int] = set()
         self._found: dict[int, Peer] = {}
 
@@ -82,7 +86,7 @@ class Doorman:
 
     def _connections(self) -> dict[int, int]:
         """The connections there are: descriptors by inode. Sockets that are no such are noted."""
-        sockets = dict(_sockets())
+        sockets = dict(self._sockets())
         self._others &= sockets.keys()
         self._found = {inode: peer for inode, peer in self._found.items() if inode in sockets}
         for inode in sockets.keys() - self._others - self._found.keys():
@@ -109,7 +113,7 @@ class Doorman:
         return peer_of(host, port)
 
 
-def _sockets() -> Iterator[tuple[int, int]]:
+def sockets_here() -> Iterator[tuple[int, int]]:
     """Inode and descriptor of each socket of this process."""
     for name in os.listdir(_DESCRIPTORS):  # noqa: PTH208 - numbers, not paths
         descriptor = int(name)

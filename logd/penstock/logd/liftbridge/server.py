@@ -14,7 +14,7 @@ from penstock.logd.core.strangers import Crowd
 from penstock.logd.engine import Engine
 from penstock.logd.liftbridge.calls import SERVICE, Call, CallGuard, Requests
 from penstock.logd.liftbridge.config import GrpcSection
-from penstock.logd.liftbridge.crowd import Doorman
+from penstock.logd.liftbridge.crowd import Doorman, sockets_here
 from penstock.logd.liftbridge.cursors import Positions
 from penstock.logd.liftbridge.edge import Edge, GrpcDoor
 from penstock.logd.liftbridge.gate import Gate
@@ -232,7 +232,7 @@ def doorman(section: GrpcSection, clock: Clock, *, required: bool) -> Doorman:
         strangers_max=section.strangers_max,
         patience_ns=patience_ns,
     )
-    return Doorman(crowd, clock)
+    return Doorman(crowd, clock, sockets=sockets_here)
 
 
 def server_options(section: GrpcSection) -> tuple[tuple[str, int], ...]:

@@ -11,13 +11,15 @@ from typing import Any
 import click
 import pytest
 from click.testing import CliRunner
+from typing_extensions import override
 
 from penstock.logd.acks import Nack
 from penstock.logd.backup import MANIFEST, BackupPartition, Manifest
 from penstock.logd.cli import cli
 from penstock.logd.cli.advice import FIXES, advice
 from penstock.logd.cli.positions import POSITION
-from penstock.logd.client import LogClient
+from penstock.logd.cli.server import Clients
+from penstock.logd.client import LogClient, StreamInfo
 from penstock.logd.config import LogdConfig
 from penstock.logd.errors import (
     CorruptError,
@@ -77,16 +79,17 @@ def test_wrong_usage_ends_with_64(words: str) -> None:
     ],
 )
 def test_what_to_do_depends_on_whether_nodes_have_answered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, said: str
+    tmp_path: Path, error: Exception, said: str
 ) -> None:
     """As when a leader moves while an export reads."""
 
-    def fail(*_: object, **__: object) -> None:
-        raise error
+    class Failing(LogClient):
+        @override
+        def stream(self, name: str) -> StreamInfo:
+            raise error
 
-    monkeypatch.setattr(LogClient, "stream", fail)
     output = tmp_path / "x.parquet"
-    done = CliRunner().invoke(cli, ["export", "logs", "-o", str(output)])
+    done = CliRunner().invoke(cli, ["export", "logs", "-o", str(output)], obj=Clients(log=Failing))
     assert (done.exit_code, done.stdout, output.exists()) == (ExitCode.UNAVAILABLE, "", False)
     assert said in done.stderr
 

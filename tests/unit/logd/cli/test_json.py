@@ -1,17 +1,16 @@
 """`--json`: every verb takes it, and says what was done in one document."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Self
 
 import click
 import orjson
 import pytest
 from click.testing import CliRunner, Result
 
-from penstock.logd.cli import acl, cli, cluster, cursors, stream_changes, streams
-from penstock.logd.cli.server import refusal
+from penstock.logd.cli import cli
+from penstock.logd.cli.server import Clients
 from penstock.logd.client.answers import Elected
 from penstock.logd.core.acl import AclRule, Action, Effect
 from penstock.logd.errors import RefusedError
@@ -49,14 +48,7 @@ class Log:
 
     def __init__(self) -> None:
         self.refused: RefusedError | None = None
-
-    def __getattr__(self, name: str) -> Any:
-        return lambda *_, **__: self._answer(name)
-
-    def _answer(self, name: str) -> Any:
-        if self.refused is not None:
-            raise self.refused
-        return {
+        self.answers: dict[str, Any] = {
             "create_stream": SimpleNamespace(
                 name="logs", subject="t.>", incarnation="i-1", partitions=[None, None]
             ),
@@ -68,28 +60,32 @@ class Log:
             "rebalance": 3,
             "delete_cursor": True,
             "ask": True,
-        }.get(name)
+            "cluster": SimpleNamespace(name="demo", controller="n1", nodes=[]),
+            "streams": [],
+        }
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Closed."""
+
+    def __getattr__(self, name: str) -> Any:
+        def answer(*_: Any, **__: Any) -> Any:
+            if self.refused is not None:
+                raise self.refused
+            return self.answers.get(name)
+
+        return answer
 
 
 @pytest.fixture
-def log(monkeypatch: pytest.MonkeyPatch) -> Log:
-    made = Log()
-
-    @contextmanager
-    def asking(_: str) -> Iterator[Log]:
-        try:
-            yield made
-        except RefusedError as error:
-            raise refusal(error) from None
-
-    for module in (acl, cluster, cursors, stream_changes, streams):
-        monkeypatch.setattr(module, "asking", asking)
-    monkeypatch.setattr(cluster, "_missing", lambda _: made._answer("missing"))
-    return made
+def log() -> Log:
+    return Log()
 
 
-def run(words: str) -> Result:
-    return CliRunner().invoke(cli, words.split())
+def run(log: Log, words: str) -> Result:
+    return CliRunner().invoke(cli, words.split(), obj=Clients(log=lambda *_, **__: log))
 
 
 def rule(action: Action) -> dict[str, Any]:
@@ -145,11 +141,11 @@ DONE: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("words", DONE)
 def test_what_was_done_is_one_document(log: Log, words: str) -> None:
-    done = run(f"{words} --json")
+    done = run(log, f"{words} --json")
     assert (done.exit_code, done.stderr) == (0, ""), done.output
     assert done.stdout.count("\n") == 1
     assert DONE[words] == orjson.loads(done.stdout)
-    for_people = run(words)
+    for_people = run(log, words)
     assert (for_people.exit_code, for_people.stderr) == (0, "")
     assert "{" not in for_people.stdout
 
@@ -159,26 +155,27 @@ def test_a_refusal_is_told_as_without_it_and_nothing_is_said_to_be_done(
     log: Log, words: str
 ) -> None:
     log.refused = RefusedError("READ_ONLY", "it is so")
-    done, for_people = run(f"{words} --json"), run(words)
+    done, for_people = run(log, f"{words} --json"), run(log, words)
     assert (done.exit_code, done.stdout) == (1, "")
     assert "it is so (READ_ONLY)" in done.stderr
     assert done.stderr == for_people.stderr
 
 
 def test_no_stream_is_an_empty_list_and_exit_code_1(
-    log: Log, monkeypatch: pytest.MonkeyPatch
+    log: Log,
 ) -> None:
-    monkeypatch.setattr(log, "_answer", lambda _: [])
-    done = run("match t.a --json")
+    log.answers["match"] = []
+    done = run(log, "match t.a --json")
     assert done.exit_code == 1
     assert orjson.loads(done.stdout) == {"subject": "t.a", "streams": []}
     assert "no stream stores t.a" in done.stderr
 
 
 def test_what_is_not_in_sync_in_time_says_nothing_on_standard_output(
-    log: Log, monkeypatch: pytest.MonkeyPatch
+    log: Log,
 ) -> None:
-    monkeypatch.setattr(log, "_answer", lambda _: ("node n2 is away", "start it"))
-    done = run("cluster wait --seconds 0 --json")
+    away = SimpleNamespace(node="n2", is_member=True, live=False)
+    log.answers["cluster"] = SimpleNamespace(name="demo", controller="n1", nodes=[away])
+    done = run(log, "cluster wait --seconds 0 --json")
     assert (done.exit_code, done.stdout) == (69, "")
     assert "node n2 is away" in done.stderr

@@ -1,7 +1,8 @@
 """How far moves are, and what is shown of it."""
 
-import sys
+import io
 from collections.abc import Sequence
+from contextlib import redirect_stderr
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -138,22 +139,28 @@ def test_without_a_terminal_each_step_is_a_line(
     assert set(script.asked) == {"c"}  # nobody is asked who has nothing new
 
 
+class Terminal(io.StringIO):
+    """What is written to a terminal."""
+
+    @override
+    def isatty(self) -> bool:
+        return True
+
+
 def test_on_a_terminal_a_line_is_written_over_with_bytes_and_time_and_wiped(
-    clock: ManualClock, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    clock: ManualClock,
 ) -> None:
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    run(Script(MOVE, COPIED), clock)
-    shown = capsys.readouterr().err.split("\r")
+    with redirect_stderr(Terminal()) as terminal:
+        run(Script(MOVE, COPIED), clock)
+    shown = terminal.getvalue().split("\r")
     assert "s/0: 0 of 1 partitions, 4.0 MB of 10.0 MB, some 2 s left\x1b[K" in shown
     assert shown[-1] == "\x1b[K"
 
 
-def test_with_json_nothing_is_shown(
-    clock: ManualClock, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    run(Script(MOVE, COPIED), clock, as_json=True)
-    assert capsys.readouterr() == ("", "")
+def test_with_json_nothing_is_shown(clock: ManualClock, capsys: pytest.CaptureFixture[str]) -> None:
+    with redirect_stderr(Terminal()) as terminal:
+        run(Script(MOVE, COPIED), clock, as_json=True)
+    assert (*capsys.readouterr(), terminal.getvalue()) == ("", "", "")
 
 
 def test_ctrl_c_leaves_the_work_going_and_says_so(clock: ManualClock) -> None:

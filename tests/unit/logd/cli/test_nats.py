@@ -8,37 +8,42 @@ import pytest
 from click.testing import CliRunner
 
 from penstock.logd.cli import cli
+from penstock.logd.cli.server import Clients
 from penstock.logd.errors import UnavailableError
 from tests.support.certificates import Authority
 
 
-@pytest.fixture
-def logins(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+class Logins(list[dict[str, Any]]):
     """What each publisher was to show."""
-    found: list[dict[str, Any]] = []
 
-    def publisher(*_: object, **login: Any) -> None:
-        found.append(login)
-        raise UnavailableError("there is none in this test")
+    def clients(self) -> Clients:
+        def publisher(*_: object, **login: Any) -> None:
+            self.append(login)
+            raise UnavailableError("there is none in this test")
 
-    monkeypatch.setattr("penstock.logd.cli.nats.BlockingPublisher", publisher)
-    return found
+        return Clients(publisher=publisher)
 
 
-def publish(*options: str, **environment: str) -> int:
-    return CliRunner().invoke(cli, ["publish", "t.a", "x", *options], env=environment).exit_code
+@pytest.fixture
+def logins() -> Logins:
+    return Logins()
+
+
+def publish(logins: Logins, *options: str, **environment: str) -> int:
+    words = ["publish", "t.a", "x", *options]
+    return CliRunner().invoke(cli, words, env=environment, obj=logins.clients()).exit_code
 
 
 def test_certificates_and_credentials_are_shown_as_they_are_named(
-    tmp_path: Path, logins: list[dict[str, Any]]
+    tmp_path: Path, logins: Logins
 ) -> None:
     authority = Authority(tmp_path)
     own = authority.sign("shop")
     named = ["--nats-cert", str(own.cert), "--nats-key", str(own.key), "--nats-creds", "shop.creds"]
-    assert publish("--nats-ca", str(authority.cert), *named) == 69
-    assert publish(PENSTOCK_LOGD_NATS_CA=str(authority.cert)) == 69
-    assert publish("--nats-tls") == 69
-    assert publish() == 69
+    assert publish(logins, "--nats-ca", str(authority.cert), *named) == 69
+    assert publish(logins, PENSTOCK_LOGD_NATS_CA=str(authority.cert)) == 69
+    assert publish(logins, "--nats-tls") == 69
+    assert publish(logins) == 69
     for login in logins[:3]:
         assert isinstance(login["tls"], ssl.SSLContext)
         assert login["tls"].verify_mode is ssl.CERT_REQUIRED
@@ -48,7 +53,9 @@ def test_certificates_and_credentials_are_shown_as_they_are_named(
     assert logins[3] == {}
 
 
-def test_a_file_that_is_none_is_told(tmp_path: Path, logins: list[dict[str, Any]]) -> None:
-    done = CliRunner().invoke(cli, ["publish", "t.a", "x", "--nats-ca", str(tmp_path / "none.pem")])
+def test_a_file_that_is_none_is_told(tmp_path: Path, logins: Logins) -> None:
+    done = CliRunner().invoke(
+        cli, ["publish", "t.a", "x", "--nats-ca", str(tmp_path / "none.pem")], obj=logins.clients()
+    )
     assert (done.exit_code, "BAD_TLS_FILE" in done.stderr) == (1, True)
     assert logins == []

@@ -1,6 +1,5 @@
 """`streams purge` asks before it deletes; `gaps` shows what every node has missed."""
 
-from functools import partial
 from typing import Any
 
 import orjson
@@ -8,16 +7,14 @@ import pytest
 from click.testing import CliRunner, Result
 
 from penstock.logd.batch import Record
-from penstock.logd.cli import cli, gaps, purge
+from penstock.logd.cli import cli
 from penstock.logd.errors import UnavailableError
-from tests.support.fake_log import FakeLog, asking_in_memory
+from tests.support.fake_log import FakeLog
 
 
 @pytest.fixture
-def log(monkeypatch: pytest.MonkeyPatch) -> FakeLog:
+def log() -> FakeLog:
     made = FakeLog()
-    for module in (gaps, purge):
-        monkeypatch.setattr(module, "asking", partial(asking_in_memory, made))
     records = [Record("t.a", b"x", n * 10**9) for n in range(100)]
     made.add("logs", records, per_frame=10)
     made.add("two", records[:4], per_frame=2)
@@ -25,8 +22,8 @@ def log(monkeypatch: pytest.MonkeyPatch) -> FakeLog:
     return made
 
 
-def run(words: str, answer: str | None = None) -> Result:
-    return CliRunner().invoke(cli, words.split(), input=answer)
+def run(log: FakeLog, words: str, answer: str | None = None) -> Result:
+    return CliRunner().invoke(cli, words.split(), input=answer, obj=log.clients())
 
 
 @pytest.mark.parametrize(
@@ -34,29 +31,29 @@ def run(words: str, answer: str | None = None) -> Result:
     [("--before 30", 30, 30), ("--before 1970-01-01T00:00:45Z", 45, 45), ("--all", 100, 100)],
 )
 def test_the_beginning_is_deleted(log: FakeLog, words: str, start: int, gone: int) -> None:
-    done = run(f"streams purge logs {words} --yes")
+    done = run(log, f"streams purge logs {words} --yes")
     assert (done.exit_code, done.stderr) == (0, ""), done.output
     assert done.stdout == f"logs/0 begins at offset {start}; deleted: {gone} records\n"
     assert log.starts == {"logs": start}
 
 
 def test_it_asks_first(log: FakeLog) -> None:
-    done = run("streams purge logs --before 30", "n\n")
+    done = run(log, "streams purge logs --before 30", "n\n")
     assert (done.exit_code, done.stdout, log.starts) == (1, "", {})
     assert "Delete 30 records of logs, for ever?" in done.stderr
-    assert run("streams purge logs --before 30", "y\n").exit_code == 0
+    assert run(log, "streams purge logs --before 30", "y\n").exit_code == 0
     assert log.starts == {"logs": 30}
 
 
 def test_each_partition_is_purged_unless_one_is_named(log: FakeLog) -> None:
-    done = run("streams purge two --all --yes --json")
+    done = run(log, "streams purge two --all --yes --json")
     assert [orjson.loads(line) for line in done.stdout.splitlines()] == [
         {"stream": "two", "partition": 0, "start_offset": 4},
         {"stream": "two", "partition": 1, "start_offset": 2},
     ]
-    assert len(run("streams purge two --all --partition 1 --yes").stdout.splitlines()) == 1
-    assert run("streams purge two --before 1 --yes").exit_code == 64
-    assert "UNKNOWN_STREAM" in run("streams purge none --all --yes").stderr
+    assert len(run(log, "streams purge two --all --partition 1 --yes").stdout.splitlines()) == 1
+    assert run(log, "streams purge two --before 1 --yes").exit_code == 64
+    assert "UNKNOWN_STREAM" in run(log, "streams purge none --all --yes").stderr
 
 
 def gap(**facts: Any) -> dict[str, Any]:
@@ -81,7 +78,7 @@ def test_gaps_and_damage_of_every_node_are_shown(log: FakeLog) -> None:
         "a": said_by("a", ended=[gap()]),
         "b": said_by("b", lasting=[lasting], damaged=[hole]),
     }
-    done = run("gaps")
+    done = run(log, "gaps")
     assert (done.exit_code, done.stderr) == (0, "")
     lines = [line.split() for line in done.stdout.splitlines()]
     assert lines[1][:5] == ["2026-01-31T02:00:00Z", "lasts", "90", "?", "reconnecting"]
@@ -89,18 +86,18 @@ def test_gaps_and_damage_of_every_node_are_shown(log: FakeLog) -> None:
     assert lines[2][:4] == ["2026-01-31T03:00:00Z", "2026-01-31T03:00:05Z", "5", "7"]
     assert lines[-1] == ["logs", "0", "10", "20", "b"]
     documents = [
-        orjson.loads(line) for line in run("gaps --json --stream logs").stdout.splitlines()
+        orjson.loads(line) for line in run(log, "gaps --json --stream logs").stdout.splitlines()
     ]
     assert [(one["kind"], one["node"]) for one in documents] == [
         ("ingest", "b"), ("ingest", "a"), ("damage", "b")
     ]  # fmt: skip
-    assert "no stream has missed messages" in run("gaps --stream log").stdout
-    assert "damaged" not in run("gaps --node a").stdout
+    assert "no stream has missed messages" in run(log, "gaps --stream log").stdout
+    assert "damaged" not in run(log, "gaps --node a").stdout
 
 
 def test_a_node_that_cannot_be_asked_is_named(log: FakeLog) -> None:
     log.nodes = {"a": said_by("a", ended=[gap()]), "b": UnavailableError("it is gone")}
-    done = run("gaps")
+    done = run(log, "gaps")
     assert done.exit_code == 69
     assert "logs/0" in done.stdout
     assert "node b was not asked: it is gone" in done.stderr
@@ -108,4 +105,4 @@ def test_a_node_that_cannot_be_asked_is_named(log: FakeLog) -> None:
 
 def test_a_lone_logd_answers_for_itself(log: FakeLog) -> None:
     log.nodes = {"logd-1": said_by("logd-1")}
-    assert run("gaps").stdout == "no stream has missed messages since logd was started\n"
+    assert run(log, "gaps").stdout == "no stream has missed messages since logd was started\n"

@@ -1,18 +1,16 @@
 """SQL over streams: what is read, what comes out, what is refused."""
 
-from functools import partial
+import sys
 from typing import Any
 
 import orjson
 import pytest
 from click.testing import CliRunner, Result
 
-import penstock.logd.cli.query as command
 from penstock.logd.batch import Record
-from penstock.logd.cli import cli, source
-from penstock.logd.cli.read_session import ReadSession
+from penstock.logd.cli import cli
 from penstock.logd.errors import CorruptError, RefusedError
-from tests.support.fake_log import FakeLog, asking_in_memory
+from tests.support.fake_log import FakeLog
 
 SECOND = 10**9
 HOUR_9 = 1_767_258_000 * SECOND
@@ -20,10 +18,8 @@ HOUR_9 = 1_767_258_000 * SECOND
 
 
 @pytest.fixture
-def log(monkeypatch: pytest.MonkeyPatch) -> FakeLog:
+def log() -> FakeLog:
     made = FakeLog()
-    monkeypatch.setattr(command, "asking", partial(asking_in_memory, made))
-    monkeypatch.setattr(ReadSession, "client", lambda *_, **__: made)
     records = [
         Record(
             f"t.{n % 2}",
@@ -41,12 +37,18 @@ def log(monkeypatch: pytest.MonkeyPatch) -> FakeLog:
     return made
 
 
-def run(text: str, *words: str) -> Result:
-    return CliRunner().invoke(cli, ["query", text, *words])
+@pytest.fixture
+def large(log: FakeLog) -> FakeLog:
+    log.add("large", [Record("t.a", b"", HOUR_9)] * 60_000, per_frame=1000)
+    return log
 
 
-def rows(text: str, *words: str) -> list[dict[str, Any]]:
-    done = run(text, *words, "--json")
+def run(log: FakeLog, text: str, *words: str) -> Result:
+    return CliRunner().invoke(cli, ["query", text, *words], obj=log.clients())
+
+
+def rows(log: FakeLog, text: str, *words: str) -> list[dict[str, Any]]:
+    done = run(log, text, *words, "--json")
     assert done.exit_code == 0, done.output
     return [orjson.loads(line) for line in done.stdout.splitlines()]
 
@@ -56,7 +58,7 @@ def frames_read(log: FakeLog, stream: str = "logs") -> list[int]:
 
 
 def test_a_stream_is_a_table(log: FakeLog) -> None:
-    (row,) = rows("SELECT * FROM logs WHERE log_offset = 10")
+    (row,) = rows(log, "SELECT * FROM logs WHERE log_offset = 10")
     assert row == {
         "partition": 0,
         "log_offset": 10,
@@ -68,13 +70,13 @@ def test_a_stream_is_a_table(log: FakeLog) -> None:
         "value": '{"n":10}',
         "text": '{"n":10}',
     }
-    found = rows("SELECT subject, count(*) AS n FROM logs GROUP BY subject ORDER BY subject")
+    found = rows(log, "SELECT subject, count(*) AS n FROM logs GROUP BY subject ORDER BY subject")
     assert found == [{"subject": "t.0", "n": 50}, {"subject": "t.1", "n": 50}]
 
 
 def test_json_and_headers_are_within_reach(log: FakeLog) -> None:
     text = "SELECT (text->>'$.n')::int AS n FROM logs WHERE headers['level'] = 'error' ORDER BY n"
-    assert [row["n"] for row in rows(text)] == list(range(0, 100, 10))
+    assert [row["n"] for row in rows(log, text)] == list(range(0, 100, 10))
 
 
 @pytest.mark.parametrize(
@@ -105,13 +107,13 @@ def test_json_and_headers_are_within_reach(log: FakeLog) -> None:
     ],
 )
 def test_a_where_saves_reading(log: FakeLog, where: str, bases: list[int]) -> None:
-    found = rows(f"SELECT log_offset FROM logs WHERE {where} ORDER BY ALL")
+    found = rows(log, f"SELECT log_offset FROM logs WHERE {where} ORDER BY ALL")
     assert frames_read(log) == bases
     log.read.clear()
     unbounded = (
         "SELECT list(log_offset ORDER BY log_offset) AS found FROM (SELECT * FROM logs) AS logs"
     )
-    (all_rows,) = rows(f"{unbounded} WHERE {where}")
+    (all_rows,) = rows(log, f"{unbounded} WHERE {where}")
     assert [row["log_offset"] for row in found] == (all_rows["found"] or [])
 
 
@@ -126,7 +128,7 @@ def test_a_where_saves_reading(log: FakeLog, where: str, bases: list[int]) -> No
     ],
 )
 def test_a_stream_that_is_named_twice_is_read_whole_each_time(log: FakeLog, text: str) -> None:
-    assert rows(text) == [{"n": 5}]
+    assert rows(log, text) == [{"n": 5}]
     assert min(frames_read(log)) == 0
 
 
@@ -134,55 +136,55 @@ def test_a_bound_inside_a_cte_holds_for_it(log: FakeLog) -> None:
     text = (
         "WITH x AS (SELECT * FROM logs WHERE log_offset >= 95) SELECT count(*) AS n FROM x, x AS y"
     )
-    assert rows(text) == [{"n": 25}]
+    assert rows(log, text) == [{"n": 25}]
     assert set(frames_read(log)) == {90}
 
 
 def test_options_bound_what_is_read(log: FakeLog) -> None:
     words = ["--from", "2026-01-01T09:00:30Z", "--to", "45"]
-    (row,) = rows("SELECT min(log_offset) AS a, max(log_offset) AS b FROM logs", *words)
+    (row,) = rows(log, "SELECT min(log_offset) AS a, max(log_offset) AS b FROM logs", *words)
     assert (row, frames_read(log)) == ({"a": 30, "b": 44}, [30, 40])
 
 
-def test_only_what_is_asked_for_is_fetched(log: FakeLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source, "ROWS", 10)
-    assert len(rows("SELECT log_offset FROM logs LIMIT 3")) == 3
-    assert len(frames_read(log)) < 10
+def test_only_what_is_asked_for_is_fetched(large: FakeLog) -> None:
+    assert len(rows(large, "SELECT log_offset FROM large LIMIT 3")) == 3
+    assert 0 < len(frames_read(large, "large")) < 60
 
 
 def test_every_partition_is_read_unless_some_are_named(log: FakeLog) -> None:
     text = "SELECT partition, count(*) AS n FROM two GROUP BY ALL ORDER BY ALL"
-    assert rows(text) == [{"partition": 0, "n": 4}, {"partition": 1, "n": 2}]
-    assert rows(text, "--partition", "1") == [{"partition": 1, "n": 2}]
-    done = run(text, "--partition", "2")
+    assert rows(log, text) == [{"partition": 0, "n": 4}, {"partition": 1, "n": 2}]
+    assert rows(log, text, "--partition", "1") == [{"partition": 1, "n": 2}]
+    done = run(log, text, "--partition", "2")
     assert (done.exit_code, "UNKNOWN_PARTITION" in done.stderr) == (1, True)
 
 
 def test_people_get_a_table_that_moves_nothing(log: FakeLog) -> None:
-    done = run('SELECT log_offset, value, text, NULL AS none FROM "my-stream"')
+    done = run(log, 'SELECT log_offset, value, text, NULL AS none FROM "my-stream"')
     assert done.stdout.splitlines() == [
         "log_offset  value        text  none",
         "         0  \\xff\\x1b[2J  NULL  NULL",
     ]
-    (row,) = rows('SELECT value FROM "my-stream"')
+    (row,) = rows(log, 'SELECT value FROM "my-stream"')
     assert row == {"value_base64": "/xtbMko="}
-    assert run("SELECT log_offset FROM logs WHERE false").stdout == "log_offset\n"
+    assert run(log, "SELECT log_offset FROM logs WHERE false").stdout == "log_offset\n"
 
 
-def test_many_rows_are_laid_out_part_by_part(log: FakeLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source, "ROWS", 1)
-    lines = run("SELECT log_offset FROM logs WHERE log_offset < 20").stdout.splitlines()
-    assert lines == ["log_offset", *(str(number).rjust(10) for number in range(20))]
-    monkeypatch.setattr(command, "_ROWS", 10)
-    lines = run("SELECT log_offset FROM logs WHERE log_offset < 20").stdout.splitlines()
-    assert lines.count("log_offset") == 2
+def test_many_rows_are_laid_out_part_by_part(large: FakeLog) -> None:
+    few = run(large, "SELECT log_offset FROM large WHERE log_offset % 997 = 0").stdout.splitlines()
+    assert few == ["log_offset", *(str(number).rjust(10) for number in range(0, 60_000, 997))]
+    many = run(large, "SELECT log_offset FROM large WHERE log_offset < 1500").stdout.splitlines()
+    assert many.count("log_offset") == 2
+    numbers = [line.strip() for line in many if line != "log_offset"]
+    assert numbers == [str(number) for number in range(1500)]
 
 
 def test_values_that_json_lacks_are_text(log: FakeLog) -> None:
     (row,) = rows(
+        log,
         "SELECT 1.50::decimal(9,2) AS d, INTERVAL 1 HOUR AS i, DATE '2026-01-02' AS t,"
         " 100000000000000000000::hugeint AS h, ['a'::blob] AS l, {'x': 1} AS s, uuid() AS u,"
-        " TIMESTAMP_NS '2026-01-01 00:00:00.000000001' AS n FROM range(1)"
+        " TIMESTAMP_NS '2026-01-01 00:00:00.000000001' AS n FROM range(1)",
     )
     assert (row["d"], row["t"], row["l"], row["s"]) == ("1.50", "2026-01-02", ["a"], {"x": 1})
     assert (len(row["u"]), row["n"]) == (36, "2026-01-01T00:00:00.000000001")
@@ -201,21 +203,21 @@ def test_values_that_json_lacks_are_text(log: FakeLog) -> None:
     ],
 )
 def test_what_is_no_select_over_streams_is_wrong_usage(log: FakeLog, text: str, said: str) -> None:
-    done = run(text)
+    done = run(log, text)
     assert (done.exit_code, done.stdout) == (64, ""), done.output
     assert said in done.stderr
 
 
 def test_all_columns_are_named_to_who_asks_for_another(log: FakeLog) -> None:
-    done = run('SELECT "offset" FROM logs')
+    done = run(log, 'SELECT "offset" FROM logs')
     assert (done.exit_code, done.stdout) == (64, "")
     assert "A stream's columns: partition, log_offset, timestamp, " in done.stderr
-    assert "columns" not in run("SELECT 1 +").stderr
+    assert "columns" not in run(log, "SELECT 1 +").stderr
 
 
 def test_a_stream_that_is_not_there_is_refused(log: FakeLog) -> None:
     for name in ("nothing", "progress", "Logs", '"a b"'):
-        done = run(f"SELECT * FROM {name}")
+        done = run(log, f"SELECT * FROM {name}")
         assert done.exit_code == 1, done.output
         assert "UNKNOWN_STREAM" in done.stderr
         assert "fix: list the streams" in done.stderr
@@ -223,23 +225,23 @@ def test_a_stream_that_is_not_there_is_refused(log: FakeLog) -> None:
 
 def test_what_breaks_reading_is_said_as_everywhere(log: FakeLog) -> None:
     log.broken = RefusedError("STREAM_RECREATED", "stream 'logs' was deleted and made again")
-    done = run("SELECT count(*) FROM logs")
+    done = run(log, "SELECT count(*) FROM logs")
     assert (done.exit_code, done.stdout) == (1, "")
     assert done.stderr.startswith("error: stream 'logs' was deleted and made again (STREAM_RECR")
     log.broken = CorruptError("offsets 3 to 5 are missing")
-    assert isinstance(run("SELECT count(*) FROM logs").exception, SystemExit)
+    assert isinstance(run(log, "SELECT count(*) FROM logs").exception, SystemExit)
 
 
 def test_memory_is_bounded(log: FakeLog) -> None:
     text = "SELECT list(a.text || b.text || c.text) FROM logs a, logs b, logs c"
-    done = run(text, "--memory", "20MB")
+    done = run(log, text, "--memory", "20MB")
     assert (done.exit_code, done.stdout) == (71, ""), done.output
     assert "fix: give it more with --memory" in done.stderr
-    assert run("SELECT 1", "--memory", "lots").exit_code == 64
+    assert run(log, "SELECT 1", "--memory", "lots").exit_code == 64
 
 
 def test_without_duckdb_the_extra_is_named(log: FakeLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "duckdb", None)
-    done = run("SELECT 1")
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+    done = run(log, "SELECT 1")
     assert done.exit_code == 69
     assert "[query]'" in done.stderr

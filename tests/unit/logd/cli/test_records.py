@@ -1,7 +1,6 @@
 """`tail` and `fetch` of several partitions, and the names of streams that shells are offered."""
 
 from collections.abc import Iterable
-from functools import partial
 from typing import Any, Self
 
 import orjson
@@ -9,17 +8,16 @@ import pytest
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
-import penstock.logd.cli.records as command
 from penstock.logd.batch import Record
 from penstock.logd.cli import cli
-from tests.support.fake_log import FakeLog, asking_in_memory
+from penstock.logd.cli.server import Clients
+from tests.support.fake_log import FakeLog
 from tests.support.processes import free_port
 
 
 @pytest.fixture
-def log(monkeypatch: pytest.MonkeyPatch) -> FakeLog:
+def log() -> FakeLog:
     made = FakeLog()
-    monkeypatch.setattr(command, "asking", partial(asking_in_memory, made))
     for number in range(30):  # partition 2 has every third
         record = Record("t.a", b"%d" % number, number * 10**9, None, ())
         made.add("three", [record], per_frame=1, partition=number % 3)
@@ -27,8 +25,8 @@ def log(monkeypatch: pytest.MonkeyPatch) -> FakeLog:
     return made
 
 
-def shown(*words: str) -> list[tuple[int | None, int, str]]:
-    done = CliRunner().invoke(cli, [*words, "--json"])
+def shown(log: FakeLog, *words: str) -> list[tuple[int | None, int, str]]:
+    done = CliRunner().invoke(cli, [*words, "--json"], obj=log.clients())
     assert done.exit_code == 0, done.output
     found = [orjson.loads(line) for line in done.stdout.splitlines()]
     return [(one.get("partition"), one["offset"], one["value"]) for one in found]
@@ -40,14 +38,14 @@ def everything() -> list[tuple[int | None, int, str]]:
 
 @pytest.mark.parametrize("words", [["tail", "three", "--from", "earliest"], ["fetch", "three"]])
 def test_records_of_all_partitions_come_by_their_times(log: FakeLog, words: list[str]) -> None:
-    assert shown(*words) == everything()
-    assert shown(*words, "--partition", "2", "--partition", "0") == [
+    assert shown(log, *words) == everything()
+    assert shown(log, *words, "--partition", "2", "--partition", "0") == [
         one for one in everything() if one[0] != 1
     ]
     only = [(None, offset, value) for number, offset, value in everything() if number == 1]
-    assert shown(*words, "--partition", "1") == only
+    assert shown(log, *words, "--partition", "1") == only
     words[1] = "one"
-    assert shown(*words) == [(None, 0, "x")]
+    assert shown(log, *words) == [(None, 0, "x")]
 
 
 def telemetry(**fields: Any) -> bytes:
@@ -97,14 +95,16 @@ def test_a_record_is_one_line_and_lines_are_chosen_by_what_they_say(
 ) -> None:
     for payload in SAID:
         log.add("said", [Record("t.a", payload, 10**9, None, ())], per_frame=1)
-    done = CliRunner().invoke(cli, ["tail", "said", "--from", "earliest", *words])
+    done = CliRunner().invoke(
+        cli, ["tail", "said", "--from", "earliest", *words], obj=log.clients()
+    )
     assert done.stdout.splitlines() == [
         f"{offset}  1970-01-01T00:00:01.000000Z  {LINES[offset]}" for offset in offsets
     ]
 
 
 def test_a_pattern_that_is_none_is_a_usage_error(log: FakeLog) -> None:
-    done = CliRunner().invoke(cli, ["tail", "one", "--grep", "("])
+    done = CliRunner().invoke(cli, ["tail", "one", "--grep", "("], obj=log.clients())
     assert done.exit_code == 64
     assert "'(' is no regular expression" in done.output
 
@@ -113,12 +113,12 @@ def test_without_a_position_each_partition_shows_its_last_ten(log: FakeLog) -> N
     for number in range(30, 60):
         record = Record("t.a", b"%d" % number, number * 10**9, None, ())
         log.add("three", [record], per_frame=1, partition=number % 3)
-    assert [value for _, _, value in shown("tail", "three")] == [str(n) for n in range(30, 60)]
+    assert [value for _, _, value in shown(log, "tail", "three")] == [str(n) for n in range(30, 60)]
 
 
 def test_following_several_waits_for_one_at_a_time_and_misses_none(log: FakeLog) -> None:
     log.waits = 12
-    found = shown("tail", "three", "--from", "earliest", "--follow")
+    found = shown(log, "tail", "three", "--from", "earliest", "--follow")
     assert sorted(found, key=lambda one: int(one[2])) == everything()
     assert log.waits == -1
 
@@ -134,26 +134,28 @@ def test_following_several_waits_for_one_at_a_time_and_misses_none(log: FakeLog)
 def test_what_is_about_one_partition_is_refused_for_several(
     log: FakeLog, words: str, said: str
 ) -> None:
-    done = CliRunner().invoke(cli, words.split())
+    done = CliRunner().invoke(cli, words.split(), obj=log.clients())
     assert (done.exit_code, said in done.stderr) == (64, True), done.output
     assert done.stdout == ""
 
 
 def test_text_names_the_partition_where_there_are_several(log: FakeLog) -> None:
-    done = CliRunner().invoke(cli, ["tail", "three", "--partition", "0", "--partition", "1"])
+    done = CliRunner().invoke(
+        cli, ["tail", "three", "--partition", "0", "--partition", "1"], obj=log.clients()
+    )
     assert done.stdout.splitlines()[1].startswith("1/0  1970-01-01T00:00:01.000000Z  t.a  1")
-    done = CliRunner().invoke(cli, ["tail", "three", "--partition", "1", "--pretty"])
+    done = CliRunner().invoke(
+        cli, ["tail", "three", "--partition", "1", "--pretty"], obj=log.clients()
+    )
     assert done.stdout.startswith("offset 0  ")
 
 
-def complete(words: list[str], incomplete: str) -> list[str]:
-    found = ShellComplete(cli, {}, "logd", "_X").get_completions(words, incomplete)
+def complete(words: list[str], incomplete: str, clients: Clients | None = None) -> list[str]:
+    found = ShellComplete(cli, {"obj": clients}, "logd", "_X").get_completions(words, incomplete)
     return [item.value for item in found]
 
 
-def test_a_shell_is_offered_streams_and_nothing_where_logd_says_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_shell_is_offered_streams_and_nothing_where_logd_says_nothing() -> None:
     asked: list[str] = []
 
     class Client:
@@ -171,11 +173,10 @@ def test_a_shell_is_offered_streams_and_nothing_where_logd_says_nothing(
 
         name = "orders"
 
-    with monkeypatch.context() as patch:
-        patch.setattr("penstock.logd.cli.server.LogClient", Client)
-        assert complete(["tail", "--server", "there:1"], "or") == ["orders"]
-        assert complete(["streams", "info"], "x") == []
-        assert complete(["streams", "create"], "or") == []  # a new name is none that there is
+    clients = Clients(log=Client)
+    assert complete(["tail", "--server", "there:1"], "or", clients) == ["orders"]
+    assert complete(["streams", "info"], "x", clients) == []
+    assert complete(["streams", "create"], "or", clients) == []  # a new name is none that there is
     assert asked == ["there:1", "127.0.0.1:9293"]
     nobody = f"127.0.0.1:{free_port()}"
     assert complete(["tail", "--server", nobody], "") == []

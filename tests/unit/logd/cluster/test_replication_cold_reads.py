@@ -6,7 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from penstock.logd.cluster.replication import cold_reads
 from penstock.logd.cluster.replication.cold_reads import ColdReads
 from penstock.logd.cluster.replication.frames import Found
 from penstock.logd.core.replication.session import PartitionKey
@@ -18,14 +17,17 @@ A, B, C = (PartitionKey("i", number) for number in range(3))
 class Reading:
     """Each read gives ten records; where it was read is remembered."""
 
-    def __init__(self, executor: ThreadPoolExecutor) -> None:
+    def __init__(self, executor: ThreadPoolExecutor, kept_s: float = 1.0) -> None:
         self.ready: list[PartitionKey] = []
         self.failed: list[tuple[PartitionKey, Exception]] = []
         self.read: list[int] = []
         self.free = threading.Event()
         self.free.set()
         self.cold = ColdReads(
-            executor, self.ready.append, lambda key, error: self.failed.append((key, error))
+            executor,
+            self.ready.append,
+            lambda key, error: self.failed.append((key, error)),
+            kept_s=kept_s,
         )
 
     def take(self, key: PartitionKey, offset: int, *, upto: int = 10, epoch: int = 1) -> int | None:
@@ -52,11 +54,16 @@ class Reading:
 
 
 @pytest.fixture
-def reading() -> Iterator[Reading]:
-    with ThreadPoolExecutor(2) as executor:
-        made = Reading(executor)
+def executor() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(2) as made:
         yield made
-        made.free.set()
+
+
+@pytest.fixture
+def reading(executor: ThreadPoolExecutor) -> Iterator[Reading]:
+    made = Reading(executor)
+    yield made
+    made.free.set()
 
 
 async def test_what_comes_next_is_read_while_the_follower_writes(reading: Reading) -> None:
@@ -93,9 +100,9 @@ async def test_whoever_waits_comes_before_reading_ahead(reading: Reading) -> Non
 
 
 async def test_what_nobody_takes_makes_room_in_time(
-    reading: Reading, monkeypatch: pytest.MonkeyPatch
+    executor: ThreadPoolExecutor,
 ) -> None:
-    monkeypatch.setattr(cold_reads, "_KEPT_S", 0.05)
+    reading = Reading(executor, kept_s=0.05)
     assert [reading.take(key, 0) for key in (A, B)] == [None] * 2
     await wait_until_async(lambda: len(reading.ready) == 2)
     reading.take(C, 0)

@@ -44,6 +44,7 @@ class ColdReads:
         executor: Reads on its threads.
         on_ready: Called when there is a point in asking for a partition's frames again.
         on_failed: Called with what went wrong when they could not be read.
+        kept_s: Seconds that what was read is kept unsent when another wants its place.
     """
 
     def __init__(
@@ -51,8 +52,11 @@ class ColdReads:
         executor: Executor,
         on_ready: Callable[[PartitionKey], None],
         on_failed: Callable[[PartitionKey, Exception], None],
+        *,
+        kept_s: float = _KEPT_S,
     ) -> None:
         self._executor = executor
+        self._kept_s = kept_s
         self._on_ready = on_ready
         self._on_failed = on_failed
         self._reads: dict[PartitionKey, _Read] = {}
@@ -83,7 +87,7 @@ class ColdReads:
             self._begin(key, place, read)
         elif key not in self._waiting:
             self._waiting[key] = None
-            asyncio.get_running_loop().call_later(_KEPT_S, self._remind, key)
+            asyncio.get_running_loop().call_later(self._kept_s, self._remind, key)
         return None
 
     def forget(self, key: PartitionKey) -> None:
@@ -119,7 +123,7 @@ class ColdReads:
         """Make room by giving up what was read and is not sent."""
         now = asyncio.get_running_loop().time()
         for key, read in self._reads.items():
-            if read.found is not None and now - read.done_at >= _KEPT_S:
+            if read.found is not None and now - read.done_at >= self._kept_s:
                 del self._reads[key]
                 return True
         return False
