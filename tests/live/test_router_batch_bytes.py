@@ -63,8 +63,7 @@ def test_a_batch_that_is_too_large_and_begun_is_planned_anew_by_hand(
         wait_until(lambda: "spark.driver.maxResultSize" in problem(), within_s=30)
         assert job.daemon.stop() == 0, job.daemon.log()[-3000:]
     finally:
-        if job.daemon._process is not None:
-            job.daemon.close()
+        job.daemon.close()
     checkpoint = job.checkpoint_dir / "lake" / "spark"
     assert (checkpoint / "offsets" / "0").exists()
     assert not (checkpoint / "commits" / "0").exists()
@@ -80,5 +79,4 @@ def catch_up(job: RouterJob) -> None:
         job.daemon.start("--until-caught-up", within_s=60)
         assert job.daemon.wait(within_s=240) == 0, job.daemon.log()[-3000:]
     finally:
-        if job.daemon._process is not None:
-            job.daemon.close()
+        job.daemon.close()

@@ -18,6 +18,7 @@ import pytest
 import yaml
 
 from penstock.base.clock import SystemClock
+from penstock.logd.client import LogClient
 from penstock.logd.publisher import BlockingPublisher
 from penstock.logd.store import CommitLog, LogConfig
 from tests.support.http_sink import HttpDestination
@@ -57,9 +58,8 @@ def test_kill_9_in_the_middle_of_a_batch_leaves_each_record_once(
     )
     try:
         job.daemon.start(within_s=60)
-        process = job.daemon._process
-        assert process is not None
-        family = descendants(process.pid)
+        assert '"starting Spark"' in job.daemon.log(), "that takes some seconds"
+        family = descendants(job.daemon.pid)
         assert any("java" in child.name() for child in family)
         published = wait_until(
             lambda: (
@@ -87,8 +87,7 @@ def test_kill_9_in_the_middle_of_a_batch_leaves_each_record_once(
         assert values_of(rows, "traces") == spans
         assert not any(job.lake.glob("_writing/**/*.unfinished"))
     finally:
-        if job.daemon._process is not None:
-            job.daemon.close()
+        job.daemon.close()
 
 
 def truncated(logd: Logd, stream: str, offset: int) -> None:
@@ -131,6 +130,10 @@ def test_a_log_that_lost_what_was_read_is_reported_and_resolved_by_policy(
         wanted = {"stream": "logs", "partition": 0, "offset": 60, "generation": 1}
         assert status["info"]["sinks"]["lake"]["truncated"] == [wanted]
         assert status["stages"][0]["detail"]["log_truncated"] == 40
+        with LogClient(logd.fetch) as log:
+            log.delete_stream("traces")
+        gone = "logd: it has no stream 'traces'"
+        wait_until(lambda: gone in job.daemon.status()["reasons"], within_s=60)
     finally:
         assert job.daemon.stop() == 0
     rows = job.rows()
@@ -207,8 +210,7 @@ def test_a_dead_sink_and_a_killed_logd_delay_nobody_else_and_catch_up(
         ]
     finally:
         destination.close()
-        if job.daemon._process is not None:
-            job.daemon.close()
+        job.daemon.close()
 
 
 def rate_of(job: RouterJob, sink: str) -> float:
@@ -238,8 +240,7 @@ def test_a_job_that_cannot_catch_up_ends_and_says_why(
         assert "sink/hook has got nothing for 2 s: http://127.0.0.1" in job.daemon.log()
         assert job.rows().num_rows == 1
     finally:
-        if job.daemon._process is not None:
-            job.daemon.close()
+        job.daemon.close()
 
 
 def test_a_job_begins_at_a_time_and_reads_some_subjects_from_a_replica(
@@ -267,8 +268,7 @@ def test_a_job_begins_at_a_time_and_reads_some_subjects_from_a_replica(
         assert job.daemon.wait(within_s=120) == 0, job.daemon.log()[-3000:]
         assert values_of(job.rows(), "logs") == [log_line(number) for number in range(1, 6)]
     finally:
-        if job.daemon._process is not None:
-            job.daemon.close()
+        job.daemon.close()
 
 
 def test_a_sink_that_hangs_does_not_keep_a_job_from_ending(
@@ -291,16 +291,13 @@ def test_a_sink_that_hangs_does_not_keep_a_job_from_ending(
         publish(nats_url, "telemetry.logs.x", [log_line(1)])
         job.daemon.start(within_s=60)
         try:
-            process = job.daemon._process
-            assert process is not None
-            family = descendants(process.pid)
+            family = descendants(job.daemon.pid)
             wait_until(lambda: "requests" in job.daemon.stage("sink/hook")["detail"], within_s=30)
             assert job.daemon.stop(within_s=30) == 75, job.daemon.log()[-3000:]
             _, alive = psutil.wait_procs(family, timeout=10)
             assert alive == []
         finally:
-            if job.daemon._process is not None:
-                job.daemon.close()
+            job.daemon.close()
 
 
 def router(directory: Path, job: RouterJob, *arguments: str, **env: str) -> tuple[int, str]:

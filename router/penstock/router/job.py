@@ -19,6 +19,7 @@ from penstock.router.bounded import BoundedRun, replay_letters
 from penstock.router.checkpoint_home import CheckpointHome
 from penstock.router.config import JobConfig
 from penstock.router.core.offsets import Offsets, Readable, StreamPartition
+from penstock.router.core.starting import Goal
 from penstock.router.errors import LogUnavailableError
 from penstock.router.letter_stream import NatsLetterStream
 from penstock.router.letters import find_letters
@@ -77,9 +78,7 @@ class Job:
         self._queries: list[SinkQuery] = []
         self._meters: dict[str, Meter] = {}
         self._ends: Mapping[StreamPartition, Readable] = {}
-        self._target: Mapping[StreamPartition, int] = {}
-        self._written: Mapping[StreamPartition, int] = {}
-        self._incarnations: Mapping[str, str] = {}
+        self._goal = Goal({}, {}, {})
         self._cursors = LogClient(
             config.logd, timeout_s=_CURSOR_TIMEOUT_S, access=config.source.access()
         )
@@ -136,9 +135,8 @@ class Job:
         log.info("looking for the streams", streams=config.streams, logd=config.logd)
         state = first_state(config, self._log)
         starting = starting_offsets(config, state, self._log, self._clock)
-        self._target = {at: span.end for at, span in state.readable.items()}
-        self._written = state.written
-        self._incarnations = state.incarnations
+        ends = {at: span.end for at, span in state.readable.items()}
+        self._goal = Goal(ends, state.incarnations, state.written)
         self._contexts = {name: self._context(name, starting) for name in config.sinks}
         sinks = [self._open_sink(name) for name in self._contexts]
         log.info("starting Spark", master=config.spark.master, work_dir=str(config.working_dir))
@@ -193,15 +191,10 @@ class Job:
             self._log_problem = f"logd: {error}"
             return False
         self._ends = state.readable
-        self._written = state.written
         gone = [repr(name) for name in streams if name not in state.incarnations]
         self._log_problem = f"logd: it has no stream {', '.join(gone)}" if gone else None
-        if not self._config.source.fail_on_data_loss:  # what is gone is not waited for
-            self._target = {
-                at: min(end, state.written.get(at, end))
-                for at, end in self._target.items()
-                if state.incarnations.get(at.stream) == self._incarnations[at.stream]
-            }
+        accepted = not self._config.source.fail_on_data_loss
+        self._goal.log_is(state.incarnations, state.written, losses_are_accepted=accepted)
         return True
 
     def has_caught_up(self) -> bool:
@@ -230,15 +223,7 @@ class Job:
 
     def _is_behind(self, query: SinkQuery) -> bool:
         """Whether a sink has not got all that was in the log when the job started."""
-        at = query.position()
-        if any(self._written.get(where, offset) < offset for where, offset in at.next.items()):
-            return True  # the log lost what it has read: the next batch fails, or begins there
-        return any(
-            at.next.get(where, 0) < end
-            or at.incarnations.get(where.stream) != self._incarnations.get(where.stream)
-            for where, end in self._target.items()
-            if end > 0
-        )
+        return not self._goal.is_reached(query.position())
 
     def drain(self) -> None:
         """Let each query finish the batch it works on, and stop it.

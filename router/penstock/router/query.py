@@ -3,7 +3,7 @@
 import json
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, auto
 from pathlib import Path
 from typing import Any, Final
@@ -49,6 +49,7 @@ class SinkQuery:
         context: What the sink got.
         starting: Where it begins what it has not read yet.
         sharing: Options of the source, by which it reads together with the other sinks.
+        routed: Makes of the log what a sink gets, of the columns named.
     """
 
     def __init__(
@@ -58,6 +59,8 @@ class SinkQuery:
         context: SinkContext,
         starting: Offsets,
         sharing: Mapping[str, str],
+        *,
+        routed: Callable[[JobConfig, str, Sequence[str]], Routed] = Routed,
     ) -> None:
         self.name = context.sink
         self.failure: str | None = None
@@ -66,7 +69,7 @@ class SinkQuery:
         self._job = job
         self._feed = Feed(job, sink, context)
         self._spans = BatchSpans(context, self._feed.columns)
-        self._routed = Routed(job, context.sink, self._spans.columns)
+        self._routed = routed(job, context.sink, self._spans.columns)
         self._context = context
         self._starting = starting
         self._sharing = sharing

@@ -77,6 +77,8 @@ class LogReading:
         access: How it is let in.
         rack: Records are read from a replica in sync that does not lead, in this rack if there is
             one and it is not empty; None: from the leader.
+        connect: Makes its client.
+        sizes: Sees how large records are; without it, over a connection of its own.
 
     Attributes:
         lost: How many offsets `rows` has passed over, for they are gone or damaged.
@@ -90,6 +92,8 @@ class LogReading:
         clock: BlockingClock,
         access: Access = ANYBODY,
         rack: str | None = None,
+        connect: Callable[..., LogClient] = LogClient,
+        sizes: RecordSizes | None = None,
     ) -> None:
         how: Any = {
             "timeout_s": _TIMEOUT_S,
@@ -99,11 +103,11 @@ class LogReading:
         }
         self.lost = 0
         self._may_mend = True
-        self._client = LogClient(server, **how)
+        self._client = connect(server, **how)
         self._retry_timeout_s = retry_timeout_s
         self._clock = clock
         self._random = random.Random()  # noqa: S311 - jitter
-        self._sizes = RecordSizes(lambda: AsyncLogClient(server, **how))
+        self._sizes = sizes or RecordSizes(lambda: AsyncLogClient(server, **how))
 
     def __enter__(self) -> Self:
         """Nothing is connected yet."""

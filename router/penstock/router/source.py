@@ -19,7 +19,7 @@ This module is imported by both: it must not import the daemons' libraries.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -66,14 +66,20 @@ from penstock.router.pushdown import pushed
 from penstock.router.reading import LogReading, LogState
 from penstock.router.shaping import Shape
 from penstock.router.spec_versions import SpecVersions, known_versions
-from penstock.router.tasks import Task, plan, read_task, subject_to_read
+from penstock.router.tasks import OpenLog, Task, plan, read_task, subject_to_read
 from penstock.router.views import view
 
 _NOTHING: Final = Readable(0, 0)
 
 
 class LogDataSource(DataSource):  # type: ignore[misc] # pyspark is untyped here
-    """Streams of a logd."""
+    """Streams of a logd.
+
+    Attributes:
+        open_log: Opens it; a subclass may have a log of another kind.
+    """
+
+    open_log: ClassVar[OpenLog] = SourceOptions.reading
 
     @classmethod
     @override
@@ -89,25 +95,28 @@ class LogDataSource(DataSource):  # type: ignore[misc] # pyspark is untyped here
     def reader(self, schema: StructType) -> "LogBatchReader":
         options = parse_options(self.options, streaming=False)
         kind = PushingBatchReader if options.push_filters else LogBatchReader
-        return kind(options, _shape(options, schema))
+        return kind(options, _shape(options, schema), type(self).open_log)
 
     @override
     def streamReader(self, schema: StructType) -> "LogStreamReader":
         options = parse_options(self.options, streaming=True)
-        return LogStreamReader(options, _shape(options, schema))
+        return LogStreamReader(options, _shape(options, schema), open_log=type(self).open_log)
 
 
 class LogBatchReader(DataSourceReader):  # type: ignore[misc] # pyspark is untyped here
     """Reads a bounded range once."""
 
-    def __init__(self, options: SourceOptions, shape: Shape) -> None:
+    def __init__(
+        self, options: SourceOptions, shape: Shape, open_log: OpenLog = SourceOptions.reading
+    ) -> None:
         self._options = options
         self._shape = shape
+        self._open_log = open_log
 
     @override
     def partitions(self) -> Sequence[Task]:
         options = self._options
-        with options.reading(SystemClock()) as log:
+        with self._open_log(options, SystemClock()) as log:
             state = log.state(options.subscription)
             first = _resolved(log, options.starting, state.readable, missing=EARLIEST)
             last = _resolved(log, options.ending, state.readable, missing=LATEST)
@@ -120,7 +129,7 @@ class LogBatchReader(DataSourceReader):  # type: ignore[misc] # pyspark is untyp
 
     @override
     def read(self, partition: Task) -> Iterator[pa.RecordBatch]:
-        return read_task(partition, self._options, self._shape)
+        return read_task(partition, self._options, self._shape, self._open_log)
 
 
 class PushingBatchReader(LogBatchReader):
@@ -145,12 +154,17 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
     """
 
     def __init__(
-        self, options: SourceOptions, shape: Shape, clock: BlockingClock | None = None
+        self,
+        options: SourceOptions,
+        shape: Shape,
+        clock: BlockingClock | None = None,
+        open_log: OpenLog = SourceOptions.reading,
     ) -> None:
         self._options = options
         self._shape = shape
         self._clock = clock or SystemClock()
-        self._log = options.reading(self._clock)
+        self._open_log = open_log
+        self._log = open_log(options, self._clock)
         self._admission = Admission(options.rows_min, options.trigger_delay_ns)
         self._target: Mapping[StreamPartition, int] | None = None
         self._seen: LogState | None = None
@@ -162,7 +176,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
     @override
     def __getstate__(self) -> dict[str, Any]:
         """Executors get what `read` needs, and no connection."""
-        return {"_options": self._options, "_shape": self._shape}
+        kept = {"_options": self._options, "_shape": self._shape}
+        return kept | {"_open_log": self._open_log}
 
     @override
     def initialOffset(self) -> dict[str, Any]:
@@ -280,7 +295,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
 
     @override
     def read(self, partition: Task) -> Iterator[pa.RecordBatch]:
-        return read_task(partition, self._options, self._shape)
+        return read_task(partition, self._options, self._shape, self._open_log)
 
     @override
     def stop(self) -> None:

@@ -5,7 +5,7 @@ its own (`penstock.router.carried`): no other way leads there from a worker.
 """
 
 import gc
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import InputPartition
 
-from penstock.base.clock import SystemClock
+from penstock.base.clock import BlockingClock, SystemClock
 from penstock.router.batch_sizes import BatchSizes
 from penstock.router.core.filters import subject_of
 from penstock.router.core.offsets import (
@@ -85,20 +85,27 @@ def subject_to_read(options: SourceOptions, shape: Shape) -> str | None:
     return options.subject or subject_of(shape.only)
 
 
-def read_task(task: Task, options: SourceOptions, shape: Shape) -> Iterator[pa.RecordBatch]:
+OpenLog = Callable[[SourceOptions, BlockingClock], LogReading]
+"""Opens the log that options name."""
+
+
+def read_task(
+    task: Task, options: SourceOptions, shape: Shape, open_log: OpenLog = SourceOptions.reading
+) -> Iterator[pa.RecordBatch]:
     """The rows of a task, and last what of it is lost, if whoever gets them can tell that."""
     if task.value is None:  # Spark's stand-in where there is nothing to read
         return
     if isinstance(task, LostPartition):
         yield from Shaper(shape).lost(task.lost)
         return
-    with options.reading(SystemClock()) as log:
+    with open_log(options, SystemClock()) as log:
         for rows in _shaped(task.span, log, options, shape):
             if rows.num_rows:
                 yield rows
         if log.lost:
             yield from Shaper(shape).lost(log.lost)
-    _spare_what_stays()
+    if TaskContext.get() is not None:
+        spare_what_stays(gc)
 
 
 def _shaped(
@@ -116,11 +123,14 @@ def _shaped(
     return reading.batches(log.pieces(span, **how))
 
 
-def _spare_what_stays() -> None:
+def spare_what_stays(collector: Any) -> None:
     """Exempt what this worker has loaded from the collections of garbage to come, once.
 
     Spark's workers collect all garbage after each task, which goes through every object of every
     module: 30 ms of processor time, several times what reading a record takes.
+
+    Args:
+        collector: The module `gc`.
     """
-    if TaskContext.get() is not None and not gc.get_freeze_count():
-        gc.freeze()
+    if not collector.get_freeze_count():
+        collector.freeze()

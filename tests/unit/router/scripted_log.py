@@ -78,6 +78,9 @@ class ScriptedClient:
 
     server = "h:1"
 
+    def close(self) -> None:
+        """Nothing is open."""
+
     def stream(self, _: str) -> Any:
         part = SimpleNamespace(partition=0, replicas=self.replicas)
         return SimpleNamespace(partitions=[part])
@@ -127,12 +130,21 @@ class AtOnce:
 
 
 def reading(
-    client: ScriptedClient, *, retry_timeout_s: float = 0.0, clock: BlockingClock | None = None
+    client: Any,
+    *,
+    retry_timeout_s: float = 0.0,
+    clock: BlockingClock | None = None,
+    sizes: RecordSizes | None = None,
 ) -> LogReading:
-    log = LogReading("h:1", retry_timeout_s=retry_timeout_s, clock=clock or SystemClock())
-    log._client = client  # type: ignore[assignment]
-    log._sizes = RecordSizes(lambda: AtOnce(client))  # type: ignore[arg-type,return-value]
-    return log
+    """Through a client that is asked instead of logd's."""
+    asked: Any = AtOnce(client)
+    return LogReading(
+        client.server,
+        retry_timeout_s=retry_timeout_s,
+        clock=clock or SystemClock(),
+        connect=lambda *_, **__: client,
+        sizes=sizes or RecordSizes(lambda: asked),
+    )
 
 
 def offsets(batches: Iterator[pa.RecordBatch]) -> list[int]:

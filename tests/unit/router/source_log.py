@@ -1,7 +1,10 @@
 """A log of our own making for the data source, and a stream's reader of it."""
 
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from typing import Any
+
+from typing_extensions import override
 
 from penstock.router.core.offsets import Offsets, Readable, Span, StreamPartition
 from penstock.router.core.starting import Subscription
@@ -10,7 +13,7 @@ from penstock.router.options import parse_options
 from penstock.router.reading import LogState
 from penstock.router.record_sizes import Found, Look, Sample
 from penstock.router.shaping import Shape
-from penstock.router.source import LogStreamReader
+from penstock.router.source import LogDataSource, LogStreamReader
 from tests.unit.router.sink_rows import TestClock
 
 LOGS = StreamPartition("logs", 0)
@@ -22,6 +25,7 @@ class FakeLog:
     """Says what a test wants; None is an unreachable logd."""
 
     def __init__(self, readable: Readable | None) -> None:
+        self.clock = TestClock()
         self.readable = readable
         self.known = ["logs"]
         self.gone: set[str] = set()
@@ -76,13 +80,37 @@ class FakeLog:
     state = state_now
 
 
+class Opened(AbstractContextManager[Any]):
+    """What a reader opens; each of its readers has the same log."""
+
+    def __init__(self, log: Any) -> None:
+        self._log = log
+
+    def __call__(self, *_: object) -> Any:
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
+
+    @override
+    def __exit__(self, *_: object) -> None:
+        """Others read it, too."""
+
+
 def stream_reader(log: FakeLog, **options: str) -> LogStreamReader:
     given = {name: value for name, value in (NEEDED | options).items() if value}
     chosen = parse_options(given, streaming=True)
     shape = Shape(chosen.view, chosen.view.columns)
-    reader = LogStreamReader(chosen, shape, TestClock())
-    reader._log = log  # type: ignore[assignment]
-    return reader
+    return LogStreamReader(chosen, shape, log.clock, Opened(log))
+
+
+def source_of(log: FakeLog, options: dict[str, str]) -> LogDataSource:
+    """The data source, of that log."""
+
+    class Source(LogDataSource):
+        open_log = Opened(log)
+
+    return Source(options)
 
 
 def at(offset: int) -> dict[str, dict[str, Any]]:

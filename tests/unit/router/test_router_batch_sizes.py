@@ -1,6 +1,5 @@
 """Batches of bounded bytes while logd answers late, in part or not at all."""
 
-from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -10,12 +9,9 @@ from typing_extensions import override
 from penstock.router.batch_sizes import FURTHER_BYTES, FURTHER_LOOKS, BatchSizes
 from penstock.router.core.offsets import Readable, Span
 from penstock.router.errors import LogUnavailableError
-from penstock.router.options import SourceOptions, parse_options
 from penstock.router.record_sizes import RECORD_BYTES, SAMPLE_BYTES, Look, Sample
-from penstock.router.shaping import Shape
-from penstock.router.source import LogBatchReader
 from penstock.router.tasks import LogPartition
-from tests.unit.router.source_log import LOGS, NEEDED, FakeLog, at, stream_reader
+from tests.unit.router.source_log import LOGS, NEEDED, FakeLog, at, source_of, stream_reader
 
 MIB = 1024 * 1024
 ROWS = ReadMaxRows(50_000)
@@ -35,10 +31,10 @@ def test_under_a_quota_nothing_is_new_until_it_is_known_how_large_records_are() 
     log.answers = None
     assert reader.latestOffset(at(0), ROWS) == at(1000)
     log.answers = 0
-    reader._clock.sleep(100)
+    log.clock.sleep(100)
     log.readable = Readable(0, 2000)
     assert reader.latestOffset(at(1000), ROWS) == at(1000)
-    reader._clock.sleep(61)
+    log.clock.sleep(61)
     with pytest.raises(LogUnavailableError, match="QUOTA_EXCEEDED"):
         reader.latestOffset(at(1000), ROWS)
 
@@ -103,10 +99,15 @@ def test_nobody_is_asked_for_what_was_looked_at(end: int, asked: int) -> None:
     assert len(log.looked_at) == asked
 
 
-def test_what_cannot_be_read_is_taken_to_be_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    log = FakeLog(None)
+def test_what_cannot_be_read_is_taken_to_be_large() -> None:
     answers = {0: Sample(None, 0, 1), 99: Sample(100, 99, 100)}
-    monkeypatch.setattr(log, "size_at", lambda look: answers[look.offset])
+
+    class Partly(FakeLog):
+        @override
+        def size_at(self, look: Look) -> Sample:
+            return answers[look.offset]
+
+    log = Partly(None)
     first, last = {LOGS: 0}, {LOGS: 100}
     sizes = BatchSizes(4 * RECORD_BYTES, None, None)
     assert sizes.cut(log, first, last, patiently=False) == last  # type: ignore[arg-type]
@@ -164,19 +165,16 @@ def test_a_batch_without_anything_for_its_reader_is_one_task() -> None:
     assert len(later) > 1
 
 
-def read_once(log: FakeLog, monkeypatch: pytest.MonkeyPatch, **options: str) -> list[LogPartition]:
-    monkeypatch.setattr(SourceOptions, "reading", lambda *_: nullcontext(log))
-    chosen = parse_options(NEEDED | options, streaming=False)
-    return list(LogBatchReader(chosen, Shape(chosen.view, chosen.view.columns)).partitions())
+def read_once(log: FakeLog, **options: str) -> list[LogPartition]:
+    source = source_of(log, NEEDED | options)
+    return list(source.reader(source.schema()).partitions())
 
 
-def test_what_is_read_once_is_divided_into_tasks_where_that_is_asked_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_is_read_once_is_divided_into_tasks_where_that_is_asked_for() -> None:
     """As a replay does, also of a batch that a job has made."""
     log = FakeLog(Readable(0, 32))
     log.sizes = {"logs": MIB}
-    found = [it.span for it in read_once(log, monkeypatch, maxBytesPerTask=str(8 * MIB))]
+    found = [it.span for it in read_once(log, maxBytesPerTask=str(8 * MIB))]
     assert [(it.start, it.end) for it in found] == [(0, 8), (8, 16), (16, 24), (24, 32)]
     log.sizes = {}
-    assert len(read_once(log, monkeypatch)) == 1
+    assert len(read_once(log)) == 1

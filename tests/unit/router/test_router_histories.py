@@ -30,7 +30,7 @@ from penstock.router.sinks import Sink, SinkContext
 from penstock.router.sinks.parquet import ParquetLake, ParquetSink
 from penstock.router.source import LogStreamReader
 from penstock.router.tasks import LostPartition
-from tests.unit.router.sink_rows import context, row, table
+from tests.unit.router.sink_rows import TestClock, context, row, table
 from tests.unit.router.source_log import stream_reader
 
 STREAMS = ("logs", "traces")
@@ -47,6 +47,7 @@ class TruncatedLog:
     """Partitions of numbered records; a truncation begins a leader epoch, as an election does."""
 
     def __init__(self) -> None:
+        self.clock = TestClock()
         self.made = 0
         self.ids = dict.fromkeys(STREAMS, "id0")
         self.records: dict[StreamPartition, list[int]] = {at: [] for at in PLACES}

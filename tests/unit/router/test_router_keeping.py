@@ -15,9 +15,9 @@ from penstock.router.sinks.bigquery_journal import Journal, Sent
 from penstock.router.sinks.parquet import ParquetLake, ParquetSink
 from tests.support import sink_batches
 from tests.support.recorded_sink import RecordedSink
+from tests.support.scripted_spark import NoRows, plan
 from tests.unit.router.sink_rows import context, row, table
-from tests.unit.router.test_router_config import load
-from tests.unit.router.test_router_query import PLACE, Closable, NoRows, Started
+from tests.unit.router.test_router_query import PLACE, made
 
 
 class Away:
@@ -78,15 +78,12 @@ def test_nothing_is_appended_to_bigquery_before_the_journal_is_kept(tmp_path: Pa
 def test_no_batch_is_delivered_before_what_spark_planned_is_kept(tmp_path: Path) -> None:
     life = {"logs": "5f2c"}
     within = context(tmp_path)
-    offsets = within.state_dir / "spark" / "offsets"
-    offsets.mkdir(parents=True)
-    (offsets / "0").write_text(f"v1\n{{}}\n{json.dumps(Offsets({PLACE: 140}, life).to_json())}")
 
     def deliver(asked: SinkContext) -> None:
-        begun = Offsets({PLACE: 40}, life)
-        query = Started(load(tmp_path), Closable(asked), asked, begun, {})
-        frame: Any = NoRows()
-        query._deliver(frame, 0)
+        its = made(tmp_path, within=asked, starting=Offsets({PLACE: 40}, life))
+        its.poll()
+        plan(within.state_dir, [Offsets({PLACE: 140}, life)])
+        its.spark_query.deliver(NoRows(), 0)
 
     assert refused(within, "batches.ndjson", deliver) is not None
     assert within.meter.stage("lake", received=0, lag=0).detail == {}

@@ -2,7 +2,6 @@
 
 import pytest
 
-from penstock.base.clock import SystemClock
 from penstock.logd.client import PartitionInfo, StreamInfo
 from penstock.logd.errors import CorruptError, RefusedError
 from penstock.router.core.offsets import Readable, Span, StreamPartition
@@ -13,15 +12,14 @@ from penstock.router.errors import (
     LogRefusedError,
     LogUnavailableError,
 )
-from penstock.router.reading import LogReading, LogState
+from penstock.router.reading import LogState
 from tests.unit.router.scripted_log import Frame, ScriptedClient, compacted, offsets, reading
 
 
 def read(frames: list[Frame], start: int, end: int, *refusals: str) -> list[int]:
-    log = LogReading("h:1,i:1", retry_timeout_s=5.0 if refusals else 0.0, clock=SystemClock())
     client = ScriptedClient(frames)
     client.refusals = [RefusedError(code, "no") for code in refusals]
-    log._client = client  # type: ignore[assignment]
+    log = reading(client, retry_timeout_s=5.0 if refusals else 0.0)
     found: list[int] = []
     for batch in log.rows(Span("s", 0, start, end), fail_on_data_loss=True):
         assert batch.num_rows
@@ -132,6 +130,8 @@ def described(name: str, starts: list[int | None]) -> StreamInfo:
 class DescribingClient:
     """Has some streams; says at which offset a time is."""
 
+    server = "h:1"
+
     def __init__(self, *streams: StreamInfo) -> None:
         self._streams = streams
 
@@ -149,9 +149,7 @@ class DescribingClient:
 
 
 def state_of(client: DescribingClient, subscription: Subscription) -> LogState:
-    log = LogReading("h:1", retry_timeout_s=0.0, clock=SystemClock())
-    log._client = client  # type: ignore[assignment]
-    return log.state_now(subscription)
+    return reading(client).state_now(subscription)
 
 
 def test_a_server_that_is_no_logd_is_one_that_does_not_answer() -> None:
@@ -161,9 +159,8 @@ def test_a_server_that_is_no_logd_is_one_that_does_not_answer() -> None:
         def stream(self, _: str) -> StreamInfo:
             raise CorruptError("response announces 1347703880 bytes: not a logd server?")
 
-    reading = LogReading("h:80", retry_timeout_s=0, clock=SystemClock())
-    reading._client = Other()  # type: ignore[assignment]
-    for ask in (reading.state, reading.state_now):
+    log = reading(Other())
+    for ask in (log.state, log.state_now):
         with pytest.raises(LogUnavailableError, match=r"h:80 answers otherwise: .*not a logd"):
             ask(("logs",))
 
@@ -192,8 +189,7 @@ def test_assigned_partitions_are_read_alone_and_must_exist() -> None:
 
 def test_streams_and_partitions_that_are_gone_are_left_out_where_that_is_allowed() -> None:
     client = DescribingClient(described("a", [0]), described("c", [0]))
-    log = LogReading("h:1", retry_timeout_s=0.0, clock=SystemClock())
-    log._client = client  # type: ignore[assignment]
+    log = reading(client)
     wanted = Subscription(partitions=frozenset({StreamPartition("a", 0), StreamPartition("a", 7)}))
     for streams, there in (
         (("a", "b"), [("a", 0)]),
@@ -205,8 +201,7 @@ def test_streams_and_partitions_that_are_gone_are_left_out_where_that_is_allowed
 
 
 def test_a_time_is_looked_up_and_one_that_is_too_late_refused() -> None:
-    log = LogReading("h:1", retry_timeout_s=0.0, clock=SystemClock())
-    log._client = DescribingClient()  # type: ignore[assignment]
+    log = reading(DescribingClient())
     readable = {
         StreamPartition("a", 0): Readable(0, 100),
         StreamPartition("a", 1): Readable(0, 100),

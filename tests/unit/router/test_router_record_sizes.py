@@ -3,6 +3,7 @@
 import asyncio
 from contextlib import closing, nullcontext
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from typing_extensions import override
@@ -53,7 +54,7 @@ def size_at(
         assert of is look
         told.append((sample.size or 0, sample.seen))
 
-    with closing(log._sizes):
+    with log:
         log.sample([look], subject=subject, patiently=patiently, found=found)
     return told[0]
 
@@ -159,11 +160,11 @@ def test_who_is_put_off_keeps_what_was_told_and_is_patient_while_something_is(
 ) -> None:
     """Also with a quota that lets one answer through at a time, for longer than is waited once."""
     client, told = ScriptedClient([frame_of(0, 10, 1000)]), list[Look]()
-    log = reading(client)
-    many = OneAtATime(client)
+    many: Any = OneAtATime(client)
+    log = reading(client, sizes=RecordSizes(lambda: many))
     looks = [Look(Span("s", number, 0, 10), 0) for number in range(5)]
     with (
-        closing(RecordSizes(lambda: many)) as log._sizes,  # type: ignore[arg-type,return-value]
+        log,
         nullcontext() if patiently else pytest.raises(LogUnavailableError),
     ):
         log.sample(

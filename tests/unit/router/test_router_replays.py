@@ -2,23 +2,38 @@
 
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from typing_extensions import override
 
 from penstock.router.bounded import ReplayStoppedError
 from penstock.router.core.offsets import Offsets
 from penstock.router.errors import StoppedError
 from penstock.router.job import Job
-from penstock.router.replays import REST_S, Replay, Replays
-from penstock.service import Visitor
+from penstock.router.query import SinkQuery
+from penstock.router.replays import PATH, REST_S, Replay, Replays
+from penstock.service import UnavailableError, Visitor, ask_admin
+from tests.support.processes import free_port
+from tests.support.scripted_spark import (
+    BETWEEN,
+    IN_WORK,
+    NoRows,
+    ScriptedQuery,
+    ScriptedRouted,
+    ScriptedSpark,
+    plan,
+)
 from tests.support.waiting import wait_until
 from tests.unit.router.sink_rows import TestClock, context
 from tests.unit.router.test_router_config import load
 from tests.unit.router.test_router_letters import refuse
-from tests.unit.router.test_router_query import BETWEEN, IN_WORK, SPARK, Closable, Started
+from tests.unit.router.test_router_query import Closable, as_session
 
 TOKEN = "0123456789abcdef"
 
@@ -39,9 +54,14 @@ class Running:
         assert isinstance(within.clock, TestClock)
         self.clock = within.clock
         self.sinks = [Closable(within)]
-        self.query = Started(self.job, self.sinks[0], within, Offsets({}), {})
-        self.query.poll(SPARK)
-        self.query._query.status = BETWEEN
+        self.spark = ScriptedSpark()
+        self.query = SinkQuery(
+            self.job, self.sinks[0], within, Offsets({}), {}, routed=ScriptedRouted
+        )
+        self.query.poll(as_session(self.spark))
+        plan(within.state_dir, [Offsets({})])
+        self.spark_query.status = BETWEEN
+        self.begun: list[Replay] = []
         self.delivered: list[Replay] = []
         self.goes_on = threading.Event()
         self.within = within
@@ -51,8 +71,38 @@ class Running:
             self.job, self.clock, deliver=deliver or self.deliver, reopen=self.reopen
         )
 
+    @property
+    def spark_query(self) -> ScriptedQuery:
+        return self.spark.query
+
+    def runs(self) -> bool:
+        """Whether Spark is at it."""
+        return self.spark.query.isActive
+
+    @contextmanager
+    def in_work(self) -> Iterator[None]:
+        """Within it Spark has a batch, and the sink's query reads it."""
+        read, goes_on = threading.Event(), threading.Event()
+
+        class Slow(NoRows):
+            @override
+            def toArrow(self) -> pa.Table:
+                read.set()
+                assert goes_on.wait(60)
+                return super().toArrow()
+
+        with ThreadPoolExecutor(1) as thread:
+            batch = thread.submit(self.spark_query.deliver, Slow(), 0)
+            assert read.wait(60)
+            try:
+                yield
+            finally:
+                goes_on.set()
+            batch.result(60)
+
     def deliver(self, replay: Replay) -> int:
         assert self.sinks[-1].closed == 1, "the sink has two writers"
+        self.begun.append(replay)
         while not self.goes_on.wait(0.01):
             if replay.stop.is_set():
                 raise ReplayStoppedError("as `replay_letters` does", fix="")
@@ -71,7 +121,7 @@ class Running:
 
     def poll(self) -> None:
         self.replays.poll({"lake": self.query})
-        self.query.poll(SPARK)
+        self.query.poll(as_session(self.spark))
 
     def is_done(self) -> bool:
         self.poll()
@@ -88,11 +138,11 @@ def test_the_sink_rests_while_its_letters_are_delivered_and_goes_on_then(tmp_pat
     assert job.ask(do="replay")[0] == "409 Conflict"  # one at a time
     job.poll()
     assert job.replays.info()["under_way"] == "lake"
-    assert not job.query._query.isActive
+    assert not job.runs()
     job.goes_on.set()
     wait_until(job.is_done)
     assert [(it.sink, it.target, it.by) for it in job.delivered] == [("lake", "lake", "alice")]
-    assert job.query._query.isActive, "it was started again"
+    assert job.runs(), "it was started again"
     assert [sink.closed for sink in job.sinks] == [1, 0]
     last = job.replays.info()["last"]
     assert (last["records"], last["problem"]) == (2, "")
@@ -103,13 +153,13 @@ def test_the_sink_rests_while_its_letters_are_delivered_and_goes_on_then(tmp_pat
 
 def test_a_batch_in_work_is_waited_for_and_not_for_ever(tmp_path: Path) -> None:
     job = Running(tmp_path)
-    with job.query._work:  # as while a batch is delivered
+    with job.in_work():  # as while a batch is delivered
         assert job.ask(do="replay")[0] == "202 Accepted"
         job.poll()
-        assert job.query._query.isActive
+        assert job.runs()
         job.clock.sleep(REST_S + 1)
         job.poll()
-    assert job.query._query.isActive
+    assert job.runs()
     assert "busy with a batch" in job.replays.info()["last"]["problem"]
     assert job.replays.info()["under_way"] is None
     assert [it["what"] for it in job.taken_down()] == ["asked", "failed"]
@@ -117,28 +167,27 @@ def test_a_batch_in_work_is_waited_for_and_not_for_ever(tmp_path: Path) -> None:
 
 def test_once_it_is_to_rest_no_batch_begins_and_none_is_called_a_failure(tmp_path: Path) -> None:
     job = Running(tmp_path)
-    job.query._query.status = IN_WORK  # Spark is about a batch that has not reached the sink
-    frame: Any = None
-    with job.query._work:
+    job.spark_query.status = IN_WORK  # Spark is about a batch that has not reached the sink
+    with job.in_work():
         assert not job.query.rest()
     with pytest.raises(StoppedError):
-        job.query._write(frame, 0)
-    job.query._query.isActive = False  # which ends Spark's query
-    job.query.poll(SPARK)
+        job.spark_query.deliver(NoRows(), 0)
+    job.spark_query.isActive = False  # which ends Spark's query
+    job.query.poll(as_session(job.spark))
     assert job.query.failure is None
-    assert not job.query._query.isActive
+    assert not job.runs()
     assert job.query.rest()
     assert [sink.closed for sink in job.sinks] == [1]
 
 
 def test_a_sink_that_need_not_rest_after_all_goes_on(tmp_path: Path) -> None:
     job = Running(tmp_path)
-    with job.query._work:
+    with job.in_work():
         assert not job.query.rest()
-    job.query._query.isActive = False
+    job.spark_query.isActive = False
     job.query.go_on()
-    job.query.poll(SPARK)
-    assert job.query._query.isActive
+    job.query.poll(as_session(job.spark))
+    assert job.runs()
     assert job.query.failure is None
     assert [sink.closed for sink in job.sinks] == [0]
 
@@ -153,7 +202,7 @@ def test_a_replay_that_fails_leaves_the_job_running(tmp_path: Path) -> None:
     wait_until(job.is_done)
     assert job.replays.info()["last"]["problem"] == "the destination is on fire"
     assert (job.taken_down()[-1]["what"], job.taken_down()[-1]["records"]) == ("failed", 9)
-    assert job.query._query.isActive
+    assert job.runs()
     assert job.ask(do="replay")[0] == "202 Accepted"  # another try is possible
 
 
@@ -166,8 +215,8 @@ def test_a_sink_that_does_not_open_again_is_tried_until_it_does(tmp_path: Path) 
     assert "cannot be opened again: no route to host" in str(job.query.problem)
     job.opens_not = ""
     job.poll()
-    assert job.query._query.isActive
-    job.query._query.status = BETWEEN
+    assert job.runs()
+    job.spark_query.status = BETWEEN
     job.poll()
     assert job.query.problem is None
 
@@ -231,14 +280,16 @@ def test_a_replay_is_seen_and_stopped_by_whoever_may(tmp_path: Path) -> None:
     assert job.ask(do="stop") == ("409 Conflict", {"error": "no replay is under way"})
     job.ask(do="replay", by="alice")
     job.poll()
-    progress = job.replays._replay.progress  # type: ignore[union-attr] # there is one
+    wait_until(lambda: job.begun)
+    (replay,) = job.begun
+    progress = replay.progress
     progress.of, progress.done, progress.records = 3, 1, 20
     progress.meter.problem = "ConnectionRefusedError"
     shown = job.replays.info()["progress"]
     assert (shown["sink"], shown["done"], shown["of"], shown["unit"]) == ("lake", 1, 3, "files")
     assert job.replays.problem == "replay to lake: ConnectionRefusedError"
     assert job.ask(do="stop", sink="attic", by="bob")[0] == "409 Conflict", "that is another one"
-    assert not job.replays._replay.stop.is_set()  # type: ignore[union-attr] # there is one
+    assert not replay.stop.is_set()
     assert job.ask(do="stop", by="bob")[0] == "202 Accepted"
     wait_until(job.is_done)
     last = job.replays.info()["last"]
@@ -250,20 +301,20 @@ def test_a_replay_is_seen_and_stopped_by_whoever_may(tmp_path: Path) -> None:
     ]
     assert job.taken_down()[-1]["records"] == 20
     assert job.replays.info()["progress"] is None
-    assert job.query._query.isActive, "the sink goes on"
+    assert job.runs(), "the sink goes on"
     assert job.ask(do="replay")[0] == "202 Accepted"
 
 
 def test_a_replay_that_has_not_begun_is_stopped_at_once(tmp_path: Path) -> None:
     job = Running(tmp_path)
-    with job.query._work:  # a batch is being delivered
+    with job.in_work():  # a batch is being delivered
         job.ask(do="replay")
         job.poll()
         job.ask(do="stop", by="bob")
         job.poll()
         assert "stopped by bob after nothing" in job.replays.info()["last"]["problem"]
     job.poll()
-    assert job.query._query.isActive
+    assert job.runs()
     assert job.delivered == []
 
 
@@ -284,11 +335,27 @@ def test_the_job_s_end_ends_a_replay_and_none_begins_then(tmp_path: Path) -> Non
 
 
 def test_a_job_that_fails_ends_a_replay_that_was_asked_for(tmp_path: Path) -> None:
-    """It is closed, and was never drained."""
-    its = Running(tmp_path)
+    """It waits for its log, which stays away; it is closed, and was never drained."""
+    admin, nobody = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
+    keys: dict[str, Any] = {
+        "checkpoint_dir": str(tmp_path / "checkpoint"),
+        "connect_timeout_s": 1.5,
+    }
+    its = Running(tmp_path, admin=admin, logd=nobody, **keys)
     job = Job(its.job)
-    visitor = Visitor(f"Bearer {TOKEN}", None, "10.0.0.1:5")
-    assert job._replays.answer(visitor, b'{"do": "replay", "sink": "lake"}')[0] == "202 Accepted"
+
+    def is_asked() -> bool:
+        wanted = (b'{"do": "replay", "sink": "lake"}', TOKEN)
+        try:
+            return b"done" in ask_admin(admin, PATH, None, timeout_s=10, posted=wanted)
+        except OSError:
+            return False  # it does not listen yet
+
+    with ThreadPoolExecutor(1) as thread:
+        started = thread.submit(job.start)
+        wait_until(is_asked)
+        with pytest.raises(UnavailableError, match="logd"):
+            started.result(60)
     job.close()
     assert [it["what"] for it in its.taken_down()] == ["asked", "stopped"]
 

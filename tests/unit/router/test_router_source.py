@@ -1,11 +1,11 @@
 """The data source's options and planning, against a log of our own making."""
 
-from contextlib import nullcontext
+import gc
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from pyspark import TaskContext
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadMaxBytes,
@@ -13,34 +13,35 @@ from pyspark.sql.streaming.datasource import (
     ReadMinRows,
 )
 
-from penstock.router import tasks
 from penstock.router.core.offsets import EARLIEST, LATEST, Offsets, Readable, StreamPartition
 from penstock.router.core.starting import Times
 from penstock.router.errors import BadOptionError, LogUnavailableError
-from penstock.router.options import OPTIONS, SourceOptions, parse_options
+from penstock.router.options import OPTIONS, parse_options
 from penstock.router.source import LogDataSource
+from penstock.router.tasks import spare_what_stays
 from tests.unit.router.source_log import LOGS, NEEDED, FakeLog, at, both, stream_reader
 
 MIB = 1024 * 1024
 
 
-@pytest.mark.parametrize(("in_worker", "frozen"), [(True, 1), (False, 0)])
-def test_a_worker_spares_what_it_has_loaded_from_its_collections_of_garbage(
-    monkeypatch: pytest.MonkeyPatch, *, in_worker: bool, frozen: int
-) -> None:
+def test_a_worker_spares_what_it_has_loaded_from_its_collections_of_garbage_once() -> None:
     kept: list[int] = []
     collector = SimpleNamespace(
         freeze=lambda: kept.append(1), get_freeze_count=lambda: 50_000 * len(kept)
     )
-    monkeypatch.setattr(tasks, "gc", collector)
-    monkeypatch.setattr(TaskContext, "get", lambda: object() if in_worker else None)
-    log = SimpleNamespace(rows=lambda *_, **__: iter(()), lost=0)
-    monkeypatch.setattr(SourceOptions, "reading", lambda *_: nullcontext(log))
-    reader = stream_reader(FakeLog(Readable(0, 5)))
-    (partition,) = reader.partitions(at(0), at(5))
     for _ in range(2):
-        assert list(reader.read(partition)) == []
-    assert len(kept) == frozen
+        spare_what_stays(collector)
+    assert len(kept) == 1
+
+
+def test_what_is_read_outside_a_worker_spares_nothing() -> None:
+    log: Any = FakeLog(Readable(0, 5))
+    log.rows, log.lost = lambda *_, **__: iter(()), 0
+    reader = stream_reader(log)
+    (partition,) = reader.partitions(at(0), at(5))
+    before = gc.get_freeze_count()
+    assert list(reader.read(partition)) == []
+    assert gc.get_freeze_count() == before
 
 
 def test_options_have_the_defaults_of_sparks_kafka_source() -> None:
@@ -185,14 +186,14 @@ def test_an_unreachable_logd_means_nothing_new_for_a_bounded_time() -> None:
     log = FakeLog(None)
     reader = stream_reader(log, retryTimeoutSeconds="60")
     assert reader.latestOffset(at(10), ReadAllAvailable()) == at(10)
-    reader._clock.sleep(59)
+    log.clock.sleep(59)
     assert reader.latestOffset(at(10), ReadAllAvailable()) == at(10)
     log.readable = Readable(0, 20)
     assert reader.latestOffset(at(10), ReadAllAvailable()) == at(20)
     log.readable = None
-    reader._clock.sleep(30)
+    log.clock.sleep(30)
     assert reader.latestOffset(at(20), ReadAllAvailable()) == at(20)
-    reader._clock.sleep(61)
+    log.clock.sleep(61)
     with pytest.raises(LogUnavailableError):
         reader.latestOffset(at(20), ReadAllAvailable())
 
@@ -224,9 +225,9 @@ def test_a_batch_waits_for_enough_records_but_not_too_long() -> None:
     assert reader.latestOffset(at(5), limit) == at(10)  # the first one waits for nothing
     log.readable = Readable(0, 40)
     assert reader.latestOffset(at(10), limit) == at(10)
-    reader._clock.sleep(299)
+    log.clock.sleep(299)
     assert reader.latestOffset(at(10), limit) == at(10)
-    reader._clock.sleep(1)
+    log.clock.sleep(1)
     assert reader.latestOffset(at(10), limit) == at(40)
     log.readable = Readable(0, 90)
     assert reader.latestOffset(at(40), limit) == at(90)

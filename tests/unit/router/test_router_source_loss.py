@@ -1,15 +1,11 @@
 """What the data source calls a loss, and where it goes on behind one."""
 
-from contextlib import nullcontext
-
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from penstock.router.core.offsets import Offsets, Readable
 from penstock.router.errors import BadOptionError, DataLossError
-from penstock.router.options import SourceOptions
-from penstock.router.source import LogDataSource
-from tests.unit.router.source_log import LOGS, NEEDED, FakeLog, at, both, stream_reader
+from tests.unit.router.source_log import LOGS, NEEDED, FakeLog, at, both, source_of, stream_reader
 
 
 def test_without_fail_on_data_loss_a_stream_made_again_is_read_from_its_start() -> None:
@@ -146,9 +142,8 @@ def test_a_new_leader_that_does_not_know_yet_what_it_may_show_has_lost_nothing(
     ],
 )
 def test_a_range_that_ends_before_it_begins_is_a_mistake_and_a_log_that_does_is_a_loss(
-    monkeypatch: pytest.MonkeyPatch, options: dict[str, str], error: type[Exception], why: str
+    options: dict[str, str], error: type[Exception], why: str
 ) -> None:
-    monkeypatch.setattr(SourceOptions, "reading", lambda *_: nullcontext(FakeLog(Readable(5, 100))))
-    source = LogDataSource(NEEDED | options)
+    source = source_of(FakeLog(Readable(5, 100)), NEEDED | options)
     with pytest.raises(error, match=why):
         source.reader(source.schema()).partitions()

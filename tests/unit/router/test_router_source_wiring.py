@@ -1,7 +1,6 @@
 """What becomes of the source's options: the client's, logd's, and the tasks' that Spark runs."""
 
 from collections.abc import Iterator
-from contextlib import nullcontext
 from typing import Any
 
 import pyarrow as pa
@@ -11,13 +10,13 @@ from pyspark.sql.types import BinaryType
 
 from penstock.base.clock import SystemClock
 from penstock.logd.batch import Record, build_batch
-from penstock.router import pieces, reading
+from penstock.router import pieces
 from penstock.router.carried import CARRIED, lost_of
 from penstock.router.core.offsets import Readable, Span, StreamPartition
 from penstock.router.core.starting import Times
-from penstock.router.options import SourceOptions, parse_options
-from penstock.router.source import LogDataSource
-from tests.unit.router.source_log import NEEDED, FakeLog, at, stream_reader
+from penstock.router.options import parse_options
+from penstock.router.reading import LogReading
+from tests.unit.router.source_log import NEEDED, FakeLog, at, source_of, stream_reader
 
 HEADED = Record("t.a", b"1", 1, headers=(("Trace", b"x"), ("Nats-Msg-Id", b"\xff")))
 
@@ -47,11 +46,9 @@ class ReadLog(FakeLog):
 
 
 @pytest.fixture
-def log(monkeypatch: pytest.MonkeyPatch) -> ReadLog:
+def log() -> ReadLog:
     """Read by each task."""
-    made = ReadLog()
-    monkeypatch.setattr(SourceOptions, "reading", lambda *_: nullcontext(made))
-    return made
+    return ReadLog()
 
 
 @pytest.mark.parametrize(
@@ -64,17 +61,21 @@ def log(monkeypatch: pytest.MonkeyPatch) -> ReadLog:
     ],
 )
 def test_who_is_read_from_is_what_the_client_prefers(
-    monkeypatch: pytest.MonkeyPatch, given: dict[str, str], prefer: str, rack: str
+    given: dict[str, str], prefer: str, rack: str
 ) -> None:
     made: list[dict[str, Any]] = []
-    monkeypatch.setattr(reading, "LogClient", lambda _, **how: made.append(how))
-    parse_options(NEEDED | given).reading(SystemClock())
+
+    def connect(_: str, **how: Any) -> Any:
+        made.append(how)
+
+    options = parse_options(NEEDED | given)
+    LogReading("h:1", retry_timeout_s=0, clock=SystemClock(), rack=options.rack, connect=connect)
     assert [(it["prefer"], it["rack"]) for it in made] == [(prefer, rack)]
 
 
 @pytest.mark.parametrize(("wanted", "pieces"), [("", 1), ("1", 1), ("4", 4)])
 def test_a_batch_is_read_in_so_many_pieces(log: ReadLog, wanted: str, pieces: int) -> None:
-    source = LogDataSource(NEEDED | {"minPartitions": wanted})
+    source = source_of(log, NEEDED | {"minPartitions": wanted})
     reader = stream_reader(log, minPartitions=wanted)
     of_stream = [(it.span.start, it.span.end) for it in reader.partitions(at(20), at(60))]
     of_batch = [(it.span.start, it.span.end) for it in source.reader(source.schema()).partitions()]
@@ -95,7 +96,7 @@ ONLY = '["=", "subject", "t.b"]'
 def test_logd_is_asked_for_the_subject_alone(
     log: ReadLog, given: dict[str, str], subject: str | None
 ) -> None:
-    source = LogDataSource(NEEDED | {"failOnDataLoss": "false"} | given)
+    source = source_of(log, NEEDED | {"failOnDataLoss": "false"} | given)
     reader = source.reader(source.schema())
     (partition,) = reader.partitions()
     list(reader.read(partition))
@@ -107,9 +108,10 @@ def test_a_task_tells_last_how_much_is_lost_where_rows_are_carried(
     log: ReadLog, carry: str
 ) -> None:
     log.readable, log.lost = Readable(5, 100), 7
-    source = LogDataSource(
+    source = source_of(
+        log,
         NEEDED
-        | {"failOnDataLoss": "false", "startingOffsets": '{"logs": {"0": 0}}', "carry": carry}
+        | {"failOnDataLoss": "false", "startingOffsets": '{"logs": {"0": 0}}', "carry": carry},
     )
     struct = source.schema().add(CARRIED, BinaryType()) if carry else source.schema()
     reader = source.reader(struct)
@@ -131,6 +133,6 @@ def test_headers_are_there_where_they_are_asked_for(log: ReadLog, *, included: b
 def test_a_batch_ends_at_times_of_some_partitions(log: ReadLog) -> None:
     """The others at their end."""
     log.partitions = 2
-    source = LogDataSource(NEEDED | {"endingOffsetsByTimestamp": '{"logs": {"1": 30}}'})
+    source = source_of(log, NEEDED | {"endingOffsetsByTimestamp": '{"logs": {"1": 30}}'})
     spans = [it.span for it in source.reader(source.schema()).partitions()]
     assert [(it.partition, it.start, it.end) for it in spans] == [(0, 0, 100), (1, 0, 30)]

@@ -70,6 +70,53 @@ class Subscription:
         return stream in self.streams([stream])
 
 
+class Goal:
+    """Where each sink of a job is to come: to the end of what was in the log as the job started.
+
+    Args:
+        ends: Of each partition then.
+        incarnations: Of each stream then.
+        written: How far each partition's log goes, be it readable yet or not.
+    """
+
+    def __init__(
+        self,
+        ends: Mapping[StreamPartition, int],
+        incarnations: Mapping[str, str],
+        written: Mapping[StreamPartition, int],
+    ) -> None:
+        self._ends = dict(ends)
+        self._incarnations = dict(incarnations)
+        self._written = written
+
+    def log_is(
+        self,
+        incarnations: Mapping[str, str],
+        written: Mapping[StreamPartition, int],
+        *,
+        losses_are_accepted: bool,
+    ) -> None:
+        """The log says how it is now; where losses are accepted, what is gone is not waited for."""
+        self._written = written
+        if losses_are_accepted:
+            self._ends = {
+                at: min(end, written.get(at, end))
+                for at, end in self._ends.items()
+                if incarnations.get(at.stream) == self._incarnations[at.stream]
+            }
+
+    def is_reached(self, at: Offsets) -> bool:
+        """Whether a sink that has come so far has it all."""
+        if any(self._written.get(where, offset) < offset for where, offset in at.next.items()):
+            return False  # the log lost what it has read: the next batch fails, or begins there
+        return all(
+            at.next.get(where, 0) >= end
+            and at.incarnations.get(where.stream) == self._incarnations.get(where.stream)
+            for where, end in self._ends.items()
+            if end > 0
+        )
+
+
 def check_subject(subject: str) -> str:
     """Make sure that records can be on a subject, or on those that its wildcards stand for.
 

@@ -1,0 +1,140 @@
+"""Spark as a sink's query sees it: streaming queries whose status, end and batches a test says."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Self
+
+import pyarrow as pa
+from py4j.protocol import Py4JError
+from typing_extensions import override
+
+from penstock.router.carried import CARRIED, pack_lost
+from penstock.router.core.offsets import Offsets
+from penstock.router.feed import ROUTE_COLUMN
+from penstock.router.routed import Routed
+
+BETWEEN: Final[dict[str, Any]] = {
+    "isTriggerActive": False, "isDataAvailable": False, "message": "Waiting for data to arrive",
+}  # fmt: skip
+BEHIND: Final = BETWEEN | {"isDataAvailable": True, "message": "Waiting for next trigger"}
+BEGINNING: Final = BETWEEN | {"message": "Initializing sources"}
+IN_WORK: Final[dict[str, Any]] = {
+    "isTriggerActive": True, "isDataAvailable": True, "message": "Processing new data",
+}  # fmt: skip
+
+
+class ScriptedQuery:
+    """A streaming query as Spark shows it.
+
+    Attributes:
+        isActive: Whether it runs; a test sets it to False, and it has failed.
+        status: As Spark tells it.
+        hangs: Whether it does not end when it is told to.
+        deliver: Gives the sink a batch, by its number, as Spark does.
+    """
+
+    def __init__(self, deliver: Callable[[Any, int], None]) -> None:
+        self.isActive = True
+        self.status = BEGINNING
+        self.hangs = False
+        self.deliver = deliver
+
+    def exception(self) -> None:
+        """Nothing is known of why it ended."""
+
+    def stop(self) -> None:
+        """End it."""
+        if self.hangs:
+            raise Py4JError("it does not")
+        self.isActive = False
+
+
+class ScriptedSpark:
+    """A session, for `SinkQuery.poll`.
+
+    Attributes:
+        queries: Those that were started, the last one at the end.
+    """
+
+    def __init__(self) -> None:
+        self.queries: list[ScriptedQuery] = []
+
+    @property
+    def query(self) -> ScriptedQuery:
+        """The one that was started last."""
+        return self.queries[-1]
+
+    @property
+    def sparkContext(self) -> Self:  # noqa: N802 - Spark's name
+        """Itself."""
+        return self
+
+    def setLocalProperty(self, name: str, value: str) -> None:  # noqa: N802 - Spark's name
+        """Not looked at."""
+
+
+class ScriptedRouted(Routed):
+    """What routes lead to a sink, of a log that only the test knows."""
+
+    @override
+    def frame(self, spark: Any, options: Mapping[str, str], *, streaming: bool) -> Any:
+        return _Frame(spark)
+
+
+class _Frame:
+    """A frame that is to be written, and whatever is said of how."""
+
+    def __init__(self, spark: ScriptedSpark) -> None:
+        self._spark = spark
+        self._deliver: Callable[[Any, int], None] = lambda *_: None
+
+    @property
+    def writeStream(self) -> Self:  # noqa: N802 - Spark's name
+        return self
+
+    def queryName(self, _: str) -> Self:  # noqa: N802 - Spark's name
+        return self
+
+    def option(self, *_: str) -> Self:
+        return self
+
+    def trigger(self, **_: str) -> Self:
+        return self
+
+    def foreachBatch(self, deliver: Callable[[Any, int], None]) -> Self:  # noqa: N802 - Spark's name
+        self._deliver = deliver
+        return self
+
+    def start(self) -> ScriptedQuery:
+        self._spark.queries.append(ScriptedQuery(self._deliver))
+        return self._spark.query
+
+
+class NoRows:
+    """A batch of which no row is for the sink, as Spark shows it."""
+
+    def toArrow(self) -> pa.Table:  # noqa: N802 - Spark's name
+        """Nothing."""
+        fields = [(CARRIED, pa.binary()), (ROUTE_COLUMN, pa.int32())]
+        return pa.schema(fields).empty_table()
+
+
+class OnlyLosses(NoRows):
+    """A batch of which some offsets are lost, and the rest is for no sink."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    @override
+    def toArrow(self) -> pa.Table:
+        packed = pa.Table.from_batches([pack_lost(self._count, pa.schema([]))])
+        return packed.append_column(ROUTE_COLUMN, pa.array([None], pa.int32()))
+
+
+def plan(state_dir: Path, ends: Sequence[Offsets]) -> None:
+    """As Spark has planned its batches from the first one on, each up to a position."""
+    offsets = state_dir / "spark" / "offsets"
+    offsets.mkdir(parents=True, exist_ok=True)
+    for batch, end in enumerate(ends):
+        (offsets / str(batch)).write_text(f"v1\n{{}}\n{json.dumps(end.to_json())}")
