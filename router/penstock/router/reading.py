@@ -66,6 +66,17 @@ class LogState:
     written: Mapping[StreamPartition, int] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Clients:
+    """What connects to a logd: to read records, and to see how large they are."""
+
+    blocking: Callable[..., LogClient] = LogClient
+    asynchronous: Callable[..., AsyncLogClient] = AsyncLogClient
+
+
+CLIENTS: Final = Clients()
+
+
 class LogReading:
     """A connection to logd that waits for it, up to a limit, when it is away.
 
@@ -77,8 +88,7 @@ class LogReading:
         access: How it is let in.
         rack: Records are read from a replica in sync that does not lead, in this rack if there is
             one and it is not empty; None: from the leader.
-        connect: Makes its client.
-        sizes: Sees how large records are; without it, over a connection of its own.
+        clients: Make its connections.
 
     Attributes:
         lost: How many offsets `rows` has passed over, for they are gone or damaged.
@@ -92,8 +102,7 @@ class LogReading:
         clock: BlockingClock,
         access: Access = ANYBODY,
         rack: str | None = None,
-        connect: Callable[..., LogClient] = LogClient,
-        sizes: RecordSizes | None = None,
+        clients: Clients = CLIENTS,
     ) -> None:
         how: Any = {
             "timeout_s": _TIMEOUT_S,
@@ -103,11 +112,11 @@ class LogReading:
         }
         self.lost = 0
         self._may_mend = True
-        self._client = connect(server, **how)
+        self._client = clients.blocking(server, **how)
         self._retry_timeout_s = retry_timeout_s
         self._clock = clock
         self._random = random.Random()  # noqa: S311 - jitter
-        self._sizes = sizes or RecordSizes(lambda: AsyncLogClient(server, **how))
+        self._sizes = RecordSizes(lambda: clients.asynchronous(server, **how))
 
     def __enter__(self) -> Self:
         """Nothing is connected yet."""

@@ -13,8 +13,7 @@ from penstock.logd.client import Fetched, OffsetRange
 from penstock.logd.client.calls import Call
 from penstock.logd.errors import CorruptError, RefusedError
 from penstock.logd.frame import FrameHeader, crc32c
-from penstock.router.reading import LogReading
-from penstock.router.record_sizes import RecordSizes
+from penstock.router.reading import Clients, LogReading
 
 Frame = tuple[FrameHeader, memoryview]
 
@@ -134,16 +133,15 @@ def reading(
     *,
     retry_timeout_s: float = 0.0,
     clock: BlockingClock | None = None,
-    sizes: RecordSizes | None = None,
+    sizes: Any = None,
 ) -> LogReading:
-    """Through a client that is asked instead of logd's."""
-    asked: Any = AtOnce(client)
+    """Through clients that are asked instead of logd's; `sizes` is asked how large records are."""
+    asked: Any = sizes or AtOnce(client)
     return LogReading(
         client.server,
         retry_timeout_s=retry_timeout_s,
         clock=clock or SystemClock(),
-        connect=lambda *_, **__: client,
-        sizes=sizes or RecordSizes(lambda: asked),
+        clients=Clients(lambda *_, **__: client, lambda *_, **__: asked),
     )
 
 

@@ -3,7 +3,6 @@
 import asyncio
 from contextlib import closing, nullcontext
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from typing_extensions import override
@@ -160,8 +159,7 @@ def test_who_is_put_off_keeps_what_was_told_and_is_patient_while_something_is(
 ) -> None:
     """Also with a quota that lets one answer through at a time, for longer than is waited once."""
     client, told = ScriptedClient([frame_of(0, 10, 1000)]), list[Look]()
-    many: Any = OneAtATime(client)
-    log = reading(client, sizes=RecordSizes(lambda: many))
+    log = reading(client, sizes=OneAtATime(client))
     looks = [Look(Span("s", number, 0, 10), 0) for number in range(5)]
     with (
         log,

@@ -15,7 +15,7 @@ from penstock.router.carried import CARRIED, lost_of
 from penstock.router.core.offsets import Readable, Span, StreamPartition
 from penstock.router.core.starting import Times
 from penstock.router.options import parse_options
-from penstock.router.reading import LogReading
+from penstock.router.reading import Clients, LogReading
 from tests.unit.router.source_log import NEEDED, FakeLog, at, source_of, stream_reader
 
 HEADED = Record("t.a", b"1", 1, headers=(("Trace", b"x"), ("Nats-Msg-Id", b"\xff")))
@@ -69,7 +69,8 @@ def test_who_is_read_from_is_what_the_client_prefers(
         made.append(how)
 
     options = parse_options(NEEDED | given)
-    LogReading("h:1", retry_timeout_s=0, clock=SystemClock(), rack=options.rack, connect=connect)
+    clients = Clients(blocking=connect)
+    LogReading("h:1", retry_timeout_s=0, clock=SystemClock(), rack=options.rack, clients=clients)
     assert [(it["prefer"], it["rack"]) for it in made] == [(prefer, rack)]
 
 
