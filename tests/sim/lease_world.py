@@ -19,6 +19,7 @@ from penstock.router.core.lease import (
     Release,
     Sighting,
     Step,
+    Steps,
     Wait,
     release,
     renew,
@@ -87,10 +88,19 @@ class Process:
         return self.lease is not None and self.lease.is_held(now_ns)
 
 
+@dataclass(frozen=True)
+class Ways:
+    """How processes take and renew the lease; broken ones are known by their two holders."""
+
+    take: Callable[[str, int], Steps] = take
+    renew: Callable[[Lease], Steps] = renew
+
+
 class World:
     """One run of it."""
 
-    def __init__(self, seed: int, store: ModelStore, length_ns: int) -> None:
+    def __init__(self, seed: int, store: ModelStore, length_ns: int, ways: Ways) -> None:
+        self._ways = ways
         self.random = Random(seed)
         self.store = store
         self.now_ns = 0
@@ -148,7 +158,7 @@ class World:
     def _live(self, process: Process) -> Generator[Step, Answer, None]:
         while True:
             try:
-                lease = yield from take(process.name, process.length_ns)
+                lease = yield from self._ways.take(process.name, process.length_ns)
             except FailedError:
                 continue
             process.lease = lease
@@ -160,7 +170,7 @@ class World:
                         yield from release(lease)
                         break
                     yield Wait()
-                    yield from renew(lease)
+                    yield from self._ways.renew(lease)
                 except FailedError:
                     self.marks.add("renewal failed")
             self.marks.add("gone" if process.lease is None else "lost")
@@ -208,7 +218,7 @@ class World:
         self._ask(process, upcoming)
 
 
-def run(seed: int, store: ModelStore | None = None, length_ns: int = LENGTH_NS) -> World:
-    world = World(seed, store or ModelStore(), length_ns)
+def run(seed: int, store: ModelStore | None = None, ways: Ways | None = None) -> World:
+    world = World(seed, store or ModelStore(), LENGTH_NS, ways or Ways())
     world.run(120 * 1000 * MS)
     return world

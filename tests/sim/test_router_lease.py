@@ -5,9 +5,8 @@ from collections.abc import Callable, Generator
 import pytest
 
 from penstock.router.core import lease
-from penstock.router.core.lease import Lease
-from tests.sim import lease_world
-from tests.sim.lease_world import ModelStore, run
+from penstock.router.core.lease import Lease, Rules
+from tests.sim.lease_world import ModelStore, Ways, run
 
 SEEDS = 300
 
@@ -24,11 +23,11 @@ def test_never_do_two_hold_it(block: int) -> None:
     assert marks >= rare, "the schedules are too kind to mean anything"
 
 
-def caught(make_store: Callable[[], ModelStore] = ModelStore) -> bool:
+def caught(make_store: Callable[[], ModelStore] = ModelStore, ways: Ways | None = None) -> bool:
     """Whether some seed shows two holders."""
     for seed in range(4 * SEEDS):
         try:
-            run(seed, make_store())
+            run(seed, make_store(), ways)
         except AssertionError:
             return True
     return False
@@ -46,9 +45,7 @@ def test_the_world_catches_a_longer_lease_that_nobody_knows_of() -> None:
     assert caught(lambda: ModelStore(no_lengths=True))
 
 
-def test_the_world_catches_a_lease_that_counts_from_the_answer(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_world_catches_a_lease_that_counts_from_the_answer() -> None:
     def renew(held: Lease) -> lease.Steps:
         beat = yield lease.Beat(held.term, held.beats)
         held.beats += 1
@@ -59,49 +56,44 @@ def test_the_world_catches_a_lease_that_counts_from_the_answer(
         del beat
         return held
 
-    monkeypatch.setattr(lease_world, "renew", renew)
-    assert caught()
+    assert caught(ways=Ways(renew=renew))
 
 
-def test_the_world_catches_a_beat_without_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_world_catches_a_beat_without_a_look() -> None:
     def renew(held: Lease) -> lease.Steps:
         held.beats += 1
         beat = yield lease.Beat(held.term, held.beats)
         held.since_ns = beat.asked_ns
         return held
 
-    monkeypatch.setattr(lease_world, "renew", renew)
-    assert caught()
+    assert caught(ways=Ways(renew=renew))
 
 
-def test_the_world_catches_a_holder_that_is_not_outlasted(monkeypatch: pytest.MonkeyPatch) -> None:
+def by(rules: Rules) -> Ways:
+    return Ways(take=lambda holder, length_ns: lease.take(holder, length_ns, rules))
+
+
+def test_the_world_catches_a_holder_that_is_not_outlasted() -> None:
     def at_once(claimed_ns: int, length_ns: int) -> Generator[lease.Step, lease.Answer, None]:
         del claimed_ns, length_ns
         yield from ()
 
-    monkeypatch.setattr(lease, "_outlast", at_once)
-    assert caught()
+    assert caught(ways=by(Rules(outlast=at_once)))
 
 
-def test_the_world_catches_who_takes_its_own_claim_for_a_lease(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_world_catches_who_takes_its_own_claim_for_a_lease() -> None:
     def is_free(found: lease.Sighting, holder: str) -> bool:
         return found.term == 0 or found.released or found.holder == holder
 
-    monkeypatch.setattr(lease, "_is_free", is_free)
-    assert caught()
+    assert caught(ways=by(Rules(is_free=is_free)))
 
 
-def test_the_world_catches_an_old_term_that_was_tidied_away(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_world_catches_an_old_term_that_was_tidied_away() -> None:
     def take(holder: str, length_ns: int) -> lease.Steps:
         while True:
-            found = yield from lease._given_up(holder, length_ns)
+            found = yield from lease.given_up(holder, length_ns, Rules())
             claim = yield lease.Claim(found.term + 1, holder, length_ns)
             if claim.found:
                 return Lease(found.term + 1, length_ns, claim.asked_ns)
 
-    monkeypatch.setattr(lease_world, "take", take)
-    assert caught()
+    assert caught(ways=Ways(take=take))

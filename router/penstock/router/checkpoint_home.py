@@ -34,7 +34,7 @@ from penstock.router.stores.tenancy import Tenancy
 from penstock.service import ServiceError
 
 _HOLDER: Final = ".holder"
-_BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
+BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _STARTING: Final = Path("starting_offsets.json")
 _MADE_AGAIN: Final = "jdbc"
 """What a sink prints and compiles there."""
@@ -46,6 +46,7 @@ class CheckpointHome:
     Args:
         config: The job.
         clock: Time.
+        boot_id: The file that tells one start of this machine from another.
 
     Attributes:
         descriptor: Of the lock, for a JVM that outlives a killed driver.
@@ -56,13 +57,13 @@ class CheckpointHome:
         DataFormatError: A later version wrote it, or another part of Penstock.
     """
 
-    def __init__(self, config: JobConfig, clock: BlockingClock) -> None:
+    def __init__(self, config: JobConfig, clock: BlockingClock, *, boot_id: Path = BOOT_ID) -> None:
         directory = config.checkpoint_dir
         with ExitStack() as stack:
             lock = JobLock(directory, wait_s=config.connect_timeout_s, clock=clock)
             stack.callback(lock.release)
             self.descriptor = lock.descriptor
-            self._store = _Store(config, clock) if config.checkpoint_store else None
+            self._store = _Store(config, clock, boot_id) if config.checkpoint_store else None
             if self._store is None:
                 for sink in config.sinks:
                     forget(directory / sink)
@@ -132,12 +133,12 @@ class CheckpointHome:
 class _Store:
     """The store of one job."""
 
-    def __init__(self, config: JobConfig, clock: BlockingClock) -> None:
+    def __init__(self, config: JobConfig, clock: BlockingClock, boot_id: Path) -> None:
         assert config.checkpoint_store is not None
         self._url = config.checkpoint_store.url
         self._objects = open_store(config.checkpoint_store)
         self._directory = config.checkpoint_dir.resolve()
-        boot = _booted()
+        boot = _booted(boot_id)
         holder = f"{socket.gethostname()} {boot} {_holder(self._directory)}"
         lease_s = config.checkpoint_store.lease_s
         self.tenancy = Tenancy(self._objects, holder, lease_s, clock)
@@ -239,6 +240,6 @@ def _holder(directory: Path) -> str:
     return path.read_text()
 
 
-def _booted() -> str:
+def _booted(path: Path) -> str:
     """Of this machine since it was started: copies of it, with all that is on its disk, differ."""
-    return _BOOT.read_text().strip() if _BOOT.exists() else ""
+    return path.read_text().strip() if path.exists() else ""

@@ -3,31 +3,36 @@
 import errno
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from penstock.base.clock import SystemClock
-from penstock.router import checkpoint_home
 from penstock.router.bounded import bounded_run
 from penstock.router.checkpoint_home import CheckpointHome
 from penstock.router.config import JobConfig
 from penstock.router.errors import UnavailableError as NotNowError
 from penstock.service import UnavailableError
-from tests.support.memory_objects import MemoryObjects
+from tests.support.fault_door import Answered, FaultDoor
+from tests.support.memory_objects import MemoryObjects, S3OfObjects
 from tests.support.waiting import wait_until
-from tests.unit.router.test_router_tenancy import stands_still
 
 
-def job(directory: Path, **keys: object) -> JobConfig:
+def job(directory: Path, door: FaultDoor | None = None, **keys: object) -> JobConfig:
+    """One whose checkpoints are in the store behind a door."""
+    store = {
+        "type": "s3", "url": S3OfObjects.URL, "lease_s": 3,
+        "endpoint": door.url if door else "http://127.0.0.1:1",
+        "access_key_id": "id", "secret_access_key": "secret",
+    }  # fmt: skip
     return JobConfig.model_validate(
         {
             "job": "archive",
             "logd": "127.0.0.1:7070",
             "streams": ["logs"],
             "checkpoint_dir": str(directory),
-            "checkpoint_store": {"type": "s3", "url": "s3://bucket/jobs", "lease_s": 3},
+            "checkpoint_store": store,
             "connect_timeout_s": 0.1,
             "routes": [{"name": "all", "sinks": ["lake"]}],
             "sinks": {"lake": {"type": "console"}},
@@ -37,16 +42,21 @@ def job(directory: Path, **keys: object) -> JobConfig:
 
 
 @pytest.fixture
-def objects(monkeypatch: pytest.MonkeyPatch) -> MemoryObjects:
-    made = MemoryObjects()
-    monkeypatch.setattr("penstock.router.checkpoint_home.open_store", lambda config: made)
-    return made
+def objects() -> MemoryObjects:
+    return MemoryObjects()
 
 
 @pytest.fixture
-def home(objects: MemoryObjects) -> Callable[[Path], CheckpointHome]:
-    def opened(directory: Path) -> CheckpointHome:
-        made = CheckpointHome(job(directory), SystemClock())
+def door(objects: MemoryObjects) -> Iterator[FaultDoor]:
+    made = FaultDoor(S3OfObjects(objects))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def home(door: FaultDoor) -> Callable[..., CheckpointHome]:
+    def opened(directory: Path, by: FaultDoor = door) -> CheckpointHome:
+        made = CheckpointHome(job(directory, by), SystemClock())
         assert made.open()
         return made
 
@@ -54,7 +64,7 @@ def home(objects: MemoryObjects) -> Callable[[Path], CheckpointHome]:
 
 
 def test_a_job_goes_on_where_another_machine_left_off(
-    tmp_path: Path, home: Callable[[Path], CheckpointHome]
+    tmp_path: Path, home: Callable[..., CheckpointHome]
 ) -> None:
     first = home(tmp_path / "first")
     (tmp_path / "first" / "starting_offsets.json").write_text('{"logs": {"0": 7}}')
@@ -78,7 +88,7 @@ def test_a_job_goes_on_where_another_machine_left_off(
 
 
 def test_a_store_has_all_sinks_from_the_start_on(
-    tmp_path: Path, objects: MemoryObjects, home: Callable[[Path], CheckpointHome]
+    tmp_path: Path, objects: MemoryObjects, home: Callable[..., CheckpointHome]
 ) -> None:
     """One that is added to a job: no batch needs to come before its machine may go."""
     (tmp_path / "lake" / "spark" / "commits").mkdir(parents=True)
@@ -88,7 +98,7 @@ def test_a_store_has_all_sinks_from_the_start_on(
 
 
 def test_nothing_is_published_while_the_store_is_away(
-    tmp_path: Path, objects: MemoryObjects, home: Callable[[Path], CheckpointHome]
+    tmp_path: Path, objects: MemoryObjects, home: Callable[..., CheckpointHome]
 ) -> None:
     it = home(tmp_path)
     it.keep("lake")
@@ -102,7 +112,7 @@ def test_nothing_is_published_while_the_store_is_away(
 
 
 def test_the_lease_is_renewed_and_what_keeps_it_from_that_is_told(
-    tmp_path: Path, objects: MemoryObjects, home: Callable[[Path], CheckpointHome]
+    tmp_path: Path, objects: MemoryObjects, home: Callable[..., CheckpointHome]
 ) -> None:
     it, kept = home(tmp_path), threading.Event()
 
@@ -122,25 +132,28 @@ def test_the_lease_is_renewed_and_what_keeps_it_from_that_is_told(
 
 
 def test_the_lease_is_renewed_while_spark_starts_and_while_much_is_kept(
-    tmp_path: Path, objects: MemoryObjects, home: Callable[[Path], CheckpointHome]
+    tmp_path: Path, objects: MemoryObjects, home: Callable[..., CheckpointHome]
 ) -> None:
-    it = home(tmp_path)
-    assert it._store is not None
-    lease, goes_on = it._store.tenancy._lease, threading.Event()
-    assert lease is not None
-    wait_until(lambda: lease.beats >= 2, what="a beat, though no query runs")
+    it, goes_on = home(tmp_path), threading.Event()
+
+    def beats() -> int:
+        """As the store has the last one."""
+        names = (name.partition(".")[2] for name in [*objects.held] if name.startswith("terms/"))
+        return max((int(it) for it in names if it.isdigit()), default=0)
+
+    wait_until(lambda: beats() >= 2, what="a beat, though no query runs")
 
     def kept() -> None:
         goes_on.wait(60)
 
     it.keep_between_batches(kept)
-    wait_until(lambda: lease.beats >= 4, what="beats, though something takes long")
+    wait_until(lambda: beats() >= 4, what="beats, though something takes long")
     goes_on.set()
     it.close()
 
 
 def test_whatever_is_wrong_with_the_directory_the_lease_is_renewed_and_it_is_told(
-    tmp_path: Path, home: Callable[[Path], CheckpointHome]
+    tmp_path: Path, home: Callable[..., CheckpointHome]
 ) -> None:
     it, is_full = home(tmp_path), True
 
@@ -156,17 +169,23 @@ def test_whatever_is_wrong_with_the_directory_the_lease_is_renewed_and_it_is_tol
     it.close()
 
 
+@pytest.fixture
+def cut_off(objects: MemoryObjects) -> Iterator[FaultDoor]:
+    """Another way to the same store."""
+    made = FaultDoor(S3OfObjects(objects))
+    yield made
+    made.close()
+
+
 def test_a_job_whose_checkpoints_another_one_took_is_told_who(
-    tmp_path: Path, objects: MemoryObjects, home: Callable[[Path], CheckpointHome]
+    tmp_path: Path, cut_off: FaultDoor, home: Callable[..., CheckpointHome]
 ) -> None:
-    first = home(tmp_path / "first")
-    assert first._store is not None
-    stands_still(first._store.tenancy)
+    first = home(tmp_path / "first", cut_off)
+    cut_off.rule = lambda _: Answered(503)
     second = home(tmp_path / "second")
     with pytest.raises(NotNowError, match="not renewed in time"):
         first.keep("lake")
-    first._store.tenancy._stop.clear()
-    first._store.tenancy.keep_renewing()
+    cut_off.rule = lambda _: None
 
     def is_lost() -> bool:
         try:
@@ -184,37 +203,41 @@ def test_a_job_whose_checkpoints_another_one_took_is_told_who(
 
 
 def test_a_copy_of_a_directory_on_another_machine_waits(
-    tmp_path: Path, home: Callable[[Path], CheckpointHome], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, door: FaultDoor, home: Callable[..., CheckpointHome]
 ) -> None:
     """And be it one of the same name, as of a virtual machine that was copied."""
     first = home(tmp_path / "first")
     shutil.copytree(tmp_path / "first", tmp_path / "second")
-    (tmp_path / "boot_id").write_text("another")
-    monkeypatch.setattr(checkpoint_home, "_BOOT", tmp_path / "boot_id")
-    second, looks = CheckpointHome(job(tmp_path / "second"), SystemClock()), iter([False] * 5)
+    boot_id, config = tmp_path / "boot_id", job(tmp_path / "second", door)
+    boot_id.write_text("another")
+    second, looks = CheckpointHome(config, SystemClock(), boot_id=boot_id), iter([False] * 5)
     assert not second.open(lambda: next(looks, True))
     second.close()
     first.close()
 
 
 def test_who_ends_while_a_batch_is_in_work_is_waited_for(
-    tmp_path: Path, objects: MemoryObjects, home: Callable[[Path], CheckpointHome]
+    tmp_path: Path,
+    objects: MemoryObjects,
+    door: FaultDoor,
+    home: Callable[..., CheckpointHome],
 ) -> None:
     first = home(tmp_path / "first")
     first.close(publishes=True)
     assert "terms/00000001.released" not in objects.held
-    second, looks = CheckpointHome(job(tmp_path / "second"), SystemClock()), iter([False] * 5)
+    config, looks = job(tmp_path / "second", door), iter([False] * 5)
+    second = CheckpointHome(config, SystemClock())
     assert not second.open(lambda: next(looks, True))
     second.close()
 
 
 def test_a_replay_does_not_wait_for_a_job_that_goes_on(
-    tmp_path: Path, home: Callable[[Path], CheckpointHome]
+    tmp_path: Path, door: FaultDoor, home: Callable[..., CheckpointHome]
 ) -> None:
     running = home(tmp_path / "first")
     with (
         pytest.raises(UnavailableError, match=r"checkpoint_store is waited for: process \d+ on"),
-        bounded_run(job(tmp_path / "second"), needs_lock=True, needs_log=False),
+        bounded_run(job(tmp_path / "second", door), needs_lock=True, needs_log=False),
     ):
         pass
     running.keep("lake")

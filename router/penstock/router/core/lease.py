@@ -21,7 +21,7 @@ time.
 After M. Burrows, "The Chubby lock service", and C. Gray, D. Cheriton, "Leases" (1989).
 """
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 
 
@@ -126,7 +126,7 @@ class Lease:
         return not self.lost and now_ns - self.since_ns < self.length_ns
 
 
-def take(holder: str, length_ns: int) -> Steps:
+def take(holder: str, length_ns: int, rules: "Rules | None" = None) -> Steps:
     """Take the lease as soon as that can be.
 
     A step that fails, be it done or not, ends it; whoever wants the lease still begins anew.
@@ -134,23 +134,25 @@ def take(holder: str, length_ns: int) -> Steps:
     Args:
         holder: A name that no other process has now; one that had it before is not waited for.
         length_ns: How long a lease is held. Whoever holds one for longer is waited for as long.
+        rules: Other ones, for simulations that show what each is good for.
     """
+    rules = rules or Rules()
     while True:
-        found = yield from _given_up(holder, length_ns)
+        found = yield from given_up(holder, length_ns, rules)
         claim = yield Claim(found.term + 1, holder, length_ns)
         if not claim.found:
             continue
         lease = Lease(found.term + 1, length_ns, claim.asked_ns)
         if _sighting((yield Look())).term > lease.term:  # it is an old one, tidied away long ago
             continue
-        if not _is_free(found, holder) and _sighting((yield Look(found.term))) != found:
-            yield from _outlast(claim.answered_ns, max(length_ns, found.length_ns))
+        if not rules.is_free(found, holder) and _sighting((yield Look(found.term))) != found:
+            yield from rules.outlast(claim.answered_ns, max(length_ns, found.length_ns))
         yield from renew(lease)  # with a first beat: before it, nobody knows whether we got so far
         if not lease.lost:
             return lease
 
 
-def _given_up(holder: str, length_ns: int) -> Generator[Step, Answer, Sighting]:
+def given_up(holder: str, length_ns: int, rules: "Rules") -> Generator[Step, Answer, Sighting]:
     """The newest term, once its holder let go, or was silent for as long as it can have held it."""
     seen: Sighting | None = None
     seen_ns = 0
@@ -160,12 +162,12 @@ def _given_up(holder: str, length_ns: int) -> Generator[Step, Answer, Sighting]:
         if found != seen:
             seen, seen_ns = found, answer.answered_ns
         silent_ns = answer.asked_ns - seen_ns
-        if _is_free(found, holder) or silent_ns >= max(length_ns, found.length_ns):
+        if rules.is_free(found, holder) or silent_ns >= max(length_ns, found.length_ns):
             return found
         yield Wait()
 
 
-def _outlast(claimed_ns: int, length_ns: int) -> Generator[Step, Answer, None]:
+def outlast(claimed_ns: int, length_ns: int) -> Generator[Step, Answer, None]:
     """Wait until who beat just before our term was there cannot have the lease any more."""
     now_ns = claimed_ns
     while now_ns - claimed_ns < length_ns:
@@ -190,9 +192,18 @@ def release(lease: Lease) -> Steps:
     return lease
 
 
-def _is_free(found: Sighting, holder: str) -> bool:
+def is_free(found: Sighting, holder: str) -> bool:
+    """Whether a term's lease may be taken at once."""
     held_before = found.holder == holder and found.beat > 0
     return found.term == 0 or found.released or held_before
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Whom `take` waits for, and how long."""
+
+    is_free: Callable[[Sighting, str], bool] = is_free
+    outlast: Callable[[int, int], Generator[Step, Answer, None]] = outlast
 
 
 def _sighting(answer: Answer) -> Sighting:
