@@ -6,8 +6,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import pytest
-
 from penstock.logd.core.cluster import liveness, moves, partition_rules, stream_rules
 from penstock.logd.core.cluster.commands import Election
 from penstock.logd.core.cluster.controller import Controller
@@ -19,6 +17,7 @@ from penstock.logd.core.replication.replica import Replica
 from penstock.logd.core.replication.view import View
 from penstock.logd.errors import RefusedError
 from tests.sim.cluster_replica import Ids
+from tests.sim.twins import Mutation
 
 if TYPE_CHECKING:
     from penstock.logd.core.cluster.heartbeats import PartitionReport
@@ -26,20 +25,20 @@ if TYPE_CHECKING:
     from penstock.logd.core.node import NodeId
     from penstock.logd.core.replication.effects import ProposeIsr
 
-Patch = Callable[[pytest.MonkeyPatch], None]
+Patch = Callable[[Mutation], None]
 
 
-def _added_counts_before_it_has_caught_up(patch: pytest.MonkeyPatch) -> None:
+def _added_counts_before_it_has_caught_up(code: Mutation) -> None:
     """Whoever is a replica and fetches enters the ISR."""
 
     def may_join(isr: Isr, node: NodeId, *_: Any) -> bool:
         return node in isr._view.replicas
 
-    patch.setattr(Isr, "may_join", may_join)
-    patch.setattr(Isr, "_may_stay", lambda *_: True)
+    code.replace(Isr, "may_join", may_join)
+    code.replace(Isr, "_may_stay", lambda *_: True)
 
 
-def _additions_do_not_count(patch: pytest.MonkeyPatch) -> None:
+def _additions_do_not_count(code: Mutation) -> None:
     """Who is proposed to enter counts for the high watermark only when it has."""
     propose = Isr.propose
 
@@ -48,10 +47,10 @@ def _additions_do_not_count(patch: pytest.MonkeyPatch) -> None:
         isr.counted = isr._view.isr
         return proposal
 
-    patch.setattr(Isr, "propose", uncounted)
+    code.replace(Isr, "propose", uncounted)
 
 
-def _old_replica_goes_first(patch: pytest.MonkeyPatch) -> None:
+def _old_replica_goes_first(code: Mutation) -> None:
     """A move does not wait until the new replica is in sync."""
     next_step = moves._next_step
 
@@ -62,12 +61,12 @@ def _old_replica_goes_first(patch: pytest.MonkeyPatch) -> None:
         isr = tuple(sorted({*partition.isr, *target} & set(partition.replicas)))
         next_step(fitness, key, stream, replace(partition, isr=isr), *lists)
 
-    patch.setattr(moves, "_next_step", hasty)
+    code.replace(moves, "_next_step", hasty)
 
 
-def _leader_is_removed(patch: pytest.MonkeyPatch) -> None:
+def _leader_is_removed(code: Mutation) -> None:
     """A replica that leads is taken away like any other."""
-    patch.setattr(partition_rules, "_check_removable", lambda *_: None)
+    code.replace(partition_rules, "_check_removable", lambda *_: None)
     next_step = moves._next_step
 
     def blind(
@@ -75,10 +74,10 @@ def _leader_is_removed(patch: pytest.MonkeyPatch) -> None:
     ) -> None:
         next_step(fitness, key, stream, replace(partition, leader=None), *lists)
 
-    patch.setattr(moves, "_next_step", blind)
+    code.replace(moves, "_next_step", blind)
 
 
-def _stale_incarnation_accepted(patch: pytest.MonkeyPatch) -> None:
+def _stale_incarnation_accepted(code: Mutation) -> None:
     """What is about a deleted stream, or of its replicas, is taken for the new one's."""
     play = Replica._play
 
@@ -94,22 +93,22 @@ def _stale_incarnation_accepted(patch: pytest.MonkeyPatch) -> None:
             raise RefusedError("UNKNOWN_STREAM", "there is no such stream")
         return found
 
-    patch.setattr(Tables, "stream", stream)
-    patch.setattr(Replica, "_play", trusting)
-    patch.setattr(Replica, "_serves", lambda replica, _: isinstance(replica.state, Leader))
+    code.replace(Tables, "stream", stream)
+    code.replace(Replica, "_play", trusting)
+    code.replace(Replica, "_serves", lambda replica, _: isinstance(replica.state, Leader))
 
 
-def _incarnation_twice(patch: pytest.MonkeyPatch) -> None:
+def _incarnation_twice(code: Mutation) -> None:
     """A stream that is made again is the one that there was."""
-    patch.setattr(stream_rules, "_new_incarnation", lambda _, nonce: nonce)
+    code.replace(stream_rules, "_new_incarnation", lambda _, nonce: nonce)
 
 
-def _stale_lease_ack(patch: pytest.MonkeyPatch) -> None:
+def _stale_lease_ack(code: Mutation) -> None:
     """A leader that slept through its lease acks what it appends."""
-    patch.setattr(Leader, "_watch_lease", lambda *_: None)
+    code.replace(Leader, "_watch_lease", lambda *_: None)
 
 
-def _handed_over_at_once(patch: pytest.MonkeyPatch) -> None:
+def _handed_over_at_once(code: Mutation) -> None:
     """The successor is elected while the leader still holds its lease."""
 
     def handover(
@@ -118,40 +117,40 @@ def _handed_over_at_once(patch: pytest.MonkeyPatch) -> None:
         basis = basis_of(key, stream, partition)
         return Election(basis=basis, leader=successor, isr=partition.isr)
 
-    patch.setattr(moves, "_handover", handover)
+    code.replace(moves, "_handover", handover)
 
 
-def _answers_who_is_behind(patch: pytest.MonkeyPatch) -> None:
+def _answers_who_is_behind(code: Mutation) -> None:
     """A node gets a lease though it does not know what it has lost."""
-    patch.setattr(Controller, "_is_behind", lambda *_: False)
-    patch.setattr(Controller, "_is_losing", lambda *_: False)
+    code.replace(Controller, "_is_behind", lambda *_: False)
+    code.replace(Controller, "_is_losing", lambda *_: False)
 
 
-def _ids_of_fetched_records_unknown(patch: pytest.MonkeyPatch) -> None:
+def _ids_of_fetched_records_unknown(code: Mutation) -> None:
     """A follower does not remember ids, and takes a repeat for something new when it leads."""
 
     def forget(ids: Ids, message: Any, offset: int) -> None:
         dict.__setitem__(ids, message, offset)
 
-    patch.setattr(Ids, "__setitem__", forget)
+    code.replace(Ids, "__setitem__", forget)
 
 
-def _word_of_a_removed_replica_counts(patch: pytest.MonkeyPatch) -> None:
+def _word_of_a_removed_replica_counts(code: Mutation) -> None:
     """What a replica said that was removed is taken for what its successor there says."""
-    patch.setattr(View, "holds_since", lambda *_: 0)
+    code.replace(View, "holds_since", lambda *_: 0)
 
 
-def _replica_that_is_back_is_nothing_new(patch: pytest.MonkeyPatch) -> None:
+def _replica_that_is_back_is_nothing_new(code: Mutation) -> None:
     """The controller does not look again when a log that failed is there again."""
     matters = liveness._matters
 
     def only_what_is_known(seen: Any, report: PartitionReport) -> bool:
         return report.key in seen.reports and matters(seen, report)
 
-    patch.setattr(liveness, "_matters", only_what_is_known)
+    code.replace(liveness, "_matters", only_what_is_known)
 
 
-def _opened_again_it_leads_on(patch: pytest.MonkeyPatch) -> None:
+def _opened_again_it_leads_on(code: Mutation) -> None:
     """A log that failed and was opened again leads in the epoch that it gave back."""
     why = Replica._why_not_lead
 
@@ -159,7 +158,7 @@ def _opened_again_it_leads_on(patch: pytest.MonkeyPatch) -> None:
         self._resigned_epoch = 0
         return why(self, view)
 
-    patch.setattr(Replica, "_why_not_lead", forgets)
+    code.replace(Replica, "_why_not_lead", forgets)
 
 
 class Twin(NamedTuple):

@@ -169,7 +169,7 @@ class Checkers:
         if isinstance(event, ChangeMembership) and any(isinstance(e, Accepted) for e in effects):
             own = log.term_at(before.committed) == raft.term
             assert own, "membership: changed before anything of the own term was committed"
-            open_changes = [at for at, _ in raft.memberships._history if at > before.committed]
+            open_changes = raft.memberships.since(before.committed)
             assert len(open_changes) <= 1, f"membership: {open_changes} are open"
 
     def _check_leader(self, node: Member, before: Before) -> None:

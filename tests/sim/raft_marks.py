@@ -4,8 +4,6 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
-import pytest
-
 from penstock.logd.core.raft.applying import Applier
 from penstock.logd.core.raft.following import Follower
 from penstock.logd.core.raft.leading import Leader
@@ -15,6 +13,7 @@ from penstock.logd.core.raft.membership import MembershipHistory
 from penstock.logd.core.raft.progress import Progress
 from penstock.logd.core.raft.reads import Reads
 from penstock.logd.core.raft.replicating import Replicator
+from tests.sim.twins import Mutation
 
 Result = Callable[[Any], object]
 
@@ -43,17 +42,15 @@ BRANCHES: Final[dict[str, tuple[type[Any], str, Result]]] = {
 }
 
 
-def count_branches(patch: pytest.MonkeyPatch, marks: Counter[str]) -> None:
+def count_branches(code: Mutation, marks: Counter[str]) -> None:
     """Count the branches from now on."""
     for mark, (owner, name, matters) in BRANCHES.items():
-        patch.setattr(owner, name, _counting(getattr(owner, name), mark, matters, marks))
+        code.wrap(owner, name, _counting(mark, matters, marks))
 
 
-def _counting(
-    function: Callable[..., Any], mark: str, matters: Result, marks: Counter[str]
-) -> Callable[..., Any]:
-    def counted(*arguments: Any, **named: Any) -> Any:
-        result = function(*arguments, **named)
+def _counting(mark: str, matters: Result, marks: Counter[str]) -> Callable[..., Any]:
+    def counted(really: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        result = really(*arguments, **named)
         if matters(result):
             marks[mark] += 1
         return result

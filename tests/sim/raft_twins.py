@@ -1,13 +1,11 @@
 """Raft members that break one rule each. The simulation must catch every one of them.
 
-A twin is a function that puts the broken behaviour in place with pytest's monkeypatch.
+What a twin is, and why it may replace what it names: `tests.sim.twins`.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
-
-import pytest
 
 from penstock.logd.consensus import merging
 from penstock.logd.core.node import NodeId
@@ -31,9 +29,12 @@ from penstock.logd.core.raft.messages import (
     VoteResponse,
 )
 from penstock.logd.core.raft.outbox import Needs, Outbox
+from penstock.logd.core.raft.progress import Progress
 from penstock.logd.core.raft.reads import LeaderReads, ReadOrigin
+from penstock.logd.core.raft.replicating import Replicator
+from tests.sim.twins import Mutation
 
-Twin = Callable[[pytest.MonkeyPatch], None]
+Twin = Callable[[Mutation], None]
 TWINS: dict[str, Twin] = {}
 LOSING_TWINS: dict[str, Twin] = {}
 """Those that only a group shows whose voters lose their disks."""
@@ -52,27 +53,27 @@ def losing_twin(function: Twin) -> Twin:
 
 
 @twin
-def vote_not_persisted(patch: pytest.MonkeyPatch) -> None:
+def vote_not_persisted(code: Mutation) -> None:
     """Votes leave before they are durable."""
     gate = Outbox._gate
-    patch.setattr(Outbox, "_gate", lambda o, n: 0 if n is Needs.HARD_STATE else gate(o, n))
+    code.replace(Outbox, "_gate", lambda o, n: 0 if n is Needs.HARD_STATE else gate(o, n))
 
 
 @twin
-def own_vote_not_persisted(patch: pytest.MonkeyPatch) -> None:
+def own_vote_not_persisted(code: Mutation) -> None:
     """A candidate counts a vote for itself that a crash can take back."""
-    patch.setattr(Raft, "hard_state_is_durable", property(lambda _: True))
+    code.replace(Raft, "hard_state_is_durable", property(lambda _: True))
 
 
 @twin
-def entries_not_persisted(patch: pytest.MonkeyPatch) -> None:
+def entries_not_persisted(code: Mutation) -> None:
     """Entries are acknowledged before they are durable."""
     gate = Outbox._gate
-    patch.setattr(Outbox, "_gate", lambda o, n: 0 if n is Needs.EVERYTHING else gate(o, n))
+    code.replace(Outbox, "_gate", lambda o, n: 0 if n is Needs.EVERYTHING else gate(o, n))
 
 
 @twin
-def own_entries_not_persisted(patch: pytest.MonkeyPatch) -> None:
+def own_entries_not_persisted(code: Mutation) -> None:
     """The leader counts itself for what it has only begun to write."""
 
     def append(raft: Raft, entries: Sequence[Entry]) -> None:
@@ -81,34 +82,34 @@ def own_entries_not_persisted(patch: pytest.MonkeyPatch) -> None:
             raft.role.replicator.progress[raft.config.node].match = raft.log.last_index
 
     raft_append = Raft.append
-    patch.setattr(Raft, "append", append)
+    code.replace(Raft, "append", append)
 
 
 @twin
-def old_term_committed_by_counting(patch: pytest.MonkeyPatch) -> None:
+def old_term_committed_by_counting(code: Mutation) -> None:
     """An entry of an earlier term is committed as soon as a majority has it (Raft, figure 8)."""
 
     def commit(leader: Leader) -> None:
-        with pytest.MonkeyPatch.context() as inner:
-            inner.setattr(RaftLog, "matches", lambda *_: True)
+        with Mutation() as inner:
+            inner.replace(RaftLog, "matches", lambda *_: True)
             really(leader)
 
     really = Leader._commit
-    patch.setattr(Leader, "_commit", commit)
+    code.replace(Leader, "_commit", commit)
 
 
 @twin
-def truncation_without_conflict(patch: pytest.MonkeyPatch) -> None:
+def truncation_without_conflict(code: Mutation) -> None:
     """A delayed append takes away what followed it."""
 
     def first_conflict(log: RaftLog, entries: Sequence[Entry]) -> Entry | None:
         return next((e for e in entries if e.index > log.committed), None)
 
-    patch.setattr(RaftLog, "first_conflict", first_conflict)
+    code.replace(RaftLog, "first_conflict", first_conflict)
 
 
 @twin
-def old_terms_answers_taken(patch: pytest.MonkeyPatch) -> None:
+def old_terms_answers_taken(code: Mutation) -> None:
     """Answers given to an earlier leadership or candidacy count for this one."""
 
     def answer(raft: Raft, message: Message) -> None:
@@ -122,22 +123,22 @@ def old_terms_answers_taken(patch: pytest.MonkeyPatch) -> None:
             answer_old_term(raft, message)
 
     answer_old_term = Raft._answer_old_term
-    patch.setattr(Raft, "_answer_old_term", answer)
+    code.replace(Raft, "_answer_old_term", answer)
 
 
 @twin
-def reads_without_quorum(patch: pytest.MonkeyPatch) -> None:
+def reads_without_quorum(code: Mutation) -> None:
     """The leader believes that it still leads."""
 
     def confirmed(reads: LeaderReads, _: int) -> list[tuple[int, ReadOrigin]]:
         return every(reads, 1 << 62)
 
     every = LeaderReads.confirmed
-    patch.setattr(LeaderReads, "confirmed", confirmed)
+    code.replace(LeaderReads, "confirmed", confirmed)
 
 
 @twin
-def reads_before_own_term_committed(patch: pytest.MonkeyPatch) -> None:
+def reads_before_own_term_committed(code: Mutation) -> None:
     """A new leader's commit index may be older than what its predecessor acknowledged."""
 
     def add(reads: LeaderReads, _: int, round_number: int, origin: ReadOrigin) -> None:
@@ -151,12 +152,12 @@ def reads_before_own_term_committed(patch: pytest.MonkeyPatch) -> None:
         LEADERS.append(leader)
         begin(leader, voted)
 
-    patch.setattr(Leader, "begin", remember)
-    patch.setattr(LeaderReads, "add", add)
+    code.replace(Leader, "begin", remember)
+    code.replace(LeaderReads, "add", add)
 
 
 @twin
-def snapshot_over_newer_entries(patch: pytest.MonkeyPatch) -> None:
+def snapshot_over_newer_entries(code: Mutation) -> None:
     """A snapshot replaces the log, whatever that holds already."""
 
     def restore(log: RaftLog, snapshot: Any) -> None:
@@ -164,30 +165,30 @@ def snapshot_over_newer_entries(patch: pytest.MonkeyPatch) -> None:
         really(log, snapshot)
 
     def take_chunk(follower: Follower, leader: NodeId, chunk: SnapshotChunk) -> None:
-        with pytest.MonkeyPatch.context() as inner:
-            inner.setattr(RaftLog, "matches", lambda *_: False)
+        with Mutation() as inner:
+            inner.replace(RaftLog, "matches", lambda *_: False)
             log = follower._raft.log
             committed, log.committed = log.committed, 0
             take(follower, leader, chunk)
             log.committed = max(log.committed, committed if log.last_index >= committed else 0)
 
     really, take = RaftLog.restore, Follower._take_chunk
-    patch.setattr(RaftLog, "restore", restore)
-    patch.setattr(Follower, "_take_chunk", take_chunk)
+    code.replace(RaftLog, "restore", restore)
+    code.replace(Follower, "_take_chunk", take_chunk)
 
 
 @twin
-def two_changes_at_once(patch: pytest.MonkeyPatch) -> None:
+def two_changes_at_once(code: Mutation) -> None:
     """The membership changes again before the last change is committed."""
 
     def check(_leader: Leader, _event: ChangeMembership) -> None:
         pass
 
-    patch.setattr(Leader, "_check_change", check)
+    code.replace(Leader, "_check_change", check)
 
 
 @twin
-def change_before_own_term_committed(patch: pytest.MonkeyPatch) -> None:
+def change_before_own_term_committed(code: Mutation) -> None:
     """A change is begun beside one of an earlier leader that may still win (Ongaro, 2015)."""
 
     def check(leader: Leader, event: ChangeMembership) -> None:
@@ -202,11 +203,11 @@ def change_before_own_term_committed(patch: pytest.MonkeyPatch) -> None:
             leader.first_index = first_index
 
     really = Leader._check_change
-    patch.setattr(Leader, "_check_change", check)
+    code.replace(Leader, "_check_change", check)
 
 
 @twin
-def pre_vote_bumps_term(patch: pytest.MonkeyPatch) -> None:
+def pre_vote_bumps_term(code: Mutation) -> None:
     """The question alone makes others take the term that it names."""
 
     def answer(raft: Raft, message: Message, request: VoteRequest) -> None:
@@ -214,11 +215,11 @@ def pre_vote_bumps_term(patch: pytest.MonkeyPatch) -> None:
             raft.become_follower(message.term, None)
         answer_vote_request(raft, message, request)
 
-    patch.setattr("penstock.logd.core.raft.member.answer_vote_request", answer)
+    code.replace("penstock.logd.core.raft.member", "answer_vote_request", answer)
 
 
 @twin
-def two_votes_in_a_term(patch: pytest.MonkeyPatch) -> None:
+def two_votes_in_a_term(code: Mutation) -> None:
     """A member votes for whoever asks."""
 
     def answer(raft: Raft, message: Message, request: VoteRequest) -> None:
@@ -226,40 +227,40 @@ def two_votes_in_a_term(patch: pytest.MonkeyPatch) -> None:
             raft.vote = message.sender
         answer_vote_request(raft, message, request)
 
-    patch.setattr("penstock.logd.core.raft.member.answer_vote_request", answer)
+    code.replace("penstock.logd.core.raft.member", "answer_vote_request", answer)
 
 
 @twin
-def votes_for_shorter_logs(patch: pytest.MonkeyPatch) -> None:
+def votes_for_shorter_logs(code: Mutation) -> None:
     """A candidate may lack what is committed."""
-    patch.setattr(RaftLog, "is_up_to_date", lambda *_: True)
+    code.replace(RaftLog, "is_up_to_date", lambda *_: True)
 
 
 @twin
-def votes_within_lease(patch: pytest.MonkeyPatch) -> None:
+def votes_within_lease(code: Mutation) -> None:
     """A follower that hears its leader votes for another one."""
-    patch.setattr(Raft, "_in_lease", lambda _: False)
+    code.replace(Raft, "_in_lease", lambda _: False)
 
 
 @twin
-def lease_ends_with_the_term(patch: pytest.MonkeyPatch) -> None:
+def lease_ends_with_the_term(code: Mutation) -> None:
     """A promise given to the leader of an earlier term binds only against yet later terms."""
 
     def receive(raft: Raft, message: Message) -> None:
         body = message.body
         if isinstance(body, VoteRequest) and message.term == raft.term:
-            with pytest.MonkeyPatch.context() as inner:
-                inner.setattr(Raft, "_in_lease", lambda _: False)
+            with Mutation() as inner:
+                inner.replace(Raft, "_in_lease", lambda _: False)
                 really(raft, message)
         else:
             really(raft, message)
 
     really = Raft._receive
-    patch.setattr(Raft, "_receive", receive)
+    code.replace(Raft, "_receive", receive)
 
 
 @twin
-def lease_forgotten_at_start(patch: pytest.MonkeyPatch) -> None:
+def lease_forgotten_at_start(code: Mutation) -> None:
     """After a restart a member votes at once, though it may just have heard a leader."""
 
     def start(raft: Raft) -> None:
@@ -267,11 +268,11 @@ def lease_forgotten_at_start(patch: pytest.MonkeyPatch) -> None:
         raft.heard_ns = -(1 << 62)
 
     really = Raft._start
-    patch.setattr(Raft, "_start", start)
+    code.replace(Raft, "_start", start)
 
 
 @twin
-def lease_kept_during_handover(patch: pytest.MonkeyPatch) -> None:
+def lease_kept_during_handover(code: Mutation) -> None:
     """A leader relies on promises that it has itself told others to break."""
 
     def lease_end_ns(leader: Leader) -> int:
@@ -282,11 +283,11 @@ def lease_kept_during_handover(patch: pytest.MonkeyPatch) -> None:
             leader.transfer = transfer
 
     really = Leader.lease_end_ns
-    patch.setattr(Leader, "lease_end_ns", lease_end_ns)
+    code.replace(Leader, "lease_end_ns", lease_end_ns)
 
 
 @twin
-def learners_counted(patch: pytest.MonkeyPatch) -> None:
+def learners_counted(code: Mutation) -> None:
     """A learner's acknowledgement commits."""
 
     def reached(leader: Leader, *, match: bool) -> int:
@@ -298,57 +299,55 @@ def learners_counted(patch: pytest.MonkeyPatch) -> None:
         return values[-(voters // 2 + 1)]
 
     really = Leader._reached
-    patch.setattr(Leader, "_reached", reached)
+    code.replace(Leader, "_reached", reached)
 
 
 @twin
-def removed_never_stands(patch: pytest.MonkeyPatch) -> None:
+def removed_never_stands(code: Mutation) -> None:
     """Who has its own removal in its log does not stand, though only it may be able to win."""
 
     def may_be_voter(history: MembershipHistory, node: NodeId, _committed: int) -> bool:
         return node in history.current.voters
 
-    patch.setattr(MembershipHistory, "may_be_voter", may_be_voter)
+    code.replace(MembershipHistory, "may_be_voter", may_be_voter)
 
 
 @twin
-def sole_voter_does_not_wait(patch: pytest.MonkeyPatch) -> None:
+def sole_voter_does_not_wait(code: Mutation) -> None:
     """Who is the only voter left stands at once, though the others' removal is not committed."""
 
     def only_voter_ever(history: MembershipHistory, node: NodeId) -> bool:
         return history.current.voters == {node}
 
-    patch.setattr(MembershipHistory, "only_voter_ever", only_voter_ever)
+    code.replace(MembershipHistory, "only_voter_ever", only_voter_ever)
 
 
 @twin
-def rejections_without_probe(patch: pytest.MonkeyPatch) -> None:
+def rejections_without_probe(code: Mutation) -> None:
     """The leader never goes back to look for where the logs agree."""
-    patch.setattr("penstock.logd.core.raft.progress.Progress.reject", lambda *_: False)
+    code.replace(Progress, "reject", lambda *_: False)
 
 
 @twin
-def lost_appends_never_repeated(patch: pytest.MonkeyPatch) -> None:
+def lost_appends_never_repeated(code: Mutation) -> None:
     """An append whose answer is lost is waited for, for ever."""
-    patch.setattr(
-        "penstock.logd.core.raft.replicating.Replicator.heartbeat_answered", lambda *_: None
-    )
+    code.replace(Replicator, "heartbeat_answered", lambda *_: None)
 
 
 @twin
-def uncommitted_membership_kept(patch: pytest.MonkeyPatch) -> None:
+def uncommitted_membership_kept(code: Mutation) -> None:
     """A membership stays in force when its entry has gone."""
-    patch.setattr(MembershipHistory, "truncate", lambda *_: False)
+    code.replace(MembershipHistory, "truncate", lambda *_: False)
     add = MembershipHistory.add
 
     def force(history: MembershipHistory, index: int, membership: Membership) -> None:
         add(history, max(index, history.index + 1), membership)
 
-    patch.setattr(MembershipHistory, "add", force)
+    code.replace(MembershipHistory, "add", force)
 
 
 @twin
-def candidate_counts_twice(patch: pytest.MonkeyPatch) -> None:
+def candidate_counts_twice(code: Mutation) -> None:
     """Two answers of one voter are two votes."""
 
     def count(candidate: Candidate, voter: NodeId, *, granted: bool) -> None:
@@ -359,11 +358,11 @@ def candidate_counts_twice(patch: pytest.MonkeyPatch) -> None:
             really(candidate, others[0], granted=True)
 
     really = Candidate._count
-    patch.setattr(Candidate, "_count", count)
+    code.replace(Candidate, "_count", count)
 
 
 @twin
-def merged_steps_forget_votes(patch: pytest.MonkeyPatch) -> None:
+def merged_steps_forget_votes(code: Mutation) -> None:
     """Of steps that are made durable together, only the last one's hard state is written."""
     really = merging.merge_steps
 
@@ -372,44 +371,44 @@ def merged_steps_forget_votes(patch: pytest.MonkeyPatch) -> None:
         *merged, together = really([*earlier, last])
         return [*merged, replace(together, hard_state=last.hard_state)]
 
-    patch.setattr(merging, "merge_steps", merge_steps)
+    code.replace(merging, "merge_steps", merge_steps)
 
 
 @twin
-def merged_steps_pile_up(patch: pytest.MonkeyPatch) -> None:
+def merged_steps_pile_up(code: Mutation) -> None:
     """Entries that take the place of others are written behind them."""
-    patch.setattr(merging, "_replaced", lambda entries, later: (*entries, *later))
+    code.replace(merging, "_replaced", lambda entries, later: (*entries, *later))
 
 
 @losing_twin
-def disks_not_compared(patch: pytest.MonkeyPatch) -> None:
+def disks_not_compared(code: Mutation) -> None:
     """Whoever has a member's name is that member, whatever its disk is."""
-    patch.setattr(Raft, "_is_of_known_disks", lambda *_: True)
+    code.replace(Raft, "_is_of_known_disks", lambda *_: True)
 
 
-def _compare_all_but(patch: pytest.MonkeyPatch, *bodies: type[object]) -> None:
+def _compare_all_but(code: Mutation, *bodies: type[object]) -> None:
     """Compare no disks on these messages."""
     really = Raft._is_of_known_disks
 
     def is_known(raft: Raft, message: Message) -> bool:
         return isinstance(message.body, bodies) or really(raft, message)
 
-    patch.setattr(Raft, "_is_of_known_disks", is_known)
+    code.replace(Raft, "_is_of_known_disks", is_known)
 
 
 @losing_twin
-def lost_disks_vote(patch: pytest.MonkeyPatch) -> None:
+def lost_disks_vote(code: Mutation) -> None:
     """A vote counts on whatever disk it is, and is given to whoever asks."""
-    _compare_all_but(patch, VoteRequest, VoteResponse)
+    _compare_all_but(code, VoteRequest, VoteResponse)
 
 
 @losing_twin
-def lost_disks_acknowledge(patch: pytest.MonkeyPatch) -> None:
+def lost_disks_acknowledge(code: Mutation) -> None:
     """A member takes entries on whatever disk it has, and its acknowledgement counts."""
-    _compare_all_but(patch, AppendRequest, AppendResponse, AppendRejection, Heartbeat)
+    _compare_all_but(code, AppendRequest, AppendResponse, AppendRejection, Heartbeat)
 
 
 @losing_twin
-def unknown_disks_count(patch: pytest.MonkeyPatch) -> None:
+def unknown_disks_count(code: Mutation) -> None:
     """A voter whose disk is not noted yet counts beside those whose disks are."""
-    patch.setattr(Membership, "counts", lambda *_: True)
+    code.replace(Membership, "counts", lambda *_: True)

@@ -1,13 +1,12 @@
 """Known-bad twins: each breaks one rule of replication as others have broken it before.
 
-The simulation must catch every one of them, or it proves nothing about that rule.
+What a twin is, and why it may replace what it names: `tests.sim.twins`.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
-from unittest.mock import patch
 
 from penstock.logd.core.replication.effects import SaveHighWatermark, Tell
 from penstock.logd.core.replication.epochs import Epochs
@@ -31,6 +30,7 @@ from penstock.logd.core.replication.peer import Peer
 from penstock.logd.core.replication.replica import Replica
 from tests.sim.replication_disk import Writer
 from tests.sim.replication_node import MS, Node
+from tests.sim.twins import Mutation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,10 +40,8 @@ if TYPE_CHECKING:
     from penstock.logd.core.replication.effects import Effect, ProposeIsr
     from penstock.logd.core.replication.view import View
 
-Patches = list[Any]
 
-
-def _ack_before_fsync() -> Patches:
+def _ack_before_fsync(code: Mutation) -> None:
     """A follower vouches for what it has written, and the leader for its own."""
 
     def appended(writer: Writer, records: Any) -> None:
@@ -51,10 +49,10 @@ def _ack_before_fsync() -> Patches:
         writer.tell(Synced(writer.disk.end, writer.cuts))
         writer.sync_soon()
 
-    return [patch.object(Writer, "appended", appended)]
+    code.replace(Writer, "appended", appended)
 
 
-def _truncation_to_the_high_watermark() -> Patches:
+def _truncation_to_the_high_watermark(code: Mutation) -> None:
     """A new follower cuts what it does not know to be committed: the hole of KIP-101."""
     begin = Follower.begin
 
@@ -64,10 +62,10 @@ def _truncation_to_the_high_watermark() -> Patches:
             return [follower._truncate(upto)]
         return begin(follower)
 
-    return [patch.object(Follower, "begin", cut_first)]
+    code.replace(Follower, "begin", cut_first)
 
 
-def _answer_with_the_askers_epoch() -> Patches:
+def _answer_with_the_askers_epoch(code: Mutation) -> None:
     """The leader says where its log ends for an epoch, not which epoch it means: KIP-279."""
     compare = Leader._compare
 
@@ -79,20 +77,20 @@ def _answer_with_the_askers_epoch() -> Patches:
             return replace(answer, epoch=fetch.last_epoch)
         return answer
 
-    return [patch.object(Leader, "_compare", compare_ends)]
+    code.replace(Leader, "_compare", compare_ends)
 
 
-def _rejoin_at_the_high_watermark() -> Patches:
+def _rejoin_at_the_high_watermark(code: Mutation) -> None:
     """Who has what this leader knows to be committed enters, whatever it inherited: KAFKA-7128."""
     init = Isr.__init__
 
     def without_start(isr: Isr, *args: Any, epoch_start: int) -> None:
         init(isr, *args, epoch_start=0)
 
-    return [patch.object(Isr, "__init__", without_start)]
+    code.replace(Isr, "__init__", without_start)
 
 
-def _rejoin_by_recency() -> Patches:
+def _rejoin_by_recency(code: Mutation) -> None:
     """Who has fetched lately enters."""
 
     def may_join(isr: Isr, node: NodeId, peer: Peer, _: LogState) -> bool:
@@ -101,10 +99,11 @@ def _rejoin_by_recency() -> Patches:
     def may_stay(*_: Any) -> bool:
         return True
 
-    return [patch.object(Isr, "may_join", may_join), patch.object(Isr, "_may_stay", may_stay)]
+    code.replace(Isr, "may_join", may_join)
+    code.replace(Isr, "_may_stay", may_stay)
 
 
-def _shrink_before_commit() -> Patches:
+def _shrink_before_commit(code: Mutation) -> None:
     """Who is proposed to leave counts no more, before the controller has agreed."""
     propose = Isr.propose
 
@@ -114,10 +113,10 @@ def _shrink_before_commit() -> Patches:
             isr.counted = proposal.isr
         return proposal
 
-    return [patch.object(Isr, "propose", at_once)]
+    code.replace(Isr, "propose", at_once)
 
 
-def _additions_do_not_count() -> Patches:
+def _additions_do_not_count(code: Mutation) -> None:
     """Who is proposed to enter counts only when the leader hears that it has."""
     propose = Isr.propose
 
@@ -126,10 +125,10 @@ def _additions_do_not_count() -> Patches:
         isr.counted = isr._view.isr
         return proposal
 
-    return [patch.object(Isr, "propose", uncounted)]
+    code.replace(Isr, "propose", uncounted)
 
 
-def _refusal_ends_an_addition() -> Patches:
+def _refusal_ends_an_addition(code: Mutation) -> None:
     """An addition counts until any answer comes, though a copy of it may still be under way."""
     answered = Isr.answered
 
@@ -138,25 +137,25 @@ def _refusal_ends_an_addition() -> Patches:
         isr.counted = isr._view.isr
         return answered(isr, *args)
 
-    return [patch.object(Isr, "answered", forget)]
+    code.replace(Isr, "answered", forget)
 
 
-def _lease_not_watched() -> Patches:
+def _lease_not_watched(code: Mutation) -> None:
     """A leader that slept through its lease acks what it appends."""
-    return [patch.object(Leader, "_watch_lease", lambda *_: None)]
+    code.replace(Leader, "_watch_lease", lambda *_: None)
 
 
-def _lease_without_metadata() -> Patches:
+def _lease_without_metadata(code: Mutation) -> None:
     """A lease is taken before what the controller had committed is known here."""
 
     def leased(node: Node, until_ns: int, view: View, _: int) -> None:
         node.take(LeaseRenewed(until_ns))
         node.later(node.world.random.randrange(30 * MS), lambda: node.take(Viewed(view)))
 
-    return [patch.object(Node, "leased", leased)]
+    code.replace(Node, "leased", leased)
 
 
-def _older_epochs_count() -> Patches:
+def _older_epochs_count(code: Mutation) -> None:
     """A fetch under an older epoch is served like any other."""
     refuse = Leader._refuse
 
@@ -167,15 +166,16 @@ def _older_epochs_count() -> Patches:
     def trusting(_: Leader, __: Fetch) -> None:
         return None
 
-    return [patch.object(Leader, "_refuse", lenient), patch.object(Leader, "_compare", trusting)]
+    code.replace(Leader, "_refuse", lenient)
+    code.replace(Leader, "_compare", trusting)
 
 
-def _cut_beside_an_append() -> Patches:
+def _cut_beside_an_append(code: Mutation) -> None:
     """A deposed leader truncates while its last append is running."""
-    return [patch.object(LogState, "busy", property(lambda log: log.cutting))]
+    code.replace(LogState, "busy", property(lambda log: log.cutting))
 
 
-def _epoch_starts_one_early() -> Patches:
+def _epoch_starts_one_early(code: Mutation) -> None:
     """A leader notes the last offset of the epoch before as the start of its own."""
     begin = Leader.begin
 
@@ -187,10 +187,10 @@ def _epoch_starts_one_early() -> Patches:
             leader._log.epochs = Epochs([*entries, (epoch, start - 1)])
         return effects
 
-    return [patch.object(Leader, "begin", leader_begins)]
+    code.replace(Leader, "begin", leader_begins)
 
 
-def _same_epoch_again() -> Patches:
+def _same_epoch_again(code: Mutation) -> None:
     """A process goes on with the epoch of the one before it."""
     why_not = Replica._why_not_lead
 
@@ -206,13 +206,11 @@ def _same_epoch_again() -> Patches:
         leader._meet_peers(now_ns)
         return leader.handle(EpochSaved(leader.view.leader_epoch), now_ns)
 
-    return [
-        patch.object(Replica, "_why_not_lead", lead_on),
-        patch.object(Leader, "begin", begin_again),
-    ]
+    code.replace(Replica, "_why_not_lead", lead_on)
+    code.replace(Leader, "begin", begin_again)
 
 
-def _leads_with_a_hole() -> Patches:
+def _leads_with_a_hole(code: Mutation) -> None:
     """A damaged range keeps nobody from being elected."""
     why_not = Replica._why_not_hold
 
@@ -220,10 +218,10 @@ def _leads_with_a_hole() -> Patches:
         reason = why_not(replica, view)
         return "" if "damaged" in reason else reason
 
-    return [patch.object(Replica, "_why_not_hold", lead_anyway)]
+    code.replace(Replica, "_why_not_hold", lead_anyway)
 
 
-def _alone_over_any_hole() -> Patches:
+def _alone_over_any_hole(code: Mutation) -> None:
     """The only one in sync leads on, though what is damaged may not have been committed."""
     why_not = Replica._why_not_hold
 
@@ -231,10 +229,10 @@ def _alone_over_any_hole() -> Patches:
         reason = why_not(replica, view)
         return "" if "may not be committed" in reason else reason
 
-    return [patch.object(Replica, "_why_not_hold", lead_on)]
+    code.replace(Replica, "_why_not_hold", lead_on)
 
 
-def _holes_looked_at_when_found() -> Patches:
+def _holes_looked_at_when_found(code: Mutation) -> None:
     """Who was alone when the hole was found leads on when others are in sync too."""
     look = Replica._look_at_holes
 
@@ -242,18 +240,19 @@ def _holes_looked_at_when_found() -> Patches:
         if any(isinstance(effect, Tell) for effect in effects):
             look(replica, now_ns, effects)
             return
-        with patch.object(Leader, "resign", lambda *_: []):
+        with Mutation() as inner:
+            inner.replace(Leader, "resign", lambda *_: [])
             look(replica, now_ns, effects)
 
-    return [patch.object(Replica, "_look_at_holes", look_once)]
+    code.replace(Replica, "_look_at_holes", look_once)
 
 
-def _empty_epoch_kept() -> Patches:
+def _empty_epoch_kept(code: Mutation) -> None:
     """A leader that wrote nothing keeps its epoch when it follows."""
-    return [patch.object(Epochs, "has_empty", lambda *_: False)]
+    code.replace(Epochs, "has_empty", lambda *_: False)
 
 
-def _late_syncs_believed() -> Patches:
+def _late_syncs_believed(code: Mutation) -> None:
     """What was synced before a cut is taken for what is there after it."""
 
     def grown(log: LogState, event: Written | Synced) -> None:
@@ -262,10 +261,10 @@ def _late_syncs_believed() -> Patches:
         if isinstance(event, Synced):
             log.synced = max(log.synced, event.upto)
 
-    return [patch.object(LogState, "_grown", grown)]
+    code.replace(LogState, "_grown", grown)
 
 
-def _disagreement_counts() -> Patches:
+def _disagreement_counts(code: Mutation) -> None:
     """A follower's end counts though its log was not compared."""
     fetched = Peer.fetched
 
@@ -273,10 +272,10 @@ def _disagreement_counts() -> Patches:
         fetched(peer, fetch, agreed=True, remembers=remembers)
         del agreed
 
-    return [patch.object(Peer, "fetched", trust)]
+    code.replace(Peer, "fetched", trust)
 
 
-def _lower_high_watermark_not_saved() -> Patches:
+def _lower_high_watermark_not_saved(code: Mutation) -> None:
     """After an unclean election a process still knows at its next start what was given up."""
     execute = Node.execute
 
@@ -284,10 +283,10 @@ def _lower_high_watermark_not_saved() -> Patches:
         if not isinstance(effect, SaveHighWatermark):
             execute(node, effect)
 
-    return [patch.object(Node, "execute", forgetful)]
+    code.replace(Node, "execute", forgetful)
 
 
-def _commits_below_the_minimum() -> Patches:
+def _commits_below_the_minimum(code: Mutation) -> None:
     """Whoever is in sync is enough."""
     raise_it = Leader._raise_high_watermark
 
@@ -297,10 +296,10 @@ def _commits_below_the_minimum() -> Patches:
         raise_it(leader, effects)
         leader.view = view
 
-    return [patch.object(Leader, "_raise_high_watermark", anyhow)]
+    code.replace(Leader, "_raise_high_watermark", anyhow)
 
 
-def _read_only_not_told() -> Patches:
+def _read_only_not_told(code: Mutation) -> None:
     """A leader that begins, or goes on after a lease, takes writes whatever the stream says."""
     lead = Leader._lead
 
@@ -308,25 +307,25 @@ def _read_only_not_told() -> Patches:
         lead(leader, now_ns, effects)
         leader._refusing = leader._why_not(now_ns)
 
-    return [patch.object(Leader, "_lead", lead_on)]
+    code.replace(Leader, "_lead", lead_on)
 
 
-def _later_start_is_divergence() -> Patches:
+def _later_start_is_divergence(code: Mutation) -> None:
     """A leader whose log begins with an epoch that is unknown here has lost what is before."""
-    return [patch.object(Follower, "_begins_later", lambda *_: False)]
+    code.replace(Follower, "_begins_later", lambda *_: False)
 
 
-def _failed_patch_waited_for() -> Patches:
+def _failed_patch_waited_for(code: Mutation) -> None:
     """Who has been given what it lacks does not ask again, though it may not have been written."""
     came = Holes.came
 
     def for_ever(holes: Holes, event: RangeCame, log: LogState, now_ns: int) -> list[Effect]:
         return came(holes, event, log, now_ns + 3600_000 * MS)
 
-    return [patch.object(Holes, "came", for_ever)]
+    code.replace(Holes, "came", for_ever)
 
 
-def _empty_logs_begin_anew() -> Patches:
+def _empty_logs_begin_anew(code: Mutation) -> None:
     """A log that retention has emptied begins where the leader's does, below what was committed."""
     compare, start_anew = Leader._compare, Follower._start_anew
 
@@ -341,10 +340,11 @@ def _empty_logs_begin_anew() -> Patches:
         follower._lower_high_watermark(start - 1, effects)
         return [*effects, follower._reset(start)]
 
-    return [patch.object(Leader, "_compare", strict), patch.object(Follower, "_start_anew", lower)]
+    code.replace(Leader, "_compare", strict)
+    code.replace(Follower, "_start_anew", lower)
 
 
-def _cut_forgets_what_was_synced() -> Patches:
+def _cut_forgets_what_was_synced(code: Mutation) -> None:
     """What was synced while a cut was waited for counts no more, and nothing syncs it again."""
     cut = LogState._cut
 
@@ -354,10 +354,10 @@ def _cut_forgets_what_was_synced() -> Patches:
         if isinstance(event, Truncated):
             log.synced = min(synced, event.upto)
 
-    return [patch.object(LogState, "_cut", forgetful)]
+    code.replace(LogState, "_cut", forgetful)
 
 
-def _dedup_state_is_not_asked_for() -> Patches:
+def _dedup_state_is_not_asked_for(code: Mutation) -> None:
     """Who has the records is in sync, whatever it remembers of those that were removed before."""
     fetched = Peer.fetched
 
@@ -365,34 +365,34 @@ def _dedup_state_is_not_asked_for() -> Patches:
         fetched(peer, fetch, agreed=agreed, remembers=True)
         del remembers
 
-    return [patch.object(Peer, "fetched", trust)]
+    code.replace(Peer, "fetched", trust)
 
 
-def _dedup_state_counts_unsaved() -> Patches:
+def _dedup_state_counts_unsaved(code: Mutation) -> None:
     """What has come from the leader counts before a start would find it again."""
     mark = Node.dedup_mark
 
     def hasty(node: Node) -> DedupMark:
         return replace(mark(node), saved=True)
 
-    return [patch.object(Node, "dedup_mark", hasty)]
+    code.replace(Node, "dedup_mark", hasty)
 
 
-def _records_go_before_their_ids_are_saved() -> Patches:
+def _records_go_before_their_ids_are_saved(code: Mutation) -> None:
     """Retention deletes what nothing else remembers."""
-    return [patch.object(Node, "save_snapshot", lambda _: None)]
+    code.replace(Node, "save_snapshot", lambda _: None)
 
 
 class Twin(NamedTuple):
     """A way to be wrong.
 
     Attributes:
-        patches: Make it so.
+        spoil: Makes it so.
         seed: Has shown it; tried first, for some take hundreds of others.
         retaining: In a world where much is deleted.
     """
 
-    patches: Callable[[], Patches]
+    spoil: Callable[[Mutation], None]
     seed: int
     retaining: bool = False
 

@@ -23,8 +23,6 @@ from penstock.logd.batch import Record, decode_body
 from penstock.logd.frame import FrameHeader
 from penstock.logd.rows import batch_records
 from penstock.logd.store import CommitLog, LogConfig, LogFailedError, Repacker, Rewriting, Vault
-from penstock.logd.store.disk import File
-from penstock.logd.store.segment import Segment
 from tests.sim.disk import MemoryDisk
 from tests.sim.power import Power
 from tests.support.frames import make_batch_frame
@@ -169,8 +167,8 @@ class RewritingWorld:
         base, end = sealed[first].base_offset, sealed[last].next_offset
         chance = self.random.choice((0.0, 0.3, 1.0))
         drop = {n for n in range(base, end) if self.random.random() < chance}
-        before = self.log._list.pinned(self.log.start_offset, self.log.end_offset)
-        seen: list[tuple[Segment, File]] = [next(before)]
+        before = self.log.frames(self.log.start_offset)
+        seen = [next(before)]  # who reads has taken the list of segments as it is
         self.going |= drop
         rewriting: Rewriting | None = None
         try:
@@ -195,7 +193,7 @@ class RewritingWorld:
                 rewriting.discard()
             assert self.log.failure == ""
         seen += list(before)
-        self.check_frames(self.frames_of(seen), self.log.start_offset, removed=set())
+        self.check_frames(iter(seen), self.log.start_offset, removed=set())
         self.check_frames(self.log.frames(self.log.start_offset), self.log.start_offset)
 
     def copy(self, rewriting: Rewriting, drop: set[int]) -> None:
@@ -209,11 +207,6 @@ class RewritingWorld:
                 rewriting.add(*frame)
         for frame in repacker.finish():
             rewriting.add(*frame)
-
-    def frames_of(self, pinned: list[tuple[Segment, File]]) -> Iterator[tuple[FrameHeader, bytes]]:
-        """What a reader gets who took the list of segments before."""
-        for segment, file in pinned:
-            yield from segment.frames(file, segment.base_offset, 1 << 40, self.log.vault)
 
     # Checks.
 

@@ -10,6 +10,7 @@ import pytest
 
 from tests.sim.cluster_twins import TWINS
 from tests.sim.cluster_world import ClusterWorld
+from tests.sim.twins import Mutation
 
 SEEDS = int(os.environ.get("PENSTOCK_SIM_SEEDS", "1000"))
 FIRST_SEED = int(os.environ.get("PENSTOCK_SIM_SEED", "0"))
@@ -93,8 +94,8 @@ def test_the_schedules_reach_the_rare_cases() -> None:
 
 
 @pytest.mark.parametrize("twin", TWINS)
-def test_a_known_bad_twin_is_caught(twin: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    TWINS[twin].spoil(monkeypatch)
+def test_a_known_bad_twin_is_caught(twin: str, code: Mutation) -> None:
+    TWINS[twin].spoil(code)
     for seed in (TWINS[twin].seed, *range(TWIN_SEEDS)):
         try:
             ClusterWorld(seed).run()

@@ -17,6 +17,7 @@ from penstock.logd.core.compaction import CleanState, KeyMap
 from penstock.logd.errors import LogdError
 from penstock.logd.upkeep import Upkeep
 from tests.sim.compaction_world import run_seed
+from tests.sim.twins import Mutation
 
 SEEDS = int(os.environ.get("PENSTOCK_SIM_SEEDS", "200"))
 FIRST_SEED = int(os.environ.get("PENSTOCK_SIM_SEED", "0"))
@@ -56,58 +57,45 @@ def is_caught() -> bool:
     return False
 
 
-def test_simulation_catches_compaction_above_the_high_watermark(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    init = Upkeep.__init__
+def test_simulation_catches_compaction_above_the_high_watermark(code: Mutation) -> None:
+    def init_blindly(really: Any, *args: Any, **options: Any) -> None:
+        really(*args, **options | {"high_watermark": lambda: 1 << 40})
 
-    def init_blindly(self: Upkeep, *args: Any, **options: Any) -> None:
-        init(self, *args, **options | {"high_watermark": lambda: 1 << 40})
-
-    monkeypatch.setattr(Upkeep, "__init__", init_blindly)
+    code.wrap(Upkeep, "__init__", init_blindly)
     assert is_caught()
 
 
-def test_simulation_catches_tombstones_that_go_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(CleanState, "tombstone_limit", lambda state, *_: state.clean_offset)
+def test_simulation_catches_tombstones_that_go_at_once(code: Mutation) -> None:
+    code.replace(CleanState, "tombstone_limit", lambda state, *_: state.clean_offset)
     assert is_caught()
 
 
-def test_simulation_catches_tombstones_that_go_before_what_they_remove(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_simulation_catches_tombstones_that_go_before_what_they_remove(code: Mutation) -> None:
     """A pass that memory cut short is taken for a whole one."""
-    run = Cleaner.run
 
-    def run_and_claim(self: Cleaner, segments: Any, pace: Any) -> None:
-        run(self, segments, pace)
-        assert self._state is not None
-        self._save(CleanState(segments[-1].next_offset, 1, ((segments[-1].next_offset, 1),)))
+    def run_and_claim(really: Any, self: Any, segments: Any, pace: Any) -> None:
+        really(self, segments, pace)
+        end = segments[-1].next_offset
+        self._save(CleanState(end, 1, ((end, 1),)))
 
-    monkeypatch.setattr(Cleaner, "run", run_and_claim)
+    code.wrap(Cleaner, "run", run_and_claim)
     assert is_caught()
 
 
-def test_simulation_catches_the_first_record_kept_instead_of_the_last(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    superseded = KeyMap.is_superseded
+def test_simulation_catches_the_first_record_kept_instead_of_the_last(code: Mutation) -> None:
+    def inverted(really: Any, keys: KeyMap, key: bytes | None, offset: int) -> bool:
+        return key is not None and not really(keys, key, offset) and offset % 3 == 0
 
-    def inverted(keys: KeyMap, key: bytes | None, offset: int) -> bool:
-        return key is not None and not superseded(keys, key, offset) and offset % 3 == 0
-
-    monkeypatch.setattr(KeyMap, "is_superseded", inverted)
+    code.wrap(KeyMap, "is_superseded", inverted)
     assert is_caught()
 
 
-def test_simulation_catches_keyless_records_taken_for_one_key(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def all_keyed(keys: KeyMap, key: bytes | None, offset: int) -> bool:
-        return keys._offsets.get(key or b"0", -1) > offset
+def test_simulation_catches_keyless_records_taken_for_one_key(code: Mutation) -> None:
+    def all_keyed(really: Any, keys: KeyMap, key: bytes | None, offset: int) -> bool:
+        return bool(really(keys, key or b"0", offset))
 
-    monkeypatch.setattr(KeyMap, "is_superseded", all_keyed)
-    monkeypatch.setattr(cleaner, "_chooser", lambda keys, _: _choose_by(keys))
+    code.wrap(KeyMap, "is_superseded", all_keyed)
+    code.replace(cleaner, "_chooser", lambda keys, _: _choose_by(keys))
     assert is_caught()
 
 
@@ -122,6 +110,6 @@ def _choose_by(keys: KeyMap) -> Any:
     return choose
 
 
-def test_simulation_catches_a_pass_that_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Cleaner, "is_due", lambda *_: True)
+def test_simulation_catches_a_pass_that_never_ends(code: Mutation) -> None:
+    code.replace(Cleaner, "is_due", lambda *_: True)
     assert is_caught()

@@ -21,6 +21,7 @@ from penstock.logd.core.cluster.records import NodeId, Partition, PartitionKey, 
 from penstock.logd.core.cluster.tables import Tables, basis_of
 from tests.sim.controller_node import TIMING
 from tests.sim.controller_world import ControllerWorld
+from tests.sim.twins import Mutation
 
 SEEDS = int(os.environ.get("PENSTOCK_SIM_SEEDS", "160"))
 FIRST_SEED = int(os.environ.get("PENSTOCK_SIM_SEED", "0"))
@@ -63,29 +64,29 @@ def test_the_schedules_reach_the_rare_cases() -> None:
     } <= set(reached)
 
 
-Patch = Callable[[pytest.MonkeyPatch], None]
+Patch = Callable[[Mutation], None]
 
 
-def _waits_for_no_lease(patch: pytest.MonkeyPatch) -> None:
+def _waits_for_no_lease(code: Mutation) -> None:
     def leases_since(self: Controller, event: BecameController, now_ns: int) -> int:
         return now_ns - 10 * TIMING.lease_wait_ns
 
-    patch.setattr(Controller, "_leases_since", leases_since)
+    code.replace(Controller, "_leases_since", leases_since)
 
 
-def _counts_from_receipt(patch: pytest.MonkeyPatch) -> None:
+def _counts_from_receipt(code: Mutation) -> None:
     def end_ns(self: NodeLease, sent_ns: int, lease_ns: int, now_ns: int) -> int:
         return now_ns + lease_ns
 
-    patch.setattr(NodeLease, "_end_ns", end_ns)
-    patch.setattr(ControllerWorld, "slow_messages", 0.4)
+    code.replace(NodeLease, "_end_ns", end_ns)
+    code.replace(ControllerWorld, "slow_messages", 0.4)
 
 
-def _ignores_drift(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ControllerWorld, "timing", replace(TIMING, drift_percent=0))
+def _ignores_drift(code: Mutation) -> None:
+    code.replace(ControllerWorld, "timing", replace(TIMING, drift_percent=0))
 
 
-def _elects_from_an_isr_of_before(patch: pytest.MonkeyPatch) -> None:
+def _elects_from_an_isr_of_before(code: Mutation) -> None:
     class Careless(Elections):
         @override
         def _eligible(self, partition: Partition) -> tuple[NodeId, ...]:
@@ -95,53 +96,53 @@ def _elects_from_an_isr_of_before(patch: pytest.MonkeyPatch) -> None:
         def _elect(self, case: Any, chosen: NodeId) -> Election:
             return replace(super()._elect(case, chosen), isr=(chosen,))
 
-    patch.setattr(controller_module, "Elections", Careless)
-    patch.setattr(partition_rules, "_check_unclean", lambda *_: None)
+    code.replace(controller_module, "Elections", Careless)
+    code.replace(partition_rules, "_check_unclean", lambda *_: None)
 
 
-def _answers_without_a_raft_lease(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Controller, "_holds_raft_lease", lambda *_: True)
-    patch.setattr(ControllerWorld, "late_learners", 1)
-    patch.setattr(ControllerWorld, "handovers", 0.05)
+def _answers_without_a_raft_lease(code: Mutation) -> None:
+    code.replace(Controller, "_holds_raft_lease", lambda *_: True)
+    code.replace(ControllerWorld, "late_learners", 1)
+    code.replace(ControllerWorld, "handovers", 0.05)
 
 
-def _applies_isr_changes_unchecked(patch: pytest.MonkeyPatch) -> None:
+def _applies_isr_changes_unchecked(code: Mutation) -> None:
     def based_on(self: Tables, basis: Any) -> Any:
         stream = self.stream(basis.stream, basis.incarnation)
         return stream, stream.partitions[basis.partition]
 
-    patch.setattr(Tables, "based_on", based_on)
-    patch.setattr(ControllerWorld, "repeats", 0.8)
-    patch.setattr(ControllerWorld, "missed_fetches", 0.7)
+    code.replace(Tables, "based_on", based_on)
+    code.replace(ControllerWorld, "repeats", 0.8)
+    code.replace(ControllerWorld, "missed_fetches", 0.7)
 
 
-def _gives_an_incarnation_twice(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(stream_rules, "_new_incarnation", lambda _, nonce: nonce)
+def _gives_an_incarnation_twice(code: Mutation) -> None:
+    code.replace(stream_rules, "_new_incarnation", lambda _, nonce: nonce)
 
 
-def _answers_who_is_losing(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Controller, "_is_losing", lambda *_: False)
-    patch.setattr(ControllerWorld, "slow_commits", 0.7)
+def _answers_who_is_losing(code: Mutation) -> None:
+    code.replace(Controller, "_is_losing", lambda *_: False)
+    code.replace(ControllerWorld, "slow_commits", 0.7)
 
 
-def _answers_who_is_behind(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Controller, "_is_behind", lambda *_: False)
-    patch.setattr(ControllerWorld, "slow_applies", 0.8)
+def _answers_who_is_behind(code: Mutation) -> None:
+    code.replace(Controller, "_is_behind", lambda *_: False)
+    code.replace(ControllerWorld, "slow_applies", 0.8)
 
 
-def _fences_nobody(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Liveness, "is_fenced", lambda *_: True)
-    patch.setattr(ControllerWorld, "slow_applies", 0.5)
+def _fences_nobody(code: Mutation) -> None:
+    code.replace(Liveness, "is_fenced", lambda *_: True)
+    code.replace(ControllerWorld, "slow_applies", 0.5)
 
 
-def _hands_over_at_once(patch: pytest.MonkeyPatch) -> None:
+def _hands_over_at_once(code: Mutation) -> None:
     def handover(
         key: PartitionKey, stream: StreamRecord, partition: Partition, successor: NodeId
     ) -> Election:
         basis = basis_of(key, stream, partition)
         return Election(basis=basis, leader=successor, isr=partition.isr)
 
-    patch.setattr(moves, "_handover", handover)
+    code.replace(moves, "_handover", handover)
 
 
 TWINS: dict[str, tuple[Patch, int]] = {
@@ -161,9 +162,9 @@ TWINS: dict[str, tuple[Patch, int]] = {
 
 
 @pytest.mark.parametrize("twin", TWINS)
-def test_a_known_bad_twin_is_caught(twin: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_known_bad_twin_is_caught(twin: str, code: Mutation) -> None:
     spoil, known = TWINS[twin]
-    spoil(monkeypatch)
+    spoil(code)
     for seed in (known, *range(TWIN_SEEDS)):
         try:
             ControllerWorld(seed).run()

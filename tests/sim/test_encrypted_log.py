@@ -6,6 +6,7 @@
 import os
 from collections import Counter
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from penstock.logd.store.vault import Encryptor
 from tests.sim.nonces import NonceDisk
 from tests.sim.rewriting_world import run_seed as rewrite_seed
 from tests.sim.store_world import run_seed as store_seed
+from tests.sim.twins import Mutation
 
 SEEDS = int(os.environ.get("PENSTOCK_SIM_SEEDS", "150"))
 FIRST_SEED = int(os.environ.get("PENSTOCK_SIM_SEED", "0"))
@@ -54,23 +56,21 @@ def is_caught() -> bool:
     return False
 
 
-def test_simulation_catches_nonces_made_of_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simulation_catches_nonces_made_of_offsets(code: Mutation) -> None:
     """A tail that is cut off and written again has the same offsets."""
-    encrypt = Encryptor.encrypt
 
-    def by_offset(self: Encryptor, header: FrameHeader, body: bytes) -> tuple[FrameHeader, bytes]:
+    def by_offset(really: Any, self: Any, header: FrameHeader, body: bytes) -> Any:
         self._count = header.base_offset
-        return encrypt(self, header, body)
+        return really(self, header, body)
 
-    monkeypatch.setattr(Encryptor, "encrypt", by_offset)
+    code.wrap(Encryptor, "encrypt", by_offset)
     assert is_caught()
 
 
 def test_simulation_catches_a_data_key_that_outlives_its_writer(
-    monkeypatch: pytest.MonkeyPatch,
+    code: Mutation,
 ) -> None:
     """The count of a segment begins anew after a restart."""
-    new_cipher = Vault.new_cipher
-    kept = new_cipher(VAULT)
-    monkeypatch.setattr(Vault, "new_cipher", lambda _: kept)
+    kept = VAULT.new_cipher()
+    code.replace(Vault, "new_cipher", lambda _: kept)
     assert is_caught()

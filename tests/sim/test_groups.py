@@ -16,6 +16,7 @@ from penstock.logd.core.cluster.records import Group
 from penstock.logd.core.cluster.state import ClusterState
 from tests.sim.groups_machines import MS
 from tests.sim.groups_world import GroupsWorld
+from tests.sim.twins import Mutation
 
 SEEDS = int(os.environ.get("PENSTOCK_SIM_SEEDS", "100"))
 FIRST_SEED = int(os.environ.get("PENSTOCK_SIM_SEED", "0"))
@@ -52,67 +53,60 @@ def test_the_schedules_reach_the_rare_cases() -> None:
     } <= set(reached)
 
 
-def _grants_before_it_revokes(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(GroupCoordinator, "_owner", lambda self, before, wanted, members, watch: wanted)
-    patch.setattr(group_rules, "_check_handovers", lambda *_: None)
+def _grants_before_it_revokes(code: Mutation) -> None:
+    code.replace(GroupCoordinator, "_owner", lambda self, before, wanted, members, watch: wanted)
+    code.replace(group_rules, "_check_handovers", lambda *_: None)
 
 
-def _ignores_drift(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(GroupsWorld, "drift_percent", 0)
+def _ignores_drift(code: Mutation) -> None:
+    code.replace(GroupsWorld, "drift_percent", 0)
 
 
-def _gives_no_full_session(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(GroupCoordinator, "_sessions_since", lambda *_: 0)
+def _gives_no_full_session(code: Mutation) -> None:
+    code.replace(GroupCoordinator, "_sessions_since", lambda *_: 0)
 
 
-def _answers_without_a_raft_lease(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(GroupCoordinator, "_holds_raft_lease", lambda *_: True)
-    patch.setattr(GroupsWorld, "stray_beats", 0.7)
-    patch.setattr(GroupsWorld, "kinds", ("node", "node", "join", "leave"))
+def _answers_without_a_raft_lease(code: Mutation) -> None:
+    code.replace(GroupCoordinator, "_holds_raft_lease", lambda *_: True)
+    code.replace(GroupsWorld, "stray_beats", 0.7)
+    code.replace(GroupsWorld, "kinds", ("node", "node", "join", "leave"))
 
 
-def _takes_any_epoch_for_a_release(patch: pytest.MonkeyPatch) -> None:
-    original = GroupCoordinator._release
+def _takes_any_epoch_for_a_release(code: Mutation) -> None:
+    def release(really: Any, self: Any, group: Group, watch: Any, beat: MemberBeat) -> None:
+        really(self, group, watch, replace(beat, epoch=group.epoch))
 
-    def release(self: GroupCoordinator, group: Group, watch: Any, beat: MemberBeat) -> None:
-        original(self, group, watch, replace(beat, epoch=group.epoch))
-
-    patch.setattr(GroupCoordinator, "_release", release)
+    code.wrap(GroupCoordinator, "_release", release)
 
 
-def _remembers_releases_for_ever(patch: pytest.MonkeyPatch) -> None:
-    original = GroupCoordinator._change
-
+def _remembers_releases_for_ever(code: Mutation) -> None:
     def change(
-        self: GroupCoordinator, state: ClusterState, name: str, watch: Any, now_ns: int
+        really: Any, self: Any, state: ClusterState, name: str, watch: Any, now_ns: int
     ) -> Any:
         group = state.groups.get(name)
         watch.epoch = group.epoch if group else 0
-        return original(self, state, name, watch, now_ns)
+        return really(self, state, name, watch, now_ns)
 
-    def release(self: GroupCoordinator, group: Group, watch: Any, beat: MemberBeat) -> None:
+    def release(really: Any, self: Any, group: Group, watch: Any, beat: MemberBeat) -> None:
         watch.epoch = group.epoch
-        original_release(self, group, watch, beat)
+        really(self, group, watch, beat)
 
-    original_release = GroupCoordinator._release
-    patch.setattr(GroupsWorld, "faults_at_most_ns", 200 * MS)
-    patch.setattr(GroupsWorld, "kinds", ("join", "leave"))
-    patch.setattr(GroupCoordinator, "_change", change)
-    patch.setattr(GroupCoordinator, "_release", release)
+    code.replace(GroupsWorld, "faults_at_most_ns", 200 * MS)
+    code.replace(GroupsWorld, "kinds", ("join", "leave"))
+    code.wrap(GroupCoordinator, "_change", change)
+    code.wrap(GroupCoordinator, "_release", release)
 
 
-def _counts_from_receipt(patch: pytest.MonkeyPatch) -> None:
-    original = Member._answered
-
-    def answered(self: Member, answer: Any, now_ns: int) -> Any:
+def _counts_from_receipt(code: Mutation) -> None:
+    def answered(really: Any, self: Any, answer: Any, now_ns: int) -> Any:
         if answer.sequence in self._sent_ns:
             self._sent_ns[answer.sequence] = now_ns
-        return original(self, answer, now_ns)
+        return really(self, answer, now_ns)
 
-    patch.setattr(Member, "_answered", answered)
+    code.wrap(Member, "_answered", answered)
 
 
-TWINS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], int]] = {
+TWINS: dict[str, tuple[Callable[[Mutation], None], int]] = {
     "a partition is granted before it is revoked": (_grants_before_it_revokes, 0),
     "drift is ignored": (_ignores_drift, 42),
     "a new coordinator gives no full session": (_gives_no_full_session, 5),
@@ -125,9 +119,9 @@ TWINS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], int]] = {
 
 
 @pytest.mark.parametrize("twin", TWINS)
-def test_a_known_bad_twin_is_caught(twin: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_known_bad_twin_is_caught(twin: str, code: Mutation) -> None:
     spoil, known = TWINS[twin]
-    spoil(monkeypatch)
+    spoil(code)
     for seed in (known, *range(TWIN_SEEDS)):
         try:
             GroupsWorld(seed).run()

@@ -13,6 +13,7 @@ from penstock.logd.memory import Memory
 from penstock.logd.rebuild import rebuild_intake
 from penstock.logd.store import CommitLog
 from tests.sim.intake_world import IntakeWorld, with_options
+from tests.sim.twins import Mutation
 
 SEEDS = int(os.environ.get("PENSTOCK_SIM_SEEDS", "300"))
 FIRST_SEED = int(os.environ.get("PENSTOCK_SIM_SEED", "0"))
@@ -73,8 +74,8 @@ def _by_frame_time(intake: Intake, log: CommitLog, now_ns: int) -> None:
                 offset = header.base_offset + delta
                 self.message_ids.record(message_id, offset, header.max_timestamp_ns)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Dedup, "recall_ids", recall_ids)
+    with Mutation() as code:
+        code.replace(Dedup, "recall_ids", recall_ids)
         rebuild_intake(intake, log, now_ns)
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from penstock.logd.purging import Purging
 from tests.sim.cluster_purging import PurgingWorld
+from tests.sim.twins import Mutation
 
 SEEDS = max(10, int(os.environ.get("PENSTOCK_SIM_SEEDS", "1000")) // 10)
 FIRST_SEED = int(os.environ.get("PENSTOCK_SIM_SEED", "0"))
@@ -63,8 +64,8 @@ TWINS = {
 
 
 @pytest.mark.parametrize("twin", TWINS)
-def test_a_known_bad_twin_is_caught(twin: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Purging, *TWINS[twin])
+def test_a_known_bad_twin_is_caught(twin: str, code: Mutation) -> None:
+    code.replace(Purging, *TWINS[twin])
     for seed in range(TWIN_SEEDS):
         try:
             PurgingWorld(seed).run()

@@ -13,6 +13,7 @@ from tests.sim.raft_marks import BRANCHES, count_branches
 from tests.sim.raft_storage import DiskStorage
 from tests.sim.raft_twins import LOSING_TWINS, TWINS, Twin
 from tests.sim.raft_world import run_seed
+from tests.sim.twins import Mutation
 
 SEEDS = int(os.environ.get("PENSTOCK_SIM_SEEDS", "200"))
 FIRST_SEED = int(os.environ.get("PENSTOCK_SIM_SEED", "0"))
@@ -53,10 +54,10 @@ pytestmark = pytest.mark.timeout(900)
 
 
 def test_group_stays_one_through_crashes_partitions_and_changes(
-    monkeypatch: pytest.MonkeyPatch,
+    code: Mutation,
 ) -> None:
     marks: Counter[str] = Counter()
-    count_branches(monkeypatch, marks)
+    count_branches(code, marks)
     for seed in range(FIRST_SEED, FIRST_SEED + SEEDS):
         marks.update(run_seed(seed).marks)
     if SEEDS >= 200:
@@ -69,8 +70,8 @@ def test_group_stays_one_on_the_real_storage() -> None:
 
 
 @pytest.mark.parametrize("twin", TWINS.values(), ids=TWINS)
-def test_simulation_catches(twin: Twin, monkeypatch: pytest.MonkeyPatch) -> None:
-    twin(monkeypatch)
+def test_simulation_catches(twin: Twin, code: Mutation) -> None:
+    twin(code)
     for seed in (SHOWN.get(twin.__name__, 0), *range(TWIN_SEEDS)):
         try:
             run_seed(seed)
@@ -88,8 +89,8 @@ def test_group_stays_one_though_voters_lose_their_disks() -> None:
 
 
 @pytest.mark.parametrize("twin", LOSING_TWINS.values(), ids=LOSING_TWINS)
-def test_simulation_of_lost_disks_catches(twin: Twin, monkeypatch: pytest.MonkeyPatch) -> None:
-    twin(monkeypatch)
+def test_simulation_of_lost_disks_catches(twin: Twin, code: Mutation) -> None:
+    twin(code)
     for seed in (LOST_SHOWN.get(twin.__name__, 0), *range(TWIN_SEEDS)):
         try:
             run_losing_seed(seed)

@@ -11,10 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
-import pytest
 from typing_extensions import override
 
-from penstock.logd.consensus import RaftStorage
 from penstock.logd.consensus.snapshots import remove_other_snapshots, write_snapshot
 from penstock.logd.core.node import NodeId
 from penstock.logd.core.raft import (
@@ -27,8 +25,10 @@ from penstock.logd.core.raft import (
     founding_state,
 )
 from penstock.logd.errors import LogdError
+from penstock.logd.store import File
 from tests.sim.disk import MemoryDisk, MemoryFile
 from tests.sim.raft_storage import DiskStorage
+from tests.sim.twins import Mutation
 
 SEEDS = int(os.environ.get("PENSTOCK_SIM_SEEDS", "300"))
 FIRST_SEED = int(os.environ.get("PENSTOCK_SIM_SEED", "0"))
@@ -127,37 +127,59 @@ def test_simulation_catches_missing_directory_sync() -> None:
     assert is_caught(NoDirectorySync)
 
 
-def test_simulation_catches_missing_sync(monkeypatch: pytest.MonkeyPatch) -> None:
-    sync = MemoryFile.sync
+class UnsyncedWal(MemoryFile):
+    """A part of the log that says that it is synced before it is."""
 
-    def sync_snapshots_only(file: MemoryFile) -> None:
-        if not file.path.name.endswith(".wal"):
-            sync(file)
-
-    monkeypatch.setattr(MemoryFile, "sync", sync_snapshots_only)
-    assert is_caught()
+    @override
+    def sync(self) -> None:
+        if not self.path.name.endswith(".wal"):
+            super().sync()
 
 
-def test_simulation_catches_segments_deleted_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    def clean_up(storage: RaftStorage, _: Snapshot) -> None:
-        while len(storage._segments) > 1:
-            storage._disk.unlink(storage._segments.pop(0).path)
+class LyingDisk(MemoryDisk):
+    """Its snapshots are synced, its log is not."""
 
-    monkeypatch.setattr(RaftStorage, "_clean_up", clean_up)
-    assert is_caught()
+    @override
+    def open(self, path: Path) -> File:
+        return UnsyncedWal(self, path, self.inode(path))
+
+    @override
+    def create(self, path: Path) -> File:
+        super().create(path)
+        return UnsyncedWal(self, path, self.inode(path))
 
 
-def test_simulation_catches_torn_steps_taken_for_damage(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.logd.consensus.recovery._lacks_sector", lambda *_: False)
+def test_simulation_catches_missing_sync() -> None:
+    assert is_caught(LyingDisk)
+
+
+class HastyDisk(MemoryDisk):
+    """With each new part of the log, those before it go, whatever a snapshot has of them."""
+
+    @override
+    def create(self, path: Path) -> File:
+        if path.suffix == ".wal":
+            for name in self.list_directory(path.parent):
+                if name.endswith(".wal") and name < path.name:
+                    self.unlink(path.parent / name)
+        return super().create(path)
+
+
+def test_simulation_catches_segments_deleted_too_early() -> None:
+    assert is_caught(HastyDisk)
+
+
+def test_simulation_catches_torn_steps_taken_for_damage(code: Mutation) -> None:
+    code.replace("penstock.logd.consensus.recovery", "_lacks_sector", lambda *_: False)
     assert is_caught()
 
 
 def test_simulation_catches_old_snapshots_removed_before_the_mark(
-    monkeypatch: pytest.MonkeyPatch,
+    code: Mutation,
 ) -> None:
     def write_and_remove(directory: Path, snapshot: Snapshot, disk: MemoryDisk) -> None:
         write_snapshot(directory, snapshot, disk)
         remove_other_snapshots(directory, snapshot, disk)
 
-    monkeypatch.setattr("penstock.logd.consensus.storage.write_snapshot", write_and_remove)
+    code.replace("penstock.logd.consensus.storage", "write_snapshot", write_and_remove)
     assert is_caught()

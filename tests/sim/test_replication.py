@@ -4,12 +4,12 @@
 """
 
 import os
-from contextlib import ExitStack
 
 import pytest
 
 from tests.sim.replication_twins import TWINS
 from tests.sim.replication_world import ReplicationWorld
+from tests.sim.twins import Mutation
 
 SEEDS = int(os.environ.get("PENSTOCK_SIM_SEEDS", "300"))
 FIRST_SEED = int(os.environ.get("PENSTOCK_SIM_SEED", "0"))
@@ -95,9 +95,8 @@ def test_the_schedules_reach_the_rare_cases() -> None:
 
 @pytest.mark.parametrize("twin", TWINS)
 def test_a_known_bad_twin_is_caught(twin: str) -> None:
-    with ExitStack() as patches:
-        for patch in TWINS[twin].patches():
-            patches.enter_context(patch)
+    with Mutation() as code:
+        TWINS[twin].spoil(code)
         for seed in (TWINS[twin].seed, *range(TWIN_SEEDS)):
             try:
                 ReplicationWorld(seed, retaining=TWINS[twin].retaining).run()

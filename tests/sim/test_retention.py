@@ -10,8 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
-
-import pytest
+from typing import Any
 
 from penstock.logd.core.metadata import StreamConfig
 from penstock.logd.core.retention import Retention
@@ -20,6 +19,7 @@ from penstock.logd.store import CommitLog, LogConfig
 from penstock.logd.store.segment import Segment
 from tests.sim.disk import MemoryDisk
 from tests.sim.power import Power
+from tests.sim.twins import Mutation
 from tests.support.frames import make_frame
 
 DIRECTORY = Path("/data/logs")
@@ -137,29 +137,20 @@ def caught(run: Callable[[int], int]) -> bool:
     return False
 
 
-def test_simulation_catches_deletion_above_the_high_watermark(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    plan = Retainer._plan
+def test_simulation_catches_deletion_above_the_high_watermark(code: Mutation) -> None:
+    def init_blindly(really: Any, *args: Any, **options: Any) -> None:
+        really(*args, **options | {"high_watermark": lambda: 1 << 62})
 
-    def plan_blindly(retainer: Retainer, now_ns: int) -> None:
-        retainer._high_watermark = lambda: 1 << 62
-        plan(retainer, now_ns)
-
-    monkeypatch.setattr(Retainer, "_plan", plan_blindly)
+    code.wrap(Retainer, "__init__", init_blindly)
     assert caught(run_seed)
 
 
-def test_simulation_catches_deletion_of_what_a_limit_keeps(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    delete = CommitLog.delete_before
-    monkeypatch.setattr(CommitLog, "delete_before", lambda log, offset: delete(log, offset + 8))
+def test_simulation_catches_deletion_of_what_a_limit_keeps(code: Mutation) -> None:
+    code.wrap(CommitLog, "delete_before", lambda really, log, offset: really(log, offset + 8))
     assert caught(run_seed)
 
 
-def test_simulation_catches_a_deletion_that_is_not_made_durable(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(Segment, "unlink", lambda segment: segment._disk.unlink(segment.path))
+def test_simulation_catches_a_deletion_that_is_not_made_durable(code: Mutation) -> None:
+    """The log file goes; what would sync the directory then does nothing."""
+    code.replace(Segment, "unlink_index", lambda _: None)
     assert caught(run_seed)

@@ -5,8 +5,9 @@
 
 import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typing_extensions import override
@@ -17,8 +18,9 @@ from penstock.logd.store.disk import Disk
 from penstock.logd.store.rewriting import Rewriting
 from penstock.logd.store.segment import Segment
 from penstock.logd.store.swap import Swap
-from tests.sim.disk import MemoryDisk
+from tests.sim.disk import MemoryDisk, MemoryFile
 from tests.sim.rewriting_world import run_seed
+from tests.sim.twins import Mutation
 
 SEEDS = int(os.environ.get("PENSTOCK_SIM_SEEDS", "300"))
 FIRST_SEED = int(os.environ.get("PENSTOCK_SIM_SEED", "0"))
@@ -44,40 +46,34 @@ def test_what_was_rewritten_before_a_cut_does_not_come_back_after_it() -> None:
         assert {w for w in ("swapped", "truncate", "cut meanwhile") if counts[w] < 10} == set()
 
 
-def is_caught() -> bool:
+def is_caught(make_disk: Callable[[], MemoryDisk] = MemoryDisk) -> bool:
     for seed in range(TWIN_SEEDS):
         try:
-            run_seed(seed)
+            run_seed(seed, disk=make_disk())
         except (AssertionError, OSError, ValueError, CorruptError):
             return True
     return False
 
 
-def test_simulation_catches_a_swap_of_a_file_that_is_not_synced(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    finish = Rewriting.finish
+def test_simulation_catches_a_swap_of_a_file_that_is_not_synced(code: Mutation) -> None:
+    def finish_without_sync(really: Any, rewriting: Rewriting) -> None:
+        with Mutation() as inner:
+            inner.replace(MemoryFile, "sync", lambda _: None)
+            really(rewriting)
 
-    def finish_without_sync(rewriting: Rewriting) -> None:
-        with monkeypatch.context() as patch:
-            patch.setattr("tests.sim.disk.MemoryFile.sync", lambda _: None)
-            finish(rewriting)
-
-    monkeypatch.setattr(Rewriting, "finish", finish_without_sync)
+    code.wrap(Rewriting, "finish", finish_without_sync)
     assert is_caught()
 
 
 def test_simulation_catches_removal_before_the_swap_is_durable(
-    monkeypatch: pytest.MonkeyPatch,
+    code: Mutation,
 ) -> None:
-    monkeypatch.setattr(
-        Swap, "publish", lambda swap, disk: disk.rename(swap.temporary_path, swap.path)
-    )
+    code.replace(Swap, "publish", lambda swap, disk: disk.rename(swap.temporary_path, swap.path))
     assert is_caught()
 
 
 def test_simulation_catches_a_new_name_before_the_old_ones_are_gone(
-    monkeypatch: pytest.MonkeyPatch,
+    code: Mutation,
 ) -> None:
     """The first log file is replaced while the others, which overlap the new one, may come back."""
 
@@ -91,33 +87,30 @@ def test_simulation_catches_a_new_name_before_the_old_ones_are_gone(
             if not self.skip:
                 super().sync_directory(path)
 
-    complete = Swap.complete
-
-    def complete_at_once(swap: Swap, disk: Disk, bases: Iterable[int]) -> None:
+    def complete_at_once(really: Any, swap: Swap, disk: Disk, bases: Iterable[int]) -> None:
         assert isinstance(disk, NoSyncBetween)
         disk.skip = True
-        complete(swap, disk, bases)
+        really(swap, disk, bases)
         disk.skip = False
         disk.sync_directory(swap.directory)
 
-    monkeypatch.setattr(Swap, "complete", complete_at_once)
-    monkeypatch.setattr("tests.sim.rewriting_world.MemoryDisk", NoSyncBetween)
+    code.wrap(Swap, "complete", complete_at_once)
+    assert is_caught(NoSyncBetween)
+
+
+def test_simulation_catches_recovery_that_ignores_swaps(code: Mutation) -> None:
+    code.replace(recovery, "find_swaps", lambda *_: [])
     assert is_caught()
 
 
-def test_simulation_catches_recovery_that_ignores_swaps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recovery, "find_swaps", lambda *_: [])
-    assert is_caught()
-
-
-def test_simulation_catches_recovery_that_undoes_swaps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recovery, "is_sound", lambda *_: False)
-    monkeypatch.setattr(recovery, "is_whole", lambda *_: True)
+def test_simulation_catches_recovery_that_undoes_swaps(code: Mutation) -> None:
+    code.replace(recovery, "is_sound", lambda *_: False)
+    code.replace(recovery, "is_whole", lambda *_: True)
     assert is_caught()
 
 
 def test_simulation_catches_readers_that_open_a_file_of_the_same_name(
-    monkeypatch: pytest.MonkeyPatch,
+    code: Mutation,
 ) -> None:
-    monkeypatch.setattr(Segment, "keep", Segment.pin)
+    code.replace(Segment, "keep", Segment.pin)
     assert is_caught()

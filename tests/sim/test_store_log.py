@@ -9,7 +9,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import pytest
 from typing_extensions import override
 
 from penstock.logd.store import CommitLog
@@ -20,6 +19,7 @@ from penstock.logd.store.recovery import Recovery
 from penstock.logd.store.segment import Segment
 from tests.sim.disk import MemoryDisk, MemoryFile
 from tests.sim.store_world import Opener, run_seed
+from tests.sim.twins import Mutation
 
 SEEDS = int(os.environ.get("PENSTOCK_SIM_SEEDS", "800"))
 FIRST_SEED = int(os.environ.get("PENSTOCK_SIM_SEED", "0"))
@@ -105,57 +105,48 @@ def test_simulation_catches_retried_sync() -> None:
     assert is_caught(opener=RetryingLog.open)
 
 
-def test_simulation_catches_truncation_by_claim(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.logd.store.log.Recovery", TruncatingByClaim)
+def test_simulation_catches_truncation_by_claim(code: Mutation) -> None:
+    code.replace("penstock.logd.store.log", "Recovery", TruncatingByClaim)
     assert is_caught()
 
 
-def test_simulation_catches_an_index_saved_before_the_log_is_synced(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    append = Segment.append
-
-    def append_and_save(segment: Segment, file: File, frames: Any) -> None:
-        append(segment, file, frames)
+def test_simulation_catches_an_index_saved_before_the_log_is_synced(code: Mutation) -> None:
+    def append_and_save(really: Any, segment: Segment, file: File, frames: Any) -> None:
+        really(segment, file, frames)
         with contextlib.suppress(OSError):
             segment.save_index()
 
-    monkeypatch.setattr(Segment, "append", append_and_save)
+    code.wrap(Segment, "append", append_and_save)
     assert is_caught()
 
 
-def test_simulation_catches_torn_writes_taken_for_damage(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.logd.store.recovery.has_lost_sector", lambda *_: False)
+def test_simulation_catches_torn_writes_taken_for_damage(code: Mutation) -> None:
+    code.replace("penstock.logd.store.recovery", "has_lost_sector", lambda *_: False)
     assert is_caught()
 
 
-def test_simulation_catches_failed_appends_left_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    fail = CommitLog._fail
-
+def test_simulation_catches_failed_appends_left_in_place(code: Mutation) -> None:
     def fail_without_cutting(
-        log: CommitLog, operation: str, error: OSError, *, cut_to: int | None
+        really: Any, log: CommitLog, operation: str, error: OSError, *, cut_to: int | None
     ) -> None:
-        fail(log, operation, error, cut_to=None)
+        del cut_to
+        really(log, operation, error, cut_to=None)
 
-    monkeypatch.setattr(CommitLog, "_fail", fail_without_cutting)
+    code.wrap(CommitLog, "_fail", fail_without_cutting)
     assert is_caught()
 
 
-def test_simulation_catches_recovery_that_does_not_sync(monkeypatch: pytest.MonkeyPatch) -> None:
-    pin = Segment.pin
-
-    def pin_unsyncable(segment: Segment) -> File:
-        file = pin(segment)
+def test_simulation_catches_recovery_that_does_not_sync(code: Mutation) -> None:
+    def pin_unsyncable(really: Any, segment: Segment) -> File:
+        file = really(segment)
         assert isinstance(file, MemoryFile)
         return LyingFile(file.disk, file.path, file.inode)
 
-    run = Recovery.run
-
-    def run_without_sync(recovery: Recovery) -> tuple[list[Segment], File]:
-        with monkeypatch.context() as patch:
-            patch.setattr(Segment, "pin", pin_unsyncable)
-            segments, _ = run(recovery)
+    def run_without_sync(really: Any, recovery: Recovery) -> tuple[list[Segment], File]:
+        with Mutation() as inner:
+            inner.wrap(Segment, "pin", pin_unsyncable)
+            segments, _ = really(recovery)
         return segments, segments[-1].pin()
 
-    monkeypatch.setattr(Recovery, "run", run_without_sync)
+    code.wrap(Recovery, "run", run_without_sync)
     assert is_caught()

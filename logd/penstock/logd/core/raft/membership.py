@@ -191,6 +191,10 @@ class MembershipHistory:
         """Where in the log the current membership stands."""
         return self._history[-1][0]
 
+    def since(self, index: int) -> list[int]:
+        """Where the membership changes after entry `index`."""
+        return [first for first, _ in self._history if first > index]
+
     def at(self, index: int) -> Membership:
         """The membership in force after entry `index`, which is not compacted."""
         return next(m for first, m in reversed(self._history) if first <= index)
