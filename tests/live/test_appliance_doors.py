@@ -103,7 +103,7 @@ class Appliance:
             "console": console,
         }
         self.pids = {name: daemon.pid for name, daemon in self.daemons.items()}
-        self.pids["nats"] = nats._process.pid
+        self.pids["nats"] = nats.pid
 
     def _enter(self, stack: ExitStack, daemon: Daemon) -> None:
         daemon.tls, daemon.token = self.tls(), TOKEN

@@ -11,6 +11,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,6 +28,7 @@ from penstock.deploy.core.supervision import (
     StartPart,
 )
 from penstock.deploy.supervisor import Part, Supervisor
+from tests.support.audited import audited
 from tests.support.processes import Daemon, free_port
 from tests.support.waiting import wait_until
 
@@ -104,20 +106,21 @@ def test_stopping_ends_what_a_part_left_behind(tmp_path: Path) -> None:
     assert not any(isinstance(effect, CutShort) for effect in seen)
 
 
-def test_numbers_of_what_ended_are_sent_no_signal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_numbers_of_what_ended_are_sent_no_signal(tmp_path: Path) -> None:
     """Somebody else's process may have them by then."""
-    left: list[tuple[int, int]] = []
-    signal_session = guard.signal_session
+    done: list[str] = []
 
-    def noted(session: int, number: signal.Signals) -> int:
-        left.append((session, signal_session(session, number)))
-        return left[-1][1]
+    def note(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "os.kill":
+            assert Path(f"/proc/{arguments[0]}").exists(), "it is nobody's, or anybody's"
+            done.append("kill")
+        elif event in ("os.listdir", "os.scandir") and str(arguments[0]) == "/proc":
+            done.append("look")
 
-    monkeypatch.setattr(guard, "signal_session", noted)
-    test_stopping_ends_what_a_part_left_behind(tmp_path)
-    assert [count for _, count in left].count(0) == 1
+    with audited(note):
+        test_stopping_ends_what_a_part_left_behind(tmp_path)
+    last = len(done) - 1 - done[::-1].index("kill")
+    assert done[last + 1 :] == ["look"], "who is left is asked until nobody is, and not after that"
     assert stat.S_IMODE((tmp_path / "part.log").stat().st_mode) == 0o600
 
 

@@ -13,14 +13,15 @@ from nats.aio.client import Client
 from nats.errors import NoRespondersError
 from nats.errors import TimeoutError as NatsTimeoutError
 
-from penstock.logd.backup import MANIFEST, PARTIAL, Manifest, frames_of
+from penstock.logd.backup import FILE_BYTES, MANIFEST, PARTIAL, Manifest, frames_of
 from penstock.logd.batch import Record
-from penstock.logd.cli import backup as command
 from penstock.logd.cli import cli
+from penstock.logd.cli.server import Clients
 from penstock.logd.client import LogClient, calls
 from penstock.logd.errors import RefusedError
 from penstock.logd.frame import encode_header
 from penstock.service.errors import ExitCode
+from tests.support.audited import audited
 from tests.support.logd import Logd
 from tests.support.logd_cluster import LogdCluster
 from tests.support.nats_server import nats_server
@@ -44,9 +45,10 @@ async def client(url: str) -> AsyncIterator[Client]:
     await connection.close()
 
 
-def run(*arguments: object) -> tuple[int, Any]:
+def run(*arguments: object, file_bytes: int = FILE_BYTES) -> tuple[int, Any]:
     """A command, and what it printed as JSON, or else as text."""
-    done = CliRunner().invoke(cli, [*map(str, arguments)])
+    clients = Clients(file_bytes=file_bytes)
+    done = CliRunner().invoke(cli, [*map(str, arguments)], obj=clients)
     try:
         return done.exit_code, json.loads(done.stdout)
     except json.JSONDecodeError:
@@ -89,17 +91,14 @@ def frames(directory: Path) -> list[tuple[bytes, int]]:
     return [(encode_header(header) + body, header.next_offset) for header, body in found]
 
 
-async def test_a_stream_is_restored_as_it_was(
-    tmp_path: Path, url: str, client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_stream_is_restored_as_it_was(tmp_path: Path, url: str, client: Client) -> None:
     """Offsets, times, headers; from where a purge left it; another stream of that name stays."""
-    monkeypatch.setattr(command, "FILE_BYTES", 30_000)
     with Logd(tmp_path / "logd", url, [STREAM]) as logd, logd.client() as log:
         await publish(client, 0, 120)
         assert log.purge("logs", 70) == 70
         server = ("--server", logd.fetch)
         to = tmp_path / "backup"
-        code, told = run("backup", "logs", "--to", to, "--json", *server)
+        code, told = run("backup", "logs", "--to", to, "--json", *server, file_bytes=30_000)
         assert (code, told["partitions"], told["records"]) == (0, [[70, 120]], 50)
         assert len(list(to.glob("*.frames"))) > 1
         await publish(client, 120, 5)
@@ -147,29 +146,27 @@ async def test_a_restore_that_was_cut_short_goes_on_and_lets_nobody_in_before_it
 
 
 async def test_a_backup_that_was_cut_short_goes_on_with_the_range_it_began_with(
-    tmp_path: Path, url: str, client: Client, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, url: str, client: Client
 ) -> None:
-    monkeypatch.setattr(command, "FILE_BYTES", 5_000)
     with Logd(tmp_path / "logd", url, [STREAM]) as logd, logd.client() as log:
         await publish(client, 0, 20)
         arguments = ("backup", "logs", "--to", tmp_path / "backup", "--server", logd.fetch)
-        full = OSError(28, "No space left on device")
-        save, left = Manifest.save, [2]
+        saves: list[str] = []
 
-        def save_twice(manifest: Manifest, path: Path) -> None:
-            left[0] -= 1
-            if left[0] < 0:
-                raise full
-            save(manifest, path)
+        def full(event: str, given: tuple[Any, ...]) -> None:
+            """The disk, when the manifest is put in place for the third time."""
+            if event == "os.rename" and Path(given[1]).name == PARTIAL:
+                saves.append(event)
+                if len(saves) == 3:
+                    raise OSError(28, "No space left on device")
 
-        with monkeypatch.context() as patched:
-            patched.setattr(Manifest, "save", save_twice)
-            assert run(*arguments)[0] == ExitCode.IO
+        with audited(full):
+            assert run(*arguments, file_bytes=5_000)[0] == ExitCode.IO
         begun = Manifest.load(tmp_path / "backup" / PARTIAL)
         assert begun is not None
         assert len(begun.partitions[0].files) == 1
         await publish(client, 20, 5)
-        assert run(*arguments)[0] == 0
+        assert run(*arguments, file_bytes=5_000)[0] == 0
         assert [upto for _, upto in frames(tmp_path / "backup")][-1] == 20
         log.delete_stream("logs")
         assert run("restore", tmp_path / "backup", "--server", logd.fetch)[0] == 0
@@ -226,23 +223,23 @@ async def test_a_restore_that_cannot_be_finished_is_ended_and_lets_publishers_in
 
 
 async def test_a_backup_whose_records_are_deleted_meanwhile_says_so(
-    tmp_path: Path, url: str, client: Client, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, url: str, client: Client
 ) -> None:
-    monkeypatch.setattr(command, "FILE_BYTES", 1)  # a file for each frame
     with Logd(tmp_path / "logd", url, [STREAM]) as logd, logd.client() as log:
         await publish(client, 0, 20)
-        save, saved = Manifest.save, []
+        saves: list[str] = []
 
-        def save_and_purge(manifest: Manifest, path: Path) -> None:
-            save(manifest, path)
-            saved.append(path)
-            if len(saved) == 3:
-                log.purge("logs", 20)
+        def purge(event: str, given: tuple[Any, ...]) -> None:
+            """When the manifest is put in place for the third time."""
+            if event == "os.rename" and Path(given[1]).name == PARTIAL:
+                saves.append(event)
+                if len(saves) == 3:
+                    log.purge("logs", 20)
 
-        monkeypatch.setattr(Manifest, "save", save_and_purge)
         to = tmp_path / "backup"
         arguments = ("backup", "logs", "--to", to, "--server", logd.fetch)
-        code, said = run(*arguments)
+        with audited(purge):
+            code, said = run(*arguments, file_bytes=1)  # a file for each frame
         assert code == ExitCode.DATA
         assert "were deleted" in said
         assert "remove" in said

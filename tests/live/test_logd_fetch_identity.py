@@ -57,6 +57,7 @@ async def serving(
     *,
     clients: ClientCertificates | None = ClientCertificates.OPTIONAL,
     change: Callable[[ssl.SSLContext], None] | None = None,
+    limits: FetchLimits | None = None,
 ) -> AsyncIterator[tuple[str, FetchServer]]:
     source = None
     if clients is not None:
@@ -70,7 +71,10 @@ async def serving(
             change(context)
         source = lambda: context  # noqa: E731 - a source of one context
     server = FetchServer(
-        asked or Asked(), FetchLimits(connections_max=4), tls=source, authenticator=authenticator
+        asked or Asked(),
+        limits or FetchLimits(connections_max=4),
+        tls=source,
+        authenticator=authenticator,
     )
     address = server.listen("127.0.0.1:0")
     running = asyncio.create_task(server.run())
@@ -259,10 +263,13 @@ async def test_three_wrong_tokens_close_the_connection(callers: Callers) -> None
 
 
 async def test_whoever_says_nothing_is_shown_out(
-    callers: Callers, monkeypatch: pytest.MonkeyPatch
+    callers: Callers,
 ) -> None:
-    monkeypatch.setattr("penstock.logd.fetch.connection.AUTHENTICATE_S", 0.2)
-    async with serving(callers, callers.authenticator(), clients=None) as (address, server):
+    limits = FetchLimits(connections_max=4, authenticate_s=0.2)
+    async with serving(callers, callers.authenticator(), clients=None, limits=limits) as (
+        address,
+        server,
+    ):
         host, port = address.split(":")
         silent, slow = [await asyncio.open_connection(host, int(port)) for _ in range(2)]
         slow[1].write(REQUEST_HEAD.pack(100) + b"{")

@@ -65,8 +65,8 @@ def body(data: bytes, status: int = 200, **headers: str) -> Answer:
     return answer
 
 
-def get(url: str, trusted: ssl.SSLContext) -> bytes:
-    return fetcher(url, lambda: trusted, SystemClock())()
+def get(url: str, trusted: ssl.SSLContext, *, whole_s: float = 10.0) -> bytes:
+    return fetcher(url, lambda: trusted, SystemClock(), whole_s=whole_s)()
 
 
 def trusting(authority: Authority) -> ssl.SSLContext:
@@ -103,10 +103,7 @@ def test_an_answer_without_end_is_cut_off(authority: Authority) -> None:
 
 
 @pytest.mark.parametrize("begun", [b"H", b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1.1 200 OK\r\n\r\n"])
-def test_an_answer_that_drips_is_given_up(
-    authority: Authority, monkeypatch: pytest.MonkeyPatch, begun: bytes
-) -> None:
-    monkeypatch.setattr("penstock.logd.security.jwks._WHOLE_S", 0.3)
+def test_an_answer_that_drips_is_given_up(authority: Authority, begun: bytes) -> None:
     stop = threading.Event()
 
     def dripping(handler: http.server.BaseHTTPRequestHandler) -> None:
@@ -118,14 +115,11 @@ def test_an_answer_that_drips_is_given_up(
 
     with serving(authority, dripping) as url:
         with pytest.raises(UnavailableError, match="no whole answer"):
-            get(url, trusting(authority))
+            get(url, trusting(authority), whole_s=0.3)
         stop.set()
 
 
-def test_an_answer_that_does_not_come_is_given_up(
-    authority: Authority, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("penstock.logd.security.jwks._WHOLE_S", 0.2)
+def test_an_answer_that_does_not_come_is_given_up(authority: Authority) -> None:
     stop = threading.Event()
 
     def silent(_: http.server.BaseHTTPRequestHandler) -> None:
@@ -133,7 +127,7 @@ def test_an_answer_that_does_not_come_is_given_up(
 
     with serving(authority, silent) as url:
         with pytest.raises(UnavailableError, match="no whole answer"):
-            get(url, trusting(authority))
+            get(url, trusting(authority), whole_s=0.3)
         stop.set()
 
 

@@ -13,7 +13,9 @@ from penstock.logd.core.servers import NatsServer, parse_servers
 from penstock.logd.core.turn import Message
 from penstock.logd.nats.dial import NatsAccess, dial
 from penstock.logd.nats.errors import NatsRefusedError
-from penstock.logd.nats.link import NatsLink
+from penstock.logd.nats.link import LinkTiming, NatsLink
+from penstock.logd.nats.subscriptions import Subscriptions
+from tests.support.loops import ResolvingLoop, on_resolving_loop
 from tests.support.waiting import wait_until_async
 
 pytestmark = pytest.mark.live
@@ -50,7 +52,9 @@ class FakeServer:
 
 
 @asynccontextmanager
-async def linked(server: FakeServer) -> AsyncIterator[tuple[NatsLink, list[Message]]]:
+async def linked(
+    server: FakeServer, timing: LinkTiming | None = None
+) -> AsyncIterator[tuple[NatsLink, list[Message]]]:
     got: list[Message] = []
 
     def on_messages(messages: dict[bytes, list[Message]]) -> None:
@@ -65,6 +69,7 @@ async def linked(server: FakeServer) -> AsyncIterator[tuple[NatsLink, list[Messa
         on_messages=on_messages,
         rng=random.Random(1),
         clock=SystemClock(),
+        timing=timing,
     )
     try:
         yield link, got
@@ -132,13 +137,20 @@ async def test_a_refused_subscription_is_told_to_who_asked_and_not_to_a_ping_und
 
     server = FakeServer(greet)
     async with linked(server) as (link, _):
-        await link.connect()
-        assert link._wire is not None
-        ping = link._wire.ask()
+        access = NatsAccess(servers=link.servers)
+        wire = await dial(
+            access, link.servers[0], name="test", on_messages=print, clock=SystemClock()
+        )
+        subscriptions = Subscriptions(lambda _: None)
+        subscriptions.attach(wire)
+        ping = wire.ask()
+        sid = subscriptions.add("bad", "")
+        await subscriptions.known(sid)
         with pytest.raises(NatsRefusedError):
-            await link.confirmed(link.subscribe("bad"))
-        await ping
-        assert link.connected
+            subscriptions.check(sid)
+        assert await ping == []
+        assert not wire.closed.done()
+        wire.abort()
 
 
 async def test_another_subscription_taken_away_meanwhile_is_not_this_ones_refusal() -> None:
@@ -154,44 +166,36 @@ async def test_another_subscription_taken_away_meanwhile_is_not_this_ones_refusa
         assert list(link.denials()) == [old]
 
 
-async def test_a_connection_that_breaks_at_once_again_and_again_is_made_less_and_less_often(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("penstock.logd.nats.link._SHORT_NS", 3600 * 1_000_000_000)  # a slow machine
+async def test_a_connection_that_breaks_at_once_again_and_again_is_made_less_and_less_often() -> (
+    None
+):
     pauses: list[float] = []
-    sleep = asyncio.sleep
 
     async def note(seconds: float) -> None:
         pauses.append(seconds)
-        await sleep(0)
+        await asyncio.sleep(0)
 
     def greet(number: int) -> bytes:
         subscribed = server.lines[-2].startswith(b"SUB")
         return b"GARBAGE\r\n" if subscribed and 0 < number < 8 else b""
 
     server = FakeServer(greet)
-    async with linked(server) as (link, _), asyncio.TaskGroup() as tasks:
+    timing = LinkTiming(short_s=3600, sleep=note)  # on a slow machine, too, none has lasted
+    async with linked(server, timing) as (link, _), asyncio.TaskGroup() as tasks:
         link.subscribe("t.>")
         await link.connect()
         server.writers[0].close()
-        monkeypatch.setattr("penstock.logd.nats.link.asyncio.sleep", note)
         running = tasks.create_task(link.run())
-        last = asyncio.ensure_future(sleep(20))
-        while server.connections < 9 and not last.done():
-            await sleep(0.01)
-        last.cancel()
+        await wait_until_async(lambda: server.connections >= 9, what="connections")
         link.close()
         await running
     assert server.connections == 9
     assert pauses[6] > pauses[3] > pauses[0] > 0
 
 
-async def test_a_server_that_falls_silent_while_it_is_to_be_left_is_given_up(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("penstock.logd.nats.link._CONFIRM_S", 0.2)
+async def test_a_server_that_falls_silent_while_it_is_to_be_left_is_given_up() -> None:
     server = FakeServer(lambda _: b"")
-    async with linked(server) as (link, _), asyncio.TaskGroup() as tasks:
+    async with linked(server, LinkTiming(confirm_s=0.2)) as (link, _), asyncio.TaskGroup() as tasks:
         await link.connect()
         server.mute = 1
         server.writers[0].write(INFO.replace(b"{", b'{"ldm":true,'))
@@ -202,29 +206,26 @@ async def test_a_server_that_falls_silent_while_it_is_to_be_left_is_given_up(
         await running
 
 
-async def test_an_address_of_a_name_that_answers_is_found_behind_one_that_does_not(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    server = FakeServer(lambda _: b"")
-    with socket.socket() as deaf, socket.socket() as first, socket.socket() as second:
-        async with linked(server) as (link, _):
-            port = link.servers[0].port
-            deaf.bind(("127.0.0.2", port))
-            deaf.listen(0)
-            for filling in (first, second):  # Linux drops what does not fit the backlog
-                filling.setblocking(False)
-                filling.connect_ex(deaf.getsockname())
+def test_an_address_of_a_name_that_answers_is_found_behind_one_that_does_not() -> None:
+    async def work(loop: ResolvingLoop) -> None:
+        server = FakeServer(lambda _: b"")
+        with socket.socket() as deaf, socket.socket() as first, socket.socket() as second:
+            loop.addresses = [("127.0.0.1", 0)]
+            async with linked(server) as (link, _):
+                port = link.servers[0].port
+                deaf.bind(("127.0.0.2", port))
+                deaf.listen(0)
+                for filling in (first, second):  # Linux drops what does not fit the backlog
+                    filling.setblocking(False)
+                    filling.connect_ex(deaf.getsockname())
+                loop.addresses = [("127.0.0.2", port), ("127.0.0.1", port)]
+                wire = await dial(
+                    NatsAccess(servers=link.servers),
+                    NatsServer("several.test", port),
+                    name="test",
+                    on_messages=print,
+                    clock=SystemClock(),
+                )
+                wire.abort()
 
-            async def resolve(*_: object, **__: object) -> list[object]:
-                kind = (socket.AF_INET, socket.SOCK_STREAM, 6, "")
-                return [(*kind, (host, port)) for host in ("127.0.0.2", "127.0.0.1")]
-
-            monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve)
-            wire = await dial(
-                NatsAccess(servers=link.servers),
-                NatsServer("several.test", port),
-                name="test",
-                on_messages=print,
-                clock=SystemClock(),
-            )
-            wire.abort()
+    on_resolving_loop(work)

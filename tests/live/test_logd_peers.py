@@ -75,8 +75,9 @@ async def listening(
     address: str = "127.0.0.1:0",
     tls: CertificateFiles | None = None,
     me: Identity = B,
+    **limits: int,
 ) -> AsyncIterator[tuple[str, PeerServer]]:
-    server = PeerServer(me, service, PeerTls.of(tls) if tls else None)
+    server = PeerServer(me, service, PeerTls.of(tls) if tls else None, **limits)
     bound = server.listen(address)
     running = asyncio.create_task(server.run())
     try:
@@ -118,11 +119,8 @@ async def test_what_is_no_hello_ends_its_connection_only() -> None:
             assert await link.ask("echo", b"x", timeout_s=20) == b"a:x"
 
 
-async def test_nodes_that_say_nothing_leave_room_for_who_does(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("penstock.logd.peers.server.PEER_STRANGERS_MAX", 8)
-    async with listening(Recorder()) as (address, server):
+async def test_nodes_that_say_nothing_leave_room_for_who_does() -> None:
+    async with listening(Recorder(), strangers_max=8) as (address, server):
         host, port = address.split(":")
         silent = [socket.create_connection((host, int(port))) for _ in range(20)]
         await wait_until_async(lambda: server.turned_away == 12)
@@ -315,7 +313,7 @@ async def test_one_that_listens_but_takes_nothing_is_bounded() -> None:
                 await connected(link)
                 for _ in range(64):
                     link.post(bytes(1024 * 1024))
-                assert link._unsent_bytes <= PEER_UNSENT_BYTES_MAX + 1024
+                assert link.unsent_bytes <= PEER_UNSENT_BYTES_MAX + 1024
                 gone = link.counts.dropped + link.counts.sent  # the kernel takes some
                 assert gone >= 64 - PEER_UNSENT_BYTES_MAX // (1024 * 1024)
                 with pytest.raises(UnavailableError, match="too slowly"):

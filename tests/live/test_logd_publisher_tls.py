@@ -103,7 +103,7 @@ async def test_a_server_that_loses_tls_is_told_nothing_until_it_has_it_again(
             await publisher.publish("t.a", b"x")
         assert server.heard == b""
     with nats_server(tmp_path / "b", port=port, config=config):
-        await wait_until_async(lambda: publisher._client.is_connected)
+        await wait_until_async(lambda: publisher.connected)
         await reaches_the_server(publisher)
         await connecting.__aexit__(None, None, None)
     assert server.heard == b""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.logd.cluster.replication import FeedSettings, fetching
+from penstock.logd.cluster.replication import FeedSettings
 from penstock.logd.cluster.replication.wire import REQUEST_HEAD
 from penstock.logd.core.node import NodeId
 from penstock.logd.core.replication import events as ev
@@ -201,11 +201,10 @@ async def test_several_partitions_catch_up_in_turn(tmp_path: Path) -> None:
 
 
 async def test_no_more_is_received_than_the_disk_takes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(fetching, "REPLICATION_TAKEN_BYTES_MAX", 25_000)
-    monkeypatch.setattr(fetching, "_ROOM_S", 60)
-    async with running(tmp_path, A, B, settings=FeedSettings(response_bytes_max=1)) as nodes:
+    settings = FeedSettings(response_bytes_max=1, taken_bytes_max=25_000, room_s=60)
+    async with running(tmp_path, A, B, settings=settings) as nodes:
         pairs = [[node.hold(number) for node in nodes] for number in range(8)]
         free = threading.Event()
         for leading, follower in pairs:
@@ -244,7 +243,7 @@ async def test_there_is_a_connection_only_while_something_is_fetched(tmp_path: P
         await committed(held, 0)
         replication = nodes[1].replication
         replication.forget("a", held[1].key)
-        await wait_until_async(lambda: not nodes[0].replication._feeders)
+        await wait_until_async(lambda: not nodes[0].replication.feeding)
         held[0].publish(b"second")
         held[1].handle(ev.AnswerLost())
         await committed(held, 1)
@@ -262,7 +261,7 @@ async def test_a_node_that_is_not_named_any_more_is_neither_fed_nor_fetched_from
         await wait_until_async(lambda: "closed" in str(nodes[1].replication.problems()))
         meet(nodes[1])
         held[0].publish(b"second")
-        await wait_until_async(lambda: not nodes[0].replication._feeders)
+        await wait_until_async(lambda: not nodes[0].replication.feeding)
         assert held[1].log.end_offset == 1
         meet(*nodes)
         await committed(held, 1)

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from typing_extensions import override
 
-from penstock.logd.cluster.replication import Frame, feeding
+from penstock.logd.cluster.replication import Frame
+from penstock.logd.cluster.replication.hosted import FeedSettings
 from penstock.logd.cluster.replication.wire import (
     RESPONSE_HEAD,
     Response,
@@ -118,13 +119,15 @@ def fetch(number: int, offset: int) -> Fetch:
 
 
 @asynccontextmanager
-async def serving(directory: Path) -> AsyncIterator[tuple[Leading, Follower]]:
+async def serving(
+    directory: Path, settings: FeedSettings | None = None
+) -> AsyncIterator[tuple[Leading, Follower]]:
     """A leader with six frames, two in a segment."""
     log = Log.open(directory / "log", LogConfig(segment_bytes_max=300))
     for frame in make_frames(0, [b"%d" % n * 40 for n in range(6)]):
         log.append([frame])
     log.sync()
-    async with running(directory, A) as (node,):
+    async with running(directory, A, settings=settings or FeedSettings()) as (node,):
         meet(node, addresses={"b": "127.0.0.1:1"})
         leading = Leading(node, KEY, log)
         node.find[KEY] = leading
@@ -175,10 +178,9 @@ async def test_a_wish_for_what_was_deleted_meanwhile_is_out_of_range(
 
 @pytest.mark.parametrize("catching_up", [False, True])
 async def test_frames_that_cannot_be_read_are_tried_again(
-    tmp_path: Path, catching_up: bool, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, catching_up: bool
 ) -> None:
-    monkeypatch.setattr(feeding, "_HELD_S", 0.05)
-    async with serving(tmp_path) as (leading, follower):
+    async with serving(tmp_path, FeedSettings(held_s=0.05)) as (leading, follower):
         leading.catching_up = catching_up
         assert isinstance(leading.log, Log)
         leading.log.failing = 2
@@ -226,7 +228,7 @@ async def test_a_node_that_dials_anew_is_served_there(tmp_path: Path) -> None:
                 await old.hear()
             await new.ask((KEY, fetch(2, 0)))
             assert (await new.hear())[1]
-        await wait_until_async(lambda: not leading.node.replication._feeders)
+        await wait_until_async(lambda: not leading.node.replication.feeding)
         assert leading.node.replication.fed["b"].broken == 0
 
 

@@ -18,6 +18,7 @@ from penstock.logd.tcp.dialing import dial
 from penstock.logd.tcp.listener import Listener
 from penstock.service import UnavailableError
 from tests.support.certificates import Authority
+from tests.support.loops import ResolvingLoop, on_resolving_loop
 from tests.support.waiting import wait_until_async
 
 pytestmark = pytest.mark.live
@@ -43,9 +44,13 @@ def files_of(authority: Authority, name: str, *, expired: bool = False) -> Certi
 
 
 @asynccontextmanager
-async def listening(serve: Serve, tls: CertificateFiles | None = None) -> AsyncIterator[int]:
+async def listening(
+    serve: Serve, tls: CertificateFiles | None = None, *, handshake_s: float = 20
+) -> AsyncIterator[int]:
     source = PeerTls.of(tls).server if tls else None
-    listener = Listener(serve, name="test", key="test", strangers_max=64, tls=source)
+    listener = Listener(
+        serve, name="test", key="test", strangers_max=64, tls=source, handshake_s=handshake_s
+    )
     address = listener.listen("127.0.0.1:0")
     running = asyncio.create_task(listener.run())
     try:
@@ -143,26 +148,18 @@ async def test_receiving_ends_when_the_other_side_closes(tls: CertificateFiles |
         channel.close()
 
 
-async def test_the_first_address_that_answers_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with listening(never, None) as port:
-        loop = asyncio.get_running_loop()
-        (good,) = await loop.getaddrinfo("127.0.0.1", port, type=socket.SOCK_STREAM)
-        with socket.socket() as bound:  # not listening: it refuses
-            bound.bind(("127.0.0.1", 0))
-            bad = (*good[:4], bound.getsockname())
+def test_the_first_address_that_answers_is_taken() -> None:
+    async def work(loop: ResolvingLoop) -> None:
+        async with listening(never, None) as port:
+            with socket.socket() as bound:  # not listening: it refuses
+                bound.bind(("127.0.0.1", 0))
+                loop.addresses = [bound.getsockname(), ("127.0.0.1", port)]
+                (await dial("logd.invalid", port)).close()
+                loop.addresses = [bound.getsockname()]
+                with pytest.raises(ConnectionRefusedError):
+                    await dial("logd.invalid", port)
 
-            async def two(*_: object, **__: object) -> list[object]:
-                return [bad, good]
-
-            monkeypatch.setattr(loop, "getaddrinfo", two)
-            (await dial("logd.invalid", port)).close()
-
-            async def one(*_: object, **__: object) -> list[object]:
-                return [bad]
-
-            monkeypatch.setattr(loop, "getaddrinfo", one)
-            with pytest.raises(ConnectionRefusedError):
-                await dial("logd.invalid", port)
+    on_resolving_loop(work)
 
 
 async def test_an_address_in_use_is_refused_with_the_key_to_change() -> None:
@@ -209,11 +206,8 @@ async def test_a_dialer_trusts_only_its_authority_and_the_name_it_dials(
                 await dial_local(port, files_of(authority, "node"))
 
 
-async def test_a_handshake_that_never_comes_ends(
-    authority: Authority, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("penstock.logd.tcp.listener.HANDSHAKE_S", 0.1)
-    async with listening(never, files_of(authority, "node")) as port:
+async def test_a_handshake_that_never_comes_ends(authority: Authority) -> None:
+    async with listening(never, files_of(authority, "node"), handshake_s=0.1) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         async with asyncio.timeout(60):
             assert await reader.read() == b""

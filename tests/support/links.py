@@ -9,14 +9,14 @@ from typing import Any
 from penstock.base.clock import SystemClock
 from penstock.logd.core.turn import Message
 from penstock.logd.nats.config import NatsSettings
-from penstock.logd.nats.link import NatsLink
+from penstock.logd.nats.link import LinkTiming, NatsLink
 from penstock.logd.nats.subscriptions import LinkEvent, LinkState
 
 
 class LinkUnderTest(NatsLink):
     """A link that remembers what came of it."""
 
-    def __init__(self, settings: dict[str, Any]) -> None:
+    def __init__(self, settings: dict[str, Any], timing: LinkTiming | None = None) -> None:
         self.messages: list[Message] = []
         self.events: list[LinkEvent] = []
         super().__init__(
@@ -26,6 +26,7 @@ class LinkUnderTest(NatsLink):
             rng=random.Random(1),
             clock=SystemClock(),
             on_event=self.events.append,
+            timing=timing,
         )
 
     @property
@@ -43,9 +44,11 @@ class LinkUnderTest(NatsLink):
 
 
 @asynccontextmanager
-async def running_link(settings: dict[str, Any], *subjects: str) -> AsyncIterator[LinkUnderTest]:
+async def running_link(
+    settings: dict[str, Any], *subjects: str, timing: LinkTiming | None = None
+) -> AsyncIterator[LinkUnderTest]:
     """A link that is connected, subscribed and kept up until the block ends."""
-    link = LinkUnderTest(settings)
+    link = LinkUnderTest(settings, timing)
     for subject in subjects:
         link.subscribe(subject)
     await link.connect()

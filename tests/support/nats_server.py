@@ -52,6 +52,11 @@ class NatsServer:
         """For clients."""
         return urlsplit(self.url).port or 0
 
+    @property
+    def pid(self) -> int:
+        """Its process's number."""
+        return self._process.pid
+
     def signal(self, name: str) -> None:
         """Send a signal by nats-server's own name for it: `ldm`, `reload`, ..."""
         command = [nats_server_binary(), "--signal", f"{name}={self._process.pid}"]

@@ -1,10 +1,9 @@
 """Connections of gRPC are found among a process's descriptors, also when those run out."""
 
 import os
-import resource
 import socket
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
+from contextlib import ExitStack
 
 import pytest
 from typing_extensions import override
@@ -12,19 +11,7 @@ from typing_extensions import override
 from penstock.base.clock import SystemClock
 from penstock.logd.core.strangers import Connection, Crowd, Peer
 from penstock.logd.liftbridge.crowd import Doorman, sockets_here
-
-
-@contextmanager
-def no_more_descriptors() -> Iterator[None]:
-    """None can be opened until the block ends."""
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    free = os.dup(0)
-    os.close(free)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (free, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+from tests.support.descriptors import no_more_descriptors
 
 
 @pytest.mark.parametrize("listed", [False, True])

@@ -13,7 +13,6 @@ from penstock.base.clock import SystemClock
 from penstock.base.files import sync_directories
 from penstock.base.pluralize import pluralize
 from penstock.logd.backup import (
-    FILE_BYTES,
     MANIFEST,
     PARTIAL,
     BackupPartition,
@@ -26,7 +25,13 @@ from penstock.logd.cli.export import OutputError
 from penstock.logd.cli.outcome import json_option
 from penstock.logd.cli.progress import Progress
 from penstock.logd.cli.read_session import ReadSession, check_none_skipped, skip_damaged_option
-from penstock.logd.cli.server import AskRefusedError, asking, server_option, stream_argument
+from penstock.logd.cli.server import (
+    AskRefusedError,
+    asking,
+    clients,
+    server_option,
+    stream_argument,
+)
 from penstock.logd.cli.source import partitions_of
 from penstock.logd.cli.text import echo_json, human_bytes
 from penstock.logd.client import LogClient, StreamInfo, calls
@@ -70,13 +75,13 @@ def backup(stream: str, directory: Path, skip_damaged: bool, as_json: bool, serv
     Exit code 65: what was to be copied is gone, or was lost in an election; begin again. With
     --skip-damaged: the backup is there, without what is damaged.
     """
-    session = ReadSession(skip_damaged=skip_damaged)
+    session, file_bytes = ReadSession(skip_damaged=skip_damaged), clients().file_bytes
     with asking(server, session.client) as log, _disk(directory):
         manifest = _begin(log, stream, directory)
         total = sum(part.end - part.reached for part in manifest.partitions)
         with Progress("backing up", total) as progress:
             for number in range(len(manifest.partitions)):
-                PartitionCopy(log, manifest, number, directory, progress).run(FILE_BYTES)
+                PartitionCopy(log, manifest, number, directory, progress).run(file_bytes)
         manifest.save(directory / MANIFEST)
         (directory / PARTIAL).unlink()
         sync_directories([directory])

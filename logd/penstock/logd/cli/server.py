@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
+from penstock.logd.backup import FILE_BYTES
 from penstock.logd.cli.advice import advice
 from penstock.logd.cli.text import safe
 from penstock.logd.client import Access, LogClient
@@ -147,17 +148,19 @@ def access() -> Access:
 
 @dataclass(frozen=True, slots=True)
 class Clients:
-    """Makes what commands reach logd and NATS by; a program that runs them may give its own.
+    """What commands work with; a program that runs them may give its own.
 
     It is the object of the command's context, as click has it.
 
     Attributes:
         log: Makes a client, as `LogClient`; None: what the command makes itself.
         publisher: Makes a publisher, as `BlockingPublisher`; None: that.
+        file_bytes: Of the files of a backup, about.
     """
 
     log: Callable[..., Any] | None = None
     publisher: Callable[..., Any] | None = None
+    file_bytes: int = FILE_BYTES
 
 
 def clients(context: click.Context | None = None) -> Clients:

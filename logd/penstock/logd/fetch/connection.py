@@ -145,12 +145,14 @@ class FetchLimits:
         outstanding_max: Requests under way on one connection.
         outstanding_total_max: Requests under way on all connections.
         stall_s: Seconds a request may take to arrive once begun, and a reader may take nothing.
+        authenticate_s: Seconds that a connection has to say whose it is, where that is required.
     """
 
     connections_max: int = 256
     outstanding_max: int = 64
     outstanding_total_max: int = 4096
     stall_s: float = 60.0
+    authenticate_s: float = AUTHENTICATE_S
 
 
 _PASSED_BYTES: Final = 65_536
@@ -182,7 +184,7 @@ class FetchConnection:
     ) -> None:
         self._channel = channel
         self._entrance = entrance
-        self._must_say_by = asyncio.get_running_loop().time() + AUTHENTICATE_S
+        self._must_say_by = asyncio.get_running_loop().time() + limits.authenticate_s
         self._desk = desk
         self._limits = limits
         self._counts = counts

@@ -12,7 +12,8 @@ published in the round trip between is missed, but nothing comes twice
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 import structlog
@@ -22,21 +23,36 @@ from penstock.logd.core.servers import NatsServer, ServerPool
 from penstock.logd.errors import LogdError
 from penstock.logd.nats.dial import NatsAccess, dial
 from penstock.logd.nats.errors import ErrorKind, NatsRefusedError, NatsSetupError, ServerError
-from penstock.logd.nats.loopback import Loopback
+from penstock.logd.nats.loopback import PROOF_S, Loopback
 from penstock.logd.nats.probe import INTERVAL_S, Probe
 from penstock.logd.nats.subscriptions import LinkEvent, LinkState, Subscriptions
 from penstock.logd.nats.wire import Answer, OnMessages, Wire
 
-_CONFIRM_S: Final = 5.0
 _MOVE_RETRY_S: Final = 0.5
-_SHORT_NS: Final = 1_000_000_000
-"""Nanoseconds below which a connection did not last: the next one is not made at once."""
-
 _MAX_PAYLOAD: Final = 1024 * 1024
 _WRITE_BUFFER_MAX: Final = 16 * 1024 * 1024
 """Bytes that may wait in the socket's buffer before publishing is refused."""
 
+Sleep = Callable[[float], Awaitable[None]]
+
 _log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkTiming:
+    """How long a link waits.
+
+    Attributes:
+        confirm_s: Seconds that a server may take to answer.
+        proof_s: Seconds that a proof may take that other servers route to the link.
+        short_s: Seconds below which a connection did not last: the next is not made at once.
+        sleep: Waits between tries to connect.
+    """
+
+    confirm_s: float = 5.0
+    proof_s: float = PROOF_S
+    short_s: float = 1.0
+    sleep: Sleep = asyncio.sleep
 
 
 class NatsLink:
@@ -49,6 +65,7 @@ class NatsLink:
         rng: For the order of servers and the jitter of reconnecting.
         clock: To see whether credentials have expired, and how long a connection lasted.
         on_event: Called when what can arrive changes.
+        timing: How long it waits.
 
     Attributes:
         problem: Why it is not connected; empty while it is.
@@ -58,7 +75,7 @@ class NatsLink:
         info: The last INFO.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - whither, what becomes of what comes, and how patiently
         self,
         access: NatsAccess,
         *,
@@ -67,6 +84,7 @@ class NatsLink:
         rng: random.Random,
         clock: Clock,
         on_event: Callable[[LinkEvent], None] = lambda _: None,
+        timing: LinkTiming | None = None,
     ) -> None:
         self.name = name
         self.problem = "not connected yet"
@@ -75,8 +93,15 @@ class NatsLink:
         self.publishes_denied = 0
         self.info: dict[str, Any] = {}
         self._access = access
+        self._timing = timing or LinkTiming()
         self._loopback = Loopback(
-            lambda: self._wire, self._others, access=access, name=name, rng=rng, clock=clock
+            lambda: self._wire,
+            self._others,
+            access=access,
+            name=name,
+            rng=rng,
+            clock=clock,
+            proof_s=self._timing.proof_s,
         )
         self._on_messages = lambda messages: on_messages(self._loopback.take(messages))
         self._on_event = on_event
@@ -183,7 +208,7 @@ class NatsLink:
         if self._wire is None:
             return
         try:
-            async with asyncio.timeout(_CONFIRM_S):
+            async with asyncio.timeout(self._timing.confirm_s):
                 await self._subscriptions.known(sid)
         except TimeoutError:  # a reconnect will subscribe
             _log.warning("nats subscription delayed", sid=sid.decode(), link=self.name)
@@ -302,7 +327,7 @@ class NatsLink:
 
     async def _ping(self, wire: Wire) -> None:
         try:
-            async with asyncio.timeout(_CONFIRM_S):
+            async with asyncio.timeout(self._timing.confirm_s):
                 await wire.ask()
         except (OSError, NatsRefusedError):
             self._give_up(wire)
@@ -319,17 +344,17 @@ class NatsLink:
             except (OSError, LogdError) as error:
                 self.problem = _explain(error)
                 _log.warning("nats connect failed", link=self.name, reason=self.problem)
-                await asyncio.sleep(self._pool.failed() * self._rng.uniform(0.5, 1.0))
+                await self._timing.sleep(self._pool.failed() * self._rng.uniform(0.5, 1.0))
                 continue
             self._arrive(server, wire)
             return
 
     async def _rest(self) -> None:
         """A connection that is lost as soon as it stands is a failure as one that never does."""
-        if self._clock.monotonic_ns() - self._adopted_ns >= _SHORT_NS:
+        if self._clock.monotonic_ns() - self._adopted_ns >= self._timing.short_s * 1e9:
             self._pool.connected()
         elif not self._closing:
-            await asyncio.sleep(self._pool.failed() * self._rng.uniform(0.5, 1.0))
+            await self._timing.sleep(self._pool.failed() * self._rng.uniform(0.5, 1.0))
 
     async def _move(self, old: Wire) -> None:
         """Go to another server while this one still serves; return when that is done or failed."""
@@ -362,7 +387,7 @@ class NatsLink:
         leave = self._subscriptions.detach()
         self._on_event(LinkEvent(LinkState.LOST, reason="the server shuts down"))
         with contextlib.suppress(OSError, NatsRefusedError):
-            async with asyncio.timeout(_CONFIRM_S):
+            async with asyncio.timeout(self._timing.confirm_s):
                 await old.ask(leave)
 
     def _arrive(self, server: NatsServer, wire: Wire) -> None:

@@ -54,12 +54,13 @@ class Loopback:
         name: Shown in their monitoring.
         rng: For subjects that nobody else has.
         clock: To see whether credentials have expired.
+        proof_s: Seconds a proof may take.
 
     Attributes:
         unproven: Proofs that were not had in time, each server counted.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - through what, whither, and for how long
         self,
         wire: Callable[[], Wire | None],
         servers: Callable[[], list[NatsServer]],
@@ -68,6 +69,7 @@ class Loopback:
         name: str,
         rng: random.Random,
         clock: Clock,
+        proof_s: float = PROOF_S,
     ) -> None:
         self.unproven = 0
         self._wire = wire
@@ -76,6 +78,7 @@ class Loopback:
         self._name = name
         self._rng = rng
         self._clock = clock
+        self._proof_s = proof_s
         self._number = 0
         self._arrived: dict[bytes, asyncio.Event] = {}
         self._current: asyncio.Task[None] | None = None
@@ -141,7 +144,7 @@ class Loopback:
     async def _probe(self, wire: Wire, server: NatsServer, subject: bytes, met: set[str]) -> str:
         """Publish at a server until it arrives; why it did not, empty: it did or need not."""
         try:
-            async with asyncio.timeout(PROOF_S):
+            async with asyncio.timeout(self._proof_s):
                 outpost = await self._outpost(server)
                 info, here = outpost.last_info, wire.last_info
                 if info.get("server_id") in met or info.get("cluster") != here.get("cluster"):

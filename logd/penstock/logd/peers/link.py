@@ -70,6 +70,7 @@ class PeerLink:
     Attributes:
         counts: For telemetry.
         problem: Why there is no connection; empty while there is one.
+        unsent_bytes: That wait for the peer to take them.
     """
 
     def __init__(
@@ -83,13 +84,13 @@ class PeerLink:
     ) -> None:
         self.peer = peer
         self.address = address
+        self.unsent_bytes = 0
         self.counts = PeerLinkCounts()
         self.problem = "not dialled yet"
         self._me = me
         self._rng = rng
         self._tls = tls
         self._unsent: deque[bytes] = deque()
-        self._unsent_bytes = 0
         self._wanted = asyncio.Event()
         self._channel: Channel | None = None
         self._asked: dict[int, Then] = {}
@@ -102,7 +103,7 @@ class PeerLink:
 
     def post(self, message: bytes) -> None:
         """Send one of Raft's messages, if that can be done now; otherwise it is dropped."""
-        if not self.up or self._unsent_bytes + len(message) > PEER_UNSENT_BYTES_MAX:
+        if not self.up or self.unsent_bytes + len(message) > PEER_UNSENT_BYTES_MAX:
             self.counts.dropped += 1
             return
         self._enqueue(encode_frame(Kind.RAFT, message))
@@ -144,7 +145,7 @@ class PeerLink:
             raise RefusedError("TOO_LARGE", f"a request of {len(body)} bytes to {self.peer}")
         if not self.up:
             raise UnreachableError(f"node {self.peer} cannot be reached: {self.problem}")
-        if self._unsent_bytes + len(body) > PEER_UNSENT_BYTES_MAX:
+        if self.unsent_bytes + len(body) > PEER_UNSENT_BYTES_MAX:
             raise UnreachableError(f"node {self.peer} takes what it is sent too slowly")
         number = self._next_id
         self._next_id += 1
@@ -213,7 +214,7 @@ class PeerLink:
             while self._unsent:
                 data = self._unsent.popleft()
                 await channel.send(data, stall_s=_STALL_S)
-                self._unsent_bytes -= len(data)
+                self.unsent_bytes -= len(data)
                 self.counts.sent += 1
             self._wanted.clear()
             await self._wanted.wait()
@@ -230,7 +231,7 @@ class PeerLink:
                 return
             data = data[count:]
         self._unsent.append(data)
-        self._unsent_bytes += len(data)
+        self.unsent_bytes += len(data)
         self._wanted.set()
 
     def _lose(self, reason: str) -> None:
@@ -239,7 +240,7 @@ class PeerLink:
         self.problem = reason
         self.counts.dropped += len(self._unsent)
         self._unsent.clear()
-        self._unsent_bytes = 0
+        self.unsent_bytes = 0
         asked, self._asked = self._asked, {}
         for then in asked.values():
             message = f"the connection to node {self.peer} broke before it answered: {reason}"

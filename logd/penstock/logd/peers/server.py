@@ -87,12 +87,20 @@ class PeerServer:
         me: This node.
         service: Does what others ask.
         tls: With it only nodes with a certificate of the cluster's authority are let in.
+        strangers_max: Connections that have not said yet which node's they are.
 
     Attributes:
         counts: For telemetry.
     """
 
-    def __init__(self, me: Identity, service: Service, tls: PeerTls | None = None) -> None:
+    def __init__(
+        self,
+        me: Identity,
+        service: Service,
+        tls: PeerTls | None = None,
+        *,
+        strangers_max: int = PEER_STRANGERS_MAX,
+    ) -> None:
         self.counts = PeerServerCounts()
         self._me = me
         self._service = service
@@ -103,7 +111,7 @@ class PeerServer:
             key="peer",
             tls=None if tls is None else tls.server,
             unacked_s=UNACKED_S,
-            strangers_max=connections_within(PEER_STRANGERS_MAX, part=PEER_OPEN_FILES_PART),
+            strangers_max=connections_within(strangers_max, part=PEER_OPEN_FILES_PART),
         )
 
     @property

@@ -94,6 +94,11 @@ class Publisher:
         self._count = 0
         self._closed = False
 
+    @property
+    def connected(self) -> bool:
+        """Whether a NATS server has the connection now."""
+        return bool(self._client.is_connected)
+
     async def __aenter__(self) -> Self:
         """Ready as it is."""
         return self

@@ -223,26 +223,27 @@ class UrlKeys:
             self._problem = ""
 
 
-def fetcher(url: str, tls: TlsSource, clock: Clock) -> Fetch:
+def fetcher(url: str, tls: TlsSource, clock: Clock, *, whole_s: float = _WHOLE_S) -> Fetch:
     """What gets a document from an https URL.
 
     Args:
         url: `https://HOST[:PORT]/PATH`.
         tls: Whom to trust.
         clock: Bounds the whole.
+        whole_s: Seconds until an answer must be whole.
     """
     request = Request(target_of(url), {"Accept": "application/json"})
 
     def fetch() -> bytes:
         with HttpClient(
-            url, timeout_s=_WHOLE_S, body_bytes_max=KEY_SET_SIZE_MAX, tls=tls(), clock=clock
+            url, timeout_s=whole_s, body_bytes_max=KEY_SET_SIZE_MAX, tls=tls(), clock=clock
         ) as client:
             try:
                 answer = client.send(request)
             except AnswerTooLargeError:
                 raise CorruptError(f"has more than {KEY_SET_SIZE_MAX} bytes", where=url) from None
             except TimeoutError:
-                problem = f"no whole answer within {_WHOLE_S:g} s"
+                problem = f"no whole answer within {whole_s:g} s"
                 raise UnavailableError(f"{url}: {problem}") from None
             except OSError as error:
                 raise UnavailableError(f"{url}: {str(error) or type(error).__name__}") from None

@@ -42,6 +42,7 @@ class Listener:
         unacked_s: As `prepare`.
         strangers_max: Connections that nobody vouches for, those that have not shaken hands yet
             included.
+        handshake_s: Seconds that a handshake may take.
 
     Attributes:
         handshakes_failed: Connections without TLS, without a certificate that is taken, or that
@@ -49,7 +50,7 @@ class Listener:
         turned_away: Strangers that were closed for others.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - whom it serves, and what it lets be
         self,
         serve: Callable[[Channel], Awaitable[None]],
         *,
@@ -58,6 +59,7 @@ class Listener:
         tls: TlsSource | None = None,
         unacked_s: float = 0.0,
         strangers_max: int,
+        handshake_s: float = HANDSHAKE_S,
     ) -> None:
         self.handshakes_failed = 0
         self.turned_away = 0
@@ -67,6 +69,7 @@ class Listener:
         self._tls = tls
         self._unacked_s = unacked_s
         self._strangers_max = strangers_max
+        self._handshake_s = handshake_s
         self._strangers: dict[
             asyncio.Task[None], socket.socket
         ] = {}  # in the order in which they came
@@ -197,7 +200,7 @@ class Listener:
                 lambda: asyncio.StreamReaderProtocol(reader),
                 connection,
                 ssl=self._tls(),
-                ssl_handshake_timeout=HANDSHAKE_S,
+                ssl_handshake_timeout=self._handshake_s,
                 ssl_shutdown_timeout=SHUTDOWN_S,
             )
         except OSError:

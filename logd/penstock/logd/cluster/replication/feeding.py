@@ -58,9 +58,6 @@ _COPIED_BYTES_MAX: Final = 64 * 1024
 _AHEAD_MAX: Final = REPLICATION_REQUEST_SIZE_MAX + 64 * 1024
 """Bytes of requests that may have come and not be whole: the greatest one, and more."""
 
-_HELD_S: Final = 1.0
-"""Seconds until frames that could not be read are tried again."""
-
 _log = structlog.get_logger()
 
 
@@ -367,7 +364,7 @@ class Feeder:
         """Try again later: nothing can be read there now."""
         self._release(key)
         loop = asyncio.get_running_loop()
-        self._held[key] = loop.call_later(_HELD_S, self._retry, key)
+        self._held[key] = loop.call_later(self._feeding.settings.held_s, self._retry, key)
 
     def _release(self, key: PartitionKey) -> None:
         timer = self._held.pop(key, None)

@@ -11,7 +11,7 @@ from typing import Final
 import structlog
 
 from penstock.base.clock import Clock
-from penstock.logd.cluster.replication.hosted import FetchCounts, Find
+from penstock.logd.cluster.replication.hosted import FeedSettings, FetchCounts, Find
 from penstock.logd.cluster.replication.wire import (
     RESPONSE_HEAD,
     STILL_HERE,
@@ -25,7 +25,6 @@ from penstock.logd.core.replication.messages import Fetch
 from penstock.logd.core.replication.session import Asking, PartitionKey
 from penstock.logd.errors import CorruptError, RefusedError
 from penstock.logd.frame import parse_frames
-from penstock.logd.limits import REPLICATION_TAKEN_BYTES_MAX
 from penstock.logd.peers.dialing import dial_peer
 from penstock.logd.peers.identity import Identity
 from penstock.logd.peers.tls import PeerTls
@@ -42,9 +41,6 @@ for an ack wait for this."""
 _STILL_HERE_S: Final = 1.0
 """Seconds after which a node that has nothing to say says so: a peer that was cut off leaves that
 unacknowledged, and the connection ends (`penstock.logd.peers.wire.UNACKED_S`)."""
-
-_ROOM_S: Final = 5.0
-"""Seconds that replicas have to write what they were given, before more comes all the same."""
 
 _BUFFER_BYTES_KEPT: Final = 8 * 1024 * 1024
 """Bytes of a connection's buffer that are not given back between two responses."""
@@ -63,13 +59,14 @@ class Fetcher:
         clock: Dates, which sessions are numbered by.
         rng: Spreads the tries to connect.
         tls: Between nodes.
+        settings: How much is taken.
 
     Attributes:
         counts: For telemetry.
         problem: Why there is no connection; empty while there is one, or none is needed.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - from whom, for whom, and how
         self,
         me: Identity,
         peer: str,
@@ -78,6 +75,7 @@ class Fetcher:
         clock: Clock,
         rng: random.Random,
         tls: PeerTls | None,
+        settings: FeedSettings,
     ) -> None:
         self.counts = FetchCounts()
         self.problem = ""
@@ -87,6 +85,7 @@ class Fetcher:
         self._clock = clock
         self._rng = rng
         self._tls = tls
+        self._settings = settings
         self._address = ""
         self._session = clock.unix_ns()
         self._asking = Asking(self._session)
@@ -198,7 +197,7 @@ class Fetcher:
             head = await channel.receive(RESPONSE_HEAD.size)
             length, frames_length = check_response_head(head)
             response = decode_response(await channel.receive(length), frames_length)
-            if sum(self._in_hand.values()) > REPLICATION_TAKEN_BYTES_MAX:
+            if sum(self._in_hand.values()) > self._settings.taken_bytes_max:
                 await self._wait_for_room()
             if not frames_length <= len(buffer) <= _BUFFER_BYTES_KEPT:
                 buffer = bytearray(frames_length)
@@ -230,12 +229,14 @@ class Fetcher:
         """Receive no more before the disks here have taken some of what came."""
         self.counts.waits += 1
         try:
-            async with asyncio.timeout(_ROOM_S):
-                while sum(self._in_hand.values()) > REPLICATION_TAKEN_BYTES_MAX:
+            async with asyncio.timeout(self._settings.room_s):
+                while sum(self._in_hand.values()) > self._settings.taken_bytes_max:
                     self._room.clear()
                     await self._room.wait()
         except TimeoutError:  # some replicas have failed; the others are not to wait for them
-            _log.warning("what was fetched is not written", peer=self._peer, seconds=_ROOM_S)
+            _log.warning(
+                "what was fetched is not written", peer=self._peer, seconds=self._settings.room_s
+            )
             self._in_hand.clear()
 
     def _let_go(self, key: PartitionKey) -> None:

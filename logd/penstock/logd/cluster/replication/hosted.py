@@ -8,6 +8,7 @@ from penstock.logd.cluster.replication.frames import Frame
 from penstock.logd.core.replication.events import Event
 from penstock.logd.core.replication.messages import Answer
 from penstock.logd.core.replication.session import PartitionKey
+from penstock.logd.limits import REPLICATION_TAKEN_BYTES_MAX
 from penstock.logd.memory import Memory
 from penstock.logd.store import CommitLog
 
@@ -46,17 +47,24 @@ Find = Callable[[PartitionKey], Hosted | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedSettings:
-    """How followers are fed.
+    """How followers are fed, and how much a follower takes.
 
     Attributes:
         response_bytes_max: Of the frames in one response, at most
             `limits.REPLICATION_RESPONSE_BYTES_MAX`; one frame may exceed it. While one is on its
             way, what other partitions have for the same node waits.
         catch_up_bytes_per_s_max: For all replicas outside the ISR together; None: no limit.
+        held_s: Seconds after which frames that could not be read are tried again.
+        taken_bytes_max: Of frames from one leader's node, given to replicas and not yet written;
+            beyond, no more is received.
+        room_s: Seconds that replicas have to write those, before more comes all the same.
     """
 
     response_bytes_max: int = 4 * 1024 * 1024
     catch_up_bytes_per_s_max: int | None = None
+    held_s: float = 1.0
+    taken_bytes_max: int = REPLICATION_TAKEN_BYTES_MAX
+    room_s: float = 5.0
 
 
 @dataclass(slots=True)

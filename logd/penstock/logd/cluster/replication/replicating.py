@@ -84,6 +84,11 @@ class Replication:
         self._feeders: dict[str, tuple[Feeder, asyncio.Task[None]]] = {}
 
     @property
+    def feeding(self) -> list[str]:
+        """The nodes that are fed now."""
+        return list(self._feeders)
+
+    @property
     def fetched(self) -> dict[str, FetchCounts]:
         """What was fetched from each leader's node."""
         return {node: fetcher.counts for node, (fetcher, _) in self._fetchers.items()}
@@ -205,7 +210,13 @@ class Replication:
 
     def _begin_fetching(self, node: str) -> tuple[Fetcher, asyncio.Task[None]]:
         fetcher = Fetcher(
-            self._me, node, self._find, clock=self._clock, rng=self._rng, tls=self._tls
+            self._me,
+            node,
+            self._find,
+            clock=self._clock,
+            rng=self._rng,
+            tls=self._tls,
+            settings=self._feeding.settings,
         )
         fetcher.move(self._addresses.get(node, ""))
         task = asyncio.create_task(fetcher.run(), name=f"fetching from {node}")
