@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 from tests.support.debian import CACHE, skip
 
 _DOWNLOAD_S: Final = 600
@@ -53,6 +55,16 @@ def package_file(requirement: str, *, sha256: str, binary: bool = False) -> Path
         reason = (found.stderr.strip().splitlines() or ["pip failed"])[-1]
         skip(f"{requirement} cannot be had: {reason}")
     return place
+
+
+def uninstall(monkeypatch: pytest.MonkeyPatch, library: str) -> None:
+    """For a test a library cannot be imported, nor can modules of sinks that import libraries."""
+    for name in [*sys.modules]:
+        if name == library or name.startswith(f"{library}."):
+            monkeypatch.setitem(sys.modules, name, None)
+        elif name.startswith("penstock.router.sinks.") and name.endswith(("_connection", "_grpc")):
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, library, None)
 
 
 def _download(requirement: str, place: Path, kind: str, sha256: str) -> None:

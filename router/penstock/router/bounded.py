@@ -106,7 +106,7 @@ class BoundedRun:
         Raises:
             RunFailedError: Spark fails.
         """
-        options = self._options(chunk)
+        options = self.options(chunk)
         return collect(read(self.session.spark, options, steps, view="records", streaming=False))
 
     def rows(self, chunk: Chunk) -> RowsTo:
@@ -114,7 +114,7 @@ class BoundedRun:
 
         def rows_to(sink: str, columns: Sequence[str]) -> pa.Table:
             routed = Routed(self.config, sink, columns)
-            frame = routed.frame(self.session.spark, self._options(chunk), streaming=False)
+            frame = routed.frame(self.session.spark, self.options(chunk), streaming=False)
             return routed.rows(collect(frame))
 
         return rows_to
@@ -129,7 +129,8 @@ class BoundedRun:
 
         return rows_to
 
-    def _options(self, chunk: Chunk) -> dict[str, str]:
+    def options(self, chunk: Chunk) -> dict[str, str]:
+        """With which Spark reads a chunk of the log."""
         at = (Offsets(it, self.state.incarnations) for it in (chunk.start, chunk.end))
         return logd_options(self.config, *at) | {"maxBytesPerTask": str(TASK_BYTES)}
 

@@ -7,15 +7,19 @@ from pathlib import Path
 from penstock.router.wrong_key import WrongKeyError
 
 
-def require_its_user(directory: Path) -> None:
+def require_its_user(directory: Path, *, user: int | None = None) -> None:
     """What root makes in a job's directories stands in the way of a job that is not root's.
 
     Whose the job is says its lock; the directory's owner, where it has not run yet.
 
+    Args:
+        directory: Of the job.
+        user: Who asks, by number; without it this process's.
+
     Raises:
         ConfigError: This is root, and the job somebody else's.
     """
-    if os.geteuid() != 0:
+    if (os.geteuid() if user is None else user) != 0:
         return
     found = directory / "lock"
     try:

@@ -2,7 +2,6 @@
 
 import os
 import pwd
-import shutil
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,10 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from py4j.protocol import Py4JNetworkError
-from typing_extensions import override
 
 from penstock.base.clock import SystemClock
-from penstock.router import bounded
 from penstock.router.bounded import BoundedRun, bounded_run
 from penstock.router.core.backfill import Chunk
 from penstock.router.errors import StoppedError
@@ -22,80 +19,64 @@ from penstock.router.errors import UnavailableError as NotNowError
 from penstock.router.options import parse_options
 from penstock.router.owners import require_its_user
 from penstock.router.reading import LogState
-from penstock.router.session import Session, SparkEndedError
+from penstock.router.session import SparkEndedError
 from penstock.service import ConfigError, UnavailableError
+from tests.support.permissions import without_privileges
 from tests.unit.router.test_router_config import load
 
 
-class Owned:
-    """A directory of somebody's, as far as root asks."""
-
-    def __init__(self, directory: int, lock: int | None) -> None:
-        self._owner = directory
-        self._lock = lock
-
-    def __truediv__(self, _: str) -> "Owned":
-        return Owned(-1 if self._lock is None else self._lock, None)
-
-    @override
-    def __str__(self) -> str:
-        return "/var/lib/penstock/router"
-
-    def exists(self) -> bool:
-        return self._owner >= 0
-
-    def stat(self) -> Any:
-        return SimpleNamespace(st_uid=self._owner)
+def owned(path: Path, owner: int) -> Path:
+    """Somebody's, where root runs the tests; else it is of whoever does."""
+    if os.geteuid() == 0:
+        os.chown(path, owner, -1)
+    return path
 
 
-@pytest.mark.parametrize(
-    ("directory", "lock", "named"),
-    [
-        (65534, None, "sudo -u nobody penstock"),
-        (65534, 65534, "sudo -u nobody penstock"),
-        (2**31 - 7, None, f"sudo -u '#{2**31 - 7}' penstock"),
-    ],
-)
-def test_root_is_told_whose_the_job_is(
-    monkeypatch: pytest.MonkeyPatch, directory: int, lock: int | None, named: str
-) -> None:
-    of: Any = Owned(directory, lock)
-    monkeypatch.setattr(os, "geteuid", lambda: 65534)
-    require_its_user(of)
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
-    user = SimpleNamespace(pw_name="nobody")
-    monkeypatch.setattr(pwd, "getpwuid", {65534: user}.__getitem__)
+def name_of(owner: int) -> str:
+    """As `sudo -u` takes it."""
+    try:
+        return pwd.getpwuid(owner if os.geteuid() == 0 else os.geteuid()).pw_name
+    except KeyError:
+        return f"'#{owner}'"
+
+
+@pytest.mark.parametrize("has_run", [False, True])
+@pytest.mark.parametrize("owner", [65534, 2**31 - 7])
+def test_root_is_told_whose_the_job_is(tmp_path: Path, owner: int, has_run: bool) -> None:
+    directory = tmp_path / "checkpoint"
+    directory.mkdir()
+    if has_run:
+        (directory / "lock").touch()
+        owned(directory / "lock", owner)
+    else:
+        owned(directory, owner)
+    require_its_user(directory, user=65534)
     with pytest.raises(ConfigError, match="stand in the job's way") as told:
-        require_its_user(of)
-    assert named in told.value.fix
+        require_its_user(directory, user=0)
+    assert f"sudo -u {name_of(owner)} penstock" in told.value.fix
 
 
-def test_root_may_do_so_where_the_job_is_roots(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.skipif(os.geteuid() != 0, reason="files of root's are made by root alone")
+def test_root_may_do_so_where_the_job_is_roots(tmp_path: Path) -> None:
     """As in a container, whose directory may be mounted from somebody's home."""
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
-    for directory, lock in ((0, None), (0, 0), (1000, 0)):
-        of: Any = Owned(directory, lock)
-        require_its_user(of)
-    require_its_user(tmp_path / "not there yet")
+    require_its_user(tmp_path, user=0)
+    (tmp_path / "lock").touch()
+    require_its_user(tmp_path, user=0)
+    require_its_user(owned(tmp_path, 1000), user=0)
+    require_its_user(tmp_path / "not there yet", user=0)
 
 
-def test_nothing_is_made_for_a_user_that_may_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(_: Path) -> None:
-        raise ConfigError("as for root", fix="none")
-
-    monkeypatch.setattr(bounded, "require_its_user", refuse)
-    monkeypatch.setattr(Session, "start", lambda *_: pytest.fail("started"))
+@pytest.mark.skipif(os.geteuid() != 0, reason="what is another user's stands in root's way alone")
+def test_nothing_is_made_for_a_user_that_may_not(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint").mkdir()
+    owned(tmp_path / "checkpoint", 65534)
     config = load(tmp_path, checkpoint_dir=str(tmp_path / "checkpoint"))
     with (
-        pytest.raises(ConfigError, match="as for root"),
+        pytest.raises(ConfigError, match="belongs to the user"),
         bounded_run(config, needs_lock=True, needs_log=False),
     ):
         pytest.fail("it began")
-    assert not (tmp_path / "checkpoint").exists()
+    assert list((tmp_path / "checkpoint").iterdir()) == []
 
 
 def run_with(directory: Path, ended: Exception | None) -> BoundedRun:
@@ -115,7 +96,7 @@ def run_with(directory: Path, ended: Exception | None) -> BoundedRun:
 
 
 def test_what_a_run_reads_is_divided_into_tasks(tmp_path: Path) -> None:
-    options = run_with(tmp_path, None)._options(Chunk({}, {}))
+    options = run_with(tmp_path, None).options(Chunk({}, {}))
     assert parse_options(options, streaming=False).task_bytes == 8 * 1024 * 1024
 
 
@@ -184,14 +165,13 @@ def test_who_has_lost_the_jobs_checkpoints_delivers_no_batch_more(tmp_path: Path
     assert not given
 
 
-def test_what_cannot_be_removed_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_removed_is_told_of(tmp_path: Path) -> None:
     """And what is not there needs not be removed."""
-    run = run_with(tmp_path, None)
-    run.context("lake", tmp_path / "replay")
-
-    def fail(path: Path) -> None:
-        raise PermissionError(13, "Permission denied", str(path))
-
-    monkeypatch.setattr(shutil, "rmtree", lambda path, **_: fail(path))
-    with pytest.raises(ConfigError, match="replay: Permission denied"):
-        run.context("lake", tmp_path / "replay")
+    run, home = run_with(tmp_path, None), tmp_path / "locked"
+    run.context("lake", home / "replay")
+    home.chmod(0o500)
+    try:
+        with pytest.raises(ConfigError, match="replay: Permission denied"):
+            without_privileges(lambda: run.context("lake", home / "replay"))
+    finally:
+        home.chmod(0o700)

@@ -1,6 +1,5 @@
 """What `validate`, `plan` and their like say of a job file, and while they are at it."""
 
-import importlib
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,8 +14,8 @@ from penstock.router.bounded import bounded_run
 from penstock.router.cli import cli
 from penstock.router.reading import LogState
 from penstock.router.session import Session
-from penstock.router.sinks import extras
 from penstock.service import ConfigError
+from tests.support.package_files import uninstall
 from tests.unit.router.test_router_config import JOB, load
 
 
@@ -77,6 +76,16 @@ NEEDY = {
     "postgres": {"type": "postgres", "dsn": "postgresql://u:p@h/d", "table": "t"},
     "s3": {"type": "s3", "url": "http://127.0.0.1:9000/lake"},
 }
+LIBRARIES = {
+    "google": "grpc",
+    "delta": "deltalake",
+    "iceberg": "pyiceberg.exceptions",
+    "kafka": "confluent_kafka",
+    "nats": "nats",
+    "otlp": "grpc",
+    "postgres": "psycopg",
+    "s3": "botocore.auth",
+}
 
 
 @pytest.mark.parametrize("command", [("validate",), ("--check", "--config"), ("plan",)])
@@ -84,13 +93,8 @@ NEEDY = {
 def test_a_sink_whose_library_is_missing_is_refused_before_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...], extra: str
 ) -> None:
-    def missing(module: str) -> Any:
-        if module.endswith(".otlp_messages"):  # OTLP over HTTP needs no more than that
-            return importlib.import_module(module)
-        raise ModuleNotFoundError(f"No module named {module!r}")
-
     assert run(tmp_path, *command, sinks={"lake": NEEDY[extra]}).stderr == ""
-    monkeypatch.setattr(extras, "importlib", SimpleNamespace(import_module=missing))
+    uninstall(monkeypatch, LIBRARIES[extra])
     done = run(tmp_path, *command, sinks={"lake": NEEDY[extra]})
     assert done.exit_code == 78
     assert f"error: {tmp_path}/job.yaml: sinks.lake: this sink needs a library" in done.stderr

@@ -1,11 +1,8 @@
 """The registry of sinks: what a `type` stands for, third parties', and what the documents say."""
 
-import importlib
 import re
-from collections.abc import Iterator
-from importlib.metadata import EntryPoint
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -22,12 +19,12 @@ from penstock.router.sinks import (
     Sink,
     SinkConfig,
     SinkContext,
-    extras,
     make_sink,
     open_sink,
 )
 from penstock.router.sinks import table as registry
 from penstock.service import ConfigError
+from tests.support.package_files import uninstall
 from tests.unit.router.sink_rows import context, row, table
 from tests.unit.router.test_router_config import JOB, load
 
@@ -58,22 +55,28 @@ class Pigeon(Sink):
     def write(self, rows: pa.Table) -> None: ...
 
 
-def entry(name: str, value: str) -> EntryPoint:
-    return EntryPoint(name, value, registry.GROUP)
+Plugins = Callable[[str, str], None]
 
 
 @pytest.fixture
-def plugins(monkeypatch: pytest.MonkeyPatch) -> list[EntryPoint]:
-    """What other packages bring; a test fills it."""
-    found: list[EntryPoint] = []
-    monkeypatch.setattr(registry, "entry_points", lambda group: found)
-    return found
+def plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plugins:
+    """Installs another package, with a sink of a name that an object stands for."""
+    site = tmp_path / "site-packages"
+    site.mkdir()
+    monkeypatch.syspath_prepend(str(site))
+
+    def install(name: str, value: str) -> None:
+        package = f"acme_{len([*site.iterdir()])}"
+        about = site / f"{package}-1.dist-info"
+        about.mkdir()
+        (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1\n")
+        (about / "entry_points.txt").write_text(f"[{registry.GROUP}]\n{name} = {value}\n")
+
+    return install
 
 
-def test_a_third_partys_sink_is_found_by_its_entry_point(
-    plugins: list[EntryPoint], tmp_path: Path
-) -> None:
-    plugins.append(entry("pigeon", f"{__name__}:Pigeon"))
+def test_a_third_partys_sink_is_found_by_its_entry_point(plugins: Plugins, tmp_path: Path) -> None:
+    plugins("pigeon", f"{__name__}:Pigeon")
     sinks = {"lake": {"type": "pigeon", "loft": "roof"}}
     job = load(tmp_path, sinks=sinks)
     sink = make_sink(job.sinks["lake"], context(tmp_path))
@@ -98,18 +101,17 @@ def test_a_third_partys_sink_is_found_by_its_entry_point(
     ],
 )
 def test_a_sink_that_cannot_be_used_is_refused_with_its_package(
-    plugins: list[EntryPoint], tmp_path: Path, brought: list[tuple[str, str]], reason: str
+    plugins: Plugins, tmp_path: Path, brought: list[tuple[str, str]], reason: str
 ) -> None:
-    plugins += [entry(name, value) for name, value in brought]
+    for name, value in brought:
+        plugins(name, value)
     with pytest.raises(Exception, match=re.escape(reason)) as caught:
         load(tmp_path, sinks={"lake": {"type": "pigeon"}})
     assert "sinks.lake: " in str(caught.value)
 
 
-def test_the_routers_own_names_cannot_be_taken_over(
-    plugins: list[EntryPoint], tmp_path: Path
-) -> None:
-    plugins.append(entry("parquet", f"{__name__}:Pigeon"))
+def test_the_routers_own_names_cannot_be_taken_over(plugins: Plugins, tmp_path: Path) -> None:
+    plugins("parquet", f"{__name__}:Pigeon")
     assert load(tmp_path).sinks["lake"].about().startswith("Parquet files in /var/lib/lake")
     assert registry.known_types().count("parquet") == 1
 
@@ -152,8 +154,8 @@ def test_the_documents_table_is_what_the_sinks_say() -> None:
 @pytest.mark.parametrize(
     ("settings", "missing"),
     [
-        ({"type": "kafka", "servers": "a:1", "topic": "t"}, "kafka_connection"),
-        ({"type": "nats", "subject": "out"}, "nats_connection"),
+        ({"type": "kafka", "servers": "a:1", "topic": "t"}, "confluent_kafka"),
+        ({"type": "nats", "subject": "out"}, "nats"),
         ({"type": "postgres", "dsn": "host=a"}, "psycopg"),
         ({"type": "s3", "url": "http://127.0.0.1:1/lake"}, "botocore.auth"),
     ],
@@ -164,14 +166,7 @@ def test_a_library_that_is_not_installed_is_named_with_its_extra(
 ) -> None:
     kind = registry.sink_kind(settings["type"])
     config = kind.config.model_validate(settings)
-    found = importlib.import_module
-
-    def not_there(name: str) -> Any:
-        if name.endswith(missing):
-            raise ModuleNotFoundError(f"No module named {missing!r}")
-        return found(name)
-
-    monkeypatch.setattr(importlib, "import_module", not_there)
+    uninstall(monkeypatch, missing)
     with pytest.raises(ConfigError, match=re.escape(missing)) as caught:
         kind.sink(config, context(tmp_path))
     assert caught.value.fix == install_command(kind.name)
@@ -193,10 +188,7 @@ def test_every_option_of_a_sink_is_documented(kind: registry.SinkKind) -> None:
 def test_a_sink_whose_library_is_not_installed_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def missing(name: str) -> None:
-        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-    monkeypatch.setattr(extras, "importlib", SimpleNamespace(import_module=missing))
+    uninstall(monkeypatch, "deltalake")
     delta = load(tmp_path, sinks={"lake": {"type": "delta", "table": "/x"}}).sinks["lake"]
     for make in (make_sink, open_sink):
         with pytest.raises(ConfigError, match=r"sinks\.lake: this sink needs") as told:
