@@ -32,7 +32,6 @@ from penstock.router.feed import Feed
 from penstock.router.reading import LogReading, LogState
 from penstock.router.replay_progress import ReplayNote, Unfinished
 from penstock.router.reports import Report
-from penstock.router.sinks import open_sink
 from penstock.router.sinks.table import sink_kind
 from penstock.router.transforms import Again
 from penstock.service import ConfigError, UnavailableError
@@ -132,7 +131,7 @@ def _deliver_range(
     progress.sink, progress.meter = sink, context.meter
     progress.begin_anew()
     progress.done, progress.of = it.batches, it.batches + len(parts)
-    feed = Feed(run.config, open_sink(run.config.sinks[sink], context), context, again=again)
+    feed = Feed(run.config, run.open_sink(sink, context), context, again=again)
     if resumed:
         feed.go_on()
     else:

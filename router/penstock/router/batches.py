@@ -22,10 +22,15 @@ BATCHES_MAX: Final = 100_000
 
 
 class BatchJournal:
-    """One sink's."""
+    """One sink's.
 
-    def __init__(self, state_dir: Path) -> None:
-        self._lines = KeptLines(state_dir / JOURNAL, lines_max=BATCHES_MAX)
+    Args:
+        state_dir: The sink's directory.
+        batches_max: Lines that are kept.
+    """
+
+    def __init__(self, state_dir: Path, *, batches_max: int = BATCHES_MAX) -> None:
+        self._lines = KeptLines(state_dir / JOURNAL, lines_max=batches_max)
 
     def begin(self, at: Offsets) -> None:
         """The next batch begins there; only the first one's beginning is news."""

@@ -44,7 +44,7 @@ from penstock.router.reports import Report, silent
 from penstock.router.routed import Routed
 from penstock.router.routes import check_routes, steps_to
 from penstock.router.session import Session, SparkEndedError
-from penstock.router.sinks import SinkContext, open_sink
+from penstock.router.sinks import Sink, SinkContext, open_sink
 from penstock.router.sinks.sink import keep_nothing
 from penstock.router.telemetry import Meter
 from penstock.router.views import view
@@ -133,6 +133,14 @@ class BoundedRun:
         """With which Spark reads a chunk of the log."""
         at = (Offsets(it, self.state.incarnations) for it in (chunk.start, chunk.end))
         return logd_options(self.config, *at) | {"maxBytesPerTask": str(TASK_BYTES)}
+
+    def open_sink(self, name: str, context: SinkContext) -> Sink:
+        """A sink of the job's, open.
+
+        Raises:
+            ConfigError: The destination cannot be used.
+        """
+        return open_sink(self.config.sinks[name], context)
 
     def reading(self) -> LogReading:
         """Of the log, for whoever looks at it beside Spark."""
@@ -323,7 +331,7 @@ class _Target:
             )
         state_dir = config.checkpoint_dir.resolve() / name / "replay-letters"
         context = run.context(name, state_dir, of_letters=True)
-        return cls(name, Feed(config, open_sink(config.sinks[name], context), context), context)
+        return cls(name, Feed(config, run.open_sink(name, context), context), context)
 
 
 class _LetterReplay:

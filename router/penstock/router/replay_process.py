@@ -17,7 +17,7 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, Final
@@ -56,15 +56,22 @@ _log = structlog.get_logger()
 
 
 @contextmanager
-def attended(run: BoundedRun, clock: BlockingClock) -> Iterator[None]:
+def attended(
+    run: BoundedRun, clock: BlockingClock, *, exit_now: Callable[[int], object] = os._exit
+) -> Iterator[None]:
     """While the block replays, answer at the job's `admin` and to signals.
 
     To be called on the main thread, once Spark is there: it takes SIGINT for itself.
 
+    Args:
+        run: Delivers it within the block.
+        clock: Time.
+        exit_now: Ends the process at once, with an exit code.
+
     Raises:
         ConfigError: A file of `admin_access` cannot be used.
     """
-    door = _Door(run, clock)
+    door = _Door(run, clock, exit_now)
     server = _served(run, door)
     taken = [it for it in _SIGNALS if (it, signal.getsignal(it)) != _NOHUP]
     woken = signal.set_wakeup_fd(door.pipe, warn_on_full_buffer=False)
@@ -109,9 +116,12 @@ class _Door:
         pipe: Where signals are told.
     """
 
-    def __init__(self, run: BoundedRun, clock: BlockingClock) -> None:
+    def __init__(
+        self, run: BoundedRun, clock: BlockingClock, exit_now: Callable[[int], object]
+    ) -> None:
         self._run = run
         self._clock = clock
+        self._exit_now = exit_now
         self._signalled_ns: int | None = None
         reading, self.pipe = os.pipe()
         os.set_blocking(self.pipe, False)
@@ -212,7 +222,7 @@ class _Door:
         now_ns = self._clock.monotonic_ns()
         if self._signalled_ns is not None:
             if number != signal.SIGHUP and now_ns - self._signalled_ns >= _AGAIN_NS:
-                os._exit(ExitCode.TEMPORARY)
+                self._exit_now(ExitCode.TEMPORARY)
             return False
         self._signalled_ns = now_ns
         name = signal.Signals(number).name

@@ -16,10 +16,10 @@ NULL_TEXT: Final = b"null"
 NULL: Final = msgspec.Raw(NULL_TEXT)
 """What a key that is kept as JSON has where it is absent."""
 
-_FEW: Final = 16
+FEW: Final = 16
 """Wanted keys up to which it is no gain to know which of them are met."""
 
-_MET_MAX: Final = 256
+MET_MAX: Final = 256
 """Keys for which there are slots, wanted or not. Records that have more are decoded whole."""
 
 _keys_of: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -45,7 +45,7 @@ class RowTypes:
         self.present: set[str] = set()
         self.whole = self._type_for("Row", slots)
         self._decode_whole = msgspec.json.Decoder(self.whole).decode
-        if len(slots) > _FEW:
+        if len(slots) > FEW:
             self._meet(())
         else:
             self._take_all()
@@ -66,7 +66,7 @@ class RowTypes:
 
     def _meet(self, keys: Iterable[str]) -> None:
         self._met.update(keys)
-        if len(self._met) > _MET_MAX or not all(map(_can_be_named, self._met)):
+        if len(self._met) > MET_MAX or not all(map(_can_be_named, self._met)):
             self._take_all()
             return
         self.note(keys)

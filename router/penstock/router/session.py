@@ -26,7 +26,7 @@ from penstock.router.worker_python import worker_python
 from penstock.router.wrong_key import WrongKeyError
 from penstock.service import ExitCode, ServiceError, UnavailableError
 
-_JVM_EXIT_TIMEOUT_S: Final = 15.0
+JVM_EXIT_TIMEOUT_S: Final = 15.0
 
 _LOG4J: Final = """\
 status = warn
@@ -119,8 +119,18 @@ class SparkEndedError(ServiceError):
 class Session:
     """A Spark session and the JVM it lives in."""
 
-    def __init__(self, spark: SparkSession, gateway: Any, config: Spark, work_dir: Path) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        gateway: Any,
+        config: Spark,
+        work_dir: Path,
+        *,
+        exit_timeout_s: float = JVM_EXIT_TIMEOUT_S,
+    ) -> None:
+        """Of a session that runs; `exit_timeout_s` is how long its JVM may take to end."""
         self.spark = spark
+        self._exit_timeout_s = exit_timeout_s
         self._gateway = gateway
         self._config = config
         self._work_dir = work_dir
@@ -173,10 +183,10 @@ class Session:
         except (PySparkException, Py4JError) as error:
             raise UnavailableError(
                 f"Spark does not start with Java {java.major} from {java.origin}"
-                f" ({java.home}): {_reason(error)}{_last_words(output_path)}",
+                f" ({java.home}): {reason_of(error)}{_last_words(output_path)}",
                 fix="check the keys below `spark`, and that Java",
             ) from None
-        _raise_only()
+        raise_only()
         start_no_programs(spark)
         register(spark)
         return cls(spark, gateway, config, work_dir)
@@ -199,7 +209,7 @@ class Session:
             yield
         except (Py4JError, OSError, EOFError):
             with suppress(subprocess.TimeoutExpired):  # its sockets close before it has ended
-                self._gateway.proc.wait(_JVM_EXIT_TIMEOUT_S)
+                self._gateway.proc.wait(self._exit_timeout_s)
             self._check_alive()
             raise
 
@@ -253,7 +263,7 @@ class Session:
             self._gateway.shutdown()
         process.stdin.close()
         try:
-            process.wait(_JVM_EXIT_TIMEOUT_S)
+            process.wait(self._exit_timeout_s)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -277,7 +287,7 @@ def _safe_path() -> Iterator[None]:
             os.environ["PYTHONSAFEPATH"] = before
 
 
-def _reason(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
     """What Spark says, without Java's stack; why a call failed is in a second line."""
     lines = str(error).splitlines()
     return " ".join(lines[:2] if lines[1:2] and lines[1].startswith(": ") else lines[:1])
@@ -293,7 +303,7 @@ def _last_words(output: Path) -> str:
     return "".join(f"\n    {line[:_WORDS_MAX]}" for line in told[-_LINES_SHOWN:])
 
 
-def _raise_only() -> None:
+def raise_only() -> None:
     """PySpark writes what it raises for a query to standard error, too, with Java's stack."""
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).disabled = True

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
+from typing_extensions import override
 
-from penstock.router.core.verdict import Taken
 from penstock.router.sinks.kafka import (
     Kafka,
     KafkaSink,
@@ -38,9 +38,7 @@ class Broker:
 
 def sink(directory: Path, broker: Broker) -> Kafka:
     settings = {"type": "kafka", "servers": "127.0.0.1:1", "topic": "t"}
-    made = Kafka(KafkaSink.model_validate(settings), context(directory))
-    made._connection = broker
-    return made
+    return Kafka(KafkaSink.model_validate(settings), context(directory), connection=broker)
 
 
 def test_a_batch_that_comes_again_is_known_and_a_replay_of_it_is_sent(tmp_path: Path) -> None:
@@ -57,15 +55,30 @@ def test_a_batch_that_comes_again_is_known_and_a_replay_of_it_is_sent(tmp_path: 
 
 
 def test_a_request_of_a_replay_is_known_when_it_is_tried_again(tmp_path: Path) -> None:
-    broker = Broker()
-    made = sink(tmp_path, broker)
+    """Its transaction was committed, and nobody heard so."""
+
+    class Silent(Broker):
+        is_silent = True
+
+        @override
+        def send(
+            self, messages: Sequence[Message], place: str, behind: Position
+        ) -> dict[int, TroubleError]:
+            found = super().send(messages, place, behind)
+            if self.is_silent:
+                self.is_silent = False
+                raise TroubleError("_TIMED_OUT", "nobody knows")
+            return found
+
+    broker = Silent()
+    settings = {"type": "kafka", "servers": "127.0.0.1:1", "topic": "t"}
+    retry = {"retry": {"first_s": 0.001, "max_s": 0.001}}
+    config = KafkaSink.model_validate(settings | retry)
+    made = Kafka(config, context(tmp_path), connection=broker)
     made.begin_anew()
-    rows = batch([log_record(number) for number in range(3)])
-    made.write(rows)
-    made._offsets = made._offsets_of(rows)
-    (request,), _ = made._requests(rows)
-    assert made.exchange(request, 2) == Taken()
+    made.write(batch([log_record(number) for number in range(3)]))
     assert broker.offsets == [0, 1, 2]
+    assert made.context.meter.counted()["already_there"] == 3
 
 
 def test_a_replay_leaves_the_position_of_the_batch_in_work(tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ from confluent_kafka import KafkaError, KafkaException
 from penstock.router.sinks.kafka import KafkaSink, Message, Position
 from penstock.router.sinks.kafka_connection import Connection
 
+_LATE = KafkaError._TIMED_OUT  # SLF001: librdkafka names its own errors so, and no other way
+
 
 class Producer:
     """Delivers the first message, is refused the second, and keeps those behind for an abort."""
@@ -37,8 +39,11 @@ class Producer:
         """What was on its way waits for the abort since it was refused: the next call drops it."""
         self.ended.append("abort")
         if len(self.ended) == 1:
-            late = KafkaError(KafkaError._TIMED_OUT, "to flush", False, True, False)
+            late = KafkaError(_LATE, "to flush", False, True, False)
             raise KafkaException(late)
+
+    def purge(self) -> None:
+        self.ended.append("purge")
 
     def commit_transaction(self, seconds: float) -> None:
         self.ended.append("commit")
@@ -47,12 +52,12 @@ class Producer:
 def test_what_is_behind_a_refused_message_is_not_waited_for() -> None:
     """Nor does the producer go with it: a new one has every position to read."""
     settings = {"type": "kafka", "servers": "127.0.0.1:1", "topic": "t"}
-    connection = Connection(KafkaSink.model_validate(settings), "job.sink")
     producer: Any = Producer()
-    connection._producer = producer
+    connection = Connection(KafkaSink.model_validate(settings), "job.sink", producer=producer)
     messages = [Message(None, b"{}", (), 0, "logs/0", offset) for offset in range(4)]
     refused = connection.send(messages, "logs/0", Position(0, 4, "digest"))
     assert [(place, why.name) for place, why in refused.items()] == [(1, "INVALID_RECORD")]
     assert producer.flushes == 2
     assert producer.ended == ["abort", "abort"]
-    assert connection._producer is producer
+    connection.close()
+    assert producer.ended[2:] == ["purge"], "it was still the one in use"

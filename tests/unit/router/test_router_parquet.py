@@ -9,13 +9,15 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
+from penstock.router.sinks import SinkContext
 from penstock.router.sinks.parquet import ParquetLake, ParquetSink
 from penstock.service import ConfigError
 from tests.unit.router.sink_rows import MORNING, context, row, table
 
 
-def open_lake(directory: Path) -> ParquetLake:
-    lake = ParquetLake(ParquetSink(type="parquet", path=directory / "lake"), context(directory))
+def open_lake(directory: Path, within: SinkContext | None = None) -> ParquetLake:
+    config = ParquetSink(type="parquet", path=directory / "lake")
+    lake = ParquetLake(config, within or context(directory))
     lake.open()
     return lake
 
@@ -78,13 +80,14 @@ def test_a_batch_that_comes_again_without_any_row_leaves_none(tmp_path: Path) ->
     lake = open_lake(tmp_path)
     lake.write(table([row(0)]))
     lake.write(table([row(5), row(7, partition=1)]))
-    again = open_lake(tmp_path)
+    its = context(tmp_path)
+    again = open_lake(tmp_path, its)
     again.write_nothing()  # nobody knows where it begins
     assert read(tmp_path)["offset"].to_pylist() == [0, 5, 7]
-    again._context.starts.update({"logs.5f2c19aa-0": 6, "logs.5f2c19aa-1": 8})
+    its.starts.update({"logs.5f2c19aa-0": 6, "logs.5f2c19aa-1": 8})
     again.write_nothing()  # it is the batch after it
     assert read(tmp_path)["offset"].to_pylist() == [0, 5, 7]
-    again._context.starts.update({"logs.5f2c19aa-0": 1, "logs.5f2c19aa-1": 0})
+    its.starts.update({"logs.5f2c19aa-0": 1, "logs.5f2c19aa-1": 0})
     again.write_nothing()
     assert read(tmp_path)["offset"].to_pylist() == [0]
     again.write_nothing()
@@ -95,8 +98,9 @@ def test_a_batch_that_comes_again_with_rows_behind_the_earlier_ones_leaves_none_
     tmp_path: Path,
 ) -> None:
     open_lake(tmp_path).write(table([row(0), row(1)]))
-    again = open_lake(tmp_path)
-    again._context.starts["logs.5f2c19aa-0"] = 0
+    its = context(tmp_path)
+    its.starts["logs.5f2c19aa-0"] = 0
+    again = open_lake(tmp_path, its)
     again.write(table([row(4)]))
     assert read(tmp_path)["offset"].to_pylist() == [4]
 

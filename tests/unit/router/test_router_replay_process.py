@@ -106,15 +106,20 @@ def test_a_signal_stops_it_and_what_spark_does_for_it(tmp_path: Path, number: in
 
 def test_a_signal_takes_no_lock_that_the_main_thread_may_hold(tmp_path: Path) -> None:
     class Elsewhere(threading.Event):
+        def __init__(self) -> None:
+            super().__init__()
+            self.busy = threading.Lock()
+
         @override
         def set(self) -> None:
             assert threading.current_thread() is not threading.main_thread()
-            super().set()
+            with self.busy:
+                super().set()
 
     run: Any = Run(tmp_path)
     run.stop = Elsewhere()
     with attended(run, SystemClock()):
-        with run.stop._cond:  # as inside `wait`
+        with run.stop.busy:  # as an event's own lock is inside `wait`
             os.kill(os.getpid(), signal.SIGTERM)
         wait_until(run.stop.is_set)
 
@@ -134,18 +139,13 @@ HUP, TERM, INT = signal.SIGHUP, signal.SIGTERM, signal.SIGINT
     ],
 )
 def test_a_second_signal_ends_the_process_unless_it_is_the_same_one_told_twice(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    numbers: tuple[int, int],
-    after_s: float,
-    ends: bool,
+    tmp_path: Path, numbers: tuple[int, int], after_s: float, ends: bool
 ) -> None:
     """The end of a terminal is told by the shell and the kernel, `timeout` tells a group, too."""
     codes: list[int] = []
-    monkeypatch.setattr(os, "_exit", codes.append)
     run: Any = Run(tmp_path)
     clock = TestClock()
-    with attended(run, clock):
+    with attended(run, clock, exit_now=codes.append):
         os.kill(os.getpid(), numbers[0])
         wait_until(run.cancelled.is_set)
         clock.sleep(after_s)
@@ -176,16 +176,13 @@ def test_a_signal_is_heard_in_the_midst_of_a_call_into_c(tmp_path: Path) -> None
     os.close(writing)
 
 
-def test_a_signal_is_heard_while_spark_does_not_answer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_signal_is_heard_while_spark_does_not_answer(tmp_path: Path) -> None:
     codes: list[int] = []
-    monkeypatch.setattr(os, "_exit", codes.append)
     run: Any = Run(tmp_path)
     answers = threading.Event()
     run.cancelAllJobs = answers.wait
     clock = TestClock()
-    with attended(run, clock):
+    with attended(run, clock, exit_now=codes.append):
         os.kill(os.getpid(), signal.SIGTERM)
         wait_until(run.stop.is_set)
         clock.sleep(2)

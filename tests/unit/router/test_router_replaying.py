@@ -53,6 +53,7 @@ class Run:
         self.stops_before: int | None = None
         self.progress = Progress("batches")
         self.anew: list[bool] = []
+        self.sinks: list[Listening] = []
         self.log = FakeLog(Readable(0, 10))
         self._directory = directory
 
@@ -62,6 +63,10 @@ class Run:
     def context(self, sink: str, state_dir: Path, *, anew: bool) -> SinkContext:
         self.anew.append(anew)
         return context(self._directory)
+
+    def open_sink(self, _: str, its: SinkContext) -> Sink:
+        self.sinks.append(Listening(its))
+        return self.sinks[-1]
 
     def rows(self, chunk: Any) -> Any:
         return chunk
@@ -76,31 +81,16 @@ class Run:
         return 5
 
 
-def test_a_sink_hears_that_a_replay_is_on_purpose(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made: list[Listening] = []
-
-    def opened(_: Any, its: SinkContext) -> Sink:
-        made.append(Listening(its))
-        return made[0]
-
-    monkeypatch.setattr(backfill, "open_sink", opened)
+def test_a_sink_hears_that_a_replay_is_on_purpose(tmp_path: Path) -> None:
     run: Any = Run(tmp_path)
     assert backfill.backfill(run, "lake", {PLACE: 0}, {PLACE: 10}, print) == 5
-    assert made[0].heard == ["begin_anew"]
+    assert [it.heard for it in run.sinks] == [["begin_anew"]]
     assert run.delivered == 1
-
-
-@pytest.fixture
-def quiet_sink(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backfill, "open_sink", lambda _, its: Listening(its))
 
 
 THREES: dict[str, Any] = {"trigger": {"records_max": 3}}
 
 
-@pytest.mark.usefixtures("quiet_sink")
 def test_a_stopped_replay_goes_on_behind_its_last_batch(tmp_path: Path) -> None:
     first: Any = Run(tmp_path, **THREES)
     first.stops_before = 2
@@ -119,7 +109,6 @@ def test_a_stopped_replay_goes_on_behind_its_last_batch(tmp_path: Path) -> None:
         backfill.resume(then, "lake", print)
 
 
-@pytest.mark.usefixtures("quiet_sink")
 @pytest.mark.parametrize("stopped", [False, True])
 def test_what_goes_on_has_the_batches_that_it_would_have_had(tmp_path: Path, stopped: bool) -> None:
     """Also where a batch of the range ends below it in another partition."""
@@ -148,43 +137,36 @@ def test_what_goes_on_has_the_batches_that_it_would_have_had(tmp_path: Path, sto
 
 
 @pytest.mark.parametrize("stops_before", [0, 2])
-def test_a_sink_that_goes_on_has_what_it_wrote_down(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stops_before: int
-) -> None:
+def test_a_sink_that_goes_on_has_what_it_wrote_down(tmp_path: Path, stops_before: int) -> None:
     """Also of the first batch."""
-    made: list[Listening] = []
-
-    def opened(_: Any, its: SinkContext) -> Sink:
-        made.append(Listening(its))
-        return made[-1]
-
-    monkeypatch.setattr(backfill, "open_sink", opened)
     run: Any = Run(tmp_path, **THREES)
     run.stops_before = stops_before
     with pytest.raises(ReplayStoppedError):
         backfill.backfill(run, "lake", {PLACE: 0}, {PLACE: 10}, print)
     run.stops_before = None
     backfill.resume(run, "lake", print)
-    assert [it.heard for it in made] == [["begin_anew"], ["go_on"]]
+    assert [it.heard for it in run.sinks] == [["begin_anew"], ["go_on"]]
     assert run.anew == [True, False]
 
 
-@pytest.mark.usefixtures("quiet_sink")
-def test_a_replay_that_was_killed_behind_its_last_batch_has_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_replay_that_was_killed_behind_its_last_batch_has_ended(tmp_path: Path) -> None:
     run: Any = Run(tmp_path, **THREES)
-    with monkeypatch.context() as patched:
-        patched.setattr(ReplayNote, "remove", lambda _: None)
-        backfill.backfill(run, "lake", {PLACE: 0}, {PLACE: 10}, print)
     said: list[str] = []
+
+    def killed(line: str) -> None:
+        said.append(line)
+        if line.startswith("batch 4 of 4"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        backfill.backfill(run, "lake", {PLACE: 0}, {PLACE: 10}, killed)
+    said.clear()
     assert backfill.resume(run, "lake", said.append) == 0
     assert said == ["the replay to lake had come to its end: 4 batches delivered"]
     with pytest.raises(ConfigError, match="no replay to lake was ended before its time"):
         backfill.resume(run, "lake", print)
 
 
-@pytest.mark.usefixtures("quiet_sink")
 def test_an_unfinished_replay_is_not_given_up_without_a_word(tmp_path: Path) -> None:
     run: Any = Run(tmp_path, **THREES)
     run.stops_before = 1
@@ -195,7 +177,6 @@ def test_an_unfinished_replay_is_not_given_up_without_a_word(tmp_path: Path) -> 
     assert ["given up" in line for line in said] == [False, True, False]
 
 
-@pytest.mark.usefixtures("quiet_sink")
 @pytest.mark.parametrize("noted", [True, False])
 def test_killed_as_it_begins_it_leaves_nothing_to_go_on_with(tmp_path: Path, noted: bool) -> None:
     """There was one before, or none; what that one left is on its way out."""
@@ -217,7 +198,6 @@ def test_killed_as_it_begins_it_leaves_nothing_to_go_on_with(tmp_path: Path, not
         backfill.resume(run, "lake", print)
 
 
-@pytest.mark.usefixtures("quiet_sink")
 def test_a_batch_is_written_down_before_a_terminal_that_is_gone_hears_of_it(tmp_path: Path) -> None:
     def gone(_: str) -> None:
         raise OSError("the terminal is gone")
@@ -229,7 +209,6 @@ def test_a_batch_is_written_down_before_a_terminal_that_is_gone_hears_of_it(tmp_
     assert run.chunks == [(0, 3), (3, 6), (6, 9), (9, 10)]
 
 
-@pytest.mark.usefixtures("quiet_sink")
 def test_nothing_goes_on_in_a_stream_that_was_made_anew(tmp_path: Path) -> None:
     first: Any = Run(tmp_path, **THREES)
     first.stops_before = 1
@@ -241,7 +220,6 @@ def test_nothing_goes_on_in_a_stream_that_was_made_anew(tmp_path: Path) -> None:
     assert then.chunks == []
 
 
-@pytest.mark.usefixtures("quiet_sink")
 def test_a_damaged_note_is_told_of(tmp_path: Path) -> None:
     run: Any = Run(tmp_path)
     (tmp_path / "checkpoint" / "lake").mkdir(parents=True)
@@ -250,7 +228,6 @@ def test_a_damaged_note_is_told_of(tmp_path: Path) -> None:
         backfill.resume(run, "lake", print)
 
 
-@pytest.mark.usefixtures("quiet_sink")
 def test_a_second_replay_of_a_run_counts_anew(tmp_path: Path) -> None:
     run: Any = Run(tmp_path)
     for _ in range(2):
@@ -266,7 +243,6 @@ def journal_of(directory: Path, *ends: int, begun: int) -> None:
         journal.note(Offsets({PLACE: end}, {"logs": "5f2c"}))
 
 
-@pytest.mark.usefixtures("quiet_sink")
 def test_a_range_that_begins_within_the_first_batch_is_widened_to_it(tmp_path: Path) -> None:
     journal_of(tmp_path, 0, 6, 10, begun=0)
     run: Any = Run(tmp_path)
@@ -274,7 +250,6 @@ def test_a_range_that_begins_within_the_first_batch_is_widened_to_it(tmp_path: P
     assert run.chunks == [(0, 6), (6, 10)]
 
 
-@pytest.mark.usefixtures("quiet_sink")
 @pytest.mark.parametrize("sink", [{"type": "parquet", "path": "/lake"}, {"type": "console"}])
 def test_batches_that_are_not_known_are_made_for_no_sink_that_would_have_the_records_twice(
     tmp_path: Path, sink: dict[str, Any]
@@ -294,7 +269,6 @@ def test_batches_that_are_not_known_are_made_for_no_sink_that_would_have_the_rec
     assert run.chunks == [(6, 10)]
 
 
-@pytest.mark.usefixtures("quiet_sink")
 def test_a_batch_of_which_the_log_has_a_part_only_is_told_of(tmp_path: Path) -> None:
     journal_of(tmp_path, 0, 6, 10, begun=0)
     run: Any = Run(tmp_path)
@@ -311,7 +285,6 @@ def test_a_range_that_ends_before_it_begins_is_told_with_its_offsets(tmp_path: P
         backfill.backfill(run, "lake", {PLACE: 50}, {PLACE: 10}, print)
 
 
-@pytest.mark.usefixtures("quiet_sink")
 def test_batches_that_are_not_known_are_bounded_by_their_bytes(tmp_path: Path) -> None:
     run: Any = Run(tmp_path)
     run.state = LogState({PLACE: Readable(0, 80)}, {"logs": "5f2c"})
@@ -328,15 +301,15 @@ def test_what_the_log_does_not_hold_is_refused_and_not_looked_at(tmp_path: Path)
         backfill.backfill(run, "lake", {PLACE: 0}, {PLACE: 6000}, print)
 
 
-def test_a_replay_does_not_begin_without_the_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def away(*_: Any, **__: Any) -> int:
-        raise LogUnavailableError("no node answers")
+def test_a_replay_does_not_begin_without_the_log(tmp_path: Path) -> None:
+    class Away(FakeLog):
+        @override
+        def sample(self, *_: Any, **__: Any) -> None:
+            raise LogUnavailableError("no node answers")
 
     run: Any = Run(tmp_path)
+    run.log = Away(Readable(0, 10))
     run.state = LogState({PLACE: Readable(0, 80)}, {"logs": "5f2c"})
-    monkeypatch.setattr(run.log, "sample", away)
     with pytest.raises(UnavailableError, match="logd: no node answers"):
         backfill.backfill(run, "lake", {PLACE: 0}, {PLACE: 80}, print)
     assert ReplayNote(tmp_path / "checkpoint" / "lake").load() is None

@@ -8,13 +8,10 @@ from typing import Any
 
 import pytest
 from py4j.protocol import Py4JError, Py4JNetworkError
-from pyspark.errors import PySparkRuntimeError
 from pyspark.logger import PySparkLogger
 
-from penstock.router import session
 from penstock.router.config import Spark
-from penstock.router.java import Java
-from penstock.router.session import Session, SparkEndedError
+from penstock.router.session import Session, SparkEndedError, raise_only, reason_of
 from penstock.service import UnavailableError
 
 
@@ -25,9 +22,9 @@ def process() -> Iterator["subprocess.Popen[bytes]"]:
         process.kill()
 
 
-def session_of(process: "subprocess.Popen[bytes]") -> Session:
+def session_of(process: "subprocess.Popen[bytes]", **how: float) -> Session:
     nothing: Any = None
-    return Session(nothing, SimpleNamespace(proc=process), Spark(), Path())
+    return Session(nothing, SimpleNamespace(proc=process), Spark(), Path(), **how)
 
 
 @pytest.mark.parametrize(
@@ -49,10 +46,10 @@ def test_a_call_that_fails_because_the_jvm_was_killed_says_so(
 
 
 def test_what_fails_while_the_jvm_lives_is_told_as_it_is(
-    process: "subprocess.Popen[bytes]", monkeypatch: pytest.MonkeyPatch
+    process: "subprocess.Popen[bytes]",
 ) -> None:
-    monkeypatch.setattr(session, "_JVM_EXIT_TIMEOUT_S", 0.0)
-    with pytest.raises(Py4JError, match="o5"), session_of(process).alive():
+    its = session_of(process, exit_timeout_s=0.0)
+    with pytest.raises(Py4JError, match="o5"), its.alive():
         raise Py4JError("while calling o5.isActive")
 
 
@@ -68,7 +65,7 @@ def test_what_is_raised_for_a_query_is_not_written_as_well(
     kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Some seventy lines of Java's stack would stand before the message."""
-    session._raise_only()
+    raise_only()
     PySparkLogger.getLogger(kind).exception("no such column", errorClass="UNRESOLVED_COLUMN")
     assert capsys.readouterr().err == ""
 
@@ -77,37 +74,38 @@ def test_what_java_said_is_in_the_message_when_spark_does_not_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its file may be gone when the message is read, as that of `validate` is."""
-
-    def launch(_: Any, options: dict[str, Any]) -> None:
-        options["stdout"].write(
-            b"WARNING: Using incubator modules: jdk.incubator.vector\n"
-            b"Error occurred during initialization of VM\nToo small maximum heap\n"
-            b"\tat org.apache.spark.Main.main(Main.scala:7)\n"
-        )
-        raise PySparkRuntimeError("Java gateway process exited")
-
-    monkeypatch.setattr(session, "launch_gateway", launch)
-    monkeypatch.setattr(session, "find_java", lambda _: Java(tmp_path, 17, "PATH"))
+    java = tmp_path / "jdk" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(JAVA)
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
+    for name in ("PYSPARK_PYTHON", "SPARK_LOCAL_DIRS", "SPARK_LOCAL_IP"):
+        monkeypatch.setenv(name, "")  # the session sets them; that is undone then
     with pytest.raises(UnavailableError) as caught:
         Session.start("demo", Spark(), tmp_path)
-    assert caught.value.reason.endswith(
-        ": Java gateway process exited\n"
-        "    Error occurred during initialization of VM\n"
-        "    Too small maximum heap"
-    )
+    assert "Spark does not start with Java 17 from JAVA_HOME" in caught.value.reason
+    told = "\n    Error occurred during initialization of VM\n    Too small maximum heap\n"
+    assert told in caught.value.reason
+    assert "incubator" not in caught.value.reason
+    assert "Main.scala" not in caught.value.reason
     assert "spark.out" not in str(caught.value)
 
 
-def test_of_what_spark_itself_refuses_the_reason_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def launch(*_: Any) -> None:
-        raise Py4JError(
-            "An error occurred while calling None.x.\n: NumberFormatException: 1x\n\tat"
-        )
+JAVA = """\
+#!/bin/sh
+for argument do
+  [ "$argument" = -version ] && { echo 'openjdk version "17.0.1"' >&2; exit 0; }
+done
+echo 'WARNING: Using incubator modules: jdk.incubator.vector'
+echo 'Error occurred during initialization of VM'
+echo 'Too small maximum heap'
+printf '\\tat org.apache.spark.Main.main(Main.scala:7)\\n'
+exit 1
+"""
+"""A Java that tells its version, and otherwise ends as one that has not memory enough."""
 
-    monkeypatch.setattr(session, "launch_gateway", launch)
-    monkeypatch.setattr(session, "find_java", lambda _: Java(tmp_path, 17, "PATH"))
-    with pytest.raises(UnavailableError) as caught:
-        Session.start("demo", Spark(), tmp_path)
-    assert caught.value.reason.endswith("while calling None.x. : NumberFormatException: 1x")
+
+def test_of_what_spark_itself_refuses_the_reason_is_told() -> None:
+    error = Py4JError("An error occurred while calling None.x.\n: NumberFormatException: 1x\n\tat")
+    assert reason_of(error).endswith("while calling None.x. : NumberFormatException: 1x")
+    assert reason_of(Py4JError("reset\n\tat")) == "reset"

@@ -64,9 +64,10 @@ def test_the_same_ports_at_another_address_are_a_strangers() -> None:
             stranger.connect(("127.0.0.1", port))
             second, _ = server.accept()
             door = OnlyFrom(known.pid)
-            with first, second:
-                assert door._has(first)
-                assert not door._has(second), "its ports are those of the one that is known"
+            with first, second, door.wrap_socket(second, server_side=True) as refused:
+                assert door.wrap_socket(first, server_side=True) is first
+                assert refused is not second, "its ports are those of the one that is known"
+                assert refused.recv(100) == b""
 
 
 @pytest.fixture

@@ -164,12 +164,15 @@ class Kafka(RequestSink):
         within="the batch that was in work, for readers of committed messages",
     )
 
-    def __init__(self, config: KafkaSink, context: SinkContext) -> None:
+    def __init__(self, config: KafkaSink, context: SinkContext, *, connection: Any = None) -> None:
+        """As `Sink`; `connection` is one as of `kafka_connection`, in place of its own."""
         super().__init__(config, context)
         self._config = config
         self.address = config.servers
-        connection = needed("penstock.router.sinks.kafka_connection", extra="kafka")
-        self._connection: Any = connection.Connection(config, f"{context.job}.{context.sink}")
+        if connection is None:
+            module = needed("penstock.router.sinks.kafka_connection", extra="kafka")
+            connection = module.Connection(config, f"{context.job}.{context.sink}")
+        self._connection = connection
         self._offsets: dict[str, array[int]] = {}
         self._occasion = ""
 

@@ -60,13 +60,14 @@ class Connection:
     Args:
         config: Where to, and how to be known there.
         name: Of job and sink; the same for each life of the sink, and nobody else's.
+        producer: One that is there already.
     """
 
-    def __init__(self, config: KafkaSink, name: str) -> None:
+    def __init__(self, config: KafkaSink, name: str, *, producer: Producer | None = None) -> None:
         self._config = config
         self._name = f"penstock.{name}"
         self._positions_topic = config.positions_topic or f"{self._name}.positions"
-        self._producer: Producer | None = None
+        self._producer = producer
         self._positions: dict[str, Position] = {}
         self._said: KafkaError | None = None
         self._in_use = threading.Lock()

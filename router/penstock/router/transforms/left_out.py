@@ -40,7 +40,7 @@ def nameless(_stream: str, _partition: int, _offset: int) -> str:
 
 
 @dataclass(slots=True)
-class _Judged:
+class Judged:
     """Of one partition, in its order: what was judged, and of that what was left out, from and to.
 
     The latter as two lists for each batch, so that a row is looked up without a copy of them.
@@ -72,13 +72,15 @@ class LeftOut:
     Args:
         directory: Of the route's `dedupe`.
         stream_id: As `SinkContext.stream_id`.
+        bytes_max: Of the file, about.
     """
 
-    def __init__(self, directory: Path, stream_id: StreamId) -> None:
+    def __init__(self, directory: Path, stream_id: StreamId, *, bytes_max: int = BYTES_MAX) -> None:
         self._path = directory / NOTES
+        self._bytes_max = bytes_max
         self._stream_id = stream_id
         self._lines: KeptLines | None = None
-        self._judged: dict[Place, _Judged] | None = None
+        self._judged: dict[Place, Judged] | None = None
 
     def note(self, table: pa.Table, stays: Sequence[bool]) -> None:
         """Of a batch, whose rows come in the log's order."""
@@ -96,7 +98,7 @@ class LeftOut:
             return
         line = json.dumps([[*at, rows[0], rows[-1], runs] for at, (rows, runs) in found.items()])
         if self._lines is None:
-            self._lines = KeptLines(self._path, lines_max=BATCHES_MAX, bytes_max=BYTES_MAX)
+            self._lines = KeptLines(self._path, lines_max=BATCHES_MAX, bytes_max=self._bytes_max)
         if line != self._lines.last:
             self._lines.add(line)
 
@@ -104,7 +106,7 @@ class LeftOut:
         """Of each row, whether it went on then; None: that is not known."""
         if self._judged is None:
             self._judged = self._load()
-        nothing = _Judged()
+        nothing = Judged()
         judged = self._judged
         return [judged.get(at, nothing).stayed(offset) for at, offset in self._places(table)]
 
@@ -117,13 +119,13 @@ class LeftOut:
             for stream, partition, offset in zip(streams, partitions, offsets, strict=True)
         ]
 
-    def _load(self) -> dict[Place, _Judged]:
-        found: dict[Place, _Judged] = {}
+    def _load(self) -> dict[Place, Judged]:
+        found: dict[Place, Judged] = {}
         for line in KeptLines(self._path, lines_max=BATCHES_MAX).load():
             try:
                 parts: list[Any] = json.loads(line)
             except ValueError:  # torn by a crash; the batch is not known then
                 continue
             for stream, life, partition, first, last, runs in parts:
-                found.setdefault((stream, life, partition), _Judged()).add(first, last, runs)
+                found.setdefault((stream, life, partition), Judged()).add(first, last, runs)
         return found
