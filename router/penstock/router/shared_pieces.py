@@ -38,15 +38,18 @@ class SharedPieces:
     Args:
         directory: The job's.
         bytes_max: Kept at most; of every task one piece more may be under way.
+        memory_bytes: Of the file system that the directory is in; it is asked where that is not
+            said.
 
     Raises:
         OSError: The directory cannot be used; so from each method.
     """
 
-    def __init__(self, directory: Path, bytes_max: int) -> None:
+    def __init__(self, directory: Path, bytes_max: int, *, memory_bytes: int | None = None) -> None:
         self._directory = directory
         whole = os.statvfs(directory)
-        self._bytes_max = min(bytes_max, whole.f_blocks * whole.f_frsize // _OF_MEMORY)
+        there = whole.f_blocks * whole.f_frsize if memory_bytes is None else memory_bytes
+        self._bytes_max = min(bytes_max, there // _OF_MEMORY)
 
     def find(self, name: str) -> pa.RecordBatch | None:
         """What was made of a piece; None: nothing is kept, or it is damaged and now gone."""

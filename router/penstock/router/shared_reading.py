@@ -39,12 +39,14 @@ class SharedReading:
         purpose: Everything beside the records that decides what `make` makes.
         make: The rows of records.
         clock: For waiting.
+        wait_s: For pieces that others make, at most.
     """
 
     opened: Callable[[], SharedPieces]
     purpose: str
     make: Callable[[pa.RecordBatch], pa.RecordBatch]
     clock: BlockingClock
+    wait_s: float = WAIT_S
     _shared: SharedPieces | None = None
     _is_alone: bool = False
 
@@ -68,7 +70,9 @@ class SharedReading:
             for at, (piece, name) in enumerate(zip(pieces, names, strict=True)):
                 if at in made:
                     continue
-                rows = self._found_or_made(piece, name) if waited_s < WAIT_S else self._own(piece)
+                rows = (
+                    self._found_or_made(piece, name) if waited_s < self.wait_s else self._own(piece)
+                )
                 if rows is not None:
                     made[at] = rows
             if len(made) == before:

@@ -99,7 +99,7 @@ def read_task(
         yield from Shaper(shape).lost(task.lost)
         return
     with open_log(options, SystemClock()) as log:
-        for rows in _shaped(task.span, log, options, shape):
+        for rows in shaped_rows(task.span, log, options, shape):
             if rows.num_rows:
                 yield rows
         if log.lost:
@@ -108,9 +108,10 @@ def read_task(
         spare_what_stays(gc)
 
 
-def _shaped(
+def shaped_rows(
     span: Span, log: LogReading, options: SourceOptions, shape: Shape
 ) -> Iterable[pa.RecordBatch]:
+    """The rows of a span, some of no rows; made with others where the options say so."""
     make = partial(Shaper(shape).shape, span)
     how: Any = {
         "fail_on_data_loss": options.fail_on_data_loss,

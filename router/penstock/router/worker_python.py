@@ -26,12 +26,15 @@ exec {python} "$@"
 """
 
 
-def worker_python(work_dir: Path, *, environ: Mapping[str, str] | None = None) -> str:
+def worker_python(
+    work_dir: Path, *, environ: Mapping[str, str] | None = None, python: str = sys.executable
+) -> str:
     """A program that is this Python, and leaves Spark's entries of PYTHONPATH out.
 
     Args:
         work_dir: Where it is written.
         environ: The driver's environment; the process's own by default.
+        python: The driver's Python.
 
     Returns:
         Its path; this Python itself where no program may be run in `work_dir`.
@@ -39,9 +42,9 @@ def worker_python(work_dir: Path, *, environ: Mapping[str, str] | None = None) -
     own = (os.environ if environ is None else environ).get("PYTHONPATH")
     path = "unset PYTHONPATH" if own is None else f"export PYTHONPATH={shlex.quote(own)}"
     script = work_dir.resolve() / "python" / "python3"
-    text = _SCRIPT.format(path=path, python=shlex.quote(sys.executable))
+    text = _SCRIPT.format(path=path, python=shlex.quote(python))
     atomic_write(script, text, mode=0o755, durable=False, parents=True)
-    return str(script) if _runs(script) else sys.executable
+    return str(script) if _runs(script) else python
 
 
 def _runs(script: Path) -> bool:

@@ -2,6 +2,9 @@
 
 import errno
 import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -51,18 +54,29 @@ def test_an_offset_log_that_is_damaged_is_told_of(tmp_path: Path, held: str) -> 
     assert "restore checkpoint_dir" in told.value.fix
 
 
-@pytest.mark.parametrize("code", [errno.EIO, errno.EMFILE, errno.ESTALE])
-def test_what_a_disk_cannot_give_now_is_no_damage(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
-) -> None:
+@contextmanager
+def no_file_more() -> Iterator[None]:
+    """Within it, this process may open none."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.EMFILE])
+def test_what_a_disk_cannot_give_now_is_no_damage(tmp_path: Path, code: int) -> None:
     """The job ends with a code with which it is started again."""
-
-    def fail(*_: object, **__: object) -> str:
-        raise OSError(code, os.strerror(code))
-
-    (tmp_path / "offsets").mkdir()
-    monkeypatch.setattr(Path, "read_text", fail)
-    with pytest.raises(UnavailableError, match=r"offsets/3 cannot be read now") as told:
+    held = tmp_path / "offsets" / "3"
+    held.parent.mkdir()
+    if code == errno.EIO:
+        held.symlink_to("/proc/self/mem")  # at 0, where nothing is: a real EIO
+    else:
+        held.write_text('v1\n{}\n{"logs": {"0": 7}}')
+    said = f"offsets/3 cannot be read now.*{os.strerror(code)}"
+    limits = no_file_more() if code == errno.EMFILE else nullcontext()
+    with pytest.raises(UnavailableError, match=said) as told, limits:
         planned_offsets(tmp_path, 3)
     assert told.value.exit_code not in (ExitCode.CONFIG, ExitCode.USAGE)
 

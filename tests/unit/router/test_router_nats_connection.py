@@ -5,6 +5,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import structlog
@@ -67,9 +68,9 @@ def door(*answers: bytes) -> Iterator[int]:
             connection.close()
 
 
-def connection(port: int) -> Connection:
+def connection(port: int, **how: Any) -> Connection:
     given = {"type": "nats", "servers": f"nats://127.0.0.1:{port}", "subject": "x.{kind}"}
-    return Connection(NatsSink.model_validate(given | {"timeout_s": 0.5}), "job/sink")
+    return Connection(NatsSink.model_validate(given | {"timeout_s": 0.5}), "job/sink", **how)
 
 
 @UNREADABLE
@@ -103,13 +104,12 @@ def test_what_nats_py_cannot_read_later_costs_one_attempt(unreadable: bytes) -> 
 
 
 def test_what_fails_on_its_event_loop_is_an_event_of_the_log(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     """As in every daemon: no traceback on standard error beside it."""
     loop = asyncio.new_event_loop()
-    monkeypatch.setattr(asyncio, "new_event_loop", lambda: loop)
     with structlog.testing.capture_logs() as logs, door(GREETING) as port:
-        made = connection(port)
+        made = connection(port, new_loop=lambda: loop)
         try:
             made.open()
             loop.call_soon_threadsafe([].pop)

@@ -123,6 +123,6 @@ def test_pieces_of_a_span_hold_its_records_and_no_others() -> None:
 def test_a_body_that_cannot_be_measured_is_told_of_where_it_is_decoded() -> None:
     header, _ = frame(0, [b"a"])
     broken = Cut(header, memoryview(b"nothing"), 0, 1, "s/0")
-    (found,) = pieces_of([broken])
+    (found,) = pieces_of([broken], Cutter())
     with pytest.raises(Exception, match="s/0 offset 0"):
         found.rows()

@@ -42,7 +42,7 @@ def test_a_preview_needs_no_secret(tmp_path: Path, sink: dict[str, Any]) -> None
         rows=lambda _: lambda *_: batch([record]),
     )
     chunk: Any = None
-    shown = preview._sink_preview(run, "lake", chunk, tmp_path)
+    shown = preview.sink_preview(run, "lake", chunk, tmp_path)
     assert shown.written == 1
     assert [request.records for request in shown.requests] == [1]
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -85,15 +85,8 @@ def test_a_piece_that_would_drive_out_most_others_is_not_kept(tmp_path: Path) ->
     assert names(tmp_path) == {"small"}
 
 
-def test_no_more_is_taken_than_half_of_the_memory_there_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Whole(NamedTuple):
-        f_blocks: int = 50
-        f_frsize: int = 4096
-
-    monkeypatch.setattr(os, "statvfs", lambda _: Whole())
-    shared = SharedPieces(tmp_path, MIB)
+def test_no_more_is_taken_than_half_of_the_memory_there_is(tmp_path: Path) -> None:
+    shared = SharedPieces(tmp_path, MIB, memory_bytes=50 * 4096)
     for number in range(10):
         keep(shared, str(number), rows(20_000))
     assert 3 <= len(names(tmp_path)) <= 5
@@ -124,7 +117,7 @@ def test_who_waited_for_a_lock_that_went_with_its_file_does_not_have_it(tmp_path
         return descriptor
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "open", opened)
+        patch.setattr(os, "open", opened)  # the moment between opening and locking is the system's
         with other.making(NAME) as is_others:
             assert not is_others
     assert names(tmp_path) == {NAME}, "nor has it removed what is kept"

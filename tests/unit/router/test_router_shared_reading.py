@@ -16,18 +16,19 @@ import pytest
 from typing_extensions import override
 
 from penstock.base.clock import SystemClock
-from penstock.router import shared_reading, tasks
 from penstock.router.carried import CARRIED, unpack
 from penstock.router.core import filters
-from penstock.router.core import pieces as pieces_core
 from penstock.router.core.offsets import Span
+from penstock.router.core.pieces import PIECE_OFFSETS, Cutter
 from penstock.router.options import SourceOptions, parse_options
 from penstock.router.pieces import Piece
 from penstock.router.shaping import Shape, arrow_schema
 from penstock.router.shared_pieces import SharedPieces
 from penstock.router.shared_reading import WAIT_S, SharedReading
 from penstock.router.spec_versions import SpecVersions, known_versions
+from penstock.router.tasks import shaped_rows
 from penstock.router.views import view
+from tests.support.permissions import without_privileges
 from tests.support.router import log_line, span_line
 from tests.unit.router.scripted_log import Frame, ScriptedClient, frame, reading, thinned
 from tests.unit.router.sink_rows import TestClock
@@ -52,6 +53,8 @@ WHERE = (
     ["in", "service", ["checkout", "shop"]],
     ["=", "kind", "nothing"],
 )
+SMALL_OFFSETS = 64
+"""Of a piece, so that small logs have many."""
 
 
 def line(dice: random.Random, number: int) -> bytes:
@@ -114,17 +117,12 @@ class Sink:
 def read(
     log: list[Frame], span: Span, options: SourceOptions, shape: Shape
 ) -> Iterator[pa.RecordBatch]:
-    made = tasks._shaped(span, reading(ScriptedClient(log)), options, shape)
+    its = reading(ScriptedClient(log))
+    its.cutter = lambda: Cutter(offsets=SMALL_OFFSETS, records_min=16)
+    made = shaped_rows(span, its, options, shape)
     return (rows for rows in made if rows.num_rows)
 
 
-@pytest.fixture
-def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces_core, "PIECE_OFFSETS", 64)
-    monkeypatch.setattr(pieces_core, "PIECE_RECORDS_MIN", 16)
-
-
-@pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize("seed", range(12))
 def test_sinks_at_different_places_get_the_rows_that_each_gets_alone(
     seed: int, tmp_path: Path
@@ -182,7 +180,7 @@ class Counted:
 
 
 def some_pieces(count: int) -> list[Piece]:
-    size = pieces_core.PIECE_OFFSETS
+    size = PIECE_OFFSETS
     log = [frame(at * size, [b"%d" % at] * size) for at in range(count)]
     client = ScriptedClient(log)
     found = list(reading(client).pieces(Span("s", 0, 0, count * size), fail_on_data_loss=True))
@@ -295,9 +293,8 @@ def test_a_task_that_is_killed_is_not_waited_for(tmp_path: Path) -> None:
 
 
 def test_processes_that_begin_at_the_same_time_make_each_piece_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(shared_reading, "WAIT_S", 600.0)
     pieces = some_pieces(9)
     context = multiprocessing.get_context("fork")
     begin = context.Barrier(3)
@@ -306,8 +303,9 @@ def test_processes_that_begin_at_the_same_time_make_each_piece_once(
     def run() -> None:
         make = Counted()
         kept = SharedPieces(tmp_path, 64 * MIB)
+        its = SharedReading(lambda: kept, "x", make, SystemClock(), wait_s=600.0)
         begin.wait()
-        found = values(SharedReading(lambda: kept, "x", make, SystemClock()).batches(pieces))
+        found = values(its.batches(pieces))
         answers.put((found, len(make.made)))
 
     processes = [context.Process(target=run) for _ in range(3)]
@@ -322,23 +320,17 @@ def test_processes_that_begin_at_the_same_time_make_each_piece_once(
 
 @pytest.mark.parametrize("damage", ["absent", "file", "forbidden"])
 def test_where_nothing_can_be_shared_it_is_read_and_told_once(
-    tmp_path: Path, damage: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, damage: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = tmp_path / "shared"
     if damage == "file":
         place.write_text("no directory")
     if damage == "forbidden":
-        place.mkdir()
-        monkeypatch.setattr("os.open", forbidden)
-    make = Counted()
-    made = list(shared_reading_of(place, make).batches(some_pieces(5)))
-    monkeypatch.undo()
+        place.mkdir(mode=0o500)
+    its = shared_reading_of(place, Counted())
+    made = without_privileges(lambda: list(its.batches(some_pieces(5))))
     assert values(iter(made)) == [b"0", b"1", b"2", b"3", b"4"]
     assert capsys.readouterr().err.count("without what other sinks have read") == 1
-
-
-def forbidden(*_: Any, **__: Any) -> int:
-    raise PermissionError(13, "Permission denied")
 
 
 def test_a_piece_of_which_compaction_has_left_nothing_is_no_rows(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 from penstock.router.config import JobConfig
 from penstock.router.options import parse_options
 from penstock.router.sharing import Sharing
+from tests.support.permissions import without_privileges
 from tests.unit.router.source_log import NEEDED
 from tests.unit.router.test_router_config import load
 
@@ -55,15 +56,14 @@ def test_who_could_not_share_has_none(tmp_path: Path, memory: Path, keys: dict[s
 
 
 def test_where_there_is_no_such_memory_or_none_for_this_user_a_job_starts_all_the_same(
-    tmp_path: Path, memory: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, memory: Path
 ) -> None:
     assert Sharing.begin(job(tmp_path), tmp_path / "absent") is None
-
-    def refused(**_: Any) -> str:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr("tempfile.mkdtemp", refused)
-    assert Sharing.begin(job(tmp_path), memory) is None
+    memory.chmod(0o500)
+    try:
+        assert without_privileges(lambda: Sharing.begin(job(tmp_path), memory)) is None
+    finally:
+        memory.chmod(0o700)
 
 
 def test_what_a_killed_job_left_goes_and_what_others_use_or_own_stays(

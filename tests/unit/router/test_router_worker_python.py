@@ -31,8 +31,6 @@ def test_they_have_the_drivers_modules(tmp_path: Path) -> None:
     assert said[1].endswith("site-packages/pyspark/__init__.py")
 
 
-def test_where_no_program_may_run_it_is_the_driver_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "executable", "/no/such/python")  # fails, as where none may run
-    assert worker_python(tmp_path) == sys.executable
+def test_where_no_program_may_run_it_is_the_driver_itself(tmp_path: Path) -> None:
+    missing = "/no/such/python"  # fails, as where none may run
+    assert worker_python(tmp_path, python=missing) == missing

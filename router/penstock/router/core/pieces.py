@@ -21,8 +21,15 @@ PIECE_BYTES: Final = 8 * 1024 * 1024
 
 @dataclass(slots=True)
 class Cutter:
-    """Cuts frames that follow one another into pieces."""
+    """Cuts frames that follow one another into pieces.
 
+    Attributes:
+        offsets: Of a piece, about.
+        records_min: Since the last place where one may begin.
+    """
+
+    offsets: int = PIECE_OFFSETS
+    records_min: int = PIECE_RECORDS_MIN
     _cell: int = -1
     _records: int = 0
     _size: int = 0
@@ -35,9 +42,9 @@ class Cutter:
             records: In it.
             size: Its bytes in memory.
         """
-        cell = base_offset // PIECE_OFFSETS
+        cell = base_offset // self.offsets
         # Not those of the piece: it may have begun because of its bytes, elsewhere for each reader.
-        is_common = cell != self._cell and self._records >= PIECE_RECORDS_MIN
+        is_common = cell != self._cell and self._records >= self.records_min
         begins = is_common or self._size >= PIECE_BYTES
         if is_common:
             self._records = 0

@@ -3,7 +3,7 @@
 import asyncio
 import ssl
 import threading
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, TypeVar
 
 from nats.aio.msg import Msg
@@ -31,9 +31,17 @@ class Connection:
     Args:
         config: Where to, and how to be known there.
         name: What the server shows for it.
+        new_loop: Makes the event loop of its thread.
     """
 
-    def __init__(self, config: NatsSink, name: str) -> None:
+    def __init__(
+        self,
+        config: NatsSink,
+        name: str,
+        *,
+        new_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop,
+    ) -> None:
+        self._new_loop = new_loop
         self._config = config
         self._name = name
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -170,7 +178,7 @@ class Connection:
 
     def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
         if self._loop is None:
-            self._loop = asyncio.new_event_loop()
+            self._loop = self._new_loop()
             self._loop.set_exception_handler(LoopFailures())
             threading.Thread(
                 target=_turn, args=(self._loop,), name="penstock-nats-sink", daemon=True
