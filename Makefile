@@ -55,7 +55,7 @@ crash: .venv/.installed ## Kill the collector again and again under load; RUNS=n
 	@$(HARNESS) crash $(LENGTH) $(ARGS)
 
 router-kills: .venv/.installed ## Kill a router job's processes under load, three sinks; RUNS=n, SEED=n, ARGS=--cluster or --store
-	@$(BIN)/python -m tests.router_kills $(if $(RUNS),--runs $(RUNS)) $(if $(SEED),--seed $(SEED)) $(ARGS)
+	@$(HARNESS) router-kills $(LENGTH) $(ARGS)
 
 bench: .venv/.installed ## Measure logd beside NATS JetStream, in one run; ARGS="--quick --only a,b"
 	@$(BIN)/python -m tests.bench $(ARGS)

@@ -23,6 +23,7 @@ from types import TracebackType
 from typing import Any, Final, Generic, Protocol, Self, TypeVar
 
 from penstock.base.clock import SystemClock
+from penstock.logd.errors import LogdError
 from tests.bench.figures import percentile
 
 SECOND_NS: Final = 1_000_000_000
@@ -246,7 +247,7 @@ def execute(
         run = Run(place, options.seed + number, options, tell, program)
         try:
             _round(plan, run, length)
-        except AssertionError as error:
+        except (AssertionError, LogdError) as error:  # logd refused what it had promised
             tell(traceback.format_exc())
             run.report.broken.append(str(error) or repr(error))
             is_over = True

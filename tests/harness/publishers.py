@@ -299,8 +299,8 @@ def few(stream: str, seed: int) -> Sequence[Publisher]:
     return [WithId(stream, "single", random.Random(seed))]
 
 
-async def pause(stop: asyncio.Event) -> None:
+async def pause(stop: asyncio.Event, seconds: float = _PAUSE_S) -> None:
     """Let a moment pass, less when the load ends."""
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(_PAUSE_S):
+        async with asyncio.timeout(seconds):
             await stop.wait()

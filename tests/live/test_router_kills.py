@@ -9,28 +9,29 @@ from typing import Final
 
 import pytest
 
-from tests.router_kills.kills import KillRun
+from tests.harness.__main__ import run_plan
 
 KILLS: Final = int(os.environ.get("PENSTOCK_ROUTER_KILLS", "3"))
-SEED: Final = int(os.environ.get("PENSTOCK_ROUTER_KILLS_SEED", "8"))
+SEED: Final = int(os.environ.get("PENSTOCK_ROUTER_KILLS_SEED", "6"))
 CLUSTER_KILLS: Final = 2
-CLUSTER_SEED: Final = 12
+CLUSTER_SEED: Final = 3
 """Draws an executor, then the driver."""
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(900 + 120 * KILLS)]
 
 
 def test_killed_at_random_each_sink_has_each_record_once(tmp_path: Path) -> None:
-    outcome = KillRun(tmp_path, runs=KILLS, seed=SEED).run()
-    assert outcome.broken == [], f"seed {SEED}: {outcome.summary()}"
-    assert outcome.kills.total() == KILLS
-    assert outcome.records > 0
+    report = run_plan(["router-kills", "--runs", str(KILLS), "--seed", str(SEED)], tmp_path)
+    assert report.broken == [], f"seed {SEED}: {report.summary()}"
+    assert report.runs == KILLS
+    assert report.counts["records"] > 0
 
 
 def test_on_a_cluster_whose_executors_are_killed_each_sink_has_each_record_once(
     tmp_path: Path,
 ) -> None:
-    outcome = KillRun(tmp_path, runs=CLUSTER_KILLS, seed=CLUSTER_SEED, cluster=True).run()
-    assert outcome.broken == [], f"seed {CLUSTER_SEED}: {outcome.summary()}"
-    assert outcome.kills == {"executor": 1, "driver": 1}
-    assert outcome.records > 0
+    options = ["--cluster", "--runs", str(CLUSTER_KILLS), "--seed", str(CLUSTER_SEED)]
+    report = run_plan(["router-kills", *options], tmp_path)
+    assert report.broken == [], f"seed {CLUSTER_SEED}: {report.summary()}"
+    assert (report.counts["executor killed"], report.counts["driver killed"]) == (1, 1)
+    assert report.counts["records"] > 0

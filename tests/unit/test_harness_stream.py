@@ -40,6 +40,7 @@ class FakeLog:
     keys: Keys = Keys.NONE
     items: list[Item] = field(default_factory=list)
     gone: set[int] = field(default_factory=set)
+    skipped: set[int] = field(default_factory=set)
     start: int = 0
     epoch: int = 1
     now_ns: int = 1_000 * SECOND
@@ -58,7 +59,7 @@ class FakeLog:
     def batches(
         self, _: str, start: int, end: int
     ) -> "Iterator[tuple[FrameHeader, pa.RecordBatch]]":
-        for offset in range(start, end):
+        for offset in set(range(start, end)) - self.skipped:
             item = self.items[offset]
             key, value = key_of(item, self.keys), value_of(item, self.keys)
             headers = tuple((k, v.encode()) for k, v in headers_of(item, self.keys).items())
@@ -218,6 +219,22 @@ def test_retention_that_leaves_fewer_messages_than_the_limit_is_seen() -> None:
     log.start = 6
     with pytest.raises(BrokenPromiseError, match="retention left only"):
         look(checker, log)
+
+
+def test_an_epoch_that_does_not_rise_over_a_restart_is_seen() -> None:
+    log = FakeLog()
+    checker = make_checker(log)
+    look(checker, log, log.add(Item("p", 1)))
+    log.epoch -= 1
+    with pytest.raises(BrokenPromiseError, match="epoch 3 follows 3"):
+        look(checker, log)
+
+
+def test_offsets_that_no_frame_has_are_seen() -> None:
+    log = FakeLog(skipped={1})
+    acked = [log.add(Item("p", number)) for number in range(3)]
+    with pytest.raises(BrokenPromiseError, match="a gap before"):
+        look(make_checker(log), log, *acked)
 
 
 @pytest.mark.parametrize("seen", [True, False])

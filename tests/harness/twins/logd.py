@@ -56,7 +56,7 @@ def _ids_not_saved_before_deleting() -> Patches:
     step = Retainer.step
     return [
         patch.object(Retainer, "step", deletes_at_once),
-        patch.object(memory.Memory, "save", lambda *_: None),
+        patch.object(memory.Memory, "save", lambda *_, **__: None),
     ]
 
 
@@ -154,7 +154,7 @@ def _offsets_skipped() -> Patches:
             batch = build_batch([Record("hole", b"", 1)])
             body = encode_body(batch.slice(0, 0))
             header = describe_body(body, batch).at(base_offset=end, leader_epoch=0)
-            opened.log.append([(replace(header, record_count=0), body)])
+            opened.log.append([(replace(header, record_count=0, compacted=True), body)])
             opened.intake.next_offset += 1
         return opened
 
