@@ -4,7 +4,7 @@ import gzip
 import os
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,8 @@ from penstock.collector.limits import FILE_READ_BYTES, HEAD_BYTES
 from penstock.collector.source_sections import FileSource as FileSection
 from penstock.collector.sources.compressed import CompressedTail, Search
 from penstock.collector.sources.tail import Tail
-from penstock.collector.sources.unpacking import siblings
 from tests.support.gone_files import MODIFIED_NS, gone
+from tests.support.privileges import closed
 
 CONTENT = b"".join(b"%d %d\n" % (n, random.Random(n).getrandbits(64)) for n in range(16_000))
 ZIPPED = gzip.compress(CONTENT, 1)
@@ -40,12 +40,13 @@ class Seeking:
         self.steps = 0
         self.poll_ns = section.poll_ms * 1_000_000
         self.polls = 0
+        self.descriptors = Descriptors(1000, SystemClock())
         self.search = Search(
             section,
             lambda what: self.notes.update([what]),
             lambda path, _: self.errors.append(Path(path).name),
             structlog.get_logger(),
-            Descriptors(1000, SystemClock()),
+            self.descriptors,
         )
 
     def lost(self, position: int) -> FileState:
@@ -267,21 +268,21 @@ def test_beside_what_a_link_leads_to_is_looked_as_well(seeking: Seeking, tmp_pat
     assert rest_of(seeking.seek(state)[0][1]) == CONTENT[10:]
 
 
-def test_a_directory_is_listed_once_per_poll(
-    seeking: Seeking, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_directory_is_listed_once_per_poll(seeking: Seeking) -> None:
+    """What comes while a poll's files are looked at is seen by the next one."""
     for number in range(5):
         (seeking.directory / f"app.log.{number}.gz").write_bytes(ZIPPED[: -1 - number])
-    listed: list[Path] = []
-
-    def counted(directory: Path) -> list[Path]:
-        listed.append(directory)
-        return siblings(directory)
-
-    monkeypatch.setattr("penstock.collector.sources.unpacking.siblings", counted)
-    assert seeking.seek(seeking.lost(10)) == []
-    assert seeking.steps > 5
-    assert len(listed) == 1
+    state = seeking.lost(10)
+    assert seeking.search.seek([state], 0) == ([], True)
+    (seeking.directory / "round.gz").symlink_to("round.gz")  # which is complained of when seen
+    more, steps = True, 0
+    while more:
+        _, more = seeking.search.seek([state], 0)
+        steps += 1
+    assert steps > 5
+    assert seeking.errors == []
+    assert seeking.seek(state) == []
+    assert seeking.errors == ["round.gz"]
 
 
 def test_one_that_could_not_be_read_on_is_looked_at_anew(seeking: Seeking) -> None:
@@ -296,28 +297,24 @@ def test_one_that_could_not_be_read_on_is_looked_at_anew(seeking: Seeking) -> No
     assert rest_of(seeking.seek(state)[0][1]) == CONTENT[10:]
 
 
-def test_what_cannot_be_opened_is_tried_again(
-    seeking: Seeking, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (seeking.directory / "app.log.1.gz").write_bytes(ZIPPED)
+def test_what_cannot_be_opened_is_tried_again(seeking: Seeking) -> None:
+    path = seeking.directory / "app.log.1.gz"
+    path.write_bytes(ZIPPED)
     state = seeking.lost(len(CONTENT) - 5)
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "open", refuse)
+    with closed(path):
         assert seeking.seek(state) == []
         assert seeking.seek(state) == []
     assert seeking.errors == ["app.log.1.gz"] * 2
     assert rest_of(seeking.seek(state)[0][1]) == CONTENT[-5:]
 
 
-def test_what_cannot_be_opened_is_waited_for_however_long_and_told(
-    seeking: Seeking, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_opened_is_waited_for_however_long_and_told(seeking: Seeking) -> None:
     """What is unread may be in it; a permission is given late, and a full table is emptied."""
-    (seeking.directory / "app.log.1.gz").write_bytes(ZIPPED)
+    path = seeking.directory / "app.log.1.gz"
+    path.write_bytes(ZIPPED)
     (seeking.directory / "round.gz").symlink_to("round.gz")
     state = seeking.lost(10)
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "open", refuse)
+    with closed(path):
         for now_ns in (0, WAIT_NS, WAIT_NS, HOUR_NS):
             assert seeking.seek(state, now_ns=now_ns) == []
     assert seeking.notes == {"compressed_refused": 1}
@@ -326,28 +323,27 @@ def test_what_cannot_be_opened_is_waited_for_however_long_and_told(
     assert rest_of(seeking.seek(state, now_ns=HOUR_NS + MINUTE_NS)[0][1]) == CONTENT[10:]
 
 
-def test_names_that_cannot_be_looked_up_are_waited_for(
-    seeking: Seeking, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_names_that_cannot_be_looked_up_are_waited_for(seeking: Seeking) -> None:
+    """The directory can be listed, and not searched."""
     (seeking.directory / "app.log.1.gz").write_bytes(ZIPPED)
     state = seeking.lost(10)
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "stat", refuse)
+    with closed(seeking.directory, mode=0o444):
         assert seeking.seek(state) == seeking.seek(state, now_ns=WAIT_NS) == []
     assert seeking.notes == {}
     assert rest_of(seeking.seek(state, now_ns=WAIT_NS)[0][1]) == CONTENT[10:]
 
 
 def test_one_seen_whole_for_another_file_that_cannot_be_opened_again_ends_no_search(
-    seeking: Seeking, monkeypatch: pytest.MonkeyPatch
+    seeking: Seeking,
 ) -> None:
     """What is marked of the second file was not looked for when it was seen."""
     (seeking.directory / "app.log.0.gz").write_bytes(ZIPPED[:-1])
-    (seeking.directory / "app.log.1.gz").write_bytes(ZIPPED)
+    path = seeking.directory / "app.log.1.gz"
+    path.write_bytes(ZIPPED)
     first, second = seeking.lost(10), seeking.lost(3000)
     assert seeking.seek(first) == []
-    monkeypatch.setattr(os, "open", refuse)
-    assert seeking.seek(first, second) == []
+    with closed(path):
+        assert seeking.seek(first, second) == []
     assert "app.log.1.gz" in seeking.errors
 
 
@@ -363,27 +359,31 @@ def test_one_that_changes_while_it_is_read_does_not_end(seeking: Seeking) -> Non
     tail.close()
 
 
-def test_one_that_was_replaced_after_it_was_looked_at_is_not_read(
-    seeking: Seeking, monkeypatch: pytest.MonkeyPatch
-) -> None:
+class Giving:
+    """The only file that may be open; it is closed for the compressed one, and does something."""
+
+    def __init__(self, descriptors: Descriptors, does: Callable[[], object]) -> None:
+        self._descriptors = descriptors
+        self._does = does
+        descriptors.files_max = 1
+        descriptors.admit(self)
+
+    def can_close(self) -> bool:
+        return True
+
+    def close_for_others(self) -> None:
+        self._descriptors.release(self)
+        self._does()
+
+
+def test_one_that_was_replaced_after_it_was_looked_at_is_not_read(seeking: Seeking) -> None:
     """Nobody saw whether what is there now is whole; it is looked at, and read then."""
     path = seeking.directory / "app.log.1.gz"
     path.write_bytes(ZIPPED)
-    read_on = Search._read_on
-
-    def replaced(*asked: Any) -> Tail | None:
-        path.with_name("new").write_bytes(ZIPPED[:-1])
-        path.with_name("new").rename(path)
-        monkeypatch.undo()
-        return read_on(*asked)
-
-    monkeypatch.setattr(Search, "_read_on", replaced)
+    path.with_name("new").write_bytes(ZIPPED[:-1])
+    Giving(seeking.descriptors, lambda: path.with_name("new").rename(path))
     state = seeking.lost(10)
     assert seeking.seek(state) == []
     assert (seeking.notes, seeking.errors) == ({}, ["app.log.1.gz"])
     path.write_bytes(ZIPPED)
     assert rest_of(seeking.seek(state)[0][1]) == CONTENT[10:]
-
-
-def refuse(*_: object, **__: object) -> int:
-    raise PermissionError(13, "Permission denied")
