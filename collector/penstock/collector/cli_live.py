@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import click
 
+from penstock.base.backoff import Backoff
 from penstock.base.clock import SystemClock
 from penstock.collector.control import ask, ask_once
 from penstock.collector.directories import socket_of
@@ -141,20 +142,19 @@ class _Away:
     """Waits for a collector that does not answer, longer each time, and says so once."""
 
     def __init__(self) -> None:
-        self._pause_s = 0.0
+        self._backoff = Backoff(_RETRY_FIRST_S, _RETRY_MAX_S)
 
     def wait(self, problem: str) -> None:
         """Wait until it is worth asking again."""
-        if not self._pause_s:
+        if not self._backoff.failures:
             click.echo(f"{problem}; it is tried again", err=True)
-        self._pause_s = min(2 * self._pause_s or _RETRY_FIRST_S, _RETRY_MAX_S)
-        threading.Event().wait(self._pause_s)
+        threading.Event().wait(self._backoff.next_wait())
 
     def over(self) -> None:
         """It answers."""
-        if self._pause_s:
+        if self._backoff.failures:
             click.echo("the collector answers again", err=True)
-        self._pause_s = 0.0
+        self._backoff.reset()
 
 
 def _show(

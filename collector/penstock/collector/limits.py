@@ -34,6 +34,14 @@ STRUCTURED_BYTES_MAX: Final = 128 * KIB
 """A longer line is not taken apart, though it be JSON: its record would be above
 `RECORD_BYTES_MAX`, and in quarantine."""
 
+RESTART_MIN_S: Final = 1.0
+RESTART_MAX_S: Final = 60.0
+"""Seconds before a worker, a source or a source's program that ended is started again; they double
+from the first to the last."""
+
+RESTART_CALM_S: Final = 60.0
+"""One that ran so long before it ended is started again as after the first time."""
+
 READ_BYTES: Final = 64 * KIB
 """One read from a socket or pipe."""
 

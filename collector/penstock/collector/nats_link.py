@@ -16,10 +16,10 @@ from typing import Any, Final
 import structlog
 from nats.errors import Error
 
+from penstock.base.backoff import Backoff, Restarts
 from penstock.base.clock import Clock
 from penstock.collector.config import NatsSection
 from penstock.collector.core.outage import Outage
-from penstock.collector.core.restarts import Restarts
 from penstock.logd.errors import LogdError
 from penstock.logd.publisher.connecting import (
     UnencryptedError,
@@ -35,8 +35,10 @@ _RECONNECT_WAIT_S: Final = 0.5
 _PENDING_BYTES_MAX: Final = 32 * 1024 * 1024
 _LOOK_S: Final = 0.5
 _CLOSE_S: Final = 1.0
-_FIRST_WAIT_NS: Final = 500_000_000
-_LONGEST_WAIT_NS: Final = 5_000_000_000
+_CONNECT_WAIT_MIN_S: Final = 0.5
+_CONNECT_WAIT_MAX_S: Final = 5.0
+_CALM_S: Final = 60.0
+"""A connection that stood so long before it was lost is looked for as the first one."""
 
 
 class NatsLink:
@@ -114,13 +116,13 @@ class NatsLink:
 
     async def _keep(self) -> None:
         """Make a connection where there is none and nats-py makes none."""
-        restarts = Restarts(first_ns=_FIRST_WAIT_NS, longest_ns=_LONGEST_WAIT_NS)
+        restarts = Restarts(Backoff(_CONNECT_WAIT_MIN_S, _CONNECT_WAIT_MAX_S), calm=_CALM_S)
         while True:
             began_ns = self._clock.monotonic_ns()
             while not self._is_gone:  # noqa: ASYNC110 - nats-py does not tell of each end
                 await asyncio.sleep(_LOOK_S)
-            wait_ns = restarts.failed(ran_ns=self._clock.monotonic_ns() - began_ns)
-            await asyncio.sleep(wait_ns / 1e9)
+            ran_s = (self._clock.monotonic_ns() - began_ns) / 1e9
+            await asyncio.sleep(restarts.failed(ran_s))
             if self.client is not None:
                 await self._leave(self.client)
             await self._attempt()

@@ -11,16 +11,21 @@ from dataclasses import dataclass
 
 import structlog
 
+from penstock.base.backoff import Backoff, Restarts
 from penstock.base.clock import Clock
 from penstock.collector.core.delivery import Delivery
 from penstock.collector.core.ledger import Ledger
-from penstock.collector.core.restarts import Restarts
+from penstock.collector.limits import RESTART_CALM_S, RESTART_MAX_S, RESTART_MIN_S
 from penstock.collector.source_sections import Source as Section
 from penstock.collector.sources.file import FileSource
 from penstock.collector.sources.source import Source
 
 _POLL_S = 0.05
 _REASON_CHARACTERS_MAX = 200
+
+
+def _restarts() -> Restarts:
+    return Restarts(Backoff(RESTART_MIN_S, RESTART_MAX_S), calm=RESTART_CALM_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +40,7 @@ class Surroundings:
     delivery: Delivery
     ledger: Ledger
     clock: Clock
-    restarts: Callable[[], Restarts] = Restarts
+    restarts: Callable[[], Restarts] = _restarts
 
 
 class Runner:
@@ -91,9 +96,9 @@ class Runner:
                 return
             if self._stopping.is_set():
                 return
-            wait_ns = self._restarts.failed(ran_ns=clock.monotonic_ns() - began_ns)
+            wait_s = self._restarts.failed((clock.monotonic_ns() - began_ns) / 1e9)
             await self._close()
-            if await self._stopped_within(wait_ns / 1e9):
+            if await self._stopped_within(wait_s):
                 return
 
     async def stop(self) -> None:

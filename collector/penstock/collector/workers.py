@@ -22,12 +22,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector as PrometheusCollector
 from typing_extensions import override
 
+from penstock.base.backoff import Backoff, Restarts
 from penstock.base.clock import SystemClock
 from penstock.collector.config import CollectorConfig
 from penstock.collector.config_files import Texts, digest_of, read_texts
 from penstock.collector.control import SOCKET_NAME, ControlServer
-from penstock.collector.core.restarts import Restarts
 from penstock.collector.handed import hand_over
+from penstock.collector.limits import RESTART_CALM_S, RESTART_MAX_S, RESTART_MIN_S
 from penstock.collector.reloading import changed_keys
 from penstock.collector.settings import digest_of_tables, graph_of
 from penstock.collector.worker_control import Checked, WorkerControl
@@ -87,7 +88,7 @@ class Worker:
         self._endpoints = directory_of(config.data_dir, share.index) / "endpoints.json"
         self._process: asyncio.subprocess.Process | None = None
         self._stopping = asyncio.Event()
-        self._restarts = Restarts()
+        self._restarts = Restarts(Backoff(RESTART_MIN_S, RESTART_MAX_S), calm=RESTART_CALM_S)
         self._clock = SystemClock()
         self._log = structlog.get_logger().bind(worker=share.index)
 
@@ -108,10 +109,10 @@ class Worker:
                 return code
             if code in _FOR_GOOD and not was_ready:
                 return code
-            wait_ns = self._restarts.failed(ran_ns=self._clock.monotonic_ns() - began_ns)
+            wait_s = self._restarts.failed((self._clock.monotonic_ns() - began_ns) / 1e9)
             self._log.error("a worker ended; it is started again", code=code)
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), wait_ns / 1e9)
+                await asyncio.wait_for(self._stopping.wait(), wait_s)
             if self._stopping.is_set():
                 return code if code > 0 else ExitCode.TEMPORARY
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import structlog
 
+from penstock.base.backoff import Backoff
 from penstock.base.http.client import AnswerTooLargeError, HttpClient, Request, client_tls
 from penstock.service.errors import ConfigError
 from penstock.service.release import release
@@ -76,7 +77,7 @@ class SpanSender:
         self._tracer.give_up()
 
     def _run(self) -> None:
-        pause_s = _LINGER_S
+        backoff = Backoff(_LINGER_S, _PAUSE_S_MAX)
         spans: list[Span] = []
         while True:
             if not spans:
@@ -87,12 +88,12 @@ class SpanSender:
             outcomes = self._send(spans) if spans else {}
             if outcomes:
                 self._tracer.settle(outcomes)
-                spans, pause_s = [], _LINGER_S
+                spans = []
+                backoff.reset()
             elif self._stop.is_set():
                 return  # what was taken and what waits is given up
             elif spans:
-                self._stop.wait(pause_s)
-                pause_s = min(2 * pause_s, _PAUSE_S_MAX)
+                self._stop.wait(backoff.next_wait())
 
     def _send(self, spans: Sequence[Span]) -> dict[str, int]:
         """What became of them; nothing where they are to be sent again."""

@@ -23,6 +23,7 @@ from typing import Any, Final, Protocol
 import orjson
 import structlog
 
+from penstock.base.backoff import Backoff
 from penstock.base.clock import Clock
 from penstock.logd.activity_journal import ActivityJournal, Event
 from penstock.logd.core.activity import ACTIVITY
@@ -181,7 +182,7 @@ class ActivityLog:
 
     async def run(self) -> None:
         """Write what stands in line, for ever."""
-        pause_s = _PAUSE_S
+        backoff = Backoff(_PAUSE_S, _PAUSE_S_MAX)
         while self._sink is not None:
             await self._came.wait()
             part = list(islice(self._line, ACTIVITY_BATCH_EVENTS_MAX))
@@ -190,10 +191,10 @@ class ActivityLog:
             except (LogdError, OSError) as error:
                 self.problem = str(error)
                 await self.kept()
-                await asyncio.sleep(pause_s)
-                pause_s = min(pause_s * 2, _PAUSE_S_MAX)
+                await asyncio.sleep(backoff.next_wait())
                 continue
-            self.problem, pause_s = "", _PAUSE_S
+            self.problem = ""
+            backoff.reset()
             for _ in part:
                 self._line.popleft()
             self.counts["written"] += len(part)

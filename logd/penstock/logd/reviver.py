@@ -15,6 +15,7 @@ from typing import Final
 
 import structlog
 
+from penstock.base.backoff import Backoff
 from penstock.base.clock import Clock
 from penstock.logd.core.metadata import is_internal
 from penstock.logd.errors import LogdError
@@ -35,8 +36,9 @@ _log = structlog.get_logger()
 class _Attempt:
     """When a stream was last opened again, or tried to be."""
 
-    at_ns: int
-    wait_s: int
+    backoff: Backoff
+    at_ns: int = 0
+    wait_s: float = 0.0
 
 
 class Reviver:
@@ -77,7 +79,7 @@ class Reviver:
         attempt = self._attempts.get(name)
         if attempt is None:
             return True
-        return self._clock.monotonic_ns() >= attempt.at_ns + attempt.wait_s * _NS_PER_S
+        return self._clock.monotonic_ns() >= attempt.at_ns + int(attempt.wait_s * _NS_PER_S)
 
     async def _revive(self, name: str) -> None:
         try:
@@ -94,8 +96,8 @@ class Reviver:
         _log.info("stream opened again", stream=name)
 
     def _note_attempt(self, name: str) -> None:
-        now_ns, wait_s = self._clock.monotonic_ns(), _WAIT_MIN_S
-        before = self._attempts.get(name)
-        if before is not None and now_ns - before.at_ns < _FORGET_NS:
-            wait_s = min(_WAIT_MAX_S, 2 * before.wait_s)
-        self._attempts[name] = _Attempt(now_ns, wait_s)
+        now_ns = self._clock.monotonic_ns()
+        attempt = self._attempts.setdefault(name, _Attempt(Backoff(_WAIT_MIN_S, _WAIT_MAX_S)))
+        if now_ns - attempt.at_ns >= _FORGET_NS:
+            attempt.backoff.reset()
+        attempt.at_ns, attempt.wait_s = now_ns, attempt.backoff.next_wait()

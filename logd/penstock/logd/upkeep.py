@@ -12,6 +12,7 @@ from typing import Final
 
 import structlog
 
+from penstock.base.backoff import Backoff
 from penstock.base.clock import Clock
 from penstock.logd.cleaner import Cleaner
 from penstock.logd.core.compaction import (
@@ -119,7 +120,7 @@ class Upkeep:
         self._judged: dict[Run, bool] = {}
         self._idle_at: tuple[int, int] | None = None
         self._due_ns = clock.monotonic_ns() + int(settings.interval_s * _NS_PER_S)
-        self._backoff_s = 0.0
+        self._backoff = Backoff(settings.interval_s, _BACKOFF_MAX_S)
 
     @property
     def due_ns(self) -> int:
@@ -158,7 +159,7 @@ class Upkeep:
             self.counts.bytes_written += pace.bytes_written - written
 
     def _done(self, begun_ns: int) -> None:
-        self._backoff_s = 0.0
+        self._backoff.reset()
         self.counts.problem = ""
         self.counts.last_ns = self._clock.unix_ns()
         self.counts.last_duration_ns = self._clock.monotonic_ns() - begun_ns
@@ -167,13 +168,11 @@ class Upkeep:
         """Count an attempt that failed, and wait longer than after the one before."""
         self.counts.failures += 1
         self.counts.problem = str(error)
-        self._backoff_s = min(_BACKOFF_MAX_S, max(self._settings.interval_s, 2 * self._backoff_s))
-        self._due_ns = self._clock.monotonic_ns() + int(self._backoff_s * _NS_PER_S)
+        wait_s = self._backoff.next_wait()
+        self._due_ns = self._clock.monotonic_ns() + int(wait_s * _NS_PER_S)
         if self._log.failure:
             self._wants.seal()  # the writer meets the failure, and the stream says so, at once
-        _log.warning(
-            "compaction failed", stream=self.stream, error=str(error), again_in_s=self._backoff_s
-        )
+        _log.warning("compaction failed", stream=self.stream, error=str(error), again_in_s=wait_s)
 
     def _do_something(self, pace: Pace) -> bool:
         """Do the first thing that is due; whether there was one, and it could be done."""

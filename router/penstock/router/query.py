@@ -13,13 +13,13 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
+from penstock.base.backoff import Backoff, Restarts
 from penstock.router.batch_spans import BatchSpans
 from penstock.router.batches import BatchJournal
 from penstock.router.checkpoint import clear_unfinished, committed_offsets, planned_offsets
 from penstock.router.config import JobConfig
 from penstock.router.core.breaker import Circuit
 from penstock.router.core.offsets import Offsets, StreamPartition, count_between, reading_begins
-from penstock.router.core.restarts import Restarts
 from penstock.router.errors import StoppedError
 from penstock.router.feed import Feed
 from penstock.router.routed import Routed
@@ -29,6 +29,13 @@ _ERROR_LINE: Final = re.compile(r"^(?:[\w.]+\.)?(\w*(?:Error|Exception)): (.+)$"
 _REASON_LENGTH_MAX: Final = 500
 _RESULT_LIMIT: Final = "spark.driver.maxResultSize"
 _NO_PACKAGE: Final = "No module named 'penstock"
+RESTART_MIN_S: Final = 1.0
+RESTART_MAX_S: Final = 60.0
+"""Seconds before a query that failed is started again; they double from the first to the last."""
+
+RESTART_CALM_S: Final = 120.0
+"""One that ran so long before it failed is started again as after the first time."""
+
 _WAITING: Final = "Waiting for"
 """How Spark's message begins between triggers, and not before the first one has ended."""
 
@@ -74,9 +81,10 @@ class SinkQuery:
         self._starting = starting
         self._sharing = sharing
         self._journal = BatchJournal(context.state_dir)
-        self._restarts = Restarts()
+        self._restarts = Restarts(Backoff(RESTART_MIN_S, RESTART_MAX_S), calm=RESTART_CALM_S)
         self._state = _State.WAITING
         self._start_at_ns = 0
+        self._restarted_at_ns = 0
         self._failed_at_ns = 0
         self._query: Any = None
         self._closed = False
@@ -317,7 +325,8 @@ class SinkQuery:
             self._state = _State.STOPPED
             return
         self._failed_at_ns = now_ns
-        self._start_at_ns = self._restarts.failed(now_ns)
+        wait_s = self._restarts.failed((now_ns - self._restarted_at_ns) / 1e9)
+        self._start_at_ns = self._restarted_at_ns = now_ns + int(wait_s * 1e9)
         self._state = _State.WAITING
         self.records_per_s = 0.0
         self.failure = reason_of(error)
@@ -325,7 +334,7 @@ class SinkQuery:
         self._log.error(
             "query failed",
             reason=self.failure,
-            restart_in_s=round((self._start_at_ns - now_ns) / 1e9, 1),
+            restart_in_s=round(wait_s, 1),
         )
 
 

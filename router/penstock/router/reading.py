@@ -9,6 +9,7 @@ from typing import Any, Final, Self, TypeVar
 
 import pyarrow as pa
 
+from penstock.base.backoff import Backoff
 from penstock.base.clock import BlockingClock
 from penstock.logd.client import (
     ANYBODY,
@@ -398,7 +399,7 @@ class LogReading:
 
     def _patiently(self, call: Callable[[], Value]) -> Value:
         deadline_ns = self._clock.monotonic_ns() + int(self._retry_timeout_s * 1e9)
-        pause_s = _RETRY_FIRST_S
+        backoff = Backoff(_RETRY_FIRST_S, _RETRY_MAX_S, jitter=0.5)
         while True:
             try:
                 return call()
@@ -407,5 +408,4 @@ class LogReading:
                     raise LogUnavailableError(
                         f"{error}; gave up after {self._retry_timeout_s:g} s"
                     ) from None
-            self._clock.sleep(self._random.uniform(pause_s / 2, pause_s))
-            pause_s = min(pause_s * 2, _RETRY_MAX_S)
+            self._clock.sleep(backoff.next_wait(self._random.random()))

@@ -64,7 +64,7 @@ async def test_both_outputs_are_read_to_their_end(tmp_path: Path) -> None:
 async def test_a_program_that_ends_is_started_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exec_source, "_RESTART_MIN_S", 0.01)
+    monkeypatch.setattr(exec_source, "RESTART_MIN_S", 0.01)
     async with running(tmp_path, "print('hi'); raise SystemExit(3)") as (_, intake):
         await wait_until_async(lambda: len(bodies(intake)) >= 2)
         await wait_until_async(lambda: intake.account.notes["exits_with_failure"] >= 2)

@@ -110,7 +110,7 @@ async def a_link(
 ) -> AsyncIterator[NatsLink]:
     FakeClient.attempts = list(attempts)
     monkeypatch.setattr(nats_link, "nats_client", lambda **_: FakeClient())
-    for wait in ("_FIRST_WAIT_NS", "_LONGEST_WAIT_NS", "_LOOK_S"):
+    for wait in ("_CONNECT_WAIT_MIN_S", "_CONNECT_WAIT_MAX_S", "_LOOK_S"):
         monkeypatch.setattr(nats_link, wait, 0)
     config = NatsSection.model_validate({"url": "nats://user:secret@localhost:4222", **keys})
     link = NatsLink(config, SystemClock(), lambda: None)
@@ -199,7 +199,7 @@ async def test_an_answer_that_nats_py_cannot_read_is_not_the_last_one(
         open_ones.append(writer)
         writer.write(answers[len(open_ones) - 1])
 
-    for wait in ("_FIRST_WAIT_NS", "_LONGEST_WAIT_NS", "_LOOK_S", "_RECONNECT_WAIT_S"):
+    for wait in ("_CONNECT_WAIT_MIN_S", "_CONNECT_WAIT_MAX_S", "_LOOK_S", "_RECONNECT_WAIT_S"):
         monkeypatch.setattr(nats_link, wait, 0)
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]

@@ -7,11 +7,11 @@ from typing import Any, cast
 import pytest
 from typing_extensions import override
 
+from penstock.base.backoff import Backoff, Restarts
 from penstock.base.clock import SystemClock
 from penstock.collector.core.batch import Limits
 from penstock.collector.core.delivery import Delivery
 from penstock.collector.core.ledger import Ledger
-from penstock.collector.core.restarts import Restarts
 from penstock.collector.runner import Runner, Surroundings
 from penstock.collector.source_sections import StatsdSource, StdinSource
 from penstock.collector.source_set import STOP_WAIT_S, Difference, SourceSet, difference
@@ -80,7 +80,7 @@ class World:
             Delivery(Limits(), jitter=lambda: 0.0),
             self.ledger,
             SystemClock(),
-            restarts=lambda: Restarts(first_ns=1, longest_ns=1),
+            restarts=lambda: Restarts(Backoff(1e-9, 1e-9), calm=60),
         )
 
     def sources(self) -> SourceSet:
@@ -166,13 +166,6 @@ async def test_one_that_cannot_begin_again_is_named_until_it_can() -> None:
     await wait_until_async(lambda: not runner.trouble)
     await sources.stop()
     await sources.cancel()
-
-
-def test_waits_double_up_to_a_bound_and_begin_anew_after_a_calm_time() -> None:
-    restarts = Restarts(first_ns=1, longest_ns=5, calm_ns=100)
-    assert [restarts.failed(ran_ns=0) for _ in range(5)] == [1, 2, 4, 5, 5]
-    assert restarts.failed(ran_ns=100) == 1
-    assert restarts.count == 6
 
 
 async def test_an_exchange_touches_only_what_changed() -> None:

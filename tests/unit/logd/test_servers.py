@@ -81,16 +81,16 @@ def test_servers_are_tried_in_turn_and_the_pause_comes_after_a_round() -> None:
     taken, pauses = [], []
     for _ in range(9):
         taken.append(found.take().host)
-        pauses.append(found.failed())
+        pauses.append(found.failed(draw=1.0))
     assert "".join(taken) == "abcabcabc"
     assert pauses == [0, 0, 0.05, 0, 0, 0.1, 0, 0, 0.2]
     found.connected()
-    assert [found.failed() for _ in range(3)] == [0, 0, 0.05]
+    assert [found.failed(draw=1.0) for _ in range(3)] == [0, 0, 0.05]
 
 
 def test_the_pause_grows_to_a_bound() -> None:
     found = pool("nats://a")
-    assert [found.failed() for _ in range(2000)][5:] == [1.6] + [2.0] * 1994
+    assert [found.failed(draw=1.0) for _ in range(2000)][5:] == [1.6] + [2.0] * 1994
 
 
 def test_what_a_cluster_names_is_tried_before_the_present_one_and_forgotten_with_it() -> None:

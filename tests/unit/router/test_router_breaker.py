@@ -16,16 +16,16 @@ class Least(random.Random):
     """Rolls the lowest number, so that what a pause is at least can be seen."""
 
     @override
-    def uniform(self, a: float, b: float) -> float:
-        return a
+    def random(self) -> float:
+        return 0.0
 
 
 class Most(random.Random):
     """Rolls the highest."""
 
     @override
-    def uniform(self, a: float, b: float) -> float:
-        return b
+    def random(self) -> float:
+        return 1.0
 
 
 def pauses_of(breaker: Breaker, how: str, count: int) -> list[float]:

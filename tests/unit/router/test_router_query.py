@@ -9,8 +9,7 @@ from typing_extensions import override
 
 from penstock.router.batches import BatchJournal
 from penstock.router.core.offsets import Offsets, StreamPartition
-from penstock.router.core.restarts import FIRST_PAUSE_S
-from penstock.router.query import SinkQuery, first_lines
+from penstock.router.query import RESTART_MIN_S, SinkQuery, first_lines
 from penstock.router.sinks import SinkContext
 from tests.support.scripted_spark import (
     BEGINNING,
@@ -85,7 +84,7 @@ def test_a_query_that_finds_nothing_new_after_a_failure_is_well(tmp_path: Path) 
     its = made(tmp_path)
     its.poll()
     its.fail()
-    its.clock.sleep(FIRST_PAUSE_S)
+    its.clock.sleep(RESTART_MIN_S)
     its.poll()
     for status in (BEGINNING, IN_WORK):
         its.spark_query.status = status

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
+from penstock.base.backoff import Backoff
 from penstock.collector.core.batch import Batch, LaneKey, Limits
 
 
@@ -59,7 +60,7 @@ class Lane:
     state: LaneState = LaneState.FLOWING
     window: int = 0
     retry_at_ns: int = 0
-    failures: int = 0
+    backoff: Backoff = field(init=False)
     reason: str = ""
     delivered: int = 0
     quarantined: int = 0
@@ -67,7 +68,9 @@ class Lane:
 
     def __post_init__(self) -> None:
         """Open the window."""
-        self.window = self.limits.lane_flight_max
+        limits = self.limits
+        self.window = limits.lane_flight_max
+        self.backoff = Backoff(limits.backoff_min_ns, limits.backoff_max_ns, jitter=0.5)
 
     def take(self, records: Batch, now_ns: int) -> None:
         """Queue records; those known to be done from before a restart are skipped."""
@@ -121,7 +124,8 @@ class Lane:
             return
         self.done = self.chain = sequence
         self._forget_done()
-        self.failures, self.reason = 0, ""
+        self.backoff.reset()
+        self.reason = ""
         if self.state is LaneState.WAITING and not self.flight:
             self.state = LaneState.FLOWING
 
@@ -137,19 +141,16 @@ class Lane:
             self.chain = last
         else:
             self._cut_after(last)
-        if self.failures == 0:
-            self.failures = 1
+        if self.backoff.failures == 0:
+            self.backoff.failures = 1
         else:
             self.back_off("sequence_gap", now_ns, jitter)
 
     def back_off(self, reason: str, now_ns: int, jitter: float) -> None:
-        """Try everything unanswered again later: between half of and the whole doubled wait."""
+        """Try everything unanswered again later."""
         self.requeue()
-        doubled = self.limits.backoff_min_ns << min(self.failures, 16)
-        wait_ns = min(doubled, self.limits.backoff_max_ns)
-        self.failures += 1
         self.reason = reason
-        self.retry_at_ns = now_ns + wait_ns // 2 + int(jitter * wait_ns / 2)
+        self.retry_at_ns = now_ns + int(self.backoff.next_wait(jitter))
         self.state = LaneState.WAITING
 
     def refuse(self, request: int) -> Batch | None:

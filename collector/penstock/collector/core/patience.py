@@ -1,6 +1,8 @@
 """How long something that fails is waited for before it is given up."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from penstock.base.backoff import Backoff
 
 
 @dataclass(slots=True)
@@ -16,7 +18,11 @@ class Patience:
     longest_ns: int = 10_000_000_000
     _what: int = -1
     _since_ns: int | None = None
-    _wait_ns: int = 0
+    _backoff: Backoff = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Nothing has failed yet."""
+        self._backoff = Backoff(self.first_ns, self.longest_ns)
 
     def failed(self, what: int, now_ns: int, *, by_itself: bool) -> int:
         """It failed; returns how long to wait before it is tried again.
@@ -27,14 +33,13 @@ class Patience:
             by_itself: False where something else may be the cause: the limit begins anew then.
         """
         if what != self._what:
-            self._what, self._since_ns, self._wait_ns = what, None, self.first_ns
-        else:
-            self._wait_ns = min(self._wait_ns * 2, self.longest_ns)
+            self._what, self._since_ns = what, None
+            self._backoff.reset()
         if not by_itself:
             self._since_ns = None
         elif self._since_ns is None:
             self._since_ns = now_ns
-        return self._wait_ns
+        return int(self._backoff.next_wait())
 
     def is_over(self, what: int, now_ns: int) -> bool:
         """Whether it has failed by itself for as long as is waited."""

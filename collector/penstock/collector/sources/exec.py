@@ -8,19 +8,16 @@ process is killed is lost. A program that ends is started again after a wait tha
 import asyncio
 import contextlib
 import shutil
-from typing import Final
 
 from typing_extensions import override
 
+from penstock.base.backoff import Backoff
 from penstock.collector.core.lines import LineCutter
 from penstock.collector.intake import Intake, payload_of_lines
-from penstock.collector.limits import READ_BYTES
+from penstock.collector.limits import READ_BYTES, RESTART_CALM_S, RESTART_MAX_S, RESTART_MIN_S
 from penstock.collector.source_sections import ExecSource as Section
 from penstock.collector.sources.program import Program
 from penstock.collector.sources.source import Source
-
-_RESTART_MIN_S: Final = 1.0
-_RESTART_MAX_S: Final = 60.0
 
 
 class ExecSource(Source):
@@ -39,7 +36,7 @@ class ExecSource(Source):
 
     @override
     async def run(self) -> None:
-        wait_s = _RESTART_MIN_S
+        backoff = Backoff(RESTART_MIN_S, RESTART_MAX_S)
         while not self._stopping.is_set():
             self._look()
             began_ns = self._intake.clock.monotonic_ns()
@@ -52,9 +49,9 @@ class ExecSource(Source):
             if interval_s is not None:
                 await self._pause(max(0.0, interval_s - lasted_s))
                 continue
-            wait_s = _RESTART_MIN_S if lasted_s > _RESTART_MAX_S else wait_s
-            await self._pause(wait_s)
-            wait_s = min(wait_s * 2, _RESTART_MAX_S)
+            if lasted_s > RESTART_CALM_S:
+                backoff.reset()
+            await self._pause(backoff.next_wait())
 
     @override
     async def stop(self) -> None:

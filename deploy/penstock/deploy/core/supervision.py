@@ -17,9 +17,11 @@ before them need them to drain.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import TypeAlias, assert_never
+
+from penstock.base.backoff import Backoff
 
 SECOND_NS = 1_000_000_000
 BACKOFF_MIN_NS = SECOND_NS // 2
@@ -186,7 +188,9 @@ class _Part:
     phase: Phase = Phase.WAITING
     deadline_ns: int | None = None
     ready_since_ns: int | None = None  # None: never ready yet
-    restarts: int = 0  # since it was last steady
+    backoff: Backoff = field(  # begins anew when it has been steady
+        default_factory=lambda: Backoff(BACKOFF_MIN_NS, BACKOFF_MAX_NS)
+    )
     back_by_ns: int | None = None  # its turn to drain came while it was down: until when to wait
 
     @property
@@ -251,7 +255,7 @@ class Supervision:
     def _exited(self, part: _Part, code: int, now_ns: int, effects: list[Effect]) -> None:
         was, part.deadline_ns = part.phase, None
         if was is Phase.READY and now_ns - (part.ready_since_ns or now_ns) >= STEADY_NS:
-            part.restarts = 0
+            part.backoff.reset()
         part.phase = Phase.STOPPED
         if was in (Phase.STOPPING, Phase.STOPPED) or self._killing:
             return
@@ -265,8 +269,7 @@ class Supervision:
             self._back_off(part, code, now_ns, effects)
 
     def _back_off(self, part: _Part, code: int, now_ns: int, effects: list[Effect]) -> None:
-        delay_ns = min(BACKOFF_MIN_NS << min(part.restarts, 16), BACKOFF_MAX_NS)
-        part.restarts += 1
+        delay_ns = int(part.backoff.next_wait())
         part.phase, part.deadline_ns = Phase.BACKOFF, now_ns + delay_ns
         effects.append(Restarting(part.plan.name, code, delay_ns))
 

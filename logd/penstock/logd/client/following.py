@@ -15,6 +15,7 @@ from typing import Any, Final, Literal
 
 import pyarrow as pa
 
+from penstock.base.backoff import Backoff
 from penstock.logd.batch import decode_body
 from penstock.logd.client import calls
 from penstock.logd.client.answers import Fetched
@@ -178,13 +179,12 @@ class Patience:
     ) -> None:
         self._retry_s = retry_s
         self._rng = rng
-        self._pause_max_s = pause_max_s
-        self._pause_first_s = self._pause_s = pause_first_s
+        self._backoff = Backoff(pause_first_s, pause_max_s, jitter=0.5)
         self._since_ns: int | None = None
 
     def succeeded(self) -> None:
         """The server is there."""
-        self._pause_s = self._pause_first_s
+        self._backoff.reset()
         self._since_ns = None
 
     def failed(self, now_ns: int) -> None:
@@ -204,8 +204,7 @@ class Patience:
         waited_s = (now_ns - self._since_ns) / 1e9
         if self._retry_s is not None and waited_s >= self._retry_s:
             raise error
-        pause_s = self._rng.uniform(self._pause_s / 2, self._pause_s)
-        self._pause_s = min(self._pause_s * 2, self._pause_max_s)
+        pause_s = self._backoff.next_wait(self._rng.random())
         if self._retry_s is None:
             return pause_s
         return min(pause_s, self._retry_s - waited_s)

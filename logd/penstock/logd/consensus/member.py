@@ -13,6 +13,7 @@ from typing import Any, Final, assert_never
 
 import structlog
 
+from penstock.base.backoff import Backoff
 from penstock.base.clock import Clock
 from penstock.logd.consensus.merging import merge_steps
 from penstock.logd.consensus.needs import Hooks, OutOfSpaceError, StateMachine, Storage
@@ -241,7 +242,7 @@ class Member:
 
     async def _persist(self, effect: Persist, writer: ThreadPoolExecutor) -> None:
         """Make a step durable, however long the disk has no space for it."""
-        wait_s = _SPACE_WAIT_MIN_S
+        backoff = Backoff(_SPACE_WAIT_MIN_S, _SPACE_WAIT_MAX_S)
         while True:
             try:
                 write = self._storage.persist
@@ -253,8 +254,7 @@ class Member:
                 reason = f"node {self._raft.config.node} has no space for the metadata: {error}"
                 self._give_up(UnavailableError(f"{reason}; nobody knows whether it is done"))
                 self._hooks.on_stalled()
-                await asyncio.sleep(wait_s)
-                wait_s = min(_SPACE_WAIT_MAX_S, 2 * wait_s)
+                await asyncio.sleep(backoff.next_wait())
                 continue
             if self.stalled:
                 _log.info("the metadata's log is written again")

@@ -12,6 +12,8 @@ from ipaddress import ip_address
 from typing import Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
+from penstock.base.backoff import Backoff
+
 DEFAULT_PORT: Final = 4222
 SERVERS_MAX: Final = 256
 """Servers of one pool; what a cluster names beyond that is not learned."""
@@ -89,6 +91,7 @@ class ServerPool:
         self._servers = list(dict.fromkeys(configured))
         shuffle(self._servers)
         self._failures = 0
+        self._backoff = Backoff(_BACKOFF_FIRST_S, _BACKOFF_MAX_S, jitter=0.5)
 
     @property
     def servers(self) -> tuple[NatsServer, ...]:
@@ -101,17 +104,21 @@ class ServerPool:
         self._servers.append(server)
         return server
 
-    def failed(self) -> float:
-        """The one taken last could not be used; seconds to wait, before jitter, until the next."""
+    def failed(self, draw: float) -> float:
+        """The one taken last could not be used; returns seconds to wait until the next.
+
+        Args:
+            draw: As `Backoff.next_wait`.
+        """
         self._failures += 1
-        rounds, rest = divmod(self._failures, len(self._servers))
-        if rest or not rounds:
+        if self._failures % len(self._servers):
             return 0.0
-        return float(min(_BACKOFF_FIRST_S * 2 ** min(rounds - 1, 16), _BACKOFF_MAX_S))
+        return self._backoff.next_wait(draw)
 
     def connected(self) -> None:
         """The one taken last works."""
         self._failures = 0
+        self._backoff.reset()
 
     def learn(self, connect_urls: Iterable[object], via: NatsServer) -> None:
         """Take what a server's INFO names; `via` is that server.

@@ -14,6 +14,7 @@ from typing import Final, Literal
 
 import grpc
 
+from penstock.base.backoff import Backoff
 from penstock.base.clock import Clock
 from penstock.logd.acks import Nack
 from penstock.logd.core.publish_options import EXPECTED_STREAM, MESSAGE_ID
@@ -110,7 +111,7 @@ class Relay:
         message.ackInbox = f"{self._inbox}.{number}"
         line = self._line(subject, message, number, stream)
         size = await self._room(len(line), timeout_s)
-        problem, pause_s = "", self._pause_s
+        problem, backoff = "", Backoff(self._pause_s, _PAUSE_S_MAX)
         try:
             async with asyncio.timeout(timeout_s):
                 while True:
@@ -130,8 +131,7 @@ class Relay:
                         case _:
                             self.counts["refused" if heard.ackError else "stored"] += 1
                             return heard
-                    await asyncio.sleep(pause_s)
-                    pause_s = min(pause_s * 2, _PAUSE_S_MAX)
+                    await asyncio.sleep(backoff.next_wait())
         except TimeoutError:
             self.counts["unanswered"] += 1
             text = f"not known to be stored within {timeout_s:.3g} s: {problem or 'no ack came'}"

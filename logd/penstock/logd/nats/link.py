@@ -344,7 +344,7 @@ class NatsLink:
             except (OSError, LogdError) as error:
                 self.problem = _explain(error)
                 _log.warning("nats connect failed", link=self.name, reason=self.problem)
-                await self._timing.sleep(self._pool.failed() * self._rng.uniform(0.5, 1.0))
+                await self._timing.sleep(self._pool.failed(self._rng.random()))
                 continue
             self._arrive(server, wire)
             return
@@ -354,7 +354,7 @@ class NatsLink:
         if self._clock.monotonic_ns() - self._adopted_ns >= self._timing.short_s * 1e9:
             self._pool.connected()
         elif not self._closing:
-            await self._timing.sleep(self._pool.failed() * self._rng.uniform(0.5, 1.0))
+            await self._timing.sleep(self._pool.failed(self._rng.random()))
 
     async def _move(self, old: Wire) -> None:
         """Go to another server while this one still serves; return when that is done or failed."""

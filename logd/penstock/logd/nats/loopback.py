@@ -21,6 +21,7 @@ from typing import Final
 
 import structlog
 
+from penstock.base.backoff import Backoff
 from penstock.base.clock import Clock
 from penstock.logd.core.servers import NatsServer
 from penstock.logd.core.turn import Message
@@ -160,17 +161,16 @@ class Loopback:
     async def _publish(self, outpost: Wire, subject: bytes, wire: Wire) -> None:
         payload = subject[-16:] + b"%d" % id(outpost)
         arrived = self._arrived[payload] = asyncio.Event()
-        pause_s = _AGAIN_S
+        backoff = Backoff(_AGAIN_S, PROOF_S)
         try:
             while not wire.closed.done():
                 if outpost.closed.done():
                     raise ConnectionError(outpost.problem)
                 outpost.write(b"PUB %b %d\r\n%b\r\n" % (subject, len(payload), payload))
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(pause_s):
+                    async with asyncio.timeout(backoff.next_wait()):
                         await arrived.wait()
                         return
-                pause_s *= 2
         finally:
             del self._arrived[payload]
 

@@ -15,6 +15,7 @@ from typing import Final
 
 import structlog
 
+from penstock.base.backoff import Backoff
 from penstock.logd.errors import CorruptError, LogdError, RefusedError, UnavailableError
 from penstock.logd.limits import PEER_FRAME_SIZE_MAX, PEER_UNSENT_BYTES_MAX
 from penstock.logd.peers.dialing import dial_peer
@@ -27,7 +28,8 @@ from penstock.logd.wire.logd_peer_pb2 import Answer, Purpose, Request
 _STALL_S: Final = 10.0
 """Seconds a peer may take nothing before the connection is given up."""
 
-_PAUSE_S: Final = (0.05, 0.5)
+_PAUSE_MIN_S: Final = 0.05
+_PAUSE_MAX_S: Final = 0.5
 """Seconds before the first try to connect again, and before a later one at most: short, for a node
 that returns is wanted back, and a dial within a site costs nothing."""
 
@@ -160,14 +162,14 @@ class PeerLink:
 
     async def run(self) -> None:
         """Keep a connection until cancelled."""
-        pause_s, longest_s = _PAUSE_S
+        backoff = Backoff(_PAUSE_MIN_S, _PAUSE_MAX_S, jitter=0.5)
         while True:
             reason = "the link is closed"
             try:
                 channel = await dial_peer(
                     self._me, self.peer, self.address, Purpose.MESSAGES, self._tls
                 )
-                pause_s = _PAUSE_S[0]
+                backoff.reset()
                 try:
                     await self._talk(channel)
                 finally:
@@ -176,8 +178,7 @@ class PeerLink:
                 reason = str(error) or "it closed the connection"
             finally:
                 self._lose(reason)
-            await asyncio.sleep(pause_s * self._rng.uniform(0.5, 1.0))
-            pause_s = min(pause_s * 2, longest_s)
+            await asyncio.sleep(backoff.next_wait(self._rng.random()))
 
     async def _talk(self, channel: Channel) -> None:
         """Send and hear until the connection ends."""

@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 if TYPE_CHECKING:
     import random  # the type of what is passed in; a core rolls no dice of its own
 
+from penstock.base.backoff import Backoff
+
 _NANOSECONDS: Final = 1_000_000_000
 RETRY_AFTER_MAX_S: Final = 300.0
 """Seconds; a destination that asks for more is asked again sooner."""
-
-_EXPONENT_MAX: Final = 20
 
 State = Literal["closed", "open", "half_open", "paused", "rejected"]
 STATES: Final[tuple[State, ...]] = get_args(State)
@@ -125,25 +125,22 @@ class Breaker:
 
     def failed(self, reason: str, asked_s: float, now_ns: int) -> None:
         """It did not take a request; it asks for a pause of `asked_s` seconds, or of 0."""
-        self._failures += 1
-        state: State = "open" if self._failures >= self._limits.open_after else "closed"
+        state: State = "open" if self._failures + 1 >= self._limits.open_after else "closed"
         self._pause(state, self._limits.max_s, reason, asked_s, now_ns)
 
     def refused(self, reason: str, asked_s: float, now_ns: int) -> None:
         """It does not let the sender in."""
-        self._failures += 1
         self._pause("paused", self._limits.paused_max_s, reason, asked_s, now_ns)
 
     def rejected(self, reason: str, now_ns: int) -> None:
         """It refuses every record for the same reason."""
-        self._failures += 1
         self._pause("rejected", self._limits.paused_max_s, reason, 0.0, now_ns)
 
     def _pause(self, state: State, max_s: float, reason: str, asked_s: float, now_ns: int) -> None:
-        doubled_s = self._limits.first_s * 2 ** min(self._failures - 1, _EXPONENT_MAX)
-        limit_s = min(max_s, doubled_s)
-        least_s = 0.0 if state == "closed" else limit_s / 2
-        pause_s = max(self._dice.uniform(least_s, limit_s), min(asked_s, RETRY_AFTER_MAX_S))
+        jitter = 1.0 if state == "closed" else 0.5
+        backoff = Backoff(self._limits.first_s, max_s, jitter=jitter, failures=self._failures)
+        self._failures += 1
+        pause_s = max(backoff.next_wait(self._dice.random()), min(asked_s, RETRY_AFTER_MAX_S))
         before = self._circuit
         goes_on = state == before.state or (state == "open" and before.state == "half_open")
         opened = before.opened + (state != "closed" and not goes_on)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Protocol, assert_never
 
+from penstock.base.backoff import Backoff
 from penstock.specs.core.queue import Held, kind_of
 
 
@@ -144,7 +145,7 @@ class Delivery:
         self._link = Link.DOWN
         self._sequence = sequence
         self._flight = flight
-        self._failures = 0
+        self._backoff = Backoff(limits.backoff_min_ns, limits.backoff_max_ns, jitter=0.5)
         self._retry_at_ns = 0
         self._answer_by_ns = 0
         self._oldest_ns: int | None = None
@@ -170,7 +171,7 @@ class Delivery:
     @property
     def failures(self) -> int:
         """Attempts that failed since a batch was answered last."""
-        return self._failures
+        return self._backoff.failures
 
     def hurry(self) -> None:
         """Send without waiting for batches to fill, until all that is queued is answered."""
@@ -218,20 +219,17 @@ class Delivery:
         return [Send(self._flight)]
 
     def _down(self, now_ns: int, jitter: float) -> None:
-        """Wait before the next attempt: between half of the backoff and all of it."""
+        """Wait before the next attempt."""
         assert 0 <= jitter <= 1
-        limits = self._limits
-        backoff = min(limits.backoff_max_ns, limits.backoff_min_ns << min(self._failures, 20))
-        self._failures += 1
         self._link = Link.DOWN
-        self._retry_at_ns = now_ns + backoff // 2 + int(backoff / 2 * jitter)
+        self._retry_at_ns = now_ns + int(self._backoff.next_wait(jitter))
 
     def _answered(self, sequence: int, counts: Counter[str]) -> list[Effect]:
         """The batch in flight is settled; answers to anything else are late and mean nothing."""
         if self._flight is not None and self._flight.sequence == sequence:
             counts.update(_by_kind(self._flight.records))
             self._flight = None
-            self._failures = 0
+            self._backoff.reset()
         return []
 
     def _nacked(self, sequence: int, retry: bool, jitter: float, now_ns: int) -> list[Effect]:

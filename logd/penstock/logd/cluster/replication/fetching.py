@@ -10,6 +10,7 @@ from typing import Final
 
 import structlog
 
+from penstock.base.backoff import Backoff
 from penstock.base.clock import Clock
 from penstock.logd.cluster.replication.hosted import FeedSettings, FetchCounts, Find
 from penstock.logd.cluster.replication.wire import (
@@ -34,7 +35,8 @@ from penstock.logd.wire.logd_peer_pb2 import Purpose
 _STALL_S: Final = 10.0
 """Seconds a leader's node may take nothing before the connection is given up."""
 
-_PAUSE_S: Final = (0.05, 0.5)
+_PAUSE_MIN_S: Final = 0.05
+_PAUSE_MAX_S: Final = 0.5
 """Seconds before the first try to connect again, and before a later one at most: records that wait
 for an ack wait for this."""
 
@@ -115,7 +117,7 @@ class Fetcher:
 
     async def run(self) -> None:
         """Fetch until cancelled."""
-        pause_s, longest_s = _PAUSE_S
+        backoff = Backoff(_PAUSE_MIN_S, _PAUSE_MAX_S, jitter=0.5)
         while True:
             await self._needed()
             self._moved.clear()
@@ -124,9 +126,8 @@ class Fetcher:
             if not self.problem:
                 continue
             if self.counts.responses > before:  # one that refuses is not pressed
-                pause_s = _PAUSE_S[0]
-            await asyncio.sleep(pause_s * self._rng.uniform(0.5, 1.0))
-            pause_s = min(pause_s * 2, longest_s)
+                backoff.reset()
+            await asyncio.sleep(backoff.next_wait(self._rng.random()))
 
     async def _needed(self) -> None:
         """Wait until something is to be fetched, and it is known from where."""
