@@ -24,6 +24,7 @@ from typing import Any, Final
 
 import structlog
 
+from penstock.base.sockets import ACCEPT_AT_ONCE, widen_backlog
 from penstock.collector.limits import (
     CONTROL_ANSWER_BYTES_MAX,
     CONTROL_CONNECTIONS_MAX,
@@ -31,12 +32,10 @@ from penstock.collector.limits import (
     READ_BYTES,
 )
 from penstock.service import (
-    ACCEPT_AT_ONCE,
     ConfigError,
     ExitCode,
     ServiceError,
     UnavailableError,
-    widen_backlog,
 )
 
 SOCKET_NAME: Final = "admin.sock"

@@ -20,20 +20,16 @@ from penstock.service.notify import notify, notify_reloading
 from penstock.service.paths import FilePath, NoNul, SocketPath, absolute
 from penstock.service.release import release
 from penstock.service.run import (
-    ACCEPT_AT_ONCE,
     LoopFailures,
-    connections_within,
     exit_on_error,
     raise_open_files,
     run_until_stopped,
-    widen_backlog,
 )
 from penstock.service.span_sender import Tracing
 from penstock.service.tracing import Span, Tracer, TracingSection, span_metrics
 from penstock.service.units import Quantities
 
 __all__ = [
-    "ACCEPT_AT_ONCE",
     "Action",
     "AdminAccess",
     "AdminServer",
@@ -63,7 +59,6 @@ __all__ = [
     "ask_admin",
     "check_only",
     "configure_logs",
-    "connections_within",
     "exit_on_error",
     "load_config",
     "naming_known_keys",
@@ -74,5 +69,4 @@ __all__ = [
     "run_until_stopped",
     "show_config",
     "span_metrics",
-    "widen_backlog",
 ]

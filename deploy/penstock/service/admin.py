@@ -33,10 +33,10 @@ from prometheus_client.exposition import make_wsgi_app
 from typing_extensions import override
 
 from penstock.base.clock import SystemClock
+from penstock.base.sockets import connections_within
 from penstock.service.config import join_host_port, split_host_port
 from penstock.service.errors import UnavailableError
 from penstock.service.host_guard import HostGuard
-from penstock.service.run import connections_within
 
 FINAL_STATUS = "final status"
 """The event under which `AdminServer.close` logs the last status."""

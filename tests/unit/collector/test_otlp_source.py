@@ -22,10 +22,9 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
     ExportLogsServiceRequest,
 )
 
-from penstock.collector.budget import Budget
-from penstock.collector.limits import MIB, OTLP_RETRY_AFTER_S
+from penstock.collector.limits import OTLP_RETRY_AFTER_S
 from penstock.collector.source_sections import OtlpSource as Section
-from penstock.collector.sources import http_server, otlp
+from penstock.collector.sources import otlp
 from penstock.collector.sources.otlp import OtlpSource
 from penstock.service import ConfigError
 from tests.support.certificates import Authority
@@ -436,31 +435,6 @@ async def test_files_that_are_no_certificates_are_refused_at_the_start(tmp_path:
     async with spooling(tmp_path, "otlp") as intake:
         with pytest.raises(ConfigError, match=r"none\.pem"):
             await OtlpSource(section, {}, intake=intake).start()
-
-
-async def test_who_does_not_read_its_answers_is_not_waited_for_for_ever(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    class Stalled:
-        def write(self, data: bytes) -> None:
-            """Into a buffer that nobody empties."""
-
-        async def drain(self) -> None:
-            await asyncio.Event().wait()
-
-    async def handle(_: http_server.Request) -> http_server.Response:
-        return http_server.Response(200)
-
-    monkeypatch.setattr(http_server, "REQUEST_TIMEOUT_S", 0.05)
-    share = Budget(bytes_max=MIB, share_bytes_max=MIB).share("a")
-    reader = asyncio.StreamReader()
-    reader.feed_data(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
-    writer: Any = Stalled()
-    serving = asyncio.ensure_future(
-        http_server.serve_http(reader, writer, handle, body_bytes_max=10, share=share)
-    )
-    await asyncio.wait({serving}, timeout=5)
-    assert isinstance(serving.exception(), TimeoutError)
 
 
 async def test_a_grpc_server_that_does_not_stop_keeps_no_port(

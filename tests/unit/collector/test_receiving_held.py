@@ -3,16 +3,17 @@
 import asyncio
 import contextlib
 import gc
+from functools import partial
 from pathlib import Path
 
 import pytest
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 
-from penstock.collector.budget import Budget
+from penstock.base.http.server import Request, RequestLimits, Response, serve_http
+from penstock.collector.budget import Budget, Charge
 from penstock.collector.limits import MIB
 from penstock.collector.sources import otlp_http
 from penstock.collector.sources import syslog as source_syslog
-from penstock.collector.sources.http_server import Request, Response, serve_http
 from penstock.collector.sources.listener import Listener
 from tests.support.receiving import connect, listening, otlp, syslog
 from tests.support.waiting import wait_until_async
@@ -64,20 +65,21 @@ async def test_a_syslog_message_in_the_middle_ends_for_want_of_room(
 async def test_a_body_is_let_go_when_its_charge_is(tmp_path: Path) -> None:
     """Who does not read the answer keeps nothing of the request in memory."""
     budget = Budget(bytes_max=MIB, share_bytes_max=MIB)
+    limits = RequestLimits(MIB, head_bytes_max=9999, request_s=60, first_byte_s=60)
     answering = asyncio.Event()
 
     async def drain() -> None:
         answering.set()
         await asyncio.Event().wait()
 
-    async def handle(request: Request) -> Response:
+    async def handle(request: Request, charge: Charge) -> Response:
         assert isinstance(request.body, bytes)
-        assert budget.used == len(request.body)
+        assert budget.used == charge.size == len(request.body)
         return Response(200, b"thanks")
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.drain = drain  # type: ignore[method-assign]
-        await serve_http(reader, writer, handle, body_bytes_max=MIB, share=budget.share("net"))
+        await serve_http(reader, writer, handle, limits, partial(Charge, budget.share("net")))
 
     listener = Listener("net", serve, connections_max=1, note=lambda _, __: None)
     await listener.listen_unix(tmp_path / "s", 0o600)

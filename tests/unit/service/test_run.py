@@ -6,7 +6,8 @@ import resource
 
 import structlog
 
-from penstock.service import ACCEPT_AT_ONCE, LoopFailures, run_until_stopped, widen_backlog
+from penstock.base.sockets import ACCEPT_AT_ONCE, widen_backlog
+from penstock.service import LoopFailures, run_until_stopped
 
 
 def test_what_fails_in_the_event_loop_goes_into_the_log() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import structlog
 
+from penstock.base.sockets import ACCEPT_AT_ONCE, widen_backlog
 from penstock.collector.descriptors import Descriptors
 from penstock.collector.limits import (
     HANDSHAKE_TIMEOUT_S,
@@ -20,7 +21,7 @@ from penstock.collector.limits import (
     READ_BYTES,
     UNREAD_ANSWER_S,
 )
-from penstock.service import ACCEPT_AT_ONCE, ConfigError, UnavailableError, widen_backlog
+from penstock.service import ConfigError, UnavailableError
 from penstock.service.config import join_host_port, split_host_port
 
 Handle = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

@@ -13,8 +13,18 @@ After the last two it is to be sent again, `Retry-After` so many seconds.
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
+from penstock.base.http.server import (
+    MalformedRequestError,
+    Request,
+    RequestLimits,
+    Response,
+    Unread,
+    serve_http,
+)
+from penstock.collector.budget import Charge
 from penstock.collector.core.inflate import (
     ExpandsTooFarError,
     gunzip,
@@ -24,10 +34,10 @@ from penstock.collector.core.inflate import (
     unzstd,
 )
 from penstock.collector.decode.otlp_messages import SIGNALS, Encoding, encode_status
-from penstock.collector.errors import RemoteProtocolError, UndecodableError
+from penstock.collector.errors import UndecodableError
 from penstock.collector.intake import Intake
+from penstock.collector.limits import HTTP_HEAD_BYTES_MAX, HTTP_LINGER_S, REQUEST_TIMEOUT_S
 from penstock.collector.source_sections import CorsSection
-from penstock.collector.sources.http_server import Request, Response, Unread, serve_http
 from penstock.collector.sources.otlp_answer import ROOM_WAIT_S, Answer, Code, Take, come_again
 
 _PATHS: Final = {f"/v1/{signal.name}": signal for signal in SIGNALS}
@@ -68,35 +78,37 @@ class OtlpHttp:
         self._intake = intake
         self._body_bytes_max = body_bytes_max
         self._cors = cors
+        self._limits = RequestLimits(
+            body_bytes_max,
+            HTTP_HEAD_BYTES_MAX,
+            request_s=REQUEST_TIMEOUT_S,
+            first_byte_s=REQUEST_TIMEOUT_S,
+            linger_s=HTTP_LINGER_S,
+        )
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one connection until it ends."""
         try:
-            await serve_http(
-                reader,
-                writer,
-                self.answer,
-                body_bytes_max=self._body_bytes_max,
-                share=self._intake.share,
-            )
-        except RemoteProtocolError as error:
+            account = partial(Charge, self._intake.share)
+            await serve_http(reader, writer, self.answer, self._limits, account)
+        except MalformedRequestError as error:
             self._intake.note("protocol_errors")
             self._intake.log.warning("a sender broke the protocol", error=str(error))
 
-    async def answer(self, request: Request) -> Response:
-        """Take one request, or say what its browser may send."""
+    async def answer(self, request: Request, charge: Charge) -> Response:
+        """Take one request, which holds a charge, or say what its browser may send."""
         origin = request.headers.get("origin")
         if self._cors is None or origin is None or not self._cors.allows(origin):
-            return await self._take_request(request)
+            return await self._take_request(request, charge)
         if request.method == "OPTIONS":
             asked = request.headers.get("access-control-request-headers", "")
             response = Response(204, b"", self._cors.preflight(asked))
         else:
-            response = await self._take_request(request)
+            response = await self._take_request(request, charge)
         own = {"access-control-allow-origin": origin, "vary": "Origin"}
         return Response(response.status, response.body, {**response.headers, **own})
 
-    async def _take_request(self, request: Request) -> Response:
+    async def _take_request(self, request: Request, charge: Charge) -> Response:
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         known = kind in (encoding.value for encoding in Encoding)
         encoding = Encoding(kind) if known else Encoding.JSON
@@ -108,14 +120,14 @@ class OtlpHttp:
             return _refuse(405, Code.UNIMPLEMENTED, "use POST", encoding=encoding, allow="POST")
         if not known:
             return _refuse(415, Code.INVALID_ARGUMENT, f"content-type {kind!r} is not OTLP's")
-        body = self._inflate(request, encoding)
+        body = self._inflate(request, charge, encoding)
         if isinstance(body, Response):
             return body
         until_s = asyncio.get_running_loop().time() + ROOM_WAIT_S
-        answer = await self._take(signal, body, encoding, request.charge, until_s)
+        answer = await self._take(signal, body, encoding, charge, until_s)
         return _respond(answer, encoding)
 
-    def _inflate(self, request: Request, encoding: Encoding) -> bytes | Response:
+    def _inflate(self, request: Request, charge: Charge, encoding: Encoding) -> bytes | Response:
         """The body, decompressed, or what to answer instead."""
         if isinstance(request.body, Unread):
             return self._unread(request.body, encoding)
@@ -132,7 +144,7 @@ class OtlpHttp:
                 return self._too_large(encoding, str(error))
             self._intake.note("requests_malformed")
             return _refuse(400, Code.INVALID_ARGUMENT, str(error), encoding=encoding)
-        if not request.charge.take(max(0, len(body) - len(request.body))):
+        if not charge.take(max(0, len(body) - len(request.body))):
             return self._unread(Unread.NO_ROOM, encoding)
         return body
 

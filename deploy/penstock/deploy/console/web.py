@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 from urllib.parse import parse_qs
 
-from penstock.collector.sources.http_server import Request, Response
+from penstock.base.http.server import Request, Response
 from penstock.deploy.console.actions import (
     Changing,
     NoActionError,

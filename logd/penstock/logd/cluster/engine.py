@@ -10,6 +10,7 @@ import structlog
 from prometheus_client.core import Metric
 
 from penstock.base.clock import Clock
+from penstock.base.sockets import connections_within
 from penstock.logd.activity import Record
 from penstock.logd.cluster.access import ClusterAccess
 from penstock.logd.cluster.activity import ClusterActivity, Watcher
@@ -39,7 +40,6 @@ from penstock.logd.peers.server import PeerServer
 from penstock.logd.peers.tls import PeerTls
 from penstock.logd.surroundings import StreamLookup, Surroundings
 from penstock.logd.unopened import Unopened
-from penstock.service import connections_within
 
 _RETIRE_S: Final = 2.0
 """Seconds others have to take over what a node leads that is being stopped."""

@@ -7,6 +7,7 @@ from typing import Final, Protocol
 
 import structlog
 
+from penstock.base.sockets import connections_within
 from penstock.logd.errors import CorruptError, LogdError, RefusedError
 from penstock.logd.limits import (
     PEER_HELLO_SIZE_MAX,
@@ -28,7 +29,6 @@ from penstock.logd.peers.wire import (
 from penstock.logd.tcp.channel import Channel
 from penstock.logd.tcp.listener import Listener
 from penstock.logd.wire.logd_peer_pb2 import Answer, Hello, Purpose, Refused, Request
-from penstock.service import connections_within
 
 _HELLO_S: Final = 5.0
 """Seconds whoever dials has to say who it is."""
