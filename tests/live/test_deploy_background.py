@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -22,7 +21,7 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.live
 
 LAUNCHER = """
-import signal, sys, threading
+import os, signal, sys, threading
 from pathlib import Path
 from prometheus_client import CollectorRegistry
 from penstock.deploy.layout import Layout, claimed, write_running
@@ -43,20 +42,15 @@ with claimed(layout):
 """
 
 
-@pytest.fixture
-def launcher(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(background, "_ENTRY", LAUNCHER.format(on_signal="ended.set()"))
-
-
-@pytest.mark.usefixtures("launcher")
 def test_up_returns_when_all_is_ready_and_again_at_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    background.start(directory=tmp_path, arguments=[])
+    entry = LAUNCHER.format(on_signal="ended.set()")
+    background.start(directory=tmp_path, arguments=[], entry=entry)
     running = read_running(Layout(tmp_path))
     assert running is not None
     assert "console  http://127.0.0.1:9299/" in capsys.readouterr().err
-    background.start(directory=tmp_path, arguments=[])
+    background.start(directory=tmp_path, arguments=[], entry=entry)
     assert f"runs already in {tmp_path} (process {running['pid']})" in capsys.readouterr().out
     background.stop(directory=tmp_path, timeout_s=60)
     assert read_running(Layout(tmp_path)) is None
@@ -64,12 +58,10 @@ def test_up_returns_when_all_is_ready_and_again_at_once(
     assert f"nothing runs in {tmp_path}" in capsys.readouterr().out
 
 
-def test_what_ends_before_it_is_ready_says_why(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(background, "_ENTRY", "import sys; print('no space'); sys.exit(69)")
+def test_what_ends_before_it_is_ready_says_why(tmp_path: Path) -> None:
+    entry = "import sys; print('no space'); sys.exit(69)"
     with pytest.raises(UnavailableError, match="no space") as caught:
-        background.start(directory=tmp_path, arguments=[])
+        background.start(directory=tmp_path, arguments=[], entry=entry)
     assert caught.value.exit_code == 69
 
 
@@ -110,7 +102,7 @@ def test_another_process_of_that_number_is_not_stopped(tmp_path: Path) -> None:
 
 
 def test_what_another_launch_has_left_is_not_taken_for_this_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     """Its launcher was killed, its number is another's, and its parts still answer."""
     ready = Status("logd", "logd-1", "1", Health.READY)
@@ -118,25 +110,17 @@ def test_what_another_launch_has_left_is_not_taken_for_this_one(
     url = f"http://{part.start('127.0.0.1:0')}"
     document = json.dumps({"pid": os.getpid(), "parts": {"logd": url}})
     begin = LAUNCHER.index("write_running(layout, ")
-    leave = f"layout.running.write_text({document!r})\n    ended.wait()\n"
-    entry = LAUNCHER[:begin].format(on_signal="ended.set()") + leave
-    monkeypatch.setattr(background, "_ENTRY", entry)
-    monkeypatch.setattr(background, "_READY_S", 3)
-    begun: list[int] = []
-    spawn = os.posix_spawn
-
-    def noted(*given: Any, **more: Any) -> int:
-        begun.append(spawn(*given, **more))
-        return begun[-1]
-
-    monkeypatch.setattr(os, "posix_spawn", noted)
+    number = tmp_path / "number"
+    leave = f"layout.running.write_text({document!r})\n"
+    told = f"    Path({str(number)!r}).write_text(str(os.getpid()))\n"
+    entry = LAUNCHER[:begin].format(on_signal="ended.set()") + leave + told + "    ended.wait()\n"
     try:
         with pytest.raises(UnavailableError, match="not all parts were ready"):
-            background.start(directory=tmp_path, arguments=())
+            background.start(directory=tmp_path, arguments=(), entry=entry, ready_s=3)
     finally:
-        for pid in begun:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
+        pid = int(number.read_text())
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
         part.close()
 
 

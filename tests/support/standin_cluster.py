@@ -55,6 +55,11 @@ class Node(LoneStreams):
         self._server.close()
         self._running = None
 
+    @property
+    def runs(self) -> bool:
+        """Whether it serves."""
+        return self._running is not None
+
     @override
     def cluster(self) -> dict[str, Any]:
         nodes = [
@@ -64,7 +69,7 @@ class Node(LoneStreams):
                 "admin": "",
                 "rack": "",
                 "state": "active",
-                "live": node._running is not None,
+                "live": node.runs,
             }
             for node in self._in.nodes.values()
         ]
@@ -74,7 +79,7 @@ class Node(LoneStreams):
     def describe(self, stream: str | None = None, *, internal: bool = False) -> list[Any]:
         found = super().describe(stream, internal=internal)
         here = self._in.partition if self.name == self._in.leader else None
-        isr = [name for name, node in self._in.nodes.items() if node._running is not None]
+        isr = [name for name, node in self._in.nodes.items() if node.runs]
         roles = describe_roles(self._in.leader, 1, list(self._in.nodes), isr)
         for described in found:
             described["partitions"] = [{"partition": 0} | describe_standing(here) | roles]
@@ -191,6 +196,6 @@ async def standin_cluster(directory: Path) -> AsyncIterator[StandIn]:
         yield cluster
     finally:
         for node in cluster.nodes.values():
-            if node._running is not None:
+            if node.runs:
                 await node.kill()
         await streams.close()

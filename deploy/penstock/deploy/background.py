@@ -43,7 +43,13 @@ class StillRunningError(ServiceError):
     exit_code = ExitCode.TEMPORARY
 
 
-def start(*, directory: Path | None, arguments: Sequence[str]) -> None:
+def start(
+    *,
+    directory: Path | None,
+    arguments: Sequence[str],
+    entry: str | None = None,
+    ready_s: float | None = None,
+) -> None:
     """Begin a launch in a session of its own; return when every part is ready.
 
     When one runs there already, that is what was asked for.
@@ -51,6 +57,8 @@ def start(*, directory: Path | None, arguments: Sequence[str]) -> None:
     Args:
         directory: Of the launch.
         arguments: Further ones of `penstock up`.
+        entry: What the launcher runs, in Python; None: `penstock` itself.
+        ready_s: Seconds until every part must be ready; None: what a slow machine may take.
 
     Raises:
         ConfigError: The directory cannot be written to.
@@ -64,12 +72,12 @@ def start(*, directory: Path | None, arguments: Sequence[str]) -> None:
     try:
         layout.logs.mkdir(parents=True, exist_ok=True)
         require_space(layout.root)  # what a launcher says of a full disk would find no room there
-        launcher = _spawn(layout, arguments)
+        launcher = _spawn(layout, arguments, entry or _ENTRY)
     except OSError as error:
         raise unusable(layout, error) from None
     where = "" if directory is None else f" --dir {shlex.quote(str(directory))}"
     try:
-        _await_ready(layout, launcher, SystemClock())
+        _await_ready(layout, launcher, SystemClock(), ready_s or _READY_S)
     except KeyboardInterrupt:
         text = f"it goes on starting; see: penstock status{where}, stop it: penstock down{where}"
         click.echo(text, err=True)
@@ -77,7 +85,7 @@ def start(*, directory: Path | None, arguments: Sequence[str]) -> None:
     click.echo(f"runs in {layout.root} (process {launcher}); stop it: penstock down{where}")
 
 
-def _spawn(layout: Layout, arguments: Sequence[str]) -> int:
+def _spawn(layout: Layout, arguments: Sequence[str], entry: str) -> int:
     """The process number of a launcher that prints to a file.
 
     Raises:
@@ -87,7 +95,7 @@ def _spawn(layout: Layout, arguments: Sequence[str]) -> int:
     # Made here, as a name comes with this error, not with that of the next call.
     os.close(os.open(output, os.O_WRONLY | os.O_CREAT, OWNER_ONLY))
     output.chmod(OWNER_ONLY)  # one from before may be readable for all
-    command = [sys.executable, "-P", "-c", _ENTRY, "up", "--dir", str(layout.root), *arguments]
+    command = [sys.executable, "-P", "-c", entry, "up", "--dir", str(layout.root), *arguments]
     written = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
     return os.posix_spawn(
         sys.executable, command, os.environ, setsid=True,
@@ -122,8 +130,8 @@ class _Steps:
                     click.echo(line.partition("; press Ctrl-C")[0], err=True)  # not to us
 
 
-def _await_ready(layout: Layout, launcher: int, clock: Clock) -> None:
-    until_ns = clock.monotonic_ns() + _READY_S * 10**9
+def _await_ready(layout: Layout, launcher: int, clock: Clock, ready_s: float) -> None:
+    until_ns = clock.monotonic_ns() + round(ready_s * 1e9)
     steps = _Steps(layout.output("launcher"), 0)
     while True:
         steps.show()
@@ -150,7 +158,7 @@ def _await_ready(layout: Layout, launcher: int, clock: Clock) -> None:
                 return
         if clock.monotonic_ns() > until_ns:
             raise UnavailableError(
-                f"not all parts were ready within {_READY_S} s",
+                f"not all parts were ready within {ready_s:g} s",
                 fix=f"see {layout.logs} and: penstock status",
             )
         time.sleep(_POLL_S)

@@ -197,6 +197,7 @@ class _ThreadingServer(ThreadingMixIn, WSGIServer):
 
     daemon_threads = True
     tls: TlsSource | None = None
+    whole_s = WHOLE_S
 
     def __init__(self, *args: Any) -> None:
         self._guests: dict[socket.socket, _Guest] = {}  # in the order in which they came
@@ -267,7 +268,7 @@ class _ThreadingServer(ThreadingMixIn, WSGIServer):
         now_s = self._clock.monotonic_ns() / 1e9
         with self._lock:
             for guest in self._guests.values():
-                if now_s - guest.since_s > WHOLE_S:
+                if now_s - guest.since_s > self.whole_s:
                     guest.cut_off()
 
     @override
@@ -288,9 +289,10 @@ class AdminServer:
         actions: What may be done, by path.
         hosts: Names by which it may be called, besides addresses and the machine's own. With TLS
             any: a page of another site would have to show a certificate.
+        whole_s: Seconds that a connection may take in all.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what it shows, to whom, and for how long
         self,
         status: Callable[[], Status],
         registry: CollectorRegistry,
@@ -299,7 +301,9 @@ class AdminServer:
         admit: Admit | None = None,
         actions: Mapping[str, Action] | None = None,
         hosts: Iterable[str] = (),
+        whole_s: float = WHOLE_S,
     ) -> None:
+        self._whole_s = whole_s
         self._actions = actions or {}
         self._guard = HostGuard(hosts) if tls is None else None
         self._status = status
@@ -320,6 +324,7 @@ class AdminServer:
                 host, port, self._guarded, _ThreadingServer, handler_class=_QuietHandler
             )
             server.tls = self._tls
+            server.whole_s = self._whole_s
             self._server = server
         except OSError as error:
             raise UnavailableError(

@@ -79,8 +79,8 @@ def test_an_interrupted_wait_says_that_the_start_goes_on(
     looks = iter(range(10**9))
     spawn = background._spawn
 
-    def remember(layout: Layout, arguments: Sequence[str]) -> int:
-        started.append(spawn(layout, arguments))
+    def remember(layout: Layout, arguments: Sequence[str], entry: str) -> int:
+        started.append(spawn(layout, arguments, entry))
         return started[0]
 
     def interrupt(_: float) -> None:

@@ -1,55 +1,98 @@
 """Where a member of a consumer group begins to read, and what becomes of its commits."""
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from penstock.logd.batch import Record
 from penstock.logd.client.answers import Cursor
-from penstock.logd.client.committing import CommitPolicy, Committing
-from penstock.logd.client.grouping import GroupOptions, Reading
+from penstock.logd.client.calls import Call
+from penstock.logd.client.following import Rows
+from penstock.logd.client.grouping import GroupOptions
 from penstock.logd.client.membership import Membership
-from penstock.logd.core.cluster.records import GroupPartition
 from penstock.logd.errors import RefusedError
+from tests.support.frames import make_batch_frame
+from tests.support.waiting import wait_until_async
 
 if TYPE_CHECKING:
     from penstock.logd.client.asynchronous import AsyncLogClient
 
-PARTITION = GroupPartition("s", "i", 0)
 
+class Log:
+    """As a client: grants the partition, and refuses commits with an error, if it is given one.
 
-class Cursors:
-    """A client of a store that refuses commits with an error, if it is given one."""
+    Attributes:
+        refused: How often it has.
+        began: Where reading has begun.
+    """
 
-    def __init__(self, error: RefusedError | None) -> None:
-        self._error = error
+    def __init__(self) -> None:
+        self.error: RefusedError | None = None
+        self.refused = 0
+        self.began: list[int] = []
 
     async def get_cursor(self, consumer: str, stream: str, partition: int) -> Cursor:
         return Cursor(
             consumer=consumer, stream=stream, partition=partition, offset=5, incarnation="i"
         )
 
-    async def ask(self, call: Any) -> list[Cursor]:
-        if self._error is not None:
-            raise self._error
-        return [await self.get_cursor("g", call.request["cursors"][0]["stream"], 0)]
+    async def ask(self, call: Call[Any]) -> Any:
+        request = call.request
+        if request["api"] == "group_beat":
+            granted = {"stream": "s", "incarnation": "i", "partition": 0, "epoch": 7}
+            answer = {name: request[name] for name in ("group", "member", "sequence")}
+            answer |= {"epoch": 7, "granted": [granted], "error": "", "message": ""}
+            return call.read({"answer": answer}, memoryview(b""))
+        if request["api"] == "group_leave":
+            return None
+        if self.error is not None:
+            self.refused += 1
+            raise self.error
+        return [await self.get_cursor("g", request["cursors"][0]["stream"], 0)]
+
+    async def following(self, _: str, start: int, __: Any) -> AsyncIterator[Rows]:
+        self.began.append(start)
+        header, _body, batch = make_batch_frame(5, [Record("t.a", b"", 1)] * 3)
+        yield header, batch
+        await asyncio.Event().wait()
 
 
-def a_member(error: RefusedError | None) -> Membership:
-    client = cast("AsyncLogClient", Cursors(error))
-    return Membership(client, client, "g", ("s",), GroupOptions(), asks=False)
+@asynccontextmanager
+async def a_member(log: Log) -> AsyncIterator[Membership]:
+    client = cast("AsyncLogClient", log)
+    options = GroupOptions(commit=None)
+    member = Membership(client, client, "g", ("s",), options, asks=False)
+    member.start()
+    try:
+        yield member
+    finally:
+        await member.close()
 
 
-async def begins(error: RefusedError | None) -> int:
-    return await a_member(error)._claim(Reading(PARTITION, epoch=7))
+async def begins(error: RefusedError | None) -> int | None:
+    """Where a member begins that is refused so; None: nowhere."""
+    log = Log()
+    log.error = error
+    async with a_member(log), asyncio.timeout(20):
+        await wait_until_async(lambda: log.began or (error and log.refused))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        return log.began[0] if log.began else None
 
 
 async def commits(error: RefusedError | None) -> bool:
     """Commit what is done with; whether that was all."""
-    member, reading = a_member(error), Reading(PARTITION, epoch=7)
-    reading.committing = Committing(member._cursor(reading, 5), CommitPolicy())
-    reading.committing.done(8, 3, 0)
-    await member._commit(reading)
-    return reading.committing.pending() is None
+    log = Log()
+    async with a_member(log) as member, asyncio.timeout(20):
+        reading, rows = await member.take()
+        assert rows is not None
+        await member.done(reading, 8, 3)
+        log.error = error
+        await member.commit()
+        return not reading.has_pending
 
 
 async def test_a_member_begins_where_its_group_has_come() -> None:
@@ -61,8 +104,7 @@ async def test_a_member_goes_on_from_its_own_commit_that_was_on_its_way() -> Non
 
 
 async def test_a_member_that_was_fenced_begins_nowhere() -> None:
-    with pytest.raises(RefusedError, match="another's"):
-        await begins(RefusedError("FENCED", "it is another's"))
+    assert await begins(RefusedError("FENCED", "it is another's")) is None
 
 
 async def test_a_member_whose_own_late_commit_got_further_goes_on() -> None:

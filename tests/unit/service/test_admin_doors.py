@@ -26,12 +26,15 @@ def admit(visitor: Visitor) -> Admission:
 
 
 @contextmanager
-def serving(tls: ssl.SSLContext | None = None, *, closed: bool = True) -> Iterator[tuple[str, int]]:
+def serving(
+    tls: ssl.SSLContext | None = None, *, closed: bool = True, whole_s: float = 30
+) -> Iterator[tuple[str, int]]:
     server = AdminServer(
         lambda: STATUS,
         CollectorRegistry(),
         tls=None if tls is None else lambda: tls,
         admit=admit if closed else None,
+        whole_s=whole_s,
     )
     host, _, port = server.start("127.0.0.1:0").partition(":")
     try:
@@ -116,9 +119,8 @@ def test_certificates_are_shown_to_the_process_and_slow_handshakes_hold_up_nobod
             assert b"ready" not in _rest(plain)
 
 
-def test_connections_are_few_and_do_not_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.service.admin.WHOLE_S", 0.5)
-    with serving(closed=False) as at:
+def test_connections_are_few_and_do_not_last() -> None:
+    with serving(closed=False, whole_s=0.5) as at:
         slow = [socket.create_connection(at, timeout=60) for _ in range(CONNECTIONS_MAX + 8)]
         for connection in slow:
             connection.sendall(b"GET /healthz HTTP/1.0\r\nX: ")

@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import pytest
+import structlog
 from pydantic import ValidationError
 from typing_extensions import override
 
@@ -56,11 +57,11 @@ def test_a_share_of_the_work_is_traced() -> None:
 
 
 def test_whoever_meets_a_trace_decides_alike() -> None:
-    one, other = tracer(sample=0.2, spans_per_s_max=10_000), tracer(sample=0.2)
+    one, other = (tracer(sample=0.2, spans_per_s_max=10_000) for _ in range(2))
     traces = [trace_of(b"p" * 16, number) for number in range(300)]
     chosen = [trace for trace in traces if one.start("work", trace_id=trace) is not None]
     assert 20 < len(chosen) < 110
-    assert [t for t in traces if other._is_sampled(t)] == chosen
+    assert [t for t in traces if other.start("work", trace_id=t) is not None] == chosen
     assert len({span_of(trace) for trace in traces}) == 300
 
 
@@ -353,9 +354,13 @@ def test_an_address_that_cannot_be_asked_does_not_end_the_sending() -> None:
     """Whatever a name is that no check knew: here one that no socket takes."""
     given = section().model_copy(update={"endpoint": f"http://{'a' * 64}.example:4318"})
     tracing = Tracing(given, "logd", "n-1")
-    assert tracing._sender is not None
-    assert tracing._sender._send([]) == {}
+    work(tracing.tracer, 1)
+    with structlog.testing.capture_logs() as told:
+        wait_until(lambda: told, what="why the spans are not taken")
+    assert told[0]["event"] == "spans are not taken"
+    assert tracing.counts()["lost"] == 0, "they are to be sent again"
     tracing.close()
+    assert tracing.counts()["lost"] == 1
 
 
 @pytest.mark.parametrize("given", [None, section(enabled=False)])
