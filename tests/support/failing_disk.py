@@ -11,6 +11,9 @@ from typing_extensions import override
 
 from penstock.logd.store.disk import File, RealDisk, RealFile
 
+WRITES = frozenset({"create", "write", "sync", "truncate", "rename"})
+"""What a disk that is full or read-only does not do."""
+
 Before = Callable[[str, Path], None]
 """Given an operation's name, as in `Disk` and `File`, and its path; may wait, or raise OSError."""
 
@@ -55,6 +58,30 @@ class FailingDisk(RealDisk):
             if left and done == operation and path.match(name):
                 if once:
                     left.clear()
+                raise OSError(number, os.strerror(number), str(path))
+
+        with self.before(fail):
+            yield
+
+    @contextmanager
+    def failing(
+        self,
+        number: int = errno.EIO,
+        *,
+        under: Path | None = None,
+        when: Callable[[], bool] = lambda: True,
+    ) -> Iterator[None]:
+        """Have nothing written, in a directory or a file or at all, while the block lasts.
+
+        Args:
+            number: The errno.
+            under: The directory or the file.
+            when: Asked at each operation, in whichever thread; it fails where this is true.
+        """
+
+        def fail(done: str, path: Path) -> None:
+            inside = under is None or under in (path, *path.parents)
+            if done in WRITES and inside and when():
                 raise OSError(number, os.strerror(number), str(path))
 
         with self.before(fail):

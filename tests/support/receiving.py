@@ -44,7 +44,7 @@ def forwarding(**options: Any) -> Make:
 
 
 def syslog(**options: Any) -> Make:
-    section = sections.SyslogSource(type="syslog", udp=None, tcp="127.0.0.1:0", **options)
+    section = sections.SyslogSource(type="syslog", **{"udp": None, "tcp": "127.0.0.1:0", **options})
     return lambda intake: SyslogSource(section, intake=intake)
 
 

@@ -6,15 +6,16 @@ import signal
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from uuid import UUID
 
 import structlog
 from prometheus_client import CollectorRegistry
 
-from penstock.base.clock import SystemClock
+from penstock.base.clock import Clock, SystemClock
 from penstock.base.pluralize import pluralize
 from penstock.collector import failpoints
 from penstock.collector.assembly import Parts, make_source
-from penstock.collector.config import CollectorConfig
+from penstock.collector.config import CollectorConfig, NatsSection
 from penstock.collector.control import SOCKET_NAME, ControlServer
 from penstock.collector.core.delivery import Reconnected
 from penstock.collector.endpoints import ENDPOINTS_FILE, write_endpoints
@@ -34,11 +35,13 @@ from penstock.collector.source_set import Difference, SourceSet, difference
 from penstock.collector.sources.source import Source
 from penstock.collector.telemetry import Metrics, describe
 from penstock.collector.transforms.graph import Graph
+from penstock.logd.store import REAL_DISK, Disk
 from penstock.service import (
     ExitCode,
     Health,
     ServiceError,
     Status,
+    Tracer,
     Tracing,
     admin_server,
     notify,
@@ -48,6 +51,9 @@ from penstock.service import (
 
 Load = Callable[[str | None], CollectorConfig]
 """Reads the configuration again; refuses files that have not the digest, if one is given."""
+
+MakePublisher = Callable[[NatsSection, UUID, Callable[[], None], Clock, Tracer | None], Publisher]
+"""Makes the way to logd of the arguments that a `Publisher` has."""
 
 
 class DrainCutShortError(ServiceError):
@@ -65,9 +71,12 @@ class Agent:
         load: For a reload; None: it cannot be reloaded.
         receives: False: only what waits in the spools is delivered.
         takes: Whether a source of the configuration is this process's.
+        disk: Of the data directory's checkpoint and journals.
+        make_publisher: Makes the connection to logd, again where a reload changes `nats`.
+        undo_s: How long a reload that other workers take part in can be undone.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the last three are its ways to the outside
         self,
         config: CollectorConfig,
         config_path: Path,
@@ -75,15 +84,22 @@ class Agent:
         load: Load | None = None,
         receives: bool = True,
         takes: Callable[[Section], bool] = lambda _: True,
+        disk: Disk = REAL_DISK,
+        make_publisher: MakePublisher = Publisher,
+        undo_s: float = UNDO_S,
     ) -> None:
         self._config = config
         self._load = load
         self._receives = receives
         self._takes = takes
+        self._new_publisher = make_publisher
+        self._undo_s = undo_s
         self._clock = SystemClock()
         self._log = structlog.get_logger()
         graph = graph_of(config, str(config_path))
-        directory = open_data_directory(config.data_dir, sizes_of(config), where=str(config_path))
+        directory = open_data_directory(
+            config.data_dir, sizes_of(config), where=str(config_path), disk=disk
+        )
         if directory.foreign:
             self._log.error("the spool is not the one of the checkpoint; beginning a new chain")
         directory.fit_to_rules(rules_of(config, graph))
@@ -254,7 +270,9 @@ class Agent:
 
     def _make_publisher(self, config: CollectorConfig) -> Publisher:
         incarnation, tracer = self._directory.state.incarnation, self._tracing.tracer
-        return Publisher(config.nats, incarnation, self._on_nats_change, self._clock, tracer)
+        return self._new_publisher(
+            config.nats, incarnation, self._on_nats_change, self._clock, tracer
+        )
 
     def _write_endpoints(self, admin: str) -> None:
         self._admin_address = admin
@@ -292,7 +310,7 @@ class Agent:
                 before = self._config, tables_of(self._engine.pipeline.graph)
                 report = await self._exchange(after, graph, generation, now_ns)
                 if report.result == "applied":
-                    self._before.keep(*before, within_s=0 if digest is None else UNDO_S)
+                    self._before.keep(*before, within_s=0 if digest is None else self._undo_s)
             except ServiceError as error:
                 code = int(error.exit_code)
                 report = Report("refused", generation, now_ns, error=str(error), exit_code=code)

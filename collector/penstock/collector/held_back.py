@@ -9,13 +9,11 @@ import asyncio
 import functools
 import heapq
 import itertools
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from penstock.collector.budget import Charge
 from penstock.collector.errors import SpoolFailedError, SpoolFullError
 from penstock.collector.intake import Intake, Payload
-
-_RETRY_S: Final = 1.0
 
 
 class _Held(NamedTuple):
@@ -108,7 +106,7 @@ class HeldBack:
     async def _retry(self) -> None:
         """One after the other, until none is left."""
         while self._failed:
-            await asyncio.sleep(_RETRY_S)
+            await asyncio.sleep(self._intake.limits.spool_retry_s)
             while self._failed:
                 held = heapq.heappop(self._failed)
                 try:

@@ -8,7 +8,7 @@ made to wait, `keep_surely`, which tries on, or, without waiting for the disk wh
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 import structlog
 
@@ -17,11 +17,10 @@ from penstock.collector.budget import Charge, Share
 from penstock.collector.core.ledger import Ledger
 from penstock.collector.core.lines import Line
 from penstock.collector.errors import SpoolFailedError, SpoolFullError
+from penstock.collector.limits import INTAKE_LIMITS, IntakeLimits
 from penstock.collector.spool import Unit
 from penstock.collector.spools import Spooling
 from penstock.collector.verdicts import Known
-
-_RETRY_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +70,22 @@ class Intake:
     Args:
         source: The source's name, under which everything is counted.
         share: What the source may hold of what is not durable yet.
+        limits: Of the source's senders, and of its waiting.
     """
 
     def __init__(
-        self, source: str, *, spool: Spooling, ledger: Ledger, clock: Clock, share: Share
+        self,
+        source: str,
+        *,
+        spool: Spooling,
+        ledger: Ledger,
+        clock: Clock,
+        share: Share,
+        limits: IntakeLimits = INTAKE_LIMITS,
     ) -> None:
         self.source = source
         self.share = share
+        self.limits = limits
         self.clock = clock
         self.log = structlog.get_logger().bind(source=source)
         self._spool = spool
@@ -167,7 +175,7 @@ class Intake:
                 except SpoolFailedError as error:
                     future = None
                     self.log.warning("the spool cannot write; trying again", error=str(error))
-                    await asyncio.sleep(_RETRY_S)
+                    await asyncio.sleep(self.limits.spool_retry_s)
                 else:
                     return
         except SpoolFullError:

@@ -1,5 +1,6 @@
 """Every bound of the collector that is not a configuration key, with its unit and origin."""
 
+from dataclasses import dataclass
 from typing import Final
 
 KIB: Final = 1024
@@ -182,6 +183,9 @@ OTLP_CALLS_MAX: Final = 256
 OTLP_RECORDS_MAX: Final = 100_000
 """Records in one OTLP request; its senders' batches have 512 by default."""
 
+OTLP_ROOM_WAIT_S: Final = 5.0
+"""How long a request waits in all to be read and taken apart; SDKs wait 10 s for an answer."""
+
 OTLP_RETRY_AFTER_S: Final = 2
 """What OTLP senders are told to wait when there is no room."""
 
@@ -202,3 +206,28 @@ SCRAPE_BYTES_MAX: Final = 16 * MIB
 
 JOURNAL_ENTRY_BYTES_MAX: Final = 256 * KIB
 """One entry of the journal as JSON; a longer one is cut, and goes to quarantine."""
+
+SPOOL_RETRY_S: Final = 1.0
+"""How long a source waits before it offers a spool again what the disk did not take."""
+
+
+@dataclass(frozen=True, slots=True)
+class IntakeLimits:
+    """Bounds of one source on what its senders leave unfinished, and on its own waiting.
+
+    No configuration key sets them. They are a source's input all the same, so that each bound can
+    be reached with a few records and in no time; see the constants for what each is.
+    """
+
+    spool_retry_s: float = SPOOL_RETRY_S
+    unfinished_wait_s: float = UNFINISHED_WAIT_S
+    unfinished_timeout_s: float = UNFINISHED_TIMEOUT_S
+    unread_answer_s: float = UNREAD_ANSWER_S
+    datagram_queue_bytes_max: int = DATAGRAM_QUEUE_BYTES_MAX
+    otlp_room_wait_s: float = OTLP_ROOM_WAIT_S
+    otlp_calls_max: int = OTLP_CALLS_MAX
+    otlp_records_max: int = OTLP_RECORDS_MAX
+
+
+INTAKE_LIMITS: Final = IntakeLimits()
+"""Those of every source that runs."""

@@ -17,7 +17,7 @@ from penstock.collector.state import (
     read_state,
 )
 from penstock.logd.errors import CorruptError, LogdError, RefusedError
-from penstock.logd.store import Checkpoint, DirectoryLock
+from penstock.logd.store import REAL_DISK, Checkpoint, DirectoryLock, Disk
 from penstock.logd.store.salvage import UNREADABLE
 from penstock.service import ConfigError, ExitCode, ServiceError, UnavailableError
 from penstock.service.data_format import DataFormat
@@ -85,13 +85,16 @@ def _size_of(file: FileState) -> int | None:
     return status.st_size if same else None
 
 
-def open_data_directory(path: Path, sizes: Sizes, *, where: str) -> DataDirectory:
+def open_data_directory(
+    path: Path, sizes: Sizes, *, where: str, disk: Disk = REAL_DISK
+) -> DataDirectory:
     """Lock and open a data directory.
 
     Args:
         path: The directory; made when it is not there.
         sizes: Of its journals.
         where: What named it, for messages.
+        disk: The checkpoint's and the journals'.
 
     Raises:
         ConfigError: It cannot be written, or what it holds cannot be read.
@@ -103,11 +106,11 @@ def open_data_directory(path: Path, sizes: Sizes, *, where: str) -> DataDirector
     lock = _lock(path, where)
     try:
         DATA_FORMAT.open(path)
-        checkpoint = Checkpoint(path / "checkpoint")
+        checkpoint = Checkpoint(path / "checkpoint", disk=disk)
         state = _load_state(checkpoint)
-        spool = _open(path / SPOOL, sizes.spool)
-        urgent = _open(path / URGENT, sizes.urgent)
-        quarantine = _open(path / QUARANTINE, sizes.quarantine)
+        spool = _open(path / SPOOL, sizes.spool, disk)
+        urgent = _open(path / URGENT, sizes.urgent, disk)
+        quarantine = _open(path / QUARANTINE, sizes.quarantine, disk)
     except BaseException:
         lock.release()
         raise
@@ -188,8 +191,8 @@ class UnreadableError(ServiceError):
         )
 
 
-def _open(directory: Path, bytes_max: int) -> Journal:
-    journal = Journal(directory, bytes_max=bytes_max)
+def _open(directory: Path, bytes_max: int, disk: Disk) -> Journal:
+    journal = Journal(directory, bytes_max=bytes_max, disk=disk)
     try:
         journal.open()
     except RefusedError as error:

@@ -16,11 +16,8 @@ from google.rpc import error_details_pb2, status_pb2
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 
 from penstock.collector import source_sections as sections
-from penstock.collector.core import forward as core_forward
-from penstock.collector.core.forward import MessageReader
 from penstock.collector.intake import Payload
-from penstock.collector.limits import MIB, OTLP_RETRY_AFTER_S
-from penstock.collector.sources import forward, otlp_grpc
+from penstock.collector.limits import MIB, OTLP_RETRY_AFTER_S, IntakeLimits
 from penstock.collector.sources.listener import Listener
 from penstock.collector.sources.source import Source
 from penstock.collector.sources.statsd import StatsdSource
@@ -45,6 +42,28 @@ async def export(endpoint: str, body: bytes) -> bytes:
         method: Any = channel.unary_unary(EXPORT)
         answer: bytes = await method(body)
         return answer
+
+
+async def until_answered(endpoint: str) -> None:
+    """Send requests without records until one is taken."""
+    async with asyncio.timeout(60):
+        while True:
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                assert await export(endpoint, b"") == b""
+                return
+
+
+async def until_accepted(endpoint: str) -> None:
+    """Connect until a connection is not ended at once: it hears what is wrong with its request."""
+    async with asyncio.timeout(60):
+        while True:
+            reader, writer = await connect(endpoint)
+            writer.write(b"no request of any protocol\r\n\r\n")
+            with contextlib.suppress(ConnectionError):
+                if await reader.read(1):
+                    writer.close()
+                    return
+            writer.close()
 
 
 async def refusal(endpoint: str, body: bytes) -> tuple[grpc.StatusCode, int]:
@@ -91,24 +110,31 @@ async def test_what_a_body_expands_to_counts_too(tmp_path: Path) -> None:
         await wait_until_async(lambda: intake.share.used == MIB // 2)
 
 
-async def test_a_grpc_request_is_not_read_before_there_is_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(otlp_grpc, "ROOM_WAIT_S", 0.05)
-    async with listening(tmp_path, otlp(), share_bytes=MIB) as (source, intake):
-        endpoint = source.endpoints["grpc"]
-        intake.share.take(1)
-        code, delay_s = await refusal(endpoint, a_request())
-        assert (code, delay_s) == (grpc.StatusCode.RESOURCE_EXHAUSTED, OTLP_RETRY_AFTER_S)
-        monkeypatch.setattr(otlp_grpc, "ROOM_WAIT_S", 60)
-        waiting = asyncio.ensure_future(export(endpoint, a_request()))
-        await wait_until_async(lambda: bool(intake.share._waiters))
-        intake.share.give(1)
+async def test_a_grpc_request_is_not_read_before_there_is_room(tmp_path: Path) -> None:
+    limits = IntakeLimits(otlp_room_wait_s=60)
+    async with listening(tmp_path, otlp(), share_bytes=MIB, limits=limits) as (source, intake):
+        intake.leave_room(MIB - 1)
+        waiting = asyncio.ensure_future(export(source.endpoints["grpc"], a_request()))
+        await intake.wait_for_awaited()
+        intake.give_room()
         assert await waiting == b""
-        monkeypatch.setattr(otlp_grpc, "OTLP_CALLS_MAX", 0)
-        assert (await refusal(endpoint, a_request()))[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert intake.share.used == 0
-        assert intake.account.notes["requests_deferred"] == 2
+        await wait_until_async(lambda: intake.share.used == 0)
+        assert intake.account.notes["requests_deferred"] == 0
+
+
+@pytest.mark.parametrize(
+    ("limits", "left_bytes"),
+    [(IntakeLimits(otlp_room_wait_s=0.05), MIB - 1), (IntakeLimits(otlp_calls_max=0), MIB)],
+)
+async def test_a_grpc_sender_is_told_to_come_again_where_there_is_no_room(
+    tmp_path: Path, limits: IntakeLimits, left_bytes: int
+) -> None:
+    async with listening(tmp_path, otlp(), share_bytes=MIB, limits=limits) as (source, intake):
+        intake.leave_room(left_bytes)
+        code, delay_s = await refusal(source.endpoints["grpc"], a_request())
+        assert (code, delay_s) == (grpc.StatusCode.RESOURCE_EXHAUSTED, OTLP_RETRY_AFTER_S)
+        assert (intake.share.used, intake.units()) == (0, [])
+        assert intake.account.notes["requests_deferred"] == 1
 
 
 async def test_a_request_whose_sender_gave_up_holds_its_bytes_until_it_is_durable(
@@ -116,14 +142,16 @@ async def test_a_request_whose_sender_gave_up_holds_its_bytes_until_it_is_durabl
 ) -> None:
     async with listening(tmp_path, otlp()) as (source, intake):
         body = a_request(20)
-        async with intake.journal._committing:  # the disk is slow
+        async with intake.journal.held():  # the disk is slow
             asking = asyncio.ensure_future(export(source.endpoints["grpc"], body))
-            await wait_until_async(lambda: bool(intake.journal._waiting))
+            await wait_until_async(lambda: intake.spool.undurable)
+            held_bytes = intake.share.used
             asking.cancel()
             await asyncio.gather(asking, return_exceptions=True)
-            await wait_until_async(lambda: source._grpc._calls == 0)
-            (entry, _) = intake.journal._waiting[0]
-            assert intake.share.used == len(entry.record.value or b"") - 19 > len(body)
+            # Another one is answered: gRPC has told the first that its sender gave up.
+            await until_answered(source.endpoints["grpc"])
+            (unit,) = intake.spool.undurable
+            assert intake.share.used == held_bytes == len(unit.payload) - 19 > len(body)
         await wait_until_async(lambda: intake.share.used == 0)
         assert len(intake.units()) == 1
 
@@ -137,17 +165,15 @@ async def test_connections_above_their_number_are_closed_and_counted(
         connections = [await connect(endpoint) for _ in range(2)]
         for _, writer in connections:
             writer.write(b"PRI * HTTP/2.0\r\n\r\n"[:3])
-        listener = source._http if part == "http" else source._grpc._listener
-        await wait_until_async(lambda: listener.connections == 2)
-        reader, writer = await connect(endpoint)
+        reader, writer = await connect(endpoint)  # accepted after those
         assert await reader.read() == b""
         writer.close()
         assert intake.account.notes["connections_refused"] == 1
         for _, writer in connections:
             writer.close()
-        await wait_until_async(lambda: listener.connections == 0)
+        await until_accepted(endpoint)
         if part == "grpc":
-            assert await export(endpoint, a_request()) == b""
+            await until_answered(endpoint)
 
 
 async def test_an_endpoint_of_ipv6_can_be_connected_to_as_it_is_told(tmp_path: Path) -> None:
@@ -174,12 +200,11 @@ async def test_head_is_answered_without_a_body(tmp_path: Path) -> None:
         assert intake.account.notes["protocol_errors"] == 0
 
 
-async def test_a_forward_message_in_the_middle_ends_for_want_of_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_forward_message_in_the_middle_ends_for_want_of_room(tmp_path: Path) -> None:
     """The one that holds room already must not wait; the one that holds none does."""
-    monkeypatch.setattr(forward, "UNFINISHED_WAIT_S", 0.05)
-    async with listening(tmp_path, forwarding(), share_bytes=MIB) as (source, intake):
+    limits = IntakeLimits(unfinished_wait_s=0.05)
+    making = forwarding()
+    async with listening(tmp_path, making, share_bytes=MIB, limits=limits) as (source, intake):
         part = msgpack.packb(["app", 5, {"message": "x" * 2 * MIB}, {"chunk": "c"}])
         reader, writer = await connect(source.endpoint)
         writer.write(part)
@@ -189,21 +214,19 @@ async def test_a_forward_message_in_the_middle_ends_for_want_of_room(
         await wait_until_async(lambda: intake.share.used == 0)
         assert intake.account.notes["connections_ended_no_room"] == 1
 
-        assert intake.share.take(MIB)
+        intake.leave_room(0)
         reader, writer = await connect(source.endpoint)
         writer.write(msgpack.packb(["app", 5, {"message": "hi"}, {"chunk": "c"}]))
-        await wait_until_async(lambda: bool(intake.share._waiters))
-        intake.share.give(MIB)
+        await intake.wait_for_awaited()
+        intake.give_room()
         assert await reader.read(100) == msgpack.packb({"ack": "c"})
         writer.close()
         await wait_until_async(lambda: intake.share.used == 0)
 
 
-async def test_a_forward_message_that_stands_still_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(forward, "UNFINISHED_TIMEOUT_S", 0.05)
-    async with listening(tmp_path, forwarding()) as (source, intake):
+async def test_a_forward_message_that_stands_still_ends(tmp_path: Path) -> None:
+    limits = IntakeLimits(unfinished_timeout_s=0.05)
+    async with listening(tmp_path, forwarding(), limits=limits) as (source, intake):
         idle = await connect(source.endpoint)
         reader, writer = await connect(source.endpoint)
         writer.write(b"\x94\xa3app")
@@ -215,11 +238,9 @@ async def test_a_forward_message_that_stands_still_ends(
             one.close()
 
 
-async def test_a_forward_message_ends_whose_sender_reads_no_acks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(forward, "UNFINISHED_TIMEOUT_S", 0.3)
-    async with listening(tmp_path, forwarding()) as (source, intake):
+async def test_a_forward_message_ends_whose_sender_reads_no_acks(tmp_path: Path) -> None:
+    limits = IntakeLimits(unfinished_timeout_s=0.3)
+    async with listening(tmp_path, forwarding(), limits=limits) as (source, intake):
         intake.journal.resize(1 << 30)
         loop = asyncio.get_running_loop()
         with socket.socket() as peer:
@@ -240,6 +261,18 @@ async def until_full(intake: SpoolingIntake) -> None:
     await intake.keep(Payload("lines", b"x" * 1_000_000, 1, {"service": "s"}))
 
 
+async def until_received(endpoint: str) -> None:
+    """Return when a UDP socket of this process has nothing left to be read."""
+    port = f":{int(endpoint.rpartition(':')[2]):04X}"
+
+    def is_empty() -> bool:
+        rows = [line.split() for line in Path("/proc/net/udp").read_text().splitlines()[1:]]
+        (queue,) = (row[4] for row in rows if row[1].endswith(port))
+        return queue.endswith(":00000000")
+
+    await wait_until_async(is_empty)
+
+
 def message(make: str) -> bytes:
     if make == "forward":
         return bytes(msgpack.packb(["app", 5, {"message": "x" * 200_000}]))
@@ -258,7 +291,7 @@ async def test_what_waits_for_the_spool_at_the_stop_is_taken_or_counted(
         count = 1 if make == "forward" else 8
         writer.write(message(make) * count)
         writes = asyncio.ensure_future(writer.drain())
-        await wait_until_async(lambda: bool(intake.journal._room._waiters))
+        await intake.wait_for_waiting()
         stopping = asyncio.ensure_future(source.stop())
         await asyncio.wait([stopping], timeout=0.2)
         assert not stopping.done(), "it waits for the spool"
@@ -276,16 +309,23 @@ async def test_what_waits_for_the_spool_at_the_stop_is_taken_or_counted(
 async def test_a_last_line_that_waits_for_the_spool_does_not_hold_up_the_end_of_the_stop(
     tmp_path: Path,
 ) -> None:
-    async with listening(tmp_path, syslog(), drop_newest=False) as (source, intake):
+    async with listening(tmp_path, syslog(udp="127.0.0.1:0"), drop_newest=False) as (
+        source,
+        intake,
+    ):
         _, writer = await connect(source.endpoint)
         # The second has no line break: it is taken when the stop comes.
         writer.write(b"<13>hi\n<13>" + b"x" * 30_000)
         await wait_until_async(lambda: intake.account.received == 1)
-        source._on_datagram(b"<13>nobody has looked at it yet", ("127.0.0.1", 5))
         await until_full(intake)
         await intake.keep(Payload("lines", b"x" * 20_000, 1, {"service": "s"}))
+        # The source does not run: nobody looks at its datagrams before the stop.
+        host, port = source.endpoints["udp"].split(":")
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+            sender.sendto(b"<13>nobody has looked at it yet", (host, int(port)))
+        await until_received(source.endpoints["udp"])
         stopping = asyncio.ensure_future(source.stop())
-        await wait_until_async(lambda: bool(intake.journal._room._waiters))
+        await intake.wait_for_waiting()
         stopping.cancel()
         await asyncio.wait([stopping], timeout=5)
         ended = stopping.done()
@@ -301,7 +341,7 @@ async def test_what_cannot_wait_any_longer_for_the_spool_is_counted(tmp_path: Pa
     async with spooling(tmp_path, "net", drop_newest=False) as intake:
         await until_full(intake)
         keeping = asyncio.ensure_future(intake.keep_or_drop(Payload("ndjson", b"x" * 200_000, 3)))
-        await wait_until_async(lambda: bool(intake.journal._room._waiters))
+        await intake.wait_for_waiting()
         keeping.cancel()
         await asyncio.gather(keeping, return_exceptions=True)
         assert keeping.cancelled()
@@ -335,29 +375,3 @@ async def test_the_last_line_of_statsd_needs_no_newline(tmp_path: Path) -> None:
         await wait_until_async(lambda: intake.account.notes["samples_aggregated"] == 2)
         await source.stop()
         assert {json.loads(line)["name"] for line in intake.lines()} == {"a", "b"}
-
-
-def test_a_large_message_in_small_pieces_is_looked_at_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The pieces before the last are not read again, which would be quadratic."""
-    fed: list[int] = []
-    make_unpacker = core_forward._unpacker
-
-    class Counting:
-        def __init__(self) -> None:
-            self._inner = make_unpacker()
-            self.skip, self.tell = self._inner.skip, self._inner.tell
-
-        def feed(self, data: bytes) -> None:
-            fed.append(len(data))
-            self._inner.feed(data)
-
-    monkeypatch.setattr(core_forward, "_unpacker", Counting)
-    raw = msgpack.packb(["app", [[5, {"m": "x" * 3000}]] * 30]) + msgpack.packb(["b", 5, {}])
-    reader = MessageReader()
-    values = [value for at in range(0, len(raw), 512) for value in reader.cut(raw[at : at + 512])]
-    assert b"".join(values) == raw
-    assert len(values) == 2
-    assert sum(fed) == len(raw)
-    assert reader.waiting_bytes == 0

@@ -6,24 +6,22 @@ import gc
 from functools import partial
 from pathlib import Path
 
-import pytest
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 
 from penstock.base.http.server import Request, RequestLimits, Response, serve_http
 from penstock.collector.budget import Budget, Charge
-from penstock.collector.limits import MIB
-from penstock.collector.sources import otlp_http
-from penstock.collector.sources import syslog as source_syslog
+from penstock.collector.limits import MIB, IntakeLimits
 from penstock.collector.sources.listener import Listener
 from tests.support.receiving import connect, listening, otlp, syslog
 from tests.support.waiting import wait_until_async
 
 
 async def test_a_syslog_message_that_has_begun_counts_and_may_not_stand_still(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(source_syslog, "UNFINISHED_TIMEOUT_S", 0.3)
-    async with listening(tmp_path, syslog(message_bytes_max=65_536)) as (source, intake):
+    limits = IntakeLimits(unfinished_timeout_s=0.3)
+    making = syslog(message_bytes_max=65_536)
+    async with listening(tmp_path, making, limits=limits) as (source, intake):
         reader, writer = await connect(source.endpoint)
         writer.write(b"<13>whole\n<13>" + b"x" * 50_000)
         await wait_until_async(lambda: intake.share.used >= 50_000)
@@ -35,16 +33,14 @@ async def test_a_syslog_message_that_has_begun_counts_and_may_not_stand_still(
         assert (intake.account.received, intake.account.difference) == (2, 0)
 
 
-async def test_a_syslog_message_in_the_middle_ends_for_want_of_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_syslog_message_in_the_middle_ends_for_want_of_room(tmp_path: Path) -> None:
     """The one that holds room already must not wait; the one that holds none does."""
-    monkeypatch.setattr(source_syslog, "UNFINISHED_WAIT_S", 0.05)
-    async with listening(tmp_path, syslog(), share_bytes=MIB) as (source, intake):
+    limits = IntakeLimits(unfinished_wait_s=0.05)
+    async with listening(tmp_path, syslog(), share_bytes=MIB, limits=limits) as (source, intake):
         reader, writer = await connect(source.endpoint)
         writer.write(b"<13>begun")
         await wait_until_async(lambda: intake.share.used == 9)
-        assert intake.share.take(MIB - 10)
+        intake.leave_room(1)
         writer.write(b" and ended\n<13>next")
         with contextlib.suppress(ConnectionResetError):
             assert await reader.read() == b""
@@ -54,8 +50,8 @@ async def test_a_syslog_message_in_the_middle_ends_for_want_of_room(
 
         reader, writer = await connect(source.endpoint)
         writer.write(b"<13>waits for room\n")
-        await wait_until_async(lambda: bool(intake.share._waiters))
-        intake.share.give(MIB - 10)
+        await intake.wait_for_awaited()
+        intake.give_room()
         await wait_until_async(lambda: len(intake.units()) == 1)
         writer.close()
         await wait_until_async(lambda: intake.share.used == 0)
@@ -93,7 +89,7 @@ async def test_a_body_is_let_go_when_its_charge_is(tmp_path: Path) -> None:
 
 
 async def test_lines_that_take_many_times_what_was_read_hold_back_other_requests(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     """A resource stands in each record's line; only so many requests may lie here as such."""
     made = ExportLogsServiceRequest()
@@ -102,21 +98,21 @@ async def test_lines_that_take_many_times_what_was_read_hold_back_other_requests
     for _ in range(100):
         element.scope_logs.add().log_records.add(time_unix_nano=5).body.string_value = "hi"
     body = made.SerializeToString()
-    monkeypatch.setattr(otlp_http, "ROOM_WAIT_S", 0.05)
+    limits = IntakeLimits(otlp_room_wait_s=0.05)
     options = {"share_bytes": MIB, "spool_bytes": 64 * MIB}
-    async with listening(tmp_path, otlp(), **options) as (source, intake):
+    async with listening(tmp_path, otlp(), limits=limits, **options) as (source, intake):
         head = f"POST /v1/logs HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n"
         head += "content-type: application/x-protobuf\r\n\r\n"
         connections = [await connect(source.endpoints["http"]) for _ in range(20)]
-        async with intake.journal._committing:  # the disk is slow
+        async with intake.journal.held():  # the disk is slow
             for _, writer in connections:
                 writer.write(head.encode() + body)
             notes = intake.account.notes
             lines_max = 2 * 100 * 5000
             await wait_until_async(
-                lambda: notes["requests_deferred"] + len(intake.journal._waiting) >= 19
+                lambda: notes["requests_deferred"] + len(intake.spool.undurable) >= 19
             )
-            assert 1 <= len(intake.journal._waiting) <= 5
+            assert 1 <= len(intake.spool.undurable) <= 5
             assert MIB < intake.share.peak <= MIB + lines_max
         answers = [await reader.readline() for reader, _ in connections]
         assert {answer.split()[1] for answer in answers} == {b"200", b"429"}

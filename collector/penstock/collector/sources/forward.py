@@ -27,8 +27,6 @@ from penstock.collector.limits import (
     PIECES_BYTES_MAX,
     PIECES_WAIT_S,
     READ_BYTES,
-    UNFINISHED_TIMEOUT_S,
-    UNFINISHED_WAIT_S,
     UNIT_RECORDS_MAX,
 )
 from penstock.collector.source_sections import ForwardSource as Section
@@ -140,6 +138,7 @@ class ForwardSource(Source):
     ) -> bool:
         """Take what one read brings; false when nothing more is to be read."""
         messages.check()
+        limits = self._intake.limits
         begun_bytes = messages.waiting_bytes
         data = await self._read(messages, gathering, reader)
         if data is None:
@@ -149,7 +148,7 @@ class ForwardSource(Source):
             # Who waits for room must not hold any.
             if gathering.size and not charge.share.is_free(len(data)):
                 await finish(self._take_all(gathering.flush(), writer, charge, begun_bytes))
-            room = await charge.wait(len(data), UNFINISHED_WAIT_S if begun_bytes else None)
+            room = await charge.wait(len(data), limits.unfinished_wait_s if begun_bytes else None)
         except asyncio.CancelledError:
             self._give_up(complete, "stopped")
             raise
@@ -161,7 +160,7 @@ class ForwardSource(Source):
         kept_bytes = messages.waiting_bytes + gathering.size
         await finish(self._take_all(ready, writer, charge, kept_bytes))
         try:
-            async with asyncio.timeout(UNFINISHED_TIMEOUT_S):
+            async with asyncio.timeout(limits.unfinished_timeout_s):
                 await writer.drain()  # who reads no acks must not hold room or a place for ever
         except TimeoutError:
             self._intake.note("answers_unread")
@@ -176,7 +175,7 @@ class ForwardSource(Source):
     ) -> bytes | None:
         """What comes next; nothing when what is gathered has waited enough, None at the end."""
         begun = messages.waiting_bytes > 0
-        wait_s = UNFINISHED_TIMEOUT_S if begun else None
+        wait_s = self._intake.limits.unfinished_timeout_s if begun else None
         if gathering.size:
             wait_s = max(0.0, gathering.until_s - asyncio.get_running_loop().time())
         try:

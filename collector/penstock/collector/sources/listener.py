@@ -39,9 +39,10 @@ class Listener:
         note: Counts something that is no record.
         descriptors: The process's, of which it has a share; None: only its own number bounds it.
         each: Descriptors that a connection takes.
+        unread_answer_s: How long an ended connection is kept for a peer that has answers to read.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each bound of a connection
         self,
         name: str,
         handle: Handle,
@@ -50,9 +51,11 @@ class Listener:
         note: Note,
         descriptors: Descriptors | None = None,
         each: int = 1,
+        unread_answer_s: float = UNREAD_ANSWER_S,
     ) -> None:
         self._descriptors = descriptors
         self._each = each
+        self._unread_answer_s = unread_answer_s
         self._name = name
         self._handle = handle
         self._connections_max = connections_max
@@ -187,7 +190,7 @@ class Listener:
         task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(lambda _: _close(writer))  # also of one that never ran
+        task.add_done_callback(lambda _: self._end(writer))  # also of one that never ran
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         # The peer may go away, or we may be closing: both end the connection.
@@ -200,7 +203,16 @@ class Listener:
                 try:
                     await self._handle(reader, writer)
                 finally:
-                    _close(writer)
+                    self._end(writer)
+
+    def _end(self, writer: asyncio.StreamWriter) -> None:
+        """Close a connection, soon also if the peer does not read what is left."""
+        transport = writer.transport
+        if transport.get_extra_info("sslcontext") is not None and transport.is_closing():
+            return  # its peer ended it; closed once more, asyncio's TLS forgets what it belongs to
+        writer.close()
+        if transport.get_write_buffer_size():
+            asyncio.get_running_loop().call_later(self._unread_answer_s, transport.abort)
 
 
 async def _secure(
@@ -255,16 +267,6 @@ def _read_little(transport: asyncio.BaseTransport) -> None:
     """
     if hasattr(transport, "max_size"):
         transport.max_size = READ_BYTES
-
-
-def _close(writer: asyncio.StreamWriter) -> None:
-    """Close a connection, within `UNREAD_ANSWER_S` also if the peer does not read what is left."""
-    transport = writer.transport
-    if transport.get_extra_info("sslcontext") is not None and transport.is_closing():
-        return  # its peer ended it; closed once more, asyncio's TLS forgets what it belongs to
-    writer.close()
-    if transport.get_write_buffer_size():
-        asyncio.get_running_loop().call_later(UNREAD_ANSWER_S, transport.abort)
 
 
 def set_mode(path: Path, mode: int) -> None:

@@ -27,10 +27,7 @@ from penstock.collector.decode.otlp_messages import (
 from penstock.collector.decode.otlp_records import Note, map_element
 from penstock.collector.errors import RemoteProtocolError, SpoolFailedError, SpoolFullError
 from penstock.collector.intake import Intake, Payload
-from penstock.collector.limits import (
-    OTLP_RECORDS_MAX,
-    UNIT_DECOMPRESSED_BYTES_MAX,
-)
+from penstock.collector.limits import UNIT_DECOMPRESSED_BYTES_MAX
 from penstock.collector.source_sections import OtlpSource as Section
 from penstock.collector.sources.listener import Listener
 from penstock.collector.sources.otlp_answer import Answer, Code, come_again
@@ -179,10 +176,10 @@ class OtlpSource(Source):
             return self._come_again(
                 encoding, "too much is being received at once", Code.RESOURCE_EXHAUSTED
             )
-        count = len(taken.lines)
-        if taken.size > UNIT_DECOMPRESSED_BYTES_MAX or count > OTLP_RECORDS_MAX:
+        count, records_max = len(taken.lines), self._intake.limits.otlp_records_max
+        if taken.size > UNIT_DECOMPRESSED_BYTES_MAX or count > records_max:
             self._intake.note("requests_too_large")
-            limit = f"{OTLP_RECORDS_MAX} records or {UNIT_DECOMPRESSED_BYTES_MAX} bytes as JSON"
+            limit = f"{records_max} records or {UNIT_DECOMPRESSED_BYTES_MAX} bytes as JSON"
             return _refuse(encoding, Code.RESOURCE_EXHAUSTED, f"more than {limit}: send less")
         refusal = await self._keep(taken, encoding, charge) if count else None
         if refusal is not None:
@@ -253,12 +250,13 @@ class OtlpSource(Source):
 
     async def _map(self, lines: Iterator[list[Made]]) -> _Taken:
         taken, turn = _Taken(), _TURN_RECORDS
+        records_max = self._intake.limits.otlp_records_max
         for found in lines:
             taken.add(found)
             if len(taken.lines) >= turn:
                 turn += _TURN_RECORDS
                 await asyncio.sleep(0)
-            if taken.size > UNIT_DECOMPRESSED_BYTES_MAX or len(taken.lines) > OTLP_RECORDS_MAX:
+            if taken.size > UNIT_DECOMPRESSED_BYTES_MAX or len(taken.lines) > records_max:
                 return taken
         return taken
 

@@ -3,14 +3,10 @@
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final
 
 from penstock.collector.budget import Charge
 from penstock.collector.decode.otlp_messages import Encoding, Signal, encode_status
 from penstock.collector.limits import OTLP_RETRY_AFTER_S
-
-ROOM_WAIT_S: Final = 5.0
-"""How long a request waits in all to be read and taken apart; SDKs wait 10 s for an answer."""
 
 
 class Code(IntEnum):

@@ -17,10 +17,10 @@ import grpc.aio
 from penstock.collector.budget import Charge
 from penstock.collector.decode.otlp_messages import SIGNALS, Encoding, Signal
 from penstock.collector.intake import Intake
-from penstock.collector.limits import OTLP_CALLS_MAX, READ_BYTES, REQUEST_TIMEOUT_S
+from penstock.collector.limits import READ_BYTES, REQUEST_TIMEOUT_S
 from penstock.collector.source_sections import OtlpSource as Section
 from penstock.collector.sources.listener import Listener
-from penstock.collector.sources.otlp_answer import ROOM_WAIT_S, Answer, Code, Take, come_again
+from penstock.collector.sources.otlp_answer import Answer, Code, Take, come_again
 from penstock.service import UnavailableError
 
 Context = grpc.aio.ServicerContext[Any, bytes]
@@ -126,12 +126,13 @@ class OtlpGrpc:
     async def _export(
         self, signal: Signal, requests: AsyncIterator[bytes], charge: Charge
     ) -> Answer:
-        if self._calls >= OTLP_CALLS_MAX:
+        limits = self._intake.limits
+        if self._calls >= limits.otlp_calls_max:
             return self._come_again("too many requests at once")
         self._calls += 1
-        until_s = asyncio.get_running_loop().time() + ROOM_WAIT_S
+        until_s = asyncio.get_running_loop().time() + limits.otlp_room_wait_s
         try:
-            if not await charge.wait(self._message_bytes_max, ROOM_WAIT_S):
+            if not await charge.wait(self._message_bytes_max, limits.otlp_room_wait_s):
                 return self._come_again("too much is being received at once")
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
                 body = await anext(requests, b"")

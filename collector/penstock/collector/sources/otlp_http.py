@@ -38,7 +38,7 @@ from penstock.collector.errors import UndecodableError
 from penstock.collector.intake import Intake
 from penstock.collector.limits import HTTP_HEAD_BYTES_MAX, HTTP_LINGER_S, REQUEST_TIMEOUT_S
 from penstock.collector.source_sections import CorsSection
-from penstock.collector.sources.otlp_answer import ROOM_WAIT_S, Answer, Code, Take, come_again
+from penstock.collector.sources.otlp_answer import Answer, Code, Take, come_again
 
 _PATHS: Final = {f"/v1/{signal.name}": signal for signal in SIGNALS}
 _INFLATE: Final[dict[str, Callable[[bytes, int], bytes]]] = {
@@ -123,7 +123,7 @@ class OtlpHttp:
         body = self._inflate(request, charge, encoding)
         if isinstance(body, Response):
             return body
-        until_s = asyncio.get_running_loop().time() + ROOM_WAIT_S
+        until_s = asyncio.get_running_loop().time() + self._intake.limits.otlp_room_wait_s
         answer = await self._take(signal, body, encoding, charge, until_s)
         return _respond(answer, encoding)
 

@@ -18,12 +18,7 @@ from penstock.collector.budget import Charge
 from penstock.collector.core.syslog_framing import SyslogCutter, SyslogMessage, pack_messages
 from penstock.collector.held_back import HeldBack
 from penstock.collector.intake import Intake, Payload
-from penstock.collector.limits import (
-    DATAGRAM_QUEUE_BYTES_MAX,
-    READ_BYTES,
-    UNFINISHED_TIMEOUT_S,
-    UNFINISHED_WAIT_S,
-)
+from penstock.collector.limits import READ_BYTES
 from penstock.collector.source_sections import SyslogSource as Section
 from penstock.collector.sources.datagrams import Datagrams, Peer
 from penstock.collector.sources.listener import Listener, finish
@@ -127,7 +122,7 @@ class SyslogSource(Source):
                 self._intake.dropped("stopped", left)
 
     def _on_datagram(self, data: bytes, peer: Peer) -> None:
-        if self._queue_bytes >= DATAGRAM_QUEUE_BYTES_MAX:
+        if self._queue_bytes >= self._intake.limits.datagram_queue_bytes_max:
             self._intake.dropped("receive_queue_full", 1)
             return
         self._queue.append((str(peer[0]), data))
@@ -166,15 +161,16 @@ class SyslogSource(Source):
 
         A message that has begun holds room, so it may neither stand still nor wait for ever.
         """
-        begun = connection.cutter.waiting_bytes > 0
+        begun, limits = connection.cutter.waiting_bytes > 0, self._intake.limits
         try:
-            async with asyncio.timeout(UNFINISHED_TIMEOUT_S if begun else None):
+            async with asyncio.timeout(limits.unfinished_timeout_s if begun else None):
                 data = await reader.read(READ_BYTES)
         except TimeoutError:
             self._intake.note("messages_unfinished")
             return False
         if data:
-            await finish(self._take_read(data, connection, UNFINISHED_WAIT_S if begun else None))
+            wait_s = limits.unfinished_wait_s if begun else None
+            await finish(self._take_read(data, connection, wait_s))
         return bool(data) and not connection.ended
 
     async def _take_read(

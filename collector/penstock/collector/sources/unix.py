@@ -24,7 +24,7 @@ from penstock.collector.core.unix_framing import (
     encode_nack,
 )
 from penstock.collector.errors import RemoteProtocolError, SpoolFailedError, SpoolFullError
-from penstock.collector.limits import READ_BYTES, UNFINISHED_TIMEOUT_S, UNFINISHED_WAIT_S
+from penstock.collector.limits import INTAKE_LIMITS, READ_BYTES, IntakeLimits
 from penstock.collector.source_sections import UnixSource as Section
 from penstock.collector.sources.listener import Listener
 from penstock.collector.sources.source import Source
@@ -75,7 +75,7 @@ class Connection:
 class UnixSource(Source):
     """Listens on one socket."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts of an intake
         self,
         name: str,
         section: Section,
@@ -84,6 +84,7 @@ class UnixSource(Source):
         ledger: Ledger,
         clock: Clock,
         share: Share,
+        limits: IntakeLimits = INTAKE_LIMITS,
     ) -> None:
         self.name = name
         self._section = section
@@ -91,12 +92,14 @@ class UnixSource(Source):
         self._ledger = ledger
         self._clock = clock
         self._share = share
+        self._limits = limits
         self._listener = Listener(
             name,
             self._serve,
             connections_max=section.connections_max,
             note=self._note,
             descriptors=share.descriptors,
+            unread_answer_s=limits.unread_answer_s,
         )
         self._sender_drops: dict[str, Mapping[str, Mapping[str, int]]] = {}
         self._log = structlog.get_logger().bind(source=name)
@@ -124,7 +127,7 @@ class UnixSource(Source):
             connection = Connection(writer, self._spool.era, charge)
             try:
                 while await self._receive(frames, reader, connection):
-                    async with asyncio.timeout(UNFINISHED_TIMEOUT_S):
+                    async with asyncio.timeout(self._limits.unfinished_timeout_s):
                         await writer.drain()
             except TimeoutError:  # who reads no answers must not hold room or a place for ever
                 self._note("answers_unread", 1)
@@ -140,16 +143,17 @@ class UnixSource(Source):
         Senders are held back for want of room, but not in the middle of a frame: what lies here of
         it takes room itself. They send again what was not answered.
         """
-        begun = frames.waiting_bytes > 0
+        begun, limits = frames.waiting_bytes > 0, self._limits
         try:
-            async with asyncio.timeout(UNFINISHED_TIMEOUT_S if begun else None):
+            async with asyncio.timeout(limits.unfinished_timeout_s if begun else None):
                 data = await reader.read(READ_BYTES * 4)
         except TimeoutError:
             self._note("messages_unfinished", 1)
             return False
         if not data:
             return False
-        if not await connection.charge.wait(len(data), UNFINISHED_WAIT_S if begun else None):
+        wait_s = limits.unfinished_wait_s if begun else None
+        if not await connection.charge.wait(len(data), wait_s):
             self._note("connections_ended_no_room", 1)
             return False
         for frame in frames.feed(data):
