@@ -63,7 +63,7 @@ class Collector:
         )
 
 
-def log_line(number: int, *, service: str = "shop", filler: int = 0) -> bytes:
+def log_line(number: int, *, service: str = "shop", filler: int = 0, noise: str = "") -> bytes:
     """A valid log record with a number in it."""
     return json.dumps(
         {
@@ -71,7 +71,7 @@ def log_line(number: int, *, service: str = "shop", filler: int = 0) -> bytes:
             "kind": "log",
             "time_unix_nano": 1_700_000_000_000_000_000 + number,
             "severity_number": 9,
-            "body": f"number {number}" + "x" * filler,
+            "body": f"number {number}" + "x" * filler + noise,
             "resource": {"service.name": service},
         },
         separators=(",", ":"),

@@ -1,110 +1,121 @@
-"""What `/status` says when what is received cannot be carried on."""
+"""What the status says when what is received cannot be carried on."""
 
-import asyncio
 import errno
 import os
+import urllib.request
+from asyncio import to_thread
 from pathlib import Path
+from typing import Any
 
-import pytest
-from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
 
 from penstock.collector.agent import Agent
-from penstock.collector.config import CollectorConfig
-from penstock.collector.core.outage import Outage
-from penstock.collector.journal import Entry
-from penstock.collector.quarantine import Refusal
-from penstock.collector.telemetry import Metrics
-from penstock.logd.errors import LogdError
-from penstock.logd.store import Checkpoint
+from penstock.collector.core.delivery import Refused
+from tests.support.collector import log_line
+from tests.support.collector_agent import RunningAgent, TestLog, config_of, running
+from tests.support.failing_disk import FailingDisk
+from tests.support.waiting import wait_until_async
 
-NATS = (
-    "NATS at nats://127.0.0.1:4222 cannot be reached since 2026-01-31T03:00:00Z; held in the spool"
-)
+CONFIG = Path("collector.yaml")
 
 
-def agent_of(directory: Path) -> Agent:
-    source = {"type": "host_metrics"}
-    quarantine = {"bytes_max": 1 << 20}
-    config = CollectorConfig.model_validate(
-        {"data_dir": directory, "sources": [source], "quarantine": quarantine}
-    )
-    agent = Agent(config, Path("collector.yaml"))
-    agent._publisher._link._outage = Outage(1_769_828_400_000_000_000)
-    agent._recover()
-    return agent
+async def wait_for_quarantined(collector: RunningAgent, count: int) -> None:
+    """Return when so many records of the source are in quarantine."""
+
+    def are_there(status: dict[str, Any]) -> bool:
+        accounts = status["info"]["reconciliation"]
+        return bool(accounts) and accounts["app"]["quarantined"] == count
+
+    await collector.wait_for_status(are_there)
 
 
-def refusal(size: int) -> Refusal:
-    return Refusal("spool", "app", 1, "no such field", os.urandom(size))
-
-
-async def test_a_quarantine_that_cannot_be_written_is_told_until_it_can(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    agent = agent_of(tmp_path)
-    journal, quarantine = agent._directory.quarantine, agent._engine._quarantine
-    failing = [True, False]
-    write = journal._write
-
-    def write_later(entries: list[Entry]) -> int:
-        told.append(agent._describe().reasons)
-        if failing.pop(0):
-            raise LogdError("No space left on device")
-        return write(entries)
-
-    told: list[tuple[str, ...]] = []
-    monkeypatch.setattr(journal, "_write", write_later)
-    monkeypatch.setattr("penstock.collector.quarantine._RETRY_S", 0)
-    commits = asyncio.ensure_future(journal.run())
-    assert await quarantine.put([refusal(10)]) == 0
-    commits.cancel()
-    assert told == [(NATS,), (NATS, "quarantine: No space left on device")]
-    assert agent._describe().reasons == (NATS,)
-    await agent._engine.close()
+async def test_a_quarantine_that_cannot_be_written_is_told_until_it_can(tmp_path: Path) -> None:
+    disk, log = FailingDisk(), TestLog()
+    log.answer = lambda effect: Refused(effect.request, "bad_batch: no such field")
+    agent = Agent(config_of(tmp_path), CONFIG, disk=disk, make_publisher=log.publisher)
+    async with running(tmp_path, agent) as collector:
+        with disk.failing(errno.ENOSPC, under=tmp_path / "data/quarantine"):
+            await collector.send(log_line(1))
+            status = await collector.wait_for_status(lambda status: bool(status["reasons"]))
+            (reason,) = status["reasons"]
+            assert (status["health"], reason.partition(":")[0]) == ("degraded", "quarantine")
+            assert "No space left on device" in reason
+        await collector.wait_for_reasons()
+        (kept, _) = await collector.ask("quarantine")
+        assert kept["kept"]["reason"] == "bad_batch: no such field"
 
 
 async def test_a_quarantine_that_is_nearly_full_is_told_and_measured(tmp_path: Path) -> None:
-    agent = agent_of(tmp_path)
-    assert agent._engine._quarantine._offer(refusal(1_000_000)) is not None
-    await agent._directory.quarantine.commit()
-    status = agent._describe()
-    assert status.reasons == (NATS, "quarantine is nearly full")
-    registry = CollectorRegistry()
-    Metrics(lambda: status, registry)
-    used = registry.get_sample_value("penstock_collector_quarantine_bytes")
-    assert used is not None
-    assert used > 1_000_000
-    assert registry.get_sample_value("penstock_collector_quarantine_max_bytes") == 1 << 20
-    await agent._engine.close()
+    config = config_of(tmp_path, quarantine={"bytes_max": 1 << 20})
+    agent = Agent(config, CONFIG, make_publisher=TestLog().publisher)
+    async with running(tmp_path, agent) as collector:
+        await collector.send(*(os.urandom(200_000).replace(b"\n", b"") for _ in range(5)))
+        await collector.wait_for_reasons("quarantine is nearly full")
+        metrics = await to_thread(read, f"http://{collector.endpoints['admin']}/metrics")
+        assert float(metrics["penstock_collector_quarantine_bytes"]) > 990_000
+        assert float(metrics["penstock_collector_quarantine_max_bytes"]) == 1 << 20
 
 
-async def test_a_checkpoint_that_cannot_be_saved_is_told_until_it_can(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    agent = agent_of(tmp_path)
+def read(url: str) -> dict[str, str]:
+    with urllib.request.urlopen(url, timeout=20) as answer:
+        lines = answer.read().decode().splitlines()
+    return dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
 
-    def fail(*_: object) -> None:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    agent._saver._saved = {}
-    with monkeypatch.context() as patch:
-        patch.setattr(Checkpoint, "save", fail)
-        assert not await agent._saver.save()
-        reason = f"checkpoint cannot be written: [Errno 5] {os.strerror(errno.EIO)}"
-        assert agent._describe().reasons == (NATS, reason)
-    assert await agent._saver.save()
-    assert agent._describe().reasons == (NATS,)
-    await agent._engine.close()
+async def test_a_checkpoint_that_cannot_be_saved_is_told_until_it_can(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    config = config_of(tmp_path, checkpoint_interval_s=0.05)
+    agent = Agent(config, CONFIG, disk=disk, make_publisher=TestLog().publisher)
+    async with running(tmp_path, agent) as collector:
+        checkpoint = tmp_path / "data/checkpoint.tmp"
+        with disk.failing(under=checkpoint):
+            await collector.send(log_line(1))
+            error = f"[Errno 5] {os.strerror(errno.EIO)}: '{checkpoint}'"
+            await collector.wait_for_reasons(f"checkpoint cannot be written: {error}")
+        await collector.wait_for_reasons()
+
+
+async def test_reasons_stand_beside_one_another(tmp_path: Path) -> None:
+    """Nobody answers at the address of NATS."""
+    disk = FailingDisk()
+    agent = Agent(config_of(tmp_path, checkpoint_interval_s=0.05), CONFIG, disk=disk)
+    nats = "NATS at nats://127.0.0.1:1 cannot be reached since "
+    reasons = (nats, "telemetry.logs.shop cannot be delivered: ", "checkpoint cannot be written: ")
+
+    def are_told(status: dict[str, Any], count: int) -> bool:
+        told = status["reasons"]
+        starts = zip(told, reasons[:count], strict=False)
+        return len(told) == count and all(one.startswith(start) for one, start in starts)
+
+    async with running(tmp_path, agent, delivers=False) as collector:
+        await collector.wait_for_status(lambda status: are_told(status, 1))
+        with disk.failing(under=tmp_path / "data/checkpoint.tmp"):
+            await collector.send(log_line(1))
+            await collector.wait_for_status(lambda status: are_told(status, 3))
 
 
 async def test_a_quarantine_that_cannot_be_read_now_does_not_end_the_collector(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    agent = agent_of(tmp_path)
-
-    async def fail() -> None:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    monkeypatch.setattr(agent._engine.replayer, "finish", fail)
-    await agent._engine._finish_replay()
-    await agent._engine.close()
+    """A replay was marked and not finished, and a bad sector is in the record that it is of."""
+    disk, log = FailingDisk(), TestLog()
+    log.answer = lambda effect: Refused(effect.request, "bad_batch: no such field")
+    agent = Agent(config_of(tmp_path), CONFIG, disk=disk, make_publisher=log.publisher)
+    async with running(tmp_path, agent) as collector:
+        await collector.send(log_line(1, noise=os.urandom(10_000).hex()))
+        await wait_for_quarantined(collector, 1)
+        with disk.failing(under=tmp_path / "data/spool"):
+            (outcome,) = await collector.ask("replay")
+            assert (outcome["replayed"], outcome["stopped"] != "") == (0, True)
+    disk, log = FailingDisk(), TestLog()
+    agent = Agent(config_of(tmp_path), CONFIG, disk=disk, make_publisher=log.publisher)
+    disk.bad[f"{0:020d}.log"] = range(10_000, 10_001)
+    with capture_logs() as logs:
+        async with running(tmp_path, agent) as collector:
+            unfinished = "a replay is not finished; the next one goes on"
+            await wait_until_async(lambda: unfinished in [one["event"] for one in logs])
+            await collector.send(log_line(2))
+            await wait_until_async(lambda: len(log.records) == 1)
+            disk.bad.clear()
+            assert (await collector.ask("replay"))[0]["stopped"] == ""
+            await wait_until_async(lambda: len(log.records) == 2)
