@@ -1,6 +1,7 @@
 """Network sources on real sockets, with a spool that can be looked into."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ from penstock.collector.sources.source import Source
 from penstock.collector.sources.statsd import StatsdSource
 from penstock.collector.sources.syslog import SyslogSource
 from tests.support.intake import SpoolingIntake, spooling
+from tests.support.waiting import wait_until_async
 
 Make = Callable[[SpoolingIntake], Source]
 
@@ -56,3 +58,19 @@ def statsd(**options: Any) -> Make:
 async def connect(endpoint: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     host, port = endpoint.split(":")
     return await asyncio.open_connection(host, int(port))
+
+
+async def send_datagrams(endpoint: str, *datagrams: bytes) -> None:
+    """Send to a UDP socket of this process, and return once it has been read empty."""
+    host, _, port = endpoint.rpartition(":")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        for datagram in datagrams:
+            sender.sendto(datagram, (host, int(port)))
+    ending = f":{int(port):04X}"
+
+    def is_empty() -> bool:
+        rows = [line.split() for line in Path("/proc/net/udp").read_text().splitlines()[1:]]
+        (queue,) = (row[4] for row in rows if row[1].endswith(ending))
+        return queue.endswith(":00000000")
+
+    await wait_until_async(is_empty)

@@ -14,6 +14,7 @@ import msgpack
 from structlog.testing import capture_logs
 from typing_extensions import override
 
+from penstock.collector.limits import INTAKE_LIMITS, IntakeLimits
 from penstock.collector.source_sections import ForwardSource as Section
 from penstock.collector.sources.forward import ForwardSource
 from tests.support.certificates import Authority
@@ -25,9 +26,9 @@ ENTRY = [1_700_000_000, {"message": "hi"}]
 
 @asynccontextmanager
 async def listening(
-    directory: Path, **options: Any
+    directory: Path, *, limits: IntakeLimits = INTAKE_LIMITS, **options: Any
 ) -> AsyncIterator[tuple[ForwardSource, SpoolingIntake]]:
-    async with spooling(directory, "forward") as intake:
+    async with spooling(directory, "forward", limits=limits) as intake:
         section = Section.model_validate({"type": "forward", "listen": "127.0.0.1:0", **options})
         source = ForwardSource(section, intake=intake)
         await source.start()
@@ -52,7 +53,23 @@ class Sender:
         return cls(*await asyncio.open_connection(host, int(port), ssl=context))
 
     def send(self, *messages: Any) -> None:
-        self._writer.write(b"".join(map(msgpack.packb, messages)))
+        self.write(b"".join(map(msgpack.packb, messages)))
+
+    def write(self, data: bytes) -> None:
+        """Send bytes, whatever they are."""
+        self._writer.write(data)
+
+    async def end(self) -> None:
+        """Send no more, and return when the source has ended the connection."""
+        self._writer.write_eof()
+        while await self._reader.read(4096):
+            pass
+        self._writer.close()
+
+    @property
+    def certificate(self) -> Any:
+        """What the source has shown."""
+        return self._writer.get_extra_info("peercert")
 
     async def receive(self) -> Any:
         """The next value; None at the end."""
@@ -108,7 +125,8 @@ async def test_what_cannot_be_kept_is_not_acknowledged_or_is_counted(tmp_path: P
 
 
 async def test_what_came_before_what_is_no_message_is_kept(tmp_path: Path) -> None:
-    for directory, options in ((tmp_path / "a", {}), (tmp_path / "b", {"shared_key": "key"})):
+    plain: dict[str, Any] = {}
+    for directory, options in ((tmp_path / "a", plain), (tmp_path / "b", {"shared_key": "key"})):
         async with listening(directory, **options) as (source, intake):
             sender = await Sender.to(source)
             if options:
@@ -125,7 +143,7 @@ async def test_the_json_form_is_refused_and_named(tmp_path: Path) -> None:
     async with listening(tmp_path) as (source, intake):
         with capture_logs() as logs:
             sender = await Sender.to(source)
-            sender._writer.write(b'["app",1700000000,{"message":"hi"}]\n')
+            sender.write(b'["app",1700000000,{"message":"hi"}]\n')
             assert await sender.receive() is None
             sender.close()
         assert intake.account.notes["protocol_errors"] == 1
@@ -138,19 +156,18 @@ async def test_the_json_form_is_refused_and_named(tmp_path: Path) -> None:
 async def test_a_connection_that_ends_within_a_message_is_counted(tmp_path: Path) -> None:
     async with listening(tmp_path) as (source, intake):
         sender = await Sender.to(source)
-        sender._writer.write(msgpack.packb(["a", *ENTRY])[:-2])
+        sender.write(msgpack.packb(["a", *ENTRY])[:-2])
         sender.close()
         await wait_until_async(lambda: intake.account.notes["messages_unfinished"] == 1)
         other = await Sender.to(source)
         other.send(["a", *ENTRY, {"chunk": "1"}])
         assert await other.receive() == {"ack": "1"}
-        other.close()
-        await wait_until_async(lambda: source._listener.connections == 0)
+        await other.end()
         assert intake.account.notes["messages_unfinished"] == 1
 
 
 async def test_who_knows_the_key_and_a_password_is_let_in(tmp_path: Path) -> None:
-    options = {"shared_key": "key", "users": {"anna": "pass"}}
+    options: dict[str, Any] = {"shared_key": "key", "users": {"anna": "pass"}}
     async with listening(tmp_path, **options) as (source, intake):
         sender = await Sender.to(source)
         assert (await sender.ping("key", "anna", "pass"))[:2] == ["PONG", True]
@@ -180,8 +197,7 @@ async def test_a_key_of_a_file_is_read_for_each_connection(tmp_path: Path) -> No
                 file.write_text(content)
         sender = await Sender.to(source)
         assert (await sender.ping("old"))[1] is False
-        sender.close()
-        await wait_until_async(lambda: source._listener.connections == 0)
+        await sender.end()
         before = intake.account.notes["protocol_errors"]
         file.unlink()
         sender = await Sender.to(source)
@@ -253,7 +269,6 @@ async def test_tls_asks_for_the_certificate_that_was_configured(tmp_path: Path) 
         renewed = authority.sign("renewed", "DNS:localhost,IP:127.0.0.1")
         server.replace_with(renewed)
         later = await Sender.to(source, trusting)
-        shown = later._writer.get_extra_info("peercert")
-        assert (("commonName", "renewed"),) in shown["subject"]
+        assert (("commonName", "renewed"),) in later.certificate["subject"]
         for connection in (stranger, sender, later):
             connection.close()

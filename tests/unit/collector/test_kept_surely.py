@@ -1,6 +1,7 @@
 """What is held for senders that cannot send again, when a stop does not wait for the spool."""
 
 import asyncio
+import contextlib
 import os
 import sys
 from pathlib import Path
@@ -11,7 +12,6 @@ import pytest
 
 from penstock.base.clock import SystemClock
 from penstock.collector.created import CreatedRecords
-from penstock.collector.errors import SpoolFailedError
 from penstock.collector.intake import Payload
 from penstock.collector.source_sections import ExecSource as Section
 from penstock.collector.sources.exec import ExecSource
@@ -38,7 +38,7 @@ async def cancelled(task: "asyncio.Future[Any]") -> None:
 
 
 async def until_waiting(intake: SpoolingIntake) -> None:
-    await wait_until_async(lambda: bool(intake.journal._room._waiters))
+    await intake.wait_for_waiting()
 
 
 @pytest.mark.parametrize("is_read_again", [False, True])
@@ -57,16 +57,9 @@ async def test_what_waits_for_room_is_counted_but_where_it_is_read_again(
         assert intake.account.difference == 0
 
 
-async def test_what_a_failing_disk_holds_up_is_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_a_failing_disk_holds_up_is_counted(tmp_path: Path) -> None:
     async with spooling(tmp_path, "net", drop_newest=False) as intake:
-
-        def fail(_: object) -> int:
-            raise OSError(5, "input/output error")
-
-        with monkeypatch.context() as patch:
-            patch.setattr(intake.journal, "_write", fail)
+        with intake.disk.failing():
             keeping = asyncio.ensure_future(intake.keep_surely(LARGE))
             await wait_until_async(lambda: intake.journal.failures == 1)
             await asyncio.sleep(0)
@@ -79,15 +72,13 @@ async def test_what_is_on_its_way_is_counted_as_what_becomes_of_it(
     tmp_path: Path, fails: bool
 ) -> None:
     async with spooling(tmp_path, "net", drop_newest=False) as intake:
-        async with intake.journal.held():
-            keeping = asyncio.ensure_future(intake.keep_surely(LARGE))
-            await asyncio.sleep(0)
-            await cancelled(keeping)
-            assert intake.account.received == 0
-            if fails:
-                group, intake.journal._waiting = intake.journal._waiting, []
-                intake.journal._fail(group, SpoolFailedError("on fire"))
-        await wait_until_async(lambda: intake.account.received == 3)
+        with intake.disk.failing() if fails else contextlib.nullcontext():
+            async with intake.journal.held():
+                keeping = asyncio.ensure_future(intake.keep_surely(LARGE))
+                await wait_until_async(lambda: intake.spool.undurable)
+                await cancelled(keeping)
+                assert intake.account.received == 0
+            await wait_until_async(lambda: intake.account.received == 3)
         assert intake.account.dropped["stopped"] == (3 if fails else 0)
 
 
@@ -143,7 +134,7 @@ def created_of(intake: SpoolingIntake, *graphs: Points) -> CreatedRecords:
     pipeline = SimpleNamespace(retired=[*graphs[:-1]], graph=graphs[-1])
     return CreatedRecords(
         cast("Pipeline", pipeline),
-        spool=intake._spool,
+        spool=intake.spool,
         ledger=intake.ledger,
         budget=intake.budget,
         clock=SystemClock(),
@@ -175,14 +166,13 @@ async def test_what_transforms_made_outlasts_a_drain_that_is_cut_short_or_is_cou
 
 
 async def test_the_end_takes_up_what_was_being_kept_and_keeps_nothing_twice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr("penstock.collector.created._LOOK_S", 0)
     async with spooling(tmp_path, "in", drop_newest=False) as intake:
         created = created_of(intake, Points(a=[b"1"], b=[b"2"]))
         async with intake.journal.held():
             running = asyncio.ensure_future(created.run())
-            await wait_until_async(lambda: bool(intake.journal._waiting))
+            await wait_until_async(lambda: intake.spool.undurable)
             finishing = asyncio.ensure_future(created.finish())
             await asyncio.sleep(0)
             await cancelled(finishing)

@@ -22,13 +22,14 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
     ExportLogsServiceRequest,
 )
 
-from penstock.collector.limits import OTLP_RETRY_AFTER_S
+from penstock.collector.limits import OTLP_RETRY_AFTER_S, IntakeLimits
 from penstock.collector.source_sections import OtlpSource as Section
-from penstock.collector.sources import otlp
 from penstock.collector.sources.otlp import OtlpSource
 from penstock.service import ConfigError
+from tests.support import receiving
 from tests.support.certificates import Authority
 from tests.support.intake import SpoolingIntake, spooling
+from tests.support.receiving import listening
 
 EXPORT = "/opentelemetry.proto.collector.logs.v1.LogsService/Export"
 JSON = "application/json"
@@ -385,12 +386,12 @@ async def test_a_full_spool_means_come_again_later(
     assert intake.account.notes["refused_spool_full"] == 90 * (codes.count(503) + 1)
 
 
-async def test_more_records_than_allowed_are_refused_for_good(
-    source: OtlpSource, intake: SpoolingIntake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(otlp, "OTLP_RECORDS_MAX", 10)
-    assert (await post(source, request(11).SerializeToString()))[0] == 413
-    assert intake.units() == []
+async def test_more_records_than_allowed_are_refused_for_good(tmp_path: Path) -> None:
+    limits = IntakeLimits(otlp_records_max=10)
+    async with listening(tmp_path, receiving.otlp(), limits=limits) as (source, intake):
+        assert (await post(source, request(11).SerializeToString()))[0] == 413
+        assert intake.units() == []
+        assert (await post(source, request(10).SerializeToString()))[0] == 200
 
 
 async def test_both_ways_speak_tls_and_ask_for_a_certificate(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from penstock.collector.core.forward import Message, MessageReader
 from penstock.collector.core.pieces import Gathering, Piece, piece_of
 from penstock.collector.decode.units import decode_records
-from penstock.collector.limits import PIECES_BYTES_MAX
+from penstock.collector.limits import PIECES_BYTES_MAX, IntakeLimits
 from penstock.collector.sources import forward
 from penstock.collector.spool import Unit
 from penstock.specs import Accepted, check_line
@@ -269,18 +269,17 @@ async def test_a_line_that_has_begun_gives_way_where_there_is_no_room(
 ) -> None:
     """Its sender waits as any other, however long, and nothing is dropped."""
     monkeypatch.setattr(forward, "PIECES_WAIT_S", 3600.0)
-    monkeypatch.setattr(forward, "UNFINISHED_WAIT_S", 0.0)
-    async with listening(tmp_path) as (source, intake):
+    limits = IntakeLimits(unfinished_wait_s=0.0)
+    async with listening(tmp_path, limits=limits) as (source, intake):
         sender = await Sender.to(source)
         first, last = pieces_of(LONG)
         first[2]["log"] = "a"
         sender.send(first)
         await wait_until_async(lambda: intake.share.used == len(packed(first)))
-        taken = intake.share.bytes_max - intake.share.used
-        assert intake.share.take(taken)
+        intake.leave_room(0)
         sender.send(last)
-        await wait_until_async(lambda: len(intake.lines()) == 1 and bool(intake.share._waiters))
-        intake.share.give(taken)
+        await wait_until_async(lambda: len(intake.lines()) == 1 and intake.budget.is_awaited())
+        intake.give_room()
         await wait_until_async(lambda: len(intake.lines()) == 2)
         assert (intake.account.dropped, intake.share.refused) == ({}, 0)
         sender.close()

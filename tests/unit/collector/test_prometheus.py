@@ -393,6 +393,11 @@ async def test_what_is_secret_in_a_target_is_not_said_when_it_fails(tmp_path: Pa
     async with spooling(tmp_path, "prometheus") as intake:
         with capture_logs() as logs:
             intake.log = structlog.get_logger()
-            await PrometheusSource(section, {}, intake=intake)._take(target)
+            source = PrometheusSource(section, {}, intake=intake)
+            await source.start()
+            running = asyncio.ensure_future(source.run())
+            await wait_until_async(lambda: "127.0.0.1:1" in str(logs))
+            await source.stop()
+            await asyncio.gather(running, return_exceptions=True)
     assert "127.0.0.1:1" in str(logs)
     assert "secret" not in str(logs)

@@ -23,7 +23,14 @@ from penstock.collector.sources.source import Source
 from penstock.collector.sources.statsd import StatsdSource
 from penstock.service.config import split_host_port
 from tests.support.intake import SpoolingIntake, spooling
-from tests.support.receiving import connect, forwarding, listening, otlp, syslog
+from tests.support.receiving import (
+    connect,
+    forwarding,
+    listening,
+    otlp,
+    send_datagrams,
+    syslog,
+)
 from tests.support.waiting import wait_until_async
 
 EXPORT = "/opentelemetry.proto.collector.logs.v1.LogsService/Export"
@@ -261,18 +268,6 @@ async def until_full(intake: SpoolingIntake) -> None:
     await intake.keep(Payload("lines", b"x" * 1_000_000, 1, {"service": "s"}))
 
 
-async def until_received(endpoint: str) -> None:
-    """Return when a UDP socket of this process has nothing left to be read."""
-    port = f":{int(endpoint.rpartition(':')[2]):04X}"
-
-    def is_empty() -> bool:
-        rows = [line.split() for line in Path("/proc/net/udp").read_text().splitlines()[1:]]
-        (queue,) = (row[4] for row in rows if row[1].endswith(port))
-        return queue.endswith(":00000000")
-
-    await wait_until_async(is_empty)
-
-
 def message(make: str) -> bytes:
     if make == "forward":
         return bytes(msgpack.packb(["app", 5, {"message": "x" * 200_000}]))
@@ -320,10 +315,7 @@ async def test_a_last_line_that_waits_for_the_spool_does_not_hold_up_the_end_of_
         await until_full(intake)
         await intake.keep(Payload("lines", b"x" * 20_000, 1, {"service": "s"}))
         # The source does not run: nobody looks at its datagrams before the stop.
-        host, port = source.endpoints["udp"].split(":")
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
-            sender.sendto(b"<13>nobody has looked at it yet", (host, int(port)))
-        await until_received(source.endpoints["udp"])
+        await send_datagrams(source.endpoints["udp"], b"<13>nobody has looked at it yet")
         stopping = asyncio.ensure_future(source.stop())
         await intake.wait_for_waiting()
         stopping.cancel()

@@ -18,6 +18,7 @@ from penstock.collector.sources.statsd import StatsdSource
 from penstock.specs import Accepted, check_line
 from tests.support.certificates import Authority
 from tests.support.intake import SpoolingIntake, spooling
+from tests.support.receiving import send_datagrams
 from tests.support.waiting import wait_until_async
 
 
@@ -64,9 +65,9 @@ async def test_samples_of_both_ways_are_one_series_and_flushed_at_the_stop(tmp_p
 
 async def test_each_interval_is_flushed(tmp_path: Path) -> None:
     async with listening(tmp_path, flush_interval_s=0.1) as (source, intake):
-        source._on_datagram(b"a:1|c", ("127.0.0.1", 1))
+        await send_datagrams(source.endpoints["udp"], b"a:1|c")
         await wait_until_async(lambda: len(intake.lines()) == 1)
-        source._on_datagram(b"a:1|c", ("127.0.0.1", 1))
+        await send_datagrams(source.endpoints["udp"], b"a:1|c")
         await wait_until_async(lambda: len(intake.lines()) == 2)
 
 

@@ -13,24 +13,26 @@ from typing import Any
 
 import pytest
 
+from penstock.collector.limits import INTAKE_LIMITS, IntakeLimits
 from penstock.collector.source_sections import SyslogSource as Section
-from penstock.collector.sources import syslog
 from penstock.collector.sources.syslog import SyslogSource
 from penstock.service import UnavailableError
 from tests.support.certificates import Authority
 from tests.support.intake import SpoolingIntake, spooling
+from tests.support.receiving import send_datagrams
 from tests.support.waiting import wait_until_async
 
 
 @asynccontextmanager
 async def listening(
-    directory: Path, **options: Any
+    directory: Path, *, runs: bool = True, limits: IntakeLimits = INTAKE_LIMITS, **options: Any
 ) -> AsyncIterator[tuple[SyslogSource, SpoolingIntake]]:
+    """A source; one that does not run takes no datagrams before it is stopped."""
     given = {"type": "syslog", "udp": "127.0.0.1:0", "tcp": "127.0.0.1:0", **options}
-    async with spooling(directory, "syslog") as intake:
+    async with spooling(directory, "syslog", limits=limits) as intake:
         source = SyslogSource(Section.model_validate(given), intake=intake)
         await source.start()
-        running = asyncio.ensure_future(source.run())
+        running = asyncio.ensure_future(source.run() if runs else asyncio.Event().wait())
         try:
             yield source, intake
         finally:
@@ -72,13 +74,11 @@ async def test_a_connection_that_ends_within_a_message_leaves_what_it_brought(
         await wait_until_async(lambda: bodies(intake) == ["whole", "the rest"])
 
 
-async def test_what_arrives_faster_than_it_can_be_kept_is_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(syslog, "DATAGRAM_QUEUE_BYTES_MAX", 10)
-    async with listening(tmp_path) as (source, intake):
-        source._on_datagram(b"<13>abcd", ("127.0.0.1", 1))
-        source._on_datagram(b"<13>efgh", ("127.0.0.1", 1))
+async def test_what_arrives_faster_than_it_can_be_kept_is_counted(tmp_path: Path) -> None:
+    limits = IntakeLimits(datagram_queue_bytes_max=10)
+    async with listening(tmp_path, runs=False, limits=limits) as (source, intake):
+        await send_datagrams(source.endpoints["udp"], b"<13>abcd", b"<13>efgh")
+        await source.stop()
         await wait_until_async(lambda: bodies(intake) == ["abcd"])
         await wait_until_async(lambda: intake.account.received == 2)  # counted once it is durable
         assert intake.account.dropped == {"receive_queue_full": 1}
@@ -119,20 +119,17 @@ async def test_tls_carries_the_same(tmp_path: Path) -> None:
 
 
 async def test_datagrams_received_before_the_stop_are_kept(tmp_path: Path) -> None:
-    async with listening(tmp_path) as (source, intake):
-        source._on_datagram(b"<13>last", ("127.0.0.1", 1))
+    async with listening(tmp_path, runs=False) as (source, intake):
+        await send_datagrams(source.endpoints["udp"], b"<13>last")
         await source.stop()
         await wait_until_async(lambda: bodies(intake) == ["last"])
 
 
-async def test_empty_datagrams_take_room_in_the_queue_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(syslog, "DATAGRAM_QUEUE_BYTES_MAX", 10_000)
-    async with listening(tmp_path) as (source, intake):
-        for _ in range(1000):
-            source._on_datagram(b"", ("127.0.0.1", 1))
-        assert intake.account.dropped["receive_queue_full"] > 900
+async def test_empty_datagrams_take_room_in_the_queue_too(tmp_path: Path) -> None:
+    limits = IntakeLimits(datagram_queue_bytes_max=1000)
+    async with listening(tmp_path, runs=False, limits=limits) as (source, intake):
+        await send_datagrams(source.endpoints["udp"], *[b""] * 100)
+        assert intake.account.dropped["receive_queue_full"] > 90
 
 
 async def test_programs_of_this_host_write_to_a_unix_datagram_socket(tmp_path: Path) -> None:

@@ -4,42 +4,49 @@ import asyncio
 import json
 import socket
 import struct
-import threading
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from penstock.base.clock import SystemClock
-from penstock.collector.budget import Budget
-from penstock.collector.core.ledger import Ledger
-from penstock.collector.journal import Entry, Journal
-from penstock.collector.limits import MIB
+from penstock.collector.limits import IntakeLimits
 from penstock.collector.source_sections import UnixSource as Section
-from penstock.collector.sources import listener, unix
 from penstock.collector.sources.unix import UnixSource
-from penstock.collector.spool import Spool
 from tests.support.collector import encode_batch
+from tests.support.intake import SpoolingIntake, spooling
 from tests.support.waiting import wait_until_async
 
 SMALL, BIG, HUGE = [b"x"], [b"x" * 900_000], [b"x" * 2_000_000]
 
 
+@asynccontextmanager
+async def listening(directory: Path, intake: SpoolingIntake) -> AsyncIterator[UnixSource]:
+    section = Section(type="unix", path=directory / "c.sock", mode=0o600)
+    source = UnixSource(
+        "app",
+        section,
+        spool=intake.spool,
+        ledger=intake.ledger,
+        clock=intake.clock,
+        share=intake.share,
+        limits=intake.limits,
+    )
+    await source.start()
+    yield source
+    await source.stop()
+
+
 @pytest.fixture
-async def source(tmp_path: Path) -> AsyncIterator[UnixSource]:
-    journal = Journal(tmp_path / "spool", bytes_max=1 << 20)
-    journal.open()
-    ledger = Ledger()
-    spool = Spool(journal, ledger, when_full=lambda _: "drop_newest")
-    section = Section(type="unix", path=tmp_path / "c.sock", mode=0o600)
-    share = Budget(bytes_max=32 * MIB, share_bytes_max=32 * MIB).share("app")
-    made = UnixSource("app", section, spool=spool, ledger=ledger, clock=SystemClock(), share=share)
-    await made.start()
-    commits = asyncio.ensure_future(journal.run())
-    yield made
-    await made.stop()
-    commits.cancel()
-    await journal.close()
+async def intake(tmp_path: Path) -> AsyncIterator[SpoolingIntake]:
+    async with spooling(tmp_path, "app") as made:
+        yield made
+
+
+@pytest.fixture
+async def source(tmp_path: Path, intake: SpoolingIntake) -> AsyncIterator[UnixSource]:
+    async with listening(tmp_path, intake) as made:
+        yield made
 
 
 async def talk(source: UnixSource, *frames: bytes) -> list[dict[str, object]]:
@@ -57,40 +64,28 @@ async def talk(source: UnixSource, *frames: bytes) -> list[dict[str, object]]:
     return answers
 
 
-def spool_of(source: UnixSource) -> Spool:
-    assert isinstance(source._spool, Spool)
-    return source._spool
-
-
 async def test_a_batch_is_not_acked_before_it_is_durable(
-    source: UnixSource, monkeypatch: pytest.MonkeyPatch
+    source: UnixSource, intake: SpoolingIntake
 ) -> None:
-    journal = spool_of(source).journal
-    is_writing, may_write, write = threading.Event(), threading.Event(), journal._write
-
-    def write_when_allowed(entries: list[Entry]) -> int:
-        is_writing.set()
-        assert may_write.wait(20)
-        return write(entries)
-
-    monkeypatch.setattr(journal, "_write", write_when_allowed)
-    answers = asyncio.ensure_future(talk(source, encode_batch("s", 1, SMALL)))
-    await wait_until_async(is_writing.is_set)
-    refused = await talk(source, encode_batch("t", 1, SMALL, codec="lz4"))
-    assert [answer["nack"] for answer in refused] == [1]  # the source answers what it can
-    assert not answers.done()
-    may_write.set()
+    with intake.disk.holds("sync") as sync:
+        answers = asyncio.ensure_future(talk(source, encode_batch("s", 1, SMALL)))
+        await wait_until_async(sync.reached.is_set)
+        refused = await talk(source, encode_batch("t", 1, SMALL, codec="lz4"))
+        assert [answer["nack"] for answer in refused] == [1]  # the source answers what it can
+        assert not answers.done()
     assert await answers == [{"ack": 1}]
 
 
-async def test_nothing_is_taken_after_a_batch_that_must_be_sent_again(source: UnixSource) -> None:
+async def test_nothing_is_taken_after_a_batch_that_must_be_sent_again(
+    source: UnixSource, intake: SpoolingIntake
+) -> None:
     frames = [encode_batch("s", n, lines) for n, lines in ((1, BIG), (2, BIG), (3, SMALL))]
     answers = await talk(source, *frames)
     refusal = {"nack": 2, "reason": "spool_full", "retry": True}
     assert refusal in answers
     assert {"nack": 3, "reason": "after_a_refused_batch", "retry": True} in answers
-    await wait_until_async(lambda: spool_of(source).journal.durable_offset)
-    headers = [h.producer_sequence for h in spool_of(source).journal.log.headers(0)]
+    await wait_until_async(lambda: intake.journal.durable_offset)
+    headers = [h.producer_sequence for h in intake.journal.log.headers(0)]
     assert headers == [1]
     assert await talk(source, encode_batch("s", 3, SMALL)) == [{"ack": 3}]
 
@@ -120,23 +115,36 @@ async def test_a_batch_with_a_bad_header_is_refused_for_good(source: UnixSource)
     assert taken == {"ack": 2}
 
 
-async def test_a_sender_that_breaks_the_framing_is_cut_off_and_counted(source: UnixSource) -> None:
+async def test_a_sender_that_breaks_the_framing_is_cut_off_and_counted(
+    source: UnixSource, intake: SpoolingIntake
+) -> None:
     assert await talk(source, struct.pack(">I", 0)) == []
-    assert source._ledger["app"].notes["protocol_errors"] == 1
+    assert intake.account.notes["protocol_errors"] == 1
 
 
-async def test_what_the_sender_dropped_itself_is_noted_once(source: UnixSource) -> None:
+async def test_what_the_sender_dropped_itself_is_noted_once(
+    source: UnixSource, intake: SpoolingIntake
+) -> None:
     first = encode_batch("s", 1, SMALL, dropped={"log": {"queue_full": 3}})
     second = encode_batch("s", 2, SMALL, dropped={"log": {"queue_full": 5, "my_own": 1}})
     await talk(source, first, second)
-    assert source._ledger["app"].as_dict()["sender_dropped"] == {"queue_full": 5, "other": 1}
+    assert intake.account.as_dict()["sender_dropped"] == {"queue_full": 5, "other": 1}
 
 
 async def test_a_sender_that_reads_no_answers_is_cut_off_and_holds_nothing(
-    source: UnixSource, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(unix, "UNFINISHED_TIMEOUT_S", 0.2)
-    monkeypatch.setattr(listener, "UNREAD_ANSWER_S", 0.05)
+    limits = IntakeLimits(unfinished_timeout_s=0.2, unread_answer_s=0.05)
+    async with (
+        spooling(tmp_path, "app", limits=limits) as intake,
+        listening(tmp_path, intake) as source,
+    ):
+        await flood_until_ended(source, intake)
+        await wait_until_async(lambda: intake.share.used == 0)
+
+
+async def flood_until_ended(source: UnixSource, intake: SpoolingIntake) -> None:
+    """Send what is answered at once and read no answer, until the connection is gone."""
     ended = asyncio.Event()
     with socket.socket(socket.AF_UNIX) as peer:
         peer.setblocking(False)
@@ -152,7 +160,6 @@ async def test_a_sender_that_reads_no_answers_is_cut_off_and_holds_nothing(
                 ended.set()
 
         sending = asyncio.ensure_future(flood())
-        await wait_until_async(lambda: source._ledger["app"].notes["answers_unread"] == 1)
+        await wait_until_async(lambda: intake.account.notes["answers_unread"] == 1)
         await asyncio.wait_for(ended.wait(), 30)  # the socket is gone, not only the task
         await sending
-    await wait_until_async(lambda: source._share.used == 0)
