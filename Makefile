@@ -46,7 +46,7 @@ soak: .venv/.installed ## Kill logd again and again under acked load; RUNS=n, SE
 	@$(HARNESS) soak $(LENGTH) $(ARGS)
 
 appliance-soak: .venv/.installed ## Run the whole appliance with a fault every minute, judge memory, counts, logs; MINUTES=n
-	@$(BIN)/python -m tests.appliance_soak $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
+	@$(HARNESS) appliance-soak $(LENGTH) $(ARGS)
 
 nemesis: .venv/.installed ## Faults at random on a real cluster under load; SECONDS=n, SEED=n draws the same
 	@$(HARNESS) nemesis $(LENGTH) $(ARGS)
@@ -61,7 +61,7 @@ bench: .venv/.installed ## Measure logd beside NATS JetStream, in one run; ARGS=
 	@$(BIN)/python -m tests.bench $(ARGS)
 
 failover: .venv/.installed ## Kill leaders under load, measure how long they are missed; RUNS=n, ARGS="--rate 5000"
-	@$(BIN)/python -m tests.failover $(if $(RUNS),--runs $(RUNS)) $(ARGS)
+	@$(HARNESS) failover $(LENGTH) $(ARGS)
 
 wheel: .venv/.installed ## Build the package that `pip install` takes, in dist
 	@$(BIN)/python -m build --wheel --no-isolation --outdir dist .

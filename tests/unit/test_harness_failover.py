@@ -3,9 +3,9 @@
 from array import array
 from pathlib import Path
 
-from tests.failover.__main__ import summarise
-from tests.failover.course import Kill
-from tests.failover.records import Tail, longest_gap_s
+from tests.harness.plan import Report
+from tests.harness.plans.failover import tell_aims
+from tests.harness.systems.failover import WITHOUT_ACK, WITHOUT_RECORD, Tail, longest_gap_s
 
 S = 1_000_000_000
 
@@ -28,9 +28,7 @@ def test_a_gap_that_began_before_the_kill_counts_and_one_that_ended_before_does_
     assert longest_gap_s([], since_ns=0) == 0
 
 
-def test_kills_are_summarised_by_kind_and_together() -> None:
-    kills = [Kill(kind, "a", n, 0, 0, 1, 0) for n, kind in enumerate(["both", "both", "leader"])]
-    found = summarise(kills)
-    assert set(found) == {"leader", "both", "any"}
-    assert found["any"]["publisher_s"] == {"kills": 3, "p50": 1, "p99": 2, "max": 2}
-    assert found["leader"]["publisher_s"]["max"] == 2
+def test_aims_are_met_by_the_99th_percentile() -> None:
+    report = Report(times_s={WITHOUT_ACK: [2.0] * 100, WITHOUT_RECORD: [1.0] * 98 + [2.1] * 2})
+    tell_aims(report)
+    assert list(report.facts.values()) == ["met", "MISSED"]

@@ -1,4 +1,4 @@
-"""What a run is judged by: memory that does not grow, records each once, errors that are explained.
+"""What holds of processes over time: memory that does not grow, errors that a fault explains.
 
 Pure: samples and lines in, verdicts out.
 """
@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-SECOND_NS: Final = 1_000_000_000
+from tests.harness.plan import SECOND_NS
+
 WARM_UP_S: Final = 180
 """Of a process, before its memory counts: caches fill, a JVM's heap grows to its size."""
 
@@ -109,32 +110,6 @@ def _slope(samples: Sequence[Sample]) -> float:
     mean_x, mean_y = sum(xs) / len(xs), sum(ys) / len(ys)
     over = sum((x - mean_x) * (y - mean_y) for x, y in zip(xs, ys, strict=True))
     return over / sum((x - mean_x) ** 2 for x in xs)
-
-
-@dataclass(frozen=True, slots=True)
-class Count:
-    """Records of the soak's publisher: acknowledged, and what landed in the Parquet files."""
-
-    acked: int
-    landed: int
-    missing: int
-    repeated: int
-
-    @property
-    def holds(self) -> bool:
-        """Whether each acknowledged record landed, and none twice."""
-        return self.acked > 0 and self.missing == self.repeated == 0
-
-
-def count_landed(acked: int, landed: Iterable[int]) -> Count:
-    """Compare records 0 to acked - 1 with the numbers that landed.
-
-    What was sent and not acknowledged may have landed, too: once.
-    """
-    found = Counter(landed)
-    missing = sum(number not in found for number in range(acked))
-    repeated = sum(times - 1 for times in found.values())
-    return Count(acked, len(found), missing, repeated)
 
 
 @dataclass(slots=True)

@@ -1,20 +1,18 @@
-"""How the soak of the appliance judges: what it must not miss."""
+"""The judge of memory and logs finds what it is there to find."""
 
 import json
 from datetime import UTC, datetime
 
 import pytest
 
-from tests.appliance_soak.figures import (
-    SECOND_NS,
+from tests.harness.checkers.steady import (
     Complaints,
-    Count,
     FaultSpan,
     Sample,
-    count_landed,
     growth,
     read_complaints,
 )
+from tests.harness.plan import SECOND_NS
 
 MIB = 2**20
 AT_S = 1_800_000_000
@@ -55,25 +53,6 @@ def test_a_process_that_lived_too_short_is_not_judged() -> None:
     found = growth("logd", 1, samples(6, 5000))
     assert found.mib_per_hour is None
     assert found.is_flat
-
-
-@pytest.mark.parametrize(
-    ("landed", "expected", "holds"),
-    [
-        ([0, 1, 2], Count(3, 3, 0, 0), True),
-        ([2, 1, 0, 3], Count(3, 4, 0, 0), True),
-        ([0, 2], Count(3, 2, 1, 0), False),
-        ([0, 1, 1, 2], Count(3, 3, 0, 1), False),
-        ([], Count(3, 0, 3, 0), False),
-    ],
-)
-def test_records_are_counted_once(landed: list[int], expected: Count, holds: bool) -> None:
-    assert count_landed(3, landed) == expected
-    assert expected.holds is holds
-
-
-def test_a_run_without_records_proves_nothing() -> None:
-    assert not count_landed(0, []).holds
 
 
 def line(after_s: float, level: str = "error") -> str:

@@ -1,10 +1,18 @@
-"""The publisher, a process of its own: `python -m tests.failover.publisher`.
+"""The publisher and the reader of the plan `failover`, each a process of its own.
 
-It sends numbered messages at a rate, many at a time in flight, each with its id, and again until it
-is acked. Where the cluster takes fewer, it sends fewer: whoever goes on at the rate, and again what
-waits in a queue, soon sends nothing but repeats. What is acked goes to a file as it comes: number,
-offset, when (monotonic nanoseconds), and how long ago it was sent first; four 64-bit integers each.
-A line on its standard input is the rate of new messages from then on; it ends when that does.
+    python -m tests.harness.outside publish URL SUBJECT RATE FILE
+    python -m tests.harness.outside read ADDRESSES STREAM FILE
+
+The publisher sends numbered messages at a rate, many at a time in flight, each with its id, and
+again until it is acked. Where the cluster takes fewer, it sends fewer: whoever goes on at the rate,
+and again what waits in a queue, soon sends nothing but repeats. What is acked goes to a file as it
+comes: number, offset, when (monotonic nanoseconds), and how long ago it was sent first; four 64-bit
+integers each. A line on its standard input is the rate of new messages from then on; it ends when
+that does.
+
+The reader follows the stream as an application does, and writes to a file when records came
+(monotonic nanoseconds) and the offset after the last; two 64-bit integers each. A gap or a
+repetition ends it.
 """
 
 import os
@@ -16,10 +24,11 @@ from pathlib import Path
 from time import perf_counter_ns
 from typing import BinaryIO, Final
 
+from penstock.logd.client import FollowOptions, LogClient
 from tests.bench.nats_wire import Connection
 
-FIELDS: Final = 4
-"""Integers for each ack."""
+ACK_FIELDS: Final = 4
+READ_FIELDS: Final = 2
 
 DIGITS: Final = 12
 """Of a message's number, which its value begins with."""
@@ -128,7 +137,7 @@ class Publisher:
                 found.extend((number, int(offset), now_ns, now_ns - sent[0]))
         self._acks.write(found.tobytes())
         if found:
-            self._look(len(found) // FIELDS, min(found[FIELDS - 1 :: FIELDS]), now_ns)
+            self._look(len(found) // ACK_FIELDS, min(found[ACK_FIELDS - 1 :: ACK_FIELDS]), now_ns)
 
     def _look(self, count: int, took_ns: int, now_ns: int) -> None:
         """Take in that acks have come, the quickest after so long. While none do, nothing changes.
@@ -145,12 +154,23 @@ class Publisher:
             self._looked_ns, self._acked = now_ns, 0
 
 
-def main() -> None:
-    """Arguments: URL, subject, messages a second, file for acks."""
-    url, subject, rate, path = sys.argv[1:]
+def _publish(url: str, subject: str, rate: str, path: str) -> None:
     with Path(path).open("wb", buffering=0) as acks:
         Publisher(url, subject, float(rate), acks).run()
 
 
+def _read(servers: str, stream: str, path: str) -> None:
+    reached = 0
+    with LogClient(servers, timeout_s=5.0) as log, Path(path).open("wb", buffering=0) as seen:
+        for header, rows in log.follow_batches(stream, 0, FollowOptions(wait_s=0.5)):
+            assert header.next_offset == reached + rows.num_rows, (header, reached)
+            reached = header.next_offset
+            seen.write(array("q", (perf_counter_ns(), reached)).tobytes())
+
+
 if __name__ == "__main__":
-    main()
+    _verb, *_arguments = sys.argv[1:]
+    if _verb == "publish":
+        _publish(*_arguments)
+    else:
+        _read(*_arguments)
