@@ -13,14 +13,15 @@ import random
 import shutil
 import threading
 import traceback
+from abc import ABC, abstractmethod
 from argparse import ArgumentParser, Namespace
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Generic, Protocol, Self, TypeVar
+from typing import Any, Final, Generic, Self, TypeVar
 
 from penstock.base.clock import SystemClock
 from penstock.logd.errors import LogdError
@@ -136,25 +137,38 @@ class Run:
             raise BrokenPromiseError(message)
 
 
-class System(Protocol):
+class System(ABC):
     """What a plan runs, with its load: from the start of a `with` block to its end."""
 
-    def __enter__(self) -> Self: ...
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            self.begin(stack)
+            self._stack = stack.pop_all()
+        return self
 
     def __exit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...
+        at: TracebackType | None,
+    ) -> None:
+        self._stack.__exit__(kind, error, at)
 
+    @abstractmethod
+    def begin(self, stack: ExitStack) -> None:
+        """Start everything; the stack ends it, also what was started before an error."""
+
+    @abstractmethod
     def recover(self) -> str:
         """End the faults, wait until all is well, check what can be checked; what to tell."""
-        ...
 
+    @abstractmethod
     def conclude(self) -> None:
         """Send no more, read everything back, and hold it against what was promised."""
-        ...
 
 
 S = TypeVar("S", bound=System)

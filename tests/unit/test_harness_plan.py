@@ -4,40 +4,37 @@ import json
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import pytest
+from typing_extensions import override
 
 from penstock.collector import failpoints
 from tests.harness.__main__ import PLANS, load_plan, parse
-from tests.harness.plan import Plan, Report, Run, execute, in_turn
+from tests.harness.plan import Plan, Report, Run, System, execute, in_turn
 from tests.harness.plans.crash import name_silent_failpoints
 
 
-class Fake:
+class Fake(System):
     """A system that says what was done to it."""
 
     def __init__(self, run: Run, wrong: Callable[[Run], None] = lambda _: None) -> None:
-        self.run, self.wrong = run, wrong
-        (run.directory / "data").write_text("kept")
+        super().__init__(run)
+        self.wrong = wrong
 
-    def __enter__(self) -> Self:
-        return self
+    @override
+    def begin(self, stack: ExitStack) -> None:
+        (self.run.directory / "data").write_text("kept")
+        stack.callback(self.run.report.counts.update, ["ended"])
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.run.report.counts["ended"] += 1
-
+    @override
     def recover(self) -> str:
         self.wrong(self.run)
         return "well"
 
+    @override
     def conclude(self) -> None:
         self.run.report.counts["judged"] += self.run.number
 

@@ -8,12 +8,13 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 import pyarrow.parquet as pq
+from typing_extensions import override
 
 from penstock.deploy.lake import lake_files
 from penstock.deploy.layout import Layout
@@ -27,7 +28,7 @@ from tests.harness.checkers.steady import (
     read_complaints,
 )
 from tests.harness.faults.process import freeze, thaw
-from tests.harness.plan import SECOND_NS, BrokenPromiseError, Run
+from tests.harness.plan import SECOND_NS, BrokenPromiseError, Run, System
 from tests.support.collector import UnixSender, log_line
 from tests.support.waiting import PATIENCE, wait_until
 
@@ -49,7 +50,7 @@ _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 _BODY: Final = re.compile(r"number (\d+)")
 
 
-class Appliance:
+class Appliance(System):
     """A launch in the background, which a fault meets part by part.
 
     Args:
@@ -58,7 +59,7 @@ class Appliance:
     """
 
     def __init__(self, run: Run) -> None:
-        self.run = run
+        super().__init__(run)
         self._layout = Layout(run.directory / "state")
         self.parts = ["nats", *logd_parts(run.options.nodes), "collector", "router", "console"]
         self._faults: list[FaultSpan] = []
@@ -67,26 +68,15 @@ class Appliance:
         self._idle = threading.Event()
         self._sampling = threading.Thread(target=self._sample_until_idle, daemon=True)
 
-    def __enter__(self) -> Self:
-        try:
-            options = ("--nodes", str(self.run.options.nodes), "--free-ports")
-            self._command("up", "--detach", *options, within_s=_UP_S)
-        except BaseException:
-            self._stop()
-            raise
+    @override
+    def begin(self, stack: ExitStack) -> None:
+        stack.callback(self._stop)
+        options = ("--nodes", str(self.run.options.nodes), "--free-ports")
+        self._command("up", "--detach", *options, within_s=_UP_S)
         self._begun_ns = self.run.clock.monotonic_ns()
         self._sampling.start()
+        stack.callback(self._end_load)
         self._sender.__enter__()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._end_load()
-        self._stop()
 
     def kill(self, part: str) -> str:
         """kill -9 of all processes of a part, which is started again."""
@@ -111,6 +101,7 @@ class Appliance:
             thaw(frozen)
         return f"{part} frozen"
 
+    @override
     def recover(self) -> str:
         fault = self._faults[-1]
         try:
@@ -122,6 +113,7 @@ class Appliance:
         self.run.report.took("all well after a fault", took_s)
         return f"all well after {took_s:.1f} s; {self._acked:,} records acknowledged"
 
+    @override
     def conclude(self) -> None:
         self._end_load()
         self._wait_well()

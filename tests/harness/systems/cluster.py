@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import nats.errors
 from nats import connect
+from typing_extensions import override
 
 from penstock.logd.acks import PubAck, decode_ack
 from penstock.logd.client import PartitionInfo
@@ -21,7 +21,7 @@ from tests.harness.checkers.history import Log, Row, Verdict, judge, judge_group
 from tests.harness.faults.process import freeze, thaw
 from tests.harness.load import Load
 from tests.harness.network import NATS, Network
-from tests.harness.plan import Run
+from tests.harness.plan import Run, System
 from tests.harness.publishers import Publisher, mixed
 from tests.support.logd_cluster import LogdCluster
 from tests.support.nats_server import RestartableNatsServer
@@ -292,7 +292,7 @@ def faulty_cluster(directory: Path, *, size: int = 3, **options: Any) -> Iterato
         yield FaultyCluster(server, network, cluster)
 
 
-class ClusterUnderLoad:
+class ClusterUnderLoad(System):
     """A cluster that publishers, readers and a consumer group use while faults meet it.
 
     Args:
@@ -301,33 +301,23 @@ class ClusterUnderLoad:
     """
 
     def __init__(self, run: Run, streams: Mapping[str, Sequence[Publisher]]) -> None:
-        self.run = run
+        super().__init__(run)
         self.stream = next(iter(streams))
         self.draining: set[str] = set()
         self._streams = streams
-        self._stack = ExitStack()
 
-    def __enter__(self) -> Self:
+    @override
+    def begin(self, stack: ExitStack) -> None:
         publishers = [publisher for some in self._streams.values() for publisher in some]
-        with ExitStack() as stack:
-            self.cluster = stack.enter_context(
-                faulty_cluster(self.run.directory, size=self.run.options.nodes)
-            )
-            self._load = stack.enter_context(
-                self.cluster.load(*self._streams, publishers=publishers, grouped=self.stream)
-            )
-            self._load.goes_on()
-            self._stack = stack.pop_all()
-        return self
+        self.cluster = stack.enter_context(
+            faulty_cluster(self.run.directory, size=self.run.options.nodes)
+        )
+        self._load = stack.enter_context(
+            self.cluster.load(*self._streams, publishers=publishers, grouped=self.stream)
+        )
+        self._load.goes_on()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._stack.__exit__(kind, error, trace)
-
+    @override
     def recover(self) -> str:
         self.cluster.recover()
         self._load.goes_on()
@@ -335,6 +325,7 @@ class ClusterUnderLoad:
         self.run.report.took("without an ack", silence_s)
         return f"{self._load.ledger.records} records acked, silent for {silence_s:.1f} s"
 
+    @override
     def conclude(self) -> None:
         self.cluster.recover()
         self._end_operations()

@@ -9,15 +9,16 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
+
+from typing_extensions import override
 
 from penstock.collector import failpoints
 from penstock.collector.quarantine import Kept, read_quarantine
 from penstock.logd.store import CommitLog, LogConfig
 from tests.harness.checkers.claims import judge, read_text, text_of
 from tests.harness.faults.process import stop_daemon, tear_tail
-from tests.harness.plan import Run
+from tests.harness.plan import Run, System
 from tests.harness.senders import Sending, make_senders
 from tests.support.collector import Collector
 from tests.support.logd import Logd
@@ -30,7 +31,7 @@ _PATIENCE_S: Final = 300.0
 _TORN_SHARE: Final = 0.3
 
 
-class CollectorUnderLoad:
+class CollectorUnderLoad(System):
     """It runs when a fault begins, and `recover` starts it again.
 
     Args:
@@ -38,7 +39,7 @@ class CollectorUnderLoad:
     """
 
     def __init__(self, run: Run) -> None:
-        self.run = run
+        super().__init__(run)
         self.deaths = 0
         self._program = run.program or (sys.executable, "-m", "penstock.collector")
         self.nats = RestartableNatsServer(run.directory / "nats")
@@ -56,32 +57,21 @@ class CollectorUnderLoad:
             admin=f"127.0.0.1:{next(ports)}",
         )  # fmt: skip
         self._senders = make_senders(self._ports, self._sockets / "s", self._log_file)
-        self._stack = ExitStack()
 
     @property
     def daemon(self) -> Daemon:
         return self._collector.daemon
 
-    def __enter__(self) -> Self:
-        with ExitStack() as stack:
-            stack.callback(shutil.rmtree, self._sockets, ignore_errors=True)
-            stack.callback(self.nats.close)
-            stack.callback(self._logd.daemon.close)
-            stack.callback(self.daemon.close)
-            self.nats.start()
-            self._logd.daemon.start()
-            self.start()
-            self._sending = stack.enter_context(Sending(self._senders))
-            self._stack = stack.pop_all()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._stack.__exit__(kind, error, trace)
+    @override
+    def begin(self, stack: ExitStack) -> None:
+        stack.callback(shutil.rmtree, self._sockets, ignore_errors=True)
+        stack.callback(self.nats.close)
+        stack.callback(self._logd.daemon.close)
+        stack.callback(self.daemon.close)
+        self.nats.start()
+        self._logd.daemon.start()
+        self.start()
+        self._sending = stack.enter_context(Sending(self._senders))
 
     def launch(self, failpoint: str = "") -> None:
         """Start it, to end at a failpoint: `name:passage`; wait for nothing."""
@@ -104,6 +94,7 @@ class CollectorUnderLoad:
         os.kill(self.daemon.pid, signal.SIGHUP)
         self.run.report.counts["reloads"] += 1
 
+    @override
     def recover(self) -> str:
         self.deaths += 1
         spool = self.run.rng.choice(("spool", "spool-urgent"))
@@ -115,6 +106,7 @@ class CollectorUnderLoad:
         ready_s = self.run.report.times_s["collector ready"][-1]
         return f"{'its tail torn, ' if torn else ''}ready after {ready_s:.1f} s"
 
+    @override
     def conclude(self) -> None:
         self._sending.stop()
         for sender in self._senders:

@@ -8,8 +8,9 @@ from contextlib import ExitStack, suppress
 from itertools import pairwise
 from pathlib import Path
 from time import perf_counter_ns
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
+
+from typing_extensions import override
 
 from penstock.logd.errors import LogdError
 from tests.bench import machine
@@ -17,7 +18,7 @@ from tests.bench.clusters import logd_cluster
 from tests.bench.worker import ROOT
 from tests.harness import outside
 from tests.harness.faults.process import kill_daemon
-from tests.harness.plan import SECOND_NS, Run
+from tests.harness.plan import SECOND_NS, Run, System
 from tests.support.waiting import wait_until
 
 _Process = subprocess.Popen[bytes]
@@ -67,7 +68,7 @@ def longest_gap_s(times_ns: Sequence[int], since_ns: int) -> float:
     return max(gaps, default=0) / SECOND_NS
 
 
-class MeasuredCluster:
+class MeasuredCluster(System):
     """`kill` ends a node; `recover` measures how long it was missed, starts it, looks up all acks.
 
     Args:
@@ -75,37 +76,26 @@ class MeasuredCluster:
     """
 
     def __init__(self, run: Run) -> None:
-        self.run = run
+        super().__init__(run)
         self._rate: float = run.options.rate
         self._rows: list[tuple[int, ...]] = []
-        self._stack = ExitStack()
 
-    def __enter__(self) -> Self:
+    @override
+    def begin(self, stack: ExitStack) -> None:
         directory = self.run.directory / "cluster"
         self.run.report.facts["machine"] = machine.facts(self.run.directory, mib=64)
         retention = {"bytes": _KEPT_BYTES}
         streams = [{"name": _STREAM, "subject": f"{_STREAM}.>", "retention": retention}]
         acks, seen = directory / "acks", directory / "seen"
-        with ExitStack() as stack:
-            self._cluster, server = logd_cluster(stack, directory, streams)
-            subject = f"{_STREAM}.a"
-            self._publisher = _started(
-                stack, "publish", server.url, subject, str(self._rate), str(acks)
-            )
-            addresses = ",".join(node.fetch for node in self._cluster.nodes.values())
-            self._reader = _started(stack, "read", addresses, _STREAM, str(seen))
-            wait_until(lambda: acks.exists() and seen.exists(), what="a publisher and a reader")
-            self._acks, self._seen = Tail(acks, outside.ACK_FIELDS), Tail(seen, outside.READ_FIELDS)
-            self._stack = stack.pop_all()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._stack.__exit__(kind, error, trace)
+        self._cluster, server = logd_cluster(stack, directory, streams)
+        subject = f"{_STREAM}.a"
+        self._publisher = _started(
+            stack, "publish", server.url, subject, str(self._rate), str(acks)
+        )
+        addresses = ",".join(node.fetch for node in self._cluster.nodes.values())
+        self._reader = _started(stack, "read", addresses, _STREAM, str(seen))
+        wait_until(lambda: acks.exists() and seen.exists(), what="a publisher and a reader")
+        self._acks, self._seen = Tail(acks, outside.ACK_FIELDS), Tail(seen, outside.READ_FIELDS)
 
     def kill(self, wanted: str) -> str:
         """Kill the node that leads the stream, the controller, or one that is both, under load."""
@@ -121,6 +111,7 @@ class MeasuredCluster:
         kill_daemon(self._cluster.nodes[self._node].daemon, self.run)
         return f"kill {self._node}: {self._kind}"
 
+    @override
     def recover(self) -> str:
         self._go_on(self._killed_ns + _QUIET_NS)
         busy = sum(row[2] >= self._busy_ns for row in self._rows)
@@ -143,6 +134,7 @@ class MeasuredCluster:
         self._look_up()
         return f"{missed_s:.2f} s {WITHOUT_ACK} at {rate:,.0f}/s, back after {back_s:.1f} s"
 
+    @override
     def conclude(self) -> None:
         """All are acked, stored, and the same on every node."""
         assert self._publisher.stdin is not None

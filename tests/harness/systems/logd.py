@@ -7,15 +7,15 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple
 
 import orjson
+from typing_extensions import override
 
 from tests.harness.checkers.stream import StreamChecker
 from tests.harness.faults.process import kill_again_while_it_starts, stop_daemon
 from tests.harness.load import Load
-from tests.harness.plan import Run
+from tests.harness.plan import Run, System
 from tests.harness.publishers import Publisher
 from tests.support.logd import Logd
 from tests.support.nats_server import RestartableNatsServer
@@ -38,7 +38,7 @@ class _Cleaned(NamedTuple):
     segments_replaced: int
 
 
-class LogdUnderLoad:
+class LogdUnderLoad(System):
     """Kills are for faults; `recover` starts it again and reads what is there.
 
     Args:
@@ -57,7 +57,7 @@ class LogdUnderLoad:
         checkers: Sequence[StreamChecker],
         **options: Any,
     ) -> None:
-        self.run = run
+        super().__init__(run)
         self.nats = RestartableNatsServer(run.directory / "nats")
         self._logd = Logd(
             run.directory / "logd", self.nats.url, streams, program=run.program, **options
@@ -66,35 +66,25 @@ class LogdUnderLoad:
         self._compacted = [str(stream["name"]) for stream in streams if stream.get("compact")]
         self._checkers = checkers
         self._load = Load(self.nats.url, publishers)
-        self._stack = ExitStack()
 
     @property
     def daemon(self) -> Daemon:
         return self._logd.daemon
 
-    def __enter__(self) -> Self:
-        with ExitStack() as stack:
-            stack.callback(self._sum_up)
-            stack.callback(self.nats.close)
-            stack.callback(self.daemon.close)
-            self.nats.start()
-            self.start()
-            stack.enter_context(self._load)
-            self._stack = stack.pop_all()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._stack.__exit__(kind, error, trace)
+    @override
+    def begin(self, stack: ExitStack) -> None:
+        stack.callback(self._sum_up)
+        stack.callback(self.nats.close)
+        stack.callback(self.daemon.close)
+        self.nats.start()
+        self.start()
+        stack.enter_context(self._load)
 
     def start(self) -> None:
         with self.run.report.timed("logd ready"):
             self.daemon.start()
 
+    @override
     def recover(self) -> str:
         if self.run.number % _OFFLINE_EVERY == 0:
             self.check_offline()
@@ -108,6 +98,7 @@ class LogdUnderLoad:
         acked = self._load.ledger.records
         return f"{told}ready after {ready_s:.3f} s; {acked} records acked, {found} found"
 
+    @override
     def conclude(self) -> None:
         self._load.stop()
         self.check(restarted=False, whole=True)

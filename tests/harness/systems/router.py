@@ -5,8 +5,7 @@ import random
 import shutil
 import uuid
 from contextlib import ExitStack, suppress
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import psutil
 from nats.aio.client import Client
@@ -19,7 +18,7 @@ from tests.harness.checkers.claims import each_once, judge
 from tests.harness.faults.process import stop_daemon
 from tests.harness.ledger import Acked, Item, Ledger
 from tests.harness.load import Load
-from tests.harness.plan import Run
+from tests.harness.plan import Run, System
 from tests.harness.publishers import Publisher, pause
 from tests.harness.systems.router_sinks import RouterSinks, line_of
 from tests.support.logd import Logd
@@ -73,7 +72,7 @@ class _Orders(Publisher):
         await pause(stop, self.rng.uniform(0, _PAUSE_S))
 
 
-class RouterUnderLoad:
+class RouterUnderLoad(System):
     """Its processes are for faults; `recover` starts a job that ended.
 
     Args:
@@ -82,7 +81,7 @@ class RouterUnderLoad:
     """
 
     def __init__(self, run: Run) -> None:
-        self.run = run
+        super().__init__(run)
         self.nats = RestartableNatsServer(run.directory / "nats")
         streams = [{"name": "logs", "subject": "telemetry.logs.>"}]
         self._logd = Logd(run.directory / "logd", self.nats.url, streams)
@@ -90,36 +89,25 @@ class RouterUnderLoad:
         self._orders = _Orders(random.Random(run.seed + 2))
         self._load = Load(self.nats.url, [self._orders])
         self.cluster = SparkCluster(run.directory / "cluster") if run.options.cluster else None
-        self._stack = ExitStack()
 
     @property
     def daemon(self) -> Daemon:
         return self._job.daemon
 
-    def __enter__(self) -> Self:
-        with ExitStack() as stack:
-            stack.callback(self.nats.close)
-            stack.callback(self._logd.daemon.close)
-            self.nats.start()
-            self._logd.daemon.start()
-            stack.enter_context(self._sinks)
-            if self.cluster is not None:
-                stack.callback(self.cluster.close)
-                self.cluster.start()
-            self._job = self._make_job()
-            stack.callback(self.daemon.close)
-            self.start()
-            stack.enter_context(self._load)
-            self._stack = stack.pop_all()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._stack.__exit__(kind, error, trace)
+    @override
+    def begin(self, stack: ExitStack) -> None:
+        stack.callback(self.nats.close)
+        stack.callback(self._logd.daemon.close)
+        self.nats.start()
+        self._logd.daemon.start()
+        stack.enter_context(self._sinks)
+        if self.cluster is not None:
+            stack.callback(self.cluster.close)
+            self.cluster.start()
+        self._job = self._make_job()
+        stack.callback(self.daemon.close)
+        self.start()
+        stack.enter_context(self._load)
 
     def start(self) -> None:
         with self.run.report.timed("router ready"):
@@ -148,6 +136,7 @@ class RouterUnderLoad:
         found = wait_until(self.cluster.executors, within_s=START_S, what="an executor")
         return self.run.rng.choice(found)
 
+    @override
     def recover(self) -> str:
         self._load.check()
         told = f"{self._orders.count} records acked"
@@ -159,6 +148,7 @@ class RouterUnderLoad:
             self.start()
         return told
 
+    @override
     def conclude(self) -> None:
         self._load.stop()
         issued, report = self._orders.count, self.run.report
