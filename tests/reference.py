@@ -13,10 +13,10 @@ from typing import Any, Final
 
 import click
 
+from penstock.base.errors import ExitCode
 from penstock.deploy.commands import cli
 from penstock.logd.acks import Nack
 from penstock.logd.cli.advice import FIXES
-from penstock.service.errors import ExitCode
 from penstock.service.options import shown
 
 ROOT = Path(__file__).resolve().parents[1]

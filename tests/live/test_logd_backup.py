@@ -13,6 +13,7 @@ from nats.aio.client import Client
 from nats.errors import NoRespondersError
 from nats.errors import TimeoutError as NatsTimeoutError
 
+from penstock.base.errors import ExitCode
 from penstock.logd.backup import FILE_BYTES, MANIFEST, PARTIAL, Manifest, frames_of
 from penstock.logd.batch import Record
 from penstock.logd.cli import cli
@@ -20,7 +21,6 @@ from penstock.logd.cli.server import Clients
 from penstock.logd.client import LogClient, calls
 from penstock.logd.errors import RefusedError
 from penstock.logd.frame import encode_header
-from penstock.service.errors import ExitCode
 from tests.support.audited import audited
 from tests.support.logd import Logd
 from tests.support.logd_cluster import LogdCluster

@@ -12,8 +12,8 @@ import orjson
 import pytest
 from click.testing import CliRunner
 
+from penstock.base.errors import ExitCode
 from penstock.logd.cli import cli
-from penstock.service.errors import ExitCode
 from tests.support.admin import status_code
 from tests.support.collector import Collector
 from tests.support.encryption import key_file, section

@@ -11,10 +11,10 @@ import nats.js.errors
 import pytest
 from nats.aio.client import Client
 
+from penstock.base.errors import ExitCode
 from penstock.logd.batch import Record, build_batch, encode_body
 from penstock.logd.envelope import BatchPayload, encode_batch
 from penstock.logd.store.inspection import Inspection
-from penstock.service.errors import ExitCode
 from tests.support.logd import Logd
 from tests.support.nats_server import nats_server
 

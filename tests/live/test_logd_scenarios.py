@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 import pytest
 from click.testing import CliRunner
 
+from penstock.base.errors import ExitCode
 from penstock.logd.cli import cli
 from penstock.logd.client import LogClient, StreamInfo
 from penstock.logd.errors import RefusedError, UnavailableError
-from penstock.service.errors import ExitCode
 from tests.harness.load import Load
 from tests.harness.publishers import few, mixed
 from tests.harness.systems.cluster import FaultyCluster, faulty_cluster

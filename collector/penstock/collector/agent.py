@@ -12,6 +12,7 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from penstock.base.clock import Clock, SystemClock
+from penstock.base.errors import DrainCutShortError
 from penstock.base.pluralize import pluralize
 from penstock.collector import failpoints
 from penstock.collector.assembly import Parts, make_source
@@ -54,12 +55,6 @@ Load = Callable[[str | None], CollectorConfig]
 
 MakePublisher = Callable[[NatsSection, UUID, Callable[[], None], Clock, Tracer | None], Publisher]
 """Makes the way to logd of the arguments that a `Publisher` has."""
-
-
-class DrainCutShortError(ServiceError):
-    """The process stopped with records in its spool; they are safe and go on at the next start."""
-
-    exit_code = ExitCode.TEMPORARY
 
 
 class Agent:

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from penstock.base.errors import ServiceError
 from penstock.base.pluralize import pluralize
 from penstock.collector.cases import run_case
 from penstock.collector.checking import check_use
@@ -16,7 +17,6 @@ from penstock.collector.settings import graph_of, resource_of
 from penstock.collector.transforms.graph import Graph
 from penstock.collector.transforms.wiring import OUTPUT
 from penstock.service import ExitCode, show_config
-from penstock.service.errors import ServiceError
 
 _FILES = click.argument(
     "files",

@@ -10,10 +10,10 @@ from typing import Any
 
 import click
 
+from penstock.base.errors import DamagedDataError, DrainCutShortError
 from penstock.collector.config_files import load_collector_config
 from penstock.collector.decode.units import decode_records
 from penstock.collector.directories import (
-    DamagedError,
     journal_argument,
     locked,
     of_workers,
@@ -163,7 +163,7 @@ def spool_drain(config_path: Path, timeout_s: float | None) -> None:
     Exit code 75: not everything could be delivered; what is left stays, and may be tried again.
     """
     config = load_collector_config([config_path])
-    from penstock.collector.agent import Agent, DrainCutShortError
+    from penstock.collector.agent import Agent
 
     configure_logs("collector", level=config.log_level)
     shares = [Share(index, 1) for index in left_behind(config.data_dir, 1)]
@@ -210,7 +210,7 @@ def _show(report: PartitionReport) -> None:
     """One JSON object.
 
     Raises:
-        DamagedError: Something in it is damaged.
+        DamagedDataError: Something in it is damaged.
     """
     damaged = report.verdict == "damaged"
     click.echo(
@@ -227,7 +227,7 @@ def _show(report: PartitionReport) -> None:
         )
     )
     if damaged:
-        raise DamagedError(
+        raise DamagedDataError(
             f"{report.directory} is damaged",
             fix="start the collector: it skips and counts what is damaged",
         )

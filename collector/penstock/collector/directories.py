@@ -7,21 +7,16 @@ from typing import Any, TypeVar
 
 import click
 
+from penstock.base.errors import DamagedDataError
 from penstock.collector.control import SOCKET_NAME
 from penstock.collector.opening import DATA_FORMAT, UnreadableError
 from penstock.collector.worker_plan import directory_of, left_behind
 from penstock.logd.errors import CorruptError, LogdError, RefusedError
 from penstock.logd.store import CommitLog, DirectoryLock, LogConfig
 from penstock.logd.store.salvage import UNREADABLE
-from penstock.service import ExitCode, ServiceError, UnavailableError
+from penstock.service import UnavailableError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-class DamagedError(ServiceError):
-    """What was looked at is damaged."""
-
-    exit_code = ExitCode.DATA
 
 
 def journal_argument(*names: str) -> Callable[[Function], Function]:
@@ -100,19 +95,19 @@ def opened(directory: Path) -> Iterator[CommitLog]:
 
     Raises:
         UnavailableError: The collector runs.
-        DamagedError: The log cannot be opened, or what is read of it is damaged.
+        DamagedDataError: The log cannot be opened, or what is read of it is damaged.
     """
     with locked(directory):
         try:
             log = CommitLog.open(directory, LogConfig())
         except CorruptError as error:
-            raise DamagedError(
+            raise DamagedDataError(
                 str(error), fix=f"look at it with `penstock collector spool check {directory}`"
             ) from None
         try:
             yield log
         except CorruptError as error:
-            raise DamagedError(
+            raise DamagedDataError(
                 str(error), fix="start the collector: it skips and counts what is damaged"
             ) from None
         finally:

@@ -23,8 +23,8 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from penstock.base.clock import Clock
+from penstock.base.errors import ConfigError
 from penstock.deploy.kept import keep
-from penstock.service.errors import ConfigError
 
 AUTHORITY_DAYS: Final = 3650
 LEAF_DAYS: Final = 825

@@ -16,6 +16,7 @@ from typing import Final
 import click
 
 from penstock.base.clock import Clock, SystemClock
+from penstock.base.errors import ConfigError, ExitCode, ServiceError, UnavailableError
 from penstock.deploy.kept import OWNER_ONLY
 from penstock.deploy.layout import (
     Layout,
@@ -25,7 +26,6 @@ from penstock.deploy.layout import (
     unusable,
 )
 from penstock.deploy.probe import is_serving
-from penstock.service.errors import ConfigError, ExitCode, ServiceError, UnavailableError
 
 _POLL_S: Final = 0.2
 _READY_S: Final = 300

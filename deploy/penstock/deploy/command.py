@@ -6,9 +6,8 @@ them for itself: there `penstock version` works, and everything else names the e
 
 import sys
 
+from penstock.base.errors import ExitCode
 from penstock.base.extras import install_command
-
-EX_UNAVAILABLE = 69  # ExitCode.UNAVAILABLE, which cannot be imported without the extras
 
 
 def main() -> None:
@@ -34,4 +33,4 @@ def _without_commands(arguments: list[str]) -> int:
         "error: this installation is the spec library for applications, without commands\n"
         f"  fix: {install_command(extra)}\n"
     )
-    return EX_UNAVAILABLE
+    return ExitCode.UNAVAILABLE

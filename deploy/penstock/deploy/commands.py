@@ -9,9 +9,9 @@ from typing import Any
 import click
 from typing_extensions import override
 
+from penstock.base.errors import UnavailableError
 from penstock.base.extras import extra_of, install_command
 from penstock.service.command import PenstockGroup, check_option, config_option
-from penstock.service.errors import UnavailableError
 
 # What `penstock --help` says of each part; the text stands here so that help imports none of them.
 PARTS: Mapping[str, str] = {

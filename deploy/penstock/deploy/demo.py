@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 from rich.text import Text
 
+from penstock.base.errors import ExitCode
 from penstock.deploy.accounts import (
     app_report,
     collector_account,
@@ -32,7 +33,6 @@ from penstock.deploy.lake import (
 from penstock.deploy.progress import Screen
 from penstock.deploy.topology import Topology
 from penstock.deploy.watch import Offsets, Watch
-from penstock.service.errors import ExitCode
 
 if TYPE_CHECKING:
     from penstock.deploy.launch import Outcome

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import click
 
 from penstock.base.clock import SystemClock
+from penstock.base.errors import ConfigError, ExitCode, ServiceError
 from penstock.base.extras import extra_of, install_command
 from penstock.deploy import examination
 from penstock.deploy.examination import Finding, Verdict
@@ -21,7 +22,6 @@ from penstock.deploy.ports import HOST, default_ports
 from penstock.deploy.probe import get_json
 from penstock.deploy.topology import logd_parts
 from penstock.service.config import load_config, read_yaml
-from penstock.service.errors import ConfigError, ExitCode, ServiceError
 
 _MODELS: Final[Mapping[str, tuple[str, str]]] = {
     "router": ("penstock.router.config", "JobConfig"),

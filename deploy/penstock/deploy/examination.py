@@ -16,13 +16,13 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from penstock.base.clock import Clock
+from penstock.base.errors import ServiceError
 from penstock.base.extras import install_command
 from penstock.base.pluralize import pluralize
 from penstock.deploy.layout import FREE_BYTES_MIN
 from penstock.deploy.preflight import require_nats
 from penstock.deploy.version import version_report
 from penstock.service.config import split_host_port
-from penstock.service.errors import ServiceError
 
 MIB: Final = 1024 * 1024
 FREE_BYTES_WANTED: Final = 5 * 1024 * MIB

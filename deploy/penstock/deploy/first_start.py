@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from penstock.base.clock import Clock
+from penstock.base.errors import ConfigError
 from penstock.deploy.authority import Authority
 from penstock.deploy.kept import keep, new_hash_key
 from penstock.deploy.site import ADMIN_READERS, KEYS, NATS_USERS, Site, documents
 from penstock.logd.security.api_keys import line_of, make_key
-from penstock.service.errors import ConfigError
 
 _SECRET_BYTES: Final = 32
 _READERS: Final = ("router", "console", "prometheus", "operator")

@@ -12,6 +12,7 @@ from typing import Any
 import structlog
 
 from penstock.base.clock import SystemClock
+from penstock.base.errors import ExitCode, ServiceError
 from penstock.deploy.core.supervision import (
     AllReady,
     CutShort,
@@ -35,7 +36,6 @@ from penstock.deploy.progress import Screen
 from penstock.deploy.supervisor import Supervisor
 from penstock.deploy.topology import Topology, logd_parts, parts, write_configs
 from penstock.deploy.watch import Watch
-from penstock.service.errors import ExitCode, ServiceError
 from penstock.service.logs import configure_logs
 from penstock.service.run import LoopFailures, raise_open_files
 from penstock.specs.environment import SOCKET_VARIABLE

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from penstock.base.errors import ConfigError, UnavailableError
 from penstock.base.files import atomic_write
-from penstock.service.errors import ConfigError, UnavailableError
 
 FREE_BYTES_MIN = 512 * 1024 * 1024
 _SOCKET_PATH_BYTES_MAX = 100  # sun_path holds 108 (unix(7)); the collector may add a suffix

@@ -4,7 +4,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 
-from penstock.service.errors import UnavailableError
+from penstock.base.errors import UnavailableError
 
 HOST = "127.0.0.1"
 DEFAULT_PORTS: Mapping[str, int] = {

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from penstock.base.errors import ConfigError, UnavailableError
 from penstock.deploy.core.overlay import check_overlay
 from penstock.deploy.layout import Layout
 from penstock.service.config import read_yaml
-from penstock.service.errors import ConfigError, UnavailableError
 
 _CONNECT_TIMEOUT_S = 5.0
 _NATS_PORT = 4222

@@ -12,11 +12,11 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.base.clock import SystemClock
+from penstock.base.errors import ExitCode, UnavailableError
 from penstock.deploy.cluster_status import print_cluster, read_cluster
 from penstock.deploy.layout import Layout, default_root, read_running
 from penstock.deploy.probe import get_json, is_serving
 from penstock.deploy.progress import stage_cells
-from penstock.service.errors import ExitCode, UnavailableError
 
 Statuses = Mapping[str, dict[str, Any] | None]
 """What each part says of itself, by part; None: it does not answer."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from penstock.base.errors import UnavailableError
 from penstock.deploy.core.overlay import merged
 from penstock.deploy.core.supervision import SECOND_NS, PartPlan
 from penstock.deploy.kept import keep, new_hash_key
@@ -20,7 +21,6 @@ from penstock.deploy.layout import Layout
 from penstock.deploy.ports import HOST
 from penstock.deploy.probe import is_serving
 from penstock.deploy.supervisor import Check, Part
-from penstock.service.errors import UnavailableError
 
 STREAMS = ("logs", "traces", "metrics", "events", "audit")
 CLUSTER = "penstock"

@@ -4,6 +4,7 @@ A leaf package: it imports nothing else of Penstock's and knows no component. `p
 does not use it, so that applications install pydantic alone (docs/decisions/0003).
 """
 
+from penstock.base.errors import ConfigError, ExitCode, ServiceError, UnavailableError
 from penstock.service.admin import Action, AdminServer, Admission, Health, Stage, Status, Visitor
 from penstock.service.admin_access import AdminAccess, AdminStatusError, admin_server, ask_admin
 from penstock.service.config import (
@@ -13,7 +14,6 @@ from penstock.service.config import (
     load_config,
     show_config,
 )
-from penstock.service.errors import ConfigError, ExitCode, ServiceError, UnavailableError
 from penstock.service.logs import configure_logs
 from penstock.service.mistakes import naming_known_keys
 from penstock.service.notify import notify, notify_reloading

@@ -33,9 +33,9 @@ from prometheus_client.exposition import make_wsgi_app
 from typing_extensions import override
 
 from penstock.base.clock import SystemClock
+from penstock.base.errors import UnavailableError
 from penstock.base.sockets import connections_within
 from penstock.service.config import join_host_port, split_host_port
-from penstock.service.errors import UnavailableError
 from penstock.service.host_guard import HostGuard
 
 FINAL_STATUS = "final status"

@@ -19,6 +19,7 @@ import structlog
 from prometheus_client import CollectorRegistry
 from pydantic import BaseModel, ConfigDict
 
+from penstock.base.errors import ConfigError
 from penstock.base.http.client import (
     AnswerTooLargeError,
     HttpClient,
@@ -28,7 +29,6 @@ from penstock.base.http.client import (
 )
 from penstock.service.admin import Action, AdminServer, Admission, Status, Visitor
 from penstock.service.config import split_host_port
-from penstock.service.errors import ConfigError
 from penstock.service.paths import FilePath
 
 Value = TypeVar("Value")

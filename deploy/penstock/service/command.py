@@ -13,8 +13,8 @@ import structlog
 from click.exceptions import NoSuchCommand
 from typing_extensions import override
 
+from penstock.base.errors import ExitCode
 from penstock.base.extras import extra_of, install_command
-from penstock.service.errors import ExitCode
 from penstock.service.run import exit_on_error
 
 Function = TypeVar("Function", bound=Callable[..., Any])

@@ -26,7 +26,7 @@ import yaml
 from pydantic import AfterValidator, BaseModel, ValidationError
 from typing_extensions import override
 
-from penstock.service.errors import ConfigError
+from penstock.base.errors import ConfigError
 from penstock.service.mistakes import describe
 from penstock.service.paths import absolute, check_path_text
 from penstock.service.secret import read_file, read_variable, secrets_of

@@ -22,8 +22,8 @@ from typing import Final
 
 import structlog
 
+from penstock.base.errors import ExitCode, ServiceError
 from penstock.base.files import atomic_write
-from penstock.service.errors import ExitCode, ServiceError
 from penstock.service.release import release
 
 FILE_NAME: Final = "format"

@@ -11,7 +11,7 @@ from typing import Any, Final, NoReturn
 
 import structlog
 
-from penstock.service.errors import ExitCode, ServiceError
+from penstock.base.errors import ExitCode, ServiceError
 
 Main = Callable[[asyncio.Event], Awaitable[None]]
 

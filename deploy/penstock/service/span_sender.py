@@ -14,8 +14,8 @@ from typing import Any, Final
 import structlog
 
 from penstock.base.backoff import Backoff
+from penstock.base.errors import ConfigError
 from penstock.base.http.client import AnswerTooLargeError, HttpClient, Request, client_tls
-from penstock.service.errors import ConfigError
 from penstock.service.release import release
 from penstock.service.tracing import (
     SERVICES,

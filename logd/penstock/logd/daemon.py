@@ -12,6 +12,7 @@ from pathlib import Path
 import structlog
 
 from penstock.base.clock import BootClock, SystemClock
+from penstock.base.errors import DamagedDataError, DrainCutShortError, ExitCode, ServiceError
 from penstock.logd.ack_sender import AckSender
 from penstock.logd.byte_budget import ByteBudget
 from penstock.logd.cluster.config import ClusterSection
@@ -21,11 +22,6 @@ from penstock.logd.compactor import Compactor
 from penstock.logd.config import LogdConfig
 from penstock.logd.core.node import NodeId
 from penstock.logd.core.turn import Message
-from penstock.logd.daemon_errors import (
-    DamagedDataError,
-    DrainCutShortError,
-    LastSyncFailedError,
-)
 from penstock.logd.daemon_setup import (
     OPENING_FIXES,
     first_of,
@@ -88,6 +84,12 @@ async def run_daemon(config: LogdConfig, config_path: Path, stop: asyncio.Event)
     if ended is not None:
         raise service_error(ended, config, config_path)
     lock.release()  # only now: after a failure a thread may still write, as long as the process is
+
+
+class LastSyncFailedError(ServiceError):
+    """What was acked before it was synced may be lost (exit code 74)."""
+
+    exit_code = ExitCode.IO
 
 
 class _Daemon:
@@ -253,6 +255,7 @@ class _Daemon:
                 f"stopping took longer than {self._config.drain_timeout_s:g} s; still writing:"
                 f" {waiting or 'none'}",
                 fix="nothing acked is lost; see to the disk, or raise drain_timeout_s",
+                at_once=True,  # a thread may hang in a write or sync that the disk never answers
             ) from None
         finally:
             await asyncio.sleep(0)  # acks of the last commit are written at the turn's end

@@ -7,9 +7,9 @@ from typing import Final
 
 import orjson
 
+from penstock.base.errors import DamagedDataError
 from penstock.base.files import atomic_write
 from penstock.logd.config import ENV_PREFIX, LogdConfig
-from penstock.logd.daemon_errors import DamagedDataError
 from penstock.logd.directories import DATA_FORMAT
 from penstock.logd.encryption import EncryptionSection, MasterKeys
 from penstock.logd.engine import Engine

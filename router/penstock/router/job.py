@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 from pyspark.sql import SparkSession
 
 from penstock.base.clock import BlockingClock, SystemClock
+from penstock.base.errors import DrainCutShortError
 from penstock.base.files import atomic_write
 from penstock.logd.client import LogClient
 from penstock.router.beginning import first_state, starting_offsets
@@ -34,9 +35,7 @@ from penstock.router.sharing import Sharing
 from penstock.router.sinks import Sink, SinkContext, open_sink
 from penstock.router.telemetry import Meter, StatusCollector
 from penstock.service import (
-    ExitCode,
     Health,
-    ServiceError,
     Stage,
     Status,
     Tracing,
@@ -48,12 +47,6 @@ from penstock.service import (
 _DRAIN_POLL_S = 0.05
 _CURSOR_TIMEOUT_S = 2.0
 """For logd to store cursors, which nobody waits for."""
-
-
-class DrainCutShortError(ServiceError):
-    """Batches in work were given up; nothing is lost, they come again."""
-
-    exit_code = ExitCode.TEMPORARY
 
 
 _REPLAY_END_S = 2.0

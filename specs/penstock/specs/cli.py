@@ -8,6 +8,7 @@ from typing import BinaryIO, Final
 import click
 from typing_extensions import override
 
+from penstock.base.errors import ExitCode
 from penstock.specs import cli_versions
 from penstock.specs.cli_export import export
 from penstock.specs.columns import fields as columns
@@ -18,7 +19,6 @@ from penstock.specs.kinds import BASE_MODELS
 from penstock.specs.schema_export import json_schema
 from penstock.specs.versions import model_for, specs
 
-EX_DATAERR: Final = cli_versions.EX_DATAERR
 _SENTENCE_MAX: Final = 1000
 
 
@@ -80,7 +80,7 @@ def validate(file: BinaryIO, *, quiet: bool) -> None:
             click.echo(f"{number}: {text}")
     click.echo(f"{verdicts['accepted']} accepted, {verdicts['refused']} refused", err=True)
     if verdicts["refused"]:
-        sys.exit(EX_DATAERR)
+        sys.exit(ExitCode.DATA)
 
 
 @cli.command(epilog="Example: penstock specs schema log/1.0")

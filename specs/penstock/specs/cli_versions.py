@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import click
 
+from penstock.base.errors import ExitCode
 from penstock.specs import registry
 from penstock.specs.check import UNPUBLISHED, check, unpublished, upcasts
 from penstock.specs.contracts import View
@@ -20,8 +21,6 @@ from penstock.specs.evolution import NEW_READERS, OLD_READERS, unreadable
 from penstock.specs.schema_export import json_schema
 from penstock.specs.versions import BASE_NAMES, SchemaName, specs
 
-EX_DATAERR: Final = 65
-"""sysexits.h: the input data was incorrect."""
 _OWN: Final = "penstock.specs"
 _TEMPLATE: Final = '''\
 """Telemetry specs of {namespace}."""
@@ -75,7 +74,7 @@ def check_command(directory: Path, modules: Sequence[str], against: str | None) 
     count = len(found) + len(edited)
     click.echo(f"{_counted(len(models), 'spec')}, {_counted(count, 'finding')}", err=True)
     if count:
-        sys.exit(EX_DATAERR)
+        sys.exit(ExitCode.DATA)
 
 
 @click.command(epilog="Example: penstock specs publish --module shop.telemetry")
@@ -93,7 +92,7 @@ def publish(directory: Path, modules: Sequence[str]) -> None:
         for finding in (other := [f for f in found if f.rule != UNPUBLISHED]):
             click.echo(str(finding))
         if other:
-            sys.exit(EX_DATAERR)
+            sys.exit(ExitCode.DATA)
         for spec, (schema, golden) in unpublished(models, published).items():
             registry.write(directory, spec, schema, golden)
             click.echo(f"published {spec}")
@@ -123,7 +122,7 @@ def diff(before: str, after: str, directory: Path, modules: Sequence[str]) -> No
         click.echo(f"{each.field}: {each.rule}: {who} break: {each.detail}")
     click.echo("incompatible" if breaks else "fully compatible", err=True)
     if breaks:
-        sys.exit(EX_DATAERR)
+        sys.exit(ExitCode.DATA)
 
 
 @click.command(epilog="Example: penstock specs new shop.order_placed > shop/telemetry.py")
@@ -199,7 +198,7 @@ def errors_shown() -> Iterator[None]:
         yield
     except (SpecError, OSError) as error:
         click.echo(f"error: {error}", err=True)
-        sys.exit(EX_DATAERR)
+        sys.exit(ExitCode.DATA)
 
 
 def _counted(number: int, noun: str) -> str:

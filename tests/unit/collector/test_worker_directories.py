@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from penstock.collector.agent import Agent, DrainCutShortError
+from penstock.base.errors import DrainCutShortError
+from penstock.collector.agent import Agent
 from penstock.collector.cli import cli
 from penstock.collector.control import ControlServer
 from penstock.collector.journal import Journal

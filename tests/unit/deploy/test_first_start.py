@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from typing_extensions import override
 
 from penstock.base.clock import Clock
+from penstock.base.errors import ConfigError
 from penstock.collector.config import CollectorConfig
 from penstock.deploy.authority import LEAF_DAYS, RENEW_DAYS, Authority
 from penstock.deploy.console.config import ConsoleConfig
@@ -23,7 +24,6 @@ from penstock.logd.config import LogdConfig
 from penstock.logd.core.acl import Acl, Action, OnCluster, OnStream
 from penstock.logd.security.api_keys import load_keys
 from penstock.router.config import JobConfig
-from penstock.service.errors import ConfigError
 from tests.support import certificates as tests_authority
 
 DAY_NS = 86_400 * 10**9

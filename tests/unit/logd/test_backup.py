@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from penstock.base.errors import ExitCode
 from penstock.logd.backup import (
     MANIFEST,
     PARTIAL,
@@ -22,7 +23,6 @@ from penstock.logd.cli import cli
 from penstock.logd.errors import CorruptError, RefusedError
 from penstock.logd.rows import batch_records
 from penstock.logd.store import Checkpoint
-from penstock.service.errors import ExitCode
 from tests.support.frames import make_batch_frame
 
 START = 100

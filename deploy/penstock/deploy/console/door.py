@@ -5,9 +5,9 @@ import secrets
 from pathlib import Path
 from typing import Final
 
+from penstock.base.errors import ConfigError
 from penstock.deploy.console.config import ConsoleConfig
 from penstock.deploy.kept import keep
-from penstock.service.errors import ConfigError
 
 _TOKEN_BYTES: Final = 32
 _TOKEN_LENGTH_MIN: Final = 16

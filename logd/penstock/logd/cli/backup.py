@@ -10,6 +10,7 @@ from typing import Any, Final, NoReturn
 import click
 
 from penstock.base.clock import SystemClock
+from penstock.base.errors import DamagedDataError
 from penstock.base.files import sync_directories
 from penstock.base.pluralize import pluralize
 from penstock.logd.backup import (
@@ -38,19 +39,13 @@ from penstock.logd.client import LogClient, StreamInfo, calls
 from penstock.logd.errors import CorruptError, RefusedError, UnavailableError
 from penstock.logd.frame import HEADER_SIZE, decode_header, encode_header, parse_frames
 from penstock.logd.replication_settings import ReplicationSettings
-from penstock.service import ExitCode, ServiceError, release
+from penstock.service import release
 
 _SEND_BYTES: Final = 4 * 1024 * 1024
 _PAUSE_S: Final = 0.5
 _AWAY: Final = ("UNAVAILABLE", "TOO_MANY_REQUESTS", "NOT_HERE")
 _MODES: Final = ("paused", "held", "read_only")
 _LIMITS: Final = ("retention", "discard")
-
-
-class DamagedBackupError(ServiceError):
-    """A backup is not what was written (exit code 65)."""
-
-    exit_code = ExitCode.DATA
 
 
 @click.command(
@@ -148,7 +143,7 @@ def _begin(log: LogClient, stream: str, directory: Path) -> Manifest:
     try:
         begun = Manifest.load(directory / PARTIAL)
     except CorruptError as error:
-        raise DamagedBackupError(str(error), fix="remove the directory, and begin again") from None
+        raise DamagedDataError(str(error), fix="remove the directory, and begin again") from None
     if begun is None:
         if any(directory.iterdir()):
             raise click.UsageError(f"{directory} is not empty: name another directory")
@@ -199,7 +194,7 @@ def _verified(directory: Path) -> Manifest:
                     for header, _ in frames_of(directory, file):
                         progress.advance(header.last_offset_delta + 1, header.frame_length)
     except (CorruptError, OSError) as error:
-        raise DamagedBackupError(str(error), fix=fix) from None
+        raise DamagedDataError(str(error), fix=fix) from None
     except RefusedError as error:
         fix = "restore it with the release of Penstock that made it"
         raise AskRefusedError(f"{error} ({error.code})", fix=fix) from None
@@ -209,8 +204,8 @@ def _verified(directory: Path) -> Manifest:
 def _refuse_absent(directory: Path) -> NoReturn:
     if (directory / PARTIAL).exists():
         fix = "run penstock logd backup again, it goes on where it stopped"
-        raise DamagedBackupError(f"{directory}: the backup was cut short", fix=fix)
-    raise DamagedBackupError(f"{directory}: there is no backup", fix="name its directory")
+        raise DamagedDataError(f"{directory}: the backup was cut short", fix=fix)
+    raise DamagedDataError(f"{directory}: there is no backup", fix="name its directory")
 
 
 def _options(log: LogClient, manifest: Manifest, *, keep_retention: bool) -> dict[str, Any]:

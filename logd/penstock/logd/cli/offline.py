@@ -11,6 +11,7 @@ import click
 from typing_extensions import override
 
 from penstock.base.clock import SystemClock
+from penstock.base.errors import DamagedDataError
 from penstock.base.files import atomic_writer
 from penstock.base.pluralize import pluralize
 from penstock.logd import offline
@@ -26,7 +27,7 @@ from penstock.logd.frame import NO_PRODUCER, FrameHeader
 from penstock.logd.offline import CheckReport
 from penstock.logd.rows import batch_records
 from penstock.logd.store.inspection import Problem
-from penstock.service import ExitCode, ServiceError, UnavailableError
+from penstock.service import UnavailableError
 
 Keys = dict[str, KeySource]
 
@@ -92,12 +93,6 @@ _key_option = click.option(
     help="A master key, for streams that are encrypted; repeatable.",
 )
 _json_option = json_option()
-
-
-class DamagedStoreError(ServiceError):
-    """Data on disk is damaged (exit code 65)."""
-
-    exit_code = ExitCode.DATA
 
 
 @click.command(epilog="Example: penstock logd check /var/lib/penstock/logd --json")
@@ -194,7 +189,7 @@ def dump(
             log = Dump(place.directory, on_damage=on_damage, masters=MasterKeys(keys))
             _dump(log, **options)
     if damaged:
-        raise DamagedStoreError(
+        raise DamagedDataError(
             f"passed over: {pluralize(len(damaged), 'damaged place')}",
             fix=f"penstock logd check {directory}",
         )
@@ -277,7 +272,7 @@ def _offline() -> Iterator[None]:
         fix = _FIXES.get(error.code, "correct the request")
         raise AskRefusedError(f"{error} ({error.code})", fix=fix) from None
     except CorruptError as error:
-        raise DamagedStoreError(str(error), fix="penstock logd check says more") from None
+        raise DamagedDataError(str(error), fix="penstock logd check says more") from None
     except BrokenPipeError:
         raise
     except OSError as error:
@@ -311,13 +306,13 @@ def _progress(size_bytes: int) -> Iterator[Callable[[int], None]]:
 def _show(
     directory: Path, report: CheckReport, holder: str, *, as_json: bool, actions: bool
 ) -> None:
-    """Print a report; raises `DamagedStoreError` when it says so."""
+    """Print a report; raises `DamagedDataError` when it says so."""
     if as_json:
         echo_json(_document(directory, report, holder, actions=actions))
     else:
         _show_text(report, holder)
     if report.verdict == "damaged":
-        raise DamagedStoreError(
+        raise DamagedDataError(
             f"{directory} is damaged",
             fix="keep a copy of it, and restore what is lost from a backup or a replica",
         )

@@ -17,8 +17,8 @@ import click
 from typing_extensions import override
 
 from penstock.base.clock import monotonic_ns
+from penstock.base.errors import DamagedDataError
 from penstock.base.pluralize import pluralize
-from penstock.logd.cli.server import DamagedAnswerError
 from penstock.logd.cli.text import safe
 from penstock.logd.client import Access, Fetched, LogClient
 from penstock.logd.client.calls import Call
@@ -84,7 +84,7 @@ class ReadSession:
         """Report what was skipped.
 
         Raises:
-            DamagedAnswerError: Something was.
+            DamagedDataError: Something was.
         """
         check_none_skipped(self.skipped())
 
@@ -93,7 +93,7 @@ def check_none_skipped(skipped: list[dict[str, Any]]) -> None:
     """Report ranges that were skipped, as `ReadSession.skipped` gives them.
 
     Raises:
-        DamagedAnswerError: There are some.
+        DamagedDataError: There are some.
     """
     if not skipped:
         return
@@ -104,7 +104,7 @@ def check_none_skipped(skipped: list[dict[str, Any]]) -> None:
     ]
     more = len(skipped) - len(where)
     where += [f"{pluralize(more, 'range')} more"] if more else []
-    raise DamagedAnswerError(
+    raise DamagedDataError(
         f"{pluralize(count, 'damaged offset', form=',')} skipped: {', '.join(where)} (exclusive)",
         fix="everything else was read; see what is damaged: penstock logd gaps",
     )

@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
+from penstock.base.errors import DamagedDataError
 from penstock.logd.backup import FILE_BYTES
 from penstock.logd.cli.advice import advice
 from penstock.logd.cli.text import safe
@@ -19,7 +20,7 @@ from penstock.logd.errors import (
     RefusedError,
     UnavailableError,
 )
-from penstock.service import ExitCode, ServiceError
+from penstock.service import ServiceError
 from penstock.service import UnavailableError as ServiceUnavailableError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -39,12 +40,6 @@ _FOR_NOW: Final = frozenset(
 
 class AskRefusedError(ServiceError):
     """The daemon will not do what was asked (exit code 1)."""
-
-
-class DamagedAnswerError(ServiceError):
-    """What the daemon sent or stores is damaged (exit code 65)."""
-
-    exit_code = ExitCode.DATA
 
 
 def server_option(function: Function) -> Function:
@@ -188,7 +183,7 @@ def asking(server: str, make: Callable[..., LogClient] | None = None) -> Iterato
     except UnavailableError as error:
         raise ServiceUnavailableError(safe(str(error)), fix=advice(error)) from None
     except CorruptError as error:
-        raise DamagedAnswerError(safe(str(error)), fix=advice(error)) from None
+        raise DamagedDataError(safe(str(error)), fix=advice(error)) from None
 
 
 def refusal(error: RefusedError) -> ServiceError:
@@ -197,7 +192,7 @@ def refusal(error: RefusedError) -> ServiceError:
     message = f"{safe(str(error))} ({error.code}{f': {cause}' if cause else ''})"
     fix = advice(error)
     if "CORRUPT" in (error.code, cause):
-        return DamagedAnswerError(message, fix=fix)
+        return DamagedDataError(message, fix=fix)
     if error.code in _FOR_NOW:
         return ServiceUnavailableError(message, fix=fix)
     return AskRefusedError(message, fix=fix)

@@ -47,3 +47,25 @@ class UnavailableError(ServiceError):
     """Something this process needs cannot be reached now (exit code 69)."""
 
     exit_code = ExitCode.UNAVAILABLE
+
+
+class DamagedDataError(ServiceError):
+    """What was read is not what was written; an operator must look (exit code 65)."""
+
+    exit_code = ExitCode.DATA
+
+
+class DrainCutShortError(ServiceError):
+    """A process stopped before all that it had in work was done (exit code 75).
+
+    Args:
+        reason: What was given up.
+        fix: What to do; nothing that was acknowledged is lost.
+        at_once: As `ServiceError.at_once`.
+    """
+
+    exit_code = ExitCode.TEMPORARY
+
+    def __init__(self, reason: str, *, fix: str, at_once: bool = False) -> None:
+        self.at_once = at_once
+        super().__init__(reason, fix=fix)
