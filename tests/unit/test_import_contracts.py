@@ -16,6 +16,12 @@ VIOLATIONS = [
     ("layers", "deploy/penstock/base/extras.py", "import penstock.service"),
     ("layers", "logd/penstock/logd/limits.py", "import penstock.collector.limits"),
     ("layers", "collector/penstock/collector/limits.py", "import penstock.router.errors"),
+    (
+        "console-asks-parts",
+        "deploy/penstock/deploy/console/web.py",
+        "import penstock.collector.limits",
+    ),
+    ("console-asks-parts", "deploy/penstock/deploy/kept.py", "import penstock.router.errors"),
     ("log-knows-no-telemetry", "logd/penstock/logd/limits.py", "import penstock.specs.kinds"),
     ("client-is-light", "logd/penstock/logd/client/blocking.py", "import penstock.service"),
     ("log-store-is-protected", "router/penstock/router/errors.py", "import penstock.logd.store"),
