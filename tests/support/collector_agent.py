@@ -14,7 +14,8 @@ from uuid import UUID, uuid4
 from typing_extensions import override
 
 from penstock.base.clock import Clock
-from penstock.collector.agent import Agent, DrainCutShortError
+from penstock.base.errors import DrainCutShortError
+from penstock.collector.agent import Agent
 from penstock.collector.config import CollectorConfig, NatsSection
 from penstock.collector.control import SOCKET_NAME, asking
 from penstock.collector.core.delivery import Publish, Stored
