@@ -1,49 +1,54 @@
 """The admin endpoint of a process: `/livez`, `/healthz`, `/metrics` and `/status` over HTTP.
 
-It runs in its own thread, so it answers while the process's main loop is busy; the health it
-reports is what the process last said of itself. `/healthz` is 200 when the process is ready or
-degraded, 503 otherwise; its body is the same JSON as `/status`, without the stages. `/livez` is 200
-whenever the process can say how it is, whatever it says: to start it again would not help. It is
-for probes that kill what fails them.
+It has an event loop in a thread of its own, so it answers while the process's main loop is busy;
+the health it reports is what the process last said of itself. `/healthz` is 200 when the process is
+ready or degraded, 503 otherwise; its body is the same JSON as `/status`, without the stages.
+`/livez` is 200 whenever the process can say how it is, whatever it says: to start it again would
+not help. It is for probes that kill what fails them.
 
 Where callers must be known, `/healthz` says to others no more than the health, for a probe has no
-secrets; the rest is 401, or 403 to whom it is not for. Connections are bounded in number and in
-time, TLS handshakes included; each has a thread of its own, so that a slow one holds up no other.
-When there are too many, one that has asked for nothing yet makes room for the next.
+secrets; the rest is 401, or 403 to whom it is not for. Connections are those of
+`penstock.base.http.server`, each for one request; each request is answered on a thread of its own,
+so that a slow one holds up no other.
 """
 
-import errno
+import asyncio
 import json
+import os
 import socket
 import ssl
-import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from socketserver import ThreadingMixIn
-from typing import Any, Final
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
-from wsgiref.types import StartResponse, WSGIEnvironment
+from typing import Any, Final, TypeVar
+from urllib.parse import unquote
 
 import structlog
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import make_wsgi_app
-from typing_extensions import override
 
-from penstock.base.clock import SystemClock
 from penstock.base.errors import UnavailableError
+from penstock.base.http.server import (
+    HttpServer,
+    Peer,
+    Request,
+    RequestLimits,
+    Response,
+    ServerLimits,
+    Unread,
+)
 from penstock.base.sockets import connections_within
 from penstock.service.config import join_host_port, split_host_port
 from penstock.service.host_guard import HostGuard
+from penstock.service.run import LoopFailures
 
 FINAL_STATUS = "final status"
 """The event under which `AdminServer.close` logs the last status."""
 
 CONNECTIONS_MAX: Final = 64
-"""Connections at a time, each with a thread. Beyond that the first goes that has asked for nothing
-yet; when all have asked, the new one does."""
+"""Connections at a time, each for one request, and that with a thread."""
 
 _OPEN_FILES_PART: Final = 8
 """Where few files may be open, connections are at most the limit divided by this."""
@@ -52,13 +57,10 @@ WHOLE_S: Final = 30.0
 """Seconds a connection may take from its beginning to its end."""
 
 _SILENCE_S: Final = 10.0
-"""Seconds of them without a byte."""
+"""Seconds of them for TLS to begin, and until a request's first byte."""
 
-_ACCEPT_PAUSE_S: Final = 0.1
-"""Without a descriptor for a new connection."""
-
+_HEAD_BYTES_MAX: Final = 64 * 1024
 _BODY_BYTES_MAX: Final = 16 * 1024
-_VISITOR: Final = "penstock.visitor"
 _PROBED: Final = ("/livez", "/healthz")
 """A probe has no secrets: these answer everybody."""
 
@@ -149,133 +151,7 @@ TlsSource = Callable[[], ssl.SSLContext]
 """Gives the context for a new connection."""
 
 
-@dataclass(slots=True, eq=False)
-class _Guest:
-    """A connection.
-
-    Attributes:
-        connection: With TLS, once that was begun.
-        since_s: When it came.
-        asks: Whether its request is there.
-        leaves: Whether it was closed for another.
-    """
-
-    connection: socket.socket
-    since_s: float
-    asks: bool = False
-    leaves: bool = False
-
-    def cut_off(self) -> None:
-        """End it; its thread notices."""
-        with suppress(OSError):
-            socket.socket.shutdown(self.connection, socket.SHUT_RDWR)  # an SSLSocket forgets TLS
-
-
-class _QuietHandler(WSGIRequestHandler):
-    @override
-    def get_environ(self) -> WSGIEnvironment:
-        environ = super().get_environ()
-        connection = self.connection
-        assert isinstance(self.server, _ThreadingServer)
-        self.server.note_request(connection)
-        certificate = (
-            connection.getpeercert(binary_form=True)
-            if isinstance(connection, ssl.SSLSocket)
-            else None
-        )
-        peer = "{}:{}".format(*self.client_address[:2])
-        environ[_VISITOR] = Visitor(self.headers.get("Authorization", ""), certificate, peer)
-        return environ
-
-    @override
-    def log_message(self, format: str, *args: Any) -> None:
-        """Requests are not logged: a probe every second would drown the log."""
-
-
-class _ThreadingServer(ThreadingMixIn, WSGIServer):
-    """A thread for each connection, of which there are few, and none for long."""
-
-    daemon_threads = True
-    tls: TlsSource | None = None
-    whole_s = WHOLE_S
-
-    def __init__(self, *args: Any) -> None:
-        self._guests: dict[socket.socket, _Guest] = {}  # in the order in which they came
-        self._connections_max = connections_within(CONNECTIONS_MAX, part=_OPEN_FILES_PART)
-        self._lock = threading.Lock()
-        self._paused = threading.Event()  # never set
-        self._clock = SystemClock()
-        super().__init__(*args)
-
-    @override
-    def get_request(self) -> tuple[socket.socket, Any]:
-        """Accept; without a descriptor for it, try again after a while and not at once."""
-        try:
-            return super().get_request()
-        except OSError as error:
-            if error.errno in (errno.EMFILE, errno.ENFILE):
-                self._paused.wait(_ACCEPT_PAUSE_S)
-            raise
-
-    @override
-    def verify_request(self, request: Any, client_address: Any) -> bool:
-        with self._lock:
-            staying = [guest for guest in self._guests.values() if not guest.leaves]
-            if len(self._guests) - len(staying) >= self._connections_max:
-                return False  # as many were closed for others, and their threads have not ended
-            if len(staying) >= self._connections_max:
-                idle = next((guest for guest in staying if not guest.asks), None)
-                if idle is None:
-                    return False
-                idle.leaves = True
-                idle.cut_off()
-            self._guests[request] = _Guest(request, self._clock.monotonic_ns() / 1e9)
-        return True
-
-    @override
-    def shutdown_request(self, request: Any) -> None:
-        """A connection is over; also one that got no thread."""
-        with self._lock:
-            self._guests.pop(request, None)
-        super().shutdown_request(request)
-
-    @override
-    def finish_request(self, request: Any, client_address: Any) -> None:
-        request.settimeout(_SILENCE_S)
-        if self.tls is None:
-            super().finish_request(request, client_address)
-        else:
-            with self._secured(request, self.tls()) as secured:
-                secured.do_handshake()
-                super().finish_request(secured, client_address)
-
-    def _secured(self, request: socket.socket, context: ssl.SSLContext) -> ssl.SSLSocket:
-        with self._lock:  # what is to be cut off changes
-            secured = context.wrap_socket(request, server_side=True, do_handshake_on_connect=False)
-            self._guests[request].connection = secured
-        return secured
-
-    def note_request(self, connection: socket.socket) -> None:
-        """A connection's request is there; it is answered, whoever comes."""
-        with self._lock:
-            for guest in self._guests.values():
-                if guest.connection is connection:
-                    guest.asks = True
-
-    @override
-    def service_actions(self) -> None:
-        """Cut off what takes too long; called every 0.1 s."""
-        now_s = self._clock.monotonic_ns() / 1e9
-        with self._lock:
-            for guest in self._guests.values():
-                if now_s - guest.since_s > self.whole_s:
-                    guest.cut_off()
-
-    @override
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A connection that broke, or shook no hands, is nobody's concern."""
-        if not isinstance(sys.exception(), OSError):
-            structlog.get_logger().exception("admin request failed")
+Value = TypeVar("Value")
 
 
 class AdminServer:
@@ -310,7 +186,8 @@ class AdminServer:
         self._tls = tls
         self._admit = admit
         self._metrics = make_wsgi_app(registry)
-        self._server: WSGIServer | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._server: HttpServer | None = None
 
     def start(self, address: str) -> str:
         """Listen on `address` (a `HostPort`) and return the address with the port in use.
@@ -319,71 +196,94 @@ class AdminServer:
             UnavailableError: The address cannot be listened on.
         """
         host, port = split_host_port(address)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        server = HttpServer(self._handle, _limits(self._whole_s), tls=self._tls)
+        loop = asyncio.new_event_loop()
+        loop.set_exception_handler(LoopFailures())
+        threading.Thread(target=_run, args=(loop,), name="admin", daemon=True).start()
+        listening = asyncio.run_coroutine_threadsafe(server.listen(host, port, family=family), loop)
         try:
-            server = make_server(
-                host, port, self._guarded, _ThreadingServer, handler_class=_QuietHandler
-            )
-            server.tls = self._tls
-            server.whole_s = self._whole_s
-            self._server = server
+            port = listening.result()
         except OSError as error:
+            loop.call_soon_threadsafe(loop.stop)
             raise UnavailableError(
-                f"admin endpoint: cannot listen on {address}: {error.strerror}",
+                f"admin endpoint: cannot listen on {address}: {_reason(error)}",
                 fix="stop what uses the port, or set another with the key `admin`",
             ) from None
-        threading.Thread(target=self._server.serve_forever, args=(0.1,), daemon=True).start()
-        return join_host_port(host, self._server.server_port)
+        self._loop, self._server = loop, server
+        return join_host_port(host, port)
 
     def close(self, *, quietly: bool = False) -> None:
         """Stop listening, and log the last status, unless `quietly`: what this process did."""
-        if self._server is not None:
-            self._server.shutdown()
-            self._server.server_close()
-            self._server = None
+        if self._loop is not None and self._server is not None:
+            asyncio.run_coroutine_threadsafe(self._server.close(), self._loop).result()
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._loop = self._server = None
             if quietly:
                 return
             structlog.get_logger().info(FINAL_STATUS, status=asdict(self._status()))
 
-    def _guarded(self, environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
-        called, origin = environ.get("HTTP_HOST", ""), environ.get("HTTP_ORIGIN", "")
+    async def _handle(self, request: Request, peer: Peer) -> Response:
+        """Answer on a thread: what is asked for may take long, and waits for no other."""
+        return await _on_a_thread(lambda: self._respond(request, peer))
+
+    def _respond(self, request: Request, peer: Peer) -> Response:
+        try:
+            found = self._guarded(request, peer)
+        except Exception:  # noqa: BLE001 - whatever it is, the process goes on
+            structlog.get_logger().exception("admin request failed")
+            found = _json(500, {"error": "the process could not answer; its log says why"})
+        return Response(found.status, found.body, {**found.headers, "Connection": "close"})
+
+    def _guarded(self, request: Request, peer: Peer) -> Response:
+        called, origin = request.headers.get("host", ""), request.headers.get("origin", "")
         if self._guard is not None and not self._guard.allows(called, origin):
             words = "that is not a name of this endpoint: add it to the key `admin_hosts`"
-            return _json(start, "421 Misdirected Request", {"error": words})
-        return self._answer(environ, start)
-
-    def _answer(self, environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
-        path = environ.get("PATH_INFO", "/")
+            return _json(421, {"error": words})
+        shown = request.headers.get("authorization", "")
+        visitor = Visitor(shown, peer.certificate, "{}:{}".format(*peer.address[:2]))
+        path = unquote(request.path, "latin-1")
         if path in self._actions:
-            return self._act(self._actions[path], environ, start)
-        admission = self._admission(environ[_VISITOR], path)
+            return _act(self._actions[path], request, visitor)
+        return self._answer(path, request, visitor)
+
+    def _answer(self, path: str, request: Request, visitor: Visitor) -> Response:
+        admission = self._admission(visitor, path)
         probed = path in _PROBED
         if not probed and admission is not Admission.ALL:
-            return _turned_away(start, admission)
+            return _turned_away(admission)
         if path == "/metrics":
-            body: Iterable[bytes] = self._metrics(environ, start)
-            return body
+            return self._metrics_for(request)
         if path not in (*_PROBED, "/status"):
             known = [*_PROBED, "/metrics", "/status"]
-            return _json(start, "404 Not Found", {"paths": known})
+            return _json(404, {"paths": known})
         status = asdict(self._status())
         if path == "/status":
-            return _json(start, "200 OK", status)
+            return _json(200, status)
         del status["stages"], status["info"]
         if admission is not Admission.ALL:
             status = {key: status[key] for key in ("component", "health")}
         serving = path == "/livez" or status["health"] in (Health.READY, Health.DEGRADED)
-        return _json(start, "200 OK" if serving else "503 Service Unavailable", status)
+        return _json(200 if serving else 503, status)
 
-    def _act(
-        self, action: Action, environ: WSGIEnvironment, start: StartResponse
-    ) -> Iterable[bytes]:
-        if environ["REQUEST_METHOD"] != "POST":
-            return _json(start, "405 Method Not Allowed", {"error": "only POST"})
-        length = environ.get("CONTENT_LENGTH") or "0"
-        if not length.isascii() or not length.isdigit() or int(length) > _BODY_BYTES_MAX:
-            return _json(start, "413 Content Too Large", {"error": f"over {_BODY_BYTES_MAX} bytes"})
-        status, document = action(environ[_VISITOR], environ["wsgi.input"].read(int(length)))
-        return _json(start, status, document)
+    def _metrics_for(self, request: Request) -> Response:
+        """In the format that is asked for, compressed where that is taken."""
+        environ = {
+            "REQUEST_METHOD": request.method,
+            "PATH_INFO": "/metrics",
+            "QUERY_STRING": request.query,
+            "HTTP_ACCEPT": request.headers.get("accept", ""),
+            "HTTP_ACCEPT_ENCODING": request.headers.get("accept-encoding", ""),
+        }
+        began: list[tuple[str, list[tuple[str, str]]]] = []
+
+        def start(status: str, headers: list[tuple[str, str]], *_: Any) -> Callable[..., Any]:
+            began.append((status, headers))
+            return lambda _: None
+
+        body = b"".join(self._metrics(environ, start))
+        ((status, headers),) = began
+        return Response(int(status.split()[0]), body, dict(headers))
 
     def _admission(self, visitor: Visitor, path: str) -> Admission:
         """What whoever asks may see; a probe that shows nothing is not known."""
@@ -394,17 +294,68 @@ class AdminServer:
         return self._admit(visitor)
 
 
-def _turned_away(start: StartResponse, admission: Admission) -> list[bytes]:
+def _act(action: Action, request: Request, visitor: Visitor) -> Response:
+    if request.method != "POST":
+        return _json(405, {"error": "only POST"})
+    if isinstance(request.body, Unread):
+        return _json(413, {"error": f"over {_BODY_BYTES_MAX} bytes"})
+    status, document = action(visitor, request.body)
+    return _json(int(status.split()[0]), document)
+
+
+def _turned_away(admission: Admission) -> Response:
     if admission is Admission.FORBIDDEN:
-        return _json(start, "403 Forbidden", {"error": "it is known who you are: not for you"})
+        return _json(403, {"error": "it is known who you are: not for you"})
     words = {"error": "say who you are: a client certificate, or Authorization: Bearer ..."}
-    return _json(start, "401 Unauthorized", words, ("WWW-Authenticate", "Bearer"))
+    return _json(401, words, ("WWW-Authenticate", "Bearer"))
 
 
-def _json(
-    start: StartResponse, status: str, body: Mapping[str, Any], *headers: tuple[str, str]
-) -> list[bytes]:
-    data = json.dumps(body).encode()
-    head = [("Content-Type", "application/json"), ("Content-Length", str(len(data))), *headers]
-    start(status, head)
-    return [data]
+def _json(status: int, body: Mapping[str, Any], *headers: tuple[str, str]) -> Response:
+    return Response(
+        status, json.dumps(body).encode(), {"Content-Type": "application/json", **dict(headers)}
+    )
+
+
+def _limits(whole_s: float) -> ServerLimits:
+    request = RequestLimits(
+        _BODY_BYTES_MAX, _HEAD_BYTES_MAX, request_s=whole_s, first_byte_s=_SILENCE_S
+    )
+    return ServerLimits(
+        connections_within(CONNECTIONS_MAX, part=_OPEN_FILES_PART),
+        connection_s=whole_s,
+        handshake_s=_SILENCE_S,
+        request=request,
+    )
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    """Run a loop until it is stopped. It ends with the process, whatever it does."""
+    try:
+        loop.run_forever()
+    finally:
+        loop.close()
+
+
+async def _on_a_thread(function: Callable[[], Value]) -> Value:
+    """What a function returns, called on a thread that no end of the process waits for."""
+    loop = asyncio.get_running_loop()
+    found: asyncio.Future[Value] = loop.create_future()
+
+    def settle(value: Value) -> None:
+        if not found.done():  # the connection may have ended meanwhile
+            found.set_result(value)
+
+    def call() -> None:
+        value = function()
+        with suppress(RuntimeError):  # the endpoint was closed meanwhile
+            loop.call_soon_threadsafe(settle, value)
+
+    threading.Thread(target=call, name="admin request", daemon=True).start()
+    return await found
+
+
+def _reason(error: OSError) -> str:
+    """Why; asyncio puts the address into its own text."""
+    if isinstance(error, socket.gaierror) or error.errno is None:
+        return error.strerror or str(error)
+    return os.strerror(error.errno)

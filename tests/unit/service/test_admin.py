@@ -1,15 +1,26 @@
 """The admin endpoint over real HTTP on the loopback interface."""
 
+import gzip
 import io
 import json
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
-from penstock.service import AdminServer, Health, Stage, Status, UnavailableError, configure_logs
+from penstock.service import (
+    AdminServer,
+    Health,
+    Stage,
+    Status,
+    UnavailableError,
+    Visitor,
+    configure_logs,
+)
 from penstock.service.admin import FINAL_STATUS
 
 
@@ -110,6 +121,76 @@ def test_closing_logs_the_last_status(process: _Process) -> None:
     document = json.loads(line)
     assert (document["event"], document["component"]) == (FINAL_STATUS, "logd")
     assert document["status"]["health"] == "ready"
+
+
+def test_an_answer_that_takes_long_holds_up_no_other() -> None:
+    go_on, waits = threading.Event(), threading.Event()
+
+    def status() -> Status:
+        if not waits.is_set():
+            waits.set()
+            go_on.wait(60)
+        return _Process().status()
+
+    server = AdminServer(status, CollectorRegistry())
+    url = f"http://{server.start('127.0.0.1:0')}"
+    with ThreadPoolExecutor(1) as other:
+        slow = other.submit(_get, f"{url}/status")
+        assert waits.wait(60)
+        assert _get(f"{url}/healthz")[0] == 200
+        assert not slow.done()
+        go_on.set()
+        assert slow.result(60)[0] == 200
+    server.close(quietly=True)
+
+
+def test_a_process_that_cannot_say_how_it_is_says_so_and_goes_on() -> None:
+    log = io.StringIO()
+    configure_logs("test", stream=log)
+    process = _Process()
+
+    def status() -> Status:
+        if process.health is Health.FAILED:
+            raise RuntimeError("no status today")
+        return process.status()
+
+    server = AdminServer(status, CollectorRegistry())
+    url = f"http://{server.start('127.0.0.1:0')}"
+    process.health = Health.FAILED
+    assert _get(f"{url}/healthz")[0] == 500
+    assert "no status today" in log.getvalue()
+    process.health = Health.READY
+    assert _get(f"{url}/healthz")[0] == 200
+    server.close(quietly=True)
+
+
+def test_metrics_are_compressed_for_whom_takes_that(url: str) -> None:
+    request = Request(f"{url}/metrics", headers={"Accept-Encoding": "gzip"})
+    with urlopen(request, timeout=5) as answer:
+        assert answer.headers["Content-Encoding"] == "gzip"
+        assert b"penstock_things_total 7.0" in gzip.decompress(answer.read())
+    with urlopen(f"{url}/metrics?name[]=penstock_things_total", timeout=5) as answer:
+        assert answer.read().splitlines()[-1] == b"penstock_things_total 7.0"
+
+
+def test_what_may_be_done_is_done_by_a_post_of_bounded_size() -> None:
+    done: list[bytes] = []
+
+    def act(visitor: Visitor, body: bytes) -> tuple[str, dict[str, str]]:
+        done.append(body)
+        return "202 Accepted", {"by": visitor.authorization}
+
+    server = AdminServer(_Process().status, CollectorRegistry(), actions={"/do": act})
+    url = f"http://{server.start('127.0.0.1:0')}/do"
+    shown = {"Authorization": "Bearer me"}
+    assert _code(Request(url, headers=shown)) == 405
+    assert _code(Request(url, b"x" * 16_384, shown)) == 202
+    assert _code(Request(url, b"x" * 16_385, shown)) == 413
+    assert _code(Request(url, b"x" * 5_000_000, shown)) == 413
+    with urlopen(Request(url, b"now", shown), timeout=5) as answer:
+        assert json.load(answer) == {"by": "Bearer me"}
+    assert done == [b"x" * 16_384, b"now"]
+    server.close(quietly=True)
 
 
 @pytest.mark.parametrize(

@@ -407,7 +407,8 @@ class HttpServer:
                 try:
                     secured = writer.get_extra_info("ssl_object")
                     certificate = secured and secured.getpeercert(binary_form=True)
-                    peer = Peer(plain.get_extra_info("peername"), certificate or None)
+                    address = plain.get_extra_info("peername") or ("", 0)  # it may have gone
+                    peer = Peer(address, certificate or None)
                     answer = partial(self._answer, plain, peer)
                     await serve_http(reader, writer, answer, limits.request, Unaccounted)
                 finally:
