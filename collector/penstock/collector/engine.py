@@ -73,7 +73,7 @@ class Engine:
             Spool(directory.spool, self.ledger, when_full=self._when_full),
             Spool(directory.urgent, self.ledger, when_full=self._when_full, origin=URGENT_ORIGIN),
         )
-        self._quarantine = QuarantineLog(directory.quarantine, state.quarantine, clock)
+        self.quarantine = QuarantineLog(directory.quarantine, state.quarantine, clock)
         self.delivery = Delivery(
             limits_of(config), jitter=random.random, done=state.lanes, urgent=(URGENT_ORIGIN,)
         )
@@ -85,7 +85,7 @@ class Engine:
         )
         self.pipeline = Pipeline(
             self.courier,
-            self._quarantine,
+            self.quarantine,
             self.ledger,
             graph=graph,
             resource=resource_of(config),
@@ -136,7 +136,7 @@ class Engine:
             spool.recover(senders[spool.origin], cursor)
             reader.begin(cursor)
             waiting += spool.journal.log.end_offset - cursor
-        self._quarantine.recover(self._begins(state))
+        self.quarantine.recover(self._begins(state))
         return waiting
 
     def _begins(self, state: State) -> dict[tuple[str, str], int]:
@@ -242,7 +242,7 @@ class Engine:
             self._log.warning("a replay is not finished; the next one goes on", error=str(error))
 
     async def _quarantine_batch(self, effect: Quarantine) -> None:
-        dropped = await self._quarantine.put_batch(effect)
+        dropped = await self.quarantine.put_batch(effect)
         account = self.ledger[effect.lane.source]
         account.dropped["quarantine_full"] += dropped
         account.quarantined -= dropped

@@ -1,15 +1,16 @@
 """Room on the disk that is kept for the checkpoint."""
 
+import asyncio
 import errno
 from pathlib import Path
-from typing import Any
-
-import pytest
 
 from penstock.collector.agent import Agent
-from penstock.collector.config import CollectorConfig
 from penstock.collector.reserve import NAME, Reserve
 from penstock.logd.store import Checkpoint
+from tests.support.collector import log_line
+from tests.support.collector_agent import RunningAgent, TestLog, config_of, running
+from tests.support.failing_disk import FailingDisk
+from tests.support.waiting import wait_until_async
 
 
 def test_it_is_as_large_as_some_checkpoints_and_grows_with_them(tmp_path: Path) -> None:
@@ -42,69 +43,80 @@ def test_a_disk_without_room_is_no_failure(tmp_path: Path) -> None:
     Reserve(tmp_path, tmp_path / "checkpoint").make()
 
 
-@pytest.fixture
-def agent(tmp_path: Path) -> Agent:
-    document = {"data_dir": tmp_path, "sources": [{"type": "syslog", "udp": "127.0.0.1:0"}]}
-    return Agent(CollectorConfig.model_validate(document), Path("collector.yaml"))
+CHECKPOINT = "data/checkpoint.tmp"
+"""What is written in place of the checkpoint."""
 
 
-async def test_a_checkpoint_on_a_full_disk_takes_the_room_that_is_kept_and_nobody_else_does(
-    agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def agent_of(tmp_path: Path, disk: FailingDisk) -> Agent:
+    config = config_of(tmp_path, checkpoint_interval_s=0.05)
+    return Agent(config, Path("collector.yaml"), disk=disk, make_publisher=TestLog().publisher)
+
+
+def saved(tmp_path: Path) -> int:
+    """Units of the spool that the checkpoint says are done."""
+    document = Checkpoint(tmp_path / "data/checkpoint").load() or {}
+    return int(document["cursor"])
+
+
+async def test_a_checkpoint_on_a_full_disk_takes_the_room_that_is_kept(tmp_path: Path) -> None:
+    """No checkpoint can be written as long as the room that is kept is."""
+    disk, reserve = FailingDisk(), tmp_path / "data" / NAME
+    agent = agent_of(tmp_path, disk)
+    async with running(tmp_path, agent) as collector:
+        await wait_until_async(reserve.exists)
+        with disk.failing(errno.ENOSPC, under=tmp_path / CHECKPOINT, when=reserve.exists):
+            for number in (1, 2):  # and again, for the room is taken anew
+                await collector.send(log_line(number))
+                await wait_until_async(lambda done=number: saved(tmp_path) == done)  # type: ignore[misc]
+                await wait_until_async(reserve.exists)
+        await collector.wait_for_reasons()
+
+
+async def test_records_wait_while_the_room_that_is_kept_is_given_to_the_checkpoint(
+    tmp_path: Path,
 ) -> None:
-    saver, journals = agent._saver, agent._engine.journals[:2]
-    agent._recover()
-    assert (tmp_path / NAME).exists()
-    held: list[bool] = []
-
-    def save(self: Checkpoint, document: dict[str, Any]) -> None:
-        if (tmp_path / NAME).exists():
-            raise OSError(errno.ENOSPC, "No space left on device")
-        held.append(all(journal.held().locked() for journal in journals))
-
-    monkeypatch.setattr(Checkpoint, "save", save)
-    for _ in range(2):  # and again, for the room is taken anew
-        saver._saved = {}
-        assert await saver.save()
-    assert held == [True, True]
-    assert (tmp_path / NAME).exists()
-    assert not any(journal.held().locked() for journal in journals)
+    disk, reserve = FailingDisk(), tmp_path / "data" / NAME
+    async with running(tmp_path, agent_of(tmp_path, disk)) as collector:
+        await collector.send(log_line(1))
+        with disk.holds("sync", name="checkpoint.tmp") as held:
+            with disk.failing(errno.ENOSPC, under=tmp_path / CHECKPOINT, when=reserve.exists):
+                await wait_until_async(held.reached.is_set)
+                assert not reserve.exists()
+                sending = asyncio.ensure_future(collector.send(log_line(2)))
+                await asyncio.wait([sending], timeout=0.2)
+                assert not sending.done()
+            held.go_on.set()
+            assert "ack" in await sending
 
 
-async def test_a_disk_that_fails_otherwise_is_told_and_the_room_kept(
-    agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    saver = agent._saver
-    agent._recover()
-
-    def save(self: Checkpoint, document: dict[str, Any]) -> None:
-        raise OSError(errno.EIO, "Input/output error")
-
-    monkeypatch.setattr(Checkpoint, "save", save)
-    saver._saved = {}
-    assert not await saver.save()
-    assert (tmp_path / NAME).exists()
+async def test_a_disk_that_fails_otherwise_is_told_and_the_room_kept(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    async with running(tmp_path, agent_of(tmp_path, disk)) as collector:
+        with disk.failing(under=tmp_path / CHECKPOINT):
+            await collector.send(log_line(1))
+            status = await collector.wait_for_status(lambda status: bool(status["reasons"]))
+            assert "Input/output error" in status["reasons"][0]
+            assert (tmp_path / "data" / NAME).exists()
+        await collector.wait_for_reasons()
 
 
-def test_the_first_checkpoint_of_a_start_takes_it_too(
-    agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    agent._saver._reserve.make()
-    saved: list[bool] = []
-
-    def save(self: Checkpoint, document: dict[str, Any]) -> None:
-        if (tmp_path / NAME).exists() or not saved:
-            saved.append(False)
-            raise OSError(errno.ENOSPC, "No space left on device")
-        saved.append(True)
-
-    monkeypatch.setattr(Checkpoint, "save", save)
-    agent._saver.begin()
-    assert saved == [False, True]
+async def test_the_first_checkpoint_of_a_start_takes_it_too(tmp_path: Path) -> None:
+    async with running(tmp_path, agent_of(tmp_path, FailingDisk())):
+        pass
+    disk, reserve = FailingDisk(), tmp_path / "data" / NAME
+    assert reserve.exists()
+    agent = agent_of(tmp_path, disk)
+    with disk.failing(errno.ENOSPC, under=tmp_path / CHECKPOINT, when=reserve.exists):
+        async with running(tmp_path, agent) as collector:
+            await collector.wait_for_reasons()
 
 
-def test_a_start_goes_on_where_its_addresses_cannot_be_written(
-    agent: Agent, tmp_path: Path
-) -> None:
-    (tmp_path / "endpoints.json").mkdir()
-    agent._write_endpoints("127.0.0.1:1")
-    assert agent._admin_address == "127.0.0.1:1"
+async def test_a_start_goes_on_where_its_addresses_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "data/endpoints.new").mkdir(parents=True)
+    agent = agent_of(tmp_path, FailingDisk())
+    stop = asyncio.Event()
+    task = asyncio.ensure_future(agent.run(stop))
+    await wait_until_async((tmp_path / "app.sock").exists)
+    assert "ack" in await RunningAgent(tmp_path).send(log_line(1))
+    stop.set()
+    await task
