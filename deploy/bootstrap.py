@@ -105,7 +105,9 @@ def run(command: "list[str]", fix: str, environment: "dict[str, str] | None" = N
         stop(f"failed: {' '.join(command)}: {error}", fix)
 
 
-def follow(command: "list[str]", fix: str, environment: "dict[str, str]") -> None:
+def follow(
+    command: "list[str]", fix: str, environment: "dict[str, str]", step_s: float = STEP_S
+) -> None:
     """Run what takes long, and tell now and then what it is at; when it fails, what it said."""
     lines = []  # type: list[str]
     with subprocess.Popen(  # noqa: S603 - as `run`
@@ -126,8 +128,8 @@ def follow(command: "list[str]", fix: str, environment: "dict[str, str]") -> Non
         listener.start()
         seconds = 0.0
         while listener.is_alive():
-            listener.join(STEP_S)
-            seconds += STEP_S
+            listener.join(step_s)
+            seconds += step_s
             if listener.is_alive() and lines:
                 say(f"{seconds:4.0f} s  {lines[-1].strip()[:60]}")
     if process.returncode != 0:

@@ -14,6 +14,7 @@ from typing_extensions import override
 
 from penstock.deploy.console.config import ConsoleConfig
 from penstock.deploy.console.daemon import Console
+from penstock.deploy.console.polling import Names
 from penstock.logd.batch import Record, build_batch, describe_body, encode_body
 from penstock.logd.client import (
     ClusterInfo,
@@ -181,11 +182,16 @@ def a_stream(name: str, end: int = 0, *, leader: str | None = "logd-1", **more: 
 
 @contextmanager
 def running_console(
-    tmp_path: Path, parts: dict[str, str], log: FakeConsoleLog | None = None, **more: Any
+    tmp_path: Path,
+    parts: dict[str, str],
+    log: FakeConsoleLog | None = None,
+    *,
+    names: Names | None = None,
+    **more: Any,
 ) -> Iterator[Console]:
     """A console that serves, on a free port unless `more` says otherwise."""
     document = {"listen": "127.0.0.1:0", "token_file": tmp_path / "token", "parts": parts} | more
-    console = Console(ConsoleConfig.model_validate(document), log)
+    console = Console(ConsoleConfig.model_validate(document), log, names=names)
     with _looping() as run:
         stop = asyncio.Event()
         ended = run(console.run(stop))

@@ -19,6 +19,7 @@ from penstock.base.clock import Clock, SystemClock
 from penstock.base.errors import ConfigError, ExitCode, ServiceError, UnavailableError
 from penstock.deploy.kept import OWNER_ONLY
 from penstock.deploy.layout import (
+    FREE_BYTES_MIN,
     Layout,
     default_root,
     read_running,
@@ -49,6 +50,7 @@ def start(
     arguments: Sequence[str],
     entry: str | None = None,
     ready_s: float | None = None,
+    free_bytes_min: int = FREE_BYTES_MIN,
 ) -> None:
     """Begin a launch in a session of its own; return when every part is ready.
 
@@ -59,6 +61,7 @@ def start(
         arguments: Further ones of `penstock up`.
         entry: What the launcher runs, in Python; None: `penstock` itself.
         ready_s: Seconds until every part must be ready; None: what a slow machine may take.
+        free_bytes_min: Room that the disk must have.
 
     Raises:
         ConfigError: The directory cannot be written to.
@@ -71,7 +74,8 @@ def start(
         return
     try:
         layout.logs.mkdir(parents=True, exist_ok=True)
-        require_space(layout.root)  # what a launcher says of a full disk would find no room there
+        # What a launcher says of a full disk would find no room there.
+        require_space(layout.root, free_bytes_min)
         launcher = _spawn(layout, arguments, entry or _ENTRY)
     except OSError as error:
         raise unusable(layout, error) from None

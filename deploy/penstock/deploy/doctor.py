@@ -3,6 +3,7 @@
 import asyncio
 import importlib
 import json
+import resource
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
@@ -73,7 +74,7 @@ def _print(findings: list[Finding]) -> None:
 
 def _host() -> Iterator[Finding]:
     yield from examination.software()
-    yield examination.open_files()
+    yield examination.open_files(*resource.getrlimit(resource.RLIMIT_NOFILE))
     yield examination.memory(Path("/proc/meminfo").read_text())
     yield examination.clock_state(SystemClock())
 

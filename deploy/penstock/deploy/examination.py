@@ -7,7 +7,7 @@ import resource
 import shutil
 import socket
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -96,9 +96,13 @@ def java() -> Finding:
     return Finding("java", Verdict.OK, f"version {found.major} ({found.origin})")
 
 
-def open_files() -> Finding:
-    """RLIMIT_NOFILE: connections, and a few files for each stream."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+def open_files(soft: int, hard: int) -> Finding:
+    """Whether there are enough for connections, and a few for each stream.
+
+    Args:
+        soft: What RLIMIT_NOFILE says.
+        hard: What it may be raised to.
+    """
     found = f"{soft} (at most {hard})"
     fix = f"ulimit -n {OPEN_FILES_WANTED}, or LimitNOFILE= in the unit, or `ulimits` in compose"
     if soft == resource.RLIM_INFINITY or soft >= OPEN_FILES_WANTED:
@@ -136,21 +140,29 @@ def clock_state(clock: Clock) -> Finding:
     return Finding("clock", Verdict.OK, found)
 
 
-def disk(about: str, path: Path, mounts: str) -> Finding:
+def free_bytes(place: Path) -> int:
+    """What the disk of a directory still takes."""
+    return shutil.disk_usage(place).free
+
+
+def disk(
+    about: str, path: Path, mounts: str, free_at: Callable[[Path], int] = free_bytes
+) -> Finding:
     """Space, and whether what is written there stays.
 
     Args:
         about: Whose it is.
         path: A directory, which may not be there yet.
         mounts: What /proc/mounts says.
+        free_at: Says how much room there is.
     """
     # Not `Path.exists`, which raises where this user may not even look.
     place = next(one for one in (path, *path.parents) if os.path.exists(one))  # noqa: PTH110
-    if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
+    if not place.is_dir() or not _is_open(place):
         wrong = "cannot be written to" if place.is_dir() else "is no directory"
         fix = "give this user the directory, or name another"
         return Finding(about, Verdict.WRONG, f"{place} {wrong}", fix)
-    free, kind = shutil.disk_usage(place).free, _file_system(place.resolve(), mounts)
+    free, kind = free_at(place), _file_system(place.resolve(), mounts)
     found = f"{path}: {free // MIB} MiB free, {kind}"
     if free < FREE_BYTES_MIN:
         return Finding(about, Verdict.WRONG, found, "free some space, or name another disk")
@@ -165,6 +177,11 @@ def disk(about: str, path: Path, mounts: str) -> Finding:
     if free < FREE_BYTES_WANTED:
         return Finding(about, Verdict.WARNING, found, "free some space, or bound the streams")
     return Finding(about, Verdict.OK, found)
+
+
+def _is_open(place: Path) -> bool:
+    """Whether files can be made there by the user that this process acts as."""
+    return os.access(place, os.W_OK | os.X_OK, effective_ids=True)
 
 
 def _file_system(place: Path, mounts: str) -> str:

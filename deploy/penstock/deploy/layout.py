@@ -89,8 +89,12 @@ def default_root() -> Path:
 
 
 @contextmanager
-def claimed(layout: Layout) -> Iterator[None]:
+def claimed(layout: Layout, *, free_bytes_min: int = FREE_BYTES_MIN) -> Iterator[None]:
     """Make the directory and hold it for this process.
+
+    Args:
+        layout: Of the directory.
+        free_bytes_min: Room that the disk must have.
 
     Raises:
         ConfigError: It cannot be written to.
@@ -111,7 +115,7 @@ def claimed(layout: Layout) -> Iterator[None]:
                 fix="stop it, or name another directory with --dir",
             ) from None
         layout.running.unlink(missing_ok=True)  # of a launcher that was killed
-        require_space(layout.root)
+        require_space(layout.root, free_bytes_min)
         try:
             yield
         finally:
@@ -127,17 +131,17 @@ def unusable(layout: Layout, error: OSError) -> ConfigError:
     )
 
 
-def require_space(root: Path) -> None:
+def require_space(root: Path, free_bytes_min: int = FREE_BYTES_MIN) -> None:
     """Check that the disk has room to begin with.
 
     Raises:
         UnavailableError: It has not.
     """
     free = shutil.disk_usage(root).free
-    if free < FREE_BYTES_MIN:
+    if free < free_bytes_min:
         raise UnavailableError(
             f"{root}: {free // 1024**2} MiB are free on this disk;"
-            f" Penstock does not start with less than {FREE_BYTES_MIN // 1024**2} MiB",
+            f" Penstock does not start with less than {free_bytes_min // 1024**2} MiB",
             fix="free some space, or name a directory on another disk with --dir",
         )
 

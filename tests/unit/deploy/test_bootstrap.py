@@ -1,6 +1,9 @@
 """The environment that `make` makes."""
 
 import importlib.util
+import os
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -21,14 +24,16 @@ def bootstrap() -> ModuleType:
 
 
 def test_a_clone_in_a_directory_with_a_blank_installs_its_constraints(
-    bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch
+    bootstrap: ModuleType, tmp_path: Path
 ) -> None:
-    environments = []
-    monkeypatch.setattr(bootstrap, "follow", lambda *arguments: environments.append(arguments[2]))
-    bootstrap.install(Path("/my venv"), ["penstock"], Path("/my clone/constraints.txt"))
-    (environment,) = environments
+    python = tmp_path / "my venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text('#!/bin/sh\nprintf %s "$PIP_CONSTRAINT" > "$(dirname "$0")/said"\n')
+    python.chmod(0o755)
+    bootstrap.install(tmp_path / "my venv", ["penstock"], Path("/my clone/constraints.txt"))
     # pip takes these variables apart at blanks.
-    assert environment["PIP_CONSTRAINT"].split() == ["file:///my%20clone/constraints.txt"]
+    said = (python.parent / "said").read_text()
+    assert said.split() == ["file:///my%20clone/constraints.txt"]
 
 
 SLOW = """
@@ -41,10 +46,10 @@ sys.exit({code})
 
 
 def test_what_takes_long_says_what_it_is_at(
-    bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    bootstrap: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(bootstrap, "STEP_S", 0.02)
-    bootstrap.follow([sys.executable, "-c", SLOW.format(seconds=0.5, code=0)], "a fix", {})
+    slow = [sys.executable, "-c", SLOW.format(seconds=0.5, code=0)]
+    bootstrap.follow(slow, "a fix", {}, step_s=0.02)
     assert " s  Downloading spark (400 MB)\n" in capsys.readouterr().out
 
 
@@ -56,15 +61,16 @@ def test_what_fails_is_told_with_all_that_it_said(
     assert "Downloading spark" in capsys.readouterr().err
 
 
-def test_an_environment_whose_making_was_interrupted_is_made_again(
-    bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    made: list[Path] = []
-    monkeypatch.setattr(bootstrap, "VENV", tmp_path)
-    monkeypatch.setattr(bootstrap, "STAMP", tmp_path / ".installed")
-    monkeypatch.setattr(bootstrap, "make_venv", made.append)
-    monkeypatch.setattr(bootstrap, "install", lambda *_: None)
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "python").write_text("")
-    bootstrap.main([])
-    assert made == [tmp_path]
+def test_an_environment_whose_making_was_interrupted_is_made_again(tmp_path: Path) -> None:
+    clone = tmp_path / "clone"
+    for name in ("deploy", ".venv/bin"):
+        (clone / name).mkdir(parents=True)
+    for name in ("pyproject.toml", "constraints.txt", ".venv/bin/python"):
+        (clone / name).touch()
+    copy = shutil.copy(BOOTSTRAP, clone / "deploy")
+    alone = {**os.environ, "PIP_NO_INDEX": "1"}
+    done = subprocess.run(
+        [sys.executable, copy], env=alone, capture_output=True, text=True, check=False
+    )
+    assert (clone / ".venv" / "bin" / "pip").exists(), done
+    assert "check the network" in done.stderr, "nothing can be installed here"

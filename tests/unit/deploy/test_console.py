@@ -1,10 +1,9 @@
 """The console's server: who is let in, what it answers, how it asks the parts."""
 
 import asyncio
-import errno
 import gzip
 import json
-import os
+import resource
 import socket
 import ssl
 import stat
@@ -67,10 +66,15 @@ def log() -> FakeConsoleLog:
 
 
 @pytest.fixture(scope="module")
-def console(tmp_path_factory: pytest.TempPathFactory, log: FakeConsoleLog) -> Iterator[Console]:
+def token_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("console") / "token"
+
+
+@pytest.fixture(scope="module")
+def console(token_file: Path, log: FakeConsoleLog) -> Iterator[Console]:
     part = FakePart(lambda: a_status("logd", "logd-1", a_stage("stream/logs", 3)))
     parts = {"logd-1": part.url}
-    with running_console(tmp_path_factory.mktemp("console"), parts, log) as console:
+    with running_console(token_file.parent, parts, log) as console:
         wait_until(lambda: snapshot(console)["streams"]["rows"])
         yield console
     part.close()
@@ -208,8 +212,8 @@ def test_each_part_is_shown_its_own_token_and_no_other(tmp_path: Path) -> None:
             ConsoleConfig(parts=parts | {"b": "http://b:1"}, part_tokens=wrong)
 
 
-def test_actions_need_the_token(console: Console, log: FakeConsoleLog) -> None:
-    token = token_of(console._config.token_file)  # type: ignore[arg-type]
+def test_actions_need_the_token(console: Console, token_file: Path, log: FakeConsoleLog) -> None:
+    token = token_of(token_file)
     pause = b'{"action": "pause", "stream": "logs"}'
     assert act(console, "", pause) == (401, "TOKEN")
     assert act(console, "x" * 43, pause) == (401, "TOKEN")
@@ -227,13 +231,15 @@ def test_actions_need_the_token(console: Console, log: FakeConsoleLog) -> None:
     [b"", b"[]", b"{", b'{"action": "delete", "stream": "logs"}', b'{"action": ["pause"]}',
      b'{"action": "pause", "stream": 7}', b"[" * 9000, b" " * 20_000],
 )  # fmt: skip
-def test_actions_that_there_are_not_are_refused(console: Console, body: bytes) -> None:
-    token = token_of(console._config.token_file)  # type: ignore[arg-type]
+def test_actions_that_there_are_not_are_refused(
+    console: Console, token_file: Path, body: bytes
+) -> None:
+    token = token_of(token_file)
     assert act(console, token, body) == (400, "BAD_REQUEST")
 
 
-def test_what_logd_refuses_is_told(console: Console) -> None:
-    token = token_of(console._config.token_file)  # type: ignore[arg-type]
+def test_what_logd_refuses_is_told(console: Console, token_file: Path) -> None:
+    token = token_of(token_file)
     assert act(console, token, b'{"action": "pause", "stream": "x"}') == (409, "UNKNOWN_STREAM")
 
 
@@ -352,16 +358,16 @@ def test_the_token_is_made_once_for_its_owner_alone(tmp_path: Path) -> None:
 
 
 def test_a_start_that_is_cut_short_leaves_no_token_that_keeps_the_next_from_starting(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "fsync", full)
-        patched.setattr(os, "fdopen", full)
-        with pytest.raises(ConfigError, match="No space"):
+    """No file may grow, as on a full disk."""
+    bounds = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, bounds[1]))
+    try:
+        with pytest.raises(ConfigError, match="File too large"):
             token_of(tmp_path / "token")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, bounds)
     assert len(token_of(tmp_path / "token")) >= 43
 
 

@@ -10,7 +10,6 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from penstock.base.clock import SystemClock
-from penstock.deploy.console import letters
 from penstock.deploy.console.asking import Answer, one_line_of
 from penstock.deploy.console.config import AccessSection, ConsoleConfig
 from penstock.deploy.console.door import token_of
@@ -121,7 +120,7 @@ PLAIN = [
 
 @pytest.mark.parametrize("url", PLAIN)
 async def test_the_token_of_actions_is_not_sent_in_clear_to_other_machines(
-    config: ConsoleConfig, url: str, monkeypatch: pytest.MonkeyPatch
+    config: ConsoleConfig, url: str
 ) -> None:
     asked: list[str] = []
 
@@ -129,14 +128,15 @@ async def test_the_token_of_actions_is_not_sent_in_clear_to_other_machines(
         asked.append(url)
         return Answer({})
 
-    monkeypatch.setattr(letters, "ask_json", ask)
-    plain = config.model_copy(update={"parts": {"router": url}})
+    def doors(url: str) -> RouterDoors:
+        known = config.model_copy(update={"parts": {"router": url}})
+        return RouterDoors(known, lambda _: "router", ask)
+
     with pytest.raises(UnavailableError, match=r"not sent over plain http.*https://"):
-        await doors_of(plain).about_letters("router", {"do": "list"})
+        await doors(url).about_letters("router", {"do": "list"})
     assert asked == []
     for near in ("http://127.0.0.1:1", "http://localhost:1", "http://[::1]:1", "https://router:1"):
-        known = config.model_copy(update={"parts": {"router": near}})
-        assert await doors_of(known).about_letters("router", {"do": "list"}) == {}
+        assert await doors(near).about_letters("router", {"do": "list"}) == {}
     assert len(asked) == 4
 
 

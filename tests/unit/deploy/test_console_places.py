@@ -48,8 +48,8 @@ def tokens(tmp_path: Path) -> dict[str, str]:
 def test_who_has_the_token_for_looking_looks_and_does_not_act(
     tmp_path: Path, tokens: dict[str, str]
 ) -> None:
-    log = FakeConsoleLog([a_stream("logs", 3)])
-    with running_console(tmp_path, {}, log, read_without_token=False, **tokens) as console:
+    log, more = FakeConsoleLog([a_stream("logs", 3)]), dict[str, Any](tokens)
+    with running_console(tmp_path, {}, log, read_without_token=False, **more) as console:
         codes = [ask(console, "/api/snapshot", token)[0] for token in ("", "x" * 24, READ, ACT)]
         assert codes == [401, 401, 200, 200]
         status, said = ask(console, "/api/actions", READ, PAUSE)
@@ -79,28 +79,28 @@ class Names:
 
     Attributes:
         addresses: Of the name `collectors.test`.
+        failed: How often there were none.
     """
 
     def __init__(self) -> None:
         self.addresses = ["127.0.0.1", "127.0.0.2"]
-        self._real = socket.getaddrinfo
+        self.failed = 0
 
-    def look_up(self, host: Any, port: Any, *more: Any, **named: Any) -> list[Any]:
-        if host != "collectors.test":
-            return list(self._real(host, port, *more, **named))
+    def often(self) -> polling.Names:
+        return polling.Names(self.look_up, interval_s=0.05)
+
+    def look_up(self, host: Any, port: Any, **named: Any) -> list[Any]:
+        assert host == "collectors.test"
         if not self.addresses:
+            self.failed += 1
             raise socket.gaierror(socket.EAI_NONAME, "there is no such name")
         kind = (socket.SOCK_STREAM, 6, "")
         families = {True: socket.AF_INET6, False: socket.AF_INET}
         return [(families[":" in one], *kind, (one, port)) for one in self.addresses]
 
 
-def test_each_address_of_a_name_is_a_part_as_long_as_it_is_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_address_of_a_name_is_a_part_as_long_as_it_is_there(tmp_path: Path) -> None:
     names = Names()
-    monkeypatch.setattr(socket, "getaddrinfo", names.look_up)
-    monkeypatch.setattr(polling, "RESOLVE_S", 0.05)
     part = FakePart(lambda: a_status("collector", "node-a", a_stage("source/otlp", 1)))
     parts = {"collector": part.url.replace("127.0.0.1", "collectors.test")}
 
@@ -109,11 +109,11 @@ def test_each_address_of_a_name_is_a_part_as_long_as_it_is_there(
         return {one["name"]: one["health"] for one in found}
 
     more: dict[str, Any] = {"each_address": ["collector"], "poll_interval_s": 0.2}
-    with running_console(tmp_path, parts, **more) as console:
+    with running_console(tmp_path, parts, names=names.often(), **more) as console:
         both = {"collector-127.0.0.1": "ready", "collector-127.0.0.2": "unreachable"}
         wait_until(lambda: seen() == both, what="the one that is away is shown, too")
         names.addresses = []
-        wait_until(lambda: "no such name" in console._polling._problems["collector"])
+        wait_until(lambda: names.failed > 2)
         assert seen() == both, "who is known stays while names are not to be had"
         names.addresses = ["127.0.0.1"]
         wait_until(lambda: seen() == {"collector-127.0.0.1": "ready"})
@@ -122,14 +122,15 @@ def test_each_address_of_a_name_is_a_part_as_long_as_it_is_there(
 
 @pytest.mark.parametrize("addresses", [["127.0.0.1", "::1"], ["::1", "127.0.0.1", "::2"]])
 def test_a_host_with_addresses_of_both_kinds_is_one_part(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, addresses: list[str]
+    tmp_path: Path, addresses: list[str]
 ) -> None:
     names = Names()
     names.addresses = addresses
-    monkeypatch.setattr(socket, "getaddrinfo", names.look_up)
     parts = {"collector": "http://collectors.test:1"}
     expected = {f"collector-{one}" for one in addresses if (":" in one) == (":" in addresses[0])}
-    with running_console(tmp_path, parts, each_address=["collector"]) as console:
+    with running_console(
+        tmp_path, parts, names=names.often(), each_address=["collector"]
+    ) as console:
 
         def seen() -> set[str]:
             return {one["name"] for one in ask(console, "/api/snapshot", "")[1]["parts"]}
@@ -138,14 +139,13 @@ def test_a_host_with_addresses_of_both_kinds_is_one_part(
         assert seen() == expected
 
 
-def test_a_name_that_stands_for_nothing_yet_is_shown_with_the_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_name_that_stands_for_nothing_yet_is_shown_with_the_reason(tmp_path: Path) -> None:
     names = Names()
     names.addresses = []
-    monkeypatch.setattr(socket, "getaddrinfo", names.look_up)
     parts = {"collector": "http://collectors.test:9295"}
-    with running_console(tmp_path, parts, each_address=["collector"]) as console:
+    with running_console(
+        tmp_path, parts, names=names.often(), each_address=["collector"]
+    ) as console:
 
         def told() -> bool:
             [found] = ask(console, "/api/snapshot", "")[1]["parts"]

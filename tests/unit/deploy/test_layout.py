@@ -4,6 +4,7 @@ import json
 import os
 import socket
 import stat
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,6 @@ from typing import Any
 import pytest
 import yaml
 
-from penstock.deploy import layout as layout_module
 from penstock.deploy.layout import Layout, claimed, read_running, write_running
 from penstock.deploy.ports import DEFAULT_PORTS, choose_ports, default_ports
 from penstock.deploy.preflight import require_nats, require_same_nodes, require_writable
@@ -37,9 +37,11 @@ def test_a_directory_that_cannot_be_made_is_a_configuration_error(tmp_path: Path
         pass
 
 
-def test_a_full_disk_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layout_module, "FREE_BYTES_MIN", 2**63)
-    with pytest.raises(UnavailableError, match="MiB are free"), claimed(Layout(tmp_path)):
+def test_a_full_disk_is_refused(tmp_path: Path) -> None:
+    with (
+        pytest.raises(UnavailableError, match="MiB are free"),
+        claimed(Layout(tmp_path), free_bytes_min=2**63),
+    ):
         pass
 
 
@@ -140,15 +142,15 @@ def _written(layout: Layout, part: str) -> dict[str, Any]:
     return document
 
 
-def test_a_documented_port_in_use_is_named_with_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_documented_port_in_use_is_named_with_the_fix() -> None:
+    port = default_ports(["logd"])["logd_fetch"]
+    others = frozenset(default_ports(["logd"])) - {"logd_fetch"}
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        monkeypatch.setattr("penstock.deploy.ports.LOGD_PORTS", {"fetch": port})
-        monkeypatch.setattr("penstock.deploy.ports.DEFAULT_PORTS", {})
+        with suppress(OSError):  # something else has it already
+            taken.bind(("127.0.0.1", port))
+            taken.listen()
         with pytest.raises(UnavailableError, match=rf"port {port} \(logd fetch\)") as caught:
-            choose_ports(["logd"], any_free=False)
+            choose_ports(["logd"], any_free=False, without=others)
     assert "--free-ports" in caught.value.fix
 
 

@@ -24,7 +24,7 @@ from penstock.base.sockets import connections_within
 from penstock.deploy.console.config import ConsoleConfig
 from penstock.deploy.console.door import Door
 from penstock.deploy.console.letters import RouterDoors
-from penstock.deploy.console.polling import Polling
+from penstock.deploy.console.polling import Names, Polling
 from penstock.deploy.console.streams import Log, Streams
 from penstock.deploy.console.view import View
 from penstock.deploy.console.web import BODY_BYTES_MAX, LogAccess, Web
@@ -76,6 +76,7 @@ class Console:
     Args:
         config: What it shows, and to whom.
         log: Asked instead of the logd that is configured.
+        names: How the addresses of parts are looked up.
 
     Attributes:
         address: HOST:PORT where it serves; empty before.
@@ -84,7 +85,13 @@ class Console:
         ConfigError: A file of the configuration cannot be used.
     """
 
-    def __init__(self, config: ConsoleConfig, log: ConsoleLog | None = None) -> None:
+    def __init__(
+        self,
+        config: ConsoleConfig,
+        log: ConsoleLog | None = None,
+        *,
+        names: Names | None = None,
+    ) -> None:
         self.address = ""
         self._config = config
         self._clock = SystemClock()
@@ -96,7 +103,7 @@ class Console:
         self._log = log
         if log is None:
             self._streams.problem = "the console knows no logd; see its key `logd`"
-        self._polling = Polling(config, self._rates, self._clock, self._note)
+        self._polling = Polling(config, self._rates, self._clock, self._note, names)
         self._tls = _context(config)
         door = Door(config, config.listen)
         self._view = View(

@@ -1,10 +1,10 @@
 """The way to routers that list dead letters, and deliver them again."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from penstock.deploy.console.asking import Posted, ask_json, one_line_of
+from penstock.deploy.console.asking import Answer, Posted, ask_json, one_line_of
 from penstock.deploy.console.config import ConsoleConfig, is_loopback
 from penstock.logd.errors import UnavailableError
 
@@ -22,9 +22,16 @@ class RouterDoors:
     Args:
         config: Where they are.
         component_of: What a part last said it is; empty: it has never answered.
+        ask: Sends the question.
     """
 
-    def __init__(self, config: ConsoleConfig, component_of: Callable[[str], str]) -> None:
+    def __init__(
+        self,
+        config: ConsoleConfig,
+        component_of: Callable[[str], str],
+        ask: Callable[..., Awaitable[Answer]] = ask_json,
+    ) -> None:
+        self._ask = ask
         self._config = config
         self._component_of = component_of
 
@@ -45,7 +52,7 @@ class RouterDoors:
             raise UnavailableError(str(error)) from None
         posted = Posted(dict(wanted), token)
         address = f"{url.rstrip('/')}{PATH}"
-        answer = await ask_json(address, config.access, timeout_s=config.timeout_s, posted=posted)
+        answer = await self._ask(address, config.access, timeout_s=config.timeout_s, posted=posted)
         if answer.document is None:
             raise UnavailableError(f"{router}: {answer.problem}")
         return answer.document

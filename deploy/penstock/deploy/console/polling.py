@@ -7,7 +7,7 @@ that come are asked, too, and those that are gone are shown no more.
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from socket import SOCK_STREAM
+from socket import SOCK_STREAM, getaddrinfo
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -35,6 +35,19 @@ ADDRESSES_MAX: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
+class Names:
+    """How addresses of names are looked up.
+
+    Attributes:
+        look_up: As `socket.getaddrinfo`.
+        interval_s: From one look to the next.
+    """
+
+    look_up: Callable[..., list[Any]] = getaddrinfo
+    interval_s: float = RESOLVE_S
+
+
+@dataclass(frozen=True, slots=True)
 class _Place:
     """Where a part is asked.
 
@@ -56,14 +69,21 @@ class Polling:
         rates: Takes their counters.
         clock: For durations.
         changed: Called when there is news.
+        names: How the addresses of a name are looked up.
 
     Attributes:
         failures: Questions that were not answered, by part.
     """
 
     def __init__(
-        self, config: ConsoleConfig, rates: Rates, clock: Clock, changed: Callable[[], None]
+        self,
+        config: ConsoleConfig,
+        rates: Rates,
+        clock: Clock,
+        changed: Callable[[], None],
+        names: Names | None = None,
     ) -> None:
+        self._names_of = names or Names()
         self._config = config
         self._rates = rates
         self._clock = clock
@@ -126,12 +146,12 @@ class Polling:
                     one = _Place(name, place.url, found[part])
                     known[part] = tasks.create_task(self._follow(part, one))
             self._changed()
-            await asyncio.sleep(RESOLVE_S)
+            await asyncio.sleep(self._names_of.interval_s)
 
     async def _resolve(self, url: str) -> list[str]:
         async with asyncio.timeout(self._config.timeout_s):  # a TimeoutError is an OSError
-            found = await asyncio.get_running_loop().getaddrinfo(
-                urlsplit(url).hostname, port_of(url), type=SOCK_STREAM
+            found = await asyncio.to_thread(
+                self._names_of.look_up, urlsplit(url).hostname, port_of(url), type=SOCK_STREAM
             )
         preferred = found[0][0]  # a host that has both kinds would be counted twice
         return sorted({str(one[4][0]) for one in found if one[0] == preferred})[:ADDRESSES_MAX]
