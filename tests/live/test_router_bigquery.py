@@ -375,7 +375,7 @@ def test_kill_9_within_an_append_repeats_and_loses_nothing(
         if table.appends < 2:
             return None
         if takes:
-            table._append(asked)
+            table.append(asked)
         reached.set()
         table.hung.wait(60)
         return refusal(code_pb2.CANCELLED, "nobody hears this")

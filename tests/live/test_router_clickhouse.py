@@ -3,11 +3,13 @@
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from penstock.router.errors import StoppedError
 from tests.support.clickhouse_server import ClickHouseRun
 from tests.support.fault_door import FaultDoor
 from tests.support.sink_batches import batch, dead_letters, log_record
@@ -92,30 +94,37 @@ def test_a_wrong_password_is_waited_for_and_never_shown(door: FaultDoor, tmp_pat
 
 def test_a_right_that_is_missing_is_waited_for(door: FaultDoor, tmp_path: Path) -> None:
     sink, context = sink_of(door, tmp_path, user="reader")
-
-    def correct() -> None:
-        sink._config = sink._config.model_copy(update={"user": "default"})
-
-    assert "readonly" in written_once_corrected(sink, context, correct)
+    writing = threading.Thread(target=_until_stopped, args=(sink,))
+    writing.start()
+    problem = wait_until(lambda: context.meter.problem)
+    context.stop.set()
+    writing.join(60)
+    assert "readonly" in str(problem)
+    assert dead_letters(context) == []
+    entitled, _ = sink_of(door, tmp_path)
+    entitled.write(batch([log_record(0)]))
     assert run_of(door).stored() == Counter([0])
 
 
+def _until_stopped(sink: Any) -> None:
+    with pytest.raises(StoppedError):
+        sink.write(batch([log_record(0)]))
+
+
 def test_a_table_that_is_not_there_is_waited_for(door: FaultDoor, tmp_path: Path) -> None:
-    sink, context = sink_of(door, tmp_path)
-    run, made = run_of(door), sink._creation()
+    sink, context = sink_of(door, tmp_path, create=False)
+    run, made = run_of(door), sink.creation()
     run.server.ask(f"DROP TABLE {run.table}")
-    sink._config = sink._config.model_copy(update={"create": False})
     problem = written_once_corrected(sink, context, lambda: run.server.ask(made))
     assert "paused" in problem
     assert run.stored() == Counter([0])
 
 
 def test_a_table_of_another_engine_is_waited_for(door: FaultDoor, tmp_path: Path) -> None:
-    sink, context = sink_of(door, tmp_path)
-    run, made = run_of(door), sink._creation()
-    run.server.ask(f"DROP TABLE {run.table}")
+    case = replace(CASES["clickhouse"], ready=None)  # it has not seen its table yet
+    sink, context = case.sink(door, tmp_path)
+    run, made = run_of(door), sink.creation()
     run.server.ask(made.replace("ReplacingMergeTree", "MergeTree"))
-    sink._seen = False
 
     def correct() -> None:
         run.server.ask(f"DROP TABLE {run.table}")

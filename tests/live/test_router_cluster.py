@@ -18,6 +18,7 @@ from penstock.router.session import Session, SparkEndedError
 from tests.support.logd import Logd
 from tests.support.processes import arguments_of
 from tests.support.router import STREAMS, RouterJob, log_line, publish, span_line
+from tests.support.spark import gateway_of
 from tests.support.spark_cluster import WORKERS, SparkCluster
 from tests.support.waiting import wait_until
 
@@ -130,7 +131,7 @@ def test_executors_without_the_package_and_lost_workers_degrade_the_job(
 def test_a_driver_that_runs_out_of_memory_says_which_key_to_raise(tmp_path: Path) -> None:
     session = Session.start("tests", Spark(master="local[1]"), tmp_path)
     try:
-        gateway: Any = session.spark.sparkContext._gateway
+        gateway = gateway_of(session.spark)
         with pytest.raises(SparkEndedError) as ended, session.alive():
             gateway.new_array(gateway.jvm.byte, 2**30)  # more than the heap
         assert "ran out of memory (spark.driver_memory: 640m)" in str(ended.value)

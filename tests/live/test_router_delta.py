@@ -136,6 +136,7 @@ def test_a_table_that_has_forgotten_how_far_it_is_has_each_record_once(
     sink, _ = local(tmp_path)
     with monkeypatch.context() as long_ago:
         own, moment_ms = deltalake.Transaction, 1
+        # deltalake lets nobody say when: it takes the time of the machine.
         long_ago.setattr(deltalake, "Transaction", lambda key, end: own(key, end, moment_ms))
         sink.write(batch([log_record(it) for it in range(6)]))
     retention = {"delta.setTransactionRetentionDuration": "interval 1 days"}

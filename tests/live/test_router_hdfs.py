@@ -114,7 +114,7 @@ def test_a_rename_of_which_the_answer_was_lost_was_done(
     files: Hdfs, write: Callable[[Hdfs, str, bytes], bool | None]
 ) -> None:
     """The library asks again, and the namenode finds no source any more."""
-    client = files._connected()
+    client = files.connected()
     rename = client.rename
 
     def twice(*given: Any) -> None:
@@ -127,7 +127,7 @@ def test_a_rename_of_which_the_answer_was_lost_was_done(
 
 
 def test_a_rename_that_another_spoilt_is_no_success(files: Hdfs) -> None:
-    client = files._connected()
+    client = files.connected()
     rename = client.rename
 
     def taken_away(source: str, *given: Any) -> None:

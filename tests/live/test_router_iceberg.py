@@ -130,7 +130,7 @@ def by_rest(rest: FaultDoor, directory: Path, **keys: Any) -> tuple[Any, SinkCon
 
 def stored(rest: FaultDoor) -> list[int]:
     backend: Any = rest.backend
-    found = backend._catalog.load_table("telemetry.records").scan().to_arrow()
+    found = backend.catalog.load_table("telemetry.records").scan().to_arrow()
     return sorted(found["offset"].to_pylist())
 
 

@@ -12,11 +12,15 @@ import pytest
 from confluent_kafka import Producer
 
 from penstock.router.errors import StoppedError
-from penstock.router.sinks import SinkContext, kafka_connection
+from penstock.router.sinks import SinkContext
+from penstock.router.sinks.kafka import Kafka, KafkaSink
+from penstock.router.sinks.kafka_connection import Connection
+from tests.support import sink_batches
 from tests.support.certificates import Authority
 from tests.support.kafka_case import KafkaCase
 from tests.support.mock_kafka import ADD_PARTITIONS, PRODUCE
 from tests.support.real_kafka import kafka_case
+from tests.support.server_cases import FAST
 from tests.support.sink_batches import NOW_NS, batch, dead_letters, log_record
 from tests.support.waiting import wait_until
 
@@ -205,23 +209,29 @@ def test_a_topic_of_positions_is_for_one_sink(case: KafkaCase, value: bytes) -> 
     assert dead_letters(context) == []
 
 
-def test_a_producer_without_work_is_listened_to(
-    case: KafkaCase, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def connected(case: KafkaCase, directory: Path, **how: Any) -> tuple[Kafka, Connection]:
+    """A sink and what it sends by."""
+    config = KafkaSink.model_validate({"type": "kafka", **FAST, **case.keys()})
+    made = sink_batches.context(directory)
+    connection = Connection(config, f"{made.job}.{made.sink}", **how)
+    sink = Kafka(config, made, connection=connection)
+    sink.open()
+    case.closing.append(sink.close)
+    return sink, connection
+
+
+def test_a_producer_without_work_is_listened_to(case: KafkaCase, tmp_path: Path) -> None:
     """What it has to say would pile up, and an error that is there for good stay unknown."""
-    monkeypatch.setattr(kafka_connection, "_HEAR_S", 0.01)
-    sink, _ = case.sink()
+    sink, connection = connected(case, tmp_path, hear_s=0.01)
     sink.write(rows(2))
-    sink._connection._said = None
+    connection.said = None
     case.door.close()
-    wait_until(lambda: sink._connection._said, what="the producer tells of its broker")
+    wait_until(lambda: connection.said, what="the producer tells of its broker")
 
 
-def test_a_queue_that_is_full_is_waited_for(case: KafkaCase, monkeypatch: Any) -> None:
-    sink, context = case.sink()
-    own = sink._connection._transactional
-    small = {"queue.buffering.max.messages": 2}
-    monkeypatch.setattr(sink._connection, "_transactional", lambda: own() | small)
+def test_a_queue_that_is_full_is_waited_for(case: KafkaCase, tmp_path: Path) -> None:
+    sink, _ = connected(case, tmp_path, settings={"queue.buffering.max.messages": 2})
+    context = sink.context
     sink.write(rows())
     assert case.stored() == EACH_ONCE
     assert dead_letters(context) == []

@@ -329,7 +329,7 @@ def test_a_table_that_is_not_there_is_waited_for_if_it_is_not_to_be_made(case: L
     writing = threading.Thread(target=sink.write, args=(rows(),))
     writing.start()
     problem = wait_until(lambda: context.meter.problem) or ""
-    case.sink(name="maker")[0].newest(sink._lake_rows(rows()))
+    case.sink(name="maker")[0].newest(sink.lake_rows(rows()))
     writing.join(60)
     assert not writing.is_alive()
     assert "paused until that is corrected" in problem

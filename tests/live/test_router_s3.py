@@ -1,18 +1,20 @@
 """What only the S3 sink does: classes, keys, what was there before, signatures."""
 
 import json
+import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import duckdb
 import pyarrow.compute as pc
 import pytest
+from typing_extensions import override
 
 from penstock.router.errors import UnavailableError
 from tests.support.fault_door import Answered, FaultDoor
 from tests.support.moto_server import MotoRun
-from tests.support.sink_batches import batch, dead_letters, log_record, span_record
+from tests.support.sink_batches import batch, context, dead_letters, log_record, span_record
 from tests.support.sink_cases import CASES
 
 pytestmark = pytest.mark.live
@@ -162,15 +164,18 @@ def test_without_credentials_it_waits_and_says_so(
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
-    sink, context = CASE.sink(door, tmp_path, access_key_id=None, secret_access_key=None)
 
-    def found_after_a_while(seconds: float) -> None:
-        assert "no credentials" in (context.meter.problem or "")
-        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIATEST")
-        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hush")
+    class FoundAfterAWhile(threading.Event):
+        @override
+        def wait(self, timeout: float | None = None) -> bool:
+            assert "no credentials" in (its.meter.problem or "")
+            monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIATEST")
+            monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hush")
+            return False
 
-    waits: Any = found_after_a_while
-    monkeypatch.setattr(type(context), "wait", lambda self, seconds: waits(seconds))
+    its = replace(context(tmp_path), stop=FoundAfterAWhile())
+    nobody = {"access_key_id": None, "secret_access_key": None}
+    sink, _ = CASE.sink(door, tmp_path, made=its, **nobody)
     sink.write(batch([log_record(0)]))
     assert offsets(door) == [0]
     assert "Credential=AKIATEST/" in door.asked[0].headers["authorization"]

@@ -1,11 +1,13 @@
 """The data source with a real Spark and a real logd."""
 
+import io
 import json
 import os
 import random
 import re
 import textwrap
 from collections.abc import Iterator
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,7 @@ from penstock.router.views import view
 from tests.support.logd import Logd
 from tests.support.nats_server import running_nats_server
 from tests.support.router import FIRST_TIME_NS, STREAMS, log_line, publish, span_line
-from tests.support.spark import running_spark
+from tests.support.spark import gateway_of, running_spark
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.live
@@ -179,11 +181,19 @@ def test_a_stream_reads_each_record_once_in_bounded_batches(
     assert run(tmp_path / "once", once=True) == []
 
 
+def plan_of(rows: DataFrame, part: str) -> list[str]:
+    """The lines of one of the plans that `explain` prints."""
+    with redirect_stdout(io.StringIO()) as printed:
+        rows.explain(extended=True)
+    text = printed.getvalue().partition(part)[2].partition("\n\n")[0].partition("\n==")[0]
+    return [line for line in text.splitlines() if line.strip()]
+
+
 def test_a_batch_starts_no_program_to_write_its_checkpoint(
     spark: SparkSession, logd: Logd, tmp_path: Path
 ) -> None:
     """Programs that have ended leave the memory they touched in the JVM's account of children."""
-    jvm = Path(f"/proc/{spark.sparkContext._gateway.proc.pid}/stat")
+    jvm = Path(f"/proc/{gateway_of(spark).proc.pid}/stat")
     faults_of_children: list[int] = []
     checkpoint = tmp_path / "checkpoint"
     query = (
@@ -207,8 +217,9 @@ def test_a_batch_starts_no_program_to_write_its_checkpoint(
 def test_the_class_that_sets_permissions_is_in_no_configuration(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    jvm: Any = spark._jvm
-    settings = spark._jsparkSession.sessionState().newHadoopConf()
+    jvm = gateway_of(spark).jvm
+    session = jvm.org.apache.spark.sql.classic.SparkSession.active()
+    settings = session.sessionState().newHadoopConf()
     assert settings.get("fs.file.impl") is None
     hadoop = jvm.org.apache.hadoop.fs
     files = hadoop.FileSystem.get(jvm.java.net.URI("file:///"), settings)
@@ -230,11 +241,10 @@ def test_a_view_reads_no_more_than_a_query_needs(spark: SparkSession, logd: Logd
     rows = router.logs(
         spark, options(logd), columns=["offset", "body"], where=where, streaming=False
     )
-    plan = rows._jdf.queryExecution().analyzed()
-    while not plan.children().isEmpty():
-        plan = plan.children().apply(0)
+    *_, relation = plan_of(rows, "== Analyzed Logical Plan ==")
     needed = {"offset", "subject", "service", "severity_number", "body"}
-    assert {plan.output().apply(n).name() for n in range(plan.output().size())} == needed
+    columns = relation.partition("[")[2].partition("]")[0]
+    assert {it.strip().partition("#")[0] for it in columns.split(",")} == needed, relation
     assert in_order_of(rows, "offset")["offset"].to_pylist() == list(range(0, 3500, 5))
     by_source = spark.read.format("logd").options(
         **options(logd, view="logs", columns="offset", filter='["=", "severity_number", 17]')
@@ -352,9 +362,10 @@ def test_a_batch_takes_conditions_over_from_spark(spark: SparkSession, logd: Log
             "kind = 'span' and offset < 10 and time is not null and name like 'GET %'"
         )
         assert rows.count() == 10
-        plan = rows._jdf.queryExecution().executedPlan().toString()
-        assert "FilterExec" not in plan
-        assert "\n+- Filter" not in plan
+        plan = plan_of(rows, "== Physical Plan ==")
+        assert [
+            line for line in plan if line.lstrip(" +-*:()0123456789").startswith("Filter")
+        ] == []
     finally:
         spark.conf.unset(name)
 

@@ -174,13 +174,11 @@ def test_of_two_who_run_one_job_one_waits_and_takes_over(
         second.daemon.launch()
         wait_until(lambda: "waits for checkpoint_store" in second.daemon.log(), within_s=60)
         assert first.daemon.answers()
-        process = first.daemon._process
-        assert process is not None
-        process.send_signal(signal.SIGSTOP)  # as a machine that is suspended
+        os.kill(first.daemon.pid, signal.SIGSTOP)  # as a machine that is suspended
         second.daemon.wait_until_ready(within_s=120)
         publish(nats_url, "telemetry.logs.x", [log_line(number) for number in range(300, 600)])
         wait_until(lambda: second.committed() == {"logs": 600}, within_s=60)
-        process.send_signal(signal.SIGCONT)
+        os.kill(first.daemon.pid, signal.SIGCONT)
         code = first.daemon.wait(within_s=60)
         assert code in (ExitCode.UNAVAILABLE, ExitCode.TEMPORARY)
         assert "has taken over" in first.daemon.log()

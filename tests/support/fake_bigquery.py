@@ -149,11 +149,11 @@ class FakeBigQuery:
             if spoilt is not None:
                 yield spoilt
             elif self.faults:
-                yield self.faults.pop(0)(context, partial(self._append, asked))
+                yield self.faults.pop(0)(context, partial(self.append, asked))
             else:
-                yield self._append(asked)
+                yield self.append(asked)
 
-    def _append(self, asked: Any) -> Any:
+    def append(self, asked: Any) -> Any:
         with self._lock:
             name, offset = asked.write_stream, asked.offset
             wrong = self._wrong_place(name, offset)

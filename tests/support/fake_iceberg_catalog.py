@@ -27,7 +27,7 @@ class FakeIcebergCatalog(Backend):
     """One catalog, for whoever has the token."""
 
     def __init__(self, catalog: Catalog) -> None:
-        self._catalog = catalog
+        self.catalog = catalog
         self._staged: dict[str, Any] = {}
 
     @override
@@ -46,7 +46,7 @@ class FakeIcebergCatalog(Backend):
             case ["config"]:
                 return _said({"defaults": {}, "overrides": {}})
             case ["namespaces", name]:
-                found = self._catalog.namespace_exists(name)
+                found = self.catalog.namespace_exists(name)
                 return _said({"namespace": [name]}) if found else _error(404, "NoSuchNamespace")
             case ["namespaces", name, "tables", table]:
                 return self._load(f"{name}.{table}")
@@ -66,7 +66,7 @@ class FakeIcebergCatalog(Backend):
 
     def _make_namespace(self, name: list[str]) -> Answered:
         try:
-            self._catalog.create_namespace(tuple(name))
+            self.catalog.create_namespace(tuple(name))
         except NamespaceAlreadyExistsError as error:
             return _error(409, "AlreadyExistsException", str(error))
         return _said({"namespace": name, "properties": {}})
@@ -76,26 +76,26 @@ class FakeIcebergCatalog(Backend):
         request = CreateTableRequest.model_validate(optional | given)
         assert request.stage_create
         name = f"{namespace}.{request.name}"
-        if self._catalog.table_exists(name):
+        if self.catalog.table_exists(name):
             return _error(409, "AlreadyExistsException", name)
-        staged = self._catalog.create_table_transaction(name, schema=request.table_schema)
-        self._staged[name] = staged._table
-        return _table(staged._table)
+        staged = self.catalog.create_table_transaction(name, schema=request.table_schema)
+        table = self._staged[name] = staged._table  # pyiceberg shows it nowhere else
+        return _table(table)
 
     def _load(self, name: str) -> Answered:
         try:
-            return _table(self._catalog.load_table(name))
+            return _table(self.catalog.load_table(name))
         except NoSuchTableError as error:
             return _error(404, "NoSuchTableException", str(error))
 
     def _commit(self, name: str, body: bytes) -> Answered:
         request = CommitTableRequest.model_validate_json(body)
         try:
-            if self._catalog.table_exists(name):
-                table = self._catalog.load_table(name)
+            if self.catalog.table_exists(name):
+                table = self.catalog.load_table(name)
             else:
                 table = self._staged[name]
-            done = self._catalog.commit_table(table, request.requirements, request.updates)
+            done = self.catalog.commit_table(table, request.requirements, request.updates)
         except CommitFailedException as error:
             return _error(409, "CommitFailedException", str(error))
         return _said(json.loads(done.model_dump_json(by_alias=True)))

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.router.hdfs import Hdfs
+from penstock.router.sinks import SinkContext
 from penstock.router.sinks.parquet import ParquetLake, ParquetSink
 from tests.support.sink_batches import batch, context, log_record
 
@@ -26,10 +27,13 @@ SIZE: Final = 30
 _SERVICES: Final = 4
 
 
-def opened(url: str, directory: Path, **keys: Any) -> ParquetLake:
+def opened(
+    url: str, directory: Path, *, within: SinkContext | None = None, **keys: Any
+) -> ParquetLake:
     """The sink, as a job of this directory opens it."""
     directory.mkdir(exist_ok=True)
-    lake = ParquetLake(ParquetSink(type="parquet", path=url, **keys), context(directory))
+    config = ParquetSink(type="parquet", path=url, **keys)
+    lake = ParquetLake(config, within or context(directory))
     lake.open()
     return lake
 
@@ -81,10 +85,12 @@ def done(directory: Path) -> list[int]:
 
 
 def _write(url: str, directory: Path, rule: int, batches: int) -> None:
-    lake = opened(url, directory)
+    directory.mkdir(exist_ok=True)
+    its = context(directory)
+    lake = opened(url, directory, within=its)
     print("ready", flush=True)  # noqa: T201 - for the test that waits
     for number in range(len(done(directory)), batches):
-        lake._context.starts["logs.5f2c19aa-0"] = number * SIZE
+        its.starts["logs.5f2c19aa-0"] = number * SIZE
         lake.write(rows(number * SIZE, rule=rule))
         with (directory / "done").open("a") as file:
             file.write(f"{rule}\n")

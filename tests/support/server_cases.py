@@ -122,7 +122,7 @@ class PostgresCase(ServerCase):
         super().__init__(directory)
         self.admin = psycopg.connect(self._dsn(postgres_port()), autocommit=True)
         self.closing.append(self.admin.close)
-        self.sink()[0]._connect()  # makes the table
+        self.sink()[0].connect()  # makes the table
         self.admin.execute(f"ALTER TABLE {self.run} ADD CHECK ({self.body} NOT LIKE '%POISON%')")
 
     def _dsn(self, port: int, user: str = SUPERUSER) -> str:

@@ -224,7 +224,7 @@ _OTLP: Final = RealOtelCollector if OTLP_FILE else FakeOtlp
 
 
 def _with_a_table(sink: Any, run: ClickHouseRun) -> None:
-    run.make(sink._creation())
+    run.make(sink.creation())
     wait_until(lambda: not isinstance(sink.see_to_table(), Busy))
 
 

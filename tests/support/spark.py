@@ -3,9 +3,17 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
 
 from penstock.router.config import Spark
 from penstock.router.session import Session
+
+
+def gateway_of(spark: SparkSession) -> Any:
+    """What leads to the JVM of a session, and to its process."""
+    return spark.sparkContext._gateway
 
 
 @contextmanager

@@ -230,7 +230,7 @@ class Hdfs:
         full = self._full(directory)
 
         def listed() -> list[tuple[str, Any]]:
-            found = self._connected().list_status(full, recursive)
+            found = self.connected().list_status(full, recursive)
             return sorted(
                 ((posixpath.relpath(it.path, full), it) for it in found), key=lambda it: it[0]
             )
@@ -247,10 +247,10 @@ class Hdfs:
     def _call(self, name: str, path: str, *arguments: Any, expected: Expected = ()) -> Any:
         full = self._full(path)
         return self._bounded(
-            lambda: getattr(self._connected(), name)(full, *arguments), path, expected
+            lambda: getattr(self.connected(), name)(full, *arguments), path, expected
         )
 
-    def _connected(self) -> Any:
+    def connected(self) -> Any:
         """The client; made anew after a call was given up, for its connection may be of no use."""
         client = self._client
         if client is None:

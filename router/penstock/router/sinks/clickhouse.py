@@ -216,7 +216,7 @@ class ClickHouse(HttpRequestSink):
         """Make the table where there is none, and look at it; returns why it cannot be used."""
         found = self._said(self._question())
         if found == [] and self._config.create:
-            made = self._said(self._creation())
+            made = self._said(self.creation())
             found = self._said(self._question()) if isinstance(made, list) else made
         if not isinstance(found, list):
             return found
@@ -251,7 +251,8 @@ class ClickHouse(HttpRequestSink):
         later = isinstance(verdict, Failed) and code_of(answer) not in MEANINGS
         return Busy(reason, answer.after_s) if later else Paused(reason, answer.after_s)
 
-    def _creation(self) -> str:
+    def creation(self) -> str:
+        """The statement that makes the table."""
         columns = ", ".join(f"`{name}` {kind}" for name, kind in COLUMNS.items())
         window = f" SETTINGS non_replicated_deduplication_window = {_WINDOW}"
         return (

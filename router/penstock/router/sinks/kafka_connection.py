@@ -4,6 +4,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from math import ceil
+from types import MappingProxyType
 from typing import Any, Final
 
 import orjson
@@ -31,7 +32,7 @@ _MS: Final = 1000
 _TRANSACTION_MS_MIN: Final = 10_000
 _SETUP_MS_MIN: Final = 1000
 _FETCH_WAIT_MS: Final = 10
-_HEAR_S: Final = 1.0
+HEAR_S: Final = 1.0
 """How often a producer with nothing to do is asked what it has to say."""
 _FLUSH_S: Final = 0.05
 """How soon a loss is seen while messages are on their way."""
@@ -61,15 +62,30 @@ class Connection:
         config: Where to, and how to be known there.
         name: Of job and sink; the same for each life of the sink, and nobody else's.
         producer: One that is there already.
+        settings: More of librdkafka's settings, for the producer.
+        hear_s: How often a producer with nothing to do is asked what it has to say.
+
+    Attributes:
+        said: What librdkafka last told of the connection.
     """
 
-    def __init__(self, config: KafkaSink, name: str, *, producer: Producer | None = None) -> None:
+    def __init__(
+        self,
+        config: KafkaSink,
+        name: str,
+        *,
+        producer: Producer | None = None,
+        settings: Mapping[str, Any] = MappingProxyType({}),
+        hear_s: float = HEAR_S,
+    ) -> None:
+        self._more = dict(settings)
+        self._hear_s = hear_s
         self._config = config
         self._name = f"penstock.{name}"
         self._positions_topic = config.positions_topic or f"{self._name}.positions"
         self._producer = producer
         self._positions: dict[str, Position] = {}
-        self._said: KafkaError | None = None
+        self.said: KafkaError | None = None
         self._in_use = threading.Lock()
         self._closed = threading.Event()
 
@@ -81,7 +97,7 @@ class Connection:
             OSError: The password's file cannot be read.
         """
         with self._in_use:
-            self._said = None
+            self.said = None
             if self._producer is None:
                 self._open()
             return self._positions.get(place)
@@ -181,7 +197,7 @@ class Connection:
             try:
                 self._abort_in_turns(self._producer)
             except (KafkaException, SystemError) as error:
-                self._said = self._said or _error(error)
+                self.said = self.said or _error(error)
             else:
                 return
         self._forget()
@@ -201,7 +217,9 @@ class Connection:
         timeout_s = self._config.timeout_s
         shared = self._settings()
         try:
-            self._producer = Producer({**shared, **self._transactional()}, logger=_SILENT)
+            self._producer = Producer(
+                {**shared, **self._transactional(), **self._more}, logger=_SILENT
+            )
             self._producer.init_transactions(timeout_s)
             _see_topic(self._producer.list_topics(self._config.topic, timeout_s))
             self._positions = self._read_positions(shared)
@@ -219,7 +237,7 @@ class Connection:
 
     def _hear(self, closed: threading.Event) -> None:
         """Let the producer say what it has to say: while no batch comes that would pile up."""
-        while not closed.wait(_HEAR_S):
+        while not closed.wait(self._hear_s):
             if self._in_use.acquire(blocking=False):
                 try:
                     if not closed.is_set():
@@ -233,7 +251,7 @@ class Connection:
             try:
                 self._producer.poll(0)
             except (KafkaException, SystemError) as error:
-                self._said = _error(error)
+                self.said = _error(error)
 
     def _read_positions(self, shared: dict[str, Any]) -> dict[str, Position]:
         """What is committed; the producer has ended every transaction of ours before."""
@@ -333,13 +351,13 @@ class Connection:
 
     def _note(self, error: KafkaError) -> None:
         """Why there is no connection: that says more than that time is up."""
-        if self._said is None or self._said.name() in _VAGUE:
-            self._said = error
+        if self.said is None or self.said.name() in _VAGUE:
+            self.said = error
 
     def _trouble(self, error: BaseException) -> TroubleError:
         found = _error(error)
-        if found.name() in _VAGUE and self._said is not None:
-            found = self._said
+        if found.name() in _VAGUE and self.said is not None:
+            found = self.said
         name, text = found.name(), found.str()
         # librdkafka says _TRANSPORT of it at some moments, and of any connection that breaks.
         return TroubleError("_SSL" if _UNTRUSTED in text else name, text)

@@ -114,7 +114,7 @@ class LakeSink(RequestSink):
     @override
     def _requests(self, rows: pa.Table) -> tuple[list[Request], list[Faulty]]:
         """As few as `batch` allows; a request may hold several partitions of the log."""
-        self._rows = self._lake_rows(rows)
+        self._rows = self.lake_rows(rows)
         whole = rows.select(["stream", "partition", "offset"]).to_pylist()
         sizes = pc.fill_null(pc.binary_length(rows.column("value")), 0).to_pylist()
         items = list(enumerate(Item(None, size) for size in sizes))
@@ -140,7 +140,7 @@ class LakeSink(RequestSink):
         rows = self._rows.take(list(request.rows))
         return Preview(f"append to {self.address}", rows.num_rows, as_json_lines(rows))
 
-    def _lake_rows(self, rows: pa.Table) -> pa.Table:
+    def lake_rows(self, rows: pa.Table) -> pa.Table:
         context = self.context
         places = (rows.column(name).to_pylist() for name in ("stream", "partition", "offset"))
         ids = [context.stream_id(*place) for place in zip(*places, strict=True)]

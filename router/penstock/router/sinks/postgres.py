@@ -171,7 +171,7 @@ class Postgres(RequestSink):
     def _refusal(self) -> Verdict | None:
         """Why there is no connection, or no table for it."""
         try:
-            said = self._connect()
+            said = self.connect()
         except self._psycopg.Error as error:
             if isinstance(error, self._psycopg.ProgrammingError) and error.sqlstate is None:
                 return Paused("libpq cannot read the connection string")  # it would show secrets
@@ -180,7 +180,7 @@ class Postgres(RequestSink):
             return Paused(f"a secret cannot be read: {_first_line(error)}")
         return Paused(said) if said else None
 
-    def _connect(self) -> str:
+    def connect(self) -> str:
         """Connect if there is no connection; returns why the table cannot be used."""
         if self._connection is not None and not self._connection.closed:
             return ""
