@@ -55,9 +55,12 @@ def now_of(clock: BlockingClock) -> str:
     return datetime.fromtimestamp(clock.unix_ns() // 10**9, UTC).isoformat()
 
 
-def who_types() -> str:
-    """The user of this process, as the machine knows them; whatever the environment says."""
-    number = os.getuid()
+def who_types(user: int | None = None) -> str:
+    """A user, as the machine knows them, by number; without one, that of this process.
+
+    Whatever the environment says.
+    """
+    number = os.getuid() if user is None else user
     try:
         name = pwd.getpwuid(number).pw_name
     except KeyError:  # of a container

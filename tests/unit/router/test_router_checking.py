@@ -31,6 +31,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """A Spark that starts at once and takes no condition."""
     session = SimpleNamespace(createDataFrame=lambda *_: NoColumn())
     started = SimpleNamespace(spark=session, close=lambda: None)
+    # What is said is meant, not what Spark finds: that takes seconds, and is in the live tests.
     monkeypatch.setattr(Session, "start", lambda *_, **__: started)
     return started
 
@@ -192,7 +193,7 @@ def test_a_run_with_an_end_says_what_it_waits_for(
     tmp_path: Path, started: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started.spark.createDataFrame = lambda *_: Column()
-    monkeypatch.setattr(bounded, "first_state", lambda *_: LogState({}, {}))
+    monkeypatch.setattr(bounded, "first_state", lambda *_: LogState({}, {}))  # as of a logd
     said: list[str] = []
     job = load(tmp_path, streams=["logs", "traces"])
     with bounded_run(job, needs_lock=False, tell=said.append):
@@ -211,6 +212,6 @@ def test_a_preview_for_machines_says_nothing_else(
         tell("starts")
         raise ConfigError("seen", fix="none")
 
-    monkeypatch.setattr(bounded, "bounded_run", told)
+    monkeypatch.setattr(bounded, "bounded_run", told)  # the command's own part is meant
     said = run(tmp_path, "preview", *options).stderr
     assert said == ("" if options else "starts\n") + "error: seen\n  fix: none\n"

@@ -59,7 +59,7 @@ def fsyncs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         handles.append(handle)
         real(handle)
 
-    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(os, "fsync", fsync)  # that data is durable shows in no other way
     return handles
 
 

@@ -38,7 +38,7 @@ class Disk:
             file.truncate()
             real(part, file, compression)
 
-        monkeypatch.setattr(parquet, "write_parquet", torn)
+        monkeypatch.setattr(parquet, "write_parquet", torn)  # as a disk that fills up in between
         sync, rename, synced = os.fsync, Path.replace, set[int]()
 
         def fsync(handle: int) -> None:
@@ -51,6 +51,7 @@ class Disk:
             assert path.stat().st_ino in synced, "after a crash its name would lead to nothing"
             return rename(path, target)
 
+        # The system's calls themselves: no file system of a test fails at the nth one.
         monkeypatch.setattr(os, "fsync", fsync)
         monkeypatch.setattr(Path, "replace", replace)
         monkeypatch.setattr(Path, "mkdir", self._after(Path.mkdir))

@@ -59,6 +59,7 @@ def delivered(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         run.progress.records = 3
         return 3
 
+    # The command's own part is meant: a Spark for each test would take seconds.
     monkeypatch.setattr(bounded, "bounded_run", run)
     monkeypatch.setattr(bounded, "replay_letters", replay)
     monkeypatch.setattr(replay_process, "attended", lambda *_: nullcontext())
@@ -136,6 +137,7 @@ def test_what_the_job_moved_before_it_ended_is_found_where_it_is(
         delivered.extend(offset for it in files for offset in left_of(it.begin()))
         return 0
 
+    # As `delivered`: between the command's two looks the lock is had, which starts Spark.
     monkeypatch.setattr(bounded, "bounded_run", run)
     monkeypatch.setattr(bounded, "replay_letters", replay)
     done = CliRunner().invoke(cli, ["dlq", "replay", str(job)])
@@ -146,5 +148,4 @@ def test_the_name_is_the_machines_and_not_the_environments(monkeypatch: pytest.M
     for name in ("USER", "LOGNAME"):
         monkeypatch.setenv(name, "somebody else")
     assert who_types() == f"command line, for {pwd.getpwuid(os.getuid()).pw_name}"
-    monkeypatch.setattr(os, "getuid", lambda: 2**31 - 7)
-    assert who_types() == f"command line, for {2**31 - 7}"
+    assert who_types(2**31 - 7) == f"command line, for {2**31 - 7}"
