@@ -25,11 +25,22 @@ Known = Sequence[Accepted | None]
 
 
 class Verdicts:
-    """Verdicts on units in the order in which they are offered, become durable and are read."""
+    """Verdicts on units in the order in which they are offered, become durable and are read.
 
-    def __init__(self) -> None:
+    Args:
+        records_max: The most that are held.
+        bytes_max: Of the texts in them.
+
+    Attributes:
+        records: Verdicts that are held.
+        size: Bytes of their texts.
+    """
+
+    def __init__(self, *, records_max: int = RECORDS_MAX, bytes_max: int = BYTES_MAX) -> None:
+        self._records_max = records_max
+        self._bytes_max = bytes_max
         self._units: deque[tuple[asyncio.Future[int], int, Known]] = deque()
-        self._records = self._bytes = 0
+        self.records = self.size = 0
 
     def keep(self, offer: asyncio.Future[int], verdicts: Known) -> None:
         """Have a unit's verdicts at hand for its reader, if there is room.
@@ -39,21 +50,21 @@ class Verdicts:
                 anybody who waits for it hears of that.
             verdicts: On its lines.
         """
-        if self._records + len(verdicts) > RECORDS_MAX:
+        if self.records + len(verdicts) > self._records_max:
             return
         by_names = {id(one.names): one for one in verdicts if one is not None}  # records of a shape
         size = sum(map(_size, by_names.values()))
-        if self._bytes + size <= BYTES_MAX:
+        if self.size + size <= self._bytes_max:
             self._units.append((offer, size, verdicts))
-            self._records += len(verdicts)
-            self._bytes += size
+            self.records += len(verdicts)
+            self.size += size
 
     def take(self, offset: int) -> Known:
         """Those of the unit that is read now, or none; those before it are let go."""
         while self._units and (reached := _offset_of(self._units[0][0])) <= offset:
             _, size, verdicts = self._units.popleft()
-            self._records -= len(verdicts)
-            self._bytes -= size
+            self.records -= len(verdicts)
+            self.size -= size
             if reached == offset:
                 return verdicts
         return ()

@@ -156,24 +156,39 @@ def test_idle_lanes_are_forgotten_when_there_are_too_many() -> None:
     assert delivered + core.retired["app"][0] == 5
 
 
-def test_a_lane_that_is_forgotten_while_it_settles_stays_so() -> None:
+def settling() -> tuple[Delivery, int, Quarantine]:
+    """A lane whose first record goes to quarantine, and then is stored after all with the rest.
+
+    Its origin is forgotten; returns a request that has no answer, and what goes to quarantine.
+    """
     core = delivery()
     core.handle(Read("spool", 9), 0)
-    sent = [one.request for one in core.handle(records(1, 7), 0) if isinstance(one, Publish)]
-    core.handle(Failed(sent[0], "ack_timeout"), 1)
-    again = [one.request for one in core.handle(Tick(), 10**6) if isinstance(one, Publish)]
-    core.handle(Refused(again[0], "bad"), 10**6)  # halved, and sent alone
-    alone = [one.request for one in core.handle(Tick(), 10**6) if isinstance(one, Publish)]
-    refused = [*core.handle(Refused((alone or again)[0], "bad"), 10**6)] if alone else []
-    core.handle(Stored(sent[2]), 10**6)
-    assert core.cursor("spool") == 9
+    first, second, third = (
+        one.request for one in core.handle(records(1, 7), 0) if isinstance(one, Publish)
+    )
+    (half,) = core.handle(Refused(first, "bad"), 0)
+    assert isinstance(half, Publish)
+    (effect,) = core.handle(Refused(half.request, "bad"), 0)
+    assert isinstance(effect, Quarantine)
+    assert core.handle(Stored(third), 0) == []
+    assert (core.cursor("spool"), core.pending_records) == (9, 0)
     core.forget("spool")
-    core.handle(Failed(sent[1], "ack_timeout"), 10**6)
-    assert core.next_deadline_ns() is None
-    assert core.pending_records == 0
-    for effect in refused:
-        if isinstance(effect, Quarantine):
-            assert core.handle(Settled(LANE, effect.batch), 10**6) == []
+    return core, second, effect
+
+
+def test_a_lane_that_is_forgotten_while_it_settles_stays_so() -> None:
+    core, unanswered, effect = settling()
+    assert core.handle(Settled(LANE, effect.batch), 1) == []
+    core.handle(Failed(unanswered, "ack_timeout"), 1)
+    assert core.lanes == {}
+    assert (core.next_deadline_ns(), core.pending_records) == (None, 0)
+
+
+def test_what_settles_of_a_forgotten_lane_is_not_of_the_one_in_its_place() -> None:
+    core, _, effect = settling()
+    core.handle(records(7, 8), 1)
+    assert core.handle(Settled(LANE, effect.batch), 1) == []
+    assert (core.pending_records, core.lanes[LANE].quarantined) == (1, 0)
 
 
 def test_a_late_answer_to_a_forgotten_lane_is_not_for_the_one_in_its_place() -> None:

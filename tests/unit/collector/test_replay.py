@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import os
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
@@ -14,7 +15,6 @@ import pytest
 from penstock.base.clock import SystemClock
 from penstock.base.pluralize import pluralize
 from penstock.collector.core.ledger import Ledger
-from penstock.collector.errors import SpoolFailedError
 from penstock.collector.journal import Entry, Journal
 from penstock.collector.quarantine import (
     Again,
@@ -59,10 +59,11 @@ async def place(
     spool_bytes: int = 1 << 20,
     quarantine_bytes: int = 1 << 20,
     disk: Disk = REAL_DISK,
+    spool_disk: Disk = REAL_DISK,
 ) -> AsyncIterator[Place]:
     journals = [
         Journal(directory / "quarantine", bytes_max=quarantine_bytes, disk=disk),
-        Journal(directory / "spool", bytes_max=spool_bytes),
+        Journal(directory / "spool", bytes_max=spool_bytes, disk=spool_disk),
     ]
     for journal in journals:
         journal.open()
@@ -118,17 +119,11 @@ async def test_only_what_is_wanted_goes_back(tmp_path: Path) -> None:
         )
 
 
-async def test_a_crash_after_the_mark_is_made_good_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with place(tmp_path) as here:
+async def test_a_crash_after_the_mark_is_made_good_once(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    async with place(tmp_path, spool_disk=disk) as here:
         await here.refuse(1, 2)
-
-        async def die(unit: Unit, **_: object) -> None:
-            raise SpoolFailedError(str(unit.sequence))
-
-        with monkeypatch.context() as patch:
-            patch.setattr(here.spool, "put", die)
+        with disk.failing():
             assert (await here.replayer.replay(Wanted())).stopped
         assert here.spooled() == []
     for _ in range(2):
@@ -208,27 +203,24 @@ async def test_a_quarantine_that_was_taken_away_begins_anew(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("cancelled", [False, True])
 async def test_what_was_put_and_is_not_durable_is_put_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, cancelled: bool
+    tmp_path: Path, *, cancelled: bool
 ) -> None:
     """A full spool ends the first replay, the second comes at once, and then the disk is full."""
-    async with place(tmp_path, spool_bytes=1 << 16) as here:
+    disk = FailingDisk()
+    async with place(tmp_path, spool_bytes=1 << 16, spool_disk=disk) as here:
         await here.refuse(*range(1, 100))
-        journal = here.spool.journal
-
-        def fail(_: object) -> int:
-            raise OSError(28, "no space left on device")
-
-        async with journal._committing:  # nothing is durable meanwhile
+        journal, failing = here.spool.journal, contextlib.ExitStack()
+        async with journal.held():  # nothing is durable meanwhile
             first = asyncio.create_task(here.replayer.replay(Wanted()))
             await wait_until_async(lambda: not journal.has_room(2000))
             if cancelled:
                 first.cancel()
             second = asyncio.create_task(here.replayer.replay(Wanted()))
             await asyncio.wait([second], timeout=0.5)
-            monkeypatch.setattr(journal, "_write", fail)
+            failing.enter_context(disk.failing(errno.ENOSPC))
         await asyncio.wait([first, second])
         assert here.replayer.done == 0
-        monkeypatch.undo()
+        failing.close()
         while (await here.replayer.replay(Wanted())).stopped:
             await journal.delete_before(journal.durable_offset)
         assert journal.durable_offset == 99, "each was spooled once"
@@ -246,20 +238,17 @@ async def test_nothing_is_put_after_what_could_not_be_made_durable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The later sequence would say that the earlier one is there."""
-    async with place(tmp_path) as here:
+    disk = FailingDisk()
+    async with place(tmp_path, spool_disk=disk) as here:
         await here.refuse(1, 2)
-        put, write = here.spool.put, here.spool.journal._write
-
-        def fail(_: object) -> int:
-            raise OSError(28, "no space left on device")
+        put = here.spool.put
 
         async def and_fail(unit: Unit, **options: Any) -> asyncio.Future[int] | None:
             monkeypatch.setattr(here.spool, "put", put)
-            monkeypatch.setattr(here.spool.journal, "_write", fail)
-            future = await put(unit, **options)
-            assert future is not None
-            await asyncio.wait([future])
-            monkeypatch.setattr(here.spool.journal, "_write", write)
+            with disk.failing(errno.ENOSPC):
+                future = await put(unit, **options)
+                assert future is not None
+                await asyncio.wait([future])
             return future
 
         monkeypatch.setattr(here.spool, "put", and_fail)

@@ -1,32 +1,53 @@
 """Group commit, repeats and failures of the spool, on real files."""
 
 import asyncio
-import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from penstock.collector.core.ledger import Ledger
 from penstock.collector.decode.units import decode_records
 from penstock.collector.errors import SpoolFailedError, SpoolFullError
-from penstock.collector.journal import Entry, Journal
+from penstock.collector.journal import Journal
 from penstock.collector.limits import UNIT_RECORDS_MAX
 from penstock.collector.spool import Spool, Unit, decode_unit
-from penstock.logd.store import CommitLog, LogFailedError
+from penstock.logd.store import REAL_DISK, Disk
+from tests.support.failing_disk import FailingDisk
+
+if TYPE_CHECKING:
+    from penstock.collector.config import WhenFull
 
 
 @pytest.fixture
-async def spool(tmp_path: Path) -> AsyncIterator[Spool]:
-    made = open_spool(tmp_path)
+def disk() -> FailingDisk:
+    return FailingDisk()
+
+
+@pytest.fixture
+def ledger() -> Ledger:
+    return Ledger()
+
+
+@pytest.fixture
+async def spool(tmp_path: Path, disk: FailingDisk, ledger: Ledger) -> AsyncIterator[Spool]:
+    made = open_spool(tmp_path, disk=disk, ledger=ledger)
     yield made
     await made.journal.close()
 
 
-def open_spool(directory: Path, *, drop_newest: bool = True) -> Spool:
-    journal = Journal(directory, bytes_max=1 << 20)
+def open_spool(
+    directory: Path,
+    *,
+    drop_newest: bool = True,
+    disk: Disk = REAL_DISK,
+    ledger: Ledger | None = None,
+) -> Spool:
+    journal = Journal(directory, bytes_max=1 << 20, disk=disk)
     journal.open()
-    return Spool(journal, Ledger(), when_full=lambda _: "drop_newest" if drop_newest else "block")
+    full: WhenFull = "drop_newest" if drop_newest else "block"
+    return Spool(journal, ledger or Ledger(), when_full=lambda _: full)
 
 
 def unit(sequence: int = 0, *, size: int = 10) -> Unit:
@@ -35,7 +56,9 @@ def unit(sequence: int = 0, *, size: int = 10) -> Unit:
     )
 
 
-async def test_units_offered_together_share_one_commit_and_come_back_whole(spool: Spool) -> None:
+async def test_units_offered_together_share_one_commit_and_come_back_whole(
+    spool: Spool, ledger: Ledger
+) -> None:
     futures = [await spool.put(unit(sequence)) for sequence in (1, 2, 3)]
     await spool.journal.commit()
     assert [await future for future in futures if future] == [0, 1, 2]
@@ -45,7 +68,7 @@ async def test_units_offered_together_share_one_commit_and_come_back_whole(spool
         ("app", "unix", 3, 99, {"k": "v"})
     ] * 3
     await asyncio.sleep(0)
-    assert spool._ledger["app"].received == 9
+    assert ledger["app"].received == 9
 
 
 async def test_more_records_than_a_unit_may_have_are_named_when_it_is_decoded(spool: Spool) -> None:
@@ -73,11 +96,12 @@ async def test_what_was_taken_is_known_again_from_frame_headers(tmp_path: Path) 
     spool = open_spool(tmp_path)
     await spool.put(unit(5))
     await spool.journal.close()
-    again = open_spool(tmp_path)
+    ledger = Ledger()
+    again = open_spool(tmp_path, ledger=ledger)
     again.recover({}, 0)
     assert await again.put(unit(5)) is None
     assert await again.put(unit(6)) is not None
-    assert again._ledger["app"].recovered == 3
+    assert ledger["app"].recovered == 3
     await again.journal.close()
 
 
@@ -96,19 +120,13 @@ async def test_a_full_spool_says_so_or_waits(tmp_path: Path) -> None:
 
 
 async def test_a_failed_sync_promises_nothing_and_the_era_ends(
-    spool: Spool, monkeypatch: pytest.MonkeyPatch
+    spool: Spool, disk: FailingDisk
 ) -> None:
     era = spool.era
     kept = await spool.put(unit(1), era=era)
     await spool.journal.commit()
     lost = await spool.put(unit(2), era=era)
-
-    def fail(self: CommitLog) -> int:
-        self._failure = "disk on fire"
-        raise LogFailedError("disk on fire")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(CommitLog, "sync", fail)
+    with disk.fails("sync"):
         await spool.journal.commit()
     assert kept is not None
     assert await kept == 0
@@ -132,9 +150,10 @@ async def test_a_damaged_unit_does_not_keep_the_collector_from_starting(tmp_path
         await spool.journal.commit()
     await spool.journal.close()
     damage(tmp_path)
-    again = open_spool(tmp_path)
+    ledger = Ledger()
+    again = open_spool(tmp_path, ledger=ledger)
     again.recover({}, 0)
-    assert again._ledger["app"].recovered == 6
+    assert ledger["app"].recovered == 6
     assert await again.put(unit(3)) is None
     await again.journal.close()
 
@@ -147,24 +166,16 @@ def damage(directory: Path) -> None:
 
 
 async def test_a_commit_returns_only_when_what_another_writes_is_durable_too(
-    spool: Spool, monkeypatch: pytest.MonkeyPatch
+    spool: Spool, disk: FailingDisk
 ) -> None:
     journal = spool.journal
-    is_writing, may_write, write = threading.Event(), threading.Event(), journal._write
-
-    def write_when_allowed(entries: list[Entry]) -> int:
-        is_writing.set()
-        assert may_write.wait(20)
-        return write(entries)
-
-    monkeypatch.setattr(journal, "_write", write_when_allowed)
-    await spool.put(unit())
-    first = asyncio.create_task(journal.commit())
-    await asyncio.to_thread(is_writing.wait, 20)
-    second = asyncio.create_task(journal.commit())
-    for _ in range(20):
-        await asyncio.sleep(0)
-    assert not second.done(), "a drain would leave it spooled"
-    may_write.set()
+    with disk.holds("sync") as sync:
+        await spool.put(unit())
+        first = asyncio.create_task(journal.commit())
+        await asyncio.to_thread(sync.reached.wait, 20)
+        second = asyncio.create_task(journal.commit())
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not second.done(), "a drain would leave it spooled"
     await asyncio.gather(first, second)
     assert journal.durable_offset == 1

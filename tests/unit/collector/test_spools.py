@@ -24,6 +24,8 @@ from penstock.collector.spool import Spool, Unit, decode_unit
 from penstock.collector.spools import Spools, take_apart
 from penstock.collector.state import INDEX_BITS, URGENT_ORIGIN
 from penstock.collector.telemetry import settle_accounts
+from penstock.logd.store import REAL_DISK, Disk
+from tests.support.failing_disk import FailingDisk
 from tests.support.waiting import wait_until_async
 
 if TYPE_CHECKING:
@@ -53,9 +55,11 @@ def policy(kind: Kind) -> WhenFull:
 
 
 @contextlib.asynccontextmanager
-async def spools(directory: Path) -> AsyncIterator[tuple[Spools, Ledger]]:
+async def spools(directory: Path, disk: Disk = REAL_DISK) -> AsyncIterator[tuple[Spools, Ledger]]:
     ledger = Ledger()
-    journals = [Journal(directory / name, bytes_max=BYTES) for name in ("spool", "spool-urgent")]
+    journals = [
+        Journal(directory / name, bytes_max=BYTES, disk=disk) for name in ("spool", "spool-urgent")
+    ]
     for journal in journals:
         journal.open()
     bulk, urgent = journals
@@ -205,22 +209,20 @@ async def test_a_mixed_batch_that_waits_goes_on_when_both_have_room_at_once(
 
 
 async def test_a_mixed_batch_is_answered_when_both_parts_are_settled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     """Its sender is told no, and what it held is given back, when nothing of it is on its way."""
-    async with spools(tmp_path) as (both, _):
-
-        def fail(_: object) -> int:
-            raise OSError(5, "input/output error")
-
-        async with both.bulk.journal._committing:
-            monkeypatch.setattr(both.urgent.journal, "_write", fail)
-            future = await both.put(batch(1, [record("log"), record("audit")]))
-            assert future is not None
-            await wait_until_async(lambda: both.urgent.journal.failures == 1)
-            for _ in range(5):
-                await asyncio.sleep(0)
-            assert not future.done()
+    disk = FailingDisk()
+    urgent = tmp_path / "spool-urgent"
+    async with spools(tmp_path, disk) as (both, _):
+        async with both.bulk.journal.held():
+            with disk.failing(under=urgent):
+                future = await both.put(batch(1, [record("log"), record("audit")]))
+                assert future is not None
+                await wait_until_async(lambda: both.urgent.journal.failures == 1)
+                for _ in range(5):
+                    await asyncio.sleep(0)
+                assert not future.done()
         with pytest.raises(SpoolFailedError):
             await asyncio.wait_for(future, 5)
 
@@ -323,8 +325,8 @@ async def put(both: Spools, sequence: int, kind: str) -> None:
     await future
 
 
-def difference_of(ledger: Ledger, reader: Reader) -> int:
-    settle_accounts(ledger, reader._courier.delivery)
+def difference_of(ledger: Ledger, pipeline: ToLanes) -> int:
+    settle_accounts(ledger, pipeline.courier.delivery)
     return ledger["app"].difference
 
 
@@ -347,7 +349,7 @@ async def test_what_may_not_be_dropped_is_kept_also_when_it_was_read(
             pipeline.courier.handle(Stored(sent(pipeline, 0)))
             await flood(both, may_go, first=42)
             assert spool.journal.log.start_offset > 0
-            assert difference_of(ledger, reader) == 0
+            assert difference_of(ledger, pipeline) == 0
 
 
 def sent(pipeline: ToLanes, offset: int) -> int:
@@ -373,7 +375,7 @@ async def test_what_was_read_and_filtered_holds_nothing_up(tmp_path: Path) -> No
         await reader.wait_until_read()
         await flood(both, "span", first=3, count=15)
         assert both.bulk.journal.log.start_offset > 2
-        assert difference_of(ledger, reader) == 0
+        assert difference_of(ledger, pipeline) == 0
 
 
 @pytest.mark.parametrize("stuck_at", [-1, 1, 39])
@@ -393,8 +395,8 @@ async def test_at_the_end_what_is_in_memory_alone_is_counted_as_dropped(
         account.received, account.pending = 43, account.pending + 3  # 3 are of the other spool
         before = account.dropped["spool_full_oldest"]
         assert (given_up := reader.give_up()) > 0
-        assert difference_of(ledger, reader) == 0
+        assert difference_of(ledger, pipeline) == 0
         assert account.dropped["spool_full_oldest"] == before + given_up == start
         assert account.held == 43 - start
-        assert reader._courier.delivery.cursor(both.bulk.origin) >= start
+        assert pipeline.courier.delivery.cursor(both.bulk.origin) >= start
         assert reader.give_up() == 0

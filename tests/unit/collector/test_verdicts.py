@@ -150,7 +150,7 @@ async def test_verdicts_on_what_was_not_written_are_let_go() -> None:
     for offer in (failed, given_up, offer_at(7), waiting):
         known.keep(offer, ACCEPTED)
     assert [len(known.take(offset)) for offset in (6, 7, 8)] == [0, 1, 0]
-    assert known._records == 1
+    assert known.records == 1
     waiting.set_result(8)
     assert len(known.take(8)) == 1
 
@@ -160,12 +160,11 @@ async def test_verdicts_are_taken_in_order_and_let_go_behind() -> None:
     for offset in (1, 2, 4):
         known.keep(offer_at(offset), ACCEPTED * offset)
     assert [len(known.take(offset)) for offset in (0, 2, 3, 4, 1)] == [0, 2, 0, 4, 0]
-    assert (known._records, known._bytes) == (0, 0)
+    assert (known.records, known.size) == (0, 0)
 
 
-async def test_beyond_the_bound_what_is_read_next_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verdicts, "RECORDS_MAX", 3)
-    known = Verdicts()
+async def test_beyond_the_bound_what_is_read_next_stays() -> None:
+    known = Verdicts(records_max=3)
     for offset in range(5):
         known.keep(offer_at(offset), ACCEPTED * 2)
     assert [len(known.take(offset)) for offset in range(5)] == [2, 0, 0, 0, 0]
@@ -178,7 +177,7 @@ async def test_names_that_are_the_same_object_count_once() -> None:
     once, often = Verdicts(), Verdicts()
     once.keep(offer_at(0), ACCEPTED)
     often.keep(offer_at(0), [ACCEPTED[0]._replace(time_unix_nano=number) for number in range(100)])
-    assert once._bytes == often._bytes > 0
+    assert once.size == often.size > 0
 
 
 async def test_what_is_kept_while_nothing_is_read_has_a_bound_in_bytes() -> None:
@@ -190,10 +189,9 @@ async def test_what_is_kept_while_nothing_is_read_has_a_bound_in_bytes() -> None
             offer_at(offset),
             [ACCEPTED[0]._replace(names=(*names[1:], "x" * 128)) for _ in range(100)],
         )
-    kept = sum(len(verdicts) for _, _, verdicts in known._units)
-    assert 1_000 <= kept < 2_000
-    assert known._bytes <= verdicts.BYTES_MAX
+    assert 1_000 <= known.records < 2_000
+    assert known.size <= verdicts.BYTES_MAX
     assert len(known.take(0)) == 100
     for offset in range(100):
         known.take(offset)
-    assert (known._records, known._bytes) == (0, 0)
+    assert (known.records, known.size) == (0, 0)
