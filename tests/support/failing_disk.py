@@ -88,12 +88,17 @@ class FailingDisk(RealDisk):
             yield
 
     @contextmanager
-    def holds(self, operation: str, *, name: str = "*") -> Iterator["Held"]:
-        """Have the operation wait on files of a name, until it is let go or the block ends."""
+    def holds(self, operation: str, *, name: str = "*", once: bool = False) -> Iterator["Held"]:
+        """Have the operation wait on files of a name, until it is let go or the block ends.
+
+        With `once` only the first one waits.
+        """
         held = Held()
 
         def wait(done: str, path: Path) -> None:
             if done == operation and path.match(name):
+                if once and held.reached.is_set():
+                    return
                 held.wait()
 
         with self.before(wait):

@@ -173,14 +173,14 @@ async def test_a_stream_that_closes_waits_for_what_is_being_written_down_and_kee
 ) -> None:
     disk = FailingDisk()
     partition = await open_partition(tmp_path / "0", disk=disk, frames_unremembered_max=1)
-    with disk.holds("create", name="producers.tmp") as held:
+    with disk.holds("create", name="producers.tmp", once=True) as held:
         partition.take([batch(0, 1)])
         assert await asyncio.to_thread(held.reached.wait, 30)
         partition.take([batch(1, 2)])
         await partition.wait_drained()
         finishing = asyncio.create_task(finish(partition))
-        await asyncio.sleep(0)
-        assert not partition.finished
+        done, _ = await asyncio.wait({finishing}, timeout=0.2)
+        assert not done, "it waits"
     await finishing
     assert written_offset(tmp_path / "0") == 2, "an older one took the place of a newer one"
 

@@ -241,7 +241,7 @@ def test_memory_is_bounded(log: FakeLog) -> None:
 
 
 def test_without_duckdb_the_extra_is_named(log: FakeLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "duckdb", None)
+    monkeypatch.setitem(sys.modules, "duckdb", None)  # as where it is not installed
     done = run(log, "SELECT 1")
     assert done.exit_code == 69
     assert "[query]'" in done.stderr
