@@ -336,6 +336,23 @@ def test_a_new_connection_that_ends_is_not_made_again(*, connected: bool) -> Non
         assert not client.repeated
 
 
+def test_a_request_that_was_cut_short_does_not_go_again() -> None:
+    """Some of it may have been taken, unlike one that found its connection ended."""
+
+    def answer_one_and_break(connection: socket.socket) -> None:
+        for answer in (OK, b""):
+            if b"Content-Length: 1\r" in head_of(connection):
+                connection.recv(1)
+            connection.sendall(answer)
+
+    with serving(answer_one_and_break, says(OK)) as url, client_of(url) as client:
+        client.send(POST)
+        with pytest.raises(ConnectionError) as error:
+            client.send(Request("/", method="POST", body=bytes(30_000_000)))
+        assert type(error.value) in (BrokenPipeError, ConnectionResetError)
+        assert not client.repeated
+
+
 def test_what_went_over_a_kept_connection_may_have_been_taken() -> None:
     """Though there is no other to ask over: the server ended when it had the request."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
