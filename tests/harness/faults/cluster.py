@@ -3,11 +3,13 @@
 Each lasts until the cluster recovers. The victim is the leader as often as the others together.
 """
 
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
 from tests.harness.network import NATS
-from tests.harness.systems.cluster import ClusterUnderLoad
+from tests.harness.plan import Fault
+from tests.harness.systems.cluster import ClusterUnderLoad, FaultyCluster
 
 
 def _victim(it: ClusterUnderLoad) -> str:
@@ -21,14 +23,32 @@ def _victim(it: ClusterUnderLoad) -> str:
     return rng.choice(nodes)
 
 
-def _other(it: ClusterUnderLoad, victim: str) -> str:
-    return it.run.rng.choice(it.cluster.others(victim))
+def _on_one(words: str, act: Callable[[FaultyCluster, str], None]) -> Fault[ClusterUnderLoad]:
+    """A fault of one node, which the words name as `{0}`."""
+
+    def fault(it: ClusterUnderLoad) -> str:
+        victim = _victim(it)
+        act(it.cluster, victim)
+        return words.format(victim)
+
+    return fault
 
 
-def kill(it: ClusterUnderLoad) -> str:
-    victim = _victim(it)
-    it.cluster.kill(victim)
-    return f"kill {victim}"
+def _on_pair(words: str, act: Callable[[FaultyCluster, str, str], None]) -> Fault[ClusterUnderLoad]:
+    """A fault between a node and another one, `{0}` and `{1}`."""
+
+    def fault(it: ClusterUnderLoad) -> str:
+        victim = _victim(it)
+        other = it.run.rng.choice(it.cluster.others(victim))
+        act(it.cluster, victim, other)
+        return words.format(victim, other)
+
+    return fault
+
+
+def _kill_and_start(cluster: FaultyCluster, node: str) -> None:
+    cluster.kill(node)
+    cluster.start(node)
 
 
 def kill_two(it: ClusterUnderLoad) -> str:
@@ -46,80 +66,31 @@ def kill_all(it: ClusterUnderLoad) -> str:
     return f"kill {', '.join(names)}"
 
 
-def kill_and_start(it: ClusterUnderLoad) -> str:
-    victim = _victim(it)
-    it.cluster.kill(victim)
-    it.cluster.start(victim)
-    return f"kill {victim} and start it"
-
-
-def stop(it: ClusterUnderLoad) -> str:
-    victim = _victim(it)
-    it.cluster.stop(victim)
-    return f"stop {victim}"
-
-
-def freeze(it: ClusterUnderLoad) -> str:
-    victim = _victim(it)
-    it.cluster.freeze(victim)
-    return f"freeze {victim}"
-
-
-def isolate(it: ClusterUnderLoad) -> str:
-    victim, nats = _victim(it), it.run.rng.random() < 0.3
-    it.cluster.isolate(victim, nats=nats)
-    return f"cut {victim} off from the others{' and from NATS' if nats else ''}"
-
-
-def cut_from_nats(it: ClusterUnderLoad) -> str:
-    victim = _victim(it)
-    it.cluster.isolate(victim, peers=False, nats=True)
-    return f"cut {victim} off from NATS"
-
-
-def cut_pair(it: ClusterUnderLoad) -> str:
-    victim = _victim(it)
-    other = _other(it, victim)
-    it.cluster.network.cut(victim, [other])
-    return f"cut between {victim} and {other}"
-
-
-def hold_pair(it: ClusterUnderLoad) -> str:
-    victim = _victim(it)
-    other = _other(it, victim)
-    it.cluster.network.hold((victim, other), (other, victim))
-    return f"hold up what {victim} and {other} say to each other"
-
-
-def mute(it: ClusterUnderLoad) -> str:
-    victim = _victim(it)
-    it.cluster.mute(victim)
-    return f"hold up what {victim} says"
-
-
-def deafen(it: ClusterUnderLoad) -> str:
-    victim = _victim(it)
-    it.cluster.deafen(victim)
-    return f"hold up what others say to {victim}"
-
-
-def hold_nats(it: ClusterUnderLoad) -> str:
-    victim = _victim(it)
-    flow = it.run.rng.choice([(victim, NATS), (NATS, victim)])
-    it.cluster.network.hold(flow)
-    return f"hold up what {flow[0]} says to {flow[1]}"
-
-
 def restart_nats(it: ClusterUnderLoad) -> str:
     it.cluster.nats.end()
     it.cluster.nats.start()
     return "kill the NATS server and start it"
 
 
+_KILL: Final = _on_one("kill {0}", FaultyCluster.kill)
+_KILL_AND_START: Final = _on_one("kill {0} and start it", _kill_and_start)
+_FREEZE: Final = _on_one("freeze {0}", FaultyCluster.freeze)
+_ISOLATE: Final = _on_one("cut {0} off from the others", FaultyCluster.isolate)
+_MUTE: Final = _on_one("hold up what {0} says", FaultyCluster.mute)
+
 ANY: Final = (
-    *(kill, kill, kill_two, kill_all, kill_and_start, kill_and_start),
-    *(stop, freeze, freeze, restart_nats),
-    *(isolate, isolate, cut_from_nats, cut_pair),
-    *(mute, mute, deafen, hold_nats, hold_pair),
+    *(_KILL, _KILL, kill_two, kill_all, _KILL_AND_START, _KILL_AND_START),
+    *(_FREEZE, _FREEZE, _ISOLATE, _ISOLATE, _MUTE, _MUTE, restart_nats),
+    _on_one("stop {0}", FaultyCluster.stop),
+    _on_one("cut {0} off from NATS", lambda it, node: it.isolate(node, peers=False, nats=True)),
+    _on_one("cut {0} off from all and NATS", lambda it, node: it.isolate(node, nats=True)),
+    _on_one("hold up what others say to {0}", FaultyCluster.deafen),
+    _on_one("hold up what {0} says to NATS", lambda it, node: it.network.hold((node, NATS))),
+    _on_one("hold up what NATS says to {0}", lambda it, node: it.network.hold((NATS, node))),
+    _on_pair("cut between {0} and {1}", lambda it, one, other: it.network.cut(one, [other])),
+    _on_pair(
+        "hold up what {0} and {1} say to each other",
+        lambda it, one, other: it.network.hold((one, other), (other, one)),
+    ),
 )
 """All of them; what is there twice comes twice as often."""
