@@ -8,7 +8,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,6 +31,27 @@ Checked = tuple[str, Callable[[], None]]
 _TAP_AGAIN_S: Final = 0.5
 
 
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """How long workers are waited for, in seconds.
+
+    Attributes:
+        reload_s: For the answer to a reload.
+        replay_s: For the answer to a replay.
+        line_s: For the next line of a quarantine.
+        tap_again_s: Before a worker whose look ended is looked for again.
+    """
+
+    reload_s: float = RELOAD_ANSWER_S
+    replay_s: float = REPLAY_ANSWER_S
+    line_s: float = QUARANTINE_LINE_S
+    tap_again_s: float = _TAP_AGAIN_S
+
+
+WAITS: Final = Waits()
+"""Those of a collector that runs."""
+
+
 def _refused(error: str, code: int) -> Answer:
     return {"result": "refused", "error": error, "exit_code": code, "workers": {}}
 
@@ -44,6 +65,7 @@ class WorkerControl:
         check: Reads the configuration again; raises `ServiceError` when no worker can run by it.
             Returns the digest of what it read, and what is called when all run by that.
         status: The account of all, now.
+        waits: For workers that do not answer.
     """
 
     def __init__(
@@ -53,11 +75,13 @@ class WorkerControl:
         draining: Mapping[int, Path],
         check: Callable[[], Checked],
         status: Callable[[], Status],
+        waits: Waits = WAITS,
     ) -> None:
         self._sockets = sockets
         self._draining = draining
         self._check = check
         self._status = status
+        self._waits = waits
         self._reloading = asyncio.Lock()
         self._log = structlog.get_logger()
 
@@ -111,7 +135,7 @@ class WorkerControl:
     async def _reload_workers(self, digest: str) -> Answer:
         everyone = {**self._sockets, **self._draining}
         request = {"do": "reload", "digest": digest}
-        answers = await self._ask_all(request, RELOAD_ANSWER_S, everyone)
+        answers = await self._ask_all(request, self._waits.reload_s, everyone)
         for index in self._draining:
             if answers[index].get("away"):  # it is done, or is begun with what all run by
                 del answers[index]
@@ -128,7 +152,7 @@ class WorkerControl:
         }
         undone = await asyncio.gather(
             *(
-                self._ask(everyone[index], {"do": "reload", "undo": number}, RELOAD_ANSWER_S)
+                self._ask(everyone[index], {"do": "reload", "undo": number}, self._waits.reload_s)
                 for index, number in changed.items()
             )
         )
@@ -144,7 +168,7 @@ class WorkerControl:
         """Put back what is in the quarantines of all that receive."""
         if request.get("offsets"):
             raise ValueError("offsets are those of one worker: name its own admin socket")
-        answers = await self._ask_all(request, REPLAY_ANSWER_S, self._sockets)
+        answers = await self._ask_all(request, self._waits.replay_s, self._sockets)
         counts: Counter[str] = Counter()
         stopped = []
         for index, answer in answers.items():
@@ -176,11 +200,11 @@ class WorkerControl:
 
     async def _next_line(self, index: int, lines: AsyncGenerator[Answer, None]) -> Answer | None:
         try:
-            async with asyncio.timeout(QUARANTINE_LINE_S):
+            async with asyncio.timeout(self._waits.line_s):
                 return await anext(lines, None)
         except TimeoutError:
             raise UnavailableError(
-                f"worker {index}: nothing for {QUARANTINE_LINE_S:g} s",
+                f"worker {index}: nothing for {self._waits.line_s:g} s",
                 fix="end that process if it hangs, and ask again: it is started anew",
             ) from None
 
@@ -206,7 +230,7 @@ class WorkerControl:
                     self._log.info("a worker is looked for", worker=index, error=str(error))
                 done |= index in self._draining
                 if not done:  # it ended, and is begun again
-                    await asyncio.sleep(_TAP_AGAIN_S)
+                    await asyncio.sleep(self._waits.tap_again_s)
             await lines.put(None)  # cancelled there is nobody any more who would make room for it
 
         readers = [asyncio.create_task(read(i, path)) for i, path in everyone.items()]

@@ -149,8 +149,9 @@ async def test_what_is_synced_is_not_cut_off_before_anybody_heard_of_it(tmp_path
     await asyncio.sleep(0)  # it is in the thread's queue
 
     def fails() -> None:
-        journal.log._failure = "roll failed"
+        journal.log._failure = "roll failed"  # private: only a race makes it fail just now
 
+    # The journal's own thread, for what is queued behind a write has to be queued now.
     journal._thread.submit(fails)
     journal._thread.submit(journal._delete, 0).result()  # the loop stands still meanwhile
     await committing

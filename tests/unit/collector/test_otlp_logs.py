@@ -279,7 +279,7 @@ def test_of_attributes_a_bounded_number_of_short_ones_is_remembered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(otlp_logs, "_MEMOS_MAX", 10)
-    known = otlp_logs._Members()
+    known = otlp_logs._Members()  # private: its bound shows in nothing but memory
     for number in range(25):
         packed = KeyValue(key="k", value=AnyValue(int_value=number)).SerializeToString()
         assert known[packed] == known[packed] == ("k", f'"k":{number}')
@@ -292,9 +292,9 @@ def test_of_attributes_a_bounded_number_of_short_ones_is_remembered(
 def test_among_many_records_each_that_is_not_plain_is_read_in_its_place() -> None:
     request = ExportLogsServiceRequest()
     records = request.resource_logs.add().scope_logs.add().log_records
-    for number in range(3 * otlp_logs._AT_ONCE):
+    for number in range(3 * otlp_logs.AT_ONCE):
         body = records.add(time_unix_nano=5).body
-        if number % otlp_logs._AT_ONCE == 7:
+        if number % otlp_logs.AT_ONCE == 7:
             body.kvlist_value.values.add(key="n").value.int_value = number
         else:
             body.string_value = f"number {number}"

@@ -30,6 +30,7 @@ from tests.support import receiving
 from tests.support.certificates import Authority
 from tests.support.intake import SpoolingIntake, spooling
 from tests.support.receiving import listening
+from tests.support.waiting import wait_until_async
 
 EXPORT = "/opentelemetry.proto.collector.logs.v1.LogsService/Export"
 JSON = "application/json"
@@ -438,20 +439,24 @@ async def test_files_that_are_no_certificates_are_refused_at_the_start(tmp_path:
             await OtlpSource(section, {}, intake=intake).start()
 
 
-async def test_a_grpc_server_that_does_not_stop_keeps_no_port(
-    intake: SpoolingIntake, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_grpc_server_that_does_not_stop_keeps_no_port(intake: SpoolingIntake) -> None:
+    """It waits for a request whose records are not durable yet."""
     section = Section(type="otlp", grpc="127.0.0.1:0", http="127.0.0.1:0")
     source = OtlpSource(section, {}, intake=intake)
     await source.start()
-    assert source._grpc is not None
-    stop = source._grpc._server.stop
-    monkeypatch.setattr(source._grpc._server, "stop", lambda _: asyncio.Event().wait())
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.05):
-            await source.stop()
-    for endpoint in source.endpoints.values():
-        host, port = endpoint.split(":")
-        with pytest.raises(ConnectionRefusedError):
-            await asyncio.open_connection(host, int(port))
-    await stop(None)
+    async with (
+        intake.journal.held(),
+        grpc.aio.insecure_channel(source.endpoints["grpc"]) as channel,
+    ):
+        method: Any = channel.unary_unary(EXPORT)
+        asking = asyncio.ensure_future(method(request().SerializeToString()))
+        await wait_until_async(lambda: intake.spool.undurable)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await source.stop()
+        for endpoint in source.endpoints.values():
+            host, port = endpoint.split(":")
+            with pytest.raises(ConnectionRefusedError):
+                await asyncio.open_connection(host, int(port))
+        await asyncio.gather(asking, return_exceptions=True)
+    await source.stop()

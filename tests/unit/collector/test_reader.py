@@ -170,7 +170,7 @@ async def test_the_time_of_another_trouble_is_not_that_of_a_unit(
 ) -> None:
     await scene.put(4)
     scene.journal.log.roll()
-    scene.journal.log._list.forget_files()
+    scene.journal.log._list.forget_files()  # private: as segments let files go
     scene.disk.away = cause == "away"
     scene.disk.open_errno = errno.EMFILE if cause == "descriptors" else 0
     asked = count_probes(scene.journal, monkeypatch)
@@ -190,7 +190,7 @@ async def test_the_time_of_another_trouble_is_not_that_of_a_unit(
 async def test_no_descriptor_left_is_waited_for(scene: Scene) -> None:
     await scene.put(4)
     scene.journal.log.roll()
-    scene.journal.log._list.forget_files()
+    scene.journal.log._list.forget_files()  # private: as segments let files go
     scene.disk.open_errno = errno.EMFILE
     async with scene.reading():
         await wait_until_async(lambda: "Too many open files" in scene.reader.trouble)
@@ -247,7 +247,7 @@ async def test_segments_that_are_dropped_while_a_unit_is_taken_end_nothing(scene
         await scene.put(12, size=100_000)
         start = scene.journal.log.start_offset
         assert start > 4, "more is dropped than the segment that is read"
-        scene.journal.log._list.forget_files()
+        scene.journal.log._list.forget_files()  # private: as segments let files go
         scene.pipeline.open.set()
         await wait_until_async(lambda: scene.pipeline.taken[-1:] == [19])
     assert scene.pipeline.taken == [*range(first), *range(start, 20)]

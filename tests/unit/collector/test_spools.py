@@ -355,7 +355,7 @@ async def test_what_may_not_be_dropped_is_kept_also_when_it_was_read(
 def sent(pipeline: ToLanes, offset: int) -> int:
     """The request that carries the records of a unit."""
     pipeline.courier.handle(Flush())
-    effects = pipeline.courier._effects
+    effects = pipeline.courier._effects  # private: what it would send, without a log
     while not effects.empty():
         effect = effects.get_nowait()
         assert isinstance(effect, Publish)

@@ -144,7 +144,7 @@ def test_a_decoder_that_fails_costs_its_unit_only(monkeypatch: pytest.MonkeyPatc
     def fail(*_: object) -> None:
         raise ZeroDivisionError("nobody foresaw it")
 
-    monkeypatch.setitem(units._DECODERS, "lines", fail)
+    monkeypatch.setitem(units._DECODERS, "lines", fail)  # private: no input is known that does it
     decoded = decode_records(Unit("app", "lines", b"a\nb", 2, 0), {})
     (part,) = decoded.undecodable
     assert (part.raw, part.count) == (b"a\nb", 2)

@@ -1,6 +1,7 @@
 """Requests to several collectors as one, asked on real sockets of workers that are made up."""
 
 import asyncio
+import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -9,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from penstock.collector import worker_control
 from penstock.collector.control import Action, ControlServer, asking
-from penstock.collector.worker_control import Checked, WorkerControl
+from penstock.collector.worker_control import WAITS, Checked, Waits, WorkerControl
 from penstock.service import ConfigError, Health, Status
 from tests.support.waiting import wait_until_async
 
@@ -76,13 +76,18 @@ class Made:
 
 
 def control_of(
-    paths: Mapping[int, Path], *, receivers: int, check: Callable[[], Checked]
+    paths: Mapping[int, Path],
+    *,
+    receivers: int,
+    check: Callable[[], Checked],
+    waits: Waits = WAITS,
 ) -> WorkerControl:
     return WorkerControl(
         {index: path for index, path in paths.items() if index < receivers},
         draining={index: path for index, path in paths.items() if index >= receivers},
         check=check,
         status=lambda: Status("collector", "c", "1", Health.READY),
+        waits=waits,
     )
 
 
@@ -93,6 +98,7 @@ async def workers(
     draining: int = 0,
     wrong: Exception | None = None,
     accept: Callable[[], None] = lambda: None,
+    waits: Waits = WAITS,
 ) -> AsyncIterator[Path]:
     """Their common socket; the last ones are draining."""
 
@@ -103,7 +109,7 @@ async def workers(
 
     paths = {index: directory / f"{index}.sock" for index in range(len(made))}
     servers = [ControlServer(paths[i], one.actions) for i, one in enumerate(made)]
-    control = control_of(paths, receivers=len(made) - draining, check=check)
+    control = control_of(paths, receivers=len(made) - draining, check=check, waits=waits)
     servers.append(ControlServer(directory / "all.sock", control.actions))
     for server in servers:
         await server.start()
@@ -181,13 +187,10 @@ async def test_a_replay_adds_up(tmp_path: Path) -> None:
     assert [line["kept"]["worker"] for line in kept if "kept" in line] == [0, 1]
 
 
-async def test_one_that_hangs_holds_up_no_reload_for_ever(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(worker_control, "RELOAD_ANSWER_S", 0.05)
+async def test_one_that_hangs_holds_up_no_reload_for_ever(tmp_path: Path) -> None:
     made = Made()
     made.hangs = True
-    async with workers(tmp_path, made) as path, asyncio.timeout(30):
+    async with workers(tmp_path, made, waits=Waits(reload_s=0.05)) as path, asyncio.timeout(30):
         [first] = await answers(path, do="reload")
         [second] = await answers(path, do="reload")
     assert not first["ok"]
@@ -198,14 +201,21 @@ async def test_one_that_hangs_holds_up_no_reload_for_ever(
 async def test_a_reload_that_fails_as_nobody_foresaw_is_refused_and_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[dict[str, Any]] = []
-    monkeypatch.setattr(worker_control, "notify", lambda **state: told.append(state))
     made = Made()
-    async with workers(tmp_path, made, wrong=RecursionError("too deep")) as path:
-        [answer] = await answers(path, do="reload")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(tmp_path / "systemd"))
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "systemd"))
+        async with workers(tmp_path, made, wrong=RecursionError("too deep")) as path:
+            [answer] = await answers(path, do="reload")
+        systemd.settimeout(20)
+        told = [systemd.recv(4096) for _ in range(2)]
     assert not answer["ok"]
     assert "too deep" in answer["error"]
-    assert told == [{"READY": 1}]  # else systemd waits for the end of the reload
+    # Else systemd waits for the end of the reload.
+    assert [one.partition(b"=")[0] for one in told] == [
+        b"RELOADING",
+        b"READY",
+    ]
     assert made.asked == []
 
 
@@ -233,13 +243,12 @@ async def test_the_largest_message_in_quarantine_is_shown(tmp_path: Path) -> Non
 
 
 async def test_one_that_hangs_holds_up_no_replay_and_no_look_at_the_quarantine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(worker_control, "REPLAY_ANSWER_S", 0.05)
-    monkeypatch.setattr(worker_control, "QUARANTINE_LINE_S", 0.05)
+    waits = Waits(replay_s=0.05, line_s=0.05)
     made = [Made(), Made()]
     made[1].hangs = True
-    async with workers(tmp_path, *made) as path, asyncio.timeout(30):
+    async with workers(tmp_path, *made, waits=waits) as path, asyncio.timeout(30):
         [replayed] = await answers(path, do="replay")
         *kept, last = await answers(path, do="quarantine")
     assert replayed["ok"]
@@ -251,12 +260,16 @@ async def test_one_that_hangs_holds_up_no_replay_and_no_look_at_the_quarantine(
 
 
 async def test_a_look_goes_on_at_a_worker_that_was_begun_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(worker_control, "_TAP_AGAIN_S", 0)
     made = Made()
     made.ends = True
-    control = control_of({0: tmp_path / "0.sock"}, receivers=1, check=lambda: ("d1", lambda: None))
+    control = control_of(
+        {0: tmp_path / "0.sock"},
+        receivers=1,
+        check=lambda: ("d1", lambda: None),
+        waits=Waits(tap_again_s=0),
+    )
     look = control.tap({"do": "tap", "follow": True})
     async with asyncio.timeout(30):
         for _ in range(2):  # the process, and the one after it
@@ -269,13 +282,16 @@ async def test_a_look_goes_on_at_a_worker_that_was_begun_again(
 
 
 async def test_a_look_is_at_those_that_drain_too_and_goes_on_without_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(worker_control, "_TAP_AGAIN_S", 0)
     made = [Made(), Made()]
     made[0].ends = made[1].ends = True
     shown = Counter[int]()
-    async with workers(tmp_path, *made, draining=1) as path, asyncio.timeout(30):
+    waits = Waits(tap_again_s=0)
+    async with (
+        workers(tmp_path, *made, draining=1, waits=waits) as path,
+        asyncio.timeout(30),
+    ):
         look = asking(path, {"do": "tap", "follow": True})
         async for line in look:
             shown[line["worker"]] += 1

@@ -176,10 +176,10 @@ def test_a_drain_is_of_all_workers_also_when_one_has_not_delivered(
     drained: list[Path] = []
 
     async def run(agent: Agent, _: asyncio.Event, *, within_s: float | None) -> None:
-        directory = agent._config.data_dir
+        directory = agent._config.data_dir  # private: which of them runs is not told otherwise
         drained.append(directory.relative_to(data_dir))
         assert within_s == 5
-        agent._directory.lock.release()
+        agent._directory.lock.release()  # private: as `run` does
         if directory == data_dir:
             raise DrainCutShortError("1 record is still held", fix="again")
 

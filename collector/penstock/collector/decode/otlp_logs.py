@@ -53,7 +53,7 @@ _COMMON: Final = attrgetter(
     "time_unix_nano", "observed_time_unix_nano", "severity_number", "severity_text"
 )
 _RARE: Final = attrgetter("trace_id", "span_id", "flags", "event_name", "dropped_attributes_count")
-_AT_ONCE: Final = 50
+AT_ONCE: Final = 50
 """Records that are made before they are handed on: each may have a resource of 8 KiB with it."""
 _MEMOS_MAX: Final = 4096
 _MEMO_BYTES_MAX: Final = 512
@@ -86,8 +86,8 @@ def map_logs(
             about = _scope_members(scope)
             plain = _Lines(scope.scope.name, about or [], resource, now_ns, note)
             own = about is None or scope.schema_url.startswith(_OWN)
-            for first in range(0, len(records), _AT_ONCE):
-                part = records[first : first + _AT_ONCE]
+            for first in range(0, len(records), AT_ONCE):
+                part = records[first : first + AT_ONCE]
                 found = [None] * len(part) if own else [*map(plain.make, part)]
                 known = [one for one in found if one is not None]
                 if len(known) == len(found):
