@@ -224,6 +224,7 @@ class IntakeLimits:
     unfinished_timeout_s: float = UNFINISHED_TIMEOUT_S
     unread_answer_s: float = UNREAD_ANSWER_S
     datagram_queue_bytes_max: int = DATAGRAM_QUEUE_BYTES_MAX
+    pieces_wait_s: float = PIECES_WAIT_S
     otlp_room_wait_s: float = OTLP_ROOM_WAIT_S
     otlp_calls_max: int = OTLP_CALLS_MAX
     otlp_records_max: int = OTLP_RECORDS_MAX

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -16,7 +17,6 @@ from penstock.collector.core.forward import Message, MessageReader
 from penstock.collector.core.pieces import Gathering, Piece, piece_of
 from penstock.collector.decode.units import decode_records
 from penstock.collector.limits import PIECES_BYTES_MAX, IntakeLimits
-from penstock.collector.sources import forward
 from penstock.collector.spool import Unit
 from penstock.specs import Accepted, check_line
 from penstock.specs.limits import STRING_CHARACTERS_MAX
@@ -24,6 +24,7 @@ from tests.support.waiting import wait_until_async
 from tests.unit.collector.test_forward_source import Sender, listening
 
 CUT = 16 * 1024
+WAITS = IntakeLimits(pieces_wait_s=3600.0)
 
 
 def pieces_of(text: str, line: str = "id-1", *, size: int = CUT, time: int = 7) -> list[Any]:
@@ -220,11 +221,8 @@ def test_a_piece_is_known_by_what_docker_says() -> None:
         assert piece_of(wrong) is None
 
 
-async def test_pieces_that_come_one_by_one_are_one_record(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(forward, "PIECES_WAIT_S", 3600.0)
-    async with listening(tmp_path) as (source, intake):
+async def test_pieces_that_come_one_by_one_are_one_record(tmp_path: Path) -> None:
+    async with listening(tmp_path, limits=WAITS) as (source, intake):
         sender = await Sender.to(source)
         first, last = pieces_of(LONG)
         between, size = whole("between"), len(packed(first))
@@ -241,11 +239,9 @@ async def test_pieces_that_come_one_by_one_are_one_record(
 
 
 @pytest.mark.parametrize("end", ["time", "close", "stop", "no message"])
-async def test_a_line_that_is_never_whole_is_kept_in_pieces(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
-) -> None:
-    monkeypatch.setattr(forward, "PIECES_WAIT_S", 0.05 if end == "time" else 3600.0)
-    async with listening(tmp_path) as (source, intake):
+async def test_a_line_that_is_never_whole_is_kept_in_pieces(tmp_path: Path, end: str) -> None:
+    limits = IntakeLimits(pieces_wait_s=0.05) if end == "time" else WAITS
+    async with listening(tmp_path, limits=limits) as (source, intake):
         sender = await Sender.to(source)
         first, _ = pieces_of(LONG)
         sender.send(first)
@@ -264,12 +260,9 @@ async def test_a_line_that_is_never_whole_is_kept_in_pieces(
         sender.close()
 
 
-async def test_a_line_that_has_begun_gives_way_where_there_is_no_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_line_that_has_begun_gives_way_where_there_is_no_room(tmp_path: Path) -> None:
     """Its sender waits as any other, however long, and nothing is dropped."""
-    monkeypatch.setattr(forward, "PIECES_WAIT_S", 3600.0)
-    limits = IntakeLimits(unfinished_wait_s=0.0)
+    limits = replace(WAITS, unfinished_wait_s=0.0)
     async with listening(tmp_path, limits=limits) as (source, intake):
         sender = await Sender.to(source)
         first, last = pieces_of(LONG)
@@ -286,12 +279,9 @@ async def test_a_line_that_has_begun_gives_way_where_there_is_no_room(
         await wait_until_async(lambda: intake.share.used == 0)
 
 
-async def test_pieces_that_are_acknowledged_hold_up_no_sender(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_pieces_that_are_acknowledged_hold_up_no_sender(tmp_path: Path) -> None:
     """It may wait for the ack of one before it sends the next."""
-    monkeypatch.setattr(forward, "PIECES_WAIT_S", 3600.0)
-    async with listening(tmp_path) as (source, intake):
+    async with listening(tmp_path, limits=WAITS) as (source, intake):
         sender = await Sender.to(source)
         for number, message in enumerate(pieces_of(LONG)):
             sender.send([*message, {"chunk": str(number)}])
@@ -301,11 +291,8 @@ async def test_pieces_that_are_acknowledged_hold_up_no_sender(
         sender.close()
 
 
-async def test_lines_that_never_end_hold_no_more_than_is_allowed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(forward, "PIECES_WAIT_S", 3600.0)
-    async with listening(tmp_path) as (source, intake):
+async def test_lines_that_never_end_hold_no_more_than_is_allowed(tmp_path: Path) -> None:
+    async with listening(tmp_path, limits=WAITS) as (source, intake):
         sender = await Sender.to(source)
         count = 2 * PIECES_BYTES_MAX // CUT
         for number in range(count):

@@ -25,7 +25,6 @@ from penstock.collector.intake import Intake, Payload
 from penstock.collector.limits import (
     HANDSHAKE_TIMEOUT_S,
     PIECES_BYTES_MAX,
-    PIECES_WAIT_S,
     READ_BYTES,
     UNIT_RECORDS_MAX,
 )
@@ -120,7 +119,7 @@ class ForwardSource(Source):
         gives way first; but who holds the beginning of a message must not wait for others who do:
         its connection ends.
         """
-        gathering = Gathering[Message](PIECES_BYTES_MAX, PIECES_WAIT_S)
+        gathering = Gathering[Message](PIECES_BYTES_MAX, self._intake.limits.pieces_wait_s)
         try:
             while await self._receive_some(messages, gathering, reader, writer, charge):
                 pass
