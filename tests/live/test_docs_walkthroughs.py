@@ -31,6 +31,7 @@ def directory() -> Iterator[Path]:
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.stem)
 def test_a_document_is_true(document: Path, directory: Path) -> None:
     steps = read_document(document.read_text())
+    assert steps, "nothing in it can be followed"
     with Reader(directory, _environment(directory)) as reader:
         for step in steps:
             reader.follow(step, _COMMAND_S * PATIENCE)

@@ -80,7 +80,9 @@ def test_strangers_see_the_health_of_a_part_and_nothing_more(
 
 
 def test_prometheus_sees_what_it_scrapes_with_the_files_it_has(started: FirstStart) -> None:
-    for job in yaml.safe_load(SCRAPED.read_text())["scrape_configs"]:
+    jobs = yaml.safe_load(SCRAPED.read_text())["scrape_configs"]
+    assert jobs
+    for job in jobs:
         ca = started.moved(job["tls_config"]["ca_file"])
         token = Path(started.moved(job["authorization"]["credentials_file"])).read_text().strip()
         target = started.moved(job["static_configs"][0]["targets"][0])

@@ -174,6 +174,7 @@ def test_bytes_that_are_no_protocol_end_their_connection_only(logd: Logd) -> Non
             connection.settimeout(STALL_S * 4)
             while connection.recv(65536):
                 pass
+    served(logd)
 
 
 def test_every_grpc_method_answers_bytes_with_a_status(logd: Logd) -> None:
@@ -252,7 +253,8 @@ async def test_slow_requests_hold_no_port_up(logd: Logd, port: str) -> None:
     try:
         for connection in slow:
             connection.sendall(opening)
-        await asyncio.to_thread(served, logd)
+        async with asyncio.timeout(60):
+            await asyncio.to_thread(served, logd)
         if port == "fetch":
             for connection in slow:
                 connection.settimeout(20)

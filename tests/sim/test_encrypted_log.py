@@ -41,6 +41,7 @@ def test_rewriting_an_encrypted_log_survives_power_losses_and_repeats_no_nonce()
     counts: Counter[str] = Counter()
     for seed in range(FIRST_SEED, FIRST_SEED + SEEDS // 2):
         counts.update(rewrite_seed(seed, cuts=True, disk=NonceDisk(), vault=VAULT))
+    assert counts
     if SEEDS >= 150:
         assert {w for w in ("swapped", "truncate", "row N") if counts[w] < 3} == set(), counts
 

@@ -108,6 +108,7 @@ def test_every_record_is_taken_once_in_order_or_counted() -> None:
             marks += world(seed).marks
         except AssertionError as error:
             pytest.fail(f"make sim SEED={seed}: {error}")
+    assert marks
     if not only:
         reached = {"close", "repeat", "nack", "refused", "silence", "break"}
         assert reached <= marks.keys(), "the simulation is too kind"

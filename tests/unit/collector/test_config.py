@@ -96,7 +96,8 @@ def test_a_path_that_no_file_can_have_is_refused_when_it_is_read(name: str, kind
     """Or the process would end with a failure of its own where it opens it."""
     adapter = TypeAdapter(kind)
     is_list = "list" in str(kind)
-    for text in ("/a\0b", "") if name.endswith(("path", "file", "dir", "include")) else ("/a\0b",):
+    may_be_empty = not name.endswith(("path", "file", "dir", "include"))
+    for text in ("/a\0b", "")[: 2 - may_be_empty]:
         with pytest.raises(ValidationError, match=r"NUL|must not be empty"):
             adapter.validate_python([text] if is_list else text)
 

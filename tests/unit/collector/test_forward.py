@@ -225,6 +225,8 @@ def test_random_bytes_never_raise_anything_else() -> None:
                 decode_message(message.raw)
         except (RemoteProtocolError, UndecodableError):
             continue
+        except Exception as error:
+            raise AssertionError(f"{error!r} of {noise!r}") from error
 
 
 def test_a_chunk_that_is_not_unicode_is_acknowledged_as_it_came() -> None:

@@ -39,4 +39,5 @@ def test_what_is_counted_between_two_samples_is_sampled_by_itself() -> None:
     count = {"type": "logs_to_metrics", "inputs": ["first"], "name": "lines"}
     second = {**FIFTH, "inputs": ["count"]}
     first = {**FIFTH, "inputs": ["app"]}
-    graph_of({"transforms": {"first": first, "count": count, "second": second}})
+    transforms = {"first": first, "count": count, "second": second}
+    assert graph_of({"transforms": transforms}) is not None

@@ -136,8 +136,9 @@ def test_prometheus_asks_whom_compose_starts_and_grafana_finds_its_dashboards() 
 
 def test_prometheus_shows_each_part_its_token_from_a_file_that_init_makes(tmp_path: Path) -> None:
     init(tmp_path, site_of("compose", 3), SystemClock())
-    scraped = yaml.safe_load((DEPLOY / "prometheus" / "compose.yml").read_text())
-    for job in scraped["scrape_configs"]:
+    jobs = yaml.safe_load((DEPLOY / "prometheus" / "compose.yml").read_text())["scrape_configs"]
+    assert jobs
+    for job in jobs:
         assert job["scheme"] == "https"
         for file in (job["tls_config"]["ca_file"], job["authorization"]["credentials_file"]):
             assert (tmp_path / Path(file).relative_to("/etc/penstock")).is_file()

@@ -159,4 +159,4 @@ def test_a_door_that_is_open_or_shut_by_mistake_is_refused(
 def test_doors_that_only_this_machine_reaches_or_that_are_encrypted_are_taken(
     tmp_path: Path, changes: dict[str, Any]
 ) -> None:
-    load(tmp_path, **changes)
+    assert load(tmp_path, **changes).fetch

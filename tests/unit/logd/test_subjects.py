@@ -1,5 +1,6 @@
 import random
 import re
+from contextlib import nullcontext as does_not_raise
 
 import pytest
 from hypothesis import given
@@ -150,4 +151,5 @@ def test_a_filter_that_could_match_a_reserved_subject_is_known_by_its_first_toke
 
 @pytest.mark.parametrize("subject", ["telemetry.logs.>", "a", "a.*.c", "größe.x"])
 def test_ordinary_subjects_are_taken(subject: str) -> None:
-    check_stream_subject(subject, ack_on_reply=True)
+    with does_not_raise():
+        check_stream_subject(subject, ack_on_reply=True)

@@ -57,6 +57,7 @@ def test_every_metric_of_a_dashboard_or_an_alert_exists() -> None:
 
 
 def test_labels_of_a_panel_are_those_of_its_metrics() -> None:
+    assert all(row for board in DASHBOARDS for row in board.rows)
     for board in DASHBOARDS:
         for panel in (panel for row in board.rows for panel in row):
             for expr, legend in panel.queries:
@@ -69,6 +70,7 @@ def test_labels_of_a_panel_are_those_of_its_metrics() -> None:
 
 def test_series_of_an_alert_have_the_labels_of_their_metric() -> None:
     for alert in ALERTS:
+        assert alert.fires, alert
         for series, _ in (*alert.fires, *alert.quiet):
             name = series.partition("{")[0]
             labels = set(re.findall(r"([a-z_]+)=", series))

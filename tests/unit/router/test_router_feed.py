@@ -2,6 +2,7 @@
 
 import json
 import threading
+from contextlib import nullcontext as does_not_raise
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -247,7 +248,8 @@ def test_a_sink_of_others_need_not_know_what_came_later(tmp_path: Path) -> None:
     plain: Any = Plain()
     feed = Feed(load(tmp_path), plain, context(tmp_path))
     feed.begin_anew()
-    feed.give(marked(table([]), {}), 0)
+    with does_not_raise():
+        feed.give(marked(table([]), {}), 0)
 
 
 def test_a_sink_hears_of_a_batch_without_any_row_for_it(tmp_path: Path) -> None:

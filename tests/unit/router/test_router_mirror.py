@@ -175,6 +175,9 @@ def test_whenever_the_store_fails_another_machine_finds_one_moment(
                 moments = [files(root)]
             else:
                 assert files(root) == before, f"step {step}"
+    kept.keep(term)
+    assert mirror(objects, tmp_path / "another machine").begin()
+    assert files(tmp_path / "another machine") == files(root)
 
 
 def _change(root: Path, rng: random.Random) -> None:

@@ -5,6 +5,7 @@ import contextvars
 import os
 import re
 from collections.abc import Generator, Iterator
+from contextlib import nullcontext as does_not_raise
 from pathlib import Path
 from typing import Any
 
@@ -204,9 +205,9 @@ def test_secrets_do_not_leave_the_process(output: Output) -> None:
     for _ in range(2):  # the second time their names are known
         with specs.span("log in", password="hunter2", attempt=1):
             pass
-    for record in output.records():
-        assert "hunter2" not in str(record)
-        assert record["attributes"]["attempt"] == 1
+    records = output.records()
+    assert "hunter2" not in str(records)
+    assert [record["attributes"]["attempt"] for record in records] == [1, 1]
 
 
 def test_a_sample_keeps_whole_traces_and_failures(tmp_path: Path) -> None:
@@ -233,7 +234,7 @@ def test_a_sample_keeps_whole_traces_and_failures(tmp_path: Path) -> None:
 def test_without_setup_the_block_runs_all_the_same() -> None:
     before = use_emitter(None)
     try:
-        with specs.span("nobody listens") as span:
+        with does_not_raise(), specs.span("nobody listens") as span:
             span.set(a=1)
     finally:
         use_emitter(before)

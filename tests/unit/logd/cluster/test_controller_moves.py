@@ -75,7 +75,9 @@ def test_a_drained_node_is_emptied_step_by_step() -> None:
             assert len(partition.replicas) >= 3
             if partition.leader and set(partition.isr) != set(partition.replicas):
                 office.do(cluster.isr_change(*partition.replicas, number=number))
-    for partition in cluster.stream().partitions:
+    partitions = cluster.stream().partitions
+    assert len(partitions) == 2
+    for partition in partitions:
         assert sorted(partition.replicas) == ["b", "c", "d"]
         assert (partition.former, partition.target) == (("a",), None)
         assert partition.leader in ("b", "c", "d")

@@ -391,4 +391,5 @@ def test_a_configuration_out_of_range_is_refused(field: str, values: tuple[float
     for value in values:
         with pytest.raises(ValueError, match=f"{field} is .* must be"):
             LogConfig(**{field: value})  # type: ignore[arg-type]
-    LogConfig(segment_bytes_max=88, index_interval_bytes=1, segment_age_s_max=0.1)
+    least = LogConfig(segment_bytes_max=88, index_interval_bytes=1, segment_age_s_max=0.1)
+    assert least.segment_bytes_max == 88

@@ -124,5 +124,5 @@ def test_lock_of_a_dead_process_is_free(tmp_path: Path) -> None:
         "import os, pathlib, sys; from penstock.logd.store import DirectoryLock;"
         "lock = DirectoryLock(pathlib.Path(sys.argv[1])); os._exit(9)"
     )
-    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False)
+    assert subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False).returncode == 9
     DirectoryLock(tmp_path).release()
