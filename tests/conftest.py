@@ -47,23 +47,38 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--promised", action="store_true",
         help="of the live tests, only those that docs/guarantees.md names as a proof",
     )  # fmt: skip
-    group.addoption("--rest", action="store_true", help="only what --promised leaves out")
+    group.addoption(
+        "--rest", action="store_true",
+        help="live tests that --promised leaves out, and simulations, for other seeds",
+    )  # fmt: skip
     group.addoption("--shard", metavar="K/N", help="only part K of N, whole files of tests")
 
 
+LONGEST = ("test_end_to_end", "test_router_kills", "test_router_job", "test_router_replays")
+"""Files of live tests that take minutes."""
+
+
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what this run is not for."""
+    """Leave out what this run is not for, and begin with what takes longest."""
     proofs = set(re.findall(r"`(test_\w+)`", GUARANTEES.read_text()))
+
+    def is_simulated(item: pytest.Item) -> bool:
+        return item.path.parent.name == "sim"
 
     def is_promised(item: pytest.Item) -> bool:
         name = getattr(item, "originalname", item.name)
         return item.get_closest_marker("live") is None or name in proofs
 
+    def rank(item: pytest.Item) -> tuple[bool, bool, bool]:
+        is_live = item.get_closest_marker("live") is not None
+        return (item.path.stem not in LONGEST, not is_live, not is_simulated(item))
+
     chosen = items
     if config.getoption("--promised"):
         chosen = [item for item in chosen if is_promised(item)]
     if config.getoption("--rest"):
-        chosen = [item for item in chosen if not is_promised(item)]
+        chosen = [item for item in chosen if not is_promised(item) or is_simulated(item)]
     if shard := config.getoption("--shard"):
         part, count = shard_of(shard)
         files = sorted({str(item.path) for item in chosen})
@@ -72,7 +87,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if len(chosen) < len(items):
         kept = set(chosen)
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
-        items[:] = chosen
+    items[:] = sorted(chosen, key=rank)
 
 
 def shard_of(text: str) -> tuple[int, int]:

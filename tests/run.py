@@ -1,16 +1,14 @@
 """What `make check`, `make test`, `make test-all` and `make sim` run: every step, timed.
 
-`test` takes every unit test and simulation, and of the live tests those that docs/guarantees.md
-names; `rest` takes the others, and `all` everything. `--shard K/N` takes a part of them.
-
-Live tests share the machine with others of their kind, and it may be a slow one. A few that fail
-run once more, alone; what passes then is named at the end as unsteady. No other test gets that.
+`test` takes every unit test, each simulation under `SEEDS` seeds, and of the live tests those that
+docs/guarantees.md names; `rest` takes the other live tests, and simulations under seeds that differ
+from shard to shard; `all` takes everything. `--shard K/N` takes a part.
 
 `check` runs all its steps even when one fails, so that one run shows every finding.
 """
 
-import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -26,7 +24,8 @@ CHECKS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("lint", ("ruff", "check", "--quiet", ".")),
     ("types", ("mypy",)),
     ("imports", ("lint-imports",)),
-    ("tidy, docs, wheel", ("pytest", "-q", "tests/unit/test_tidy.py", "tests/unit/test_docs.py",
+    ("tidy, docs, wheel", ("pytest", "-q", "tests/unit/test_tidy.py",
+                           "tests/unit/test_assertions.py", "tests/unit/test_docs.py",
                            "tests/live/test_packaging.py")),
 )  # fmt: skip
 
@@ -36,22 +35,17 @@ SUITES = {
     "sim": ("tests/sim",),
     "live": ("tests/live",),
     "test": (*_ALL, "--promised"),
-    "rest": ("tests/live", "--rest"),
+    "rest": ("tests/live", "tests/sim", "--rest"),
     "all": _ALL,
 }
 _SLOWEST = ("--durations", "20", "--durations-min", "1")
 
 
-TESTS_FAILED = 1
-"""pytest's exit code, and no other."""
-
-UNSTEADY_MAX = 8
-"""So many failures may be those of a busy machine; more are not looked at twice."""
+SEEDS = 250
+"""So many seeds of each simulation run in `test`, and others of the same number in each shard."""
 
 NO_ENGINE = 69
 """The exit code with which deploy/local-images.sh says so."""
-
-LAST_FAILED = ROOT / ".pytest_cache" / "v" / "cache" / "lastfailed"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -74,18 +68,16 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _suite(suite: str, extra: Sequence[str]) -> int:
-    """Run a suite; a few tests that failed beside others run once more, alone, and are named."""
-    code = _step(suite, ("pytest", *_parallel(suite), *_SLOWEST, *SUITES[suite], *extra))
-    if code != TESTS_FAILED or not _parallel(suite):
-        return code
-    failed = sorted(json.loads(LAST_FAILED.read_text()))
-    if len(failed) > UNSTEADY_MAX or not all(name.startswith("tests/live/") for name in failed):
-        return code
-    again = _step("again, alone", ("pytest", "--last-failed", *SUITES[suite], *extra))
-    if again == 0:
-        names = "".join(f"  {name}\n" for name in failed)
-        sys.stdout.write(f"UNSTEADY: failed beside others, passed alone; see to them:\n{names}")
-    return again
+    if suite in ("test", "rest"):
+        os.environ.setdefault("PENSTOCK_SIM_SEEDS", str(SEEDS))
+        os.environ.setdefault("PENSTOCK_SIM_SEED", str(SEEDS * _shard(extra)))
+    return _step(suite, ("pytest", *_parallel(suite), *_SLOWEST, *SUITES[suite], *extra))
+
+
+def _shard(extra: Sequence[str]) -> int:
+    """K of `--shard K/N`; 0 without."""
+    match = re.search(r"--shard[ =](\d+)/", " ".join(extra))
+    return int(match[1]) if match else 0
 
 
 def _containers(extra: Sequence[str]) -> int:
@@ -115,8 +107,14 @@ def _step(name: str, command: Sequence[str]) -> int:
 
 
 def _parallel(suite: str) -> tuple[str, ...]:
-    """Live tests wait for processes most of the time: two workers, a file stays on one of them."""
-    return ("-n", "2", "--dist", "loadfile") if suite not in ("unit", "sim") else ()
+    """Live tests wait for processes most of the time: a file stays on one of a few workers.
+
+    Files are given out in the order in which `tests/conftest.py` puts them: the longest come
+    first, so that no worker is left with one at the end.
+    """
+    if suite in ("unit", "sim"):
+        return ()
+    return ("-n", "3", "--dist", "loadfile", "--no-loadscope-reorder")
 
 
 if __name__ == "__main__":

@@ -43,12 +43,12 @@ class Fate(Enum):
 Answer = Result | Fate
 
 
-def raft_config(node: NodeId) -> RaftConfig:
+def raft_config(node: NodeId, *, disk: str) -> RaftConfig:
     """A fifth of the default times, and few entries between two snapshots."""
     return RaftConfig(
         node=node,
         group="sim",
-        disk=f"disk{node}",
+        disk=disk,
         election_timeout_min_ns=80 * MS,
         election_timeout_max_ns=160 * MS,
         heartbeat_ns=20 * MS,
@@ -94,7 +94,9 @@ class GroupMember(ABC):
     def begin_group(self) -> None:
         """The process starts with what its disk holds."""
         seed = self.world.random.getrandbits(32)
-        self.raft = on.Raft(raft_config(self.name), self.storage.recover(), Random(seed))
+        disk = f"disk{self.name}" if self.world.has_disk_ids else ""
+        config = raft_config(self.name, disk=disk)
+        self.raft = on.Raft(config, self.storage.recover(), Random(seed))
         self.machine = ClusterMachine(self.on_applied, self.on_restored)
         self.applied = self.chain = self.promised_ns = 0
         self.writing: deque[on.Persist] = deque()

@@ -143,7 +143,7 @@ class Office(GroupMember):
         self.full = False
         heartbeat = Heartbeat(
             node=self.name,
-            storage=self.raft.config.disk,
+            storage=self.raft.config.disk or "disk",
             boot=self.boot,
             sequence=sequence,
             applied_index=self.state.index,
@@ -196,7 +196,7 @@ class Office(GroupMember):
         command = RegisterNode(
             node=self.name,
             addresses=Addresses(peer=f"{self.name}:1"),
-            storage=self.raft.config.disk,
+            storage=self.raft.config.disk or "disk",
             boot=self.boot,
         )
         self.change(command, registered, within_ms=None)

@@ -173,8 +173,8 @@ TWINS: Final = {
         _added_counts_before_it_has_caught_up, seed=0
     ),
     "the word of a removed replica counts": Twin(_word_of_a_removed_replica_counts, seed=8133),
-    "a replica that is back is nothing new": Twin(_replica_that_is_back_is_nothing_new, seed=433),
-    "an epoch that was given back is led again": Twin(_opened_again_it_leads_on, seed=418),
+    "a replica that is back is nothing new": Twin(_replica_that_is_back_is_nothing_new, seed=11844),
+    "an epoch that was given back is led again": Twin(_opened_again_it_leads_on, seed=40384),
     "additions do not count": Twin(_additions_do_not_count, seed=18),
     "the old replica goes before the new one is in sync": Twin(_old_replica_goes_first, seed=0),
     "a leader is removed": Twin(_leader_is_removed, seed=21),

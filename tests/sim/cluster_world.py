@@ -62,6 +62,7 @@ class ClusterWorld(Stage):
         super().__init__(seed)
         random = self.random
         self.churning = seed % 10 == 7
+        self.has_disk_ids = seed % 5 < 3  # the others' Raft is of a release that has none
         self.disk_ms = random.choice((1, 1, 3, 12))
         names = [NodeId(f"n{n}") for n in range(1, random.choice((3, 4, 4, 4, 5)) + 1)]
         founding = names[: max(3, len(names) - random.choice((0, 1)))]

@@ -257,15 +257,15 @@ def _may_return(node: ast.AST) -> bool:
 def _asserting(trees: Mapping[Path, ast.Module]) -> set[str]:
     """Names of functions and methods in `tests/` that surely assert; methods as `Class.method`."""
     known: set[str] = set()
-    unknown = {
-        name: (Sure(known, tree, function, owner), function.body)
+    functions = [
+        (name, Sure(known, tree, function, owner), function.body)
         for path, tree in trees.items()
         for owner, function in _owned(tree)
         for name in [f"{owner}.{function.name}" if owner else function.name]
         if not function.name.startswith("test_")
         and not function.decorator_list
         and not (owner and path.is_relative_to(TESTS / "support"))
-    }
+    ]
     bases = {
         node.name: [base.id for base in node.bases if isinstance(base, ast.Name)]
         for tree in trees.values()
@@ -273,7 +273,7 @@ def _asserting(trees: Mapping[Path, ast.Module]) -> set[str]:
         if isinstance(node, ast.ClassDef)
     }
     while True:
-        more = {name for name, (sure, body) in unknown.items() if sure.asserts(body)}
+        more = {name for name, sure, body in functions if name not in known and sure.asserts(body)}
         more |= {
             f"{heir}.{method}"
             for heir, parents in bases.items()
@@ -283,8 +283,6 @@ def _asserting(trees: Mapping[Path, ast.Module]) -> set[str]:
         if more <= known:
             return known
         known |= more
-        for name in more:
-            unknown.pop(name, None)
 
 
 def _owned(tree: ast.Module) -> Iterator[tuple[str, Function]]:
