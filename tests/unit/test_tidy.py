@@ -4,8 +4,11 @@ import ast
 import re
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import grimp
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -164,3 +167,94 @@ def test_no_registry_is_named() -> None:
 def test_make_recipes_are_short() -> None:
     text = (ROOT / "Makefile").read_text()
     assert re.findall(r"(?:\n\t.*){4}", text) == [], "a recipe has at most three lines"
+
+
+FULL_ROOTS = {
+    "collector/penstock/collector",
+    "collector/penstock/collector/core",
+    "collector/penstock/collector/decode",
+    "collector/penstock/collector/sources",
+    "collector/penstock/collector/transforms",
+    "deploy/penstock/deploy",
+    "deploy/penstock/deploy/console",
+    "deploy/penstock/service",
+    "logd/penstock/logd",
+    "logd/penstock/logd/cli",
+    "logd/penstock/logd/client",
+    "logd/penstock/logd/cluster",
+    "logd/penstock/logd/core",
+    "logd/penstock/logd/core/cluster",
+    "logd/penstock/logd/core/raft",
+    "logd/penstock/logd/core/replication",
+    "logd/penstock/logd/fetch",
+    "logd/penstock/logd/liftbridge",
+    "logd/penstock/logd/nats",
+    "logd/penstock/logd/security",
+    "logd/penstock/logd/store",
+    "router/penstock/router",
+    "router/penstock/router/core",
+    "router/penstock/router/sinks",
+    "specs/penstock/specs",
+}
+"""Packages that hold more than a dozen modules still."""
+
+CIRCLES = (
+    ("deploy.demo", "deploy.launch"),
+    ("logd.client.async_cursor", "logd.client.asynchronous", "logd.client.group_consumer",
+     "logd.client.membership"),
+    ("logd.client.blocking", "logd.client.cursor"),
+    ("logd.cluster.host", "logd.cluster.hosting"),
+    ("logd.core.raft.applying", "logd.core.raft.election", "logd.core.raft.following",
+     "logd.core.raft.leading", "logd.core.raft.member", "logd.core.raft.replicating"),
+    ("router.bounded", "router.checkpoint_home", "router.replay_notes"),
+    ("specs.app", "specs.diagnosis", "specs.otel"),
+    ("specs.audit", "specs.current", "specs.event", "specs.fast_decoder", "specs.fast_gate",
+     "specs.kinds", "specs.log_line", "specs.log_writer", "specs.metric_point", "specs.scrub",
+     "specs.span_line", "specs.surroundings"),
+    ("specs.definition", "specs.envelope", "specs.versions"),
+)  # fmt: skip
+"""Modules that import one another still, hidden from the interpreter or not."""
+
+
+def test_no_package_holds_more_than_a_dozen_modules() -> None:
+    modules = Counter(
+        _relative(path.parent) for path in PRODUCT if path.name not in {"__init__.py", "py.typed"}
+    )
+    full = {package for package, count in modules.items() if count > 12}
+    assert full == FULL_ROOTS, "a package is a concept: divide it, or shorten the list"
+
+
+def test_no_modules_import_one_another() -> None:
+    """Imports for type checkers count: two modules that need each other's types are one."""
+    roots = sorted(path.parent.name for path in ROOT.glob("*/penstock/*/__init__.py"))
+    packages = [f"penstock.{root}" for root in roots]
+    graph = grimp.build_graph(*packages, exclude_type_checking_imports=False, cache_dir=None)
+    imported = {name: graph.find_modules_directly_imported_by(name) for name in graph.modules}
+    circles = sorted(tuple(sorted(circle)) for circle in _circles(imported))
+    known = [tuple(f"penstock.{name}" for name in circle) for circle in CIRCLES]
+    assert circles == known
+
+
+def test_a_circle_is_found() -> None:
+    imported = {"a": {"b"}, "b": {"c", "d"}, "c": {"a"}, "d": set[str](), "e": {"a"}}
+    assert list(_circles(imported)) == [{"a", "b", "c"}]
+
+
+def _circles(imported: Mapping[str, set[str]]) -> Iterator[set[str]]:
+    """Modules that reach one another: those left together when everything else is ordered."""
+    reached = {name: _reached(name, imported) for name in imported}
+    seen: set[str] = set()
+    for name in sorted(imported):
+        circle = {other for other in reached[name] if name in reached[other]}
+        if circle and name not in seen:
+            seen |= circle
+            yield circle
+
+
+def _reached(name: str, imported: Mapping[str, set[str]]) -> set[str]:
+    found, left = set[str](), [name]
+    while left:
+        for other in imported[left.pop()] - found:
+            found.add(other)
+            left.append(other)
+    return found
