@@ -226,6 +226,7 @@ def test_an_address_of_a_name_that_answers_is_found_behind_one_that_does_not() -
                     on_messages=print,
                     clock=SystemClock(),
                 )
+                assert not wire.closed.done()
                 wire.abort()
 
     on_resolving_loop(work)

@@ -24,7 +24,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 ASSERTING = {"asyncio.timeout", "asyncio.wait_for", "does_not_raise", "expect"}
 ASSERTING |= {"pytest.fail", "pytest.raises", "pytest.warns"}
 ASSERTED = re.compile(r"(contextlib\.)?suppress\(|pytest\.raises\(")
-WAITING = {"wait_until", "wait_until_async"}
+WAITING = {"wait_until", "wait_until_async", "wait_for_status", "wait_for_reasons"}
 """They fail when a deadline passes before what they wait for is so."""
 
 
@@ -201,7 +201,9 @@ class Sure:
         """Whether what is called in an expression surely asserts."""
         for call in (part for part in ast.walk(node) if isinstance(part, ast.Call)):
             name = self._name(call.func)
-            if name in ASSERTING | WAITING | self._asserting or ".assert_" in name:
+            if name.rpartition(".")[2] in WAITING or name in ASSERTING | self._asserting:
+                return True
+            if ".assert_" in name:
                 return True
             named = [call.func, *call.args, *(keyword.value for keyword in call.keywords)]
             for part in named:

@@ -210,7 +210,8 @@ CIRCLES = (
     ("specs.app", "specs.diagnosis", "specs.otel"),
     ("specs.audit", "specs.current", "specs.event", "specs.fast_decoder", "specs.fast_gate",
      "specs.kinds", "specs.log_line", "specs.log_writer", "specs.metric_point", "specs.scrub",
-     "specs.span_line", "specs.surroundings"),
+     "specs.span_line",
+     "specs.surroundings", "specs.tracing"),
     ("specs.definition", "specs.envelope", "specs.versions"),
 )  # fmt: skip
 """Modules that import one another still, hidden from the interpreter or not."""
