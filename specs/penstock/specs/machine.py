@@ -29,8 +29,9 @@ class MachineFacts:
         until_ns: up to this one, which is not included.
     """
 
-    def __init__(self, proc: Path = Path("/proc")) -> None:
+    def __init__(self, proc: Path = Path("/proc"), processors: int | None = None) -> None:
         self._proc = proc
+        self._processors = processors or os.cpu_count() or 1
         self.since_ns = self.until_ns = 0
         self._before: tuple[float, float, float] | None = None
         self._facts: Mapping[str, Any] = _NOTHING
@@ -60,7 +61,7 @@ class MachineFacts:
         self._before = now
         if before is None or now[0] <= before[0]:
             return {}
-        available = (now[0] - before[0]) * (os.cpu_count() or 1)
+        available = (now[0] - before[0]) * self._processors
         idle_share, own_share = ((now[i] - before[i]) / available for i in (1, 2))
         return {
             "process.cpu.utilization": _share(own_share),

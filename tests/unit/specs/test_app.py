@@ -215,7 +215,7 @@ def test_setup_reads_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         "OTEL_RESOURCE_ATTRIBUTES", "team=a%20b,deployment.environment.name=prod,bad"
     )
     monkeypatch.setenv("PENSTOCK_SOCKET", str(tmp_path / "none.sock"))
-    monkeypatch.setattr(app, "_emitter", None)
+    app.use_emitter(None)
     level = logging.getLogger().level
     emitter = specs.setup(version="2", hooks=False, opentelemetry=False)
     try:

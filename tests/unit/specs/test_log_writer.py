@@ -201,9 +201,8 @@ def test_what_the_machine_does_not_say_is_left_out(tmp_path: Path, sink: Sink) -
     assert sink.records[0]["attributes"] == {"b": 1}
 
 
-def test_utilization_is_a_share_of_all_processors(proc: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("os.cpu_count", lambda: 2)
-    facts = MachineFacts(proc)
+def test_utilization_is_a_share_of_all_processors(proc: Path) -> None:
+    facts = MachineFacts(proc, processors=2)
     assert "system.cpu.utilization" not in facts.at(10**9)
     (proc / "uptime").write_text("110.0 55.0\n")
     assert facts.at(3 * 10**9)["system.cpu.utilization"] == 0.75

@@ -179,6 +179,7 @@ def test_metric_exporter_follows_the_temporality_preference(
     assert temporality_of("delta")[UpDownCounter] is cumulative
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE", "delta")
     exporter = PenstockMetricExporter(output.emitter)
+    # Where the SDK's readers look; it has no public name.
     assert exporter._preferred_temporality[Counter] is delta  # type: ignore[index]
     exporter.shutdown(timeout=1.0)
 

@@ -168,6 +168,7 @@ def test_a_provider_is_seen_to_once() -> None:
         see_to(provider)
         see_to(tracers)
     see_to(object())
+    # The SDK has no public list of a provider's processors.
     assert len(provider._multi_log_record_processor._log_record_processors) == 1
     assert len(tracers._active_span_processor._span_processors) == 1
 

@@ -161,6 +161,7 @@ def test_opentelemetrys_own_loggers_get_its_level(
 
 
 def test_histograms_are_the_usual_ones_by_default() -> None:
+    # Where the SDK's readers look; it has no public name.
     assert PenstockMetricExporter()._preferred_aggregation == {}
 
 
