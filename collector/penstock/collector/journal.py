@@ -54,6 +54,12 @@ def entry_size(value_bytes: int) -> int:
 class Journal:
     """A bounded commit log with group commit. Open it before anything else is called.
 
+    Args:
+        directory: Of the log.
+        bytes_max: Of all entries.
+        disk: Where it is.
+        look_s: How often a disk that failed is looked at while nothing is written.
+
     Attributes:
         failure: Why the disk did not do something; empty once it does.
         failures: How often it did not.
@@ -62,9 +68,12 @@ class Journal:
         commits: Groups that were made durable.
     """
 
-    def __init__(self, directory: Path, *, bytes_max: int, disk: Disk = REAL_DISK) -> None:
+    def __init__(
+        self, directory: Path, *, bytes_max: int, disk: Disk = REAL_DISK, look_s: float = _LOOK_S
+    ) -> None:
         self.directory = directory
         self._disk = disk
+        self._look_s = look_s
         self.bytes_max = bytes_max
         self._config = LogConfig(segment_bytes_max=max(bytes_max // _SEGMENTS_PER_JOURNAL, 1 << 18))
         self._log: CommitLog | None = None
@@ -150,7 +159,7 @@ class Journal:
         """Commit what is offered, and look at a disk that failed, until cancelled."""
         while True:
             try:
-                async with asyncio.timeout(_LOOK_S if self.failure else None):
+                async with asyncio.timeout(self._look_s if self.failure else None):
                     await self._wake.wait()
             except TimeoutError:
                 await self.takes_writes()

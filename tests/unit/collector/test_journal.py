@@ -14,6 +14,7 @@ from penstock.collector.journal import Entry, Journal
 from penstock.logd.batch import Record
 from penstock.logd.store import CommitLog
 from penstock.logd.store.disk import File, RealDisk, RealFile
+from tests.support.failing_disk import FailingDisk
 from tests.support.waiting import wait_until_async
 
 
@@ -46,8 +47,8 @@ async def test_a_disk_that_gives_nothing_back_ends_nothing(
 async def test_a_disk_that_is_well_again_is_told_though_nothing_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.collector.journal._LOOK_S", 0.01)
-    journal = Journal(tmp_path / "spool", bytes_max=1 << 20)
+    disk = FailingDisk()
+    journal = Journal(tmp_path / "spool", bytes_max=1 << 20, disk=disk, look_s=0.01)
     journal.open()
     commits = asyncio.ensure_future(journal.run())
     await journal.offer(Entry(Record(subject="s", value=b"x" * 2000, timestamp_ns=1)))
@@ -55,9 +56,7 @@ async def test_a_disk_that_is_well_again_is_told_though_nothing_is_written(
     def fails(*_: object) -> int:
         raise OSError(errno.EIO, "Input/output error")
 
-    with monkeypatch.context() as patch:
-        patch.setattr(CommitLog, "append", fails)
-        patch.setattr(Journal, "_keep_probe", fails)
+    with disk.failing():
         refused = journal.offer(Entry(Record(subject="s", value=b"y", timestamp_ns=2)))
         with pytest.raises(SpoolFailedError):
             await refused
@@ -109,10 +108,9 @@ async def test_a_disk_is_full_until_it_takes_as_much_as_it_refused(tmp_path: Pat
     await journal.close()
 
 
-async def test_a_full_disk_gets_the_room_of_all_that_is_done(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    journal = Journal(tmp_path / "spool", bytes_max=1 << 30)
+async def test_a_full_disk_gets_the_room_of_all_that_is_done(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    journal = Journal(tmp_path / "spool", bytes_max=1 << 30, disk=disk)
     journal.open()
 
     def offered() -> asyncio.Future[int]:
@@ -123,11 +121,7 @@ async def test_a_full_disk_gets_the_room_of_all_that_is_done(
     await journal.delete_before(await first + 1)
     assert journal.used_bytes > 2000  # one segment, far from full
 
-    def fails(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(CommitLog, "append", fails)
+    with disk.fails("write", errno.ENOSPC, name="*.log"):
         refused = offered()
         await journal.commit()
         with pytest.raises(SpoolFailedError):
