@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable
-from importlib.metadata import EntryPoint
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +12,6 @@ from opentelemetry.propagators.textmap import TextMapPropagator
 from typing_extensions import override
 
 from penstock import specs
-from penstock.specs import propagators
 from penstock.specs.bound import bound
 from penstock.specs.middleware import AsgiMiddleware, Message
 from penstock.specs.testing import Capture
@@ -72,19 +71,19 @@ Choose = Callable[[str], None]
 
 
 @pytest.fixture
-def choose(monkeypatch: pytest.MonkeyPatch) -> Choose:
-    """Sets the variable, where a package registers these."""
+def choose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Choose:
+    """Sets the variable, where an installed package registers these."""
     targets = {
         "one": "OneHeader", "mixed": "MixedCase", "broken": "Broken", "unloadable": "Absent",
     }  # fmt: skip
-
-    def entry_points(*, group: str, name: str) -> list[EntryPoint]:
-        assert group == "opentelemetry_propagator"
-        target = targets.get(name)
-        return [EntryPoint(name, f"{__name__}:{target}", group)] if target else []
-
-    monkeypatch.setattr(propagators, "entry_points", entry_points)
-    monkeypatch.setattr(propagators, "_known", None)
+    package = tmp_path / "vendor-1.0.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: vendor\nVersion: 1.0\n")
+    lines = [f"{name} = {__name__}:{target}\n" for name, target in targets.items()]
+    (package / "entry_points.txt").write_text("[opentelemetry_propagator]\n" + "".join(lines))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("OTEL_PROPAGATORS", "none")
+    sent()  # what another test chose is not remembered
     return lambda text: monkeypatch.setenv("OTEL_PROPAGATORS", text)
 
 
