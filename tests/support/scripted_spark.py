@@ -31,6 +31,7 @@ class ScriptedQuery:
         isActive: Whether it runs; a test sets it to False, and it has failed.
         status: As Spark tells it.
         hangs: Whether it does not end when it is told to.
+        error: Why it has failed; None: nobody knows.
         deliver: Gives the sink a batch, by its number, as Spark does.
     """
 
@@ -38,10 +39,12 @@ class ScriptedQuery:
         self.isActive = True
         self.status = BEGINNING
         self.hangs = False
+        self.error: Exception | None = None
         self.deliver = deliver
 
-    def exception(self) -> None:
-        """Nothing is known of why it ended."""
+    def exception(self) -> Any:
+        """Why it ended, if that is known."""
+        return self.error
 
     def stop(self) -> None:
         """End it."""
@@ -55,10 +58,14 @@ class ScriptedSpark:
 
     Attributes:
         queries: Those that were started, the last one at the end.
+        options: Of the source, those of the query that was started last.
+        refuses: Raised where a query is to be started; None: it starts.
     """
 
     def __init__(self) -> None:
         self.queries: list[ScriptedQuery] = []
+        self.options: dict[str, str] = {}
+        self.refuses: Exception | None = None
 
     @property
     def query(self) -> ScriptedQuery:
@@ -79,6 +86,7 @@ class ScriptedRouted(Routed):
 
     @override
     def frame(self, spark: Any, options: Mapping[str, str], *, streaming: bool) -> Any:
+        spark.options = dict(options)
         return _Frame(spark)
 
 
@@ -107,6 +115,8 @@ class _Frame:
         return self
 
     def start(self) -> ScriptedQuery:
+        if self._spark.refuses is not None:
+            raise self._spark.refuses
         self._spark.queries.append(ScriptedQuery(self._deliver))
         return self._spark.query
 
@@ -118,6 +128,17 @@ class NoRows:
         """Nothing."""
         fields = [(CARRIED, pa.binary()), (ROUTE_COLUMN, pa.int32())]
         return pa.schema(fields).empty_table()
+
+
+class NotMade(NoRows):
+    """A batch that Spark cannot make."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    @override
+    def toArrow(self) -> pa.Table:
+        raise self._error
 
 
 class OnlyLosses(NoRows):

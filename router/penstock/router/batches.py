@@ -43,6 +43,10 @@ class BatchJournal:
         if line != self._lines.last:
             self._lines.add(line)
 
+    def has(self, end: Offsets) -> bool:
+        """Whether the newest batch that was about to be delivered ends there."""
+        return self._lines.last == json.dumps(end.to_json())
+
     def ends(self) -> list[Offsets]:
         """Where batches ended, in their order; a line that a crash tore is left out."""
         found = []

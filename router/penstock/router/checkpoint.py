@@ -150,6 +150,13 @@ def clear_unfinished(spark_checkpoint: Path) -> None:
                 path.unlink(missing_ok=True)
 
 
+def discard_planned(spark_checkpoint: Path, batch: int) -> None:
+    """Have Spark plan a batch anew that has not ended. No query may run meanwhile."""
+    if not (spark_checkpoint / "commits" / str(batch)).exists():
+        for name in (str(batch), f".{batch}.crc"):
+            (spark_checkpoint / "offsets" / name).unlink(missing_ok=True)
+
+
 def planned_offsets(spark_checkpoint: Path, batch: int) -> Offsets:
     """The position behind a batch, which Spark notes before it begins with it."""
     path = spark_checkpoint / "offsets" / str(batch)

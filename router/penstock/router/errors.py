@@ -27,6 +27,17 @@ class DamagedError(DataLossError):
     """Records are damaged where they were asked for; in a cluster, others may have them sound."""
 
 
+class LargerThanPlannedError(RouterError):
+    """A task's records have far more bytes than the batch was planned with; it is planned anew.
+
+    Its name passes through Spark's layers of errors: `penstock.router.query` knows it by that.
+    """
+
+
+class RecordTooLargeError(RouterError):
+    """A record, or a batch that was begun, is larger than what Spark's heap has room for."""
+
+
 class LogRefusedError(RouterError):
     """logd refuses to give records, for another reason than that they are gone."""
 

@@ -22,6 +22,7 @@ from penstock.router.config import JobConfig
 from penstock.router.core.offsets import Offsets, Readable, StreamPartition
 from penstock.router.core.starting import Goal
 from penstock.router.errors import LogUnavailableError
+from penstock.router.heap_budget import HeapBudget
 from penstock.router.letter_stream import NatsLetterStream
 from penstock.router.letters import find_letters
 from penstock.router.owners import require_room_for_letters
@@ -30,7 +31,7 @@ from penstock.router.query import SinkQuery
 from penstock.router.reading import LogReading, LogState
 from penstock.router.replays import PATH, Replay, Replays
 from penstock.router.routes import check_routes
-from penstock.router.session import Session
+from penstock.router.session import HeapExhaustedError, Session
 from penstock.router.sharing import Sharing
 from penstock.router.sinks import Sink, SinkContext, open_sink
 from penstock.router.telemetry import Meter, StatusCollector
@@ -91,6 +92,7 @@ class Job:
         registry.register(StatusCollector(self.status))
         self._contexts: dict[str, SinkContext] = {}
         self._sharing: Sharing | None = None
+        self._budget = HeapBudget(config.spark, config.working_dir / "out_of_memory.json")
         self._replays = Replays(
             config, self._clock, deliver=self._deliver_letters, reopen=self._open_sink
         )
@@ -142,8 +144,14 @@ class Job:
             check_routes(config, self._session.spark)
         self._sharing = Sharing.begin(config)
         shared = self._sharing.options if self._sharing else {}
+        if config.trigger.bytes_max > self._budget.largest:
+            log.warning(
+                "batches are smaller than trigger.bytes_max",
+                bytes_max=self._budget.largest,
+                reason="spark.driver_memory has no room for more: raise it, or lower bytes_max",
+            )
         for sink, context in zip(sinks, self._contexts.values(), strict=True):
-            self._queries.append(SinkQuery(config, sink, context, starting, shared))
+            self._queries.append(SinkQuery(config, sink, context, starting, shared, self._budget))
         self._write_endpoints()
         self._home.keep_between_batches(self._keep_what_rests)
         if not is_stopping():
@@ -161,8 +169,12 @@ class Job:
         """
         assert self._session is not None
         self._home.require_not_lost()
-        with self._session.alive():
-            self._look_after(self._session.spark)
+        try:
+            with self._session.alive():
+                self._look_after(self._session.spark)
+        except HeapExhaustedError:
+            self._budget.ran_out()
+            raise
 
     def _look_after(self, spark: SparkSession) -> None:
         self._replays.poll({query.name: query for query in self._queries})
@@ -227,6 +239,7 @@ class Job:
         self._health = Health.DRAINING
         self._status = self._describe()
         self._stop.set()
+        self._budget.forget()
         self._replays.end()
         deadline_ns = self._clock.monotonic_ns() + int(self._config.drain_timeout_s * 1e9)
         busy = list(self._queries)

@@ -90,6 +90,11 @@ OPTIONS: Final[Mapping[str, tuple[str, str]]] = {
     "specs": ("installed ones", "modules with specs and their upcasters, joined by commas"),
     "shareIn": ("none", "a directory in memory where a job's sinks find what others have read"),
     "shareBytes": ("67108864", "with that: bytes kept there, about"),
+    "planIn": ("none", "stream only: a file for the bytes of the batch that was planned last"),
+    "measureSizes": (
+        "`false`",
+        "stream only: fetch every frame to plan a batch, not some, and bound its bytes exactly",
+    ),
     "retryTimeoutSeconds": ("120", "how long an unreachable logd is waited for"),
     "tokenFile": ("none", "a file with a token or an API key, there where tasks run as well"),
     "tls": ("`false`", "whether to connect with TLS; so it is with the next two"),
@@ -109,7 +114,14 @@ _BATCH_ONLY: Final = frozenset(
     }
 )
 _STREAM_ONLY: Final = frozenset(
-    {"maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"}
+    {
+        "maxOffsetsPerTrigger",
+        "maxBytesPerTrigger",
+        "minOffsetsPerTrigger",
+        "maxTriggerDelay",
+        "planIn",
+        "measureSizes",
+    }
 )
 
 SHARE_BYTES: Final = 64 * 1024 * 1024
@@ -154,6 +166,8 @@ class SourceOptions:
     specs: tuple[str, ...]
     share_in: Path | None
     share_bytes: int
+    plan_in: Path | None
+    measures: bool
 
     def struct(self, names: Iterable[str] | None) -> StructType:
         """The columns that Spark gets, those of the view by their names; None: all."""
@@ -210,6 +224,8 @@ def parse_options(options: Mapping[str, str], *, streaming: bool | None = None) 
         specs=given.names("specs"),
         share_in=Path(share_in) if (share_in := given.text("shareIn")) else None,
         share_bytes=given.positive("shareBytes") or SHARE_BYTES,
+        plan_in=Path(plan_in) if (plan_in := given.text("planIn")) else None,
+        measures=given.flag("measureSizes", default=False),
     )
 
 

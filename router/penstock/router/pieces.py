@@ -13,7 +13,9 @@ from penstock.logd.batch import SCHEMA, decode_body
 from penstock.logd.client import decoded_size, slice_rows
 from penstock.logd.errors import CorruptError
 from penstock.logd.frame import FrameHeader
+from penstock.router.core.offsets import Span
 from penstock.router.core.pieces import Cutter
+from penstock.router.errors import LargerThanPlannedError
 
 LOG_SCHEMA: Final = SCHEMA.remove(0).insert(0, pa.field("offset", pa.int64()))
 """Of the records as they are read: the log's columns, the first one with absolute offsets."""
@@ -33,6 +35,12 @@ class Cut:
     start: int
     end: int
     where: str
+
+    @property
+    def size(self) -> int:
+        """Bytes of memory of what is read, by what the frame says of all of it."""
+        whole = self.header.last_offset_delta + 1
+        return _size_of(self.body) * (self.end - self.start) // whole
 
     def rows(self) -> pa.RecordBatch:
         """Its records, maybe none: compaction may have removed all.
@@ -79,6 +87,23 @@ class Piece:
             digest.update(_PLACE.pack(*place, len(cut.body)))
             digest.update(cut.body)
         return digest.hexdigest()
+
+
+def within(cuts: Iterable[Cut], bytes_max: int | None, span: Span) -> Iterator[Cut]:
+    """Frames of a span, as long as they have no more bytes in memory than that.
+
+    Raises:
+        LargerThanPlannedError: They have more.
+    """
+    size = 0
+    for cut in cuts:
+        size += cut.size if bytes_max is not None else 0
+        if bytes_max is not None and size > bytes_max:
+            raise LargerThanPlannedError(
+                f"{cut.where}: offsets {span.start} to {cut.end - 1} take {size} bytes, above"
+                f" {bytes_max}, which the task was given for {span.start} to {span.end - 1}"
+            )
+        yield cut
 
 
 def pieces_of(cuts: Iterable[Cut], cutter: Cutter) -> Iterator[Piece]:

@@ -8,24 +8,38 @@ from enum import Enum, auto
 from pathlib import Path
 from typing import Any, Final
 
+import pyarrow as pa
 import structlog
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.base.backoff import Backoff, Restarts
+from penstock.router.batch_sizes import PlannedBytes
 from penstock.router.batch_spans import BatchSpans
 from penstock.router.batches import BatchJournal
-from penstock.router.checkpoint import clear_unfinished, committed_offsets, planned_offsets
+from penstock.router.checkpoint import (
+    clear_unfinished,
+    committed_offsets,
+    discard_planned,
+    planned_offsets,
+)
 from penstock.router.config import JobConfig
 from penstock.router.core.breaker import Circuit
 from penstock.router.core.offsets import Offsets, StreamPartition, count_between, reading_begins
-from penstock.router.errors import StoppedError
+from penstock.router.errors import LargerThanPlannedError, RecordTooLargeError, StoppedError
 from penstock.router.feed import Feed
+from penstock.router.heap_budget import HeapBudget
 from penstock.router.routed import Routed
 from penstock.router.sinks import Sink, SinkContext
 
-_ERROR_LINE: Final = re.compile(r"^(?:[\w.]+\.)?(\w*(?:Error|Exception)): (.+)$", re.MULTILINE)
+_ERROR_LINE: Final = re.compile(
+    r"^(?:: |Caused by: )?(?:[\w.$]+\.)?(\w*(?:Error|Exception))(?:: (.*))?$", re.MULTILINE
+)
+"""The last line of a Python traceback, or the first one of a Java stack trace or of its cause."""
+
+_WRAPPING: Final = re.compile(r"An error occurred while calling |Traceback \(most recent call last")
+"""Begins what py4j and Spark say of an error that somebody else has raised."""
 _REASON_LENGTH_MAX: Final = 500
 _RESULT_LIMIT: Final = "spark.driver.maxResultSize"
 _NO_PACKAGE: Final = "No module named 'penstock"
@@ -56,16 +70,18 @@ class SinkQuery:
         context: What the sink got.
         starting: Where it begins what it has not read yet.
         sharing: Options of the source, by which it reads together with the other sinks.
+        budget: Of the heap, which the sinks of a job have in common; None: one of its own.
         routed: Makes of the log what a sink gets, of the columns named.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is an input of its own
         self,
         job: JobConfig,
         sink: Sink,
         context: SinkContext,
         starting: Offsets,
         sharing: Mapping[str, str],
+        budget: HeapBudget | None = None,
         *,
         routed: Callable[[JobConfig, str, Sequence[str]], Routed] = Routed,
     ) -> None:
@@ -80,6 +96,11 @@ class SinkQuery:
         self._context = context
         self._starting = starting
         self._sharing = sharing
+        self._budget = budget or HeapBudget(job.spark)
+        self._plan_path = job.working_dir / "plans" / f"{context.sink}.json"
+        self._measures = self._budget.has_run_out
+        self._replanned: int | None = None
+        self._refusal: str | None = None
         self._journal = BatchJournal(context.state_dir)
         self._restarts = Restarts(Backoff(RESTART_MIN_S, RESTART_MAX_S), calm=RESTART_CALM_S)
         self._state = _State.WAITING
@@ -138,12 +159,19 @@ class SinkQuery:
             return
         now_ns = self._context.clock.monotonic_ns()
         if self._state is _State.WAITING and now_ns >= self._start_at_ns:
-            self._start(spark)
-            self._state = _State.RUNNING
+            self._begin(spark, now_ns)
         elif self._state is _State.RUNNING and not self._query.isActive:
             self._failed(now_ns)
         elif self._state is _State.RUNNING and (self.failure or self.records_per_s):
             self._see_pause()
+
+    def _begin(self, spark: SparkSession, now_ns: int) -> None:
+        try:
+            self._start(spark)
+        except (PySparkException, Py4JJavaError) as error:  # others: the JVM is gone
+            self._wait_after(first_lines(str(error)), now_ns)
+        else:
+            self._state = _State.RUNNING
 
     def _see_pause(self) -> None:
         """Between triggers, the last one has delivered everything; or found nothing to deliver."""
@@ -245,8 +273,17 @@ class SinkQuery:
     def _start(self, spark: SparkSession) -> None:
         job = self._job
         clear_unfinished(self._spark_checkpoint)
+        self._discard_replanned()
         options = logd_options(job, self._starting)
-        options |= {**job.trigger.options(), **self._sharing}
+        options |= {
+            **job.trigger.options(),
+            **self._sharing,
+            "maxBytesPerTrigger": str(min(job.trigger.bytes_max, self._budget.largest)),
+            "planIn": str(self._plan_path),
+            "measureSizes": str(self._measures).lower(),
+        }
+        self._plan_path.parent.mkdir(parents=True, exist_ok=True)
+        self._plan_path.unlink(missing_ok=True)
         rows = self._routed.frame(spark, options, streaming=True)
         # A pool of its own, so that one sink's backlog does not make the others queue.
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.name)
@@ -261,14 +298,19 @@ class SinkQuery:
 
     def _write(self, frame: DataFrame, batch: int) -> None:
         with self._work:
-            if self._context.stop.is_set() or self._is_to_rest:
+            if self._is_ending():
                 raise StoppedError("the job stops, or the sink rests; this batch comes again")
             self._deliver(frame, batch)
 
+    def _is_ending(self) -> bool:
+        return self._context.stop.is_set() or self._is_to_rest
+
     def _deliver(self, frame: DataFrame, batch: int) -> None:
         planned, before = self._planned(batch), self._planned(batch - 1)
-        begun_ns = self._context.clock.monotonic_ns()
-        made = frame.toArrow()
+        size = self._size_of(batch, planned)
+        with self._budget.holding(size, self._is_ending):
+            begun_ns = self._context.clock.monotonic_ns()
+            made = self._collected(frame, batch)
         rows, lost = self._routed.rows(made), self._routed.lost(made)
         self._context.begin_batch(before, planned, lost=lost)
         self._report_truncation(before, planned, batch)
@@ -295,6 +337,47 @@ class SinkQuery:
         took_ns = self._context.clock.monotonic_ns() - begun_ns
         self.records_per_s = round(count * 1e9 / max(took_ns, 1), 1)
         self.failure = None
+
+    def _size_of(self, batch: int, planned: Offsets) -> int | None:
+        """The bytes that a batch was planned with; None: they are not known.
+
+        Raises:
+            LargerThanPlannedError: They are too many, and it is planned anew.
+            RecordTooLargeError: They are too many however it is planned.
+        """
+        found = PlannedBytes.read(self._plan_path)
+        if found is None or not found.next.items() <= planned.next.items():
+            return None  # that of another batch: Spark has not planned this one as it used to
+        refusal = self._budget.refusal(found)
+        if refusal is None:
+            return found.size
+        it = found.largest
+        may_be_smaller = it is None or it.size < found.size or it.end > it.start + 1
+        if may_be_smaller and not (self._measures and self._journal.has(planned)):
+            self._plan_anew(batch)
+            raise LargerThanPlannedError(refusal)
+        self._refusal = refusal
+        raise RecordTooLargeError(refusal)
+
+    def _collected(self, frame: DataFrame, batch: int) -> pa.Table:
+        try:
+            return frame.toArrow()
+        except (PySparkException, Py4JError) as error:
+            said = str(error)
+            is_larger = LargerThanPlannedError.__name__ in said or _RESULT_LIMIT in said
+            if is_larger and not self._measures:
+                self._plan_anew(batch)
+            raise
+
+    def _plan_anew(self, batch: int) -> None:
+        """Have the query begin again, with every frame measured, and the batch planned anew."""
+        self._measures, self._replanned = True, batch
+
+    def _discard_replanned(self) -> None:
+        """Forget a batch that is to be planned anew, unless the sink may have a part of it."""
+        batch, self._replanned = self._replanned, None
+        if batch is not None and not self._journal.has(self._planned(batch)):
+            discard_planned(self._spark_checkpoint, batch)
 
     def _planned(self, batch: int) -> Offsets:
         """The position behind a batch, with partitions that were not read yet where they begin."""
@@ -324,13 +407,37 @@ class SinkQuery:
         if self._context.stop.is_set():
             self._state = _State.STOPPED
             return
+        self._state, self.records_per_s = _State.WAITING, 0.0
+        if self._replanned is not None:
+            self._start_at_ns = now_ns
+            self._log.warning(
+                "batch planned anew",
+                batch=self._replanned,
+                reason="it is larger than the records at its ends said; all are measured now",
+            )
+            return
+        refusal, self._refusal = self._refusal, None
+        self._wait_after(
+            refusal or reason_of(error),
+            now_ns,
+            is_told=refusal is not None and refusal == self.failure,
+        )
+
+    def _wait_after(self, reason: str, now_ns: int, *, is_told: bool = False) -> None:
+        """Start the query again after a pause.
+
+        Args:
+            reason: Why it failed.
+            now_ns: Monotonic.
+            is_told: Whether that was said before, and stays so: the status has it still.
+        """
         self._failed_at_ns = now_ns
         wait_s = self._restarts.failed((now_ns - self._restarted_at_ns) / 1e9)
         self._start_at_ns = self._restarted_at_ns = now_ns + int(wait_s * 1e9)
-        self._state = _State.WAITING
-        self.records_per_s = 0.0
-        self.failure = reason_of(error)
+        self.failure = reason
         self._context.meter.failed("query_failures")
+        if is_told:
+            return
         self._log.error(
             "query failed",
             reason=self.failure,
@@ -374,6 +481,12 @@ def first_lines(text: str) -> str:
             "an executor's Python has no package penstock: install it on each worker for the Python"
             " that spark.conf's spark.pyspark.python names"
         )
-    named = _ERROR_LINE.findall(text)
-    reason = f"{named[-1][0]}: {named[-1][1]}" if named else text.strip().splitlines()[0]
+    named = [
+        ": ".join(part for part in found.groups() if part)
+        for found in _ERROR_LINE.finditer(text)
+        if not _WRAPPING.match(found[2] or "")
+    ]
+    lines = [it.strip(" :\t") for it in text.splitlines()]
+    plain = [it for it in lines if it and not _WRAPPING.match(it)]
+    reason = named[-1] if named else next(iter(plain or lines), "no reason was given")
     return reason[:_REASON_LENGTH_MAX]

@@ -21,7 +21,7 @@ from penstock.logd.client import (
     StreamInfo,
 )
 from penstock.logd.errors import CorruptError, RefusedError, UnavailableError
-from penstock.router.core.offsets import Readable, Span, StreamPartition
+from penstock.router.core.offsets import FrameSize, Readable, Span, StreamPartition
 from penstock.router.core.pieces import Cutter
 from penstock.router.core.starting import Subscription, Times
 from penstock.router.errors import (
@@ -31,7 +31,7 @@ from penstock.router.errors import (
     LogUnavailableError,
 )
 from penstock.router.fetching import fetch, kept_until, warn
-from penstock.router.pieces import Cut, Piece, pieces_of, together
+from penstock.router.pieces import Cut, Piece, pieces_of, together, within
 from penstock.router.record_sizes import Found, Look, RecordSizes, Sample
 from penstock.router.refusals import NOT_LET_IN
 
@@ -197,7 +197,12 @@ class LogReading:
         return found
 
     def rows(
-        self, span: Span, *, fail_on_data_loss: bool, subject: str | None = None
+        self,
+        span: Span,
+        *,
+        fail_on_data_loss: bool,
+        subject: str | None = None,
+        bytes_max: int | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """The records of a span, in order, in batches of the log's columns.
 
@@ -207,15 +212,18 @@ class LogReading:
             span: All of its records.
             fail_on_data_loss: Whether to raise where some are gone; else it goes on behind them.
             subject: A filter; logd sends records on other subjects not at all.
+            bytes_max: Bytes of memory that they may take; None: they are not counted.
 
         Raises:
+            LargerThanPlannedError: They take more.
             DataLossError: Records of the span are gone, and that was not allowed.
             LogRefusedError: logd refuses, and does not say that records are gone.
             LogUnavailableError: logd stayed away.
         """
         held: list[pa.RecordBatch] = []
         rows = size = 0
-        for cut in self._cuts(span, fail_on_data_loss=fail_on_data_loss, subject=subject):
+        cuts = self._cuts(span, fail_on_data_loss=fail_on_data_loss, subject=subject)
+        for cut in within(cuts, bytes_max, span):
             batch = cut.rows()
             if not batch.num_rows:
                 continue
@@ -229,7 +237,12 @@ class LogReading:
             yield together(held)
 
     def pieces(
-        self, span: Span, *, fail_on_data_loss: bool, subject: str | None = None
+        self,
+        span: Span,
+        *,
+        fail_on_data_loss: bool,
+        subject: str | None = None,
+        bytes_max: int | None = None,
     ) -> Iterator[Piece]:
         """The same records, not decoded yet, in pieces that are mostly those of other spans, too.
 
@@ -237,7 +250,17 @@ class LogReading:
             DataLossError: As of `rows`; so the others.
         """
         cuts = self._cuts(span, fail_on_data_loss=fail_on_data_loss, subject=subject)
-        return pieces_of(cuts, self.cutter())
+        return pieces_of(within(cuts, bytes_max, span), self.cutter())
+
+    def frame_sizes(self, span: Span, *, subject: str | None) -> Iterator[FrameSize]:
+        """Bytes of every frame of a span, which is fetched and not decoded.
+
+        Raises:
+            LogRefusedError: logd refuses, and does not say that records are gone.
+            LogUnavailableError: logd stayed away.
+        """
+        for cut in self._cuts(span, fail_on_data_loss=False, subject=subject):
+            yield FrameSize(cut.start, cut.end, cut.size)
 
     def sample(
         self, looks: Iterable[Look], *, subject: str | None, patiently: bool, found: Found

@@ -116,6 +116,10 @@ class SparkEndedError(ServiceError):
     exit_code = ExitCode.SOFTWARE
 
 
+class HeapExhaustedError(SparkEndedError):
+    """It died for its heap was full."""
+
+
 class Session:
     """A Spark session and the JVM it lives in."""
 
@@ -241,11 +245,11 @@ class Session:
     def _check_alive(self) -> None:
         code = self._gateway.proc.poll()
         if code == _OUT_OF_MEMORY:
-            raise SparkEndedError(
+            raise HeapExhaustedError(
                 "Spark's JVM ran out of memory"
                 f" (spark.driver_memory: {self._config.driver_memory})",
-                fix="raise spark.driver_memory and start it again: a batch that was begun stays as"
-                " it is, only later ones follow trigger.bytes_max",
+                fix="raise spark.driver_memory and start it again; with as much as now, sinks will"
+                " have fewer bytes in work at a time",
             ) from None
         if code is not None:
             raise SparkEndedError(

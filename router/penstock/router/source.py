@@ -125,7 +125,7 @@ class LogBatchReader(DataSourceReader):  # type: ignore[misc] # pyspark is untyp
             lives = state.incarnations
             spans = spans_between(Offsets(first, lives), Offsets(last, lives))
             sizes = BatchSizes(None, options.task_bytes, subject_to_read(options, self._shape))
-            return plan(spans, state.readable, options, sizes, log)
+            return plan(spans, state.readable, options, sizes, log, ends=last)
 
     @override
     def read(self, partition: Task) -> Iterator[pa.RecordBatch]:
@@ -170,8 +170,14 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
         self._seen: LogState | None = None
         self._unreachable_since_ns: int | None = None
         self._answered: dict[tuple[StreamPartition, int, int, int], int] = {}
-        task_bytes = None if options.bytes_max is None else TASK_BYTES
-        self._sizes = BatchSizes(options.bytes_max, task_bytes, subject_to_read(options, shape))
+        if options.bytes_max is None and (options.plan_in or options.measures):
+            raise BadOptionError("options planIn and measureSizes need maxBytesPerTrigger")
+        self._sizes = BatchSizes(
+            options.bytes_max,
+            None if options.bytes_max is None else TASK_BYTES,
+            subject_to_read(options, shape),
+            measures=options.measures,
+        )
 
     @override
     def __getstate__(self) -> dict[str, Any]:
@@ -291,7 +297,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
             at: Readable(it.start, min(it.end, kept.get(at, it.end)))
             for at, it in state.readable.items()
         }
-        return plan(spans, readable, self._options, self._sizes, self._log)
+        return plan(spans, readable, self._options, self._sizes, self._log, ends=last.next)
 
     @override
     def read(self, partition: Task) -> Iterator[pa.RecordBatch]:

@@ -14,7 +14,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import InputPartition
 
 from penstock.base.clock import BlockingClock, SystemClock
-from penstock.router.batch_sizes import BatchSizes
+from penstock.router.batch_sizes import BatchSizes, PlannedBytes, bytes_allowed
 from penstock.router.core.filters import subject_of
 from penstock.router.core.offsets import (
     Readable,
@@ -33,11 +33,17 @@ from penstock.router.shared_reading import SharedReading
 
 
 class LogPartition(InputPartition):  # type: ignore[misc] # pyspark is untyped here
-    """What one task reads."""
+    """What one task reads.
 
-    def __init__(self, span: Span) -> None:
+    Attributes:
+        span: Records of a partition.
+        bytes_max: Bytes of memory that they may take; None: they are not counted.
+    """
+
+    def __init__(self, span: Span, bytes_max: int | None = None) -> None:
         super().__init__(span)
         self.span = span
+        self.bytes_max = bytes_max
 
 
 class LostPartition(InputPartition):  # type: ignore[misc] # pyspark is untyped here
@@ -57,8 +63,18 @@ def plan(
     options: SourceOptions,
     sizes: BatchSizes,
     log: LogReading,
+    *,
+    ends: Mapping[StreamPartition, int],
 ) -> list[Task]:
     """Divide the spans of a batch into tasks.
+
+    Args:
+        spans: One a partition.
+        readable: What there is of partitions.
+        options: Of the source; with `planIn` the batch's bytes are written there.
+        sizes: Of the batch.
+        log: To ask for them.
+        ends: Where the batch ends, by partition.
 
     Raises:
         DataLossError: Records of it are gone, and that is not accepted.
@@ -73,7 +89,12 @@ def plan(
             lost = [LostPartition(_length(spans) - _length(kept))]
         spans = kept
     pieces = split(sizes.divide(log, spans), options.partitions_min)
-    return [*lost, *map(LogPartition, pieces)]
+    if options.plan_in is None:
+        return [*lost, *map(LogPartition, pieces)]
+    found = {piece: sizes.size_of(piece) for piece in pieces}
+    planned = PlannedBytes(ends, sum(found.values()), sizes.measures, sizes.largest(spans))
+    planned.write(options.plan_in)
+    return [*lost, *(LogPartition(piece, bytes_allowed(size)) for piece, size in found.items())]
 
 
 def _length(spans: list[Span]) -> int:
@@ -99,7 +120,7 @@ def read_task(
         yield from Shaper(shape).lost(task.lost)
         return
     with open_log(options, SystemClock()) as log:
-        for rows in shaped_rows(task.span, log, options, shape):
+        for rows in shaped_rows(task.span, log, options, shape, task.bytes_max):
             if rows.num_rows:
                 yield rows
         if log.lost:
@@ -109,7 +130,11 @@ def read_task(
 
 
 def shaped_rows(
-    span: Span, log: LogReading, options: SourceOptions, shape: Shape
+    span: Span,
+    log: LogReading,
+    options: SourceOptions,
+    shape: Shape,
+    bytes_max: int | None = None,
 ) -> Iterable[pa.RecordBatch]:
     """The rows of a span, some of no rows; made with others where the options say so."""
     make = partial(Shaper(shape).shape, span)
@@ -117,6 +142,8 @@ def shaped_rows(
         "fail_on_data_loss": options.fail_on_data_loss,
         "subject": subject_to_read(options, shape),
     }
+    if bytes_max is not None:
+        how["bytes_max"] = bytes_max
     if options.share_in is None:
         return map(make, log.rows(span, **how))
     shared = partial(SharedPieces, options.share_in, options.share_bytes)

@@ -6,7 +6,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from penstock.router.core.offsets import Offsets, Readable, Span, StreamPartition
+from penstock.router.core.offsets import FrameSize, Offsets, Readable, Span, StreamPartition
 from penstock.router.core.starting import Subscription
 from penstock.router.errors import DataLossError, LogUnavailableError
 from penstock.router.options import parse_options
@@ -33,6 +33,8 @@ class FakeLog:
         self.partitions = 1
         self.epoch = 1
         self.sizes: dict[str, int] = {}
+        self.large: dict[tuple[str, int, int], int] = {}
+        self.measured: list[tuple[str, int, int]] = []
         self.looked_at: list[tuple[str, int, int]] = []
         self.answers: int | None = None
         self.kept: int | None = None
@@ -70,8 +72,15 @@ class FakeLog:
 
     def size_at(self, look: Look) -> Sample:
         """What is found there."""
-        assert self.sizes, "nobody need ask"
-        return Sample(self.sizes[look.span.stream], look.offset, look.offset + 1)
+        return Sample(self.sizes.get(look.span.stream, 100), look.offset, look.offset + 1)
+
+    def frame_sizes(self, span: Span, *, subject: str | None) -> Iterable[FrameSize]:
+        """A frame for each record, of its stream's size, or its own in `large`."""
+        usual = self.sizes.get(span.stream, 100)
+        for offset in range(span.start, span.end):
+            self.measured.append((*span.where, offset))
+            size = self.large.get((*span.where, offset), usual)
+            yield FrameSize(offset, offset + 1, size)
 
     def kept_until(self, span: Span, *, patiently: bool) -> int:
         """All of it, unless a test says otherwise."""

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from penstock.router.core.offsets import (
     EARLIEST,
     LATEST,
+    FrameSize,
     Offsets,
     Readable,
     Span,
@@ -19,7 +20,9 @@ from penstock.router.core.offsets import (
     resolve,
     spans_between,
     split,
+    split_by_size,
     within_bytes,
+    within_measured_bytes,
 )
 from penstock.router.errors import BadOptionError, DataLossError
 
@@ -84,8 +87,40 @@ def test_a_batch_is_cut_by_bytes_in_proportion_and_a_large_record_passes() -> No
     sizes = {LOGS: 10, TRACES: 1000}
     assert within_bytes(start, end, sizes, 109_000) == end
     assert within_bytes(start, end, sizes, 10_900) == {LOGS: 90, TRACES: 110}
-    assert within_bytes(start, end, sizes, 1) == {LOGS: 1, TRACES: 101}
+    assert within_bytes(start, end, sizes, 1) == {LOGS: 1, TRACES: 100}
     assert within_bytes(start, {LOGS: 900, TRACES: 100}, {LOGS: 10}, 100) == {LOGS: 10, TRACES: 100}
+
+
+def test_large_records_of_several_partitions_go_one_after_the_other_in_their_order() -> None:
+    """Else a batch of many partitions would have as many large records."""
+    start, end = {LOGS: 0, TRACES: 100}, {LOGS: 900, TRACES: 200}
+    sizes = {LOGS: 30, TRACES: 30}
+    assert within_bytes(start, end, sizes, 32) == {LOGS: 1, TRACES: 100}
+    assert within_bytes(start, end, sizes, 32, order=[TRACES]) == {LOGS: 0, TRACES: 101}
+    assert within_bytes(start, end, sizes, 60) == {LOGS: 1, TRACES: 101}
+
+
+def frames(first: int, *sizes: int) -> list[FrameSize]:
+    return [FrameSize(first + at, first + at + 1, size) for at, size in enumerate(sizes)]
+
+
+def test_measured_frames_fill_a_batch_in_turn_and_one_larger_than_it_goes_alone() -> None:
+    start = {LOGS: 0, TRACES: 100}
+    parts = {LOGS: frames(0, 2, 50, 1), TRACES: frames(100, 3, 3, 3)}
+    assert within_measured_bytes(start, parts, 10) == {LOGS: 1, TRACES: 102}
+    parts = {LOGS: frames(1, 50, 1), TRACES: frames(102, 3)}
+    begin = {LOGS: 1, TRACES: 102}
+    assert within_measured_bytes(begin, parts, 10) == {LOGS: 2, TRACES: 102}
+    assert within_measured_bytes(begin, parts, 10, order=[TRACES]) == {LOGS: 1, TRACES: 103}
+    assert within_measured_bytes(begin, parts, 60) == {LOGS: 3, TRACES: 103}
+
+
+def test_a_span_is_divided_where_its_frames_end_and_a_large_one_is_a_task() -> None:
+    span = Span("logs", 0, 10, 16, epoch=1, planned_epoch=2)
+    pieces = split_by_size(span, frames(10, 4, 4, 4, 30, 1, 1), 8)
+    assert [(it.start, it.end, it.epoch) for it in pieces] == [
+        (10, 12, 1), (12, 13, 2), (13, 14, 2), (14, 16, 2),
+    ]  # fmt: skip
 
 
 @given(waiting=_AMOUNTS, size=st.integers(1, 50), bytes_max=st.integers(1, 2000))
@@ -98,8 +133,10 @@ def test_batches_reach_the_end_within_their_bytes(
     while position != end:
         step = within_bytes(position, end, sizes, bytes_max)
         taken = {at: step[at] - position[at] for at in end}
-        assert sum(taken[at] * sizes[at] for at in end) <= bytes_max + sum(sizes.values())
-        assert all(taken[at] > 0 for at in end if position[at] < end[at])
+        most = max(bytes_max, *sizes.values())
+        assert sum(taken[at] * sizes[at] for at in end) <= most
+        assert any(taken[at] > 0 for at in end)
+        assert all(taken[at] >= 0 for at in end)
         position = step
 
 

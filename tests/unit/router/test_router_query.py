@@ -5,10 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException
+from structlog.testing import capture_logs
 from typing_extensions import override
 
+from penstock.router.batch_sizes import LargestFrame, PlannedBytes
 from penstock.router.batches import BatchJournal
+from penstock.router.config import JobConfig
 from penstock.router.core.offsets import Offsets, StreamPartition
+from penstock.router.errors import LargerThanPlannedError, RecordTooLargeError
 from penstock.router.query import RESTART_MIN_S, SinkQuery, first_lines
 from penstock.router.sinks import SinkContext
 from tests.support.scripted_spark import (
@@ -17,6 +22,7 @@ from tests.support.scripted_spark import (
     BETWEEN,
     IN_WORK,
     NoRows,
+    NotMade,
     OnlyLosses,
     ScriptedQuery,
     ScriptedRouted,
@@ -68,6 +74,10 @@ def as_session(spark: ScriptedSpark) -> Any:
     return spark
 
 
+def job_in(directory: Path) -> JobConfig:
+    return load(directory, work_dir=str(directory / "work"))
+
+
 def made(
     directory: Path, *, within: SinkContext | None = None, starting: Offsets | None = None
 ) -> Made:
@@ -75,8 +85,9 @@ def made(
     within = within or context(directory)
     sink = Closable(within)
     assert isinstance(within.clock, TestClock)
-    job, begun = load(directory), starting or Offsets({})
-    query = SinkQuery(job, sink, within, begun, {}, routed=ScriptedRouted)
+    query = SinkQuery(
+        job_in(directory), sink, within, starting or Offsets({}), {}, routed=ScriptedRouted
+    )
     return Made(query, ScriptedSpark(), sink, within.clock)
 
 
@@ -173,3 +184,157 @@ def test_a_batch_that_is_too_large_is_told_of_by_what_can_be_done() -> None:
         " serialized results of 1 tasks (52.0 MiB) is bigger than spark.driver.maxResultSize"
     )
     assert "size-it.md" in said
+
+
+JAVA = """py4j.protocol.Py4JJavaError: An error occurred while calling o1569.getResult.
+: org.apache.spark.SparkException: Exception thrown in awaitResult:
+\tat org.apache.spark.util.ThreadUtils$.awaitResult(ThreadUtils.scala:56)
+Caused by: java.io.IOException: No space left on device
+\tat java.base/java.io.FileOutputStream.writeBytes(Native Method)
+"""
+WORKER = """An error occurred while calling o1569.getResult.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 5.0 failed
+org.apache.spark.api.python.PythonException: Traceback (most recent call last):
+  File "tasks.py", line 9, in read_task
+penstock.router.errors.DataLossError: logs/0: offsets 5 to 9 are missing from the log
+
+\tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handlePythonException(P.scala:1)
+Driver stacktrace:
+\tat org.apache.spark.scheduler.DAGScheduler.abortStage(DAGScheduler.scala:2844)
+Caused by: org.apache.spark.api.python.PythonException: Traceback (most recent call last):
+  File "tasks.py", line 9, in read_task
+penstock.router.errors.DataLossError: logs/0: offsets 5 to 9 are missing from the log
+"""
+LOST = "DataLossError: logs/0: offsets 5 to 9 are missing from the log"
+NO_SPACE = "IOException: No space left on device"
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (JAVA, NO_SPACE),
+        (WORKER, LOST),
+        (
+            "An error occurred while calling o1.start.\n: java.lang.StackOverflowError\n\tat x",
+            "StackOverflowError",
+        ),
+        (
+            f"[STREAM_FAILED] Query [id = 1] terminated with exception: An exception was raised by"
+            " the Python Proxy.\nTraceback (most recent call last):\n  File x\n" + JAVA,
+            NO_SPACE,
+        ),
+        (
+            "An error occurred while calling o1569.getResult",
+            "An error occurred while calling o1569",
+        ),
+        ("", "no reason was given"),
+    ],
+)
+def test_a_reason_is_the_root_cause_and_not_what_py4j_and_spark_wrap_it_in(
+    said: str, reason: str
+) -> None:
+    assert first_lines(said).startswith(reason)
+
+
+@pytest.mark.parametrize(("said", "reason"), [(JAVA, NO_SPACE), (WORKER, LOST)])
+def test_a_query_that_spark_refuses_to_start_fails_with_the_root_cause_and_starts_later(
+    tmp_path: Path, said: str, reason: str
+) -> None:
+    its = made(tmp_path)
+    its.spark.refuses = PySparkException(said)
+    its.poll()
+    assert its.query.problem == reason
+    assert its.query.circuit.state == "open"
+    its.spark.refuses = None
+    its.clock.sleep(RESTART_MIN_S)
+    its.poll()
+    assert len(its.spark.queries) == 1
+
+
+@pytest.mark.parametrize(("said", "reason"), [(JAVA, NO_SPACE), (WORKER, LOST)])
+def test_a_query_that_failed_is_told_of_with_the_root_cause(
+    tmp_path: Path, said: str, reason: str
+) -> None:
+    """Be it planning, a task, collecting or a sink that failed: Spark's text has them all."""
+    its = made(tmp_path)
+    its.poll()
+    its.spark_query.error = PySparkException(said)
+    its.fail()
+    assert its.query.problem == reason
+
+
+LIFE = {"logs": "5f2c"}
+MIB = 1024 * 1024
+
+
+def planned(directory: Path, size: int, largest: LargestFrame | None = None) -> None:
+    """As the source has planned the first batch."""
+    plans = job_in(directory).working_dir / "plans" / "lake.json"
+    PlannedBytes({PLACE: 140}, size, largest is not None, largest).write(plans)
+
+
+def begun(directory: Path) -> tuple[Made, Path]:
+    """A query whose first batch is planned, and where Spark has that."""
+    within = context(directory)
+    its = made(directory, within=within, starting=Offsets({PLACE: 40}, LIFE))
+    its.poll()
+    plan(within.state_dir, [Offsets({PLACE: 140}, LIFE)])
+    return its, within.state_dir / "spark" / "offsets" / "0"
+
+
+def test_a_batch_that_turns_out_larger_is_planned_anew_with_every_frame_measured(
+    tmp_path: Path,
+) -> None:
+    its, offsets = begun(tmp_path)
+    planned(tmp_path, MIB)
+    assert its.spark.options["measureSizes"] == "false"
+    with pytest.raises(PySparkException):
+        its.spark_query.deliver(NotMade(PySparkException("x.LargerThanPlannedError: 9")), 0)
+    its.spark_query.isActive = False
+    its.poll()
+    assert its.query.problem is None
+    its.poll()
+    assert its.spark.options["measureSizes"] == "true"
+    assert not offsets.exists()
+
+
+def test_a_batch_that_a_sink_may_have_in_part_stays_as_it_was_planned(tmp_path: Path) -> None:
+    its, offsets = begun(tmp_path)
+    BatchJournal(offsets.parents[2]).note(Offsets({PLACE: 140}, LIFE))
+    its.query.stop()
+    its, offsets = begun(tmp_path)
+    planned(tmp_path, 900 * MIB)
+    with pytest.raises(LargerThanPlannedError):
+        its.spark_query.deliver(NoRows(), 0)
+    its.spark_query.isActive = False
+    its.poll()
+    its.poll()
+    assert its.spark.options["measureSizes"] == "true"
+    assert offsets.exists()
+    planned(tmp_path, 900 * MIB, LargestFrame("logs", 0, 41, 42, 10 * MIB))
+    with pytest.raises(RecordTooLargeError, match="a batch of 943.7 MB was begun"):
+        its.spark_query.deliver(NoRows(), 0)
+
+
+def test_a_record_that_is_too_large_is_told_of_once_and_looked_at_again(tmp_path: Path) -> None:
+    its, offsets = begun(tmp_path)
+    planned(tmp_path, 900 * MIB, LargestFrame("logs", 0, 41, 42, 900 * MIB))
+    with capture_logs() as logs:
+        for _ in range(3):
+            with pytest.raises(RecordTooLargeError):
+                its.spark_query.deliver(NoRows(), 0)
+            its.spark_query.isActive = False
+            its.poll()
+            problem = its.query.problem
+            assert problem is not None
+            assert problem.startswith("the record at logs/0 offset 41 has 943.7 MB")
+            its.clock.sleep(60)
+            its.poll()
+    assert [it["event"] for it in logs].count("query failed") == 1
+    assert offsets.exists()
+
+
+def test_a_batch_is_bounded_by_what_the_heap_has_room_for(tmp_path: Path) -> None:
+    its = made(tmp_path)
+    its.poll()
+    assert int(its.spark.options["maxBytesPerTrigger"]) <= 46 * MIB

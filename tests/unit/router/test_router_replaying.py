@@ -291,7 +291,7 @@ def test_batches_that_are_not_known_are_bounded_by_their_bytes(tmp_path: Path) -
     run.log.sizes = {"logs": 1024 * 1024}
     backfill.backfill(run, "lake", {PLACE: 0}, {PLACE: 80}, print)
     assert run.chunks == [(0, 32), (32, 64), (64, 80)]
-    assert run.log.looked_at == [("logs", 0, at) for at in (0, 79, 32, 79)]
+    assert run.log.looked_at == [("logs", 0, at) for at in (0, 79, 32, 79, 64, 79)]
 
 
 def test_what_the_log_does_not_hold_is_refused_and_not_looked_at(tmp_path: Path) -> None:

@@ -166,11 +166,12 @@ def test_what_is_known_of_sizes_is_of_the_batch_that_is_planned() -> None:
     assert len(reader.partitions(at(1), at(65))) == 8
 
 
-def test_nobody_asks_how_large_records_are_where_any_would_fit() -> None:
-    reader = stream_reader(FakeLog(Readable(0, 100)), maxBytesPerTrigger=str(64 * MIB))
-    assert reader.latestOffset(at(36), ReadMaxRows(1000)) == at(100)
-    with pytest.raises(AssertionError, match="nobody need ask"):
-        reader.latestOffset(at(35), ReadMaxRows(1000))
+def test_few_records_are_looked_at_as_well_for_each_may_be_large() -> None:
+    log = FakeLog(Readable(0, 3))
+    log.sizes = {"logs": 30 * MIB}
+    reader = stream_reader(log, maxBytesPerTrigger=str(32 * MIB))
+    assert reader.latestOffset(at(0), ReadMaxRows(1000)) == at(1)
+    assert [task.span.length for task in reader.partitions(at(0), at(1))] == [1]
 
 
 def test_available_now_stops_at_what_there_was_at_its_start() -> None:

@@ -236,23 +236,104 @@ def within_bytes(
     end: Mapping[StreamPartition, int],
     sizes: Mapping[StreamPartition, int],
     bytes_max: int,
+    *,
+    order: Sequence[StreamPartition] = (),
 ) -> dict[StreamPartition, int]:
     """Cut a batch to about `bytes_max`, each partition to the same share of what it has of it.
 
-    As with `admit` a partition always advances, so that a record passes that is larger than that.
+    A partition advances by one record at least, if that is within the bound as well. Where records
+    are larger, partitions are taken in their order until it is reached, and the others wait. The
+    first one advances however large its record is.
 
     Args:
         start: Where the batch begins.
         end: Where it would end.
         sizes: Bytes of an offset, of each partition that has some in the batch.
         bytes_max: The bound, 1 at least.
+        order: Partitions that go first, where not all can; the others follow by name.
     """
     total = sum(
         (offset - start.get(where, 0)) * sizes[where]
         for where, offset in end.items()
         if offset > start.get(where, 0)
     )
-    return dict(end) if total <= bytes_max else _share(start, end, bytes_max, total)
+    if total <= bytes_max:
+        return dict(end)
+    found = _share(start, end, bytes_max, total)
+    left, is_first = bytes_max, True
+    for where in (*order, *sorted(found.keys() - set(order))):
+        first = start.get(where, 0)
+        size = (found[where] - first) * sizes[where] if found[where] > first else 0
+        if size > left and not is_first:
+            found[where] = first
+        elif size:
+            left, is_first = left - size, False
+    return found
+
+
+class FrameSize(NamedTuple):
+    """Offsets that were measured: `start` inclusive, `end` exclusive.
+
+    Attributes:
+        size: Bytes of memory that their records take.
+    """
+
+    start: int
+    end: int
+    size: int
+
+
+def within_measured_bytes(
+    start: Mapping[StreamPartition, int],
+    frames: Mapping[StreamPartition, Sequence[FrameSize]],
+    bytes_max: int,
+    *,
+    order: Sequence[StreamPartition] = (),
+) -> dict[StreamPartition, int]:
+    """Cut a batch to `bytes_max`, by frames that were measured, one of each partition in turn.
+
+    The very first frame is in it however large it is. A partition whose next frame does not fit
+    gives no further one.
+
+    Args:
+        start: Where the batch begins, of each partition that has frames.
+        frames: Those of each partition, one behind the other.
+        bytes_max: The bound.
+        order: Partitions that go first; the others follow by name.
+    """
+    ends = {where: start[where] for where in frames}
+    left, is_first = bytes_max, True
+    turns = [
+        (where, iter(frames[where])) for where in (*order, *sorted(frames.keys() - set(order)))
+    ]
+    while turns:
+        further = []
+        for where, rest in turns:
+            frame = next(rest, None)
+            if frame is None or (frame.size > left and not is_first):
+                continue
+            ends[where] = frame.end
+            left -= frame.size
+            is_first = is_first and not frame.size
+            further.append((where, rest))
+        turns = further
+    return ends
+
+
+def split_by_size(span: Span, frames: Sequence[FrameSize], most: int) -> list[Span]:
+    """Divide a span where its frames end, into pieces of `most` bytes or of one frame."""
+    pieces, begin, size = list[Span](), span.start, 0
+    for frame in frames:
+        if size and size + frame.size > most and begin < frame.start < span.end:
+            pieces.append(_piece(span, begin, frame.start))
+            begin, size = frame.start, 0
+        size += frame.size
+    return [*pieces, _piece(span, begin, span.end)]
+
+
+def _piece(span: Span, start: int, end: int) -> Span:
+    epoch = span.planned_epoch if start > span.start else span.epoch
+    return replace(span, start=start, end=end, epoch=epoch)
 
 
 def _share(
@@ -354,15 +435,7 @@ def split(spans: list[Span], partitions_min: int) -> list[Span]:
     for span in spans:
         count = min(max(round(span.length * partitions_min / total), 1), span.length)
         cuts = [span.start + span.length * index // count for index in range(count + 1)]
-        pieces += [
-            replace(
-                span,
-                start=first,
-                end=last,
-                epoch=span.planned_epoch if first > span.start else span.epoch,
-            )
-            for first, last in pairwise(cuts)
-        ]
+        pieces += [_piece(span, first, last) for first, last in pairwise(cuts)]
     return pieces
 
 
