@@ -219,7 +219,7 @@ NO_SPACE = "IOException: No space left on device"
             "StackOverflowError",
         ),
         (
-            f"[STREAM_FAILED] Query [id = 1] terminated with exception: An exception was raised by"
+            "[STREAM_FAILED] Query [id = 1] terminated with exception: An exception was raised by"
             " the Python Proxy.\nTraceback (most recent call last):\n  File x\n" + JAVA,
             NO_SPACE,
         ),
@@ -312,15 +312,15 @@ def test_a_batch_that_a_sink_may_have_in_part_stays_as_it_was_planned(tmp_path: 
     assert its.spark.options["measureSizes"] == "true"
     assert offsets.exists()
     planned(tmp_path, 900 * MIB, LargestFrame("logs", 0, 41, 42, 10 * MIB))
-    with pytest.raises(RecordTooLargeError, match="a batch of 943.7 MB was begun"):
+    with pytest.raises(RecordTooLargeError, match=r"a batch of 943\.7 MB was begun"):
         its.spark_query.deliver(NoRows(), 0)
 
 
 def test_a_record_that_is_too_large_is_told_of_once_and_looked_at_again(tmp_path: Path) -> None:
     its, offsets = begun(tmp_path)
-    planned(tmp_path, 900 * MIB, LargestFrame("logs", 0, 41, 42, 900 * MIB))
     with capture_logs() as logs:
         for _ in range(3):
+            planned(tmp_path, 900 * MIB, LargestFrame("logs", 0, 41, 42, 900 * MIB))
             with pytest.raises(RecordTooLargeError):
                 its.spark_query.deliver(NoRows(), 0)
             its.spark_query.isActive = False
