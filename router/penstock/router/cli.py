@@ -17,6 +17,7 @@ from penstock.router.cli_job import (
     teller,
 )
 from penstock.router.cli_looking import plan, preview, sinks, status, template
+from penstock.router.config import JobConfig
 from penstock.router.unreadable import unreadable
 from penstock.router.wrong_key import naming
 from penstock.service import check_only
@@ -55,6 +56,15 @@ def cli(
         check_libraries(config)
         check_expressions(config, teller())
     click.echo(check_only(config, config_path), nl=False)
+    _tell_notes(config)
+
+
+def _tell_notes(config: JobConfig) -> None:
+    """What is valid in a job and may still not be what was meant."""
+    for told in steps_without_match(config):
+        click.echo(f"but {told}; this step changes nothing there", err=True)
+    for told in unreadable(config):
+        click.echo(f"but {told}; until this user may read it, it is waited for", err=True)
 
 
 @cli.command(epilog="Example: penstock router run job.yaml --master spark://10.0.0.5:7077")
@@ -79,10 +89,7 @@ def validate(path: Path, *, quiet: bool) -> None:
     check_expressions(config, teller(quiet=quiet))
     routes, sinks_ = pluralize(len(config.routes), "route"), pluralize(len(config.sinks), "sink")
     click.echo(f"{path} is valid: {routes}, {sinks_}")
-    for told in steps_without_match(config):
-        click.echo(f"but {told}; this step changes nothing there", err=True)
-    for told in unreadable(config):
-        click.echo(f"but {told}; until this user may read it, it is waited for", err=True)
+    _tell_notes(config)
 
 
 for command in (plan, preview, replay, stop_replay, status, sinks, template, dlq):

@@ -16,6 +16,7 @@ from penstock.router.cli_job import (
     teller,
 )
 from penstock.router.config import JobConfig
+from penstock.router.telemetry import times_replaced
 from penstock.service import AdminStatusError, UnavailableError, ask_admin
 from penstock.service.options import option_lines
 
@@ -112,15 +113,15 @@ def template(path: Path, sink: str, *, opensearch: bool) -> None:
 def status_table(found: dict[str, Any]) -> str:
     """A status for people: a line for each sink, then what is wrong."""
     info = found["info"]
-    rows = [
-        ("sink", "offsets", "lag", "received", "sent", "errors", "records/s", "restarts", "circuit")
-    ]
+    columns = "sink offsets lag received sent errors records/s restarts times-replaced circuit"
+    rows = [tuple(columns.split())]
     for stage in found["stages"]:
         name = stage["name"].partition("/")[2]
         sink = info["sinks"].get(name, {})
         at = " ".join(f"{stream}={offset}" for stream, offset in sink.get("committed", {}).items())
         numbers = (stage["lag"], stage["received"], stage["sent"], stage["errors"])
-        pace = (sink.get("records_per_s", 0), sink.get("restarts", 0))
+        replaced = times_replaced(stage.get("detail", {}))
+        pace = (sink.get("records_per_s", 0), sink.get("restarts", 0), replaced)
         rows.append((name, at, *map(str, numbers), *map(str, pace), _circuit(sink)))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = [f"job {found['name']}: {found['health']}, Spark's UI: {info.get('spark_ui') or '-'}"]

@@ -69,6 +69,11 @@ _TIME_REASONS: Final = ("missing", "not_an_integer", "before_1970", "after_2262"
 """As the sinks count them, `time_replaced_` before each."""
 
 
+def times_replaced(detail: Mapping[str, Any]) -> int:
+    """How many records of a sink have the log's time, by its stage's detail."""
+    return sum(detail.get(f"time_replaced_{reason}", 0) for reason in _TIME_REASONS)
+
+
 class StatusCollector(Collector):
     """The status's stages as Prometheus metrics."""
 

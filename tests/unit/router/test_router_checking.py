@@ -160,17 +160,18 @@ def mask(*fields: str) -> dict[str, Any]:
                 {"drop": ["attributes.b"]}], []),
     ],
 )  # fmt: skip
-def test_validate_tells_which_steps_can_match_nothing(
+def test_validate_and_a_run_that_checks_tell_which_steps_can_match_nothing(
     tmp_path: Path, started: SimpleNamespace, where: str | None, steps: list[Any], told: list[str]
 ) -> None:
     started.spark.createDataFrame = lambda *_: Column()
     route = {"name": "all", "transforms": steps, "sinks": ["lake"]}
     route |= {"where": where} if where else {}
+    notes = [f"but routes.0.transforms.{it}; this step changes nothing there" for it in told]
+    checked = run(tmp_path, "--check", "--config", routes=[route])
+    assert [it for it in checked.stderr.splitlines() if it.startswith("but ")] == notes
     done = run(tmp_path, "validate", "--quiet", routes=[route])
     assert done.exit_code == 0
-    assert done.stderr.splitlines() == [
-        f"but routes.0.transforms.{it}; this step changes nothing there" for it in told
-    ]
+    assert done.stderr.splitlines() == notes
 
 
 def test_while_spark_starts_it_is_said_what_is_waited_for(

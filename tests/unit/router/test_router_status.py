@@ -28,7 +28,16 @@ SEEN = Status(
     version="1",
     health=Health.DEGRADED,
     reasons=("sink/lake: full",),
-    stages=(Stage("sink/lake", received=12, sent=10, lag=3, errors=2),),
+    stages=(
+        Stage(
+            "sink/lake",
+            received=12,
+            sent=10,
+            lag=3,
+            errors=2,
+            detail={"time_replaced_missing": 4, "time_replaced_before_1970": 3, "files": 9},
+        ),
+    ),
     info={
         "sinks": {
             "lake": {
@@ -53,7 +62,8 @@ def test_a_status_is_a_table_or_json_and_a_job_that_is_away_is_told(tmp_path: Pa
     whole = CliRunner().invoke(cli, ["status", str(path), "--json"]).output
     server.close()
     assert table[0] == "job demo: degraded, Spark's UI: http://127.0.0.1:4040"
-    shown = ["lake", "logs=40", "3", "12", "10", "2", "55.5", "1", "open", "2.5s"]
+    shown = ["lake", "logs=40", "3", "12", "10", "2", "55.5", "1", "7", "open", "2.5s"]
+    assert table[1].split()[-2:] == ["times-replaced", "circuit"]
     assert table[2].split() == shown
     assert table[3:] == [
         "not all dead letters are in dead_letter_stream: nobody listens",

@@ -6,6 +6,14 @@ text there, a number of 2^63 and `a` beside `a.b` are refused. Here `attributes`
 reference), or `flat_object` ("Flat object field type" in OpenSearch's): values are keywords there.
 Lists of objects are stored and not searched. A number that does not fit its field is stored and
 not searched, too ("ignore_malformed").
+
+A text of which `name=text`, with the whole dotted name, is above 32,766 bytes is stored and not
+searched in a `flattened` field ("ignore_above"). A `flat_object` has no parameter at all:
+OpenSearch's mapper (`FlatObjectFieldMapper`) indexes each text both as it is and behind its name, whatever its length,
+and refuses a template that names `ignore_above`; Lucene refuses the term, and so the document. To
+have its texts as keywords of an `object`, which could ignore them, would bring back the refusals of
+`a` beside `a.b` and a field for each name. To shorten them would lose what they say: they become
+dead letters, and are whole there.
 """
 
 import re
