@@ -7,13 +7,13 @@ reference), or `flat_object` ("Flat object field type" in OpenSearch's): values 
 Lists of objects are stored and not searched. A number that does not fit its field is stored and
 not searched, too ("ignore_malformed").
 
-A text of which `name=text`, with the whole dotted name, is above 32,766 bytes is stored and not
-searched in a `flattened` field ("ignore_above"). A `flat_object` has no parameter at all:
-OpenSearch's mapper (`FlatObjectFieldMapper`) indexes each text both as it is and behind its name, whatever its length,
-and refuses a template that names `ignore_above`; Lucene refuses the term, and so the document. To
-have its texts as keywords of an `object`, which could ignore them, would bring back the refusals of
-`a` beside `a.b` and a field for each name. To shorten them would lose what they say: they become
-dead letters, and are whole there.
+A long text is stored and not searched in a `flattened` field ("ignore_above"). A `flat_object` has
+no such parameter: OpenSearch's mapper (`FlatObjectFieldMapper`) indexes each text as it is and
+behind its name (`attributes.NAME=text`), whatever its length, and a template that names
+`ignore_above` there is refused. Lucene refuses a term above 32,766 bytes, and so the document. To
+have the texts as keywords of an `object`, which may ignore them, would bring back a field for each
+name, and refusals of `a` beside `a.b`. To shorten them would lose what they say: such records are
+dead letters, and whole there.
 """
 
 import re
