@@ -73,8 +73,7 @@ def catch_up(job: RouterJob) -> None:
         job.daemon.start("--until-caught-up", within_s=120)
         assert job.daemon.wait(within_s=400) == 0, job.daemon.log()[-3000:]
     finally:
-        if job.daemon._process is not None:
-            job.daemon.close()
+        job.daemon.close()
 
 
 def stored(directory: Path, sink: str) -> list[bytes]:
@@ -123,8 +122,7 @@ def test_a_heap_that_is_too_small_is_told_of_once_and_with_more_of_it_the_job_go
         assert job.committed() == {"logs": 1}
         assert job.daemon.stop() == 0, job.daemon.log()[-3000:]
     finally:
-        if job.daemon._process is not None:
-            job.daemon.close()
+        job.daemon.close()
     said = [it for it in job.daemon.log().splitlines() if '"query failed"' in it]
     assert len(said) == len(SINKS), said
     catch_up(job_of(directory, logd, spark={"driver_memory": "640m"}))
