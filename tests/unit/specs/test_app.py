@@ -193,7 +193,7 @@ def test_a_thread_that_begins_after_it_was_ended_ends_quietly(
     monkeypatch.setattr(native, "start_thread", late.append)
     emitter = Emitter({"service.name": "a"}, descriptor=1)
     emitter.emit("log", b"{}")
-    emitter._state.flusher.stop(0)
+    emitter.close(0)
     with does_not_raise():
         late[0]()
 
