@@ -46,7 +46,8 @@ def test_what_was_promised_survives_kills(tmp_path: Path) -> None:
 
 
 def test_a_collector_that_acknowledges_too_early_is_found_out(tmp_path: Path) -> None:
-    code, said, summary = crash(tmp_path, "--runs", "2", "--seed", "1", "--twin", "acks-early")
+    options = ("--runs", "5", "--seed", "1", "--failpoints", "spool_before_write,spool_before_sync")
+    code, said, summary = crash(tmp_path, *options, "--twin", "acks-early")
     assert code == 1, said[-5000:]
     assert any("acknowledged and gone" in line for line in summary["broken"])
     (left,) = tmp_path.iterdir()

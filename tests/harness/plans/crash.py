@@ -2,7 +2,7 @@
 
     make crash RUNS=500                                  # two hours
     make crash ARGS="--dir DIR --ports 20000"            # several may run beside one another
-    make crash RUNS=2 ARGS="--twin acks-early"
+    make crash RUNS=5 ARGS="--twin acks-early"
 
 The collector is killed at random, at the named places of `penstock.collector.failpoints`, while it
 recovers, and while it reads its configuration again; now and then the tail of a spool is torn. Any

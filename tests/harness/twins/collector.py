@@ -19,7 +19,7 @@ from penstock.collector.state import State
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_LATE_S: Final = 0.3
+_LATE_S: Final = 1.0
 
 
 def _acks_early() -> None:
