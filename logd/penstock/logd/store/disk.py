@@ -116,8 +116,13 @@ class RealFile:
         self._descriptor = os.open(path, flags | os.O_CLOEXEC, 0o640)
 
     def fileno(self) -> int:
-        """The descriptor, for sendfile."""
-        assert self._descriptor >= 0, "file is closed"
+        """The descriptor, for sendfile.
+
+        Raises:
+            OSError: The file was closed: its log ends while somebody reads.
+        """
+        if self._descriptor < 0:
+            raise OSError(errno.EBADF, "the log was closed while it was read")
         return self._descriptor
 
     def size(self) -> int:

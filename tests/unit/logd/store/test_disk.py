@@ -170,6 +170,15 @@ def test_real_file_closes_with_its_last_reference(tmp_path: Path) -> None:
         os.fstat(descriptor)
 
 
+def test_a_file_that_is_closed_while_it_is_read_is_an_error_of_the_disk(tmp_path: Path) -> None:
+    """A reader gets what other errors of the disk get, and not a bug of logd's."""
+    file = REAL_DISK.create(tmp_path / "a")
+    file.write(0, [b"one"])
+    file.close()
+    with pytest.raises(OSError, match="closed while it was read"):
+        file.read(0, 3)
+
+
 def test_memory_crash_loses_unsynced_bytes_and_names() -> None:
     outcomes = set()
     for seed in range(100):
