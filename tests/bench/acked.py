@@ -38,7 +38,7 @@ def measure(bench: Bench, letter: str, systems: list[System]) -> Iterator[Case]:
         for window in bench.some(WINDOWS):
             case = _case(letter, publishers, window)
             cost = replace(case, unit="µs/record", better="lower", aims=(), series={})
-            cost = replace(cost, name=f"{case.name}: processor time", compare=COMPARE)
+            cost = replace(cost, name=f"{case.name}: CPU time", compare=COMPARE)
             for system, counts in bench.turns(f"{letter}, {case.name}", takers):
                 if isinstance(system, Limit):
                     syncs = sync_times_ns(bench.directory, 4096, bench.pick(50, 20, 3))

@@ -48,7 +48,7 @@ _SYSLOG_NG_TCP: Final = 'syslog(transport("tcp") ip("127.0.0.1") port({port}));'
 
 @dataclass(frozen=True, slots=True)
 class Took:
-    """What one turn took: seconds, processor seconds, and the most memory in MiB."""
+    """What one turn took: seconds, CPU seconds, and the most memory in MiB."""
 
     wall_s: float
     processor_s: float

@@ -1,6 +1,6 @@
 """n. What a log call and a finished span cost an application, and how long a call can take.
 
-Microseconds of processor time for one record, of the whole process, so that threads that send
+Microseconds of CPU time for one record, of the whole process, so that threads that send
 count, too; then of the calling thread alone. Wall time is in the notes: on a busy machine it says
 more of the others. Each system has its turn in a process of its own, with the same call:
 
@@ -17,7 +17,7 @@ OpenTelemetry with batch processor and OTLP encoder, and with Penstock's exporte
 that exporter alone costs for a span that has ended, against the OTLP encoder.
 Floor: the clock, a dict of the same fields and orjson, which nothing can do without.
 Chaos: one call in microseconds while the collector is absent, stalls, or dies: wall time, which
-other work on the machine adds to, and processor time.
+other work on the machine adds to, and CPU time.
 """
 
 from collections.abc import Iterator
@@ -81,7 +81,7 @@ def _chaos(bench: Bench, count: int) -> Iterator[Case]:
             "n", f"one call, p99, {what}, when the collector is", "µs", better="lower",
             aims=tuple(Aim(mood, None, P99_MAX_US) for mood in CHAOS),
         )
-        for key, what in (("", "wall time"), ("used_", "processor time"))
+        for key, what in (("", "wall time"), ("used_", "CPU time"))
     }  # fmt: skip
     for mood, counts in bench.turns("n, chaos", CHAOS, warm_up=False):
         job = {"kind": "chaos", "system": mood, "count": count}

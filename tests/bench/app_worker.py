@@ -271,7 +271,7 @@ def _fields(number: int) -> dict[str, Any]:
 
 
 def measure_calls(job: dict[str, Any]) -> Result:
-    """Processor time of a record: of the calling thread, and with all that is done elsewhere.
+    """CPU time of a record: of the calling thread, and with all that is done elsewhere.
 
     The caller's is the median of parts of the calls, which other work on the machine disturbs less.
     """
@@ -302,7 +302,7 @@ def measure_calls(job: dict[str, Any]) -> Result:
 
 
 def measure_exports(job: dict[str, Any]) -> Result:
-    """Processor time of exporting spans that have ended, in batches of 512."""
+    """CPU time of exporting spans that have ended, in batches of 512."""
     from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
     from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
     from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -338,7 +338,7 @@ def measure_exports(job: dict[str, Any]) -> Result:
 
 
 def measure_chaos(job: dict[str, Any]) -> Result:
-    """Wall and processor time of single calls, within the usual bounds; every loss is counted."""
+    """Wall and CPU time of single calls, within the usual bounds; every loss is counted."""
     with collector(job["system"]) as (path, die):
         where = f"{path}.absent" if job["system"] == "absent" else path
         emitter = specs.setup("bench", socket=where, opentelemetry=False)

@@ -66,7 +66,7 @@ def _case(letter: str, producers: int, aims: Sequence[Aim]) -> Case:
 
 
 def _cost(letter: str, producers: int) -> Case:
-    name = f"{_who(producers)}: processor time"
+    name = f"{_who(producers)}: CPU time"
     return Case(letter, name, "µs/record", "lower", {COMMIT: tuple(PEERS), INTERVAL: tuple(PEERS)})
 
 

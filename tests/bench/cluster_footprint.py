@@ -1,4 +1,4 @@
-"""l. What a cluster of three costs while nothing happens: processor time and memory of a node.
+"""l. What a cluster of three costs while nothing happens: CPU time and memory of a node.
 
 Every stream has three replicas, and leaders are spread over the nodes. Both clusters have all their
 streams and are looked at in turns. A figure is that of the node that uses most; logd's nats-server
@@ -53,7 +53,7 @@ def run(bench: Bench) -> Iterator[Case]:
 
 
 def _percents(pids: list[int], seconds: int) -> list[float]:
-    """Processor time of each process while time passes, in percent of a core."""
+    """CPU time of each process while time passes, in percent of a core."""
     before = [cpu_seconds(pid) for pid in pids]
     begun_ns = perf_counter_ns()
     wait_idle(seconds)

@@ -2,7 +2,7 @@
 
 What comes in is fixed before the clock starts; it stops when logd has acknowledged the last record.
 Senders are one thread of this process with everything encoded before, so most of the machine is the
-collector's, nats-server's and logd's. Processor time and memory are the collector's alone.
+collector's, nats-server's and logd's. CPU time and memory are the collector's alone.
 
     p  one file of JSON lines as structured loggers write them, then one of plain lines; the peers
        are rsyslogd and syslog-ng, where they can be had, from file to file
@@ -140,10 +140,10 @@ def _cases(
     count = bench.pick(400_000, 100_000, 2 * _BATCH) // _BATCH * _BATCH
     names, compare = (COLLECTOR, *peers), {COLLECTOR: tuple(peers)}
     rate = Case(letter, what, "records/s", compare=compare)
-    name = f"{what}: for each second of the collector's processor time"
+    name = f"{what}: for each second of the collector's CPU time"
     aims = (Aim(COLLECTOR, None, rate_min),) if rate_min else ()
     core = replace(rate, name=name, aims=aims, series={})
-    cost = Case(letter, f"{what}: processor time", "ms/10k records", "lower", compare)
+    cost = Case(letter, f"{what}: CPU time", "ms/10k records", "lower", compare)
     memory = Case(letter, f"{what}: memory", "MiB", "lower", compare)
     for number, (system, counts) in enumerate(bench.turns(letter, names)):
         directory = bench.directory / f"{letter}{number}"

@@ -72,7 +72,7 @@ def run(bench: Bench) -> Iterator[Case]:
 def _fetch(bench: Bench, doors: Sequence[Door], name: str, bytes_max: int) -> tuple[Case, Case]:
     compare = {door.name: (PLAIN,) for door in doors[1:]}
     speed = Case("o", f"fetch, {name} at a time", "MiB/s", compare=compare)
-    cost = Case("o", f"{speed.name}: processor time", "µs/record", "lower", compare)
+    cost = Case("o", f"{speed.name}: CPU time", "µs/record", "lower", compare)
     for door, counts in bench.turns(f"o, {speed.name}", doors):
         job = read_job(door.stream, door.stream.stored()) | door.shown
         ran = bench.read(door.stream, **job, bytes_max=bytes_max)
@@ -85,7 +85,7 @@ def _fetch(bench: Bench, doors: Sequence[Door], name: str, bytes_max: int) -> tu
 def _publish(bench: Bench, stream: LogdStream) -> tuple[Case, Case]:
     compare = {GRPC: (NATS,)}
     speed = Case("o", f"publish, {WINDOW} in flight", "acked/s", compare=compare)
-    cost = Case("o", f"{speed.name}: processor time", "µs/record", "lower", compare)
+    cost = Case("o", f"{speed.name}: CPU time", "µs/record", "lower", compare)
     count = bench.pick(20_000, 5_000, 200)
     job = {"count": count, "size_bytes": SIZE_BYTES, "window": WINDOW}
     through: dict[str, Any] = {"url": grpc_address(stream.logd), "subject": stream.stream}
@@ -105,7 +105,7 @@ def _publish(bench: Bench, stream: LogdStream) -> tuple[Case, Case]:
 def _subscribe(bench: Bench, stream: LogdStream, count: int) -> tuple[Case, Case]:
     compare = {GRPC: (CLIENT,)}
     speed = Case("o", "reading", "records/s", compare=compare)
-    cost = Case("o", f"{speed.name}: processor time", "µs/record", "lower", compare)
+    cost = Case("o", f"{speed.name}: CPU time", "µs/record", "lower", compare)
     address = {"address": grpc_address(stream.logd)}
     jobs = {
         CLIENT: read_job(stream, count, "client"),

@@ -1,4 +1,4 @@
-"""g. What streams cost while nothing happens: memory, processor time, and time to start.
+"""g. What streams cost while nothing happens: memory, CPU time, and time to start.
 
 A system with 1, 100 and 1,000 streams is started, left alone, and looked at. logd counts together
 with the nats-server it needs. Cost per stream is what 1,000 take more than one, divided by 999.

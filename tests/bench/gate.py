@@ -4,7 +4,7 @@ Fast: the decoder generated from the pydantic models. Pydantic: the same gate wi
 same bounds and the same search for duplicate keys. Bare: pydantic's `validate_json` alone, which
 looks for neither and loses the bytes. Search: what the collector does besides, to records in which
 there is nothing to find; scrubber: to records with two pseudonyms, which are taken apart. Seconds
-are of processor time: nothing here waits. Floor: the generated decoder's `decode` alone, which
+are of CPU time: nothing here waits. Floor: the generated decoder's `decode` alone, which
 looks for no duplicate keys, unknown fields, ids, or rules between fields.
 """
 

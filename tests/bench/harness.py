@@ -111,7 +111,7 @@ class Bench:
 
 
 def _watched(system: System, module: str, jobs: Sequence[dict[str, Any]]) -> Run:
-    """Run workers, and see what processor time the system uses meanwhile."""
+    """Run workers, and see what CPU time the system uses meanwhile."""
     before_s = sum(map(cpu_seconds, system.pids()))
     run = run_workers(module, jobs)
     return replace(run, processor_s=sum(map(cpu_seconds, system.pids())) - before_s)

@@ -55,7 +55,7 @@ class _Cases:
             letter, f"{self.who}, stored of {count:,}", "records/s",
             compare={COMMIT: (DEFAULT, COUNTING)}, aims=(Aim(COMMIT, DEFAULT, 1.5),),
         )  # fmt: skip
-        name = f"{self.who}, processor time"
+        name = f"{self.who}, CPU time"
         self.cost = Case(letter, name, "µs/record", "lower", {COMMIT: (DEFAULT,)})
         self.lost = Case(letter, f"{self.who}, lost", "records", "lower")
         name = f"{self.who}, lost silently"

@@ -1,6 +1,6 @@
 """What the scenarios of the router's source share: a filled log, a Spark, and what a job costs.
 
-Rates are per core: records divided by the processor time of Spark's JVM and of all its Python
+Rates are per core: records divided by the CPU time of Spark's JVM and of all its Python
 workers, past ones too. So they hold on a busy machine as well. The log's own processes count apart.
 """
 
@@ -35,7 +35,7 @@ class Cost:
 
     Attributes:
         records: That it read, whether it kept them or not.
-        core_s: Processor seconds of Spark, its Python workers included.
+        core_s: CPU seconds of Spark, its Python workers included.
         wall_s: Seconds.
     """
 
@@ -122,7 +122,7 @@ def _line(number: int) -> bytes:
 
 
 def _core_seconds(process: psutil.Process) -> float:
-    """Processor time of this process's JVMs and of everything they have started, past ones too."""
+    """CPU time of this process's JVMs and of everything they have started, past ones too."""
     total = 0.0
     for child in process.children():
         if "java" in child.name():
@@ -131,7 +131,7 @@ def _core_seconds(process: psutil.Process) -> float:
 
 
 def tree_seconds(process: psutil.Process) -> float:
-    """Processor time of a process and of everything it has started, past ones too."""
+    """CPU time of a process and of everything it has started, past ones too."""
     return sum(map(_own_seconds, [process, *process.children(recursive=True)]))
 
 

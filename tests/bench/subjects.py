@@ -3,7 +3,7 @@
 Cold: every subject is new. Warm: 1,000 subjects over and over, which the trie's cache holds. The
 naive scan compares each subject with every subscription. Published for Go on one core, with as many
 subscriptions: naive map 4,053, trie 248,762, concurrent trie 340,910, inverted bitmap 1,052,315
-lookups/s; the aim is the concurrent trie. Seconds are of processor time: nothing here waits.
+lookups/s; the aim is the concurrent trie. Seconds are of CPU time: nothing here waits.
 """
 
 import random

@@ -1,7 +1,7 @@
 """v. What transforms cost: log records through the compiled graph, on one core.
 
 Each case is a graph of one transform, with the gate before it and after it where something was
-changed, and the search for sensitive values last, as always. Events a second of processor time, in
+changed, and the search for sensitive values last, as always. Events a second of CPU time, in
 this process: nothing here waits.
 
 Nothing: the same records through a graph without transforms, which is what the transform's figure

@@ -4,7 +4,7 @@
 checkpoints, the sinks' own notes. Records count once they are in every sink. The first part of the
 log is for the JVM to compile what it runs; rates are those of the rest, memory and seconds to ready
 of the whole run. The destinations of requests are a server that throws everything away; its
-processor time, and logd's, count apart.
+CPU time, and logd's, count apart.
 """
 
 import threading

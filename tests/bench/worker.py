@@ -47,7 +47,7 @@ class Run:
     """What workers that ran together did.
 
     Attributes:
-        processor_s: Processor time that the system they worked with used, where it was looked at.
+        processor_s: CPU time that the system they worked with used, where it was looked at.
     """
 
     results: list[Result]
@@ -73,7 +73,7 @@ class Run:
         return sum(int(result[key]) for result in self.results)
 
     def processor_us(self, key: str) -> float:
-        """Microseconds of processor time for each unit of that sum."""
+        """Microseconds of CPU time for each unit of that sum."""
         return self.processor_s * 1e6 / self.total(key)
 
     def rate(self, key: str) -> float:

@@ -259,3 +259,24 @@ def _reached(name: str, imported: Mapping[str, set[str]]) -> set[str]:
             found.add(other)
             left.append(other)
     return found
+
+
+RETIRED = (
+    "processor " + "time",
+    "processor " + "seconds",
+    r"service\." + "words",
+    "count" + r"ed\(",
+)
+"""Words that the field has better ones for, which came in their place everywhere."""
+
+
+@pytest.mark.parametrize("word", RETIRED)
+def test_no_retired_word_comes_back(word: str) -> None:
+    pattern = re.compile(rf"\b{word}", re.IGNORECASE)
+    found = [
+        f"{_relative(path)}:{number}: {line.strip()[:80]}"
+        for path in TEXTS
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if pattern.search(line)
+    ]
+    assert found == [], "say it in the words of docs/GLOSSARY.md"

@@ -155,7 +155,7 @@ def spare_what_stays(collector: Any) -> None:
     """Exempt what this worker has loaded from the collections of garbage to come, once.
 
     Spark's workers collect all garbage after each task, which goes through every object of every
-    module: 30 ms of processor time, several times what reading a record takes.
+    module: 30 ms of CPU time, several times what reading a record takes.
 
     Args:
         collector: The module `gc`.
