@@ -32,7 +32,7 @@ HEAP_OF_SPARK: Final = 160 * _MIB
 
 HEAP_BYTES_OF_ONE: Final = 11
 """Of the heap, for each byte of a record that goes alone. Measured with one record that hardly
-compresses and OpenJDK 17's serial collector: 30 MB of it pass a heap of 520 MiB, and not one of 480
+compresses and OpenJDK 17's serial collector: 30 MB of it pass a heap of 640 MiB, and not one of 480
 MiB. A third of the heap is for young objects, which these are too large for."""
 
 HEAP_BYTES: Final = 12

@@ -159,7 +159,14 @@ def test_who_has_lost_the_jobs_checkpoints_delivers_no_batch_more(tmp_path: Path
 
     home: Any = SimpleNamespace(keep=keep)
     session: Any = SimpleNamespace(alive=nullcontext)
-    run = BoundedRun(load(tmp_path), session, LogState({}, {}), None, SystemClock(), home)
+    run = BoundedRun(
+        load(tmp_path, checkpoint_dir=str(tmp_path / "checkpoint")),
+        session,
+        LogState({}, {}),
+        None,
+        SystemClock(),
+        home,
+    )
     given: list[int] = []
     feed: Any = SimpleNamespace(columns=["value"], give=lambda _, batch: given.append(batch))
     with pytest.raises(UnavailableError, match="not renewed in time"):
