@@ -10,7 +10,7 @@ from typing import Any
 
 from penstock.specs import current, endings, environment, notices
 from penstock.specs.console import render
-from penstock.specs.emit import Emitter, MakeLink, after_last_flush
+from penstock.specs.emit import PROCESS_EXIT, Emitter, MakeLink
 from penstock.specs.emitter_limits import EmitterLimits
 from penstock.specs.environment import configure_opentelemetrys_loggers
 from penstock.specs.handler import ATTACHMENT
@@ -82,7 +82,7 @@ def setup(  # noqa: PLR0913 - all are optional and named
     _configure_logging(level, loggers)
     if hooks:
         _install_hooks()
-    endings.see_to_process()  # also where its pool was imported after us
+    endings.see_to_process(PROCESS_EXIT.end_child)  # also where its pool was imported after us
     propagators()  # warns of what it does not know
     if opentelemetry and find_spec("opentelemetry.sdk") is not None:
         _set_up_opentelemetry()
@@ -90,7 +90,7 @@ def setup(  # noqa: PLR0913 - all are optional and named
         from penstock.specs.diagnosis import show_when_debugging
 
         show_when_debugging()
-        after_last_flush(show_when_debugging)
+        PROCESS_EXIT.after_last_flush(show_when_debugging)
     return emitter
 
 

@@ -30,6 +30,7 @@ from penstock.specs.core.folding import Folder
 from penstock.specs.core.queue import RecordQueue, kind_of, line_of, rank_of
 from penstock.specs.core.sampling import Sampler
 from penstock.specs.emitter_limits import MS, Counters, EmitterLimits
+from penstock.specs.endings import ProcessExit
 from penstock.specs.envelope import Record
 from penstock.specs.flusher import Flusher
 from penstock.specs.links import Link, SocketLink, StreamLink
@@ -142,6 +143,11 @@ class Emitter:
         _EMITTERS.add(self)
 
     @property
+    def process_exit(self) -> ProcessExit:
+        """The end of the process, in which this emitter is flushed with all others."""
+        return PROCESS_EXIT
+
+    @property
     def resource(self) -> dict[str, Any]:
         """The resource of this process; it changes with a fork."""
         return self._state.resource
@@ -183,7 +189,7 @@ class Emitter:
             finally:
                 state.busy = False
         if late and not self.is_busy:
-            flush_late(self)
+            self.process_exit.flush_late(self)
         if (
             records == 0
             or records < self._batch_records_max <= queue.records
@@ -220,7 +226,7 @@ class Emitter:
             state.flusher.wake()
             waiter.acquire(timeout=left_ns / 1e9)
         if state.flusher.is_inline:
-            flush_late(self)
+            self.process_exit.flush_late(self)
         return taken
 
     def _start(self) -> bool:
@@ -381,9 +387,9 @@ class Emitter:
         dropped = sum(count for (_, reason), count in state.dropped.items() if reason == FULL)
         if dropped > state.dropped_said and notices.say(
             f"full {state.link.peer}",
-            f"{pluralized(dropped)} dropped so far because the queue was full: the application"
-            f" emits faster than {state.link.peer} takes. EmitterLimits has queue_records_max,"
-            " queue_bytes_max and block_ms; specs.doctor() tells more.",
+            f"{notices.pluralized(dropped)} dropped so far because the queue was full: the"
+            f" application emits faster than {state.link.peer} takes. EmitterLimits has"
+            " queue_records_max, queue_bytes_max and block_ms; specs.doctor() tells more.",
         ):
             state.dropped_said = dropped
         return _RELEASE_MS if holds else None
@@ -435,103 +441,18 @@ def _dropped(state: _State) -> dict[str, dict[str, int]]:
     return found
 
 
-_EXIT_EACH_S: Final = 0.2
-"""How long each emitter is waited for, even where others that nobody answers took all the time."""
-_GIVEN_UP: "weakref.WeakSet[Emitter]" = weakref.WeakSet()
-_SAID: "weakref.WeakSet[Emitter]" = weakref.WeakSet()
-_REPORTS: Final[list[Callable[[], None]]] = []
-_ending = False
-_exit_left_s = limits.EXIT_FLUSH_MS / 1000
-"""How long the end of the process may still wait for answers, all who flush in it together."""
+PROCESS_EXIT: Final = ProcessExit(_EMITTERS)
+"""The end of this process."""
 
 
 def _renew_after_fork() -> None:
     for emitter in list(_EMITTERS):
         emitter._become_child()  # noqa: SLF001 - this module's own
-    endings.see_to_child()
-
-
-def is_ending() -> bool:
-    """Whether emitters were flushed for the last time: who emits now flushes by himself."""
-    return _ending or endings.has_begun()
-
-
-def _flush_at_exit() -> None:
-    global _ending  # noqa: PLW0603 - once in the life of a process
-    _ending = True
-    flush_all()
-    for emitter in list(_EMITTERS):
-        emitter.end()
-    for report in _REPORTS:
-        report()
-
-
-def after_last_flush(report: Callable[[], None]) -> None:
-    """Have something called when the process ends and its emitters were flushed; once."""
-    if report not in _REPORTS:
-        _REPORTS.append(report)
-
-
-def flush_all() -> None:
-    """Before the process ends: flush every emitter, and say what is lost."""
-    emitters = list(_EMITTERS)
-    for emitter in emitters:
-        emitter.flush(0.0)  # all send before one is waited for, which may get no answer
-    for emitter in emitters:
-        flush_at_exit(emitter, at_least_s=_EXIT_EACH_S)
-        emitter.retire()
-        _say_what_is_lost(emitter)
-
-
-def flush_late(emitter: Emitter) -> None:
-    """Send what was emitted after the last flush of the process, with what time is left."""
-    if not flush_at_exit(emitter):
-        _say_what_is_lost(emitter)
-
-
-def flush_at_exit(emitter: Emitter, *, at_least_s: float = 0.0) -> bool:
-    """`Emitter.flush` with what time is left; what others do meanwhile takes none of it.
-
-    Little is waited where nobody is there: neither a command nor a pool's child, of which there may
-    be one for each task, is to take seconds longer for it.
-    """
-    global _exit_left_s  # noqa: PLW0603 - as above
-    began_ns = clock.monotonic_ns()
-    try:
-        left_s = max(_exit_left_s, at_least_s)
-        slice_s = 0.0 if emitter in _GIVEN_UP else min(left_s, _EXIT_EACH_S)
-        while not emitter.flush(slice_s):
-            if emitter.is_vain:
-                _GIVEN_UP.add(emitter)
-                return False
-            if (left_s := left_s - slice_s) <= 0:
-                return False
-            slice_s = min(left_s, _EXIT_EACH_S)
-        return True
-    finally:
-        _exit_left_s = max(0.0, _exit_left_s - (clock.monotonic_ns() - began_ns) / 1e9)
-
-
-def _say_what_is_lost(emitter: Emitter) -> None:
-    """One line on standard error, where something is; at most one of each emitter."""
-    lost = emitter.lost()
-    if not lost or emitter in _SAID:
-        return
-    _SAID.add(emitter)
-    reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(lost.items()))
-    why = f": {emitter.trouble}" if emitter.trouble else ""
-    notices.write(
-        f"penstock: {pluralized(sum(lost.values()))} lost when the process ended ({reasons}){why}."
-    )
-
-
-def pluralized(records: int) -> str:
-    """As in ``1 record was`` and ``2 records were``."""
-    return "1 record was" if records == 1 else f"{records} records were"
+    endings.see_to_child(PROCESS_EXIT.end_child)
 
 
 os.register_at_fork(after_in_child=_renew_after_fork)
-atexit.register(_flush_at_exit)
-endings.flush_first(_flush_at_exit)
-endings.see_to_child()
-endings.see_to_process()
+atexit.register(PROCESS_EXIT.flush_last)
+PROCESS_EXIT.flush_first(PROCESS_EXIT.flush_last)
+endings.see_to_child(PROCESS_EXIT.end_child)
+endings.see_to_process(PROCESS_EXIT.end_child)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any, Final
 
-from penstock.specs import current, emit, endings, limits, native
+from penstock.specs import current, emit, limits, native
 
 _FATAL: Final = 21
 _ERROR: Final = 17
@@ -93,7 +93,7 @@ def before_end(flush: Callable[[], object]) -> None:
 
     It may take a second or two.
     """
-    endings.flush_first(flush)
+    emit.PROCESS_EXIT.flush_first(flush)
     if flush not in _FLUSHES:
         _FLUSHES.insert(0, flush)
 
@@ -110,7 +110,7 @@ def flush_on_sigterm() -> None:
 
 
 def _flush_emitter() -> None:
-    emit.flush_all()
+    emit.PROCESS_EXIT.flush_all()
 
 
 _FLUSHES: Final[list[Callable[[], object]]] = [_flush_emitter]

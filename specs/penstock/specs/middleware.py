@@ -6,7 +6,7 @@ import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping
 from typing import Any, Final
 
-from penstock.specs.emit import flush_all
+from penstock.specs.emit import PROCESS_EXIT
 from penstock.specs.request import Habits, Request, handling
 
 Message = MutableMapping[str, Any]
@@ -121,7 +121,7 @@ def _flushing(send: Callable[[Message], Awaitable[None]]) -> Callable[[Message],
     async def sent(message: Message) -> None:
         await send(message)
         if message["type"].startswith("lifespan.shutdown."):
-            await asyncio.to_thread(flush_all)
+            await asyncio.to_thread(PROCESS_EXIT.flush_all)
 
     return sent
 

@@ -43,3 +43,8 @@ def write(text: str) -> bool:
 def is_debugging() -> bool:
     """PENSTOCK_DEBUG: ``1`` or ``true``."""
     return os.environ.get(DEBUG_VARIABLE, "").strip().lower() in ("1", "true")
+
+
+def pluralized(records: int) -> str:
+    """As in ``1 record was`` and ``2 records were``."""
+    return "1 record was" if records == 1 else f"{records} records were"

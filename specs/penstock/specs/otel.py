@@ -18,7 +18,7 @@ from penstock.specs import current, environment, hooks
 from penstock.specs.app import process_emitter
 from penstock.specs.attributes import clean_attributes, encodable
 from penstock.specs.bound import Bound
-from penstock.specs.emit import Emitter, flush_at_exit, is_ending
+from penstock.specs.emit import PROCESS_EXIT, Emitter
 from penstock.specs.errors import MissingExtraError
 from penstock.specs.limits import ATTRIBUTES_MAX
 from penstock.specs.wire import encode_json
@@ -69,6 +69,7 @@ class _Outlet:
 
     def __init__(self, emitter: Emitter | None) -> None:
         self._emitter = emitter
+        self._process_exit = PROCESS_EXIT if emitter is None else emitter.process_exit
         if emitter is None and current.sink() is None:
             hooks.before_end(_force_flush)
             hooks.flush_on_sigterm()
@@ -102,12 +103,14 @@ class _Outlet:
     def flush(self, timeout_ms: float) -> bool:
         """Wait until all that was emitted is answered."""
         emitter = self._emitter or process_emitter()
-        return flush_at_exit(emitter) if is_ending() else emitter.flush(timeout_ms / 1000)
+        if self._process_exit.has_begun:
+            return self._process_exit.flush(emitter)
+        return emitter.flush(timeout_ms / 1000)
 
     def shutdown(self) -> None:
         """The emitter outlives the SDK, unless the process ends and that was set up before it."""
-        if is_ending():
-            flush_at_exit(self._emitter or process_emitter())
+        if self._process_exit.has_begun:
+            self._process_exit.flush(self._emitter or process_emitter())
 
     def _resource_json(self, emitter: Emitter, resource: Resource) -> bytes | None:
         """The SDK's resource over the emitter's, as JSON; None when it adds nothing to it."""

@@ -7,7 +7,8 @@ from typing import Any, cast
 import pytest
 from typing_extensions import override
 
-from penstock.specs import emit, endings, limits
+from penstock.specs import emit, limits
+from penstock.specs.endings import EXIT_EACH_S, ProcessExit
 from penstock.specs.links import SocketLink
 from penstock.specs.otel import (
     PenstockLogRecordExporter,
@@ -29,6 +30,9 @@ class Clock:
 
 class Unanswered:
     """An emitter that nobody answers: it waits as long as it may, or until ``answer_s``."""
+
+    process_exit: ProcessExit
+    trouble = ""
 
     def __init__(self, clock: Clock, answer_s: float = 1e9, *, is_vain: bool = False) -> None:
         self.clock = clock
@@ -53,20 +57,20 @@ class Unanswered:
         return {}
 
 
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(emit, "clock", clock)
-    monkeypatch.setattr(emit, "_ending", False)
-    monkeypatch.setattr(emit, "_GIVEN_UP", set())
-    monkeypatch.setattr(emit, "_exit_left_s", limits.EXIT_FLUSH_MS / 1000)
-    return clock
+BUDGET_S = limits.EXIT_FLUSH_MS / 1000
 
 
-def end(monkeypatch: pytest.MonkeyPatch, *emitters: Unanswered, between_s: float = 0) -> None:
+def exit_of(*emitters: Unanswered) -> ProcessExit:
+    """The end of a process that has these emitters, by their clock."""
+    found = ProcessExit(emitters, monotonic_ns=emitters[0].clock.monotonic_ns, budget_s=BUDGET_S)
+    for emitter in emitters:
+        emitter.process_exit = found
+    return found
+
+
+def end(*emitters: Unanswered, between_s: float = 0) -> None:
     """As a process ends: first the emitters flush, then the SDK shuts its exporters down."""
-    monkeypatch.setattr(emit, "_EMITTERS", dict.fromkeys(emitters))
-    emit._flush_at_exit()
+    exit_of(*emitters).flush_last()
     emitter = cast("emit.Emitter", emitters[0])
     exporters: list[Any] = [
         PenstockSpanExporter(emitter),
@@ -78,37 +82,30 @@ def end(monkeypatch: pytest.MonkeyPatch, *emitters: Unanswered, between_s: float
         exporter.shutdown()
 
 
-def test_all_that_flush_at_exit_wait_no_longer_than_one(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    emitters = Unanswered(clock), Unanswered(clock)
-    end(monkeypatch, *emitters)
-    assert clock.now == pytest.approx(limits.EXIT_FLUSH_MS / 1000 + emit._EXIT_EACH_S)
+def test_all_that_flush_at_exit_wait_no_longer_than_one() -> None:
+    clock = Clock()
+    end(Unanswered(clock), Unanswered(clock))
+    assert clock.now == pytest.approx(BUDGET_S + EXIT_EACH_S)
 
 
-def test_an_emitter_that_nobody_answers_takes_no_time_of_others(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_emitter_that_nobody_answers_takes_no_time_of_others() -> None:
     """Whichever is first: all have sent before one is waited for, and each is waited for."""
+    clock = Clock()
     dead = Unanswered(clock)
     healthy = [Unanswered(clock, answer_s=0.125) for _ in range(2)]
     for emitters in ([dead, *healthy], [*healthy, dead]):
-        monkeypatch.setattr(emit, "_exit_left_s", limits.EXIT_FLUSH_MS / 1000)
         began = clock.now
-        monkeypatch.setattr(emit, "_EMITTERS", dict.fromkeys(emitters))
         for emitter in emitters:
             emitter.sent_at = 1e9
-        emit._flush_at_exit()
+        exit_of(*emitters).flush_last()
         assert [emitter.sent_at for emitter in emitters] == [began] * 3
         assert [emitter.waited[-1] for emitter in healthy] == [0.125] * 2
 
 
-def test_what_others_do_at_exit_takes_nothing_of_it(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_others_do_at_exit_takes_nothing_of_it() -> None:
     """Where somebody answers, the last exporter's records are waited for after a long exit, too."""
-    emitter = Unanswered(clock, answer_s=0.125)
-    end(monkeypatch, emitter, between_s=60)
+    emitter = Unanswered(Clock(), answer_s=0.125)
+    end(emitter, between_s=60)
     assert emitter.waited == [0.0, *[0.125] * 4]
 
 
@@ -121,39 +118,33 @@ class Slow(Unanswered):
         return self.clock.now >= self.answer_s
 
 
-def end_child(monkeypatch: pytest.MonkeyPatch, *emitters: Unanswered) -> None:
+def end_child(*emitters: Unanswered) -> None:
     """As a child of `multiprocessing` ends: the SDK's readers flush, then the emitters do."""
-    monkeypatch.setattr(emit, "_EMITTERS", dict.fromkeys(emitters))
+    process_exit = exit_of(*emitters)
     exporter = PenstockMetricExporter(cast("emit.Emitter", emitters[0]))
-    monkeypatch.setattr(endings, "_FLUSHES", [exporter.force_flush, emit._flush_at_exit])
-    monkeypatch.setattr(endings, "_has_begun", False)
-    endings._flush()
+    process_exit.flush_first(process_exit.flush_last)
+    process_exit.flush_first(exporter.force_flush)
+    process_exit.end_child()
 
 
-def test_a_child_waits_little_where_nobody_was_ever_there(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    end_child(monkeypatch, Unanswered(clock, is_vain=True))
-    assert clock.now == emit._EXIT_EACH_S
+def test_a_child_waits_little_where_nobody_was_ever_there() -> None:
+    clock = Clock()
+    end_child(Unanswered(clock, is_vain=True))
+    assert clock.now == EXIT_EACH_S
 
 
+@pytest.mark.parametrize(("answer_s", "waited_s"), [(1.5, 1.5), (1e9, BUDGET_S + EXIT_EACH_S)])
 def test_a_child_waits_for_a_collector_that_takes_its_time(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch
+    answer_s: float, waited_s: float
 ) -> None:
-    answered, silent = Slow(clock, 1.5), Slow(clock, 1e9)
-    end_child(monkeypatch, answered)
-    assert clock.now == pytest.approx(1.5)
-    clock.now = 0.0
-    monkeypatch.setattr(emit, "_exit_left_s", limits.EXIT_FLUSH_MS / 1000)
-    end_child(monkeypatch, silent)
-    assert clock.now == pytest.approx(limits.EXIT_FLUSH_MS / 1000 + emit._EXIT_EACH_S)
+    clock = Clock()
+    end_child(Slow(clock, answer_s))
+    assert clock.now == pytest.approx(waited_s)
 
 
-def test_in_a_child_nobody_who_is_away_takes_time_of_others(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    away, answered = Unanswered(clock, is_vain=True), Slow(clock, 1.5)
-    end_child(monkeypatch, away, answered)
+def test_in_a_child_nobody_who_is_away_takes_time_of_others() -> None:
+    clock = Clock()
+    end_child(Unanswered(clock, is_vain=True), Slow(clock, 1.5))
     assert clock.now == pytest.approx(1.5)
 
 
