@@ -12,11 +12,10 @@ disk fails or fills up, when the process is killed or the power goes. After each
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from penstock.collector.core.ledger import Ledger
 from penstock.collector.errors import SpoolFailedError, SpoolFullError
@@ -27,15 +26,12 @@ from penstock.logd.frame import NO_PRODUCER
 from penstock.logd.store import Checkpoint
 from tests.sim.disk import MemoryDisk
 
-DIRECTORY: Final = Path("/data/spool")
-BYTES_MAX: Final = 700_000  # segments of 256 KiB
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+_DIRECTORY: Final = Path("/data/spool")
+_BYTES_MAX: Final = 700_000  # segments of 256 KiB
 _SENDERS: Final = ("a", "b")
-MakeJournal = Callable[[MemoryDisk], Journal]
-
-
-def make_journal(disk: MemoryDisk) -> Journal:
-    """The collector's own."""
-    return Journal(DIRECTORY, bytes_max=BYTES_MAX, disk=disk)
 
 
 @dataclass
@@ -52,7 +48,6 @@ class SpoolWorld:
 
     seed: int
     disk: MemoryDisk = field(default_factory=MemoryDisk)
-    make: MakeJournal = make_journal
     promised: dict[int, bytes] = field(default_factory=dict)
     delivered: int = 0
     acked: dict[str, int] = field(default_factory=dict)
@@ -61,9 +56,9 @@ class SpoolWorld:
 
     def __post_init__(self) -> None:
         self.random = Random(self.seed)
-        self.disk.make_directory(DIRECTORY.parent)
-        self.disk.make_directory(DIRECTORY)
-        self.checkpoint = Checkpoint(DIRECTORY.parent / "checkpoint", disk=self.disk)
+        self.disk.make_directory(_DIRECTORY.parent)
+        self.disk.make_directory(_DIRECTORY)
+        self.checkpoint = Checkpoint(_DIRECTORY.parent / "checkpoint", disk=self.disk)
         self.waiting: list[tuple[asyncio.Future[int], str, int, bytes]] = []
 
     async def run(self, steps: int) -> None:
@@ -174,12 +169,12 @@ class SpoolWorld:
 
     def _leave(self) -> None:
         self.waiting = []
-        self.spool.journal._thread.shutdown(wait=True)
+        assert not self.spool.journal.held().locked(), "something is being written"
 
     def _open(self) -> None:
         document = self.checkpoint.load()
         self.state = State() if document is None else read_state(document)
-        journal = self.make(self.disk)
+        journal = Journal(_DIRECTORY, bytes_max=_BYTES_MAX, disk=self.disk)
         journal.open()
         log = journal.log
         if log.start_offset:
@@ -227,14 +222,12 @@ class SpoolWorld:
                 following += 1
 
 
-def run_seed(
-    seed: int, *, disk: MemoryDisk | None = None, make: MakeJournal = make_journal
-) -> SpoolWorld:
+def run_seed(seed: int, *, disk: MemoryDisk | None = None) -> SpoolWorld:
     """One world, run to its end.
 
     Raises:
         AssertionError: A promise was broken.
     """
-    world = SpoolWorld(seed, disk or MemoryDisk(), make)
+    world = SpoolWorld(seed, disk or MemoryDisk())
     asyncio.run(world.run(60))
     return world

@@ -7,6 +7,7 @@ import pytest
 from penstock.collector.core.delivery import Delivery
 from penstock.collector.core.lane import Lane
 from tests.sim.delivery_world import ModelLogd, World, run
+from tests.sim.twins import Mutation
 
 SEEDS = 100
 
@@ -43,15 +44,13 @@ def test_the_world_catches_a_logd_that_acks_before_its_sync() -> None:
     assert caught(lambda: ModelLogd(acks_before_sync=True))
 
 
-def test_the_world_catches_a_cursor_that_passes_pending_records(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(Delivery, "cursor", lambda self, origin: self._read[origin])
+def test_the_world_catches_a_cursor_that_passes_pending_records(code: Mutation) -> None:
+    code.replace(Delivery, "cursor", lambda self, origin: self._read[origin])
     assert caught()
 
 
 def test_the_world_catches_a_lane_that_takes_the_sequence_in_a_refusal_for_an_ack(
-    monkeypatch: pytest.MonkeyPatch,
+    code: Mutation,
 ) -> None:
     def believe(self: Lane, last: int, now_ns: int, jitter: float) -> None:
         self.chain = last
@@ -59,24 +58,22 @@ def test_the_world_catches_a_lane_that_takes_the_sequence_in_a_refusal_for_an_ac
         self.requeue()
         self._forget_done()
 
-    monkeypatch.setattr(Lane, "resume_after", believe)
+    code.replace(Lane, "resume_after", believe)
     assert caught()
 
 
 def test_the_world_catches_a_lane_that_skips_to_what_logd_names_without_cutting(
-    monkeypatch: pytest.MonkeyPatch,
+    code: Mutation,
 ) -> None:
     def rechain(self: Lane, last: int, now_ns: int, jitter: float) -> None:
         self.requeue()
         self.chain = last
 
-    monkeypatch.setattr(Lane, "resume_after", rechain)
+    code.replace(Lane, "resume_after", rechain)
     assert caught()
 
 
-def test_the_world_catches_a_lane_that_trusts_refusals_of_earlier_attempts(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_world_catches_a_lane_that_trusts_refusals_of_earlier_attempts(code: Mutation) -> None:
     def skip_what_was_refused(self: Lane, request: int) -> None:
         del request
         lost = self.flight[0].batch
@@ -84,18 +81,16 @@ def test_the_world_catches_a_lane_that_trusts_refusals_of_earlier_attempts(
         self.waiting.popleft()
         self.done = max(self.done, lost.last)
 
-    monkeypatch.setattr(Lane, "refuse", skip_what_was_refused)
+    code.replace(Lane, "refuse", skip_what_was_refused)
     assert caught()
 
 
-def test_the_world_catches_a_lane_that_takes_a_failure_for_an_ack(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_world_catches_a_lane_that_takes_a_failure_for_an_ack(code: Mutation) -> None:
     def give_up(self: Lane, reason: str, now_ns: int, jitter: float) -> None:
         for flight in list(self.flight):
             self.stored(flight.batch.last)
 
-    monkeypatch.setattr(Lane, "back_off", give_up)
+    code.replace(Lane, "back_off", give_up)
     assert caught()
 
 

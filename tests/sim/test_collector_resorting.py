@@ -9,6 +9,7 @@ from penstock.collector.core.delivery import Delivery
 from penstock.collector.core.sorting import Rules, Sorting
 from penstock.collector.resorting import Resorting
 from tests.sim.resorting_world import ResortingWorld
+from tests.sim.twins import Mutation
 
 SEEDS = 60
 
@@ -43,53 +44,47 @@ def loses() -> bool:
     return False
 
 
-def test_the_world_catches_a_start_that_believes_what_other_rules_sorted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(Sorting, "holds", lambda *_: True)
+def test_the_world_catches_a_start_that_believes_what_other_rules_sorted(code: Mutation) -> None:
+    code.replace(Sorting, "holds", lambda *_: True)
     assert loses()
 
 
 def test_the_world_catches_a_start_that_believes_what_may_be_sorted_otherwise(
-    monkeypatch: pytest.MonkeyPatch,
+    code: Mutation,
 ) -> None:
-    monkeypatch.setattr(
+    code.replace(
         Rules, "are_those_of", lambda self, other, origin: self.of(origin) == other.of(origin)
     )
     assert loses()
 
 
 def test_the_world_catches_a_reload_that_forgets_what_the_rules_before_sorted(
-    monkeypatch: pytest.MonkeyPatch,
+    code: Mutation,
 ) -> None:
     def forget(self: Sorting, rules: Rules, reached: Mapping[str, int]) -> Sorting:
         del self, reached
         return Sorting(rules)
 
-    monkeypatch.setattr(Sorting, "changed", forget)
+    code.replace(Sorting, "changed", forget)
     assert loses()
 
 
-def test_the_world_catches_a_reload_that_is_not_durable_before_it_sorts(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_world_catches_a_reload_that_is_not_durable_before_it_sorts(code: Mutation) -> None:
     async def hide(self: Any, rules: Rules) -> None:
         if rules != self._saver.sorting.rules:
             self._before = self._saver.sorting
 
-    monkeypatch.setattr(Resorting, "announce", hide)
+    code.replace(Resorting, "announce", hide)
     assert loses()
 
 
 def test_the_world_catches_a_reload_that_goes_on_under_sequences_of_an_earlier_run(
-    monkeypatch: pytest.MonkeyPatch,
+    code: Mutation,
 ) -> None:
-    monkeypatch.setattr(Resorting, "_reads_again", lambda _: False)
+    code.replace(Resorting, "_reads_again", lambda _: False)
     assert loses()
 
 
-def test_the_world_catches_a_reload_that_keeps_what_an_earlier_run_had_done(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(Delivery, "retire_idle", lambda _: None)
+def test_the_world_catches_a_reload_that_keeps_what_an_earlier_run_had_done(code: Mutation) -> None:
+    code.replace(Delivery, "retire_idle", lambda _: None)
     assert loses()

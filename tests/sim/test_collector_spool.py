@@ -5,18 +5,21 @@
 
 import os
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from typing_extensions import override
 
+from penstock.collector.core.senders import SenderTable
 from penstock.collector.journal import Entry, Journal
 from penstock.collector.state import State
 from penstock.logd.errors import CorruptError
 from penstock.logd.store import Checkpoint, CommitLog
 from penstock.logd.store.disk import File
 from tests.sim.disk import MemoryDisk, MemoryFile
-from tests.sim.spool_world import BYTES_MAX, DIRECTORY, MakeJournal, make_journal, run_seed
+from tests.sim.spool_world import run_seed
+from tests.sim.twins import Mutation
 
 SEEDS = int(os.environ.get("PENSTOCK_SIM_SEEDS", "800")) // 8
 FIRST_SEED = int(os.environ.get("PENSTOCK_SIM_SEED", "0"))
@@ -65,20 +68,10 @@ class NoDirectorySync(MemoryDisk):
         pass
 
 
-class AckingBeforeSync(Journal):
-    """Promises what it has written."""
-
-    @override
-    def _write(self, entries: list[Entry]) -> int:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(CommitLog, "sync", lambda self: self.end_offset)
-            return super()._write(entries)
-
-
-def is_caught(disk: type[MemoryDisk] = MemoryDisk, make: MakeJournal = make_journal) -> bool:
+def is_caught(disk: type[MemoryDisk] = MemoryDisk) -> bool:
     for seed in range(TWIN_SEEDS):
         try:
-            run_seed(seed, disk=disk(), make=make)
+            run_seed(seed, disk=disk())
         except (AssertionError, CorruptError):
             return True
     return False
@@ -89,33 +82,32 @@ def test_a_missing_fsync_is_caught(disk: type[MemoryDisk]) -> None:
     assert is_caught(disk)
 
 
-def test_a_journal_that_promises_before_its_sync_is_caught() -> None:
-    assert is_caught(make=lambda disk: AckingBeforeSync(DIRECTORY, bytes_max=BYTES_MAX, disk=disk))
+def test_a_journal_that_promises_before_its_sync_is_caught(code: Mutation) -> None:
+    def write(really: Callable[..., int], journal: Journal, entries: list[Entry]) -> int:
+        with Mutation() as inner:
+            inner.replace(CommitLog, "sync", lambda log: log.end_offset)
+            return really(journal, entries)
+
+    code.wrap(Journal, "_write", write)
+    assert is_caught()
 
 
-def test_a_checkpoint_that_remembers_what_is_only_taken_is_caught(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_checkpoint_that_remembers_what_is_only_taken_is_caught(code: Mutation) -> None:
     def everything(self: object) -> dict[str, int]:
         last: dict[bytes, int] = self._last  # type: ignore[attr-defined]
         return {sender.hex(): sequence for sender, sequence in last.items()}
 
-    monkeypatch.setattr("penstock.collector.core.senders.SenderTable.snapshot", everything)
+    code.replace(SenderTable, "snapshot", everything)
     assert is_caught()
 
 
-def test_a_checkpoint_that_is_not_synced_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_that_is_not_synced_is_caught(code: Mutation) -> None:
     """A torn one keeps the collector from starting."""
-    save = Checkpoint.save
-    monkeypatch.setattr(
-        Checkpoint, "save", lambda self, document: save(self, document, durable=False)
-    )
+    code.wrap(Checkpoint, "save", lambda save, self, document: save(self, document, durable=False))
     assert is_caught()
 
 
-def test_a_state_that_takes_any_spool_for_its_own_is_caught_by_its_end(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_state_that_takes_any_spool_for_its_own_is_caught_by_its_end(code: Mutation) -> None:
     """A lost tail shows, though nothing else is wrong: offsets would come a second time."""
-    monkeypatch.setattr(State, "fit_to_spool", lambda _self, _start, _end: False)
+    code.replace(State, "fit_to_spool", lambda _self, _start, _end: False)
     assert is_caught(LyingDisk)

@@ -31,14 +31,27 @@ from penstock.logd.security.tls import CertificateFiles, TlsFileError
 from penstock.service import ConfigError, UnavailableError
 from penstock.service.secret import Secret
 
-_RECONNECT_WAIT_S: Final = 0.5
 _PENDING_BYTES_MAX: Final = 32 * 1024 * 1024
-_LOOK_S: Final = 0.5
 _CLOSE_S: Final = 1.0
-_CONNECT_WAIT_MIN_S: Final = 0.5
-_CONNECT_WAIT_MAX_S: Final = 5.0
 _CALM_S: Final = 60.0
 """A connection that stood so long before it was lost is looked for as the first one."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Waits:
+    """How long a link waits, in seconds.
+
+    Attributes:
+        connect_min_s: Before a server is looked for anew, the first time.
+        connect_max_s: Likewise, the longest of the waits, which double.
+        look_s: Between two looks at whether nats-py has given up.
+        reconnect_s: Between two attempts of nats-py's own.
+    """
+
+    connect_min_s: float = 0.5
+    connect_max_s: float = 5.0
+    look_s: float = 0.5
+    reconnect_s: float = 0.5
 
 
 class NatsLink:
@@ -46,16 +59,27 @@ class NatsLink:
 
     Args:
         on_change: Called when the connection is lost or found.
+        waits: How long it waits.
+        make_client: Makes a client of nats-py's, given whether it is to be encrypted.
 
     Attributes:
         client: nats-py's, the last one that was connected; None before.
     """
 
-    def __init__(self, config: NatsSection, clock: Clock, on_change: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        config: NatsSection,
+        clock: Clock,
+        on_change: Callable[[], None],
+        *,
+        waits: Waits = Waits(),
+        make_client: Callable[..., Any] = nats_client,
+    ) -> None:
         self.client: Any = None
         self._config = config
         self._clock = clock
         self._on_change = on_change
+        self._waits, self._make_client = waits, make_client
         self._name = ""
         self._timeout_s = 0.0
         self._context: ssl.SSLContext | None = None
@@ -116,11 +140,12 @@ class NatsLink:
 
     async def _keep(self) -> None:
         """Make a connection where there is none and nats-py makes none."""
-        restarts = Restarts(Backoff(_CONNECT_WAIT_MIN_S, _CONNECT_WAIT_MAX_S), calm=_CALM_S)
+        waits = self._waits
+        restarts = Restarts(Backoff(waits.connect_min_s, waits.connect_max_s), calm=_CALM_S)
         while True:
             began_ns = self._clock.monotonic_ns()
             while not self._is_gone:  # noqa: ASYNC110 - nats-py does not tell of each end
-                await asyncio.sleep(_LOOK_S)
+                await asyncio.sleep(waits.look_s)
             ran_s = (self._clock.monotonic_ns() - began_ns) / 1e9
             await asyncio.sleep(restarts.failed(ran_s))
             if self.client is not None:
@@ -152,7 +177,7 @@ class NatsLink:
         Raises:
             Exception: The first that nats-py met.
         """
-        client = nats_client(encrypted=self._config.encrypted)
+        client = self._make_client(encrypted=self._config.encrypted)
         failed: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
 
         async def on_error(error: Exception) -> None:
@@ -186,7 +211,7 @@ class NatsLink:
             "password": _secret(config.password, "nats.password"),
             "token": _secret(config.token, "nats.token"),
             "max_reconnect_attempts": -1,
-            "reconnect_time_wait": _RECONNECT_WAIT_S,
+            "reconnect_time_wait": self._waits.reconnect_s,
             "pending_size": _PENDING_BYTES_MAX,
             "disconnected_cb": self._on_disconnected,
             "reconnected_cb": self._on_reconnected,

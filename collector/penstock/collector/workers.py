@@ -55,10 +55,23 @@ _FOR_GOOD: Final = frozenset({ExitCode.CONFIG, ExitCode.USAGE, ExitCode.UNAVAILA
 _WORST: Final = (Health.FAILED, Health.STARTING, Health.DRAINING, Health.DEGRADED, Health.READY)
 
 
-async def stop_when_orphaned(stop: asyncio.Event, supervisor: int) -> None:
-    """In a worker: drain and end when the process that started it is gone, perhaps already."""
-    while os.getppid() == supervisor:  # noqa: ASYNC110 - the kernel tells nobody
-        await asyncio.sleep(_ORPHAN_POLL_S)
+async def stop_when_orphaned(
+    stop: asyncio.Event,
+    supervisor: int,
+    *,
+    parent: Callable[[], int] = os.getppid,
+    poll_s: float = _ORPHAN_POLL_S,
+) -> None:
+    """In a worker: drain and end when the process that started it is gone, perhaps already.
+
+    Args:
+        stop: Set then.
+        supervisor: The process id of who started it.
+        parent: Says whose child this process is now.
+        poll_s: How often that is looked at.
+    """
+    while parent() == supervisor:  # noqa: ASYNC110 - the kernel tells nobody
+        await asyncio.sleep(poll_s)
     stop.set()
 
 

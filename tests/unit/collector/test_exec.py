@@ -13,8 +13,6 @@ from typing import Any
 import pytest
 
 from penstock.collector.source_sections import ExecSource as Section
-from penstock.collector.sources import exec as exec_source
-from penstock.collector.sources import program as program_source
 from penstock.collector.sources.exec import ExecSource
 from tests.support.intake import SpoolingIntake, spooling
 from tests.support.waiting import wait_until_async
@@ -29,7 +27,7 @@ async def running(
         {"type": "exec", "command": command, "service": "job", **options}
     )
     async with spooling(directory, "exec", drop_newest=False) as intake:
-        source = ExecSource(section, intake=intake)
+        source = ExecSource(section, intake=intake, restart_min_s=0.01, output_grace_s=0.05)
         await source.start()
         task = asyncio.ensure_future(source.run())
         try:
@@ -61,10 +59,7 @@ async def test_both_outputs_are_read_to_their_end(tmp_path: Path) -> None:
         assert intake.account.notes["lines_truncated"] == 1
 
 
-async def test_a_program_that_ends_is_started_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(exec_source, "RESTART_MIN_S", 0.01)
+async def test_a_program_that_ends_is_started_again(tmp_path: Path) -> None:
     async with running(tmp_path, "print('hi'); raise SystemExit(3)") as (_, intake):
         await wait_until_async(lambda: len(bodies(intake)) >= 2)
         await wait_until_async(lambda: intake.account.notes["exits_with_failure"] >= 2)
@@ -86,9 +81,8 @@ async def test_the_stop_ends_the_program_and_what_it_started(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("session", [False, True])
 async def test_a_program_has_ended_though_another_holds_its_output(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, session: bool
+    tmp_path: Path, session: bool
 ) -> None:
-    monkeypatch.setattr(program_source, "_OUTPUT_GRACE_S", 0.05)
     program = (
         "import subprocess\n"
         f"child = subprocess.Popen(['sleep', '1000'], start_new_session={session})\n"

@@ -11,16 +11,16 @@ import pytest
 from nats.errors import Error, UnexpectedEOF
 
 from penstock.base.clock import SystemClock
-from penstock.collector import nats_link
 from penstock.collector.config import NatsSection
 from penstock.collector.core.outage import Outage
-from penstock.collector.nats_link import NatsLink, is_lasting
+from penstock.collector.nats_link import NatsLink, Waits, is_lasting
 from penstock.logd.errors import UnavailableError as UnusableError
 from penstock.logd.publisher.connecting import UnencryptedError
 from penstock.service import ConfigError, UnavailableError
 from tests.support.waiting import wait_until_async
 
 SINCE_NS = 1_769_828_400_000_000_000
+NO_WAITS = Waits(connect_min_s=0, connect_max_s=0, look_s=0, reconnect_s=0)
 
 
 @pytest.mark.parametrize(
@@ -104,24 +104,22 @@ async def hangs(client: FakeClient) -> None:
 
 @asynccontextmanager
 async def a_link(
-    monkeypatch: pytest.MonkeyPatch,
     *attempts: Callable[[FakeClient], Awaitable[None]],
     **keys: Any,
 ) -> AsyncIterator[NatsLink]:
     FakeClient.attempts = list(attempts)
-    monkeypatch.setattr(nats_link, "nats_client", lambda **_: FakeClient())
-    for wait in ("_CONNECT_WAIT_MIN_S", "_CONNECT_WAIT_MAX_S", "_LOOK_S"):
-        monkeypatch.setattr(nats_link, wait, 0)
     config = NatsSection.model_validate({"url": "nats://user:secret@localhost:4222", **keys})
-    link = NatsLink(config, SystemClock(), lambda: None)
+    link = NatsLink(
+        config, SystemClock(), lambda: None, waits=NO_WAITS, make_client=lambda **_: FakeClient()
+    )
     try:
         yield link
     finally:
         await link.close()
 
 
-async def test_whatever_is_in_the_way_it_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with a_link(monkeypatch, ends_unsaid, breaks, hangs, breaks, connects) as link:
+async def test_whatever_is_in_the_way_it_is_tried_again() -> None:
+    async with a_link(ends_unsaid, breaks, hangs, breaks, connects) as link:
         await link.open("c", 60, needed=False)
         assert "the server closed the connection" in link.trouble
         assert "secret" not in link.trouble
@@ -129,10 +127,8 @@ async def test_whatever_is_in_the_way_it_is_tried_again(monkeypatch: pytest.Monk
         assert link.trouble == ""
 
 
-async def test_a_client_that_nats_py_has_given_up_has_a_successor(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async with a_link(monkeypatch, connects, connects) as link:
+async def test_a_client_that_nats_py_has_given_up_has_a_successor() -> None:
+    async with a_link(connects, connects) as link:
         await link.open("c", 60, needed=True)
         first = link.client
         await first.close()
@@ -144,11 +140,11 @@ async def test_a_client_that_nats_py_has_given_up_has_a_successor(
 
 @pytest.mark.parametrize("key", ["password", "token"])
 async def test_nats_py_connects_again_with_the_secrets_that_the_files_hold_then(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, key: str
+    tmp_path: Path, key: str
 ) -> None:
     file = tmp_path / "secret"
     file.write_text("first\n")
-    async with a_link(monkeypatch, connects, **{key: {"file": str(file)}}) as link:
+    async with a_link(connects, **{key: {"file": str(file)}}) as link:
         await link.open("c", 60, needed=True)
         options = link.client.options
         assert options[key] == "first"
@@ -163,21 +159,19 @@ async def test_nats_py_connects_again_with_the_secrets_that_the_files_hold_then(
         assert options[key] == "third"
 
 
-async def test_at_first_what_must_be_corrected_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with a_link(monkeypatch, hangs, ends_unsaid) as link:
+async def test_at_first_what_must_be_corrected_ends_it() -> None:
+    async with a_link(hangs, ends_unsaid) as link:
         with pytest.raises(UnavailableError, match=r"localhost:4222 cannot be used: .*not trusted"):
             await link.open("c", 60, needed=False)
         with pytest.raises(UnavailableError, match="no NATS server at nats://localhost:4222: the"):
             await link.open("c", 60, needed=True)
 
 
-async def test_an_answer_that_does_not_come_is_not_waited_for_longer_than_is_allowed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_an_answer_that_does_not_come_is_not_waited_for_longer_than_is_allowed() -> None:
     async def waits(client: FakeClient) -> None:
         await asyncio.Event().wait()
 
-    async with a_link(monkeypatch, waits, connects) as link:
+    async with a_link(waits, connects) as link:
         await link.open("c", 0.01, needed=False)
         assert "no answer in time" in link.trouble
         await wait_until_async(lambda: link.is_connected)
@@ -189,9 +183,7 @@ INFO = b'INFO {"server_id":"a","version":"2.10.0","max_payload":1048576,"proto":
 @pytest.mark.parametrize(
     "unreadable", [b"INFO\r\n", b"INFO []\r\n", INFO + b"-ERR\r\n", b"a" * 200_000]
 )
-async def test_an_answer_that_nats_py_cannot_read_is_not_the_last_one(
-    monkeypatch: pytest.MonkeyPatch, unreadable: bytes
-) -> None:
+async def test_an_answer_that_nats_py_cannot_read_is_not_the_last_one(unreadable: bytes) -> None:
     answers = [INFO + b"PONG\r\n", unreadable, INFO + b"PONG\r\n"]
     open_ones: list[asyncio.StreamWriter] = []
 
@@ -199,12 +191,10 @@ async def test_an_answer_that_nats_py_cannot_read_is_not_the_last_one(
         open_ones.append(writer)
         writer.write(answers[len(open_ones) - 1])
 
-    for wait in ("_CONNECT_WAIT_MIN_S", "_CONNECT_WAIT_MAX_S", "_LOOK_S", "_RECONNECT_WAIT_S"):
-        monkeypatch.setattr(nats_link, wait, 0)
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
         config = NatsSection.model_validate({"url": f"nats://127.0.0.1:{port}"})
-        link = NatsLink(config, SystemClock(), lambda: None)
+        link = NatsLink(config, SystemClock(), lambda: None, waits=NO_WAITS)
         await link.open("c", 60, needed=True)
         open_ones[0].close()
         await wait_until_async(lambda: len(open_ones) == len(answers) and link.is_connected)

@@ -3,9 +3,6 @@
 import asyncio
 import os
 
-import pytest
-
-from penstock.collector import workers
 from penstock.collector.workers import stop_when_orphaned
 
 
@@ -15,9 +12,8 @@ async def test_a_worker_whose_supervisor_ended_before_it_looked_stops() -> None:
     assert stop.is_set()
 
 
-async def test_a_worker_stops_when_its_supervisor_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "_ORPHAN_POLL_S", 0)
+async def test_a_worker_stops_when_its_supervisor_ends() -> None:
     stop, parents = asyncio.Event(), [7, 7, 1]
-    monkeypatch.setattr(os, "getppid", lambda: parents.pop(0))
-    await asyncio.wait_for(stop_when_orphaned(stop, 7), 20)
+    stopped = stop_when_orphaned(stop, 7, parent=lambda: parents.pop(0), poll_s=0)
+    await asyncio.wait_for(stopped, 20)
     assert (stop.is_set(), parents) == (True, [])

@@ -27,7 +27,6 @@ from penstock.collector.decode.metric_lines import metric_line
 from penstock.collector.decode.prometheus import Scraped, ScrapedPoint, read_exposition
 from penstock.collector.errors import UndecodableError
 from penstock.collector.source_sections import PrometheusSource as Section
-from penstock.collector.sources import prometheus
 from penstock.collector.sources.prometheus import PrometheusSource
 from penstock.specs import Accepted, check_line
 from tests.support.intake import SpoolingIntake, spooling
@@ -189,6 +188,7 @@ async def scraping(
     *,
     others: Mapping[str, bytes | None] | None = None,
     user_info: str = "",
+    limits: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> AsyncIterator[tuple[SpoolingIntake, list[bytes]]]:
     """A source that scrapes a server which answers with these bytes.
@@ -196,6 +196,7 @@ async def scraping(
     Args:
         others: What it answers by path; None: never.
         user_info: Of the URLs, with its @.
+        limits: The source's own, beside its section.
     """
     asked: list[bytes] = []
     others = others or {}
@@ -214,7 +215,7 @@ async def scraping(
     targets = [f"http://{user_info}127.0.0.1:{port}{path}" for path in ("/metrics?x=1", *others)]
     section = Section.model_validate({"type": "prometheus", "targets": targets, **options})
     async with spooling(directory, "prometheus") as intake:
-        source = PrometheusSource(section, {"host.name": "h"}, intake=intake)
+        source = PrometheusSource(section, {"host.name": "h"}, intake=intake, **(limits or {}))
         await source.start()
         running = asyncio.ensure_future(source.run())
         try:
@@ -280,31 +281,27 @@ async def test_a_target_may_have_a_user_and_a_password(tmp_path: Path) -> None:
     ],
     ids=["nothing", "no http", "status", "no metrics", "large", "bomb", "ends early"],
 )  # fmt: skip
-async def test_everything_else_says_that_it_is_down(
-    tmp_path: Path, answer: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(prometheus, "SCRAPE_BYTES_MAX", 1000)
-    async with scraping(tmp_path, answer) as (intake, _):
+async def test_everything_else_says_that_it_is_down(tmp_path: Path, answer: bytes) -> None:
+    async with scraping(tmp_path, answer, limits={"bytes_max": 1000}) as (intake, _):
         assert values(intake)["up"] == 0
         assert intake.account.notes["scrapes_failed"] == 1
 
 
 @pytest.mark.parametrize("content_type", [TEXT, OPEN])
 def test_an_answer_with_too_many_samples_is_refused_before_it_is_parsed(
-    content_type: str, monkeypatch: pytest.MonkeyPatch
+    content_type: str,
 ) -> None:
-    """One family of all of them: the parser would not return before it had read them."""
+    """One family of all of them: the parser would meet what it cannot read at their end."""
     body = b"# TYPE a gauge\n" + b" \n\n#\n" * 9 + b"".join(b'a{n="%d"} 1\n' % n for n in range(9))
     assert read(body + b"# EOF\n", samples_max=9).samples == 9
-    for name in ("open_metrics_families", "text_string_to_metric_families"):
-        monkeypatch.setattr(f"penstock.collector.decode.prometheus.{name}", None)
+    broken = body + b"a{\n# EOF\n"
+    with pytest.raises(UndecodableError, match="not Prometheus metrics"):
+        read(broken, content_type, samples_max=10)
     with pytest.raises(UndecodableError, match="more than 8 samples"):
-        read(body, content_type, samples_max=8)
+        read(broken, content_type, samples_max=8)
 
 
-async def test_large_answers_that_take_long_to_read_delay_no_small_ones(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_large_answers_that_take_long_to_read_delay_no_small_ones(tmp_path: Path) -> None:
     """Nor the checkpoint, which is written in a thread; and no target is down for it."""
     go_on, begun = threading.Event(), Counting()
     large = b"# " + b"large" * 20_000
@@ -315,11 +312,13 @@ async def test_large_answers_that_take_long_to_read_delay_no_small_ones(
             go_on.wait()
         return Scraped(samples=len(body))
 
-    monkeypatch.setattr(prometheus, "read_exposition", read_long)
-    monkeypatch.setattr(prometheus, "_LARGE_BYTES", len(large) - 1)
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
     others = {"/one": reply(large), "/two": reply(large)}
-    options: dict[str, Any] = {"interval_s": 0.1, "timeout_s": 2.0}
+    options: dict[str, Any] = {
+        "interval_s": 0.1,
+        "timeout_s": 2.0,
+        "limits": {"large_bytes": len(large) - 1, "read": read_long},
+    }
     try:
         async with scraping(tmp_path, reply(b"a 1\n"), others=others, **options) as (intake, asked):
             await wait_until_async(lambda: begun.count == 1 and len(asked) > 24)

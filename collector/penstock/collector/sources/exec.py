@@ -16,19 +16,32 @@ from penstock.collector.core.lines import LineCutter
 from penstock.collector.intake import Intake, payload_of_lines
 from penstock.collector.limits import READ_BYTES, RESTART_CALM_S, RESTART_MAX_S, RESTART_MIN_S
 from penstock.collector.source_sections import ExecSource as Section
-from penstock.collector.sources.program import Program
+from penstock.collector.sources.program import OUTPUT_GRACE_S, Program
 from penstock.collector.sources.source import Source
 
 
 class ExecSource(Source):
-    """Runs one command, without a shell."""
+    """Runs one command, without a shell.
 
-    def __init__(self, section: Section, *, intake: Intake) -> None:
+    Args:
+        restart_min_s: The first wait before a program that ended is started again.
+        output_grace_s: Of each run: see `Program`.
+    """
+
+    def __init__(
+        self,
+        section: Section,
+        *,
+        intake: Intake,
+        restart_min_s: float = RESTART_MIN_S,
+        output_grace_s: float = OUTPUT_GRACE_S,
+    ) -> None:
         self.name = intake.source
         self._section = section
         self._intake = intake
         self._stopping = asyncio.Event()
         self._missing = ""
+        self._restart_min_s, self._output_grace_s = restart_min_s, output_grace_s
 
     @override
     async def start(self) -> None:
@@ -36,7 +49,7 @@ class ExecSource(Source):
 
     @override
     async def run(self) -> None:
-        backoff = Backoff(RESTART_MIN_S, RESTART_MAX_S)
+        backoff = Backoff(self._restart_min_s, RESTART_MAX_S)
         while not self._stopping.is_set():
             self._look()
             began_ns = self._intake.clock.monotonic_ns()
@@ -84,7 +97,12 @@ class ExecSource(Source):
         """Run the program to its end; returns its status, negative for a signal."""
         section = self._section
         timeout_s = section.timeout_s if section.interval_s is not None else None
-        program = Program(section.command, self._stopping, timeout_s=timeout_s)
+        program = Program(
+            section.command,
+            self._stopping,
+            timeout_s=timeout_s,
+            output_grace_s=self._output_grace_s,
+        )
         status = await program.run(
             lambda stream: self._read(stream, "stdout"), lambda stream: self._read(stream, "stderr")
         )

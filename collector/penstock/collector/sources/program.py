@@ -20,7 +20,7 @@ NOT_STARTED: Final = 127
 """The status of a program that could not be started, as shells have it."""
 _TERM_GRACE_S: Final = 3.0
 """Between asking a program to end and ending it."""
-_OUTPUT_GRACE_S: Final = 1.0
+OUTPUT_GRACE_S: Final = 1.0
 """How long outputs are silent after a program's end before they are taken for ended, too."""
 _COUNT: Final = struct.Struct("i")
 _OUTPUTS: Final = (1, 2)
@@ -52,6 +52,8 @@ class Program:
         command: The program and its arguments; no shell reads them.
         stopping: When set, the program is ended.
         timeout_s: After so long it is ended, too; None: never.
+        output_grace_s: How long its outputs are silent after its end before they are taken for
+            ended, too.
 
     Attributes:
         timed_out: It was ended because its time was over.
@@ -60,11 +62,17 @@ class Program:
     """
 
     def __init__(
-        self, command: Sequence[str], stopping: asyncio.Event, *, timeout_s: float | None = None
+        self,
+        command: Sequence[str],
+        stopping: asyncio.Event,
+        *,
+        timeout_s: float | None = None,
+        output_grace_s: float = OUTPUT_GRACE_S,
     ) -> None:
         self._command = command
         self._stopping = stopping
         self._timeout_s = timeout_s
+        self._output_grace_s = output_grace_s
         self.timed_out = False
         self.output_held = False
         self.problem = ""
@@ -106,7 +114,7 @@ class Program:
         pieces = -1
         while pieces < outputs.pieces or any(map(_has_unread, _open_pipes(transport))):
             pieces = outputs.pieces
-            await asyncio.sleep(_OUTPUT_GRACE_S)
+            await asyncio.sleep(self._output_grace_s)
         self._close_outputs(transport)
 
     def _close_outputs(self, transport: asyncio.SubprocessTransport) -> None:
@@ -123,7 +131,7 @@ class Program:
         _signal(transport, signal.SIGTERM)
         await asyncio.sleep(_TERM_GRACE_S)
         _signal(transport, signal.SIGKILL)
-        await asyncio.sleep(_OUTPUT_GRACE_S)
+        await asyncio.sleep(self._output_grace_s)
         self._close_outputs(transport)
 
 

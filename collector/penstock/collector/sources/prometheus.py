@@ -8,7 +8,7 @@ spool has no room for is counted as dropped: the next scrape has newer figures.
 import asyncio
 import base64
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -43,13 +43,26 @@ class PrometheusSource(Source):
 
     Args:
         resource: Of the points; each target adds its address.
+        bytes_max: A target that answers with more is down.
+        large_bytes: Answers with more are read in a thread of their own.
+        read: Reads an answer.
     """
 
-    def __init__(self, section: Section, resource: Mapping[str, Any], *, intake: Intake) -> None:
+    def __init__(
+        self,
+        section: Section,
+        resource: Mapping[str, Any],
+        *,
+        intake: Intake,
+        bytes_max: int = SCRAPE_BYTES_MAX,
+        large_bytes: int = _LARGE_BYTES,
+        read: Callable[..., Scraped] = read_exposition,
+    ) -> None:
         self.name = intake.source
         self._section = section
         self._resource = {**resource, "service.name": section.service}
         self._intake = intake
+        self._bytes_max, self._large_bytes, self._read = bytes_max, large_bytes, read
         self._context: ssl.SSLContext | None = None
         self._first_ns: dict[str, int] = {}
         self._stopping = asyncio.Event()
@@ -132,7 +145,7 @@ class PrometheusSource(Source):
             target,
             headers,
             timeout_s=self._section.timeout_s,
-            body_bytes_max=SCRAPE_BYTES_MAX,
+            body_bytes_max=self._bytes_max,
             context=self._context,
         )
         if reply.status != 200:
@@ -140,14 +153,14 @@ class PrometheusSource(Source):
         # The parser is slow and written in Python: in a thread it delays nobody for long. Large
         # answers have a thread of their own, so that small ones do not wait for them.
         read = partial(
-            read_exposition,
+            self._read,
             reply.body,
             reply.headers.get("content-type", ""),
             scrape_ns=now_ns,
             first_scrape_ns=first_ns,
             samples_max=self._section.samples_max,
         )
-        threads = self._parsing_large if len(reply.body) > _LARGE_BYTES else self._parsing
+        threads = self._parsing_large if len(reply.body) > self._large_bytes else self._parsing
         return await asyncio.get_running_loop().run_in_executor(threads, read)
 
 
