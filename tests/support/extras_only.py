@@ -85,6 +85,11 @@ def forbid_all_but(extras: Sequence[str], *, brought: Sequence[str] = ()) -> Non
         for module, names in metadata.packages_distributions().items()
         if not {normalized(name) for name in names} & there
     } - {"tests"}
+    forbid(missing)
+
+
+def forbid(missing: set[str]) -> None:
+    """From now on these top-level modules cannot be imported, as where nobody installed them."""
     for name in list(sys.modules):
         if name.partition(".")[0] in missing:
             del sys.modules[name]

@@ -1,4 +1,8 @@
-"""Spans of one's own: what they say, whose children they are, and that they hurt nobody."""
+"""Spans of one's own: what they say, whose children they are, and that they hurt nobody.
+
+All of it holds with OpenTelemetry and without it: `test_tracing_otel` runs this file where it is
+not installed. So nothing here may import it.
+"""
 
 import asyncio
 import contextvars
@@ -10,8 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from opentelemetry import trace as otel
-from opentelemetry.sdk.trace import TracerProvider
 from typing_extensions import override
 
 from penstock import specs
@@ -28,16 +30,6 @@ PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 TRACE, CALLER = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 
 
-@pytest.fixture(params=["with OpenTelemetry", "without it"])
-def world(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Whether OpenTelemetry's API is installed."""
-    name: str = request.param
-    if name == "without it":
-        monkeypatch.setattr("penstock.specs.traces._current_context", None)
-        monkeypatch.setattr("penstock.specs.server_span._has_api", False)
-    return name
-
-
 @pytest.fixture
 def output(tmp_path: Path) -> Iterator[Output]:
     """The process's emitter; all that it writes the gate accepts."""
@@ -52,7 +44,6 @@ def spans(output: Output) -> dict[str, dict[str, Any]]:
     return {record["name"]: record for record in output.records() if record["kind"] == "span"}
 
 
-@pytest.mark.usefixtures("world")
 def test_a_span_says_what_was_done_how_long_and_with_what(output: Output) -> None:
     with (
         specs.bind(user_id="u-1", tenant="t-1"),
@@ -72,7 +63,6 @@ def test_a_span_says_what_was_done_how_long_and_with_what(output: Output) -> Non
     assert "parent_span_id" not in record
 
 
-@pytest.mark.usefixtures("world")
 def test_a_fault_has_one_fingerprint_on_its_spans_and_in_the_log(output: Output) -> None:
     def fault(card: str) -> None:
         raise TimeoutError(f"no answer for {card}")
@@ -93,7 +83,6 @@ def test_a_fault_has_one_fingerprint_on_its_spans_and_in_the_log(output: Output)
     assert "attributes" not in output.records()[-1]
 
 
-@pytest.mark.usefixtures("world")
 def test_what_runs_within_belongs_to_it(output: Output) -> None:
     with specs.span("order") as outer:
         output.emitter.logs.write("said", 9, {})
@@ -112,7 +101,6 @@ def test_what_runs_within_belongs_to_it(output: Output) -> None:
     assert not is_tracing()
 
 
-@pytest.mark.usefixtures("world")
 def test_a_callers_trace_goes_on(output: Output) -> None:
     headers: dict[str, str] = {}
     with (
@@ -125,19 +113,6 @@ def test_a_callers_trace_goes_on(output: Output) -> None:
     assert record["trace_state"] == headers["tracestate"] == "vendor=1"
 
 
-def test_spans_of_opentelemetry_and_ours_are_each_others_children(output: Output) -> None:
-    tracer = TracerProvider().get_tracer("t")
-    with tracer.start_as_current_span("theirs") as theirs, specs.span("ours"):
-        with tracer.start_as_current_span("inner") as inner:
-            assert inner.parent is not None  # type: ignore[attr-defined]
-            parent = inner.parent.span_id  # type: ignore[attr-defined]
-        assert not otel.get_current_span().is_recording()
-    ours = spans(output)["ours"]
-    assert ours["parent_span_id"] == f"{theirs.get_span_context().span_id:016x}"
-    assert ours["span_id"] == f"{parent:016x}"
-
-
-@pytest.mark.usefixtures("world")
 def test_what_is_raised_makes_it_a_failure_and_goes_on(output: Output) -> None:
     with pytest.raises(ZeroDivisionError), specs.span("divide"):
         _ = 1 / 0
@@ -149,7 +124,6 @@ def test_what_is_raised_makes_it_a_failure_and_goes_on(output: Output) -> None:
     assert spans(output)["ask"]["status_message"] == "no answer"
 
 
-@pytest.mark.usefixtures("world")
 async def test_a_task_that_is_cancelled_has_not_failed(output: Output) -> None:
     begun = asyncio.Event()
 
@@ -240,7 +214,6 @@ def test_without_setup_the_block_runs_all_the_same() -> None:
         use_emitter(before)
 
 
-@pytest.mark.usefixtures("world")
 def test_a_generator_that_ends_elsewhere_hurts_nobody(output: Output) -> None:
     def work() -> Generator[int]:
         with specs.span("generate"):
@@ -254,11 +227,7 @@ def test_a_generator_that_ends_elsewhere_hurts_nobody(output: Output) -> None:
     assert trace_fields() == {}
 
 
-@pytest.mark.usefixtures("world")
-def test_requests_have_a_span_without_opentelemetrys_sdk(
-    output: Output, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("penstock.specs.server_span.get_tracer_provider", otel.ProxyTracerProvider)
+def test_requests_have_a_span_where_opentelemetrys_sdk_is_not_set_up(output: Output) -> None:
     with specs.extracted({"traceparent": PARENT}), server_span("GET", {"url.path": "/o"}) as outer:
         with server_span("GET", {}) as inner:  # a framework within a framework
             inner.finish("inner", {}, failed=False)
@@ -284,7 +253,6 @@ def test_a_forked_child_draws_ids_of_its_own() -> None:
     assert drawn != clock.trace_id()
 
 
-@pytest.mark.usefixtures("world")
 def test_a_message_goes_on_with_its_producers_trace_within_a_span_of_its_consumer(
     output: Output,
 ) -> None:
@@ -299,11 +267,7 @@ def test_a_message_goes_on_with_its_producers_trace_within_a_span_of_its_consume
     assert record["links"] == [{name: poll.ids[name] for name in ("trace_id", "span_id")}]
 
 
-@pytest.mark.usefixtures("world")
-async def test_what_outlives_a_span_is_no_part_of_it(
-    output: Output, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("penstock.specs.server_span.get_tracer_provider", otel.ProxyTracerProvider)
+async def test_what_outlives_a_span_is_no_part_of_it(output: Output) -> None:
     over = asyncio.Event()
 
     async def serve() -> None:
@@ -327,7 +291,6 @@ async def test_what_outlives_a_span_is_no_part_of_it(
     assert all("parent_span_id" not in found[name] for name in ("GET 0", "GET 1"))
 
 
-@pytest.mark.usefixtures("world")
 def test_wrong_use_raises_nothing(output: Output) -> None:
     with specs.span("twice") as span:
         with span:
@@ -353,7 +316,6 @@ def test_wrong_use_raises_nothing(output: Output) -> None:
 def test_requests_have_no_span_where_none_are_wanted(
     output: Output, monkeypatch: pytest.MonkeyPatch, variable: str, value: str
 ) -> None:
-    monkeypatch.setattr("penstock.specs.server_span.get_tracer_provider", otel.ProxyTracerProvider)
     monkeypatch.setenv(variable, value)
     with server_span("GET", {}):
         pass
