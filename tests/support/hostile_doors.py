@@ -19,7 +19,7 @@ from penstock.base.http.client import HttpError
 from penstock.collector.budget import Budget
 from penstock.collector.control import ControlServer
 from penstock.collector.decode.units import decode_records
-from penstock.collector.limits import CONTROL_LINE_BYTES_MAX, MIB
+from penstock.collector.limits import CONTROL_LINE_BYTES_MAX, INTAKE_LIMITS, MIB
 from penstock.collector.operating import Operating
 from penstock.collector.quarantine import Kept, facts_of, read_entry
 from penstock.collector.reloading import Report
@@ -124,6 +124,7 @@ def http_request(data: bytes) -> None:
     async def serve() -> None:
         intake = SimpleNamespace(
             note=lambda _: None,
+            limits=INTAKE_LIMITS,
             log=SimpleNamespace(warning=lambda *_, **__: None),
             share=Budget(bytes_max=MIB, share_bytes_max=MIB).share("s"),
         )

@@ -93,7 +93,7 @@ async def test_a_program_has_ended_though_another_holds_its_output(
         pid = int(bodies(intake)[0])
         try:
             await wait_until_async(lambda: intake.account.notes["outputs_held_open"] == 1)
-            assert is_alive(pid) == session
+            await wait_until_async(lambda: is_alive(pid) == session)
         finally:
             if is_alive(pid):
                 os.kill(pid, signal.SIGKILL)

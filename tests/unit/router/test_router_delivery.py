@@ -47,8 +47,8 @@ class LoadedDice(random.Random):
     """Always rolls the highest number."""
 
     @override
-    def uniform(self, a: float, b: float) -> float:
-        return b
+    def random(self) -> float:
+        return 1.0
 
 
 def delivery(*requests: int, breaker: Breaker | None = None, **policy: float) -> Delivery:
