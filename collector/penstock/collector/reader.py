@@ -39,13 +39,23 @@ UNREADABLE_S: Final = 600
 class Reader:
     """Hands the units of a spool to the pipeline.
 
+    Args:
+        patience: How long what cannot be read is waited for; None: `UNREADABLE_S`.
+
     Attributes:
         position: Every unit before it was handed over or dropped.
         trouble: Why nothing is read now; empty when nothing stands in the way.
     """
 
     def __init__(
-        self, spool: Spool, pipeline: Pipeline, courier: Courier, ledger: Ledger, clock: Clock
+        self,
+        spool: Spool,
+        pipeline: Pipeline,
+        courier: Courier,
+        ledger: Ledger,
+        clock: Clock,
+        *,
+        patience: Patience | None = None,
     ) -> None:
         self._spool = spool
         self._pipeline = pipeline
@@ -53,7 +63,7 @@ class Reader:
         self._ledger = ledger
         self._urgent = spool.origin == URGENT_ORIGIN
         self._clock = clock
-        self._patience = Patience(limit_ns=UNREADABLE_S * 10**9)
+        self._patience = patience or Patience(limit_ns=UNREADABLE_S * 10**9)
         self._log = structlog.get_logger()
         self.position = 0
         self.trouble = ""

@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import os
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,30 +13,23 @@ from typing_extensions import override
 from penstock.collector.errors import SpoolFailedError
 from penstock.collector.journal import Entry, Journal
 from penstock.logd.batch import Record
-from penstock.logd.store import CommitLog
 from penstock.logd.store.disk import File, RealDisk, RealFile
 from tests.support.failing_disk import FailingDisk
 from tests.support.waiting import wait_until_async
 
 
-async def test_a_disk_that_gives_nothing_back_ends_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    journal = Journal(tmp_path / "spool", bytes_max=1 << 20)
+async def test_a_disk_that_gives_nothing_back_ends_nothing(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    journal = Journal(tmp_path / "spool", bytes_max=1 << 20, disk=disk)
     journal.open()
     taken = journal.offer(Entry(Record(subject="s", value=b"x" * 2000, timestamp_ns=1)))
     await journal.commit()
     assert await taken == 0
 
-    def fails(*_: object) -> int:
-        raise OSError(errno.EIO, "Input/output error")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(CommitLog, "delete_before", fails)
-        patch.setattr(CommitLog, "roll", fails)
-        await journal.delete_before(1)
-        assert (journal.failures, "Input/output error" in journal.failure) == (1, True)
+    with disk.fails("create", name="*.log"):
         assert await journal.first_segment_end() is None
+        assert (journal.failures, "Input/output error" in journal.failure) == (1, True)
+        await journal.delete_before(1)
         assert journal.failures == 2
     again = journal.offer(Entry(Record(subject="s", value=b"y", timestamp_ns=2)))
     await journal.commit()
@@ -45,16 +39,13 @@ async def test_a_disk_that_gives_nothing_back_ends_nothing(
 
 
 async def test_a_disk_that_is_well_again_is_told_though_nothing_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     disk = FailingDisk()
     journal = Journal(tmp_path / "spool", bytes_max=1 << 20, disk=disk, look_s=0.01)
     journal.open()
     commits = asyncio.ensure_future(journal.run())
     await journal.offer(Entry(Record(subject="s", value=b"x" * 2000, timestamp_ns=1)))
-
-    def fails(*_: object) -> int:
-        raise OSError(errno.EIO, "Input/output error")
 
     with disk.failing():
         refused = journal.offer(Entry(Record(subject="s", value=b"y", timestamp_ns=2)))
@@ -63,16 +54,15 @@ async def test_a_disk_that_is_well_again_is_told_though_nothing_is_written(
         await journal.delete_before(1)
         assert journal.failure, "that it gives room back does not say that it takes any"
     await wait_until_async(lambda: not journal.failure)
-    with monkeypatch.context() as patch:
-        patch.setattr(CommitLog, "delete_before", fails)
+    with disk.fails("create", name="*.log"):
         await journal.delete_before(1)
         assert journal.failure
     await journal.delete_before(1)
     assert not journal.failure
-    assert not list(journal.directory.glob("*.tmp"))
     commits.cancel()
     await asyncio.gather(commits, return_exceptions=True)
     await journal.close()
+    assert not list(journal.directory.glob("*.tmp"))
 
 
 async def test_a_disk_is_full_until_it_takes_as_much_as_it_refused(tmp_path: Path) -> None:
@@ -136,20 +126,31 @@ async def test_a_full_disk_gets_the_room_of_all_that_is_done(tmp_path: Path) -> 
 
 async def test_what_is_synced_is_not_cut_off_before_anybody_heard_of_it(tmp_path: Path) -> None:
     """Deletions may be queued behind a write, and the log may fail in the first of them."""
-    journal = Journal(tmp_path / "spool", bytes_max=1 << 20)
+    disk = FailingDisk()
+    journal = Journal(tmp_path / "spool", bytes_max=1 << 20, disk=disk)
     journal.open()
     taken = journal.offer(Entry(Record(subject="s", value=b"x", timestamp_ns=1)))
-    committing = asyncio.ensure_future(journal.commit())
-    await asyncio.sleep(0)  # it is in the thread's queue
+    rolls: list[Path] = []
+    again_rolled = threading.Event()
 
-    def fails() -> None:
-        journal.log._failure = "roll failed"  # private: only a race makes it fail just now
+    def fail_first(operation: str, path: Path) -> None:
+        if operation == "create" and path.suffix == ".log":
+            rolls.append(path)
+            if len(rolls) == 1:
+                raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+            again_rolled.set()
 
-    # The journal's own thread, for what is queued behind a write has to be queued now.
-    journal._thread.submit(fails)
-    journal._thread.submit(journal._delete, 0).result()  # the loop stands still meanwhile
-    await committing
-    assert await taken == 0
+    with disk.before(fail_first), disk.holds("sync", name="*.log", once=True) as sync:
+        committing = asyncio.ensure_future(journal.commit())
+        await wait_until_async(sync.reached.is_set)
+        rolling = asyncio.ensure_future(journal.first_segment_end())
+        deleting = asyncio.ensure_future(journal.delete_before(0))
+        last = asyncio.ensure_future(journal.first_segment_end())
+        await asyncio.sleep(0)  # they are in the thread's queue, behind the write
+        sync.go_on.set()
+        assert again_rolled.wait(10)  # the loop stands still meanwhile
+        await asyncio.gather(committing, rolling, deleting, last)
+    assert (await taken, len(rolls), last.result()) == (0, 2, 1)
     assert [header.base_offset for header, _ in journal.frames(0)] == [0]
     again = journal.offer(Entry(Record(subject="s", value=b"y", timestamp_ns=2)))
     await journal.commit()

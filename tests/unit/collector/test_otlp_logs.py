@@ -12,11 +12,11 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
-from penstock.collector.decode import otlp_logs, shapes
-from penstock.collector.decode.otlp_logs import Made, map_logs
+from penstock.collector.decode.otlp_logs import AT_ONCE, Made, Members, map_logs
 from penstock.collector.decode.otlp_messages import LOGS, Encoding, decode_request
 from penstock.collector.decode.otlp_packed import unpack_records
 from penstock.collector.decode.otlp_records import Note, map_element
+from penstock.collector.decode.shapes import Check
 from penstock.specs.gate import Rejected, check_line
 
 DEFAULT = {"host.name": "h"}
@@ -59,9 +59,12 @@ def short_way(request: ExportLogsServiceRequest) -> tuple[list[Any], list[tuple[
     return lines, noted
 
 
-def mapped(request: ExportLogsServiceRequest, lost: Note = lambda *_: None) -> list[Made]:
+def mapped(
+    request: ExportLogsServiceRequest, lost: Note = lambda *_: None, check: Check = check_line
+) -> list[Made]:
     """What is made of a request, with verdicts."""
-    return [*chain.from_iterable(map_logs(request.SerializeToString(), DEFAULT, 99, lost))]
+    made = map_logs(request.SerializeToString(), DEFAULT, 99, lost, check=check)
+    return [*chain.from_iterable(made)]
 
 
 def read(made: bytes | str) -> Any:
@@ -182,7 +185,7 @@ def _check(request: ExportLogsServiceRequest) -> None:
         assert verdict in (None, check_line(line if isinstance(line, bytes) else line.encode()))
 
 
-def test_of_records_of_one_shape_the_first_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_records_of_one_shape_the_first_is_judged() -> None:
     request = ExportLogsServiceRequest()
     records = request.resource_logs.add().scope_logs.add().log_records
     for number in range(30):
@@ -196,22 +199,18 @@ def test_of_records_of_one_shape_the_first_is_judged(monkeypatch: pytest.MonkeyP
         judged.append(line)
         return check_line(line)
 
-    monkeypatch.setattr(shapes, "check_line", judge)
-    found = mapped(request)
+    found = mapped(request, check=judge)
     assert len(judged) == 4
     lines = [line for line, _ in found if isinstance(line, bytes)]
     assert [verdict for _, verdict in found] == [check_line(line) for line in lines]
 
 
-def test_what_the_gate_refuses_of_a_shape_is_known_of_no_other(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_the_gate_refuses_of_a_shape_is_known_of_no_other() -> None:
     request = ExportLogsServiceRequest()
     records = request.resource_logs.add().scope_logs.add().log_records
     for _ in range(3):
         records.add(time_unix_nano=5).body.string_value = "x"
-    monkeypatch.setattr(shapes, "check_line", lambda _: Rejected("bad_schema"))
-    found = mapped(request)
+    found = mapped(request, check=lambda _: Rejected("bad_schema"))
     assert [verdict for _, verdict in found] == [None] * 3
 
 
@@ -240,16 +239,18 @@ def test_attributes_stay_packed_in_every_field_that_a_record_has() -> None:
     assert ours.fields_by_name["attributes"].type == FieldDescriptor.TYPE_BYTES
 
 
-def test_a_plain_record_goes_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plain_record_goes_the_short_way() -> None:
+    """The long way knows no verdict."""
     request = ExportLogsServiceRequest()
     element = request.resource_logs.add()
     element.resource.attributes.add(key="service.name").value.string_value = "shop"
     record = element.scope_logs.add().log_records.add(time_unix_nano=5, severity_number=9)
     record.body.string_value = "hi"
     record.attributes.add(key="n").value.int_value = 3
-    expected = long_way(request)
-    monkeypatch.setattr(otlp_logs, "map_element", None)
-    assert short_way(request) == expected
+    assert short_way(request) == long_way(request)
+    [(line, verdict)] = mapped(request)
+    assert isinstance(line, bytes)
+    assert verdict == check_line(line)
 
 
 def test_what_a_resource_loses_is_told_once() -> None:
@@ -275,11 +276,8 @@ def test_more_attributes_than_a_record_may_have_go_the_long_way() -> None:
     assert short_way(request) == long_way(request)
 
 
-def test_of_attributes_a_bounded_number_of_short_ones_is_remembered(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(otlp_logs, "_MEMOS_MAX", 10)
-    known = otlp_logs._Members()  # private: its bound shows in nothing but memory
+def test_of_attributes_a_bounded_number_of_short_ones_is_remembered() -> None:
+    known = Members(count_max=10)
     for number in range(25):
         packed = KeyValue(key="k", value=AnyValue(int_value=number)).SerializeToString()
         assert known[packed] == known[packed] == ("k", f'"k":{number}')
@@ -292,9 +290,9 @@ def test_of_attributes_a_bounded_number_of_short_ones_is_remembered(
 def test_among_many_records_each_that_is_not_plain_is_read_in_its_place() -> None:
     request = ExportLogsServiceRequest()
     records = request.resource_logs.add().scope_logs.add().log_records
-    for number in range(3 * otlp_logs.AT_ONCE):
+    for number in range(3 * AT_ONCE):
         body = records.add(time_unix_nano=5).body
-        if number % otlp_logs.AT_ONCE == 7:
+        if number % AT_ONCE == 7:
             body.kvlist_value.values.add(key="n").value.int_value = number
         else:
             body.string_value = f"number {number}"

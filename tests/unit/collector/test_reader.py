@@ -20,6 +20,7 @@ from penstock.collector.courier import Courier
 from penstock.collector.journal import Journal
 from penstock.collector.reader import UNREADABLE_S, Reader
 from penstock.collector.spool import Spool, Unit
+from penstock.logd.store.segments import OPEN_FILES_MAX
 from tests.support.failing_disk import FailingDisk
 from tests.support.waiting import wait_until_async
 
@@ -63,18 +64,41 @@ class Taking:
 
 
 class Scene:
-    """A spool with its reader."""
+    """A spool with its reader.
+
+    Attributes:
+        probes: How often the disk was asked whether it takes anything new.
+    """
 
     def __init__(self, directory: Path, disk: FailingDisk) -> None:
         self.disk, self.clock, self.ledger = disk, AheadClock(), Ledger()
-        self.journal = Journal(directory, bytes_max=1 << 20, disk=disk)
+        self._directory = directory
+        self.probes = 0
+        disk.befores.append(self._note)
+        self._open()
+
+    def _open(self) -> None:
+        self.journal = Journal(self._directory, bytes_max=1 << 20, disk=self.disk)
         self.journal.open()
         self.spool = Spool(self.journal, self.ledger, when_full=lambda _: "drop_oldest")
         self.pipeline = Taking(self.ledger)
         never, delivery = cast("Any", None), Delivery(Limits(), jitter=lambda: 0.0)
         courier = Courier(delivery, self.clock, publish=never, quarantine=never)
         pipeline = cast("Pipeline", self.pipeline)
-        self.reader = Reader(self.spool, pipeline, courier, self.ledger, self.clock)
+        patience = Patience(UNREADABLE_S * 10**9, first_ns=1_000_000, longest_ns=1_000_000)
+        self.reader = Reader(
+            self.spool, pipeline, courier, self.ledger, self.clock, patience=patience
+        )
+
+    async def restart(self) -> None:
+        """Go on with what is spooled in a sealed segment, of which no file is open."""
+        self.journal.log.roll()
+        await self.journal.close()
+        self._open()
+
+    def _note(self, operation: str, path: Path) -> None:
+        """Called before each operation of the disk."""
+        self.probes += operation == "unlink" and path.name == "probe.tmp"
 
     async def put(self, count: int, *, size: int = UNIT_BYTES) -> None:
         for _ in range(count):
@@ -97,25 +121,8 @@ class Scene:
         return self.ledger["spool"].notes["units_lost_to_damage"]
 
 
-def count_probes(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """What a journal's disk is found to be, from now on."""
-    found: list[bool] = []
-    takes_writes = journal.takes_writes
-
-    async def counted() -> bool:
-        found.append(await takes_writes())
-        return found[-1]
-
-    monkeypatch.setattr(journal, "takes_writes", counted)
-    return found
-
-
 @pytest.fixture
-async def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Scene]:
-    monkeypatch.setattr(
-        "penstock.collector.reader.Patience",
-        lambda limit_ns: Patience(limit_ns, first_ns=1_000_000, longest_ns=1_000_000),
-    )
+async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
     disk = FailingDisk()
     made = Scene(tmp_path / "spool", disk)
     yield made
@@ -147,17 +154,14 @@ async def test_a_bad_sector_costs_its_unit_after_a_while_and_no_other(scene: Sce
     assert not list(scene.journal.directory.glob("*.tmp"))
 
 
-async def test_a_disk_that_is_away_costs_nothing_however_long(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_disk_that_is_away_costs_nothing_however_long(scene: Scene) -> None:
     await scene.put(4)
     scene.disk.away = True
-    asked = count_probes(scene.journal, monkeypatch)
     async with scene.reading():
         await wait_until_async(lambda: bool(scene.reader.trouble))
         scene.clock.ahead_ns = LATER_NS
-        before = len(asked)
-        await wait_until_async(lambda: len(asked) > before + 2)
+        before = scene.probes
+        await wait_until_async(lambda: scene.probes > before + 2)
         assert scene.lost == 0
         scene.disk.away = False
         await wait_until_async(lambda: scene.pipeline.taken == [0, 1, 2, 3])
@@ -165,22 +169,18 @@ async def test_a_disk_that_is_away_costs_nothing_however_long(
 
 
 @pytest.mark.parametrize("cause", ["away", "descriptors"])
-async def test_the_time_of_another_trouble_is_not_that_of_a_unit(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch, cause: str
-) -> None:
+async def test_the_time_of_another_trouble_is_not_that_of_a_unit(scene: Scene, cause: str) -> None:
     await scene.put(4)
-    scene.journal.log.roll()
-    scene.journal.log._list.forget_files()  # private: as segments let files go
+    await scene.restart()
     scene.disk.away = cause == "away"
     scene.disk.open_errno = errno.EMFILE if cause == "descriptors" else 0
-    asked = count_probes(scene.journal, monkeypatch)
     async with scene.reading():
         await wait_until_async(lambda: bool(scene.reader.trouble))
         scene.clock.ahead_ns = LATER_NS
         scene.disk.bad[FIRST] = range(5_000, 5_001)
         scene.disk.away, scene.disk.open_errno = False, 0
-        before = len(asked)
-        await wait_until_async(lambda: len(asked) > before + 6)
+        before = scene.probes
+        await wait_until_async(lambda: scene.probes > before + 6)
         assert scene.lost == 0
         scene.clock.ahead_ns += LATER_NS
         await wait_until_async(lambda: scene.pipeline.taken == [1, 2, 3])
@@ -189,8 +189,7 @@ async def test_the_time_of_another_trouble_is_not_that_of_a_unit(
 
 async def test_no_descriptor_left_is_waited_for(scene: Scene) -> None:
     await scene.put(4)
-    scene.journal.log.roll()
-    scene.journal.log._list.forget_files()  # private: as segments let files go
+    await scene.restart()
     scene.disk.open_errno = errno.EMFILE
     async with scene.reading():
         await wait_until_async(lambda: "Too many open files" in scene.reader.trouble)
@@ -244,11 +243,11 @@ async def test_segments_that_are_dropped_while_a_unit_is_taken_end_nothing(scene
     scene.pipeline.stuck_at = first - 1
     async with scene.reading():
         await wait_until_async(lambda: scene.pipeline.is_stuck)
-        await scene.put(12, size=100_000)
-        start = scene.journal.log.start_offset
+        # So many segments that no file of the first ones is kept open.
+        await scene.put(3 * (OPEN_FILES_MAX + 2), size=100_000)
+        start, end = scene.journal.log.start_offset, scene.journal.log.end_offset
         assert start > 4, "more is dropped than the segment that is read"
-        scene.journal.log._list.forget_files()  # private: as segments let files go
         scene.pipeline.open.set()
-        await wait_until_async(lambda: scene.pipeline.taken[-1:] == [19])
-    assert scene.pipeline.taken == [*range(first), *range(start, 20)]
+        await wait_until_async(lambda: scene.pipeline.taken[-1:] == [end - 1])
+    assert scene.pipeline.taken == [*range(first), *range(start, end)]
     assert scene.ledger["app"].difference == 0

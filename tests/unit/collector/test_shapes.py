@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.collector.decode import shapes
 from penstock.collector.decode.lines import LineContext, PlainLines, decode_line, log_record
 from penstock.collector.decode.shapes import ShapedEvents
 from penstock.specs import check_line
@@ -58,15 +57,14 @@ def test_a_structured_line_makes_the_record_that_it_makes_alone(lines: list[byte
         assert made is None or made == (one, check_line(one))
 
 
-def test_of_events_of_one_shape_the_first_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_events_of_one_shape_the_first_is_judged() -> None:
     judged: list[bytes] = []
 
     def judge(line: bytes) -> Any:
         judged.append(line)
         return check_line(line)
 
-    monkeypatch.setattr(shapes, "check_line", judge)
-    plain = ShapedEvents(RESOURCE, ADDED, NOW_NS, timed=False)
+    plain = ShapedEvents(RESOURCE, ADDED, NOW_NS, timed=False, check=judge)
     events = [{"level": "info", "event": f"order {number}", "n": number} for number in range(50)]
     found = [plain.make(fields) for fields in (*events, {"level": "error", "total": 1.5})]
     assert len(judged) == 2

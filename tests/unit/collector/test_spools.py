@@ -19,6 +19,7 @@ from penstock.collector.core.ledger import Ledger
 from penstock.collector.courier import Courier
 from penstock.collector.errors import SpoolFailedError, SpoolFullError
 from penstock.collector.journal import Journal
+from penstock.collector.publisher import Answer
 from penstock.collector.reader import Reader
 from penstock.collector.spool import Spool, Unit, decode_unit
 from penstock.collector.spools import Spools, take_apart
@@ -346,22 +347,28 @@ async def test_what_may_not_be_dropped_is_kept_also_when_it_was_read(
                 await flood(both, may_go, first=2)
             assert spool.journal.log.start_offset == 0
             assert not ledger["app"].dropped
-            pipeline.courier.handle(Stored(sent(pipeline, 0)))
+            pipeline.courier.handle(Stored(await sent(pipeline, 0)))
             await flood(both, may_go, first=42)
             assert spool.journal.log.start_offset > 0
             assert difference_of(ledger, pipeline) == 0
 
 
-def sent(pipeline: ToLanes, offset: int) -> int:
+async def sent(pipeline: ToLanes, offset: int) -> int:
     """The request that carries the records of a unit."""
+    requests: dict[int, int] = {}
+
+    async def publish(effect: Publish) -> Answer:
+        requests[effect.batch.start] = effect.request
+        await asyncio.Event().wait()  # logd is away
+        raise AssertionError
+
+    pipeline.courier.publish = publish
     pipeline.courier.handle(Flush())
-    effects = pipeline.courier._effects  # private: what it would send, without a log
-    while not effects.empty():
-        effect = effects.get_nowait()
-        assert isinstance(effect, Publish)
-        if effect.batch.start == offset:
-            return effect.request
-    raise AssertionError(offset)
+    sending = asyncio.create_task(pipeline.courier.run())
+    await wait_until_async(lambda: offset in requests)
+    sending.cancel()
+    await asyncio.gather(sending, return_exceptions=True)
+    return requests[offset]
 
 
 async def test_what_was_read_and_filtered_holds_nothing_up(tmp_path: Path) -> None:

@@ -4,12 +4,10 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import orjson
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.collector.core.syslog_framing import pack_messages
-from penstock.collector.decode import shapes
 from penstock.collector.decode.syslog import parse_message, record_of
 from penstock.collector.decode.syslog_shapes import ShapedMessages, decode_syslog
 from penstock.collector.spool import Unit
@@ -76,14 +74,13 @@ def test_behind_one_head_each_text_is_its_own(time: bytes, rest: bytes, texts: l
         ]
 
 
-def test_of_messages_with_one_head_the_first_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_messages_with_one_head_the_first_is_judged() -> None:
     judged: list[bytes] = []
 
     def judge(line: bytes) -> Any:
         judged.append(line)
         return check_line(line)
 
-    monkeypatch.setattr(shapes, "check_line", judge)
     heads = (
         b"<13>1 2026-01-02T03:04:%02dZ h a 7 - - text %d",
         b'<13>1 2026-01-02T03:04:%02dZ h a 7 - [x y="z"] text %d',
@@ -91,7 +88,7 @@ def test_of_messages_with_one_head_the_first_is_judged(monkeypatch: pytest.Monke
         b"<14>2026-01-02T03:04:%02dZ h a: text %d",
     )
     messages = [head % (number, number) for number in range(50) for head in heads]
-    made = decode_syslog(unit_of(messages), RESOURCE)
+    made = decode_syslog(unit_of(messages), RESOURCE, check=judge)
     assert len(judged) == len(heads)
     assert made == [(line, check_line(line)) for line, _ in made]
 

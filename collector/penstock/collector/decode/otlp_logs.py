@@ -21,9 +21,10 @@ from penstock.collector.decode.otlp_messages import LOGS, as_json, parse_request
 from penstock.collector.decode.otlp_packed import unpack_records
 from penstock.collector.decode.otlp_records import Note, map_element, says_unknown_level
 from penstock.collector.decode.severity import severity
-from penstock.collector.decode.shapes import ShapeGate
+from penstock.collector.decode.shapes import Check, ShapeGate
 from penstock.specs.envelope import Context
 from penstock.specs.fast_gate import Accepted
+from penstock.specs.gate import check_line
 from penstock.specs.limits import (
     ATTRIBUTES_MAX,
     INT64_MAX,
@@ -65,8 +66,17 @@ def map_logs(
     default: Mapping[str, Any],
     now_ns: int,
     note: Note = lambda *_: None,
+    *,
+    check: Check = check_line,
 ) -> Iterator[list[Made]]:
     """The lines of an ``ExportLogsServiceRequest``; what `map_element` yields, with verdicts.
+
+    Args:
+        body: The request, encoded.
+        default: The resource of records that come without one.
+        now_ns: When it was received.
+        note: Told what was not understood or is lost, and how often.
+        check: The gate, asked for the first record of each shape.
 
     Yields:
         Some of them at a time.
@@ -84,7 +94,8 @@ def map_logs(
             continue
         for scope, records in zip(element.scope_logs, packed, strict=True):
             about = _scope_members(scope)
-            plain = _Lines(scope.scope.name, about or [], resource, now_ns, note)
+            gate = ShapeGate(check)
+            plain = _Lines(scope.scope.name, about or [], resource, now_ns, note, gate)
             own = about is None or scope.schema_url.startswith(_OWN)
             for first in range(0, len(records), AT_ONCE):
                 part = records[first : first + AT_ONCE]
@@ -111,13 +122,18 @@ class _Lines:
     """Makes the lines of one scope's plain records, and knows what the gate says of each shape."""
 
     def __init__(
-        self, scope: str, about: list[tuple[str, str]], resource: str, now_ns: int, note: Note
+        self,
+        scope: str,
+        about: list[tuple[str, str]],
+        resource: str,
+        now_ns: int,
+        note: Note,
+        gate: ShapeGate,
     ) -> None:
         self._about = about
         own = f',"scope":{_encoded(scope[:SCOPE_CHARACTERS_MAX])}' if scope else ""
         self._end = f'{own},"resource":{resource}}}'
-        self._now_ns, self._note = now_ns, note
-        self._gate = ShapeGate()
+        self._now_ns, self._note, self._gate = now_ns, note, gate
 
     def make(self, record: Any) -> Made | None:
         """A record's line and verdict; None when it is not plain."""
@@ -183,19 +199,26 @@ def _attribute(packed: bytes) -> tuple[str, str] | None:
     return key, f"{_encoded(key)}:{_encoded(scalar)}"
 
 
-class _Members(dict[bytes, tuple[str, str] | None]):
-    """What `_attribute` says; of the last few thousand that are short it is remembered."""
+class Members(dict[bytes, tuple[str, str] | None]):
+    """Attributes, encoded, as their key and as a member; None: it has no place as it is.
+
+    What becomes of the last few thousand that are short is remembered.
+    """
+
+    def __init__(self, count_max: int = _MEMOS_MAX) -> None:
+        super().__init__()
+        self._count_max = count_max
 
     def __missing__(self, packed: bytes) -> tuple[str, str] | None:
         found = _attribute(packed)
         if len(packed) <= _MEMO_BYTES_MAX:
-            if len(self) >= _MEMOS_MAX:
+            if len(self) >= self._count_max:
                 self.clear()
             self[packed] = found
         return found
 
 
-_MEMBERS: Final = _Members()
+_MEMBERS: Final = Members()
 
 
 def _scalar(pair: Any) -> Any:

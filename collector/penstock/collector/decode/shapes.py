@@ -9,7 +9,7 @@ both can read.
 """
 
 import math
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -19,7 +19,7 @@ from penstock.collector.core.times import time_of
 from penstock.collector.decode.loggers import TEMPLATES, Roles, Trace, roles_of, take_trace
 from penstock.collector.decode.severity import INFO, Severity
 from penstock.specs.fast_gate import Accepted
-from penstock.specs.gate import check_line
+from penstock.specs.gate import Rejected, check_line
 from penstock.specs.limits import (
     ATTRIBUTES_MAX,
     INT64_MAX,
@@ -32,13 +32,17 @@ from penstock.specs.limits import (
 Made = tuple[bytes, Accepted | None]
 """A record's line, and the gate's verdict on it where that is known."""
 
+Check = Callable[[bytes], Accepted | Rejected]
+"""The gate, as `check_line` is it."""
+
 _new: Final = tuple.__new__
 
 
 class ShapeGate:
     """The gate's verdicts on records that came together, asked for once for each shape."""
 
-    def __init__(self) -> None:
+    def __init__(self, check: Check = check_line) -> None:
+        self._check = check
         self._first: dict[Hashable, Accepted] = {}
 
     def judge(
@@ -56,7 +60,7 @@ class ShapeGate:
             return None
         first = self._first.get(shape)
         if first is None:
-            verdict = check_line(line)
+            verdict = self._check(line)
             if not isinstance(verdict, Accepted):
                 return None
             self._first[shape] = verdict
@@ -102,6 +106,7 @@ class ShapedEvents:
         attributes: Added to those of each event, over which they win.
         now_ns: When all were read.
         timed: The protocol says when an event happened; else a field of the event may.
+        check: Judges the first of each shape.
     """
 
     def __init__(
@@ -111,13 +116,14 @@ class ShapedEvents:
         now_ns: int,
         *,
         timed: bool,
+        check: Check = check_line,
     ) -> None:
         self._resource = orjson.Fragment(orjson.dumps(resource))
         self._attributes = attributes
         self._now_ns = now_ns
         self._timed = timed
         self._shapes: dict[tuple[Any, ...], _Shape | None] = {}
-        self._gate = ShapeGate()
+        self._gate = ShapeGate(check)
 
     def make(self, fields: Mapping[Any, Any], *, time_ns: int | None = None) -> Made | None:
         """An event's record; None when it is not plain.

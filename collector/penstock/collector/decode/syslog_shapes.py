@@ -18,7 +18,7 @@ from zoneinfo import ZoneInfo
 import orjson
 
 from penstock.collector.core.syslog_framing import messages_in
-from penstock.collector.decode.shapes import Made, ShapeGate
+from penstock.collector.decode.shapes import Check, Made, ShapeGate
 from penstock.collector.decode.syslog import (
     ELEMENT,
     HOST,
@@ -30,6 +30,7 @@ from penstock.collector.decode.syslog import (
     time_of,
 )
 from penstock.collector.spool import Unit
+from penstock.specs.gate import check_line
 from penstock.specs.limits import STRING_CHARACTERS_MAX
 
 _HEAD_5424: Final = re.compile(
@@ -62,14 +63,17 @@ class ShapedMessages:
         unit: Whose messages they are.
         resource: The collector's own.
         zone: Of times that have none.
+        check: Judges the first of each head.
     """
 
-    def __init__(self, unit: Unit, resource: Mapping[str, Any], zone: tzinfo) -> None:
+    def __init__(
+        self, unit: Unit, resource: Mapping[str, Any], zone: tzinfo, *, check: Check = check_line
+    ) -> None:
         self._unit = unit
         self._resource = resource
         self._zone = zone
         self._shapes: dict[tuple[bytes, bytes], _Shape | None] = {}
-        self._gate = ShapeGate()
+        self._gate = ShapeGate(check)
 
     def make(self, message: bytes) -> Made | None:
         """A whole message's record; None when it takes a look of its own."""
@@ -109,15 +113,17 @@ class ShapedMessages:
         return shape
 
 
-def decode_syslog(unit: Unit, resource: Mapping[str, Any]) -> list[Made]:
-    """The records of a unit.
+def decode_syslog(
+    unit: Unit, resource: Mapping[str, Any], *, check: Check = check_line
+) -> list[Made]:
+    """The records of a unit; of those with one head, `check` judges the first.
 
     Raises:
         UndecodableError: It is not one of syslog messages.
     """
     cut = frozenset(unit.meta.get("truncated", ()))
     zone = ZoneInfo(unit.meta.get("timezone", "UTC"))
-    shaped = ShapedMessages(unit, resource, zone)
+    shaped = ShapedMessages(unit, resource, zone, check=check)
     found: list[Made] = []
     for index, message in enumerate(messages_in(unit.payload)):
         made = None if index in cut else shaped.make(message)
