@@ -38,6 +38,7 @@ class Flusher:
         dropped: The drop counters to report; called with `lock` held.
         chores: Called now and then, without `lock`; returns in how many milliseconds to do so again
             at the latest, None for whenever there is something else to do.
+        start_thread: Has the flusher's loop run in another thread, at once or later.
 
     Attributes:
         is_started: Whether the thread runs.
@@ -52,12 +53,15 @@ class Flusher:
         lock: Any,
         dropped: Callable[[], Dropped],
         chores: Callable[[], int | None] = lambda: None,
+        *,
+        start_thread: Callable[[Callable[[], None]], None] = native.start_thread,
     ) -> None:
         self._delivery = delivery
         self._link = link
         self._lock = lock
         self._dropped = dropped
         self._chores = chores
+        self._start_thread = start_thread
         self._waiters: list[Any] = []
         self._room_waiters: list[Any] = []
         self._running: Any = None
@@ -87,7 +91,7 @@ class Flusher:
         try:
             self._wake_in, self._wake_out = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
             self._running, self.is_started = running, True
-            native.start_thread(lambda: self._run(running))
+            self._start_thread(lambda: self._run(running))
         except (OSError, RuntimeError):
             # No descriptors, or the interpreter is ending: try again at the next record.
             self._close_wake()

@@ -11,13 +11,14 @@ from penstock.specs import Accepted, Emitter, check_line
 class Output:
     """An emitter of the service `app`, and the records that it wrote."""
 
-    def __init__(self, path: Path, *, sampling: float = 1.0) -> None:
+    def __init__(self, path: Path, *, sampling: float = 1.0, machine_facts: bool = False) -> None:
         self._path = path
         self._descriptor = os.open(path, os.O_CREAT | os.O_WRONLY)
         self.emitter = Emitter(
             {"service.name": "app", "service.instance.id": "i-1"},
             descriptor=self._descriptor,
             sampling=sampling,
+            machine_facts=machine_facts,
         )
 
     def records(self) -> list[dict[str, Any]]:

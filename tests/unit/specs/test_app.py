@@ -20,7 +20,11 @@ from typing_extensions import override
 
 from penstock import specs
 from penstock.specs import Audit, Emitter, EmitterLimits, Event, app, native
+from penstock.specs.core.delivery import Delivery
+from penstock.specs.core.queue import RecordQueue
+from penstock.specs.flusher import Flusher
 from penstock.specs.handler import SpecHandler, severity_of
+from penstock.specs.links import StreamLink
 from penstock.specs.processor import SpecProcessor, configure_structlog
 from tests.support.waiting import PATIENCE
 from tests.unit.specs.output import Output
@@ -186,16 +190,17 @@ def test_event_without_setup_is_dropped_quietly() -> None:
     assert not AppOpened(door=1).emit()
 
 
-def test_a_thread_that_begins_after_it_was_ended_ends_quietly(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_thread_that_begins_after_it_was_ended_ends_quietly() -> None:
     late: list[Callable[[], None]] = []
-    monkeypatch.setattr(native, "start_thread", late.append)
-    emitter = Emitter({"service.name": "a"}, descriptor=1)
-    emitter.emit("log", b"{}")
-    emitter.close(0)
+    lock = native.reentrant_lock()
+    delivery = Delivery(RecordQueue(records_max=1, bytes_max=9), EmitterLimits().delivery())
+    flusher = Flusher(delivery, StreamLink(1, b"{}"), lock, dict, start_thread=late.append)
+    with lock:
+        flusher.ensure_started()
+    assert not flusher.stop(0)
     with does_not_raise():
         late[0]()
+    flusher.abandon()
 
 
 def test_closed_output_is_counted(tmp_path: Path) -> None:

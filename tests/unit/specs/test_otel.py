@@ -10,7 +10,6 @@ from opentelemetry._logs import LogRecord, SeverityNumber
 from opentelemetry.sdk._logs import LoggerProvider
 from opentelemetry.sdk._logs.export import SimpleLogRecordProcessor
 from opentelemetry.sdk.metrics import (
-    Counter,
     Histogram,
     MeterProvider,
     ObservableCounter,
@@ -34,6 +33,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanKind, StatusCode
 from typing_extensions import override
 
+from penstock.specs import Emitter
 from penstock.specs.otel import (
     PenstockLogRecordExporter,
     PenstockMetricExporter,
@@ -89,17 +89,31 @@ def test_exception_in_a_span_marks_it(output: Output, tracers: TracerProvider) -
     assert record["events"][0]["attributes"]["exception.type"] == "ValueError"
 
 
-def test_failed_span_is_kept_longer_than_others(
-    output: Output, tracers: TracerProvider, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    severities: list[int] = []
-    monkeypatch.setattr(output.emitter, "emit", lambda _, __, severity: severities.append(severity))
-    tracer = tracers.get_tracer("x")
+class Offered(Emitter):
+    """Takes down with which severity records are offered."""
+
+    def __init__(self) -> None:
+        super().__init__({"service.name": "app"})
+        self.severities: list[int] = []
+
+    @override
+    def emit(self, kind: str, line: bytes, severity_number: int = 9) -> bool:
+        self.severities.append(severity_number)
+        return True
+
+
+def test_failed_span_is_kept_longer_than_others() -> None:
+    emitter = Offered()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(PenstockSpanExporter(emitter)))
+    tracer = provider.get_tracer("x")
     tracer.start_span("good").end()
     bad = tracer.start_span("bad")
     bad.set_status(StatusCode.ERROR)
     bad.end()
-    assert severities == [9, 17]
+    provider.shutdown()
+    emitter.close()
+    assert emitter.severities == [9, 17]
 
 
 def test_spans_of_a_trace_stay_or_go_and_failed_ones_stay(tmp_path: Path) -> None:
@@ -179,8 +193,11 @@ def test_metric_exporter_follows_the_temporality_preference(
     assert temporality_of("delta")[UpDownCounter] is cumulative
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE", "delta")
     exporter = PenstockMetricExporter(output.emitter)
-    # Where the SDK's readers look; it has no public name.
-    assert exporter._preferred_temporality[Counter] is delta  # type: ignore[index]
+    provider = MeterProvider([PeriodicExportingMetricReader(exporter, 3_600_000)])
+    provider.get_meter("lib").create_counter("orders").add(1)
+    provider.shutdown()
+    (record,) = output.records()
+    assert record["temporality"] == "delta"
     exporter.shutdown(timeout=1.0)
 
 

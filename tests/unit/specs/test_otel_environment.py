@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader, PeriodicExportingMetricReader
 from opentelemetry.sdk.trace import SpanLimits
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
 from penstock.specs import environment
-from penstock.specs.otel import PenstockMetricExporter, PenstockSpanExporter
+from penstock.specs.otel import HISTOGRAM_VARIABLE, PenstockMetricExporter, PenstockSpanExporter
 from penstock.specs.otel_environment import RULES, well_formed
+from tests.unit.specs.output import Output
 
 README = Path(__file__).parents[3] / "specs/README.md"
 BAD = {name: "always" if name.endswith("_FILTER") else "-5" for name in RULES}
@@ -154,15 +155,29 @@ def test_several_exporters_are_warned_of(
 def test_opentelemetrys_own_loggers_get_its_level(
     monkeypatch: pytest.MonkeyPatch, value: str, level: int
 ) -> None:
-    monkeypatch.setattr(logging.getLogger("opentelemetry"), "level", 0)
+    logger = logging.getLogger("opentelemetry")
+    before = logger.level
+    logger.setLevel(logging.NOTSET)
     monkeypatch.setenv("OTEL_LOG_LEVEL", value)
-    environment.configure_opentelemetrys_loggers()
-    assert logging.getLogger("opentelemetry").level == level
+    try:
+        environment.configure_opentelemetrys_loggers()
+        assert logger.level == level
+    finally:
+        logger.setLevel(before)
 
 
-def test_histograms_are_the_usual_ones_by_default() -> None:
-    # Where the SDK's readers look; it has no public name.
-    assert PenstockMetricExporter()._preferred_aggregation == {}
+def test_histograms_are_the_usual_ones_by_default(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv(HISTOGRAM_VARIABLE, raising=False)
+    output = Output(tmp_path / "out.ndjson")
+    exporter = PenstockMetricExporter(output.emitter)
+    provider = MeterProvider([PeriodicExportingMetricReader(exporter, 3_600_000)])
+    provider.get_meter("lib").create_histogram("wait").record(1)
+    provider.shutdown()
+    (record,) = output.records()
+    output.close()
+    assert record["metric_type"] == "histogram"
 
 
 def test_the_documentation_names_every_variable() -> None:

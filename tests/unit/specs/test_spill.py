@@ -1,8 +1,8 @@
 """The journal of audit records: what it says after any crash, and files of it."""
 
-import errno
 import os
 import random
+import resource
 from collections import deque
 from pathlib import Path
 
@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typing_extensions import override
 
-from penstock.specs import spill_file
 from penstock.specs.core.queue import line_of
 from penstock.specs.core.spill import Spill
 from penstock.specs.spill_file import SpillFile, orphans, usable_directory
@@ -103,6 +102,21 @@ def test_a_journal_that_does_not_know_what_was_sent_is_caught() -> None:
     assert any(fails(seed) for seed in range(50))
 
 
+def unsettled(journal: bytes) -> list[bytes]:
+    """The records that whoever reads a journal still has to send."""
+    spill = Spill(2_000)
+    spill.replay(journal)
+    found: list[bytes] = []
+    while spill.held:
+        if not spill.flight:
+            spill.send(records_max=spill.held, bytes_max=2_000)
+        batch = spill.batch()
+        assert batch is not None
+        found += [line_of(record) for record in batch.records]
+        spill.settle(spill.sequence)
+    return found
+
+
 class PowerWorld(World):
     """The machine loses its power: of what was not synced, some is left.
 
@@ -139,7 +153,7 @@ class PowerWorld(World):
         self.answers.clear()
         if not self.keeps_name:  # an adopted journal of an earlier boot is another sender's
             self.last = 0
-        left = {*self.taken, *(line for line in self.spill._lines)}
+        left = {*self.taken, *unsettled(self.disk)}
         assert self.safe <= left, "what was synced is there"
         self.accepted = [line for line in self.accepted if line in left]
 
@@ -284,23 +298,20 @@ def test_a_sync_of_a_file_that_was_replaced_says_nothing(tmp_path: Path) -> None
     file.remove()
 
 
-def test_a_file_that_could_not_be_synced_is_made_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_could_not_be_synced_is_made_anew(tmp_path: Path) -> None:
     file = make(tmp_path)
     say(file, b"one", b"two")
     before = file.path.stat().st_ino
     keep = file.path.open("rb")  # so that its number is not given out again
-    broken = [OSError(errno.EIO, "the disk is broken")]
-    fdatasync = os.fdatasync
-
-    def sync_or_fail(descriptor: int) -> None:
-        if broken:
-            raise broken.pop()
-        fdatasync(descriptor)
-
-    monkeypatch.setattr(os, "fdatasync", sync_or_fail)
-    assert not sync(file)
+    opened = file.opened()
+    assert opened is not None
+    descriptor, number, written = opened
+    os.close(descriptor)
+    reading, pipe = os.pipe()  # which the kernel refuses to sync
+    os.close(reading)
+    done = file.sync(pipe)
+    assert not done
+    file.was_synced(number, written, done=done)
     assert (file.synced, file.failures) == (0, 1)
     assert file.path.stat().st_ino != before
     assert sync(file)
@@ -336,21 +347,22 @@ def test_a_directory_that_others_may_write_to_is_not_used(tmp_path: Path) -> Non
     assert not usable_directory(tmp_path / "file")
 
 
+@pytest.mark.parametrize("spare", [0, 5])  # nothing of the entry is written, or a part
 def test_a_journal_that_cannot_be_appended_to_is_made_anew_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, spare: int
 ) -> None:
+    """There is room for it without what is settled."""
     file = make(tmp_path)
+    say(file, b"x" * 3_000)
+    file.append(file.spill.send(records_max=1, bytes_max=3_000)[1])
+    file.append(file.spill.settle(1) or b"")
     say(file, b"one")
-    full = [OSError(errno.ENOSPC, "full")]
-    write = spill_file._write_whole
-
-    def write_or_fail(descriptor: int, data: bytes) -> None:
-        if full:
-            raise full.pop()
-        write(descriptor, data)
-
-    monkeypatch.setattr(spill_file, "_write_whole", write_or_fail)
-    say(file, b"two")
+    bounds = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (file.path.stat().st_size + spare, bounds[1]))
+    try:
+        say(file, b"two")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, bounds)
     assert file.failures == 1
     file.forget()  # as the process dies
     (found,) = orphans(tmp_path, 4_000, "boot")
