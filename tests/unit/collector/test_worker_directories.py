@@ -11,8 +11,6 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from penstock.base.errors import DrainCutShortError
-from penstock.collector.agent import Agent
 from penstock.collector.cli import cli
 from penstock.collector.control import ControlServer
 from penstock.collector.journal import Journal
@@ -168,25 +166,3 @@ def test_spools_that_are_not_looked_at_are_named(data_dir: Path, name: str) -> N
     assert done.exit_code == 0, done.output
     for number in (1, 2):
         assert f"{data_dir}/workers/{number}/spool: another worker's" in done.stderr
-
-
-def test_a_drain_is_of_all_workers_also_when_one_has_not_delivered(
-    data_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    drained: list[Path] = []
-
-    async def run(agent: Agent, _: asyncio.Event, *, within_s: float | None) -> None:
-        directory = agent._config.data_dir  # private: which of them runs is not told otherwise
-        drained.append(directory.relative_to(data_dir))
-        assert within_s == 5
-        agent._directory.lock.release()  # private: as `run` does
-        if directory == data_dir:
-            raise DrainCutShortError("1 record is still held", fix="again")
-
-    monkeypatch.setattr(Agent, "run", run)
-    monkeypatch.setattr("penstock.collector.cli_spool.configure_logs", lambda *_, **__: None)
-    config = data_dir.parent / "collector.yaml"
-    config.write_text(json.dumps({"data_dir": str(data_dir), "sources": [{"type": "stdin"}]}))
-    done = CliRunner().invoke(cli, ["spool", "drain", "--config", str(config), "--timeout", "5"])
-    assert done.exit_code == 75, done.output
-    assert drained == [Path(), Path("workers/1"), Path("workers/2")]
