@@ -11,6 +11,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from typing_extensions import override
 
 from penstock.base.clock import SystemClock
 from penstock.base.pluralize import pluralize
@@ -60,6 +61,7 @@ async def place(
     quarantine_bytes: int = 1 << 20,
     disk: Disk = REAL_DISK,
     spool_disk: Disk = REAL_DISK,
+    spool_type: type[Spool] = Spool,
 ) -> AsyncIterator[Place]:
     journals = [
         Journal(directory / "quarantine", bytes_max=quarantine_bytes, disk=disk),
@@ -68,7 +70,7 @@ async def place(
     for journal in journals:
         journal.open()
     commits = [asyncio.create_task(journal.run()) for journal in journals]
-    spool = Spool(journals[1], Ledger(), when_full=lambda _: "drop_newest")
+    spool = spool_type(journals[1], Ledger(), when_full=lambda _: "drop_newest")
     spool.recover({}, 0)
     quarantine = Quarantine(journals[0], UUID(int=1), SystemClock())
     quarantine.recover({})
@@ -234,24 +236,30 @@ async def test_what_is_durable_counts_also_when_the_spool_is_full_then(tmp_path:
         assert outcome.replayed == here.spool.journal.durable_offset > 0
 
 
-async def test_nothing_is_put_after_what_could_not_be_made_durable(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_nothing_is_put_after_what_could_not_be_made_durable(tmp_path: Path) -> None:
     """The later sequence would say that the earlier one is there."""
     disk = FailingDisk()
-    async with place(tmp_path, spool_disk=disk) as here:
-        await here.refuse(1, 2)
-        put = here.spool.put
 
-        async def and_fail(unit: Unit, **options: Any) -> asyncio.Future[int] | None:
-            monkeypatch.setattr(here.spool, "put", put)
+    class FullAtFirst(Spool):
+        """Its first unit is refused before the next one comes."""
+
+        puts = 0
+
+        @override
+        async def put(
+            self, unit: Unit, *, era: int | None = None, wait: bool = True
+        ) -> asyncio.Future[int] | None:
+            self.puts += 1
+            if self.puts > 1:
+                return await super().put(unit, era=era, wait=wait)
             with disk.failing(errno.ENOSPC):
-                future = await put(unit, **options)
+                future = await super().put(unit, era=era, wait=wait)
                 assert future is not None
                 await asyncio.wait([future])
             return future
 
-        monkeypatch.setattr(here.spool, "put", and_fail)
+    async with place(tmp_path, spool_disk=disk, spool_type=FullAtFirst) as here:
+        await here.refuse(1, 2)
         assert (await here.replayer.replay(Wanted())).stopped
         assert here.spooled() == []
         await here.replayer.replay(Wanted())
