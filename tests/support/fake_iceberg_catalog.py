@@ -79,7 +79,7 @@ class FakeIcebergCatalog(Backend):
         if self.catalog.table_exists(name):
             return _error(409, "AlreadyExistsException", name)
         staged = self.catalog.create_table_transaction(name, schema=request.table_schema)
-        table = self._staged[name] = staged._table  # pyiceberg shows it nowhere else
+        table = self._staged[name] = staged._table  # noqa: SLF001 - pyiceberg shows it nowhere else
         return _table(table)
 
     def _load(self, name: str) -> Answered:

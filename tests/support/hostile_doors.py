@@ -229,7 +229,7 @@ def _ask(line: bytes) -> None:
     async def serve() -> None:
         reader = _said(line, limit=CONTROL_LINE_BYTES_MAX)
         # Thousands of requests a second: without a socket and a task of the server for each.
-        serving = asyncio.ensure_future(server._serve(reader, cast("Any", peer)))
+        serving = asyncio.ensure_future(server._serve(reader, cast("Any", peer)))  # noqa: SLF001 - a connection is given to it without a socket
         await asyncio.wait(
             {serving, asyncio.ensure_future(peer.answered.wait())}, return_when="FIRST_COMPLETED"
         )

@@ -74,7 +74,7 @@ def _download(requirement: str, place: Path, kind: str, sha256: str) -> None:
     with command.main_context():
         session = command.get_default_session(options)
         # pip has no public way to ask where a file is.
-        finder = command._build_package_finder(options, session)
+        finder = command._build_package_finder(options, session)  # noqa: SLF001 - pip has no public finder
         candidates = finder.find_all_candidates(project)
         link = next((it.link for it in candidates if str(it.version) == version), None)
         if link is None:

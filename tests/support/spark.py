@@ -13,7 +13,7 @@ from penstock.router.session import Session
 
 def gateway_of(spark: SparkSession) -> Any:
     """What leads to the JVM of a session, and to its process."""
-    return spark.sparkContext._gateway
+    return spark.sparkContext._gateway  # noqa: SLF001 - pyspark has no public door to its JVM
 
 
 @contextmanager

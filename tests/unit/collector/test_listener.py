@@ -38,7 +38,7 @@ async def test_a_connection_that_nobody_reads_holds_little() -> None:
             else:
                 still = 0
             await asyncio.sleep(0)
-            held.append(len(readers[0]._buffer))  # type: ignore[attr-defined]  # private: asyncio tells nowhere else
+            held.append(len(readers[0]._buffer))  # type: ignore[attr-defined]  # noqa: SLF001 - asyncio tells nowhere else
         assert READ_AHEAD_BYTES < max(held) <= READ_AHEAD_BYTES + READ_BYTES
     await listener.close()
 

@@ -135,8 +135,8 @@ def test_every_connection_to_hive_has_a_limit(monkeypatch: pytest.MonkeyPatch) -
     module.HiveCatalog = HiveCatalog  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "pyiceberg.catalog.hive", module)
     catalog = connected("lake", {"type": "hive", "uri": "thrift://127.0.0.1:1"}, 2.5)
-    client = catalog._client  # pyiceberg shows its client nowhere else
-    first, later = client._transport, client._init_thrift_transport()  # nor its transports
+    client = catalog._client  # noqa: SLF001 - pyiceberg shows its client nowhere else
+    first, later = client._transport, client._init_thrift_transport()  # noqa: SLF001 - nor its transports
     assert (first.limit_ms(), later.limit_ms()) == (2500, 2500)
 
 

@@ -8,7 +8,7 @@ from confluent_kafka import KafkaError, KafkaException
 from penstock.router.sinks.kafka import KafkaSink, Message, Position
 from penstock.router.sinks.kafka_connection import Connection
 
-_LATE = KafkaError._TIMED_OUT  # SLF001: librdkafka names its own errors so, and no other way
+_LATE = KafkaError._TIMED_OUT  # noqa: SLF001 - librdkafka names its own errors so, and no other way
 
 
 class Producer:

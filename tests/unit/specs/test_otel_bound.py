@@ -164,10 +164,10 @@ def test_a_provider_is_seen_to_once() -> None:
         see_to(provider)
         see_to(tracers)
     see_to(object())
-    logs = provider._multi_log_record_processor  # private: the SDK has no public list of them
-    assert len(logs._log_record_processors) == 1  # private: as above
-    active = tracers._active_span_processor  # private: the SDK has no public list of them
-    assert len(active._span_processors) == 1  # private: as above
+    logs = provider._multi_log_record_processor  # noqa: SLF001 - the SDK has no public list of them
+    assert len(logs._log_record_processors) == 1  # noqa: SLF001 - as above
+    active = tracers._active_span_processor  # noqa: SLF001 - the SDK has no public list of them
+    assert len(active._span_processors) == 1  # noqa: SLF001 - as above
 
 
 PROGRAM = """

@@ -75,7 +75,7 @@ class Project:
 
 
 def forget() -> None:
-    versions._MODELS.pop("shop.order_placed", None)  # classes register once a process: no other way
+    versions._MODELS.pop("shop.order_placed", None)  # noqa: SLF001 - classes register once a process: no other way
     _UPCASTERS.clear()
     resolve.cache_clear()
 

@@ -196,7 +196,7 @@ def test_more_data_keys_than_are_kept_are_all_read() -> None:
             b"%d" % number for number in range(count)
         ]
     assert log.vault is not None
-    kept = log.vault._ciphers  # a bound on memory, which nobody can see from outside
+    kept = log.vault._ciphers  # noqa: SLF001 - a bound on memory, which nobody can see from outside
     assert len(kept) == CIPHERS_MAX
 
 
