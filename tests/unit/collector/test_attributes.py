@@ -25,6 +25,7 @@ KEYS = TEXT | st.integers() | st.binary(max_size=3) | st.just("k" * (KEY_CHARACT
 def test_what_is_fit_is_taken_as_the_slow_way_would(fields: dict[Any, Any], room: int) -> None:
     quick = flatten(fields, count_max=room)
     with pytest.MonkeyPatch.context() as patch:
+        # private: the short way is to make what the long way makes, which is asked by itself
         patch.setattr(attributes, "_is_fit", lambda _key, _value: False)
         assert repr(flatten(fields, count_max=room)) == repr(quick)
 

@@ -57,7 +57,8 @@ async def test_it_answers_its_own_user_on_a_socket_of_its_own_however_long_its_n
 async def test_strangers_hear_that_they_may_not(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(control, "_user_of", lambda _: os.geteuid() + 1)
+    stranger = os.geteuid() + 1
+    monkeypatch.setattr(control, "_user_of", lambda _: stranger)  # private: a test is one user
     with pytest.raises(UnavailableError, match="may not"):
         await asyncio.to_thread(ask_once, path, {"do": "echo", "what": "hello"})
 

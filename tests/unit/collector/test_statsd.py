@@ -10,6 +10,7 @@ from penstock.collector.core.statsd import Kind, Notice, Sample, parse_line
 from penstock.collector.core.statsd_window import Verdict, Window
 from penstock.collector.decode.metric_lines import metric_line
 from penstock.collector.errors import RemoteProtocolError
+from penstock.collector.limits import STATSD_SET_MEMBERS_MAX
 from penstock.specs import Accepted, check_line
 
 BEGAN, NOW = 1_000_000_000, 11_000_000_000
@@ -127,16 +128,17 @@ def test_an_interval_begins_where_the_last_one_ended() -> None:
     assert points(made, NOW + 5)["a"]["start_time_unix_nano"] == NOW
 
 
-def test_series_and_members_beyond_the_bounds_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.collector.core.statsd_window.STATSD_SET_MEMBERS_MAX", 2)
+def test_series_and_members_beyond_the_bounds_are_refused() -> None:
     made = window(b"a:1|c", b"b:1|g", series_max=2)
     one = Sample(Kind.TIMER, "c", (), (1.0,))
     assert made.add(one) is Verdict.TOO_MANY_SERIES
     assert made.add(Sample(Kind.COUNTER, "a", (), (1.0,))) is Verdict.AGGREGATED
     made.flush(NOW)
     assert made.add(one) is Verdict.AGGREGATED
-    members = Sample(Kind.SET, "s", (), members=(b"1", b"2", b"3"))
-    assert made.add(members) is Verdict.TOO_MANY_MEMBERS
+    members = tuple(b"%d" % number for number in range(STATSD_SET_MEMBERS_MAX))
+    assert made.add(Sample(Kind.SET, "s", (), members=members)) is Verdict.AGGREGATED
+    more = Sample(Kind.SET, "s", (), members=(b"more",))
+    assert made.add(more) is Verdict.TOO_MANY_MEMBERS
 
 
 @given(st.binary(max_size=40), st.sampled_from([b"", b"a:", b"_e{1,1}:", b"_sc|", b"a:1|c|"]))
