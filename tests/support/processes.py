@@ -7,9 +7,10 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,17 +25,32 @@ if TYPE_CHECKING:
 _PORTS = (12_000, 32_000)
 """Below those that the kernel takes for connections, as a rule."""
 
-_DICE = random.SystemRandom()  # tests that run beside one another must not draw the same
+_WORKERS = 8
+"""So many that run tests side by side draw from ports of their own; more share them."""
+
+
+def _shuffled_ports() -> Iterator[int]:
+    """Ports for this process, none twice before each had its turn, and none of another worker's."""
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
+    ports = [port for port in range(*_PORTS) if port % _WORKERS == int(worker) % _WORKERS]
+    while True:
+        random.SystemRandom().shuffle(ports)
+        yield from ports
+
+
+_PORTS_LEFT = _shuffled_ports()
+_DRAWING = threading.Lock()
 
 
 def free_port() -> int:
     """A TCP port of the loopback interface that was free a moment ago.
 
     None that the kernel gives to connections: a process that is killed and started again finds its
-    port as it left it.
+    port as it left it. None that another test was given lately, which may not listen there yet.
     """
     while True:
-        port = _DICE.randrange(*_PORTS)
+        with _DRAWING:
+            port = next(_PORTS_LEFT)
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do
             try:

@@ -280,3 +280,21 @@ def test_no_retired_word_comes_back(word: str) -> None:
         if pattern.search(line)
     ]
     assert found == [], "say it in the words of docs/GLOSSARY.md"
+
+
+PATCHES_MAX = 46
+"""Attributes of the product or of Python that tests replace; fewer each time, never more."""
+
+
+def test_tests_replace_few_attributes() -> None:
+    """They hold the names of today's files in place; give the code an input instead."""
+    twins = ("_twins.py", "twins.py")
+    pattern = re.compile(r"setattr\(|mock\.patch|setitem\(sys\.modules")
+    found = [
+        f"{_relative(path)}:{number}"
+        for path in PYTHON
+        if path.is_relative_to(ROOT / "tests") and not path.name.endswith(twins)
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if path != Path(__file__) and pattern.search(line)
+    ]
+    assert len(found) <= PATCHES_MAX, found
