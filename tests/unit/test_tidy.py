@@ -265,7 +265,6 @@ RETIRED = (
     "processor " + "time",
     "processor " + "seconds",
     r"service\." + "words",
-    "count" + r"ed\(",
 )
 """Words that the field has better ones for, which came in their place everywhere."""
 
