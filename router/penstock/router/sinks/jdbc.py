@@ -202,7 +202,7 @@ class Jdbc(RequestSink):
     def exchange(self, request: Request, attempt: int) -> Verdict:
         rows = [item.content for item in request.items]
         try:
-            self._connect()
+            self.connect()
             answer = self._told({"ask": "insert", "rows": rows, **self._statements})
         except _RefusedError as refused:
             self._is_connected = isinstance(refused.verdict, Unfit)
@@ -215,7 +215,7 @@ class Jdbc(RequestSink):
         self.context.meter.count("already_there", answer["there"])
         return Taken()
 
-    def _connect(self) -> None:
+    def connect(self) -> None:
         """Have a connection, and a table for it.
 
         Raises:
