@@ -4,9 +4,12 @@ A program on PATH is used as it is. Else its package is downloaded once; where t
 that need it are skipped, saying why, and are red in CI.
 """
 
+import fcntl
 import os
 import shutil
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -37,11 +40,24 @@ def program(name: str, *, package: str, directory: str = "usr/bin") -> Path:
     return found
 
 
+@contextmanager
+def one_at_a_time(root: Path) -> Iterator[bool]:
+    """Whether a directory has still to be made; other processes that want it wait meanwhile."""
+    root.parent.mkdir(parents=True, exist_ok=True)
+    with (root.parent / f".{root.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield not root.exists()
+
+
 def _unpack(package: str, root: Path) -> str:
     """Download and unpack a package; returns what went wrong."""
     if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
         return "this is no Debian"
-    CACHE.mkdir(parents=True, exist_ok=True)
+    with one_at_a_time(root) as is_missing:
+        return _download(package, root) if is_missing else ""
+
+
+def _download(package: str, root: Path) -> str:
     download = subprocess.run(
         ["apt-get", "download", "-q", package],
         cwd=CACHE, capture_output=True, text=True, timeout=_DOWNLOAD_S, check=False,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tests.support.debian import skip
+from tests.support.debian import one_at_a_time, skip
 
 _CACHE: Final = Path(__file__).resolve().parents[2] / ".work" / "servers"
 _DOWNLOAD_S: Final = 120
@@ -104,6 +104,11 @@ def _unpack(packages: Sequence[str], root: Path) -> str:
     """Download packages and unpack them as one; returns what went wrong."""
     if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
         return "this is no Debian"
+    with one_at_a_time(root) as is_missing:
+        return _download(packages, root) if is_missing else ""
+
+
+def _download(packages: Sequence[str], root: Path) -> str:
     unfinished = root.with_suffix(".unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)

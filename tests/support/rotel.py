@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from tests.support.debian import skip
+from tests.support.debian import one_at_a_time, skip
 from tests.support.processes import free_port
 from tests.support.waiting import wait_until
 
@@ -24,6 +24,13 @@ def agent() -> Path:
     found = root / "rotel" / "rotel-agent"
     if found.exists():
         return found
+    with one_at_a_time(root) as is_missing:
+        if is_missing:
+            _download(root)
+    return found
+
+
+def _download(root: Path) -> None:
     unfinished = root.with_suffix(".unfinished")
     fetched = subprocess.run(
         [
@@ -35,7 +42,6 @@ def agent() -> Path:
     if fetched.returncode:
         skip(f"no rotel: {(fetched.stderr.strip().splitlines() or ['pip failed'])[-1]}")
     unfinished.replace(root)
-    return found
 
 
 class Rotel:
