@@ -42,7 +42,7 @@ class Waits:
     """How long a link waits, in seconds.
 
     Attributes:
-        connect_min_s: Before a server is looked for anew, the first time.
+        connect_min_s: Seconds before the first attempt to find another server.
         connect_max_s: Likewise, the longest of the waits, which double.
         look_s: Between two looks at whether nats-py has given up.
         reconnect_s: Between two attempts of nats-py's own.

@@ -12,7 +12,7 @@ def monotonic_ns() -> int:
 
 
 def boot_ns() -> int:
-    """As `monotonic_ns`, and goes on while the machine is suspended, where the system can tell."""
+    """Nanoseconds for durations; counts the time that the machine is suspended, where Linux can."""
     return time.clock_gettime_ns(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 

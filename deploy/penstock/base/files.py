@@ -87,7 +87,7 @@ def atomic_write(  # noqa: PLR0913 - each is one property of a file
         mode: Its permissions, as in 0o600; None: those that the umask leaves.
         exclusive: Refuse to replace a file. It takes a file system with hard links.
         durable: False leaves out both syncs: a killed process leaves the old or the new file as
-            before, and a power loss may leave an empty one. For what each start writes anew.
+            before, and a power loss may leave an empty one. For files that each start writes again.
         parents: Make the directories above it that are missing.
         system: What takes the steps.
 
@@ -117,7 +117,7 @@ def atomic_writer(  # noqa: PLR0913 - as above
     Args:
         path: As `atomic_write`, like what is not said here.
         temporary: The name on the way, in the same directory, for a file so long that people meet
-            it there. Whoever gives one says what it means that it is taken.
+            it there. The caller says what it means that the name is taken.
         mode: As there.
         exclusive: As there.
         durable: As there.

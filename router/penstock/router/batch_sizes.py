@@ -5,7 +5,7 @@ at beforehand, where a batch begins and where it would end. Where a batch was la
 for large records lay in its middle, its query measures every frame from then on: it fetches all of
 a batch to plan it, and again to read it.
 
-Whoever delivers the batch is told its bytes in a file, for it is another process:
+The query that delivers the batch runs in another process, and reads its bytes from a file:
 
     {"next": {"logs": {"0": 124, ...}}, "size": 31457433, "is_measured": true,
      "largest": {"stream": "logs", "partition": 0, "start": 123, "end": 124, "size": 31457433}}

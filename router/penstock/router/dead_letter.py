@@ -39,7 +39,7 @@ MALFORMED_COLUMNS: Final = frozenset({*_WANTED, *MARKS} - {"value"})
 
 @dataclass(frozen=True, slots=True)
 class FileLimits:
-    """Of one file of letters, so that not too much is held in memory at once.
+    """Limits of one file of dead letters, so that not too much is held in memory at once.
 
     Attributes:
         letters: So many at most.

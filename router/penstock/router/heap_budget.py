@@ -28,18 +28,18 @@ from penstock.router.errors import StoppedError
 _MIB: Final = 1024 * 1024
 
 HEAP_OF_SPARK: Final = 160 * _MIB
-"""Of the heap, which Spark itself takes and whatever else a job keeps there."""
+"""Bytes of the heap for Spark itself and for whatever else a job keeps there."""
 
 HEAP_BYTES_OF_ONE: Final = 11
-"""Of the heap, for each byte of a record that goes alone. Measured with one record that hardly
+"""Bytes of the heap for each byte of a record that goes alone. Measured with one record that hardly
 compresses and OpenJDK 17's serial collector: 30 MB of it pass a heap of 640 MiB, and not one of 480
 MiB. A third of the heap is for young objects, which these are too large for."""
 
 HEAP_BYTES: Final = 12
-"""Likewise, where several are in work at a time."""
+"""Bytes of the heap for each byte, where several batches are in work at a time."""
 
 _LEAST_PART: Final = 16
-"""Of what the heap has room for, one part in so many stays, however often it ran out."""
+"""The budget never falls below its first value divided by this, however often the heap ran out."""
 
 _POLL_S: Final = 0.2
 _ROUND_BYTES: Final = 32 * _MIB
@@ -169,7 +169,7 @@ class HeapBudget:
 
     @property
     def has_run_out(self) -> bool:
-        """Whether it had for an earlier process, with as much memory."""
+        """Whether the heap of an earlier process, as large as this one's, ran out."""
         return bool(self._noted())
 
     def refusal(self, planned: PlannedBytes) -> str | None:

@@ -132,7 +132,7 @@ class Session:
         *,
         exit_timeout_s: float = JVM_EXIT_TIMEOUT_S,
     ) -> None:
-        """Of a session that runs; `exit_timeout_s` is how long its JVM may take to end."""
+        """Take over a running session, whose JVM may take `exit_timeout_s` to end."""
         self.spark = spark
         self._exit_timeout_s = exit_timeout_s
         self._gateway = gateway

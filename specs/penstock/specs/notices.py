@@ -9,6 +9,7 @@ import select
 import sys
 from typing import Final
 
+from penstock.base.pluralize import pluralize
 from penstock.specs import clock, native
 
 PERIOD_NS: Final = 60 * 10**9
@@ -46,5 +47,5 @@ def is_debugging() -> bool:
 
 
 def pluralized(records: int) -> str:
-    """As in ``1 record was`` and ``2 records were``."""
-    return "1 record was" if records == 1 else f"{records} records were"
+    """A number of records with its verb: ``1 record was`` or ``2 records were``."""
+    return f"{pluralize(records, 'record')} {'was' if records == 1 else 'were'}"

@@ -202,7 +202,7 @@ def _attribute(packed: bytes) -> tuple[str, str] | None:
 class Members(dict[bytes, tuple[str, str] | None]):
     """Attributes, encoded, as their key and as a member; None: it has no place as it is.
 
-    What becomes of the last few thousand that are short is remembered.
+    The last few thousand short ones are cached.
     """
 
     def __init__(self, count_max: int = _MEMOS_MAX) -> None:

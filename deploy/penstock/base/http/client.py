@@ -33,7 +33,7 @@ CONNECTION_AGE_S: Final = 60.0
 """Seconds that a connection is kept: so long a change of the name's addresses may go unnoticed."""
 
 HEAD_BYTES_MAX: Final = 64 * 1024
-"""Of an answer's status line and headers; http.client allows as much for one line alone."""
+"""Limit of an answer's status line and headers; http.client allows as much for one line alone."""
 
 _FAILURE: Final = 500
 """The first status code that speaks of the server, not of the request (RFC 9110, 15.6)."""

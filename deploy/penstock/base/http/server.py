@@ -1,6 +1,6 @@
 """HTTP/1.1 answered on an event loop: whole requests of bounded size, one answer each.
 
-`serve_http` answers the requests of one connection, whoever accepted it. A connection is kept for
+`serve_http` answers the requests of one accepted connection. A connection is kept for
 further requests. One that takes longer than its limits to bring a request or to take an answer, or
 is idle for so long, is closed.
 
@@ -418,7 +418,7 @@ class HttpServer:
     async def _answer(
         self, plain: asyncio.StreamWriter, peer: Peer, request: Request, _: Unaccounted
     ) -> Response:
-        """Answer; whoever has asked is not sent away for another."""
+        """Answer a request. From now on the connection no longer makes room for another."""
         self._silent.pop(plain, None)
         return await self._handle(request, peer)
 

@@ -54,7 +54,7 @@ WHOLE_S: Final = 30.0
 """Seconds that a connection may take."""
 
 HEAD_BYTES_MAX: Final = 32 * 1024
-"""Of a request's line and headers."""
+"""Limit of a request's line and headers, in bytes."""
 
 _RATE_WINDOW_NS: Final = 6 * SECOND_NS
 _LOG_TIMEOUT_S: Final = 5.0

@@ -165,7 +165,7 @@ class Kafka(RequestSink):
     )
 
     def __init__(self, config: KafkaSink, context: SinkContext, *, connection: Any = None) -> None:
-        """As `Sink`; `connection` is one as of `kafka_connection`, in place of its own."""
+        """Make the sink; `connection` replaces the one that `kafka_connection` makes."""
         super().__init__(config, context)
         self._config = config
         self.address = config.servers
