@@ -90,6 +90,11 @@ async def test_a_cluster_names_the_reason_of_a_leader_that_is_not_open(
         assert node.daemon.stop() == 0
         node.daemon.launch()
         await asyncio.to_thread(wait_until, node.daemon.answers, what="it answers")
+        await asyncio.to_thread(
+            wait_until,
+            lambda: "master key" in str(node.daemon.status()["reasons"]),
+            what="the node has elected itself and tried to open the log",
+        )
         code, out, error = run(node, "tail", "audit")
         assert (code, out) == (ExitCode.UNAVAILABLE, "")
         assert "master key 'key'" in error

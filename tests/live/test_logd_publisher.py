@@ -73,7 +73,7 @@ async def test_a_key_is_published_to_its_partition(logd: Logd, nats_url: str) ->
     await asyncio.to_thread(block)
     with logd.client() as log:
         stored = [(record.subject, record.value) for _, record in log.records("logs", 0)]
-    assert stored == [("t.a.2", b"1"), ("t.a.2", b"2"), ("t.a.2", None)] * 2
+    assert stored == [("t.a.5", b"1"), ("t.a.5", b"2"), ("t.a.5", None)] * 2
 
 
 async def test_refusals_say_why_and_what_nobody_stores_is_given_up(

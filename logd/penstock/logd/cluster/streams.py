@@ -133,7 +133,8 @@ class ClusterStreams:
         hosted = self._here(record, number)
         if hosted is None or not (hosted.leading or replica):
             problem = self._replicas.problems.get(PartitionKey(stream, number))
-            if problem is not None and found.leader == self.node:
+            alone = found.leader is None and tuple(found.replicas) == (self.node,)
+            if problem is not None and (alone or found.leader == self.node):
                 again = f"`penstock logd streams open {stream} --node {self.node}`"
                 message = f"partition {number} of stream {stream!r}: not opened: {problem}"
                 raise NotOpenError(f"{message}; see to that, then {again}", cause=problem.cause)
