@@ -15,8 +15,8 @@ import click
 
 from penstock.base.errors import ExitCode
 from penstock.deploy.commands import cli
-from penstock.logd.acks import Nack
-from penstock.logd.cli.advice import FIXES
+from penstock.logd.cli.server import FIXES
+from penstock.logd.format.acks import Nack
 from penstock.service.options import shown
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -16,8 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from penstock.logd.client import Access, access_calls
-from penstock.logd.core.acl import AclRule, Action, Effect
+from penstock.logd.client import Access, calls
+from penstock.logd.security.acl import AclRule, Action, Effect
 from tests.bench.figures import Case
 from tests.bench.harness import Bench
 from tests.bench.reader import FETCH_BYTES
@@ -168,4 +168,4 @@ def _let_in(stream: LogdStream, name: str) -> None:
     """Allow somebody to read a stream."""
     rule = AclRule(principal=name, effect=Effect.ALLOW, action=Action.READ, resource=stream.stream)
     with stream.logd.client() as root:
-        root.ask(access_calls.put_acls([rule]))
+        root.ask(calls.put_acls([rule]))

@@ -176,8 +176,8 @@ def _answered_each(job: Job, parts: Sequence[bytes]) -> Prepared:
 
 def _batches(job: Job) -> Prepared:
     """Arrow batches in logd's envelope, one message each."""
-    from penstock.logd.batch import SCHEMA_VERSION, Record, build_batch, encode_body
-    from penstock.logd.envelope import BatchPayload, encode_batch
+    from penstock.logd.format.batch import SCHEMA_VERSION, Record, build_batch, encode_body
+    from penstock.logd.format.envelope import BatchPayload, encode_batch
 
     records = [Record(job.subject, payload(job.size_bytes), perf_counter_ns())] * job.batch
     body = encode_body(build_batch(records))

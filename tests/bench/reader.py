@@ -77,8 +77,8 @@ def _read_exactly(connection: socket.socket, view: memoryview, size: int) -> Non
 
 def _frames(job: Job) -> Prepared:
     """logd's frames, as its fetch protocol sends them."""
+    from penstock.logd.api.protocol import RESPONSE_HEAD, encode_request, raise_error
     from penstock.logd.client import Access
-    from penstock.logd.fetch.wire import RESPONSE_HEAD, encode_request, raise_error
 
     host = job.address.rpartition(":")[0]
     access = Access(ca_file=job.ca_file or None, token=job.token or None)

@@ -20,8 +20,8 @@ from penstock.collector.publisher import encode_lines
 from penstock.collector.settings import limits_of
 from penstock.collector.transforms.arrival import Arrival
 from penstock.collector.transforms.graph import Graph
-from penstock.logd.batch import SCHEMA_VERSION
-from penstock.logd.envelope import BatchPayload, encode_batch
+from penstock.logd.format.batch import SCHEMA_VERSION
+from penstock.logd.format.envelope import BatchPayload, encode_batch
 from tests.bench.collecting import file_line
 from tests.bench.figures import Case
 from tests.bench.harness import Bench

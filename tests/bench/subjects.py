@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from time import process_time_ns
 
-from penstock.logd.core.subjects import SubjectTrie, matches
+from penstock.logd.format.subjects import SubjectTrie, matches
 from tests.bench.figures import Aim, Case
 from tests.bench.harness import Bench
 

@@ -14,7 +14,7 @@ from hashlib import shake_128
 from typing import Final, NamedTuple
 
 from penstock.base.clock import SystemClock
-from penstock.logd.batch import Record
+from penstock.logd.format.batch import Record
 
 ITEM_HEADER: Final = "Soak-Item"
 

@@ -10,9 +10,9 @@ from typing import Any, Final, Self
 import nats
 import nats.errors
 
-from penstock.logd.batch import Record
 from penstock.logd.client import AsyncLogClient, FollowOptions, GroupOptions
 from penstock.logd.errors import RefusedError, UnavailableError
+from penstock.logd.format.batch import Record
 from tests.harness.checkers.history import Given, Publishing
 from tests.harness.ledger import Acked, Ledger
 from tests.harness.publishers import Publisher

@@ -14,9 +14,9 @@ from nats.aio.client import Client
 from typing_extensions import override
 
 from penstock.base.clock import SystemClock
-from penstock.logd.acks import Nack, PubAck, decode_ack
-from penstock.logd.batch import Record, build_batch, encode_body
-from penstock.logd.envelope import BatchPayload, decode_envelope, encode_batch
+from penstock.logd.format.acks import Nack, PubAck, decode_ack
+from penstock.logd.format.batch import Record, build_batch, encode_body
+from penstock.logd.format.envelope import BatchPayload, decode_envelope, encode_batch
 from tests.harness.ledger import (
     Acked,
     Item,

@@ -15,8 +15,8 @@ from typing import Any
 import psutil
 import pytest
 
+from penstock.logd.api.protocol import encode_request
 from penstock.logd.client import Access
-from penstock.logd.fetch.wire import encode_request
 from tests.support.collector import Collector
 from tests.support.identities import HOST, Callers
 from tests.support.logd import Logd

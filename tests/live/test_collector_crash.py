@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.logd.store import DirectoryLock
+from penstock.logd.storage import DirectoryLock
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(1200)]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.logd.store import Checkpoint
+from penstock.logd.storage import Checkpoint
 from tests.support.collector import Collector, UnixSender, bodies, log_line
 from tests.support.logd import Logd
 from tests.support.waiting import wait_until

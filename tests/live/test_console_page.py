@@ -16,7 +16,7 @@ from penstock.deploy.console.config import ConsoleConfig
 from penstock.deploy.console.daemon import Console
 from penstock.deploy.console.polling import PAUSE_S_MAX
 from penstock.deploy.console.web import PAGE
-from penstock.logd.batch import Record
+from penstock.logd.format.batch import Record
 from tests.support.browser import Watched, chromium, watched
 from tests.support.console import (
     NODES,

@@ -13,7 +13,7 @@ from penstock.base.clock import SystemClock
 from penstock.base.errors import ExitCode
 from penstock.collector.opening import Sizes, open_data_directory
 from penstock.logd.config import LogdConfig
-from penstock.logd.daemon_setup import lock_directory, service_error
+from penstock.logd.daemon import lock_directory, service_error
 from penstock.logd.errors import RefusedError
 from penstock.router.checkpoint import JobLock
 from penstock.service.data_format import FILE_NAME, DataFormat, DataFormatError

@@ -9,8 +9,8 @@ from typing import Any
 import nats
 import pytest
 
-from penstock.logd.client import access_calls
-from penstock.logd.core.acl import AclRule, Action, Effect
+from penstock.logd.client import calls
+from penstock.logd.security.acl import AclRule, Action, Effect
 from tests.support.callers import Callers
 from tests.support.logd import Logd
 from tests.support.nats_server import nats_server
@@ -70,7 +70,7 @@ def test_the_printed_permissions_keep_out_who_may_not(
         Logd(tmp_path / "first", server.url, STREAMS) as logd,
         logd.client() as log,
     ):
-        log.ask(access_calls.put_acls([rule(text) for text in RULES]))
+        log.ask(calls.put_acls([rule(text) for text in RULES]))
         block = printed(logd)
     for user in ("logd", "alice", "bob", "carol"):
         monkeypatch.setenv(f"NATS_PASSWORD_{user.upper()}", f"pw-{user}")

@@ -5,9 +5,9 @@ from pathlib import Path
 import nats
 import pytest
 
-from penstock.logd.client import Cursor, access_calls
-from penstock.logd.core.quotas import Quota
+from penstock.logd.client import Cursor, calls
 from penstock.logd.publisher import BlockingPublisher
+from penstock.logd.security.quotas import Quota
 from tests.support.guarded_api import rule
 from tests.support.logd import Logd
 from tests.support.logd_cluster import LogdCluster
@@ -23,8 +23,8 @@ async def test_a_lone_logds_streams_are_taken_over_and_get_more_replicas(tmp_pat
         with Logd(tmp_path / "a", server.url, streams) as alone:
             await publish(server.url, "s.a", [b"1", b"2", b"3"])
             with alone.client() as log:
-                log.ask(access_calls.put_acls([rule("allow group:ops read s")]))
-                log.ask(access_calls.put_quota(Quota(principal="bob", requests_per_s=5)))
+                log.ask(calls.put_acls([rule("allow group:ops read s")]))
+                log.ask(calls.put_quota(Quota(principal="bob", requests_per_s=5)))
                 log.set_cursors(
                     [Cursor(consumer="reader", stream="s", partition=0, offset=2, incarnation="")]
                 )
@@ -34,9 +34,9 @@ async def test_a_lone_logds_streams_are_taken_over_and_get_more_replicas(tmp_pat
             assert cluster.leader("s") == "a"
             assert cluster.values("s") == [b"1", b"2", b"3"]
             with cluster.client() as log:
-                judged = access_calls.judge("read", "s", principal="alice", groups=["ops"])
+                judged = calls.judge("read", "s", principal="alice", groups=["ops"])
                 assert log.ask(judged).allowed
-                assert [quota.principal for quota in log.ask(access_calls.quotas())] == ["bob"]
+                assert [quota.principal for quota in log.ask(calls.quotas())] == ["bob"]
                 cursor = log.get_cursor("reader", "s")
                 assert cursor is not None
                 assert cursor.offset == 2

@@ -14,13 +14,13 @@ from nats.errors import NoRespondersError
 from nats.errors import TimeoutError as NatsTimeoutError
 
 from penstock.base.errors import ExitCode
-from penstock.logd.backup import FILE_BYTES, MANIFEST, PARTIAL, Manifest, frames_of
-from penstock.logd.batch import Record
 from penstock.logd.cli import cli
 from penstock.logd.cli.server import Clients
 from penstock.logd.client import LogClient, calls
 from penstock.logd.errors import RefusedError
-from penstock.logd.frame import encode_header
+from penstock.logd.format.batch import Record
+from penstock.logd.format.frame import encode_header
+from penstock.logd.offline.backup import FILE_BYTES, MANIFEST, PARTIAL, Manifest, frames_of
 from tests.support.audited import audited
 from tests.support.logd import Logd
 from tests.support.logd_cluster import LogdCluster

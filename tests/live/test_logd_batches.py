@@ -8,9 +8,9 @@ import nats
 import pytest
 from nats.aio.client import Client
 
-from penstock.logd.acks import Nack, PubAck, decode_ack
-from penstock.logd.batch import Record, build_batch, encode_body
-from penstock.logd.envelope import (
+from penstock.logd.format.acks import Nack, PubAck, decode_ack
+from penstock.logd.format.batch import Record, build_batch, encode_body
+from penstock.logd.format.envelope import (
     COOKIE,
     TYPE_BATCH,
     TYPE_BATCH_ACK,

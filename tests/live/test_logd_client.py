@@ -13,6 +13,7 @@ import orjson
 import pytest
 from nats.aio.client import Client
 
+from penstock.logd.api.protocol import REQUEST_HEAD, encode_response
 from penstock.logd.client import (
     AsyncLogClient,
     CommitPolicy,
@@ -22,7 +23,6 @@ from penstock.logd.client import (
     LogClient,
 )
 from penstock.logd.errors import RefusedError, UnavailableError
-from penstock.logd.fetch.wire import REQUEST_HEAD, encode_response
 from tests.support.logd import Logd
 from tests.support.waiting import wait_until
 

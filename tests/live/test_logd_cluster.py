@@ -13,15 +13,15 @@ import pytest
 
 from penstock.base.clock import BootClock
 from penstock.logd.cluster.node import ClusterNode, ClusterSettings
-from penstock.logd.core.cluster.commands import Command, CreateStream, Placement
-from penstock.logd.core.cluster.heartbeats import PartitionReport
-from penstock.logd.core.cluster.records import Addresses, Partition, ReplicationOptions
-from penstock.logd.core.cluster.state import Refused, Result
-from penstock.logd.core.cluster.tables import Done
-from penstock.logd.core.metadata import StreamConfig
-from penstock.logd.core.node import NodeId
-from penstock.logd.core.replication.session import PartitionKey
+from penstock.logd.controller.liveness import PartitionReport
 from penstock.logd.errors import CorruptError, RefusedError, UnavailableError
+from penstock.logd.metadata.commands import Command, CreateStream, Placement
+from penstock.logd.metadata.records import Addresses, PartitionRecord, ReplicationOptions
+from penstock.logd.metadata.state import Refused, Result
+from penstock.logd.metadata.streams import StreamConfig
+from penstock.logd.metadata.tables import Done
+from penstock.logd.replication.events import NodeId
+from penstock.logd.replication.session import PartitionId
 from tests.support.waiting import wait_until_async
 
 pytestmark = pytest.mark.live
@@ -35,7 +35,7 @@ class Held:
 
     lease: bool = False
 
-    def find(self, key: PartitionKey) -> None:
+    def find(self, key: PartitionId) -> None:
         return None
 
     def reports(self, *, full: bool) -> tuple[PartitionReport, ...]:
@@ -97,7 +97,7 @@ class Cluster:
 
         return (await wait_until_async(leading))[0]
 
-    def partition(self, watcher: str) -> Partition:
+    def partition(self, watcher: str) -> PartitionRecord:
         return self.nodes[watcher].group.state.streams["one"].partitions[0]
 
     async def agreed(self) -> None:

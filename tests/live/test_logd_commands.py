@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from penstock.logd.cli import cli
-from penstock.logd.publisher.partitioning import partition_of
+from penstock.logd.publisher.publisher import partition_of
 from tests.support.logd import Logd
 from tests.support.logd_cluster import LogdCluster
 from tests.support.processes import free_port

@@ -11,10 +11,10 @@ import nats
 import pytest
 from nats.aio.client import Client
 
-from penstock.logd.batch import Record, decode_body
 from penstock.logd.client import LogClient
-from penstock.logd.rows import batch_records, slice_rows
-from penstock.logd.store.inspection import Inspection
+from penstock.logd.format.batch import Record, decode_body
+from penstock.logd.format.rows import batch_records, slice_rows
+from penstock.logd.offline.fsck import Inspection
 from tests.support.logd import Logd
 from tests.support.waiting import wait_until, wait_until_async
 

@@ -19,10 +19,10 @@ import psutil
 import pytest
 from click.testing import CliRunner
 
+from penstock.logd.api.protocol import encode_request
 from penstock.logd.cli import cli
 from penstock.logd.client import Access, LogClient
 from penstock.logd.errors import RefusedError, UnavailableError
-from penstock.logd.fetch.wire import encode_request
 from penstock.logd.security.api_keys import line_of, make_key
 from tests.support.certificates import Authority
 from tests.support.identities import HOST, Callers

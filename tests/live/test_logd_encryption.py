@@ -14,8 +14,8 @@ from nats.aio.client import Client
 from nats.js.errors import NoStreamResponseError
 
 from penstock.logd.client import FollowOptions
+from penstock.logd.encryption.key_file import masters_of
 from penstock.logd.errors import RefusedError
-from penstock.logd.store.key_file import masters_of
 from tests.support.encryption import key_file, section
 from tests.support.liftbridge import EARLIEST, LiftbridgeCalls, values
 from tests.support.logd import Logd

@@ -15,9 +15,9 @@ import nats.js.errors
 import pytest
 import yaml
 
-from penstock.logd.acks import Nack
 from penstock.logd.errors import RefusedError
-from penstock.logd.store import EpochFile
+from penstock.logd.format.acks import Nack
+from penstock.logd.storage import EpochFile
 from tests.support.logd import Logd
 from tests.support.nats_server import running_nats_server
 from tests.support.processes import free_port

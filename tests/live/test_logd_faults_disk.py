@@ -12,8 +12,8 @@ import nats.js.errors
 import pytest
 from nats.aio.client import Client
 
-from penstock.logd.acks import Nack
 from penstock.logd.errors import RefusedError
+from penstock.logd.format.acks import Nack
 from tests.support.logd import Logd
 from tests.support.mounts import ThinDisk, grow, mounted, run, small_file_system
 from tests.support.waiting import wait_until_async

@@ -15,11 +15,11 @@ import orjson
 import pytest
 from nats.aio.client import Client
 
-from penstock.logd.batch import decode_body
+from penstock.logd.api.protocol import REQUEST_HEAD, RESPONSE_HEAD, encode_request
 from penstock.logd.client import LogClient
 from penstock.logd.errors import RefusedError, UnavailableError
-from penstock.logd.fetch.wire import REQUEST_HEAD, RESPONSE_HEAD, encode_request
-from penstock.logd.rows import batch_records
+from penstock.logd.format.batch import decode_body
+from penstock.logd.format.rows import batch_records
 from tests.support.logd import Logd
 from tests.support.waiting import wait_until
 

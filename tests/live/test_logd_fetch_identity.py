@@ -11,12 +11,11 @@ from typing import Any
 
 import pytest
 
-from penstock.logd.cli.advice import advice
+from penstock.logd.api.protocol import REQUEST_HEAD, Document, encode_request
+from penstock.logd.api.server import Api, FetchLimits, FetchServer, Response, SendingTurn
+from penstock.logd.cli.server import advice
 from penstock.logd.client import Access, AsyncLogClient, LogClient
 from penstock.logd.errors import NoAnswerError, RefusedError, UnavailableError
-from penstock.logd.fetch.connection import FetchLimits, Response, SendingTurn
-from penstock.logd.fetch.server import Api, FetchServer
-from penstock.logd.fetch.wire import REQUEST_HEAD, Document, encode_request
 from penstock.logd.limits import STRANGERS_BESIDES
 from penstock.logd.security.authenticator import Authenticator
 from penstock.logd.security.principal import Principal

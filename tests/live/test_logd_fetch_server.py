@@ -14,15 +14,14 @@ import pytest
 import structlog
 from typing_extensions import override
 
+from penstock.logd.api.protocol import REQUEST_HEAD, RESPONSE_HEAD, Document, encode_request
+from penstock.logd.api.server import Api, FetchLimits, FetchServer, Response, SendingTurn
 from penstock.logd.client import LogClient
 from penstock.logd.client.decoder import ResponseDecoder
 from penstock.logd.errors import RefusedError
-from penstock.logd.fetch.connection import FetchLimits, Response, SendingTurn
-from penstock.logd.fetch.server import Api, FetchServer
-from penstock.logd.fetch.wire import REQUEST_HEAD, RESPONSE_HEAD, Document, encode_request
 from penstock.logd.security.principal import Principal
-from penstock.logd.store import FileRange
-from penstock.logd.store.disk import RealFile
+from penstock.logd.storage import FileRange
+from penstock.logd.storage.disk import RealFile
 from tests.support.descriptors import no_more_descriptors
 from tests.support.fetch_desk import LetsIn
 from tests.support.waiting import wait_until_async

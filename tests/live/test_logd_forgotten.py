@@ -9,7 +9,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from penstock.logd.batch import Record
+from penstock.logd.format.batch import Record
 from penstock.logd.publisher import BlockingPublisher
 from tests.support.logd import Logd
 from tests.support.logd_cluster import LogdCluster

@@ -18,17 +18,12 @@ import nats
 import psutil
 import pytest
 
-from penstock.logd.batch import Record, build_batch, encode_body
-from penstock.logd.envelope import (
-    COOKIE,
-    BatchPayload,
-    encode_batch,
-    encode_envelope,
-)
+from penstock.logd.api.protocol import REQUEST_HEAD, RESPONSE_HEAD
 from penstock.logd.errors import RefusedError
-from penstock.logd.fetch.wire import REQUEST_HEAD, RESPONSE_HEAD
+from penstock.logd.format.batch import Record, build_batch, encode_body
+from penstock.logd.format.envelope import COOKIE, BatchPayload, encode_batch, encode_envelope
+from penstock.logd.format.publish_envelope import TYPE_PUBLISH
 from penstock.logd.limits import REQUEST_SIZE_MAX
-from penstock.logd.publish_envelope import TYPE_PUBLISH
 from penstock.logd.wire import logd_liftbridge_pb2 as wire
 from tests.support.fuzzing import SEED, cases, mutated_bytes
 from tests.support.logd import Logd

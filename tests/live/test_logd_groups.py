@@ -15,7 +15,6 @@ import orjson
 import pytest
 from click.testing import CliRunner
 
-from penstock.logd.batch import Record
 from penstock.logd.cli import cli
 from penstock.logd.client import (
     AsyncLogClient,
@@ -27,6 +26,7 @@ from penstock.logd.client import (
     calls,
 )
 from penstock.logd.errors import LogdError, RefusedError
+from penstock.logd.format.batch import Record
 from penstock.logd.publisher import BlockingPublisher, PublishOptions
 from tests.support.group_member import MemberProcess
 from tests.support.logd import Logd

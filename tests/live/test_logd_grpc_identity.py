@@ -14,18 +14,16 @@ import grpc.aio
 import pytest
 
 from penstock.base.clock import SystemClock
-from penstock.logd.liftbridge.calls import CallGuard
+from penstock.logd.liftbridge.auth import Edge, GrpcDoor
+from penstock.logd.liftbridge.calls import SERVICES as REFLECTION
+from penstock.logd.liftbridge.calls import CallGuard, reflection_handlers
 from penstock.logd.liftbridge.config import GrpcSection
-from penstock.logd.liftbridge.edge import Edge, GrpcDoor
-from penstock.logd.liftbridge.reflection import SERVICES as REFLECTION
-from penstock.logd.liftbridge.reflection import reflection_handlers
 from penstock.logd.liftbridge.server import doorman, server_options
+from penstock.logd.net.listener import HANDSHAKE_S
 from penstock.logd.security.authenticator import Authenticator
 from penstock.logd.security.principal import current_caller
 from penstock.logd.security.renewal import Renewed
-from penstock.logd.security.server_tls import load_server_tls
-from penstock.logd.security.tls import CertificateFiles, ClientCertificates
-from penstock.logd.tcp.listener import HANDSHAKE_S
+from penstock.logd.security.tls import CertificateFiles, ClientCertificates, load_server_tls
 from tests.support.certificates import Authority, Certificate
 from tests.support.identities import HOST, Callers
 from tests.support.protobuf_bytes import decode, encode

@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from penstock.base.clock import SystemClock
 from penstock.logd.errors import CorruptError, UnavailableError
-from penstock.logd.security.jwks import fetcher
+from penstock.logd.security.jwt import fetcher
 from tests.support.certificates import Authority
 from tests.support.identities import HOST
 from tests.support.tokens import Issuer

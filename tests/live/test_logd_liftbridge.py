@@ -12,7 +12,7 @@ import nats
 import pytest
 from grpc import StatusCode
 
-from penstock.logd.envelope import encode_envelope
+from penstock.logd.format.envelope import encode_envelope
 from tests.support.liftbridge import (
     ALL,
     EARLIEST,

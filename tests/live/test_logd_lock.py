@@ -10,7 +10,7 @@ import pytest
 from penstock.logd.config import LogdConfig
 from penstock.logd.daemon import run_daemon
 from penstock.logd.errors import RefusedError
-from penstock.logd.store import DirectoryLock
+from penstock.logd.storage import DirectoryLock
 from tests.support.audited import audited
 from tests.support.waiting import wait_until_async
 

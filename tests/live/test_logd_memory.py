@@ -12,9 +12,9 @@ import pytest
 from nats.aio.client import Client
 
 from penstock.base.errors import ExitCode
-from penstock.logd.batch import Record, build_batch, encode_body
-from penstock.logd.envelope import BatchPayload, encode_batch
-from penstock.logd.store.inspection import Inspection
+from penstock.logd.format.batch import Record, build_batch, encode_body
+from penstock.logd.format.envelope import BatchPayload, encode_batch
+from penstock.logd.offline.fsck import Inspection
 from tests.support.logd import Logd
 from tests.support.nats_server import nats_server
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from penstock.logd.nats.errors import NatsRefusedError, NatsSetupError
+from penstock.logd.nats.protocol import NatsRefusedError, NatsSetupError
 from tests.support.certificates import Authority
 from tests.support.links import LinkUnderTest, running_link
 from tests.support.nats_accounts import Keys, Operator

@@ -8,8 +8,7 @@ from pathlib import Path
 import nats
 import pytest
 
-from penstock.logd.nats.link import LinkTiming
-from penstock.logd.nats.subscriptions import LinkState
+from penstock.logd.nats.link import LinkState, LinkTiming
 from tests.support.links import LinkUnderTest, running_link
 from tests.support.nats_server import NatsServer, nats_server
 from tests.support.processes import free_port

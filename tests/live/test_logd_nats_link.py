@@ -9,12 +9,11 @@ from contextlib import asynccontextmanager
 import pytest
 
 from penstock.base.clock import SystemClock
-from penstock.logd.core.servers import NatsServer, parse_servers
-from penstock.logd.core.turn import Message
-from penstock.logd.nats.dial import NatsAccess, dial
-from penstock.logd.nats.errors import NatsRefusedError
-from penstock.logd.nats.link import LinkTiming, NatsLink
-from penstock.logd.nats.subscriptions import Subscriptions
+from penstock.logd.intake.turn import Message
+from penstock.logd.nats.connect import NatsAccess, dial
+from penstock.logd.nats.link import LinkTiming, NatsLink, Subscriptions
+from penstock.logd.nats.protocol import NatsRefusedError
+from penstock.logd.nats.servers import NatsServer, parse_servers
 from tests.support.loops import ResolvingLoop, on_resolving_loop
 from tests.support.waiting import wait_until_async
 

@@ -13,7 +13,7 @@ from nats.aio.client import Client
 from nats.errors import NoRespondersError
 from nats.errors import TimeoutError as NatsTimeoutError
 
-from penstock.logd.acks import Nack
+from penstock.logd.format.acks import Nack
 from tests.support.logd import Logd
 from tests.support.nats_server import nats_server
 from tests.support.waiting import wait_until, wait_until_async

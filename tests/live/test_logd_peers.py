@@ -18,14 +18,14 @@ from penstock.logd.limits import (
     PEER_HELLO_SIZE_MAX,
     PEER_UNSENT_BYTES_MAX,
 )
-from penstock.logd.peers.identity import Identity, greet
-from penstock.logd.peers.link import PeerLink
-from penstock.logd.peers.server import PeerServer
-from penstock.logd.peers.tls import PeerTls
-from penstock.logd.peers.wire import Kind, encode_frame, receive_frame
+from penstock.logd.net.channel import Channel
+from penstock.logd.net.listener import dial
+from penstock.logd.net.peer_identity import Identity, greet
+from penstock.logd.net.peer_link import PeerLink
+from penstock.logd.net.peer_server import PeerServer
+from penstock.logd.net.peer_tls import PeerTls
+from penstock.logd.net.peer_wire import Kind, encode_frame, receive_frame
 from penstock.logd.security.tls import CertificateFiles
-from penstock.logd.tcp.channel import Channel
-from penstock.logd.tcp.dialing import dial
 from penstock.logd.wire.logd_peer_pb2 import Purpose, Refused
 from tests.support.certificates import Authority
 from tests.support.fuzzing import SEED, cases, mutated_bytes

@@ -9,10 +9,10 @@ from typing import Any
 import grpc
 import pytest
 
-from penstock.logd.client import Access, LogClient, access_calls, calls
-from penstock.logd.core.acl import AclRule, Action, Effect
-from penstock.logd.core.quotas import Quota
+from penstock.logd.client import Access, LogClient, calls
 from penstock.logd.errors import LogdError, RefusedError
+from penstock.logd.security.acl import AclRule, Action, Effect
+from penstock.logd.security.quotas import Quota
 from tests.support.callers import Callers, code_of
 from tests.support.liftbridge import (
     EARLIEST,
@@ -61,8 +61,8 @@ def test_every_door_asks_who_may_and_takes_down_what_was_done(tmp_path: Path) ->
             assert code_of(client, calls.offsets("orders", 0)) == "PERMISSION_DENIED"
             assert client.streams() == []
             with pytest.raises(RefusedError, match="may not admin"):
-                client.ask(access_calls.put_acls([rule("allow alice admin *")]))
-        root.ask(access_calls.put_acls([rule("allow alice read orders")]))
+                client.ask(calls.put_acls([rule("allow alice admin *")]))
+        root.ask(calls.put_acls([rule("allow alice read orders")]))
         assert alice.offsets("orders") == (0, 0)
         assert [stream.name for stream in alice.streams()] == ["orders"]
         assert code_of(alice, calls.offsets("secrets", 0)) == "PERMISSION_DENIED"
@@ -71,7 +71,7 @@ def test_every_door_asks_who_may_and_takes_down_what_was_done(tmp_path: Path) ->
             assert callers.status_of(logd, path) == 401
             assert callers.status_of(logd, path, "alice") == 403
             assert callers.status_of(logd, path, "root") == 200
-        root.ask(access_calls.put_acls([rule("allow alice read __status")]))
+        root.ask(calls.put_acls([rule("allow alice read __status")]))
         assert callers.status_of(logd, "/metrics", "alice") == 200
 
         assert code_of(nobody, _login("penstock-key.alice.wrong")) == "UNAUTHENTICATED"
@@ -155,9 +155,7 @@ def test_grpc_lets_through_what_is_allowed_as_long_as_it_is(tmp_path: Path) -> N
         LiftbridgeCalls(grpc_address(logd), callers.metadata("alice")) as alice,
     ):
         root.ask(
-            access_calls.put_acls(
-                [rule("allow alice publish orders"), rule("allow alice read orders")]
-            )
+            calls.put_acls([rule("allow alice publish orders"), rule("allow alice read orders")])
         )
         alice.publish("orders", b"mine")
         # An ack may go to an inbox, and not where it would be somebody else's message.
@@ -168,12 +166,12 @@ def test_grpc_lets_through_what_is_allowed_as_long_as_it_is(tmp_path: Path) -> N
         )
         subscription = alice.subscribe("orders", {3: EARLIEST})
         assert values(subscription.take(2)) == [b"mine", b"y"]
-        root.ask(access_calls.put_acls([rule("deny alice read orders")]))
+        root.ask(calls.put_acls([rule("deny alice read orders")]))
         assert subscription.rest() == []
         assert subscription.code is DENIED
         assert root.offsets("secrets") == (0, 0)
 
-        root.ask(access_calls.put_quota(Quota(principal="alice", bytes_in_per_s=1000)))
+        root.ask(calls.put_quota(Quota(principal="alice", bytes_in_per_s=1000)))
         alice.publish("orders", bytes(20_000))
         assert alice.status("Publish", {2: b"z", 3: "orders"}) is grpc.StatusCode.UNAVAILABLE
         assert "penstock_logd_quota_refused_total" in callers.metrics(logd)
@@ -186,8 +184,8 @@ def test_a_cluster_has_the_same_rules_everywhere_and_takes_down_who_leads(tmp_pa
         cluster.nodes["a"].client() as log,
     ):
         wait_until(lambda: len(log.streams()) == 2, within_s=30, what="streams are made")
-        log.ask(access_calls.put_acls([rule("allow group:ops read orders")]))
-        judged = access_calls.judge("read", "orders", principal="alice", groups=["ops"])
+        log.ask(calls.put_acls([rule("allow group:ops read orders")]))
+        judged = calls.judge("read", "orders", principal="alice", groups=["ops"])
         for node in cluster.nodes.values():
             with node.client() as asked:
                 wait_until(partial(_allows, asked, judged), what="it has the rule")
@@ -257,7 +255,7 @@ def test_grpc_asks_on_every_node_of_a_cluster_whoever_leads(tmp_path: Path) -> N
             assert b"orders" not in str(calling.call("FetchMetadata", {})).encode()
         assert root.offsets("orders") == (0, 0)
 
-        root.ask(access_calls.put_acls([rule(one) for one in GRANTED]))
+        root.ask(calls.put_acls([rule(one) for one in GRANTED]))
         for calling in alice.values():
             for method, fields in IN_A_CLUSTER:
                 if method != "SetCursor":  # its leader only, as clients expect
@@ -268,7 +266,7 @@ def test_grpc_asks_on_every_node_of_a_cluster_whoever_leads(tmp_path: Path) -> N
         assert subscribed is not None
         leader, subscription = subscribed
         assert subscription.take(1)
-        root.ask(access_calls.put_acls([rule("deny alice read subject:orders")]))
+        root.ask(calls.put_acls([rule("deny alice read subject:orders")]))
         subscription.rest()
         assert subscription.code is DENIED
 
@@ -294,7 +292,7 @@ def _is_called(calling: LiftbridgeCalls, method: str, fields: dict[int, Any]) ->
     return calling.status(method, fields) is grpc.StatusCode.OK
 
 
-def _allows(log: LogClient, judged: calls.Call[access_calls.Verdict]) -> bool:
+def _allows(log: LogClient, judged: calls.Call[calls.Verdict]) -> bool:
     return log.ask(judged).allowed
 
 

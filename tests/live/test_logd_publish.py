@@ -10,7 +10,7 @@ import nats.js.errors
 import pytest
 from nats.aio.client import Client
 
-from penstock.logd.acks import Nack, decode_ack
+from penstock.logd.format.acks import Nack, decode_ack
 from tests.support.logd import Logd
 
 pytestmark = pytest.mark.live

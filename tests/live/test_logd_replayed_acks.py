@@ -7,8 +7,8 @@ from typing import Any
 import nats
 import pytest
 
-from penstock.logd.acks import PubAck, encode_ack
 from penstock.logd.errors import UnavailableError
+from penstock.logd.format.acks import PubAck, encode_ack
 from penstock.logd.publisher import Publisher, PublishOptions
 from tests.support.nats_server import nats_server
 

@@ -12,14 +12,13 @@ import pytest
 
 from penstock.logd.cluster.replication import FeedSettings
 from penstock.logd.cluster.replication.wire import REQUEST_HEAD
-from penstock.logd.core.node import NodeId
-from penstock.logd.core.replication import events as ev
-from penstock.logd.core.replication.messages import Diverged, Frames
 from penstock.logd.limits import PEER_FRAME_SIZE_MAX, REPLICATION_REQUEST_SIZE_MAX
-from penstock.logd.peers.dialing import dial_peer
-from penstock.logd.peers.identity import Identity
+from penstock.logd.net.peer_identity import Identity
+from penstock.logd.net.peer_tls import dial_peer
+from penstock.logd.replication import events as ev
+from penstock.logd.replication.events import Diverged, Frames, NodeId
 from penstock.logd.security.tls import CertificateFiles
-from penstock.logd.store import CommitLog
+from penstock.logd.storage import CommitLog
 from penstock.logd.wire.logd_peer_pb2 import Purpose
 from penstock.logd.wire.logd_replication_pb2 import Request
 from tests.support.certificates import Authority

@@ -11,7 +11,7 @@ import pytest
 from typing_extensions import override
 
 from penstock.logd.cluster.replication import Frame
-from penstock.logd.cluster.replication.hosted import FeedSettings
+from penstock.logd.cluster.replication.sender import FeedSettings
 from penstock.logd.cluster.replication.wire import (
     RESPONSE_HEAD,
     Response,
@@ -19,15 +19,15 @@ from penstock.logd.cluster.replication.wire import (
     decode_response,
     encode_request,
 )
-from penstock.logd.core.replication import events as ev
-from penstock.logd.core.replication.messages import Answer, Fetch, Frames, OutOfRange, Refused
-from penstock.logd.core.replication.session import PartitionKey, Request
-from penstock.logd.frame import parse_frames
+from penstock.logd.format.frame import parse_frames
 from penstock.logd.limits import REPLICATION_PARTS_MAX
-from penstock.logd.peers.dialing import dial_peer
-from penstock.logd.peers.identity import Identity
-from penstock.logd.store import CommitLog, FileRange, LogConfig
-from penstock.logd.tcp.channel import Channel
+from penstock.logd.net.channel import Channel
+from penstock.logd.net.peer_identity import Identity
+from penstock.logd.net.peer_tls import dial_peer
+from penstock.logd.replication import events as ev
+from penstock.logd.replication.events import Answer, Fetch, Frames, OutOfRange, Refused
+from penstock.logd.replication.session import PartitionId, Request
+from penstock.logd.storage import CommitLog, FileRange, LogConfig
 from penstock.logd.wire.logd_peer_pb2 import Purpose
 from tests.support.frames import make_frames
 from tests.support.replicating_nodes import A, B, Node, meet, running
@@ -35,7 +35,7 @@ from tests.support.waiting import wait_until_async
 
 pytestmark = pytest.mark.live
 
-KEY = PartitionKey("i", 0)
+KEY = PartitionId("i", 0)
 
 
 class Log(CommitLog):
@@ -59,7 +59,7 @@ class Leading:
     """Answers each fetch with what its log has, as the core says it."""
 
     node: Node
-    key: PartitionKey
+    key: PartitionId
     log: CommitLog
     catching_up: bool = False
     events: list[ev.Event] = field(default_factory=list)
@@ -99,7 +99,7 @@ class Follower:
     channel: Channel
     requests: int = 0
 
-    async def ask(self, *fetches: tuple[PartitionKey, Fetch], taken: int = 0) -> None:
+    async def ask(self, *fetches: tuple[PartitionId, Fetch], taken: int = 0) -> None:
         self.requests += 1
         request = Request(1, self.requests, taken, fetches, ())
         await self.channel.send(encode_request(request), stall_s=20)
@@ -212,7 +212,7 @@ async def test_what_was_read_for_a_wish_is_not_sent_for_the_next_one(tmp_path: P
 async def test_more_partitions_than_a_response_holds_come_in_several(tmp_path: Path) -> None:
     async with serving(tmp_path) as (_, follower):
         count = REPLICATION_PARTS_MAX + 10
-        await follower.ask(*((PartitionKey("gone", n), fetch(1, 0)) for n in range(count)))
+        await follower.ask(*((PartitionId("gone", n), fetch(1, 0)) for n in range(count)))
         first, _ = await follower.hear()
         second, _ = await follower.hear()
         assert (len(first.parts), len(second.parts)) == (REPLICATION_PARTS_MAX, 10)

@@ -13,11 +13,11 @@ import pytest
 from nats.aio.client import Client
 from nats.js.errors import APIError
 
-from penstock.logd.batch import decode_body
+from penstock.logd.api.protocol import RESPONSE_HEAD, encode_request
 from penstock.logd.client import LogClient
 from penstock.logd.errors import RefusedError
-from penstock.logd.fetch.wire import RESPONSE_HEAD, encode_request
-from penstock.logd.rows import batch_records, split_frames
+from penstock.logd.format.batch import decode_body
+from penstock.logd.format.rows import batch_records, split_frames
 from tests.live.test_logd_batches import batch, publish
 from tests.support.logd import Logd
 from tests.support.waiting import wait_until_async

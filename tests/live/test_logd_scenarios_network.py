@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.logd.client import access_calls
-from penstock.logd.core.quotas import Quota
+from penstock.logd.client import calls
 from penstock.logd.errors import RefusedError, UnavailableError
+from penstock.logd.security.quotas import Quota
 from tests.harness.load import Load
 from tests.harness.network import NATS
 from tests.harness.publishers import few, mixed
@@ -215,7 +215,7 @@ def _metadata_failed(ring: FaultyCluster, daemon: Daemon) -> bool:
     """Whether a node says so, once the metadata have changed again."""
     refused = contextlib.suppress(RefusedError, UnavailableError)
     with ring.cluster.nodes["b"].client() as log, refused:
-        log.ask(access_calls.put_quota(Quota(principal="p", requests_per_s=next(_NUMBERS))))
+        log.ask(calls.put_quota(Quota(principal="p", requests_per_s=next(_NUMBERS))))
     return any("metadata" in reason for reason in daemon.status()["reasons"])
 
 

@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 
 from penstock.logd.errors import RefusedError
-from penstock.logd.peers.tls import PeerTls
+from penstock.logd.net.channel import CHUNK_BYTES, Channel
+from penstock.logd.net.listener import Listener, dial
+from penstock.logd.net.peer_tls import PeerTls
 from penstock.logd.security.tls import CertificateFiles
-from penstock.logd.store import REAL_DISK, FileRange
-from penstock.logd.tcp.channel import CHUNK_BYTES, Channel
-from penstock.logd.tcp.dialing import dial
-from penstock.logd.tcp.listener import Listener
+from penstock.logd.storage import REAL_DISK, FileRange
 from penstock.service import UnavailableError
 from tests.support.certificates import Authority
 from tests.support.loops import ResolvingLoop, on_resolving_loop

@@ -20,7 +20,7 @@ import yaml
 from penstock.base.clock import SystemClock
 from penstock.logd.client import LogClient
 from penstock.logd.publisher import BlockingPublisher
-from penstock.logd.store import CommitLog, LogConfig
+from penstock.logd.storage import CommitLog, LogConfig
 from tests.support.http_sink import HttpDestination
 from tests.support.logd import Logd
 from tests.support.router import STREAMS, RouterJob, log_line, publish, span_line

@@ -21,7 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from penstock import router
 from penstock.base.clock import SystemClock
 from penstock.logd.publisher import BlockingPublisher
-from penstock.logd.store import CommitLog, LogConfig
+from penstock.logd.storage import CommitLog, LogConfig
 from penstock.router.carried import CARRIED, lost_of, unpack
 from penstock.router.core.filters import columns_of
 from penstock.router.frames import Steps, read_carried

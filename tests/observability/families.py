@@ -16,10 +16,10 @@ from prometheus_client.core import Metric
 from penstock.collector.telemetry import Metrics
 from penstock.deploy.console.config import ConsoleConfig
 from penstock.deploy.console.daemon import Console, ConsoleMetrics
-from penstock.logd.cluster.telemetry import cluster_metrics
-from penstock.logd.doors import Doors
+from penstock.logd.cluster.engine import cluster_metrics
 from penstock.logd.liftbridge.server import GrpcServer
-from penstock.logd.security.keeper import Keeper
+from penstock.logd.listeners import Doors
+from penstock.logd.security.reloader import Keeper
 from penstock.logd.telemetry import Telemetry
 from penstock.router.telemetry import StatusCollector
 from penstock.service import Health, Status

@@ -15,7 +15,7 @@ what it printed stands below `----`, up to an empty line:
 only if you can explain it.
 
 To run the cases against another implementation, give `run_case` a factory of objects that are like
-`RaftUnderTest`. The rest is the vocabulary of `penstock.logd.core.raft.events` and `messages`: an
+`RaftUnderTest`. The rest is the vocabulary of `penstock.logd.raft.messages` and `messages`: an
 adapter translates where the other one has its own. `test_cases.py` is the example.
 
 Nothing happens by itself. The clock moves by `wait`, messages by `deliver`, disks by `persist`;
@@ -47,8 +47,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from penstock.logd.core.node import NodeId
-from penstock.logd.core.raft import (
+from penstock.logd.raft import (
     Accepted,
     AddLearner,
     Apply,
@@ -83,7 +82,8 @@ from penstock.logd.core.raft import (
     founders,
     founding_state,
 )
-from penstock.logd.core.raft.config import MILLISECOND
+from penstock.logd.raft.messages import MILLISECOND
+from penstock.logd.replication.events import NodeId
 from tests.raft.words import message_words, status_words
 from tests.sim.raft_storage import ModelStorage
 
@@ -100,7 +100,7 @@ class RaftUnderTest(Protocol):
     """One member of a group, as the cases see it."""
 
     def handle(self, event: Event, now_ns: int) -> list[Effect]:
-        """Take an event; see `penstock.logd.core.raft.events`."""
+        """Take an event; see `penstock.logd.raft.messages`."""
         ...
 
     def next_deadline_ns(self) -> int | None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from typing_extensions import override
 
-from penstock.logd.core.raft import Effect, Entry, Event, Raft, RaftConfig, Recovered
+from penstock.logd.raft import Effect, Entry, Event, Raft, RaftConfig, Recovered
 from tests.raft.script import RaftUnderTest, run_case
 
 CASES = sorted((Path(__file__).parent / "cases").glob("*.txt"))

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from penstock.logd.core.raft import Message
-from penstock.logd.core.raft.messages import (
+from penstock.logd.raft import Message
+from penstock.logd.raft.messages import (
     AppendRejection,
     AppendRequest,
     AppendResponse,

@@ -12,20 +12,20 @@ from enum import Enum
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from penstock.logd.cluster.machine import ClusterMachine
-from penstock.logd.consensus import merging
-from penstock.logd.core import raft as on
-from penstock.logd.core.cluster.commands import ChangeIsr, Command, encode_command
-from penstock.logd.core.cluster.state import ClusterState, Each, Result
-from penstock.logd.core.raft.config import RaftConfig
+from penstock.logd import raft as on
+from penstock.logd.cluster.metadata_group import ClusterMachine
+from penstock.logd.metadata.commands import ChangeIsr, Command, encode_command
+from penstock.logd.metadata.state import ClusterState, Each, Result
+from penstock.logd.raft import node
+from penstock.logd.raft.messages import RaftConfig
 from tests.sim.raft_checkers import Before
 from tests.sim.stage import MS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.logd.core.cluster.state import Refused
-    from penstock.logd.core.node import NodeId
+    from penstock.logd.metadata.state import Refused
+    from penstock.logd.replication.events import NodeId
     from tests.sim.cluster_world import ClusterWorld
     from tests.sim.raft_storage import ModelStorage
 
@@ -228,7 +228,7 @@ class GroupMember(ABC):
     def write(self) -> None:
         """The disk takes one thing after another; what waits meanwhile is merged."""
         if self.writing and not self.batch:
-            self.batch.extend(merging.merge_steps(self.writing))
+            self.batch.extend(node.merge_steps(self.writing))
             self.writing.clear()
             self.sync()
 

@@ -7,26 +7,26 @@ from typing import TYPE_CHECKING, Final
 
 from typing_extensions import override
 
-from penstock.logd.core import raft as on
-from penstock.logd.core.cluster import controller_events as ask
-from penstock.logd.core.cluster import lease as leasing
-from penstock.logd.core.cluster.commands import ChangeIsr, Command, RegisterNode
-from penstock.logd.core.cluster.controller import Controller
-from penstock.logd.core.cluster.heartbeats import (
+from penstock.logd import raft as on
+from penstock.logd.controller import controller as ask
+from penstock.logd.controller import liveness as leasing
+from penstock.logd.controller.controller import Controller
+from penstock.logd.controller.liveness import (
     Heartbeat,
     HeartbeatAnswer,
     HeartbeatRefusal,
     PartitionReport,
     Timing,
 )
-from penstock.logd.core.cluster.joining import HandOver, next_step
-from penstock.logd.core.cluster.records import Addresses
+from penstock.logd.metadata.commands import ChangeIsr, Command, RegisterNode
+from penstock.logd.metadata.node_rules import HandOver, next_step
+from penstock.logd.metadata.records import Addresses
 from tests.sim.cluster_member import ASKED_NS, Fate, GroupMember
 from tests.sim.stage import MS
 
 if TYPE_CHECKING:
-    from penstock.logd.core.cluster.state import Refused, Result
-    from penstock.logd.core.node import NodeId
+    from penstock.logd.metadata.state import Refused, Result
+    from penstock.logd.replication.events import NodeId
     from tests.sim.cluster_member import Answer
 
 TIMING: Final = Timing(

@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from penstock.logd.core.cluster.commands import (
+from penstock.logd.controller.controller import RebalanceAsked
+from penstock.logd.controller.placement import place_stream
+from penstock.logd.errors import RefusedError
+from penstock.logd.metadata.commands import (
     AlterStream,
     ChangeObservers,
     Command,
@@ -14,18 +17,15 @@ from penstock.logd.core.cluster.commands import (
     SetStreamMode,
     SetTarget,
 )
-from penstock.logd.core.cluster.controller_events import RebalanceAsked
-from penstock.logd.core.cluster.placement import place_stream
-from penstock.logd.core.cluster.records import (
+from penstock.logd.metadata.records import (
     NodeState,
-    Partition,
     PartitionKey,
+    PartitionRecord,
     ReplicationOptions,
     StreamRecord,
 )
-from penstock.logd.core.cluster.tables import basis_of
-from penstock.logd.core.metadata import StreamConfig
-from penstock.logd.errors import RefusedError
+from penstock.logd.metadata.streams import StreamConfig
+from penstock.logd.metadata.tables import basis_of
 from tests.sim.stage import MS
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class Operator:
     # Commands.
 
     def move(
-        self, server: Server, stream: StreamRecord, key: PartitionKey, partition: Partition
+        self, server: Server, stream: StreamRecord, key: PartitionKey, partition: PartitionRecord
     ) -> Command | None:
         random = self.world.random
         active, count = server.state.active(), stream.options.replication_factor
@@ -115,7 +115,7 @@ class Operator:
         return SetTarget(basis=basis_of(key, stream, partition), target=target)
 
     def observe(
-        self, server: Server, stream: StreamRecord, key: PartitionKey, partition: Partition
+        self, server: Server, stream: StreamRecord, key: PartitionKey, partition: PartitionRecord
     ) -> Command | None:
         random = self.world.random
         free = [node for node in server.state.active() if node not in partition.replicas]
@@ -123,7 +123,7 @@ class Operator:
         return ChangeObservers(basis=basis_of(key, stream, partition), observers=tuple(wanted))
 
     def drain(
-        self, server: Server, stream: StreamRecord, key: PartitionKey, partition: Partition
+        self, server: Server, stream: StreamRecord, key: PartitionKey, partition: PartitionRecord
     ) -> Command | None:
         del stream, key, partition
         draining = [n.id for n in server.state.nodes.values() if n.state is NodeState.DRAINING]
@@ -132,7 +132,7 @@ class Operator:
         return Drain(node=self.world.random.choice([*self.world.servers]))
 
     def alter(
-        self, server: Server, stream: StreamRecord, key: PartitionKey, partition: Partition
+        self, server: Server, stream: StreamRecord, key: PartitionKey, partition: PartitionRecord
     ) -> Command | None:
         del server, key, partition
         random, options, config = self.world.random, stream.options, stream.config
@@ -145,7 +145,7 @@ class Operator:
         return AlterStream(incarnation=stream.incarnation, config=config, options=options)
 
     def mode(
-        self, server: Server, stream: StreamRecord, key: PartitionKey, partition: Partition
+        self, server: Server, stream: StreamRecord, key: PartitionKey, partition: PartitionRecord
     ) -> Command | None:
         del key, partition
         mode = SetStreamMode(stream=NAME, incarnation=stream.incarnation)
@@ -158,13 +158,13 @@ class Operator:
         return begun
 
     def delete(
-        self, server: Server, stream: StreamRecord, key: PartitionKey, partition: Partition
+        self, server: Server, stream: StreamRecord, key: PartitionKey, partition: PartitionRecord
     ) -> Command | None:
         del server, key, partition
         return DeleteStream(stream=NAME, incarnation=stream.incarnation)
 
     def repeat(
-        self, server: Server, stream: StreamRecord, key: PartitionKey, partition: Partition
+        self, server: Server, stream: StreamRecord, key: PartitionKey, partition: PartitionRecord
     ) -> Command | None:
         """Something that was asked before, of a stream that was deleted since if there was one."""
         del server, key, partition
@@ -172,7 +172,7 @@ class Operator:
         return self.world.random.choice(stale or self.asked) if self.asked else None
 
     def rebalance(
-        self, server: Server, stream: StreamRecord, key: PartitionKey, partition: Partition
+        self, server: Server, stream: StreamRecord, key: PartitionKey, partition: PartitionRecord
     ) -> None:
         del stream, key, partition
         server.decide(RebalanceAsked())

@@ -20,17 +20,17 @@ from typing import TYPE_CHECKING, Final, cast
 
 from typing_extensions import override
 
-from penstock.logd.core.cluster.commands import PurgePartition
-from penstock.logd.core.cluster.state import Refused
-from penstock.logd.purging import PurgePoint, Purging
+from penstock.logd.metadata.commands import PurgePartition
+from penstock.logd.metadata.state import Refused
+from penstock.logd.partition.purge import PurgePoint, Purging
 from tests.sim.cluster_world import ClusterWorld
 from tests.sim.stage import MS
 
 if TYPE_CHECKING:
-    from penstock.logd.core import raft as on
-    from penstock.logd.core.cluster.records import Partition
-    from penstock.logd.core.cluster.state import ClusterState, Result
-    from penstock.logd.store import CommitLog, EpochFile
+    from penstock.logd import raft as on
+    from penstock.logd.metadata.records import PartitionRecord
+    from penstock.logd.metadata.state import ClusterState, Result
+    from penstock.logd.storage import CommitLog, EpochFile
     from tests.sim.cluster_replica import HostedNode
     from tests.sim.cluster_scene import Scene
 
@@ -134,13 +134,15 @@ class PurgingWorld(ClusterWorld):
                 if node.running and found is not None and found[0].incarnation == scene.incarnation:
                     self.check(scene, node, found[1])
 
-    def check(self, scene: Scene, node: HostedNode, partition: Partition) -> None:
+    def check(self, scene: Scene, node: HostedNode, partition: PartitionRecord) -> None:
         """What a replica hides, and has go, was purged."""
         start, gone = self.seen_at(node, partition)
         disk, named = node.disk, self.named.get(scene, {})
         known = node.replica.log.high_watermark + 1
         assert gone <= known, f"{node.name} has {gone} go and knows {known} to be committed"
-        hidden = min(start, known)  # beyond it readers find nothing in any case, as in `Partition`
+        hidden = min(
+            start, known
+        )  # beyond it readers find nothing in any case, as in `PartitionRecord`
         for offset in range(disk.start, min(max(hidden, gone), disk.end)):
             record = disk.records[offset - disk.start]
             if record is not None:
@@ -148,7 +150,7 @@ class PurgingWorld(ClusterWorld):
         if hidden > disk.start:
             self.mark("records hidden")
 
-    def seen_at(self, node: HostedNode, partition: Partition) -> tuple[int, int]:
+    def seen_at(self, node: HostedNode, partition: PartitionRecord) -> tuple[int, int]:
         """The first offset that readers find, and up to where files may go."""
         log, ordered = NodeLog(node), [0]
         point = PurgePoint(partition.purged, partition.purge_epoch)

@@ -10,30 +10,28 @@ from typing import TYPE_CHECKING, Final
 
 from typing_extensions import override
 
-from penstock.logd.cluster.isr_proposals import _outcome
-from penstock.logd.cluster.wording import REFUSALS, kind_of_unfit
-from penstock.logd.core.cluster.commands import Basis, ChangeIsr, IsrChange
-from penstock.logd.core.cluster.heartbeats import PartitionReport, Unfit
-from penstock.logd.core.cluster.lease import BeatNow
-from penstock.logd.core.cluster.state import Each
-from penstock.logd.core.intake import Arrived, Declined, Intake, Led
-from penstock.logd.core.replication import effects as fx
-from penstock.logd.core.replication import events as ev
-from penstock.logd.core.replication.standing import Failed
-from penstock.logd.core.turn import Ack, AckLater, AckRun, Append, PendingAck, Refuse, Run
-from penstock.logd.core.turn import Message as Published
-from penstock.logd.nats.headers import format_headers
+from penstock.logd.cluster.replica import REFUSALS, kind_of_unfit
+from penstock.logd.cluster.replica_manager import _outcome
+from penstock.logd.controller.liveness import BeatNow, PartitionReport, Unfit
+from penstock.logd.format.headers import format_headers
+from penstock.logd.intake.intake import Arrived, Declined, Intake, Led
+from penstock.logd.intake.turn import Ack, AckLater, AckRun, Append, PendingAck, Refuse, Run
+from penstock.logd.intake.turn import Message as Published
+from penstock.logd.metadata.commands import Basis, ChangeIsr, IsrChange
+from penstock.logd.metadata.state import Each
+from penstock.logd.replication import events as ev
+from penstock.logd.replication import events as fx
+from penstock.logd.replication.replica import Failed
 from tests.sim.replication_disk import Disk
 from tests.sim.replication_history import Message, Record
 from tests.sim.replication_node import PATIENCE_NS, Node
 from tests.sim.stage import MS
 
 if TYPE_CHECKING:
-    from penstock.logd.core.cluster.records import PartitionKey
-    from penstock.logd.core.cluster.state import Result
-    from penstock.logd.core.metadata import StreamConfig
-    from penstock.logd.core.node import NodeId
-    from penstock.logd.core.replication.view import View
+    from penstock.logd.metadata.records import PartitionKey
+    from penstock.logd.metadata.state import Result
+    from penstock.logd.metadata.streams import StreamConfig
+    from penstock.logd.replication.events import NodeId, View
     from tests.sim.cluster_scene import Scene
     from tests.sim.cluster_server import Server
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.logd.core.node import NodeId
-from penstock.logd.core.replication.effects import Finding
+from penstock.logd.replication.events import Finding, NodeId
 from tests.sim.replication_history import History, Message
 from tests.sim.stage import MS
 
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from random import Random
 
-    from penstock.logd.core.cluster.records import Partition, PartitionKey
+    from penstock.logd.metadata.records import PartitionKey, PartitionRecord
     from tests.sim.cluster_replica import HostedNode
     from tests.sim.cluster_world import ClusterWorld
 
@@ -109,7 +108,7 @@ class Scene:
 
     # What must hold.
 
-    def check_in_sync(self, partition: Partition) -> None:
+    def check_in_sync(self, partition: PartitionRecord) -> None:
         """Whoever is in the ISR has all that is committed, safe from any crash."""
         end = len(self.history.committed)
         for name in partition.isr if end else ():
@@ -117,7 +116,7 @@ class Scene:
             has = 0 if node is None else node.disk.start + node.disk.certain()
             assert has >= end, f"{name} is in the ISR with {has} of {end}"
 
-    def not_at_rest(self, partition: Partition) -> str:
+    def not_at_rest(self, partition: PartitionRecord) -> str:
         """Why it is not as it should be yet; empty if it is."""
         if any(count < self.waiting[client].number for client, count in enumerate(self.acked)):
             return f"{self.place}: a publisher waits: {partition}"

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from penstock.logd.cluster.views import streams_of, view_of
-from penstock.logd.core import raft as on
-from penstock.logd.core.cluster.commands import Command, DataGone, WakeStream
-from penstock.logd.core.cluster.records import Partition, PartitionKey, StreamRecord
-from penstock.logd.core.replication.events import StepDown, Ticked
+from penstock.logd import raft as on
+from penstock.logd.cluster.replica import streams_of, view_of
+from penstock.logd.metadata.commands import Command, DataGone, WakeStream
+from penstock.logd.metadata.records import PartitionKey, PartitionRecord, StreamRecord
+from penstock.logd.replication.events import StepDown, Ticked
 from tests.sim.cluster_office import Office
 from tests.sim.cluster_replica import REOPENED_NS, HostedNode
 from tests.sim.stage import MS
@@ -18,9 +18,9 @@ from tests.sim.stage import MS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.logd.core.cluster.heartbeats import PartitionReport
-    from penstock.logd.core.cluster.state import Result
-    from penstock.logd.core.node import NodeId
+    from penstock.logd.controller.liveness import PartitionReport
+    from penstock.logd.metadata.state import Result
+    from penstock.logd.replication.events import NodeId
     from tests.sim.cluster_world import ClusterWorld
     from tests.sim.raft_storage import ModelStorage
     from tests.sim.replication_history import Message
@@ -147,7 +147,7 @@ class Server(Office):
             self.settling.add(place)
             self.later(self.world.random.randrange(8 * MS), lambda: self.settle(place))
 
-    def record(self, place: PartitionKey) -> tuple[StreamRecord, Partition] | None:
+    def record(self, place: PartitionKey) -> tuple[StreamRecord, PartitionRecord] | None:
         stream = self.state.streams.get(place.stream)
         if stream is None or place.partition >= len(stream.partitions):
             return None
@@ -166,7 +166,7 @@ class Server(Office):
             and node.config == stream.config
         )
 
-    def is_to_hold(self, stream: StreamRecord, partition: Partition) -> bool:
+    def is_to_hold(self, stream: StreamRecord, partition: PartitionRecord) -> bool:
         return stream.is_open and self.name in (*partition.replicas, *partition.observers)
 
     def settle(self, place: PartitionKey) -> None:
@@ -186,7 +186,7 @@ class Server(Office):
         elif self.name in partition.holders or not stream.is_open:
             self.remove(place, stream)
 
-    def open(self, place: PartitionKey, stream: StreamRecord, partition: Partition) -> None:
+    def open(self, place: PartitionKey, stream: StreamRecord, partition: PartitionRecord) -> None:
         if place in self.places:
             return
         scene = self.world.scene(place, stream.incarnation)

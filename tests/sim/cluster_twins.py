@@ -6,24 +6,22 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from penstock.logd.core.cluster import liveness, moves, partition_rules, stream_rules
-from penstock.logd.core.cluster.commands import Election
-from penstock.logd.core.cluster.controller import Controller
-from penstock.logd.core.cluster.tables import Tables, basis_of
-from penstock.logd.core.replication.events import AnswerCame
-from penstock.logd.core.replication.isr import Isr
-from penstock.logd.core.replication.leader import Leader
-from penstock.logd.core.replication.replica import Replica
-from penstock.logd.core.replication.view import View
+from penstock.logd.controller import liveness, placement
+from penstock.logd.controller.controller import Controller
 from penstock.logd.errors import RefusedError
+from penstock.logd.metadata import stream_rules
+from penstock.logd.metadata.commands import Election
+from penstock.logd.metadata.tables import Tables, basis_of
+from penstock.logd.replication.events import AnswerCame, View
+from penstock.logd.replication.leader import Isr, Leader
+from penstock.logd.replication.replica import Replica
 from tests.sim.cluster_replica import Ids
 from tests.sim.twins import Mutation
 
 if TYPE_CHECKING:
-    from penstock.logd.core.cluster.heartbeats import PartitionReport
-    from penstock.logd.core.cluster.records import Partition, PartitionKey, StreamRecord
-    from penstock.logd.core.node import NodeId
-    from penstock.logd.core.replication.effects import ProposeIsr
+    from penstock.logd.controller.liveness import PartitionReport
+    from penstock.logd.metadata.records import PartitionKey, PartitionRecord, StreamRecord
+    from penstock.logd.replication.events import NodeId, ProposeIsr
 
 Patch = Callable[[Mutation], None]
 
@@ -52,29 +50,37 @@ def _additions_do_not_count(code: Mutation) -> None:
 
 def _old_replica_goes_first(code: Mutation) -> None:
     """A move does not wait until the new replica is in sync."""
-    next_step = moves._next_step
+    next_step = placement._next_step
 
     def hasty(
-        fitness: Any, key: PartitionKey, stream: StreamRecord, partition: Partition, *lists: Any
+        fitness: Any,
+        key: PartitionKey,
+        stream: StreamRecord,
+        partition: PartitionRecord,
+        *lists: Any,
     ) -> None:
         target = partition.target or ()
         isr = tuple(sorted({*partition.isr, *target} & set(partition.replicas)))
         next_step(fitness, key, stream, replace(partition, isr=isr), *lists)
 
-    code.replace(moves, "_next_step", hasty)
+    code.replace(placement, "_next_step", hasty)
 
 
 def _leader_is_removed(code: Mutation) -> None:
     """A replica that leads is taken away like any other."""
-    code.replace(partition_rules, "_check_removable", lambda *_: None)
-    next_step = moves._next_step
+    code.replace(stream_rules, "_check_removable", lambda *_: None)
+    next_step = placement._next_step
 
     def blind(
-        fitness: Any, key: PartitionKey, stream: StreamRecord, partition: Partition, *lists: Any
+        fitness: Any,
+        key: PartitionKey,
+        stream: StreamRecord,
+        partition: PartitionRecord,
+        *lists: Any,
     ) -> None:
         next_step(fitness, key, stream, replace(partition, leader=None), *lists)
 
-    code.replace(moves, "_next_step", blind)
+    code.replace(placement, "_next_step", blind)
 
 
 def _stale_incarnation_accepted(code: Mutation) -> None:
@@ -112,12 +118,12 @@ def _handed_over_at_once(code: Mutation) -> None:
     """The successor is elected while the leader still holds its lease."""
 
     def handover(
-        key: PartitionKey, stream: StreamRecord, partition: Partition, successor: str
+        key: PartitionKey, stream: StreamRecord, partition: PartitionRecord, successor: str
     ) -> Election:
         basis = basis_of(key, stream, partition)
         return Election(basis=basis, leader=successor, isr=partition.isr)
 
-    code.replace(moves, "_handover", handover)
+    code.replace(placement, "_handover", handover)
 
 
 def _answers_who_is_behind(code: Mutation) -> None:

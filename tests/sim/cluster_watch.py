@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from penstock.logd.core.cluster.commands import (
+from penstock.logd.metadata.commands import (
     ChangeIsr,
     ChangeObservers,
     ChangeReplicas,
@@ -14,21 +14,21 @@ from penstock.logd.core.cluster.commands import (
     SetTarget,
     decode_command,
 )
-from penstock.logd.core.cluster.records import Partition, PartitionKey, StreamRecord
-from penstock.logd.core.cluster.state import ClusterState
+from penstock.logd.metadata.records import PartitionKey, PartitionRecord, StreamRecord
+from penstock.logd.metadata.state import ClusterState
 from tests.sim.cluster_scene import Scene
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penstock.logd.core import raft as on
-    from penstock.logd.core.cluster.state import Result
+    from penstock.logd import raft as on
+    from penstock.logd.metadata.state import Result
     from tests.sim.cluster_world import ClusterWorld
 
 COMPARED: Final = 8
 """States are compared at each so many entries."""
 
-Known = dict[PartitionKey, tuple[StreamRecord, Partition]]
+Known = dict[PartitionKey, tuple[StreamRecord, PartitionRecord]]
 
 
 class Watch:
@@ -122,8 +122,8 @@ class Watch:
 
     def changed(
         self,
-        before: tuple[StreamRecord, Partition],
-        now: tuple[StreamRecord, Partition],
+        before: tuple[StreamRecord, PartitionRecord],
+        now: tuple[StreamRecord, PartitionRecord],
         command: Command,
     ) -> None:
         mark = self.world.mark
@@ -145,7 +145,7 @@ class Watch:
             if getattr(old_stream.options, name) != getattr(stream.options, name):
                 mark(f"{name} altered")
 
-    def moved(self, old: Partition, new: Partition, command: Command) -> None:
+    def moved(self, old: PartitionRecord, new: PartitionRecord, command: Command) -> None:
         mark = self.world.mark
         if old.target is None and new.target is not None:
             mark("move begun")
@@ -159,7 +159,7 @@ class Watch:
             mark("replica removed")
             self.check_removal(old, new, command)
 
-    def check_removal(self, old: Partition, new: Partition, command: Command) -> None:
+    def check_removal(self, old: PartitionRecord, new: PartitionRecord, command: Command) -> None:
         """A replica goes only when those that are to be there are in sync."""
         assert isinstance(command, ChangeReplicas), command
         assert old.target is not None
@@ -215,7 +215,7 @@ class Watch:
         behind = [s.name for s in self.world.servers.values() if s.state.index != state.index]
         return f"{behind} lack commands" if behind else ""
 
-    def partitions(self) -> Iterator[tuple[PartitionKey, StreamRecord, Partition]]:
+    def partitions(self) -> Iterator[tuple[PartitionKey, StreamRecord, PartitionRecord]]:
         return self.state.partitions()
 
     def check_end(self) -> None:

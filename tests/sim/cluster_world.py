@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from typing_extensions import override
 
-from penstock.logd.core import raft as on
-from penstock.logd.core.node import NodeId
-from penstock.logd.core.replication.events import StepDown
+from penstock.logd import raft as on
+from penstock.logd.replication.events import NodeId, StepDown
 from tests.sim.cluster_operator import Operator
 from tests.sim.cluster_server import Server
 from tests.sim.cluster_watch import Watch
@@ -33,8 +32,8 @@ from tests.sim.stage import MS, Stage
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.logd.core.cluster.records import PartitionKey
-    from penstock.logd.core.cluster.state import ClusterState, Result
+    from penstock.logd.metadata.records import PartitionKey
+    from penstock.logd.metadata.state import ClusterState, Result
     from tests.sim.cluster_scene import Scene
 
 TROUBLE_NS: Final = 900 * MS

@@ -19,13 +19,14 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from penstock.logd.batch import Record, decode_body
-from penstock.logd.core.compaction import KEY_BYTES
-from penstock.logd.core.metadata import StreamConfig
-from penstock.logd.pace import Pace
-from penstock.logd.rows import batch_records
-from penstock.logd.store import CommitLog, LogConfig, LogFailedError
-from penstock.logd.upkeep import CompactionSettings, Upkeep, Wants
+from penstock.logd.compaction.cleaner import Pace
+from penstock.logd.compaction.policy import KEY_BYTES
+from penstock.logd.compaction.scheduler import CompactionSettings, Upkeep, Wants
+from penstock.logd.errors import LogFailedError
+from penstock.logd.format.batch import Record, decode_body
+from penstock.logd.format.rows import batch_records
+from penstock.logd.metadata.streams import StreamConfig
+from penstock.logd.storage import CommitLog, LogConfig
 from tests.sim.disk import MemoryDisk
 from tests.sim.power import Power
 from tests.support.frames import make_batch_frame

@@ -2,33 +2,26 @@
 
 from typing_extensions import override
 
-from penstock.logd.core.cluster.commands import (
-    ChangeIsr,
-    Command,
-    DataGone,
-    RegisterNode,
-)
-from penstock.logd.core.cluster.controller_events import (
+from penstock.logd.controller.controller import (
     ControllerEffect,
     ControllerEvent,
     HeartbeatReceived,
     Propose,
     Tick,
 )
-from penstock.logd.core.cluster.heartbeats import (
+from penstock.logd.controller.liveness import (
+    Answered,
     Heartbeat,
     HeartbeatAnswer,
     HeartbeatRefusal,
-    PartitionReport,
-)
-from penstock.logd.core.cluster.lease import (
-    Answered,
     LeaseEffect,
     LeaseEvent,
+    PartitionReport,
     SendHeartbeat,
 )
-from penstock.logd.core.cluster.lease import Tick as LeaseTick
-from penstock.logd.core.cluster.records import Addresses
+from penstock.logd.controller.liveness import Tick as LeaseTick
+from penstock.logd.metadata.commands import ChangeIsr, Command, DataGone, RegisterNode
+from penstock.logd.metadata.records import Addresses
 from tests.sim.controller_node import (
     FAULTS_NS,
     MS,

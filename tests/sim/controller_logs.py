@@ -1,11 +1,8 @@
 """Replication in `controller_world`: what replicas have of a log, without their messages."""
 
-from penstock.logd.core.cluster.commands import (
-    ChangeIsr,
-    IsrChange,
-)
-from penstock.logd.core.cluster.records import PartitionKey
-from penstock.logd.core.cluster.tables import basis_of
+from penstock.logd.metadata.commands import ChangeIsr, IsrChange
+from penstock.logd.metadata.records import PartitionKey
+from penstock.logd.metadata.tables import basis_of
 from tests.sim.controller_cores import Cores
 from tests.sim.controller_node import DATA_TICK_NS, FAULTS_NS, MS, LogKey, SimNode
 

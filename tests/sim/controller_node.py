@@ -3,15 +3,10 @@
 from random import Random
 from typing import Final
 
-from penstock.logd.core.cluster.controller import Controller
-from penstock.logd.core.cluster.heartbeats import (
-    Timing,
-)
-from penstock.logd.core.cluster.lease import (
-    NodeLease,
-)
-from penstock.logd.core.cluster.records import PartitionKey
-from penstock.logd.core.cluster.state import ClusterState
+from penstock.logd.controller.controller import Controller
+from penstock.logd.controller.liveness import NodeLease, Timing
+from penstock.logd.metadata.records import PartitionKey
+from penstock.logd.metadata.state import ClusterState
 
 MS: Final = 1_000_000
 FAULTS_NS: Final = 3500 * MS

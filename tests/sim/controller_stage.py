@@ -7,22 +7,16 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from penstock.logd.core.cluster.commands import (
-    Command,
-    CreateStream,
-)
-from penstock.logd.core.cluster.controller_events import (
+from penstock.logd.controller.controller import (
     BecameController,
     CommandApplied,
     ControllerEvent,
     LostController,
 )
-from penstock.logd.core.cluster.lease import (
-    BeatNow,
-    LeaseEvent,
-)
-from penstock.logd.core.cluster.state import ClusterState, Result
-from penstock.logd.core.cluster.tables import Done
+from penstock.logd.controller.liveness import BeatNow, LeaseEvent
+from penstock.logd.metadata.commands import Command, CreateStream
+from penstock.logd.metadata.state import ClusterState, Result
+from penstock.logd.metadata.tables import Done
 from tests.sim.controller_node import (
     FAULTS_NS,
     MS,

@@ -17,18 +17,13 @@ is modelled as what the replicas do, without its messages. Only the checks know 
 
 import heapq
 
-from penstock.logd.core.cluster.commands import (
-    DeleteStream,
-    Drain,
-)
-from penstock.logd.core.cluster.controller_events import LostController, RebalanceAsked
-from penstock.logd.core.cluster.lease import (
-    BeatNow,
-)
-from penstock.logd.core.cluster.placement import place_stream
-from penstock.logd.core.cluster.records import ReplicationOptions
-from penstock.logd.core.cluster.state import ClusterState
-from penstock.logd.core.metadata import StreamConfig
+from penstock.logd.controller.controller import LostController, RebalanceAsked
+from penstock.logd.controller.liveness import BeatNow
+from penstock.logd.controller.placement import place_stream
+from penstock.logd.metadata.commands import DeleteStream, Drain
+from penstock.logd.metadata.records import ReplicationOptions
+from penstock.logd.metadata.state import ClusterState
+from penstock.logd.metadata.streams import StreamConfig
 from tests.sim.controller_logs import Logs
 from tests.sim.controller_node import (
     CALM_NS,

@@ -1,6 +1,6 @@
 """A disk in memory that loses, tears and reorders whatever was not made durable.
 
-`MemoryDisk` keeps the promises of `penstock.logd.store.disk` and no others:
+`MemoryDisk` keeps the promises of `penstock.logd.storage.disk` and no others:
 
 - A file has what programs see and what is durable. `sync` copies the sectors written since the
   last one. A crash keeps or loses each other written sector by a throw of dice; one that never
@@ -22,7 +22,7 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from penstock.logd.store.disk import File
+from penstock.logd.storage.disk import File
 
 SECTOR_BYTES: Final = 512
 Fault = Callable[[str, Path], bool]

@@ -3,12 +3,10 @@
 from random import Random
 from typing import Final
 
-from penstock.logd.core.cluster.group_member import (
-    Member,
-)
-from penstock.logd.core.cluster.groups import GroupCoordinator
-from penstock.logd.core.cluster.records import GroupPartition, ReplicationOptions
-from penstock.logd.core.cluster.state import ClusterState
+from penstock.logd.controller.group_messages import Member
+from penstock.logd.controller.groups import GroupCoordinator
+from penstock.logd.metadata.records import GroupPartition, ReplicationOptions
+from penstock.logd.metadata.state import ClusterState
 
 MS: Final = 1_000_000
 FAULTS_NS: Final = 12_000 * MS

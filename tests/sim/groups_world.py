@@ -15,31 +15,33 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, Final
 
-from penstock.logd.core.cluster.commands import Command, DataGone, DeleteStream
-from penstock.logd.core.cluster.group_cursors import GroupPosition, admit_commit
-from penstock.logd.core.cluster.group_events import (
-    BeatReceived,
-    BecameCoordinator,
-    CommandApplied,
-    GroupEvent,
-    LostCoordinator,
-    MemberLeft,
-    Propose,
-)
-from penstock.logd.core.cluster.group_events import Tick as CoordinatorTick
-from penstock.logd.core.cluster.group_member import (
+from penstock.logd.controller.group_messages import (
     Answered,
     Ended,
+    GroupPosition,
     LetGo,
+    MemberAnswer,
+    MemberBeat,
     MemberEffect,
     MemberEvent,
     Revoke,
     SendBeat,
     Tick,
+    admit_commit,
 )
-from penstock.logd.core.cluster.group_messages import MemberAnswer, MemberBeat
-from penstock.logd.core.cluster.records import GroupPartition
+from penstock.logd.controller.groups import (
+    BeatReceived,
+    BecameCoordinator,
+    GroupCommandApplied,
+    GroupEvent,
+    LostCoordinator,
+    MemberLeft,
+    ProposeGroup,
+)
+from penstock.logd.controller.groups import Tick as CoordinatorTick
 from penstock.logd.errors import RefusedError, UnavailableError
+from penstock.logd.metadata.commands import Command, DataGone, DeleteStream
+from penstock.logd.metadata.records import GroupPartition
 from tests.sim.groups_machines import (
     END_NS,
     FAULTS_NS,
@@ -171,11 +173,11 @@ class GroupsWorld:
             result = node.state.apply(node.applied, command)
             mine = origin is not None and origin[0] is node and origin[1] == self.term
             proposal = origin[2] if origin is not None and mine else None
-            self.coordinate(node, CommandApplied(command, result, proposal))
+            self.coordinate(node, GroupCommandApplied(command, result, proposal))
 
     def coordinate(self, node: Node, event: GroupEvent, answer_to: Client | None = None) -> None:
         for effect in node.core.handle(event, node.clock(self.now)):
-            if isinstance(effect, Propose):
+            if isinstance(effect, ProposeGroup):
                 delay = self.random.randrange(2 * MS, 20 * MS)
                 self.at(
                     delay,

@@ -18,13 +18,14 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from penstock.logd.acks import Nack
-from penstock.logd.batch import Record, build_batch, decode_body, encode_body
-from penstock.logd.core.intake import Arrived, Intake, StorageFailed
-from penstock.logd.core.metadata import StreamConfig
-from penstock.logd.core.node import NodeId
-from penstock.logd.core.retention import Retention
-from penstock.logd.core.turn import (
+from penstock.logd.errors import LogFailedError
+from penstock.logd.format.acks import Nack
+from penstock.logd.format.batch import Record, build_batch, decode_body, encode_body
+from penstock.logd.format.envelope import BatchPayload, encode_batch
+from penstock.logd.format.headers import format_headers
+from penstock.logd.format.rows import batch_records
+from penstock.logd.intake.intake import Arrived, Intake, LogFailed
+from penstock.logd.intake.turn import (
     AckLater,
     AckRun,
     Append,
@@ -34,15 +35,14 @@ from penstock.logd.core.turn import (
     Run,
     Whole,
 )
-from penstock.logd.envelope import BatchPayload, encode_batch
-from penstock.logd.frame_builder import build_frames
-from penstock.logd.log_orders import Durable
-from penstock.logd.lone_replica import LoneReplica
-from penstock.logd.memory import Memory
-from penstock.logd.nats.headers import format_headers
-from penstock.logd.rebuild import rebuild_intake
-from penstock.logd.rows import batch_records
-from penstock.logd.store import CommitLog, EpochFile, LogConfig, LogFailedError
+from penstock.logd.metadata.retention_policy import Retention
+from penstock.logd.metadata.streams import StreamConfig
+from penstock.logd.partition.log_writer import Durable, build_frames
+from penstock.logd.partition.partition import LoneReplica
+from penstock.logd.partition.producer_snapshot import Memory
+from penstock.logd.partition.rebuild import rebuild_intake
+from penstock.logd.replication.events import NodeId
+from penstock.logd.storage import CommitLog, EpochFile, LogConfig
 from tests.sim.disk import MemoryDisk
 
 DIRECTORY: Final = Path("/data/logs")
@@ -247,7 +247,7 @@ class IntakeWorld:
         """What the partition does when its committer fails; the log may hold what was accepted."""
         self.reached.add("disk failed")
         self.failed = True
-        self.intake.handle(StorageFailed("the disk"), self.now_ns)
+        self.intake.handle(LogFailed("the disk"), self.now_ns)
         self.pending = []
         self.items = []
 

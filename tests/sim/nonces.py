@@ -12,8 +12,8 @@ from typing import Final
 from typing_extensions import override
 
 from penstock.logd.errors import CorruptError
-from penstock.logd.frame import HEADER_SIZE, decode_header
-from penstock.logd.store.disk import File
+from penstock.logd.format.frame import HEADER_SIZE, decode_header
+from penstock.logd.storage.disk import File
 from tests.sim.disk import MemoryDisk, MemoryFile
 
 _KEY_AND_NONCE: Final = struct.Struct("<40sQ8x")

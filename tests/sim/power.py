@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
-from penstock.logd.store import LogFailedError
+from penstock.logd.errors import LogFailedError
 from tests.sim.disk import MemoryDisk
 
 

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from penstock.logd.core.node import NodeId
-from penstock.logd.core.raft import (
+from penstock.logd.raft import (
     Accepted,
     Apply,
     ChangeMembership,
@@ -27,8 +26,7 @@ from penstock.logd.core.raft import (
     Snapshot,
     Started,
 )
-from penstock.logd.core.raft.leading import Leader
-from penstock.logd.core.raft.messages import (
+from penstock.logd.raft.messages import (
     AppendRequest,
     AppendResponse,
     Heartbeat,
@@ -36,7 +34,8 @@ from penstock.logd.core.raft.messages import (
     VoteRequest,
     VoteResponse,
 )
-from penstock.logd.core.raft.quorum import majority
+from penstock.logd.raft.raft import Leader, majority
+from penstock.logd.replication.events import NodeId
 from tests.sim.raft_storage import SimStorage
 
 Chain = int

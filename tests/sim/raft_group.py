@@ -9,9 +9,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from penstock.logd.consensus import merging
-from penstock.logd.core.node import NodeId
-from penstock.logd.core.raft import (
+from penstock.logd.raft import (
     Accepted,
     Apply,
     Effect,
@@ -34,7 +32,9 @@ from penstock.logd.core.raft import (
     Started,
     Woke,
 )
-from penstock.logd.core.raft.config import MILLISECOND
+from penstock.logd.raft import node as raft_node
+from penstock.logd.raft.messages import MILLISECOND
+from penstock.logd.replication.events import NodeId
 from tests.sim.raft_checkers import Before, Checkers, Histories, snapshot_data
 from tests.sim.raft_network import Network
 from tests.sim.raft_node import Node, Write
@@ -198,7 +198,7 @@ class RaftGroup:
         if node.writing and not node.batch:
             if len(node.writing) > 1:
                 self.marks["merged"] += 1
-            node.batch.extend(merging.merge_steps(node.writing))
+            node.batch.extend(raft_node.merge_steps(node.writing))
             node.writing.clear()
             self.sync(node)
 

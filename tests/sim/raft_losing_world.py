@@ -7,8 +7,7 @@ acknowledged on them; nothing that a disk without it says may count.
 
 from typing_extensions import override
 
-from penstock.logd.core.node import NodeId
-from penstock.logd.core.raft import (
+from penstock.logd.raft import (
     ChangeMembership,
     EntryKind,
     Membership,
@@ -16,9 +15,9 @@ from penstock.logd.core.raft import (
     founders,
     founding_state,
 )
-from penstock.logd.core.raft.config import MILLISECOND
-from penstock.logd.core.raft.leading import Leader
-from penstock.logd.core.raft.quorum import majority
+from penstock.logd.raft.messages import MILLISECOND
+from penstock.logd.raft.raft import Leader, majority
+from penstock.logd.replication.events import NodeId
 from tests.sim.raft_group import MakeStorage
 from tests.sim.raft_storage import ModelStorage, SimStorage
 from tests.sim.raft_world import RaftWorld

@@ -4,15 +4,10 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
-from penstock.logd.core.raft.applying import Applier
-from penstock.logd.core.raft.following import Follower
-from penstock.logd.core.raft.leading import Leader
-from penstock.logd.core.raft.log import RaftLog
-from penstock.logd.core.raft.member import Raft
-from penstock.logd.core.raft.membership import MembershipHistory
-from penstock.logd.core.raft.progress import Progress
-from penstock.logd.core.raft.reads import Reads
-from penstock.logd.core.raft.replicating import Replicator
+from penstock.logd.raft.log import RaftLog
+from penstock.logd.raft.membership import MembershipHistory
+from penstock.logd.raft.progress import Progress
+from penstock.logd.raft.raft import Applier, Follower, Leader, Raft, Reads, Replicator
 from tests.sim.twins import Mutation
 
 Result = Callable[[Any], object]

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from random import Random
 
-from penstock.logd.core.node import NodeId
+from penstock.logd.replication.events import NodeId
 
 MILLISECOND = 1_000_000
 

@@ -4,9 +4,9 @@ from collections import deque
 from dataclasses import dataclass, field
 from random import Random
 
-from penstock.logd.core.node import NodeId
-from penstock.logd.core.raft import Persist, Raft, RaftConfig
-from penstock.logd.core.raft.config import MILLISECOND
+from penstock.logd.raft import Persist, Raft, RaftConfig
+from penstock.logd.raft.messages import MILLISECOND
+from penstock.logd.replication.events import NodeId
 from tests.sim.raft_checkers import Chain
 from tests.sim.raft_storage import SimStorage
 

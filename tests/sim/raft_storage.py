@@ -6,9 +6,9 @@ from pathlib import Path
 from random import Random
 from typing import Final, Protocol
 
-from penstock.logd.consensus import RaftStorage
-from penstock.logd.core.node import NodeId
-from penstock.logd.core.raft import Entry, HardState, Membership, Persist, Recovered, Snapshot
+from penstock.logd.raft import Entry, HardState, Membership, Persist, Recovered, Snapshot
+from penstock.logd.raft.storage import RaftStorage
+from penstock.logd.replication.events import NodeId
 from tests.sim.disk import MemoryDisk
 
 

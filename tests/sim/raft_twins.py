@@ -7,31 +7,37 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from penstock.logd.consensus import merging
-from penstock.logd.core.node import NodeId
-from penstock.logd.core.raft.election import Candidate, answer_vote_request
-from penstock.logd.core.raft.entries import Entry
-from penstock.logd.core.raft.events import ChangeMembership, Persist
-from penstock.logd.core.raft.following import Follower
-from penstock.logd.core.raft.leading import Leader
-from penstock.logd.core.raft.log import RaftLog
-from penstock.logd.core.raft.member import Raft
-from penstock.logd.core.raft.membership import Membership, MembershipHistory
-from penstock.logd.core.raft.messages import (
+from penstock.logd.raft import node
+from penstock.logd.raft.log import RaftLog
+from penstock.logd.raft.membership import Membership, MembershipHistory
+from penstock.logd.raft.messages import (
     AppendRejection,
     AppendRequest,
     AppendResponse,
+    ChangeMembership,
+    Entry,
     Heartbeat,
     HeartbeatResponse,
     Message,
+    Persist,
     SnapshotChunk,
     VoteRequest,
     VoteResponse,
 )
-from penstock.logd.core.raft.outbox import Needs, Outbox
-from penstock.logd.core.raft.progress import Progress
-from penstock.logd.core.raft.reads import LeaderReads, ReadOrigin
-from penstock.logd.core.raft.replicating import Replicator
+from penstock.logd.raft.progress import Progress
+from penstock.logd.raft.raft import (
+    Candidate,
+    Follower,
+    Leader,
+    LeaderReads,
+    Needs,
+    Outbox,
+    Raft,
+    ReadOrigin,
+    Replicator,
+    answer_vote_request,
+)
+from penstock.logd.replication.events import NodeId
 from tests.sim.twins import Mutation
 
 Twin = Callable[[Mutation], None]
@@ -215,7 +221,7 @@ def pre_vote_bumps_term(code: Mutation) -> None:
             raft.become_follower(message.term, None)
         answer_vote_request(raft, message, request)
 
-    code.replace("penstock.logd.core.raft.member", "answer_vote_request", answer)
+    code.replace("penstock.logd.raft.raft", "answer_vote_request", answer)
 
 
 @twin
@@ -227,7 +233,7 @@ def two_votes_in_a_term(code: Mutation) -> None:
             raft.vote = message.sender
         answer_vote_request(raft, message, request)
 
-    code.replace("penstock.logd.core.raft.member", "answer_vote_request", answer)
+    code.replace("penstock.logd.raft.raft", "answer_vote_request", answer)
 
 
 @twin
@@ -364,20 +370,20 @@ def candidate_counts_twice(code: Mutation) -> None:
 @twin
 def merged_steps_forget_votes(code: Mutation) -> None:
     """Of steps that are made durable together, only the last one's hard state is written."""
-    really = merging.merge_steps
+    really = node.merge_steps
 
     def merge_steps(steps: Iterable[Persist]) -> list[Persist]:
         *earlier, last = steps
         *merged, together = really([*earlier, last])
         return [*merged, replace(together, hard_state=last.hard_state)]
 
-    code.replace(merging, "merge_steps", merge_steps)
+    code.replace(node, "merge_steps", merge_steps)
 
 
 @twin
 def merged_steps_pile_up(code: Mutation) -> None:
     """Entries that take the place of others are written behind them."""
-    code.replace(merging, "_replaced", lambda entries, later: (*entries, *later))
+    code.replace(node, "_replaced", lambda entries, later: (*entries, *later))
 
 
 @losing_twin

@@ -7,7 +7,7 @@ look at every event (`tests.sim.raft_checkers`). `marks` counts how often each r
 import heapq
 from typing import TYPE_CHECKING
 
-from penstock.logd.core.raft import (
+from penstock.logd.raft import (
     AddLearner,
     ChangeMembership,
     Demote,
@@ -22,8 +22,8 @@ from penstock.logd.core.raft import (
     founders,
     founding_state,
 )
-from penstock.logd.core.raft.config import MILLISECOND
-from penstock.logd.core.raft.leading import Leader
+from penstock.logd.raft.messages import MILLISECOND
+from penstock.logd.raft.raft import Leader
 from tests.sim.raft_group import MakeStorage, RaftGroup
 from tests.sim.raft_node import Node
 from tests.sim.raft_storage import ModelStorage
@@ -31,7 +31,7 @@ from tests.sim.raft_storage import ModelStorage
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from penstock.logd.core.node import NodeId
+    from penstock.logd.replication.events import NodeId
 
 HEALED_MS_MAX = 3_000
 """Within so long after the last fault the group must have made progress."""

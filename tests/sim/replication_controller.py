@@ -9,13 +9,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from penstock.logd.core.replication.events import IsrAnswered, NodeLost, Outcome, StepDown, Viewed
-from penstock.logd.core.replication.view import View
+from penstock.logd.replication.events import IsrAnswered, NodeLost, Outcome, StepDown, View, Viewed
 
 if TYPE_CHECKING:
-    from penstock.logd.core.node import NodeId
-    from penstock.logd.core.replication.effects import ProposeIsr
-    from penstock.logd.core.replication.events import Event
+    from penstock.logd.replication.events import Event, NodeId, ProposeIsr
     from tests.sim.replication_world import ReplicationWorld
 
 MS: Final = 1_000_000
@@ -79,7 +76,7 @@ class Controller:
             self.move(self.target)
 
     def move(self, target: tuple[NodeId, ...]) -> None:
-        """The next step towards these replicas, as `penstock.logd.core.cluster.moves` has them."""
+        """The next step towards these replicas (`penstock.logd.controller.placement`)."""
         view, mark = self.view, self.world.mark
         missing = [node for node in target if node not in view.replicas]
         surplus = [node for node in view.replicas if node not in target]

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from penstock.logd.core.replication import effects as fx
-from penstock.logd.core.replication import events as ev
-from penstock.logd.core.replication.epochs import Epochs
+from penstock.logd.replication import events as ev
+from penstock.logd.replication import events as fx
+from penstock.logd.replication.log_state import Epochs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +23,7 @@ LogEffect = fx.BeginEpoch | fx.AppendFetched | fx.Truncate | fx.Reset | fx.Delet
 
 
 class Snapshot(NamedTuple):
-    """What a replica remembers of everything below an offset; `penstock.logd.memory` in short."""
+    """What a replica knows of everything below an offset, as a producer snapshot holds it."""
 
     offset: int
     ids: dict[Message, int]

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.logd.core.replication.follower import Follower
+from penstock.logd.replication.follower import Follower
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.logd.core.node import NodeId
+    from penstock.logd.replication.events import NodeId
     from tests.sim.replication_node import Node
 
 

@@ -7,15 +7,13 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from penstock.logd.core.dedup import DedupChecksum, DedupMark
-from penstock.logd.core.replication import effects as fx
-from penstock.logd.core.replication import events as ev
-from penstock.logd.core.replication.epochs import Epochs
-from penstock.logd.core.replication.leader import Leader
-from penstock.logd.core.replication.log_state import LogState
-from penstock.logd.core.replication.messages import Answer, Fetch, Frames, Span
-from penstock.logd.core.replication.replica import Replica
-from penstock.logd.core.replication.settings import ReplicationSettings
+from penstock.logd.intake.dedup import DedupChecksum, DedupMark
+from penstock.logd.replication import events as ev
+from penstock.logd.replication import events as fx
+from penstock.logd.replication.events import Answer, Fetch, Frames, ReplicationSettings, Span
+from penstock.logd.replication.leader import Leader
+from penstock.logd.replication.log_state import Epochs, LogState
+from penstock.logd.replication.replica import Replica
 from tests.sim.replication_controller import Controller
 from tests.sim.replication_disk import Disk, Snapshot, Writer
 from tests.sim.replication_history import Message, Record
@@ -23,8 +21,7 @@ from tests.sim.replication_history import Message, Record
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.logd.core.node import NodeId
-    from penstock.logd.core.replication.view import View
+    from penstock.logd.replication.events import NodeId, View
     from tests.sim.replication_surroundings import World
 
 MS: Final = 1_000_000
@@ -143,7 +140,7 @@ class Node:
         return DedupMark(self.applied, self.checksum.total, saved=not self.unsaved)
 
     def agrees(self, mark: DedupMark) -> bool | None:
-        """As `penstock.logd.partition.Partition.dedup_agrees`."""
+        """As `penstock.logd.partition.partition.Partition.dedup_agrees`."""
         checksum = self.checksum.at(mark.offset) if mark.offset <= self.applied else None
         if checksum is None or (checksum == mark.checksum and not mark.saved):
             return None

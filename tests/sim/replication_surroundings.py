@@ -8,8 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from random import Random
 
-    from penstock.logd.core.node import NodeId
-    from penstock.logd.core.replication.effects import Finding
+    from penstock.logd.replication.events import Finding, NodeId
     from tests.sim.replication_history import History, Message
     from tests.sim.replication_node import Node
 

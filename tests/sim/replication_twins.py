@@ -8,26 +8,27 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from penstock.logd.core.replication.effects import SaveHighWatermark, Tell
-from penstock.logd.core.replication.epochs import Epochs
-from penstock.logd.core.replication.events import (
+from penstock.logd.replication.corrupt_ranges import Holes
+from penstock.logd.replication.events import (
+    Diverged,
     EpochSaved,
+    Fetch,
     LeaseRenewed,
+    OutOfRange,
     RangeCame,
+    Refusal,
+    SaveHighWatermark,
     Synced,
+    Tell,
     Truncated,
     Viewed,
     WasReset,
     Written,
 )
-from penstock.logd.core.replication.follower import Follower
-from penstock.logd.core.replication.holes import Holes
-from penstock.logd.core.replication.isr import Isr
-from penstock.logd.core.replication.leader import Leader
-from penstock.logd.core.replication.log_state import LogState
-from penstock.logd.core.replication.messages import Diverged, Fetch, OutOfRange, Refusal
-from penstock.logd.core.replication.peer import Peer
-from penstock.logd.core.replication.replica import Replica
+from penstock.logd.replication.follower import Follower
+from penstock.logd.replication.leader import Isr, Leader, Peer
+from penstock.logd.replication.log_state import Epochs, LogState
+from penstock.logd.replication.replica import Replica
 from tests.sim.replication_disk import Writer
 from tests.sim.replication_node import MS, Node
 from tests.sim.twins import Mutation
@@ -35,10 +36,8 @@ from tests.sim.twins import Mutation
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.logd.core.dedup import DedupMark
-    from penstock.logd.core.node import NodeId
-    from penstock.logd.core.replication.effects import Effect, ProposeIsr
-    from penstock.logd.core.replication.view import View
+    from penstock.logd.intake.dedup import DedupMark
+    from penstock.logd.replication.events import Effect, NodeId, ProposeIsr, View
 
 
 def _ack_before_fsync(code: Mutation) -> None:

@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from typing_extensions import override
 
-from penstock.logd.core.node import NodeId
-from penstock.logd.core.replication.effects import Finding
-from penstock.logd.core.replication.events import StepDown
+from penstock.logd.replication.events import Finding, NodeId, StepDown
 from tests.sim.replication_controller import Controller
 from tests.sim.replication_history import History, Message
 from tests.sim.replication_node import Node

@@ -19,10 +19,12 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from penstock.logd.batch import Record, decode_body
-from penstock.logd.frame import FrameHeader
-from penstock.logd.rows import batch_records
-from penstock.logd.store import CommitLog, LogConfig, LogFailedError, Repacker, Rewriting, Vault
+from penstock.logd.encryption.cipher import Vault
+from penstock.logd.errors import LogFailedError
+from penstock.logd.format.batch import Record, decode_body
+from penstock.logd.format.frame import FrameHeader
+from penstock.logd.format.rows import batch_records
+from penstock.logd.storage import CommitLog, LogConfig, Repacker, Rewriting
 from tests.sim.disk import MemoryDisk
 from tests.sim.power import Power
 from tests.support.frames import make_batch_frame

@@ -22,8 +22,8 @@ from penstock.collector.errors import SpoolFailedError, SpoolFullError
 from penstock.collector.journal import Journal
 from penstock.collector.spool import Spool, Unit, decode_unit, sender_id
 from penstock.collector.state import State, read_state
-from penstock.logd.frame import NO_PRODUCER
-from penstock.logd.store import Checkpoint
+from penstock.logd.format.frame import NO_PRODUCER
+from penstock.logd.storage import Checkpoint
 from tests.sim.disk import MemoryDisk
 
 if TYPE_CHECKING:

@@ -13,10 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
-from penstock.logd.core.gaps import Instant
-from penstock.logd.core.identity import is_exact
-from penstock.logd.core.standby import Window
-from penstock.logd.core.turn import Message
+from penstock.logd.intake.gaps import Instant
+from penstock.logd.intake.standby_buffer import Window, is_exact
+from penstock.logd.intake.turn import Message
 
 S = 1_000_000_000
 NOW = 100 * S

@@ -16,7 +16,8 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from penstock.logd.store import CommitLog, LogConfig, LogFailedError
+from penstock.logd.errors import LogFailedError
+from penstock.logd.storage import CommitLog, LogConfig
 from tests.sim.disk import MemoryDisk
 from tests.support.frames import make_frames
 

@@ -15,8 +15,8 @@ from penstock.collector.core.senders import SenderTable
 from penstock.collector.journal import Entry, Journal
 from penstock.collector.state import State
 from penstock.logd.errors import CorruptError
-from penstock.logd.store import Checkpoint, CommitLog
-from penstock.logd.store.disk import File
+from penstock.logd.storage import Checkpoint, CommitLog
+from penstock.logd.storage.disk import File
 from tests.sim.disk import MemoryDisk, MemoryFile
 from tests.sim.spool_world import run_seed
 from tests.sim.twins import Mutation

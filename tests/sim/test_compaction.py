@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import structlog
 
-from penstock.logd import cleaner
-from penstock.logd.cleaner import Cleaner
-from penstock.logd.core.compaction import CleanState, KeyMap
+from penstock.logd.compaction import cleaner
+from penstock.logd.compaction.cleaner import Cleaner
+from penstock.logd.compaction.policy import CleanState, KeyMap
+from penstock.logd.compaction.scheduler import Upkeep
 from penstock.logd.errors import LogdError
-from penstock.logd.upkeep import Upkeep
 from tests.sim.compaction_world import run_seed
 from tests.sim.twins import Mutation
 

@@ -9,16 +9,15 @@ from typing import Any
 import pytest
 from typing_extensions import override
 
-from penstock.logd.core.cluster import controller as controller_module
-from penstock.logd.core.cluster import moves, partition_rules, stream_rules
-from penstock.logd.core.cluster.commands import Election
-from penstock.logd.core.cluster.controller import Controller
-from penstock.logd.core.cluster.controller_events import BecameController
-from penstock.logd.core.cluster.elections import Elections
-from penstock.logd.core.cluster.lease import NodeLease
-from penstock.logd.core.cluster.liveness import Liveness
-from penstock.logd.core.cluster.records import NodeId, Partition, PartitionKey, StreamRecord
-from penstock.logd.core.cluster.tables import Tables, basis_of
+from penstock.logd.controller import controller as controller_module
+from penstock.logd.controller import placement
+from penstock.logd.controller.controller import BecameController, Controller
+from penstock.logd.controller.elections import Elections
+from penstock.logd.controller.liveness import Liveness, NodeLease
+from penstock.logd.metadata import stream_rules
+from penstock.logd.metadata.commands import Election
+from penstock.logd.metadata.records import NodeId, PartitionKey, PartitionRecord, StreamRecord
+from penstock.logd.metadata.tables import Tables, basis_of
 from tests.sim.controller_node import TIMING
 from tests.sim.controller_world import ControllerWorld
 from tests.sim.twins import Mutation
@@ -89,7 +88,7 @@ def _ignores_drift(code: Mutation) -> None:
 def _elects_from_an_isr_of_before(code: Mutation) -> None:
     class Careless(Elections):
         @override
-        def _eligible(self, partition: Partition) -> tuple[NodeId, ...]:
+        def _eligible(self, partition: PartitionRecord) -> tuple[NodeId, ...]:
             return partition.replicas
 
         @override
@@ -97,7 +96,7 @@ def _elects_from_an_isr_of_before(code: Mutation) -> None:
             return replace(super()._elect(case, chosen), isr=(chosen,))
 
     code.replace(controller_module, "Elections", Careless)
-    code.replace(partition_rules, "_check_unclean", lambda *_: None)
+    code.replace(stream_rules, "_check_unclean", lambda *_: None)
 
 
 def _answers_without_a_raft_lease(code: Mutation) -> None:
@@ -137,12 +136,12 @@ def _fences_nobody(code: Mutation) -> None:
 
 def _hands_over_at_once(code: Mutation) -> None:
     def handover(
-        key: PartitionKey, stream: StreamRecord, partition: Partition, successor: NodeId
+        key: PartitionKey, stream: StreamRecord, partition: PartitionRecord, successor: NodeId
     ) -> Election:
         basis = basis_of(key, stream, partition)
         return Election(basis=basis, leader=successor, isr=partition.isr)
 
-    code.replace(moves, "_handover", handover)
+    code.replace(placement, "_handover", handover)
 
 
 TWINS: dict[str, tuple[Patch, int]] = {

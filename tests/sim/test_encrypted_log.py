@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from penstock.logd.frame import FrameHeader
-from penstock.logd.store import CommitLog, Vault
-from penstock.logd.store.vault import Encryptor
+from penstock.logd.encryption.cipher import Encryptor, Vault
+from penstock.logd.format.frame import FrameHeader
+from penstock.logd.storage import CommitLog
 from tests.sim.nonces import NonceDisk
 from tests.sim.rewriting_world import run_seed as rewrite_seed
 from tests.sim.store_world import run_seed as store_seed

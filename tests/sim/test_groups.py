@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from penstock.logd.core.cluster import group_rules
-from penstock.logd.core.cluster.group_member import Member
-from penstock.logd.core.cluster.group_messages import MemberBeat
-from penstock.logd.core.cluster.groups import GroupCoordinator
-from penstock.logd.core.cluster.records import Group
-from penstock.logd.core.cluster.state import ClusterState
+from penstock.logd.controller.group_messages import Member, MemberBeat
+from penstock.logd.controller.groups import GroupCoordinator
+from penstock.logd.metadata import node_rules
+from penstock.logd.metadata.records import Group
+from penstock.logd.metadata.state import ClusterState
 from tests.sim.groups_machines import MS
 from tests.sim.groups_world import GroupsWorld
 from tests.sim.twins import Mutation
@@ -55,7 +54,7 @@ def test_the_schedules_reach_the_rare_cases() -> None:
 
 def _grants_before_it_revokes(code: Mutation) -> None:
     code.replace(GroupCoordinator, "_owner", lambda self, before, wanted, members, watch: wanted)
-    code.replace(group_rules, "_check_handovers", lambda *_: None)
+    code.replace(node_rules, "_check_handovers", lambda *_: None)
 
 
 def _ignores_drift(code: Mutation) -> None:

@@ -6,12 +6,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.logd.core.dedup import Dedup
-from penstock.logd.core.intake import Intake
-from penstock.logd.core.publish_options import stored_message_id
-from penstock.logd.memory import Memory
-from penstock.logd.rebuild import rebuild_intake
-from penstock.logd.store import CommitLog
+from penstock.logd.intake.dedup import Dedup
+from penstock.logd.intake.intake import Intake
+from penstock.logd.intake.options import stored_message_id
+from penstock.logd.partition.producer_snapshot import Memory
+from penstock.logd.partition.rebuild import rebuild_intake
+from penstock.logd.storage import CommitLog
 from tests.sim.intake_world import IntakeWorld, with_options
 from tests.sim.twins import Mutation
 

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from penstock.logd.batch import Record, build_batch, describe_body, encode_body
-from penstock.logd.core.dedup import Dedup
-from penstock.logd.core.intake import Arrived, Intake
-from penstock.logd.core.metadata import StreamConfig
-from penstock.logd.core.turn import Append, Message
-from penstock.logd.frame_builder import build_frames
-from penstock.logd.memory import FILE_NAME, Memory
-from penstock.logd.nats.headers import format_headers
-from penstock.logd.rebuild import rebuild_intake
-from penstock.logd.store import CommitLog, LogConfig
+from penstock.logd.format.batch import Record, build_batch, describe_body, encode_body
+from penstock.logd.format.headers import format_headers
+from penstock.logd.intake.dedup import Dedup
+from penstock.logd.intake.intake import Arrived, Intake
+from penstock.logd.intake.turn import Append, Message
+from penstock.logd.metadata.streams import StreamConfig
+from penstock.logd.partition.log_writer import build_frames
+from penstock.logd.partition.producer_snapshot import FILE_NAME, Memory
+from penstock.logd.partition.rebuild import rebuild_intake
+from penstock.logd.storage import CommitLog, LogConfig
 from tests.sim.disk import MemoryDisk
 
 DIRECTORY = Path("/data/logs")

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from penstock.logd.purging import Purging
+from penstock.logd.partition.purge import Purging
 from tests.sim.cluster_purging import PurgingWorld
 from tests.sim.twins import Mutation
 

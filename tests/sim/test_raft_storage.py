@@ -13,9 +13,8 @@ from random import Random
 
 from typing_extensions import override
 
-from penstock.logd.consensus.snapshots import remove_other_snapshots, write_snapshot
-from penstock.logd.core.node import NodeId
-from penstock.logd.core.raft import (
+from penstock.logd.errors import LogdError
+from penstock.logd.raft import (
     Entry,
     EntryKind,
     HardState,
@@ -24,8 +23,9 @@ from penstock.logd.core.raft import (
     founders,
     founding_state,
 )
-from penstock.logd.errors import LogdError
-from penstock.logd.store import File
+from penstock.logd.raft.snapshots import remove_other_snapshots, write_snapshot
+from penstock.logd.replication.events import NodeId
+from penstock.logd.storage import File
 from tests.sim.disk import MemoryDisk, MemoryFile
 from tests.sim.raft_storage import DiskStorage
 from tests.sim.twins import Mutation
@@ -170,7 +170,7 @@ def test_simulation_catches_segments_deleted_too_early() -> None:
 
 
 def test_simulation_catches_torn_steps_taken_for_damage(code: Mutation) -> None:
-    code.replace("penstock.logd.consensus.recovery", "_lacks_sector", lambda *_: False)
+    code.replace("penstock.logd.raft.recovery", "_lacks_sector", lambda *_: False)
     assert is_caught()
 
 
@@ -181,5 +181,5 @@ def test_simulation_catches_old_snapshots_removed_before_the_mark(
         write_snapshot(directory, snapshot, disk)
         remove_other_snapshots(directory, snapshot, disk)
 
-    code.replace("penstock.logd.consensus.storage", "write_snapshot", write_and_remove)
+    code.replace("penstock.logd.raft.storage", "write_snapshot", write_and_remove)
     assert is_caught()

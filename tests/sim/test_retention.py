@@ -12,11 +12,11 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from penstock.logd.core.metadata import StreamConfig
-from penstock.logd.core.retention import Retention
-from penstock.logd.retainer import Retainer
-from penstock.logd.store import CommitLog, LogConfig
-from penstock.logd.store.segment import Segment
+from penstock.logd.metadata.retention_policy import Retention
+from penstock.logd.metadata.streams import StreamConfig
+from penstock.logd.partition.retention import Retainer
+from penstock.logd.storage import CommitLog, LogConfig
+from penstock.logd.storage.segment import Segment
 from tests.sim.disk import MemoryDisk
 from tests.sim.power import Power
 from tests.sim.twins import Mutation

@@ -13,11 +13,11 @@ import pytest
 from typing_extensions import override
 
 from penstock.logd.errors import CorruptError
-from penstock.logd.store import recovery
-from penstock.logd.store.disk import Disk
-from penstock.logd.store.rewriting import Rewriting
-from penstock.logd.store.segment import Segment
-from penstock.logd.store.swap import Swap
+from penstock.logd.storage import recovery
+from penstock.logd.storage.disk import Disk
+from penstock.logd.storage.rewrite import Rewriting
+from penstock.logd.storage.segment import Segment
+from penstock.logd.storage.swap import Swap
 from tests.sim.disk import MemoryDisk, MemoryFile
 from tests.sim.rewriting_world import run_seed
 from tests.sim.twins import Mutation

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from typing_extensions import override
 
-from penstock.logd.core.standby import Released, Window
-from penstock.logd.core.turn import Message
+from penstock.logd.intake.standby_buffer import Released, Window
+from penstock.logd.intake.turn import Message
 from tests.sim.standby_world import S, StandbyWorld
 
 SEEDS = 300

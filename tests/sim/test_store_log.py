@@ -11,12 +11,11 @@ from typing import Any
 
 from typing_extensions import override
 
-from penstock.logd.store import CommitLog
-from penstock.logd.store.disk import File
-from penstock.logd.store.index import Claim
-from penstock.logd.store.index_rebuild import IndexRebuild
-from penstock.logd.store.recovery import Recovery
-from penstock.logd.store.segment import Segment
+from penstock.logd.storage import CommitLog
+from penstock.logd.storage.disk import File
+from penstock.logd.storage.index import Claim
+from penstock.logd.storage.recovery import IndexRebuild, Recovery
+from penstock.logd.storage.segment import Segment
 from tests.sim.disk import MemoryDisk, MemoryFile
 from tests.sim.store_world import Opener, run_seed
 from tests.sim.twins import Mutation
@@ -106,7 +105,7 @@ def test_simulation_catches_retried_sync() -> None:
 
 
 def test_simulation_catches_truncation_by_claim(code: Mutation) -> None:
-    code.replace("penstock.logd.store.log", "Recovery", TruncatingByClaim)
+    code.replace("penstock.logd.storage.log", "Recovery", TruncatingByClaim)
     assert is_caught()
 
 
@@ -121,7 +120,7 @@ def test_simulation_catches_an_index_saved_before_the_log_is_synced(code: Mutati
 
 
 def test_simulation_catches_torn_writes_taken_for_damage(code: Mutation) -> None:
-    code.replace("penstock.logd.store.recovery", "has_lost_sector", lambda *_: False)
+    code.replace("penstock.logd.storage.recovery", "has_lost_sector", lambda *_: False)
     assert is_caught()
 
 

@@ -1,19 +1,16 @@
 """A controller in its office, for tests that say when things happen."""
 
-from penstock.logd.core.cluster.commands import (
-    Command,
-)
-from penstock.logd.core.cluster.controller import Controller
-from penstock.logd.core.cluster.controller_events import (
+from penstock.logd.controller.controller import (
     BecameController,
     CommandApplied,
+    Controller,
     ControllerEffect,
     ControllerEvent,
     HeartbeatReceived,
     Propose,
     Tick,
 )
-from penstock.logd.core.cluster.heartbeats import (
+from penstock.logd.controller.liveness import (
     NS_PER_MS,
     Heartbeat,
     HeartbeatAnswer,
@@ -22,7 +19,8 @@ from penstock.logd.core.cluster.heartbeats import (
     Timing,
     Unfit,
 )
-from penstock.logd.core.cluster.records import PartitionKey
+from penstock.logd.metadata.commands import Command
+from penstock.logd.metadata.records import PartitionKey
 from tests.support.cluster_state import Cluster
 
 ALWAYS = 2**62

@@ -1,6 +1,6 @@
 """Builds the state of a cluster by commands, as tests want it."""
 
-from penstock.logd.core.cluster.commands import (
+from penstock.logd.metadata.commands import (
     Basis,
     ChangeIsr,
     Command,
@@ -13,17 +13,17 @@ from penstock.logd.core.cluster.commands import (
     RegisterNode,
     Unclean,
 )
-from penstock.logd.core.cluster.records import (
+from penstock.logd.metadata.records import (
     Addresses,
     NodeId,
-    Partition,
     PartitionKey,
+    PartitionRecord,
     ReplicationOptions,
     StreamRecord,
 )
-from penstock.logd.core.cluster.state import ClusterState, Each, Refused, Result
-from penstock.logd.core.cluster.tables import Done, basis_of
-from penstock.logd.core.metadata import StreamConfig
+from penstock.logd.metadata.state import ClusterState, Each, Refused, Result
+from penstock.logd.metadata.streams import StreamConfig
+from penstock.logd.metadata.tables import Done, basis_of
 
 DEFAULT_OPTIONS = ReplicationOptions(replication_factor=3)
 
@@ -65,7 +65,7 @@ class Cluster:
     def stream(self, name: str = "s") -> StreamRecord:
         return self.state.streams[name]
 
-    def partition(self, name: str = "s", number: int = 0) -> Partition:
+    def partition(self, name: str = "s", number: int = 0) -> PartitionRecord:
         return self.stream(name).partitions[number]
 
     def basis(self, name: str = "s", number: int = 0) -> Basis:

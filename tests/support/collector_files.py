@@ -31,7 +31,7 @@ from penstock.collector.source_sections import Source as Section
 from penstock.collector.source_set import SourceSet, difference
 from penstock.collector.sources.source import Source
 from penstock.collector.state import State, read_state
-from penstock.logd.store import Checkpoint
+from penstock.logd.storage import Checkpoint
 from tests.support.waiting import wait_until_async
 
 if TYPE_CHECKING:

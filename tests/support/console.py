@@ -15,7 +15,6 @@ from typing_extensions import override
 from penstock.deploy.console.config import ConsoleConfig
 from penstock.deploy.console.daemon import Console
 from penstock.deploy.console.polling import Names
-from penstock.logd.batch import Record, build_batch, describe_body, encode_body
 from penstock.logd.client import (
     ClusterInfo,
     Fetched,
@@ -25,6 +24,7 @@ from penstock.logd.client import (
     StreamInfo,
 )
 from penstock.logd.errors import RefusedError, UnavailableError
+from penstock.logd.format.batch import Record, build_batch, describe_body, encode_body
 from tests.support.waiting import wait_until
 
 NODES = ("logd-1", "logd-2", "logd-3")

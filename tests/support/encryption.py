@@ -3,7 +3,7 @@
 import hashlib
 from pathlib import Path
 
-from penstock.logd.encryption import KeySource, MasterKeys
+from penstock.logd.encryption.master_keys import KeySource, MasterKeys
 
 
 def key_file(directory: Path, name: str, *, content: str | None = None) -> Path:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from typing_extensions import override
 
-from penstock.logd.store.disk import File, RealDisk, RealFile
+from penstock.logd.storage.disk import File, RealDisk, RealFile
 
 WRITES = frozenset({"create", "write", "sync", "truncate", "rename"})
 """What a disk that is full or read-only does not do."""

@@ -7,12 +7,12 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from penstock.logd.batch import Record, build_batch, describe_body, encode_body
 from penstock.logd.cli.server import Clients
 from penstock.logd.client import OffsetRange
 from penstock.logd.errors import RefusedError
-from penstock.logd.frame import FrameHeader
-from penstock.logd.rows import batch_records, slice_rows
+from penstock.logd.format.batch import Record, build_batch, describe_body, encode_body
+from penstock.logd.format.frame import FrameHeader
+from penstock.logd.format.rows import batch_records, slice_rows
 
 
 @dataclass

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from penstock.logd.batch import Record, build_batch, encode_body
-from penstock.logd.frame import NO_PRODUCER, NO_TIMESTAMP, FrameHeader, crc32c
+from penstock.logd.format.batch import Record, build_batch, encode_body
+from penstock.logd.format.frame import NO_PRODUCER, NO_TIMESTAMP, FrameHeader, crc32c
 
 OPAQUE_SCHEMA = 200
 """A schema version that no codec knows: the store must not look into such bodies."""

@@ -9,23 +9,20 @@ from pathlib import Path
 from typing import Any
 
 from penstock.base.clock import SystemClock
-from penstock.logd.access.guard import Guard
-from penstock.logd.access.lone import LoneAccess
-from penstock.logd.access.throttle import Throttle
-from penstock.logd.core.acl import AclRule, Action, Effect
-from penstock.logd.core.cluster.access import PutAcl
-from penstock.logd.core.metadata import StreamConfig
-from penstock.logd.cursors import CursorStore
+from penstock.logd.api.access import AccessApi
+from penstock.logd.api.middleware import GuardedApi
+from penstock.logd.api.operations import FetchApi, LoneGroups
+from penstock.logd.api.permissions import Permits
+from penstock.logd.api.server import SendingTurn
 from penstock.logd.errors import RefusedError
-from penstock.logd.fetch.access import AccessApi
-from penstock.logd.fetch.api import FetchApi
-from penstock.logd.fetch.connection import SendingTurn
-from penstock.logd.fetch.groups import LoneGroups
-from penstock.logd.fetch.guarded import GuardedApi
-from penstock.logd.fetch.permits import Permits
-from penstock.logd.lone_streams import LoneStreams
+from penstock.logd.metadata.access import PutAcl
+from penstock.logd.metadata.streams import StreamConfig
+from penstock.logd.partition.cursors import CursorStore
+from penstock.logd.security.acl import AclRule, Action, Effect
+from penstock.logd.security.authorizer import Guard
 from penstock.logd.security.principal import ANONYMOUS, Method, Principal
-from penstock.logd.streams import StreamSet
+from penstock.logd.security.throttle import Throttle
+from penstock.logd.standalone import LoneAccess, LoneStreams, StreamSet
 from tests.support.surroundings import QuietLink, make_surroundings
 
 ROOT = Principal("root", Method.KEY)

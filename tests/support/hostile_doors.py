@@ -30,8 +30,8 @@ from penstock.collector.sources.otlp_http import OtlpHttp
 from penstock.collector.spool import decode_unit
 from penstock.collector.state import NewerStateError, read_state
 from penstock.collector.taps import Taps
-from penstock.logd.batch import Record, build_batch, describe_body, encode_body
-from penstock.logd.frame import FrameHeader
+from penstock.logd.format.batch import Record, build_batch, describe_body, encode_body
+from penstock.logd.format.frame import FrameHeader
 from penstock.service import Health, Status
 from tests.support.fuzzing import mutated
 

@@ -7,9 +7,8 @@ from typing import Any
 from penstock.base.clock import SystemClock
 from penstock.logd.security.api_keys import line_of, load_keys, make_key
 from penstock.logd.security.authenticator import Authenticator
-from penstock.logd.security.jwks import FileKeys
+from penstock.logd.security.jwt import FileKeys, TokenRules
 from penstock.logd.security.renewal import Renewed
-from penstock.logd.security.tokens import TokenRules
 from tests.support.certificates import Authority, Certificate
 from tests.support.tokens import AUDIENCE, ISSUER, Issuer
 

@@ -7,10 +7,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from penstock.base.clock import SystemClock
-from penstock.logd.core.turn import Message
+from penstock.logd.intake.turn import Message
 from penstock.logd.nats.config import NatsSettings
-from penstock.logd.nats.link import LinkTiming, NatsLink
-from penstock.logd.nats.subscriptions import LinkEvent, LinkState
+from penstock.logd.nats.link import LinkEvent, LinkState, LinkTiming, NatsLink
 
 
 class LinkUnderTest(NatsLink):

@@ -4,9 +4,9 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.logd.batch import Record, build_batch, describe_body, encode_body
-from penstock.logd.core.metadata import Metadata, StreamConfig
-from penstock.logd.store import Checkpoint, CommitLog, EpochFile, LogConfig
+from penstock.logd.format.batch import Record, build_batch, describe_body, encode_body
+from penstock.logd.metadata.streams import Metadata, StreamConfig
+from penstock.logd.storage import Checkpoint, CommitLog, EpochFile, LogConfig
 
 ROWS = 3
 """Records of each frame."""

@@ -16,21 +16,21 @@ import structlog
 
 from penstock.base.clock import BootClock
 from penstock.logd.cluster.node import ClusterNode, ClusterSettings
-from penstock.logd.core.cluster.commands import Command, CreateStream, Placement
-from penstock.logd.core.cluster.heartbeats import PartitionReport
-from penstock.logd.core.cluster.records import Addresses, ReplicationOptions
-from penstock.logd.core.cluster.state import Result
-from penstock.logd.core.cluster.tables import Done
-from penstock.logd.core.metadata import StreamConfig
-from penstock.logd.core.node import NodeId
-from penstock.logd.core.replication.session import PartitionKey
+from penstock.logd.controller.liveness import PartitionReport
 from penstock.logd.errors import LogdError
+from penstock.logd.metadata.commands import Command, CreateStream, Placement
+from penstock.logd.metadata.records import Addresses, ReplicationOptions
+from penstock.logd.metadata.state import Result
+from penstock.logd.metadata.streams import StreamConfig
+from penstock.logd.metadata.tables import Done
+from penstock.logd.replication.events import NodeId
+from penstock.logd.replication.session import PartitionId
 
 
 class NoReplicas:
     """It holds nothing of the streams."""
 
-    def find(self, key: PartitionKey) -> None:
+    def find(self, key: PartitionId) -> None:
         return None
 
     def reports(self, *, full: bool) -> tuple[PartitionReport, ...]:

@@ -6,14 +6,11 @@ from typing import Final
 
 import pytest
 
-from penstock.logd.core.node import NodeId
-from penstock.logd.core.replication import effects as fx
-from penstock.logd.core.replication import events as ev
-from penstock.logd.core.replication.epochs import Epochs
-from penstock.logd.core.replication.log_state import LogState
-from penstock.logd.core.replication.messages import Frames, Span
-from penstock.logd.core.replication.replica import Replica
-from penstock.logd.core.replication.view import View
+from penstock.logd.replication import events as ev
+from penstock.logd.replication import events as fx
+from penstock.logd.replication.events import Frames, NodeId, Span, View
+from penstock.logd.replication.log_state import Epochs, LogState
+from penstock.logd.replication.replica import Replica
 
 A, B, C = NodeId("a"), NodeId("b"), NodeId("c")
 LEASE_NS: Final = 1_000_000_000

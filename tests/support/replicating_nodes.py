@@ -14,23 +14,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.base.clock import BootClock
-from penstock.logd.cluster.mesh import Mesh
+from penstock.logd.cluster.metadata_group import Mesh
 from penstock.logd.cluster.replication import RANGE_API, FeedSettings, Frame, Hosted, Replication
-from penstock.logd.core.node import NodeId
-from penstock.logd.core.replication import effects as fx
-from penstock.logd.core.replication import events as ev
-from penstock.logd.core.replication.epochs import Epochs
-from penstock.logd.core.replication.log_state import LogState
-from penstock.logd.core.replication.messages import Answer, Span
-from penstock.logd.core.replication.replica import Replica
-from penstock.logd.core.replication.session import PartitionKey
-from penstock.logd.core.replication.view import View
-from penstock.logd.peers.identity import Identity
-from penstock.logd.peers.server import PeerServer
-from penstock.logd.peers.tls import PeerTls
+from penstock.logd.net.channel import Channel
+from penstock.logd.net.peer_identity import Identity
+from penstock.logd.net.peer_server import PeerServer
+from penstock.logd.net.peer_tls import PeerTls
+from penstock.logd.replication import events as ev
+from penstock.logd.replication import events as fx
+from penstock.logd.replication.events import Answer, NodeId, Span, View
+from penstock.logd.replication.log_state import Epochs, LogState
+from penstock.logd.replication.replica import Replica
+from penstock.logd.replication.session import PartitionId
 from penstock.logd.security.tls import CertificateFiles
-from penstock.logd.store import CommitLog, LogConfig
-from penstock.logd.tcp.channel import Channel
+from penstock.logd.storage import CommitLog, LogConfig
 from tests.support.frames import make_frame
 
 A, B, C = NodeId("a"), NodeId("b"), NodeId("c")
@@ -60,7 +57,7 @@ class Held:
         events: Every event that came from outside.
     """
 
-    def __init__(self, node: "Node", key: PartitionKey, directory: Path) -> None:
+    def __init__(self, node: "Node", key: PartitionId, directory: Path) -> None:
         self.key = key
         self.log = CommitLog.open(directory, LogConfig(segment_bytes_max=64 * 1024 * 1024))
         self.said: list[fx.Effect] = []
@@ -191,13 +188,13 @@ class Node:
     directory: Path
     tls: CertificateFiles | None = None
     settings: FeedSettings = field(default_factory=FeedSettings)
-    held: dict[PartitionKey, Held] = field(default_factory=dict)
+    held: dict[PartitionId, Held] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         me = Identity("test", self.name)
         tls = PeerTls.of(self.tls) if self.tls else None
         self.mesh = Mesh(me, rng=random.Random(1), tls=tls)
-        self.find: dict[PartitionKey, Hosted] = {}
+        self.find: dict[PartitionId, Hosted] = {}
         self.replication = Replication(
             me, self.find.get, self.mesh, clock=CLOCK, settings=self.settings, tls=tls
         )
@@ -206,7 +203,7 @@ class Node:
         self._running = asyncio.create_task(self._server.run())
 
     def hold(self, number: int = 0) -> Held:
-        key = PartitionKey("i", number)
+        key = PartitionId("i", number)
         self.held[key] = Held(self, key, self.directory / f"{self.name}{number}")
         self.find[key] = self.held[key]
         return self.held[key]

@@ -11,8 +11,13 @@ import nats
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from penstock.logd.batch import Record, build_batch, encode_body
-from penstock.logd.envelope import TYPE_BATCH_ACK, BatchPayload, decode_envelope, encode_batch
+from penstock.logd.format.batch import Record, build_batch, encode_body
+from penstock.logd.format.envelope import (
+    TYPE_BATCH_ACK,
+    BatchPayload,
+    decode_envelope,
+    encode_batch,
+)
 from tests.support.processes import Daemon, free_port
 
 STREAMS = [

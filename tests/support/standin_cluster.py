@@ -9,20 +9,17 @@ from typing import Any
 
 from typing_extensions import override
 
-from penstock.logd.core.metadata import StreamConfig
-from penstock.logd.core.turn import Message
-from penstock.logd.cursors import CursorStore
-from penstock.logd.description import describe_roles, describe_standing
+from penstock.logd.api.description import describe_roles, describe_standing
+from penstock.logd.api.operations import FetchApi, LoneGroups
+from penstock.logd.api.server import FetchLimits, FetchServer
+from penstock.logd.api.streams import not_here
 from penstock.logd.errors import RefusedError
-from penstock.logd.fetch.api import FetchApi
-from penstock.logd.fetch.connection import FetchLimits
-from penstock.logd.fetch.groups import LoneGroups
-from penstock.logd.fetch.server import FetchServer
-from penstock.logd.fetch.streams import not_here
-from penstock.logd.lone_streams import LoneStreams
-from penstock.logd.partition import Partition
-from penstock.logd.replication_settings import ReplicationSettings
-from penstock.logd.streams import StreamSet
+from penstock.logd.intake.turn import Message
+from penstock.logd.metadata.replication_settings import ReplicationSettings
+from penstock.logd.metadata.streams import StreamConfig
+from penstock.logd.partition.cursors import CursorStore
+from penstock.logd.partition.partition import Partition
+from penstock.logd.standalone import LoneStreams, StreamSet
 from tests.support.surroundings import QuietLink, make_surroundings
 
 LOGS = StreamConfig(name="logs", subject="t.>")

@@ -3,18 +3,16 @@
 import random
 
 from penstock.base.clock import Clock, SystemClock
-from penstock.logd.ack_sender import AckSender
-from penstock.logd.byte_budget import ByteBudget
-from penstock.logd.core.admission import NEVER_LEAVE, AdmissionPolicy
-from penstock.logd.core.node import NodeId
-from penstock.logd.core.servers import parse_servers
-from penstock.logd.encryption import MasterKeys
+from penstock.logd.encryption.master_keys import MasterKeys
+from penstock.logd.intake.admission import NEVER_LEAVE, AdmissionPolicy, ByteBudget
 from penstock.logd.limits import FRAMES_UNREMEMBERED_MAX
-from penstock.logd.nats.dial import NatsAccess
+from penstock.logd.nats.connect import NatsAccess
 from penstock.logd.nats.link import NatsLink
-from penstock.logd.postbox import Postbox
-from penstock.logd.store import REAL_DISK, Disk
-from penstock.logd.surroundings import Surroundings
+from penstock.logd.nats.servers import parse_servers
+from penstock.logd.partition.acks import AckSender, Postbox
+from penstock.logd.partition.context import Surroundings
+from penstock.logd.replication.events import NodeId
+from penstock.logd.storage import REAL_DISK, Disk
 from penstock.service import Tracer
 
 

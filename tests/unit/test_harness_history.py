@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from penstock.logd.batch import Record
+from penstock.logd.format.batch import Record
 from tests.harness.checkers.history import (
     Given,
     Kind,

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from penstock.logd.batch import Record, build_batch, describe_body, encode_body
-from penstock.logd.client.answers import OffsetRange
-from penstock.logd.rows import slice_rows
+from penstock.logd.client.models import OffsetRange
+from penstock.logd.format.batch import Record, build_batch, describe_body, encode_body
+from penstock.logd.format.rows import slice_rows
 from tests.harness.checkers.stream import CompactedChecker, Deletes, StreamChecker
 from tests.harness.ledger import (
     Acked,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from penstock.logd.client import LogClient
-    from penstock.logd.frame import FrameHeader
+    from penstock.logd.format.frame import FrameHeader
 
 SECOND = 1_000_000_000
 

@@ -23,9 +23,9 @@ VIOLATIONS = [
     ),
     ("console-asks-parts", "deploy/penstock/deploy/kept.py", "import penstock.router.errors"),
     ("log-knows-no-telemetry", "logd/penstock/logd/limits.py", "import penstock.specs.kinds"),
-    ("client-is-light", "logd/penstock/logd/client/blocking.py", "import penstock.service"),
-    ("log-store-is-protected", "router/penstock/router/errors.py", "import penstock.logd.store"),
-    ("cores-are-pure", "logd/penstock/logd/core/intake.py", "import time"),
+    ("client-is-light", "logd/penstock/logd/client/client.py", "import penstock.service"),
+    ("log-store-is-protected", "router/penstock/router/errors.py", "import penstock.logd.storage"),
+    ("cores-are-pure", "logd/penstock/logd/intake/intake.py", "import time"),
     ("cores-are-pure", "deploy/penstock/deploy/core/reconcile.py", "import asyncio"),
     ("models-are-light", "specs/penstock/specs/envelope.py", "import structlog"),
 ]

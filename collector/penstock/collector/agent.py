@@ -36,7 +36,7 @@ from penstock.collector.source_set import Difference, SourceSet, difference
 from penstock.collector.sources.source import Source
 from penstock.collector.telemetry import Metrics, describe
 from penstock.collector.transforms.graph import Graph
-from penstock.logd.store import REAL_DISK, Disk
+from penstock.logd.storage import REAL_DISK, Disk
 from penstock.service import (
     ExitCode,
     Health,

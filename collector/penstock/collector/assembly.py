@@ -27,7 +27,7 @@ from penstock.collector.sources.stdin import StdinSource
 from penstock.collector.sources.syslog import SyslogSource
 from penstock.collector.sources.unix import UnixSource
 from penstock.collector.spools import Spooling
-from penstock.logd.store import Checkpoint
+from penstock.logd.storage import Checkpoint
 
 
 @dataclass(frozen=True, slots=True)

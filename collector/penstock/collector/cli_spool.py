@@ -23,9 +23,8 @@ from penstock.collector.errors import UndecodableError
 from penstock.collector.journal import undamaged
 from penstock.collector.spool import Unit, decode_unit
 from penstock.collector.worker_plan import Share, config_of, left_behind
-from penstock.logd.frame import FrameHeader
-from penstock.logd.store.inspection import Inspection, PartitionReport
-from penstock.logd.store.repair import apply, plan
+from penstock.logd.format.frame import FrameHeader
+from penstock.logd.offline.fsck import Inspection, PartitionReport, apply, plan
 from penstock.service import configure_logs, run_until_stopped
 from penstock.service.command import PenstockGroup
 

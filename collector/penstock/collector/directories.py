@@ -12,8 +12,8 @@ from penstock.collector.control import SOCKET_NAME
 from penstock.collector.opening import DATA_FORMAT, UnreadableError
 from penstock.collector.worker_plan import directory_of, left_behind
 from penstock.logd.errors import CorruptError, LogdError, RefusedError
-from penstock.logd.store import CommitLog, DirectoryLock, LogConfig
-from penstock.logd.store.salvage import UNREADABLE
+from penstock.logd.storage import CommitLog, DirectoryLock, LogConfig
+from penstock.logd.storage.reader import UNREADABLE
 from penstock.service import UnavailableError
 
 Function = TypeVar("Function", bound=Callable[..., Any])

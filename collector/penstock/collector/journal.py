@@ -15,11 +15,10 @@ from typing import Final, Protocol, TypeVar
 
 from penstock.collector import failpoints
 from penstock.collector.errors import SpoolFailedError, SpoolFullError, UndecodableError
-from penstock.logd.batch import Record, build_batch, decode_body, describe_body, encode_body
-from penstock.logd.errors import LogdError
-from penstock.logd.frame import HEADER_SIZE, NO_PRODUCER, FrameHeader
-from penstock.logd.store import REAL_DISK, CommitLog, CorruptFrameError, Disk, LogConfig
-from penstock.logd.store.errors import NO_SPACE
+from penstock.logd.errors import NO_SPACE, CorruptFrameError, LogdError
+from penstock.logd.format.batch import Record, build_batch, decode_body, describe_body, encode_body
+from penstock.logd.format.frame import HEADER_SIZE, NO_PRODUCER, FrameHeader
+from penstock.logd.storage import REAL_DISK, CommitLog, Disk, LogConfig
 
 _ENTRY_OVERHEAD_BYTES = HEADER_SIZE + 1024
 _SEGMENTS_PER_JOURNAL = 8

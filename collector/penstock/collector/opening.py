@@ -17,8 +17,8 @@ from penstock.collector.state import (
     read_state,
 )
 from penstock.logd.errors import CorruptError, LogdError, RefusedError
-from penstock.logd.store import REAL_DISK, Checkpoint, DirectoryLock, Disk
-from penstock.logd.store.salvage import UNREADABLE
+from penstock.logd.storage import REAL_DISK, Checkpoint, DirectoryLock, Disk
+from penstock.logd.storage.reader import UNREADABLE
 from penstock.service import ConfigError, ExitCode, ServiceError, UnavailableError
 from penstock.service.data_format import DataFormat
 

@@ -16,10 +16,10 @@ from penstock.collector.core.batch import Batch, LaneKey
 from penstock.collector.core.delivery import Behind, Failed, Publish, Refused, Stored
 from penstock.collector.limits import NATS_OVERHEAD_BYTES
 from penstock.collector.nats_link import NatsLink
-from penstock.logd.acks import Nack, PubAck, decode_batch_ack
-from penstock.logd.batch import SCHEMA, SCHEMA_VERSION, encode_body
-from penstock.logd.envelope import BatchPayload, encode_batch
 from penstock.logd.errors import CorruptError
+from penstock.logd.format.acks import Nack, PubAck, decode_batch_ack
+from penstock.logd.format.batch import SCHEMA, SCHEMA_VERSION, encode_body
+from penstock.logd.format.envelope import BatchPayload, encode_batch
 from penstock.service import Span, Tracer
 from penstock.service.tracing import span_of, trace_of
 

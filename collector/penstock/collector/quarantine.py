@@ -29,9 +29,9 @@ from penstock.base.clock import Clock
 from penstock.collector.core.delivery import Quarantine as QuarantineEffect
 from penstock.collector.errors import SpoolFailedError, SpoolFullError, UndecodableError
 from penstock.collector.journal import Entry, Journal, Read, read_record, undamaged
-from penstock.logd.batch import Record
-from penstock.logd.frame import FrameHeader
-from penstock.logd.store import CommitLog
+from penstock.logd.format.batch import Record
+from penstock.logd.format.frame import FrameHeader
+from penstock.logd.storage import CommitLog
 
 _RETRY_S: Final = 1.0
 

@@ -28,9 +28,8 @@ from penstock.collector.journal import undamaged
 from penstock.collector.pipeline import Pipeline
 from penstock.collector.spool import Spool, Unit, decode_unit
 from penstock.collector.state import INDEX_BITS, URGENT_ORIGIN
-from penstock.logd.errors import RefusedError
-from penstock.logd.frame import FrameHeader
-from penstock.logd.store import CorruptFrameError
+from penstock.logd.errors import CorruptFrameError, RefusedError
+from penstock.logd.format.frame import FrameHeader
 
 DROPPED: Final = "spool_full_oldest"
 UNREADABLE_S: Final = 600

@@ -24,8 +24,9 @@ from penstock.collector.limits import REPLAY_RECORDS_MAX
 from penstock.collector.quarantine import Again, Kept, Mark, kept_in, mark_of, read_quarantine
 from penstock.collector.spool import Spool, Unit, sender_id
 from penstock.collector.spools import take_apart
-from penstock.logd.frame import NO_PRODUCER, FrameHeader
-from penstock.logd.store import CommitLog, CorruptFrameError
+from penstock.logd.errors import CorruptFrameError
+from penstock.logd.format.frame import NO_PRODUCER, FrameHeader
+from penstock.logd.storage import CommitLog
 
 SENDER: Final = "penstock-quarantine"
 """Of what is put back; no source has this name, for theirs have a line break after them."""

@@ -32,8 +32,8 @@ from penstock.collector.errors import SpoolFailedError, SpoolFullError, Undecoda
 from penstock.collector.journal import Entry, Journal, entry_size, read_record, undamaged
 from penstock.collector.state import SPOOL_ORIGIN
 from penstock.collector.verdicts import Known, Verdicts
-from penstock.logd.batch import Record
-from penstock.logd.frame import NO_PRODUCER, FrameHeader
+from penstock.logd.format.batch import Record
+from penstock.logd.format.frame import NO_PRODUCER, FrameHeader
 
 _SENDER_NAMESPACE: Final = UUID("6f0d1c5e-7a58-5b2e-9d39-0b6a3f3f8f31")
 ORIGIN: Final = SPOOL_ORIGIN

@@ -34,7 +34,7 @@ from penstock.collector.settings import digest_of_tables, graph_of
 from penstock.collector.worker_control import Checked, WorkerControl
 from penstock.collector.worker_plan import Share, config_of, control_of, directory_of, left_behind
 from penstock.logd.errors import RefusedError
-from penstock.logd.store import DirectoryLock
+from penstock.logd.storage import DirectoryLock
 from penstock.service import (
     ConfigError,
     ExitCode,

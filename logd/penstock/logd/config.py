@@ -13,27 +13,27 @@ from pydantic import (
     model_validator,
 )
 
+from penstock.logd.api.server import FetchLimits
 from penstock.logd.cluster.config import ClusterSection
-from penstock.logd.core.activity import activity_stream
-from penstock.logd.core.admission import AdmissionPolicy
-from penstock.logd.core.metadata import (
+from penstock.logd.encryption.master_keys import EncryptionSection, MasterKeys
+from penstock.logd.errors import RefusedError
+from penstock.logd.format.subjects import check_stream_subject
+from penstock.logd.intake.admission import AdmissionPolicy
+from penstock.logd.intake.standby import StandbySettings
+from penstock.logd.liftbridge.config import GrpcSection
+from penstock.logd.limits import PARTITIONS_PER_STREAM_MAX, STRANGERS_BESIDES, STREAMS_MAX
+from penstock.logd.metadata.replication_settings import ReplicationSettings
+from penstock.logd.metadata.retention_policy import Discard, Retention
+from penstock.logd.metadata.streams import (
     AckPolicy,
     Encryption,
     FsyncPolicy,
     StreamConfig,
+    activity_stream,
     check_stream_name,
 )
-from penstock.logd.core.retention import Discard, Retention
-from penstock.logd.core.subjects import check_stream_subject
-from penstock.logd.encryption import EncryptionSection, MasterKeys
-from penstock.logd.errors import RefusedError
-from penstock.logd.fetch.connection import FetchLimits
-from penstock.logd.liftbridge.config import GrpcSection
-from penstock.logd.limits import PARTITIONS_PER_STREAM_MAX, STRANGERS_BESIDES, STREAMS_MAX
 from penstock.logd.nats.config import NatsSettings
-from penstock.logd.replication_settings import ReplicationSettings
 from penstock.logd.security.config import AuthSection, Door, TlsSection, check_encrypted
-from penstock.logd.standby import StandbySettings
 from penstock.service import HostPort, Quantities, TracingSection
 
 ENV_PREFIX: Final = "PENSTOCK_LOGD"
@@ -47,7 +47,7 @@ class _Settings(Quantities):
 
 
 class RetentionSettings(_Settings):
-    """How much of a stream is kept, as in `penstock.logd.core.retention.Retention`."""
+    """How much of a stream is kept, as in `penstock.logd.metadata.retention_policy.Retention`."""
 
     age_s: Annotated[int, Field(ge=1, le=100 * 365 * 86_400)] | None = None
     bytes: Annotated[int, Field(ge=_MIB, le=1 << 50)] | None = None
@@ -58,7 +58,7 @@ _Offset = Annotated[int, Field(ge=0, lt=1 << 62)]
 
 
 class StreamSettings(_Settings):
-    """One stream; the attributes are those of `penstock.logd.core.metadata.StreamConfig`."""
+    """One stream; the attributes are those of `penstock.logd.metadata.streams.StreamConfig`."""
 
     name: str
     subject: str

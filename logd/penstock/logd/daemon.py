@@ -1,6 +1,7 @@
 """The logd process: start in order, serve, drain in order."""
 
 import asyncio
+import os
 import random
 import signal
 from concurrent.futures import ThreadPoolExecutor
@@ -8,55 +9,159 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Final
 
+import orjson
 import structlog
 
 from penstock.base.clock import BootClock, SystemClock
-from penstock.base.errors import DamagedDataError, DrainCutShortError, ExitCode, ServiceError
-from penstock.logd.ack_sender import AckSender
-from penstock.logd.byte_budget import ByteBudget
+from penstock.base.errors import DamagedDataError, DrainCutShortError, ExitCode
+from penstock.base.files import atomic_write
+from penstock.logd.api.server import FetchServer
 from penstock.logd.cluster.config import ClusterSection
 from penstock.logd.cluster.engine import ClusterEngine
-from penstock.logd.cluster.hearing import Hearing
-from penstock.logd.compactor import Compactor
-from penstock.logd.config import LogdConfig
-from penstock.logd.core.node import NodeId
-from penstock.logd.core.turn import Message
-from penstock.logd.daemon_setup import (
-    OPENING_FIXES,
-    first_of,
-    lock_directory,
-    prepare_directory,
-    service_error,
-    watch_masters,
-    write_endpoints,
-)
-from penstock.logd.doors import Doors
+from penstock.logd.cluster.replica_manager import Hearing
+from penstock.logd.compaction.scheduler import CompactionSettings, Compactor
+from penstock.logd.config import ENV_PREFIX, LogdConfig
+from penstock.logd.directories import DATA_FORMAT
+from penstock.logd.encryption.master_keys import EncryptionSection, MasterKeys
+from penstock.logd.encryption.rotation import Rotation
 from penstock.logd.engine import Engine
 from penstock.logd.errors import CorruptError, LogdError, RefusedError
-from penstock.logd.fetch.server import FetchServer
-from penstock.logd.liftbridge.edge import GrpcDoor
+from penstock.logd.intake.admission import ByteBudget
+from penstock.logd.intake.turn import Message
+from penstock.logd.liftbridge.auth import GrpcDoor
 from penstock.logd.liftbridge.server import GrpcServer
 from penstock.logd.limits import WORKERS_MAX
-from penstock.logd.lone_engine import LoneEngine
-from penstock.logd.nats.dial import NatsAccess
-from penstock.logd.nats.errors import NatsRefusedError, NatsSetupError
+from penstock.logd.listeners import Doors
+from penstock.logd.nats.connect import NatsAccess
 from penstock.logd.nats.jetstream_hints import JetStreamHints
-from penstock.logd.nats.link import NatsLink
-from penstock.logd.nats.subscriptions import LinkEvent
-from penstock.logd.peers.tls import PeerTls
-from penstock.logd.postbox import Postbox
-from penstock.logd.security.keeper import Keeper
-from penstock.logd.surroundings import StreamLookup, Surroundings
+from penstock.logd.nats.link import LinkEvent, NatsLink
+from penstock.logd.nats.protocol import NatsRefusedError, NatsSetupError
+from penstock.logd.net.peer_tls import PeerTls
+from penstock.logd.partition.acks import AckSender, Postbox
+from penstock.logd.partition.context import StreamLookup, Surroundings
+from penstock.logd.replication.events import NodeId
+from penstock.logd.security.reloader import DoorSetupError, Keeper
+from penstock.logd.standalone import LoneEngine
+from penstock.logd.storage import DirectoryLock
 from penstock.logd.telemetry import Telemetry
-from penstock.logd.upkeep import CompactionSettings
 from penstock.service import (
     AdminServer,
     ConfigError,
     Health,
+    ServiceError,
     Tracing,
     UnavailableError,
+    load_config,
 )
+
+NEWER_FIX: Final = (
+    "a later Penstock wrote it: start that one, or restore a backup from before the upgrade into"
+    " another data_dir; nothing was changed"
+)
+
+OPENING_FIXES: Final = {
+    "TOO_MANY_STREAMS": "raise the limit, or lower connections_max",
+    "CLUSTERED": "give the configuration its section `cluster` back, or use another data_dir",
+    "UNKNOWN_FORMAT": NEWER_FIX,
+    "NOT_CLUSTERED": "leave that out, or make this node a part of a cluster",
+}
+"""What to do when streams cannot be opened, by the refusal's code."""
+
+
+def prepare_directory(config: LogdConfig, config_path: Path) -> None:
+    """Make the data directory, if need be.
+
+    Raises:
+        ConfigError: This user cannot write there.
+    """
+    directory = config.data_dir
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        writable = os.access(directory, os.W_OK | os.X_OK)
+        reason = "not writable by this user"
+    except OSError as error:
+        writable, reason = False, error.strerror or str(error)
+    if not writable:
+        raise ConfigError(
+            f"{config_path}: data_dir: {directory}: {reason}",
+            fix="name a directory that this user may write to",
+        )
+
+
+def lock_directory(config: LogdConfig) -> DirectoryLock:
+    """Take the data directory for this process, if this version understands what is in it.
+
+    Raises:
+        UnavailableError: Another one has it.
+        DataFormatError: A later version wrote it, or another part of Penstock.
+    """
+    DATA_FORMAT.check(config.data_dir)  # before anything is written, the lock's file included
+    try:
+        lock = DirectoryLock(config.data_dir)
+    except RefusedError as error:
+        raise UnavailableError(
+            f"another logd runs: {error}",
+            fix=f"stop process {error.detail.get('pid')}, or use another data_dir",
+        ) from None
+    DATA_FORMAT.open(config.data_dir)
+    return lock
+
+
+def write_endpoints(path: Path, endpoints: dict[str, str]) -> None:
+    """Write down where the process listens.
+
+    Raises:
+        OSError: The disk failed.
+    """
+    atomic_write(path, orjson.dumps(endpoints) + b"\n", durable=False)
+
+
+def read_encryption(config_path: Path) -> EncryptionSection | None:
+    """The section `encryption` as the configuration's file has it now.
+
+    Raises:
+        CorruptError: The file is not understood.
+    """
+    try:
+        return load_config(LogdConfig, config_path, env_prefix=ENV_PREFIX).encryption
+    except ConfigError as error:
+        raise CorruptError(str(error)) from None
+
+
+def watch_masters(keeper: Keeper, config_path: Path, masters: MasterKeys, engine: Engine) -> None:
+    """Follow the master keys that the configuration's file names, if any are used."""
+    if masters.used:
+        read = partial(read_encryption, config_path)
+        keeper.watch(Rotation(config_path, read, masters, engine.partitions))
+
+
+def service_error(error: Exception, config: LogdConfig, config_path: Path) -> ServiceError:
+    """What a node's part in its cluster has ended with, for whoever must act."""
+    match error:
+        case DoorSetupError() | NatsSetupError():
+            return ConfigError(f"{config_path}: {error.key}: {error}", fix=error.fix)
+        case RefusedError(code="UNKNOWN_FORMAT"):
+            return ConfigError(f"{config.data_dir}: {error}", fix=NEWER_FIX)
+        case RefusedError():
+            return ConfigError(
+                f"{config_path}: cluster: {error}",
+                fix="give each node its own name and data_dir, and all of them the same cluster",
+            )
+        case CorruptError():
+            fix = "nothing was changed; give the node an empty data_dir and another name, so that"
+            return DamagedDataError(str(error), fix=f"{fix} it gets everything from the others")
+        case _:
+            fix = "see to the disk, then start again"
+            return UnavailableError(f"{config.data_dir}: {error}", fix=fix)
+
+
+def first_of(errors: ExceptionGroup[Exception]) -> Exception:
+    """One of the errors in a group of groups."""
+    first = errors.exceptions[0]
+    return first_of(first) if isinstance(first, ExceptionGroup) else first
+
 
 _RETRY_S = 0.2
 _log = structlog.get_logger()

@@ -5,15 +5,13 @@ from typing import Any, Protocol
 
 from prometheus_client.core import Metric
 
-from penstock.logd.access.store import Access
 from penstock.logd.activity import Record, Sink
+from penstock.logd.api.operations import Cursors, Groups
+from penstock.logd.api.streams import Streams
 from penstock.logd.config import ConfiguredStream
-from penstock.logd.fetch.api import Cursors
-from penstock.logd.fetch.groups import Groups
-from penstock.logd.fetch.streams import Streams
-from penstock.logd.listening import Listening
-from penstock.logd.partition import Partition
-from penstock.logd.unopened import Unopened
+from penstock.logd.partition.partition import Partition, Unopened
+from penstock.logd.partition.subscriptions import Listening
+from penstock.logd.security.authorizer import Access
 
 
 class CursorCounts(Cursors, Protocol):

@@ -6,9 +6,9 @@ from typing import Any, Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from penstock.logd.core.gaps import Gap, GapLedger, GapReason, Instant
-from penstock.logd.description import damaged_ranges
+from penstock.logd.api.description import damaged_ranges
 from penstock.logd.engine import Engine
+from penstock.logd.intake.gaps import Gap, GapLedger, GapReason, Instant
 
 _STREAMS_SHOWN: Final = 10
 _SAID_ELSEWHERE: Final = (GapReason.RECONNECTING, GapReason.DENIED, GapReason.STORAGE_FAILED)

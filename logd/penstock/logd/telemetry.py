@@ -24,19 +24,18 @@ from prometheus_client.registry import Collector
 from typing_extensions import override
 
 from penstock.base.pluralize import pluralize
-from penstock.logd.ack_sender import AckSender
-from penstock.logd.byte_budget import ByteBudget
-from penstock.logd.description import damaged_ranges
-from penstock.logd.doors import Doors
+from penstock.logd.api.description import damaged_ranges
+from penstock.logd.api.server import FetchServer
 from penstock.logd.engine import Engine
-from penstock.logd.fetch.server import FetchServer
 from penstock.logd.gap_report import describe_gaps, gap_metrics, gap_reasons
+from penstock.logd.intake.admission import ByteBudget
 from penstock.logd.liftbridge.server import GrpcServer
+from penstock.logd.listeners import Doors
 from penstock.logd.nats.jetstream_hints import JetStreamHints
 from penstock.logd.nats.link import NatsLink
-from penstock.logd.partition import Partition
-from penstock.logd.security.keeper import Keeper
-from penstock.logd.unopened import Unopened
+from penstock.logd.partition.acks import AckSender
+from penstock.logd.partition.partition import Partition, Unopened
+from penstock.logd.security.reloader import Keeper
 from penstock.service import Health, Stage, Status, release, span_metrics
 
 

@@ -9,10 +9,10 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.logd.batch import SCHEMA, decode_body
 from penstock.logd.client import decoded_size, slice_rows
 from penstock.logd.errors import CorruptError
-from penstock.logd.frame import FrameHeader
+from penstock.logd.format.batch import SCHEMA, decode_body
+from penstock.logd.format.frame import FrameHeader
 from penstock.router.core.offsets import Span
 from penstock.router.core.pieces import Cutter
 from penstock.router.errors import LargerThanPlannedError

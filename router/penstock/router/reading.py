@@ -206,7 +206,8 @@ class LogReading:
     ) -> Iterator[pa.RecordBatch]:
         """The records of a span, in order, in batches of the log's columns.
 
-        The first column is `offset`, absolute; the others are those of `penstock.logd.batch`.
+        The first column is `offset`, absolute; the others are those of
+        `penstock.logd.format.batch`.
 
         Args:
             span: All of its records.

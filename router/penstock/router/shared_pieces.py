@@ -20,7 +20,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from penstock.logd.frame import crc32c
+from penstock.logd.format.frame import crc32c
 from penstock.router.core.pieces import Kept, too_many
 
 _MAKING: Final = ".making"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from penstock.logd.batch import Record
+from penstock.logd.format.batch import Record
 from tests.harness.ledger import Acked, Item, Keys, Rule, Sequences, Step, item_of
 
 _TOLD = 5

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from typing_extensions import override
 
 from penstock.base.clock import SystemClock
-from penstock.logd.batch import Record
 from penstock.logd.client import LogClient
 from penstock.logd.errors import RefusedError
-from penstock.logd.frame import FrameHeader
-from penstock.logd.rows import batch_records
+from penstock.logd.format.batch import Record
+from penstock.logd.format.frame import FrameHeader
+from penstock.logd.format.rows import batch_records
 from tests.harness.ledger import (
     Acked,
     Gaps,

@@ -12,11 +12,11 @@ import nats.errors
 from nats import connect
 from typing_extensions import override
 
-from penstock.logd.acks import PubAck, decode_ack
 from penstock.logd.client import PartitionInfo
-from penstock.logd.dump import Dump
 from penstock.logd.errors import LogdError
-from penstock.logd.rows import batch_records
+from penstock.logd.format.acks import PubAck, decode_ack
+from penstock.logd.format.rows import batch_records
+from penstock.logd.offline.dump import Dump
 from tests.harness.checkers.history import Log, Row, Verdict, judge, judge_group
 from tests.harness.faults.process import freeze, thaw
 from tests.harness.load import Load

@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from penstock.collector import failpoints
 from penstock.collector.quarantine import Kept, read_quarantine
-from penstock.logd.store import CommitLog, LogConfig
+from penstock.logd.storage import CommitLog, LogConfig
 from tests.harness.checkers.claims import judge, read_text, text_of
 from tests.harness.faults.process import stop_daemon, tear_tail
 from tests.harness.plan import Run, System

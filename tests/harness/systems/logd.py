@@ -30,7 +30,7 @@ _AGAIN_SHARE: Final = 0.15
 """Of the starts, those in which logd is killed before it may be ready."""
 
 _ROW: Final = re.compile(r"row='(\w)'")
-"""Of the recovery table (`penstock.logd.store.recovery`), in a finding as it is logged."""
+"""Of the recovery table (`penstock.logd.storage.recovery`), in a finding as it is logged."""
 
 
 class _Cleaned(NamedTuple):

@@ -11,9 +11,9 @@ import psutil
 from nats.aio.client import Client
 from typing_extensions import override
 
-from penstock.logd.acks import decode_ack
-from penstock.logd.batch import Record, build_batch, encode_body
-from penstock.logd.envelope import BatchPayload, decode_envelope, encode_batch
+from penstock.logd.format.acks import decode_ack
+from penstock.logd.format.batch import Record, build_batch, encode_body
+from penstock.logd.format.envelope import BatchPayload, decode_envelope, encode_batch
 from tests.harness.checkers.claims import each_once, judge
 from tests.harness.faults.process import stop_daemon
 from tests.harness.ledger import Acked, Item, Ledger

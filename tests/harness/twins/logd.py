@@ -17,15 +17,16 @@ from unittest.mock import patch
 import pyarrow as pa
 from typing_extensions import override
 
-from penstock.logd import cleaner, committer, frame_builder, memory, opened
-from penstock.logd.batch import Record, build_batch, decode_body, describe_body, encode_body
 from penstock.logd.cli import cli
-from penstock.logd.core.compaction import CleanState, KeyMap
-from penstock.logd.core.dedup import Dedup
-from penstock.logd.core.turn import Run
-from penstock.logd.leadership import Leadership
-from penstock.logd.retainer import Retainer
-from penstock.logd.store import CommitLog, EpochFile, repacker
+from penstock.logd.compaction import cleaner
+from penstock.logd.compaction.policy import CleanState, KeyMap
+from penstock.logd.format.batch import Record, build_batch, decode_body, describe_body, encode_body
+from penstock.logd.intake.dedup import Dedup
+from penstock.logd.intake.turn import Run
+from penstock.logd.partition import log_writer, partition, producer_snapshot
+from penstock.logd.partition.publish_queue import Leadership
+from penstock.logd.partition.retention import Retainer
+from penstock.logd.storage import CommitLog, EpochFile, rewrite
 
 Patches = list[Any]
 
@@ -42,7 +43,7 @@ def _producers_forgotten() -> Patches:
     """Producers' sequences are neither recalled from the log nor from what was written down."""
     return [
         patch.object(Dedup, "recall_producer", lambda *_: None),
-        patch.object(memory.Memory, "load", lambda *_, **__: None),
+        patch.object(producer_snapshot.Memory, "load", lambda *_, **__: None),
     ]
 
 
@@ -56,13 +57,13 @@ def _ids_not_saved_before_deleting() -> Patches:
     step = Retainer.step
     return [
         patch.object(Retainer, "step", deletes_at_once),
-        patch.object(memory.Memory, "save", lambda *_, **__: None),
+        patch.object(producer_snapshot.Memory, "save", lambda *_, **__: None),
     ]
 
 
 def _acked_before_append() -> Patches:
     """Acks go out before the record has been written, which takes a while."""
-    take, build = Leadership.take, frame_builder.build_frames
+    take, build = Leadership.take, log_writer.build_frames
 
     def ack_first(self: Leadership, messages: list[Any]) -> None:
         take(self, messages)
@@ -74,7 +75,7 @@ def _acked_before_append() -> Patches:
 
     return [
         patch.object(Leadership, "take", ack_first),
-        patch.object(committer, "build_frames", build_late),
+        patch.object(log_writer, "build_frames", build_late),
     ]
 
 
@@ -91,10 +92,10 @@ def _retention_greedy() -> Patches:
 
 def _tail_cut() -> Patches:
     """Recovery cuts the last frame off."""
-    opened = CommitLog.open
+    partition = CommitLog.open
 
     def cut(*args: Any, **options: Any) -> CommitLog:
-        log = opened(*args, **options)
+        log = partition(*args, **options)
         if log.end_offset > log.start_offset:
             last = list(log.headers(max(log.start_offset, log.end_offset - 1)))[-1]
             log.truncate_to(last.base_offset)
@@ -105,7 +106,7 @@ def _tail_cut() -> Patches:
 
 def _built(change: Callable[[Any], None]) -> Patches:
     """Runs of messages are changed before they become frames."""
-    build = frame_builder.build_frames
+    build = log_writer.build_frames
 
     def build_changed(items: Any, *, epoch: int) -> Any:
         items = list(items)
@@ -114,7 +115,7 @@ def _built(change: Callable[[Any], None]) -> Patches:
                 change(run)
         return build(items, epoch=epoch)
 
-    return [patch.object(committer, "build_frames", build_changed)]
+    return [patch.object(log_writer, "build_frames", build_changed)]
 
 
 def _order_swapped() -> Patches:
@@ -145,20 +146,20 @@ def _keys_lost() -> Patches:
 
 def _offsets_skipped() -> Patches:
     """A new epoch begins one offset later than the last one ended."""
-    recover = opened.recover
+    recover = partition.recover
 
     def skip(*args: Any) -> Any:
-        opened = recover(*args)
-        end = opened.log.end_offset
-        if end > opened.log.start_offset:
+        partition = recover(*args)
+        end = partition.log.end_offset
+        if end > partition.log.start_offset:
             batch = build_batch([Record("hole", b"", 1)])
             body = encode_body(batch.slice(0, 0))
             header = describe_body(body, batch).at(base_offset=end, leader_epoch=0)
-            opened.log.append([(replace(header, record_count=0, compacted=True), body)])
-            opened.intake.next_offset += 1
-        return opened
+            partition.log.append([(replace(header, record_count=0, compacted=True), body)])
+            partition.intake.next_offset += 1
+        return partition
 
-    return [patch("penstock.logd.partition.recover", skip)]
+    return [patch("penstock.logd.partition.partition.recover", skip)]
 
 
 def _newest_dropped() -> Patches:
@@ -199,14 +200,14 @@ def _offsets_closed_up() -> Patches:
         columns = [deltas, *batch.columns[1:]]
         return encode_body(pa.RecordBatch.from_arrays(columns, schema=batch.schema), **options)
 
-    return [patch.object(repacker, "encode_body", renumber)]
+    return [patch.object(rewrite, "encode_body", renumber)]
 
 
 def _frames_lost_in_merging() -> Patches:
     """Of frames that are put together, the last records are left out."""
-    finish = repacker.Repacker.finish
+    finish = rewrite.Repacker.finish
 
-    def shorten(self: repacker.Repacker) -> Any:
+    def shorten(self: rewrite.Repacker) -> Any:
         for header, body in finish(self):
             batch = decode_body(body)
             if not header.compacted or batch.num_rows < 2:
@@ -225,7 +226,7 @@ def _frames_lost_in_merging() -> Patches:
                 body,
             )
 
-    return [patch.object(repacker.Repacker, "finish", shorten)]
+    return [patch.object(rewrite.Repacker, "finish", shorten)]
 
 
 def _keyless_compacted() -> Patches:

@@ -14,7 +14,7 @@ from penstock.collector.agent import Agent
 from penstock.collector.config import CollectorConfig
 from penstock.collector.rules import rules_of
 from penstock.collector.settings import digest_of_tables, graph_of
-from penstock.logd.store import Checkpoint
+from penstock.logd.storage import Checkpoint
 from penstock.service import ConfigError
 from tests.support.collector import log_line
 from tests.support.collector_agent import RunningAgent, TestLog, config_of, running

@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from penstock.collector.cli import cli
-from penstock.logd.store import CommitLog, LogConfig
+from penstock.logd.storage import CommitLog, LogConfig
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock.collector.limits import FILE_READ_BYTES
-from penstock.logd.store import Checkpoint
+from penstock.logd.storage import Checkpoint
 from tests.support.collector_files import FAR, FilesCollector
 from tests.support.privileges import closed
 

@@ -12,8 +12,8 @@ from typing_extensions import override
 
 from penstock.collector.errors import SpoolFailedError
 from penstock.collector.journal import Entry, Journal
-from penstock.logd.batch import Record
-from penstock.logd.store.disk import File, RealDisk, RealFile
+from penstock.logd.format.batch import Record
+from penstock.logd.storage.disk import File, RealDisk, RealFile
 from tests.support.failing_disk import FailingDisk
 from tests.support.waiting import wait_until_async
 

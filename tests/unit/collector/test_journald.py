@@ -17,7 +17,7 @@ from penstock.collector.errors import UndecodableError
 from penstock.collector.source_sections import JournaldSource as Section
 from penstock.collector.sources.journald import JournaldSource
 from penstock.collector.spool import Unit
-from penstock.logd.store import Checkpoint
+from penstock.logd.storage import Checkpoint
 from penstock.service import ConfigError
 from penstock.specs import Accepted, check_line
 from tests.support.intake import SpoolingIntake, spooling

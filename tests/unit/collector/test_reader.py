@@ -20,7 +20,7 @@ from penstock.collector.courier import Courier
 from penstock.collector.journal import Journal
 from penstock.collector.reader import UNREADABLE_S, Reader
 from penstock.collector.spool import Spool, Unit
-from penstock.logd.store.segments import OPEN_FILES_MAX
+from penstock.logd.storage.segment import OPEN_FILES_MAX
 from tests.support.failing_disk import FailingDisk
 from tests.support.waiting import wait_until_async
 

@@ -27,8 +27,8 @@ from penstock.collector.quarantine import (
 )
 from penstock.collector.replay import Outcome, Replayer, Wanted
 from penstock.collector.spool import Spool, Unit, decode_unit
-from penstock.logd.batch import Record
-from penstock.logd.store import REAL_DISK, Disk
+from penstock.logd.format.batch import Record
+from penstock.logd.storage import REAL_DISK, Disk
 from tests.support.failing_disk import FailingDisk
 from tests.support.waiting import wait_until_async
 

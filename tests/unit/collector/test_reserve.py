@@ -7,7 +7,7 @@ from pathlib import Path
 
 from penstock.collector.agent import Agent
 from penstock.collector.reserve import NAME, Reserve
-from penstock.logd.store import Checkpoint
+from penstock.logd.storage import Checkpoint
 from tests.support.collector import log_line
 from tests.support.collector_agent import RunningAgent, TestLog, config_of, running
 from tests.support.failing_disk import FailingDisk

@@ -13,7 +13,7 @@ from penstock.collector.errors import SpoolFailedError, SpoolFullError
 from penstock.collector.journal import Journal
 from penstock.collector.limits import UNIT_RECORDS_MAX
 from penstock.collector.spool import Spool, Unit, decode_unit
-from penstock.logd.store import REAL_DISK, Disk
+from penstock.logd.storage import REAL_DISK, Disk
 from tests.support.failing_disk import FailingDisk
 
 if TYPE_CHECKING:

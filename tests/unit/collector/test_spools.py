@@ -25,7 +25,7 @@ from penstock.collector.spool import Spool, Unit, decode_unit
 from penstock.collector.spools import Spools, take_apart
 from penstock.collector.state import INDEX_BITS, URGENT_ORIGIN
 from penstock.collector.telemetry import settle_accounts
-from penstock.logd.store import REAL_DISK, Disk
+from penstock.logd.storage import REAL_DISK, Disk
 from tests.support.failing_disk import FailingDisk
 from tests.support.waiting import wait_until_async
 

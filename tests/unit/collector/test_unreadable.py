@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from penstock.collector.cli import cli
 from penstock.collector.journal import Entry, undamaged
 from penstock.collector.opening import Sizes, UnreadableError, open_data_directory
-from penstock.logd.batch import Record
+from penstock.logd.format.batch import Record
 from penstock.service import ExitCode
 
 SIZES = Sizes(spool=1 << 20, urgent=1 << 20, quarantine=1 << 20)

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from penstock.collector.cli import cli
 from penstock.collector.control import ControlServer
 from penstock.collector.journal import Journal
-from penstock.logd.store import CommitLog, DirectoryLock, LogConfig
+from penstock.logd.storage import CommitLog, DirectoryLock, LogConfig
 from tests.unit.collector.test_replay import place
 
 

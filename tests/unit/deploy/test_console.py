@@ -22,7 +22,7 @@ from penstock.deploy.console.daemon import CONNECTIONS_MAX, Console
 from penstock.deploy.console.door import Door, token_of
 from penstock.deploy.console.records import BEHIND_MAX, RECORDS_MAX, Wish, newest
 from penstock.deploy.console.web import page_files
-from penstock.logd.batch import Record
+from penstock.logd.format.batch import Record
 from penstock.service import ConfigError
 from tests.support.certificates import Authority
 from tests.support.console import (

@@ -21,7 +21,7 @@ from penstock.deploy.console.config import ConsoleConfig
 from penstock.deploy.first_start import Made, init
 from penstock.deploy.site import ADMIN_READERS, FILES, KEYS, NATS_USERS, site_of
 from penstock.logd.config import LogdConfig
-from penstock.logd.core.acl import Acl, Action, OnCluster, OnStream
+from penstock.logd.security.acl import Acl, Action, OnCluster, OnStream
 from penstock.logd.security.api_keys import load_keys
 from penstock.router.config import JobConfig
 from tests.support import certificates as tests_authority

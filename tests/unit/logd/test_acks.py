@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.logd.ack_sender import stored_lines
-from penstock.logd.acks import Nack, PubAck, decode_ack, encode_ack
-from penstock.logd.core.turn import AckRun
+from penstock.logd.format.acks import Nack, PubAck, decode_ack, encode_ack
+from penstock.logd.intake.turn import AckRun
+from penstock.logd.partition.acks import stored_lines
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "logd" / "acks-1.ndjson"
 ACKS = [

@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typing_extensions import override
 
-from penstock.logd.core.acl import (
+from penstock.logd.errors import RefusedError
+from penstock.logd.format.subjects import SubjectTrie, matches, overlaps
+from penstock.logd.security.acl import (
     Acl,
     AclRule,
     Action,
@@ -20,8 +22,6 @@ from penstock.logd.core.acl import (
     Target,
     check_rule,
 )
-from penstock.logd.core.subjects import SubjectTrie, matches, overlaps
-from penstock.logd.errors import RefusedError
 
 WORDS = ("a", "b", "x")  # x is in no filter, so that no rule names it
 UNIVERSE = [

@@ -1,7 +1,13 @@
 """Rules as nats-server's permissions."""
 
-from penstock.logd.core.acl import AclRule, Action, Effect
-from penstock.logd.core.acl_nats import INBOXES, nats_configuration, nats_users
+from penstock.logd.security.acl import (
+    INBOXES,
+    AclRule,
+    Action,
+    Effect,
+    nats_configuration,
+    nats_users,
+)
 
 STREAMS = {"orders": ["orders.>"], "orders-eu": ["eu", "eu.*"], "logs": ["telemetry.logs.*"]}
 

@@ -9,8 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from penstock.logd.activity import ActivityLog
-from penstock.logd.activity_journal import ActivityJournal, Event
+from penstock.logd.activity import ActivityJournal, ActivityLog, Event
 from penstock.logd.errors import UnavailableError
 from penstock.logd.limits import ACTIVITY_EVENT_BYTES_MAX, ACTIVITY_WAITING_MAX
 from penstock.logd.security.principal import Method, Principal
@@ -112,7 +111,7 @@ KILLED = """
 import sys
 from pathlib import Path
 from penstock.logd.activity import ActivityLog
-from penstock.logd.activity_journal import ActivityJournal
+from penstock.logd.activity import ActivityJournal
 from penstock.base.clock import SystemClock
 
 class Away:

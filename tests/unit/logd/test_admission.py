@@ -5,8 +5,14 @@ import random
 
 import pytest
 
-from penstock.logd.byte_budget import ByteBudget
-from penstock.logd.core.admission import NEVER_LEAVE, Admission, AdmissionPolicy, Load, Move
+from penstock.logd.intake.admission import (
+    NEVER_LEAVE,
+    Admission,
+    AdmissionPolicy,
+    ByteBudget,
+    Load,
+    Move,
+)
 
 S = 1_000_000_000
 POLICY = AdmissionPolicy(unsubscribe_after_ns=10 * S, resubscribe_after_ns=2 * S)

@@ -7,7 +7,11 @@ import pytest
 from click.testing import CliRunner
 
 from penstock.base.errors import ExitCode
-from penstock.logd.backup import (
+from penstock.logd.cli import cli
+from penstock.logd.errors import CorruptError, RefusedError
+from penstock.logd.format.batch import Record, decode_body
+from penstock.logd.format.rows import batch_records
+from penstock.logd.offline.backup import (
     MANIFEST,
     PARTIAL,
     BackupFile,
@@ -18,11 +22,7 @@ from penstock.logd.backup import (
     cut,
     frames_of,
 )
-from penstock.logd.batch import Record, decode_body
-from penstock.logd.cli import cli
-from penstock.logd.errors import CorruptError, RefusedError
-from penstock.logd.rows import batch_records
-from penstock.logd.store import Checkpoint
+from penstock.logd.storage import Checkpoint
 from tests.support.frames import make_batch_frame
 
 START = 100

@@ -6,16 +6,15 @@ from typing import Any, cast
 
 import pytest
 
-from penstock.logd.backup import PARTIAL, BackupFile, BackupPartition, Manifest
-from penstock.logd.batch import Record
-from penstock.logd.cli.backup import _Sending
-from penstock.logd.cli.copying import BackupOvertakenError, PartitionCopy, check_begun
-from penstock.logd.cli.progress import Progress
+from penstock.logd.cli.backup import BackupOvertakenError, PartitionCopy, _Sending, check_begun
+from penstock.logd.cli.output import Progress
 from penstock.logd.cli.server import AskRefusedError
 from penstock.logd.client import Fetched, OffsetRange
 from penstock.logd.client.calls import Call
 from penstock.logd.errors import RefusedError, UnavailableError
-from penstock.logd.frame import encode_header
+from penstock.logd.format.batch import Record
+from penstock.logd.format.frame import encode_header
+from penstock.logd.offline.backup import PARTIAL, BackupFile, BackupPartition, Manifest
 from tests.support.frames import make_batch_frame, make_frames
 
 Answer = Fetched | Exception | int

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.logd.batch import (
+from penstock.logd.errors import CorruptError
+from penstock.logd.format.batch import (
     SCHEMA,
     SCHEMA_VERSION,
     Compression,
@@ -17,8 +18,7 @@ from penstock.logd.batch import (
     encode_body,
     stream_prefix,
 )
-from penstock.logd.errors import CorruptError
-from penstock.logd.frame import check_body, decode_header, encode_header
+from penstock.logd.format.frame import check_body, decode_header, encode_header
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "logd"
 RECORDS = [

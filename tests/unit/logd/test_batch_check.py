@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.logd.batch import SCHEMA, Compression, Record, build_batch, encode_body
-from penstock.logd.core.batch_check import describe_batch
-from penstock.logd.core.body_claims import read_claims
-from penstock.logd.core.metadata import StreamConfig
-from penstock.logd.envelope import BatchPayload
 from penstock.logd.errors import CorruptError
+from penstock.logd.format.batch import SCHEMA, Compression, Record, build_batch, encode_body
+from penstock.logd.format.body_claims import read_claims
+from penstock.logd.format.envelope import BatchPayload
+from penstock.logd.intake.batch_check import describe_batch
+from penstock.logd.metadata.streams import StreamConfig
 
 LIMITS = StreamConfig(name="logs", subject="t.>")
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typing_extensions import override
 
-from penstock.logd.batch import Record, build_batch, describe_body, encode_body
+from penstock.logd.api.protocol import encode_response
 from penstock.logd.client import (
     CommitPolicy,
     Cursor,
@@ -22,13 +22,12 @@ from penstock.logd.client import (
     OutOfRange,
     calls,
 )
-from penstock.logd.client.committing import Committing
 from penstock.logd.client.decoder import ResponseDecoder
-from penstock.logd.client.following import PAUSE_MAX_S, Following, Patience
+from penstock.logd.client.following import PAUSE_MAX_S, Committing, Following, Patience
 from penstock.logd.errors import CorruptError, RefusedError, UnavailableError
-from penstock.logd.fetch.wire import encode_response
-from penstock.logd.frame import encode_header
-from penstock.logd.rows import Frame
+from penstock.logd.format.batch import Record, build_batch, describe_body, encode_body
+from penstock.logd.format.frame import encode_header
+from penstock.logd.format.rows import Frame
 
 LIFE = {"incarnation": "i", "log_epoch": 1}
 OUT_OF_RANGE = RefusedError("OUT_OF_RANGE", "gone", earliest=40, latest=90)

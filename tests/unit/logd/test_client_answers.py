@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from penstock.logd.client import PartitionInfo, StreamInfo
-from penstock.logd.client.answers import Described, leaders_elsewhere, merge
+from penstock.logd.client.models import Described, leaders_elsewhere, merge
 
 
 def part(leader: str | None, **standing: int) -> PartitionInfo:

@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.logd.client import ClusterInfo, NodeInfo, PartitionInfo, Prefer, StreamInfo, calls
-from penstock.logd.client.answers import Described
 from penstock.logd.client.calls import Call
-from penstock.logd.client.course import Course
-from penstock.logd.client.routing import REPLICA_S, Router, Step
+from penstock.logd.client.models import Described
+from penstock.logd.client.routing import REPLICA_S, Course, Router, Step
 from penstock.logd.errors import RefusedError, UnavailableError, UnsettledError
 
 NAMES = ("a", "b", "c")

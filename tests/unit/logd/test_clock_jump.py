@@ -4,17 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from penstock.logd.batch import decode_body
-from penstock.logd.core.intake import Arrived, Intake
-from penstock.logd.core.metadata import StreamConfig
-from penstock.logd.core.retention import Retention
-from penstock.logd.core.turn import AckLater, Append, Message, PendingAck
-from penstock.logd.frame_builder import build_frames
-from penstock.logd.nats.headers import format_headers
-from penstock.logd.rebuild import rebuild_intake
-from penstock.logd.retainer import Retainer
-from penstock.logd.rows import batch_records
-from penstock.logd.store import CommitLog, LogConfig
+from penstock.logd.format.batch import decode_body
+from penstock.logd.format.headers import format_headers
+from penstock.logd.format.rows import batch_records
+from penstock.logd.intake.intake import Arrived, Intake
+from penstock.logd.intake.turn import AckLater, Append, Message, PendingAck
+from penstock.logd.metadata.retention_policy import Retention
+from penstock.logd.metadata.streams import StreamConfig
+from penstock.logd.partition.log_writer import build_frames
+from penstock.logd.partition.rebuild import rebuild_intake
+from penstock.logd.partition.retention import Retainer
+from penstock.logd.storage import CommitLog, LogConfig
 
 SECOND = 1_000_000_000
 HOUR = 3600 * SECOND

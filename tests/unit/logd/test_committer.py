@@ -11,12 +11,13 @@ import pytest
 from typing_extensions import override
 
 from penstock.base.clock import SystemClock
-from penstock.logd.committer import Committer
-from penstock.logd.core.metadata import StreamConfig
-from penstock.logd.core.turn import Append, Message, Run
+from penstock.logd.errors import CorruptFrameError
+from penstock.logd.intake.turn import Append, Message, Run
 from penstock.logd.limits import FRAME_BYTES_MAX
-from penstock.logd.log_orders import (
+from penstock.logd.metadata.streams import StreamConfig
+from penstock.logd.partition.log_writer import (
     CommitFailed,
+    Committer,
     Cut,
     Durable,
     EpochBegun,
@@ -29,18 +30,10 @@ from penstock.logd.log_orders import (
     WasReset,
     Written,
 )
-from penstock.logd.memory import Memory
-from penstock.logd.retainer import Retainer
-from penstock.logd.store import (
-    REAL_DISK,
-    CommitLog,
-    CorruptFrameError,
-    Disk,
-    EpochFile,
-    LogConfig,
-    ReplicaFile,
-)
-from penstock.logd.store.segment import segment_path
+from penstock.logd.partition.producer_snapshot import Memory
+from penstock.logd.partition.retention import Retainer
+from penstock.logd.storage import REAL_DISK, CommitLog, Disk, EpochFile, LogConfig, ReplicaFile
+from penstock.logd.storage.segment import segment_path
 from tests.sim.disk import MemoryDisk
 from tests.sim.power import Power, PowerLossError
 from tests.support.frames import make_frame

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.logd.core.compaction import (
+from penstock.logd.compaction.policy import (
     FRAME_TARGET_BYTES,
     KEY_BYTES,
     MERGED_SEGMENTS_MAX,
@@ -21,9 +21,9 @@ from penstock.logd.core.compaction import (
     run_to_merge,
     sealing_is_due,
 )
-from penstock.logd.frame import NO_TIMESTAMP, FrameHeader
+from penstock.logd.format.frame import NO_TIMESTAMP, FrameHeader
+from penstock.logd.format.segment_facts import SegmentFacts
 from penstock.logd.limits import FRAME_ROWS_MAX
-from penstock.logd.segment_facts import SegmentFacts
 
 SECOND = 1_000_000_000
 HEADER = FrameHeader(

@@ -10,10 +10,10 @@ import pytest
 import structlog
 
 from penstock.logd.activity import ActivityLog
-from penstock.logd.core.acl import Acl, Action, OnStream
-from penstock.logd.core.metadata import StreamConfig
-from penstock.logd.core.subjects import SubjectTrie
+from penstock.logd.format.subjects import SubjectTrie
 from penstock.logd.limits import ACTIVITY_EVENT_BYTES_MAX, REQUEST_SIZE_MAX
+from penstock.logd.metadata.streams import StreamConfig
+from penstock.logd.security.acl import Acl, Action, OnStream
 from tests.support.guarded_api import guarded, rule, somebody
 from tests.unit.logd.test_activity import ALICE, HandClock, Sink, written
 

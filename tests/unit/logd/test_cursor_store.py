@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from penstock.logd.acks import Nack
-from penstock.logd.core.cluster.records import Group, GroupPartition, Share
-from penstock.logd.core.cursors import CursorKey
-from penstock.logd.core.metadata import StreamConfig
-from penstock.logd.core.publish_options import Refusal
-from penstock.logd.core.turn import Message
-from penstock.logd.cursors import CURSORS_STREAM, CursorStore, Extent, Granted
 from penstock.logd.errors import RefusedError, UnavailableError
-from penstock.logd.store import REAL_DISK, Disk, EpochFile
-from penstock.logd.streams import StreamSet
+from penstock.logd.format.acks import Nack
+from penstock.logd.intake.options import Refusal
+from penstock.logd.intake.turn import Message
+from penstock.logd.metadata.cursors import CursorKey
+from penstock.logd.metadata.records import Group, GroupPartition, Share
+from penstock.logd.metadata.streams import StreamConfig
+from penstock.logd.partition.cursors import CURSORS_STREAM, CursorStore, Extent, Granted
+from penstock.logd.standalone import StreamSet
+from penstock.logd.storage import REAL_DISK, Disk, EpochFile
 from tests.support.failing_disk import FailingDisk
 from tests.support.surroundings import QuietLink, make_surroundings
 

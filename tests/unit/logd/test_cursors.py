@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.logd.core.cursors import (
+from penstock.logd.errors import CorruptError, RefusedError
+from penstock.logd.metadata.cursors import (
     CursorKey,
     CursorPosition,
     CursorTable,
     check_consumer,
     decode_change,
 )
-from penstock.logd.errors import CorruptError, RefusedError
 
 KEYS = st.builds(CursorKey, st.sampled_from(["a", "b"]), st.sampled_from(["s", "t"]), st.just(0))
 POSITIONS = st.builds(CursorPosition, st.integers(0, 9), st.sampled_from(["1", "2"]))

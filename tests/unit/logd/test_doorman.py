@@ -9,8 +9,8 @@ import pytest
 from typing_extensions import override
 
 from penstock.base.clock import SystemClock
-from penstock.logd.core.strangers import Connection, Crowd, Peer
-from penstock.logd.liftbridge.crowd import Doorman, sockets_here
+from penstock.logd.liftbridge.connections import Doorman, sockets_here
+from penstock.logd.liftbridge.unauthenticated import Connection, Crowd, Peer
 from tests.support.descriptors import no_more_descriptors
 
 

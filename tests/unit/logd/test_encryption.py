@@ -12,15 +12,15 @@ from click.testing import CliRunner
 from pydantic import ValidationError
 
 from penstock.logd.cli import cli
-from penstock.logd.cluster.replication.frames import read_frames
-from penstock.logd.core.metadata import Metadata, StreamConfig
-from penstock.logd.core.turn import Message
-from penstock.logd.encryption import EncryptionSection, KeySource, MasterKeys
+from penstock.logd.cluster.replication.sender import read_frames
+from penstock.logd.encryption.master_keys import EncryptionSection, KeySource, MasterKeys
 from penstock.logd.errors import RefusedError
-from penstock.logd.frame import parse_frames
-from penstock.logd.store.segment import segment_path
-from penstock.logd.streams import StreamSet
-from penstock.logd.unopened import Unopened
+from penstock.logd.format.frame import parse_frames
+from penstock.logd.intake.turn import Message
+from penstock.logd.metadata.streams import Metadata, StreamConfig
+from penstock.logd.partition.partition import Unopened
+from penstock.logd.standalone import StreamSet
+from penstock.logd.storage.segment import segment_path
 from tests.support.encryption import key_file, master_keys
 from tests.support.surroundings import QuietLink, make_surroundings
 

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.logd.envelope import (
+from penstock.logd.errors import CorruptError
+from penstock.logd.format.envelope import (
     BATCH_HEADER_SIZE,
     COOKIE,
     TYPE_BATCH,
@@ -16,8 +17,7 @@ from penstock.logd.envelope import (
     encode_batch,
     encode_envelope,
 )
-from penstock.logd.errors import CorruptError
-from penstock.logd.frame import crc32c
+from penstock.logd.format.frame import crc32c
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "logd" / "envelope-batch-1.bin"
 BATCH = BatchPayload(

@@ -2,11 +2,11 @@
 
 import pytest
 
-from penstock.logd.acks import Nack
-from penstock.logd.core.intake import Arrived, Intake
-from penstock.logd.core.metadata import StreamConfig
-from penstock.logd.core.turn import Effect, Message, Refuse
-from penstock.logd.nats.headers import format_headers
+from penstock.logd.format.acks import Nack
+from penstock.logd.format.headers import format_headers
+from penstock.logd.intake.intake import Arrived, Intake
+from penstock.logd.intake.turn import Effect, Message, Refuse
+from penstock.logd.metadata.streams import StreamConfig
 
 SEQUENCE = "Nats-Expected-Last-Subject-Sequence"
 OF_SUBJECT = "Nats-Expected-Last-Subject-Sequence-Subject"

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from penstock.logd.core.metadata import StreamConfig
+from penstock.logd.api.operations import LoneGroups
+from penstock.logd.api.permissions import Permits
 from penstock.logd.errors import RefusedError
-from penstock.logd.fetch.groups import LoneGroups
-from penstock.logd.fetch.permits import Permits
+from penstock.logd.metadata.streams import StreamConfig
 from penstock.logd.security.principal import ANONYMOUS, Method, Principal
 from tests.support.guarded_api import ROOT, Guarded, guarded, somebody
 

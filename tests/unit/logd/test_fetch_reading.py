@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 from typing_extensions import override
 
-from penstock.logd.batch import decode_body
-from penstock.logd.core.metadata import Stream, StreamConfig
-from penstock.logd.core.turn import Message
-from penstock.logd.errors import RefusedError, UnavailableError
-from penstock.logd.fetch.connection import Response, SendingTurn
-from penstock.logd.fetch.reading import FetchReading, FetchRequest
-from penstock.logd.fetch.subject_filter import filter_ranges
-from penstock.logd.partition import Partition
-from penstock.logd.rows import split_frames
-from penstock.logd.store import CommitLog, CorruptFrameError, LogConfig, Vault
+from penstock.logd.api.reading import FetchReading, FetchRequest, filter_ranges
+from penstock.logd.api.server import Response, SendingTurn
+from penstock.logd.encryption.cipher import Vault
+from penstock.logd.errors import CorruptFrameError, RefusedError, UnavailableError
+from penstock.logd.format.batch import decode_body
+from penstock.logd.format.rows import split_frames
+from penstock.logd.intake.turn import Message
+from penstock.logd.metadata.streams import Stream, StreamConfig
+from penstock.logd.partition.partition import Partition
+from penstock.logd.storage import CommitLog, LogConfig
 from tests.support.encryption import master_keys
 from tests.support.failing_disk import FailingDisk
 from tests.support.frames import make_frames

@@ -2,9 +2,9 @@
 
 import pytest
 
-from penstock.logd.acks import PubAck, encode_ack
-from penstock.logd.envelope import TYPE_BATCH_ACK, encode_envelope
-from penstock.logd.publisher.outgoing import Again, Batched, Plain
+from penstock.logd.format.acks import PubAck, encode_ack
+from penstock.logd.format.envelope import TYPE_BATCH_ACK, encode_envelope
+from penstock.logd.publisher.publisher import Again, Batched, Plain
 
 EXPECTED = {"Nats-Expected-Stream": "orders"}
 PLAIN = Plain(subject="orders.a", value=b"v", headers=EXPECTED)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.logd.errors import CorruptError
-from penstock.logd.frame import (
+from penstock.logd.format.frame import (
     BODY_SIZE_MAX,
     HEADER_SIZE,
     NO_TIMESTAMP,

@@ -2,13 +2,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.logd.batch import decode_body
-from penstock.logd.core.turn import FRAME_OVERHEAD, Message, RowExtras, Run
-from penstock.logd.frame import check_body
-from penstock.logd.frame_builder import build_frames
+from penstock.logd.format.batch import decode_body
+from penstock.logd.format.frame import check_body
+from penstock.logd.format.headers import parse_headers
+from penstock.logd.format.rows import batch_records
+from penstock.logd.intake.turn import FRAME_OVERHEAD, Message, RowExtras, Run
 from penstock.logd.limits import FRAME_BYTES_MAX, FRAME_ROWS_MAX
-from penstock.logd.nats.headers import parse_headers
-from penstock.logd.rows import batch_records
+from penstock.logd.partition.log_writer import build_frames
 
 
 def run(base_offset: int, *messages: Message, timestamp_ns: int = 5, size: int = 10) -> Run:

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 from typing_extensions import override
 
-from penstock.logd.acks import Nack
-from penstock.logd.core.gaps import DROPPING, GapLedger, GapReason, GapTotals, Instant
+from penstock.logd.format.acks import Nack
 from penstock.logd.gap_report import describe_gaps, gap_metrics, gap_reasons
+from penstock.logd.intake.gaps import DROPPING, GapLedger, GapReason, GapTotals, Instant
 from penstock.logd.limits import GAPS_KEPT
 
 S = 1_000_000_000

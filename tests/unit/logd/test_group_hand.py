@@ -2,10 +2,10 @@
 
 import pytest
 
-from penstock.logd.batch import Record
-from penstock.logd.client.grouping import Hand, Reading
-from penstock.logd.core.cluster.records import GroupPartition
-from penstock.logd.rows import batch_records
+from penstock.logd.client.group_consumer import Hand, Reading
+from penstock.logd.format.batch import Record
+from penstock.logd.format.rows import batch_records
+from penstock.logd.metadata.records import GroupPartition
 from tests.support.frames import make_batch_frame
 
 KEPT = [0, 2, 3, 7]

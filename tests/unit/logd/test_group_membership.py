@@ -7,18 +7,17 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from penstock.logd.batch import Record
-from penstock.logd.client.answers import Cursor
 from penstock.logd.client.calls import Call
 from penstock.logd.client.following import Rows
-from penstock.logd.client.grouping import GroupOptions
-from penstock.logd.client.membership import Membership
+from penstock.logd.client.group_consumer import GroupOptions, Membership
+from penstock.logd.client.models import Cursor
 from penstock.logd.errors import RefusedError
+from penstock.logd.format.batch import Record
 from tests.support.frames import make_batch_frame
 from tests.support.waiting import wait_until_async
 
 if TYPE_CHECKING:
-    from penstock.logd.client.asynchronous import AsyncLogClient
+    from penstock.logd.client.async_client import AsyncLogClient
 
 
 class Log:

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from typing_extensions import override
 
-from penstock.logd.core.metadata import StreamConfig
+from penstock.logd.api.operations import LoneGroups
+from penstock.logd.api.permissions import Permits
+from penstock.logd.api.protocol import Document
 from penstock.logd.errors import RefusedError
-from penstock.logd.fetch.groups import LoneGroups
-from penstock.logd.fetch.permits import Permits
-from penstock.logd.fetch.wire import Document
 from penstock.logd.liftbridge.groups import Membership
-from penstock.logd.liftbridge.permits import CallPermits
+from penstock.logd.liftbridge.permissions import CallPermits
+from penstock.logd.metadata.streams import StreamConfig
 from penstock.logd.security.principal import Principal, end_call, set_caller
 from penstock.logd.wire import logd_liftbridge_pb2 as wire
 from tests.support.guarded_api import Guarded, Recorder, guarded, somebody

@@ -16,19 +16,19 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from penstock.logd.acks import Nack
-from penstock.logd.batch import Compression, Record, build_batch, decode_body, encode_body
-from penstock.logd.core.batch_check import describe_batch
-from penstock.logd.core.body_claims import read_claims
-from penstock.logd.core.intake import Arrived, Intake
-from penstock.logd.core.metadata import StreamConfig
-from penstock.logd.core.turn import Append, Message
-from penstock.logd.envelope import COOKIE, BatchPayload, decode_envelope, encode_batch
 from penstock.logd.errors import CorruptError
-from penstock.logd.frame import HEADER_SIZE, check_body, decode_header, encode_header
-from penstock.logd.frame_builder import build_frames
-from penstock.logd.nats.headers import parse_headers
-from penstock.logd.rows import batch_records
+from penstock.logd.format.acks import Nack
+from penstock.logd.format.batch import Compression, Record, build_batch, decode_body, encode_body
+from penstock.logd.format.body_claims import read_claims
+from penstock.logd.format.envelope import COOKIE, BatchPayload, decode_envelope, encode_batch
+from penstock.logd.format.frame import HEADER_SIZE, check_body, decode_header, encode_header
+from penstock.logd.format.headers import parse_headers
+from penstock.logd.format.rows import batch_records
+from penstock.logd.intake.batch_check import describe_batch
+from penstock.logd.intake.intake import Arrived, Intake
+from penstock.logd.intake.turn import Append, Message
+from penstock.logd.metadata.streams import StreamConfig
+from penstock.logd.partition.log_writer import build_frames
 
 CONFIG = StreamConfig(name="logs", subject="t.>", batch_decoded_bytes_max=1 << 20)
 BOAST = 2**32 - 1

@@ -11,13 +11,13 @@ from typing import Any, Final
 
 import pytest
 
-from penstock.logd.core.metadata import StreamConfig, check_stream_name
+from penstock.logd.api.operations import FetchApi
+from penstock.logd.api.protocol import decode_request, encode_response
+from penstock.logd.api.server import SendingTurn
 from penstock.logd.errors import RefusedError, UnavailableError
-from penstock.logd.fetch.api import FetchApi
-from penstock.logd.fetch.connection import SendingTurn
-from penstock.logd.fetch.wire import decode_request, encode_response
 from penstock.logd.limits import REQUEST_SIZE_MAX
-from penstock.logd.security.identity import UnauthenticatedError
+from penstock.logd.metadata.streams import StreamConfig, check_stream_name
+from penstock.logd.security.principal import UnauthenticatedError
 from tests.support.fuzzing import SEED, any_value, cases, mutated, mutated_bytes
 from tests.support.guarded_api import ROOT, guarded
 from tests.support.identities import Callers

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.logd.batch import Record, build_batch, decode_body, encode_body
-from penstock.logd.core.identity import identify, identities, is_exact, stored_offset
-from penstock.logd.core.intake import Arrived, Intake
-from penstock.logd.core.metadata import StreamConfig
-from penstock.logd.core.turn import Append, Message
-from penstock.logd.envelope import BatchPayload, encode_batch
-from penstock.logd.frame_builder import build_frames
-from penstock.logd.nats.headers import format_headers
+from penstock.logd.format.batch import Record, build_batch, decode_body, encode_body
+from penstock.logd.format.envelope import BatchPayload, encode_batch
+from penstock.logd.format.headers import format_headers
+from penstock.logd.intake.intake import Arrived, Intake
+from penstock.logd.intake.standby_buffer import identify, identities, is_exact, stored_offset
+from penstock.logd.intake.turn import Append, Message
+from penstock.logd.metadata.streams import StreamConfig
+from penstock.logd.partition.log_writer import build_frames
 
 LOGS = StreamConfig(name="logs", subject="t.>")
 NEVER_ACKED = StreamConfig(name="logs", subject="t.>", ack_policy="none")

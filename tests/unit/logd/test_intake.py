@@ -2,11 +2,13 @@ from typing import Any
 
 import pytest
 
-from penstock.logd.acks import Nack
-from penstock.logd.batch import Record, build_batch, decode_body, encode_body
-from penstock.logd.core.intake import Arrived, Intake, StorageFailed
-from penstock.logd.core.metadata import StreamConfig
-from penstock.logd.core.turn import (
+from penstock.logd.format.acks import Nack
+from penstock.logd.format.batch import Record, build_batch, decode_body, encode_body
+from penstock.logd.format.envelope import COOKIE, BatchPayload, encode_batch
+from penstock.logd.format.headers import Pairs, format_headers, parse_headers
+from penstock.logd.format.rows import batch_records
+from penstock.logd.intake.intake import Arrived, Intake, LogFailed
+from penstock.logd.intake.turn import (
     AckLater,
     Append,
     Effect,
@@ -16,11 +18,9 @@ from penstock.logd.core.turn import (
     Run,
     Whole,
 )
-from penstock.logd.envelope import COOKIE, BatchPayload, encode_batch
-from penstock.logd.frame_builder import build_frames
 from penstock.logd.limits import FRAME_BYTES_MAX, FRAME_ROWS_MAX
-from penstock.logd.nats.headers import Pairs, format_headers, parse_headers
-from penstock.logd.rows import batch_records
+from penstock.logd.metadata.streams import StreamConfig
+from penstock.logd.partition.log_writer import build_frames
 
 ROOM = 1 << 20
 SECOND = 1_000_000_000
@@ -403,7 +403,7 @@ def test_many_messages_are_split_into_runs_that_fit_a_frame() -> None:
 
 def test_a_failed_store_refuses_everything() -> None:
     intake = make_intake()
-    intake.handle(StorageFailed("EIO"), 0)
+    intake.handle(LogFailed("EIO"), 0)
     effects = take(intake, message(), batch(0, 1))
     assert nacks(effects) == [Nack.STORAGE_FAILED, Nack.STORAGE_FAILED]
     assert intake.next_offset == 0

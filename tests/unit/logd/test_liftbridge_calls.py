@@ -9,7 +9,7 @@ import pytest
 from penstock.logd.errors import RefusedError
 from penstock.logd.liftbridge.calls import PLAIN_BYTES_MAX, REQUEST_S, CallGuard, Requests
 from penstock.logd.liftbridge.errors import CallError, call_error
-from penstock.logd.liftbridge.gate import Gate
+from penstock.logd.net.byte_semaphore import ByteSemaphore
 from penstock.logd.wire import logd_liftbridge_pb2 as wire
 from tests.support.waiting import wait_until_async
 
@@ -46,7 +46,7 @@ def requests(
     room: int = 2 * MOST, *, streams_max: int = 1, request_s: float = REQUEST_S
 ) -> Requests:
     return Requests(
-        Gate(room),
+        ByteSemaphore(room),
         bytes_max=MOST,
         received_max=MOST,
         streams_max=streams_max,

@@ -6,12 +6,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
-from penstock.logd.core.metadata import StreamConfig
+from penstock.logd.api.operations import LoneGroups
 from penstock.logd.errors import RefusedError
-from penstock.logd.fetch.groups import LoneGroups
-from penstock.logd.liftbridge.gate import Gate
-from penstock.logd.liftbridge.permits import CallPermits
-from penstock.logd.liftbridge.publishing import Publishing
+from penstock.logd.liftbridge.permissions import CallPermits
+from penstock.logd.liftbridge.publish import Publishing
+from penstock.logd.metadata.streams import StreamConfig
+from penstock.logd.net.byte_semaphore import ByteSemaphore
 from penstock.logd.security.principal import end_call, set_caller
 from penstock.logd.wire import logd_liftbridge_pb2 as wire
 from tests.support.guarded_api import Recorder, guarded, somebody
@@ -44,7 +44,7 @@ def test_a_denied_message_of_many_is_taken_down(tmp_path: Path) -> None:
                 found.lone,
                 nothing,
                 permits,
-                room=Gate(1 << 20),
+                room=ByteSemaphore(1 << 20),
                 bytes_max=1 << 20,
                 timeout_s=1,
             )

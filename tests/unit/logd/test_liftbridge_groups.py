@@ -5,11 +5,11 @@ from typing import Any
 import grpc
 import pytest
 
-from penstock.logd.core.cluster.group_messages import Granted, MemberAnswer, MemberBeat
-from penstock.logd.core.cluster.records import GroupPartition
+from penstock.logd.controller.group_messages import Granted, MemberAnswer, MemberBeat
 from penstock.logd.errors import RefusedError
 from penstock.logd.liftbridge.errors import CallError
 from penstock.logd.liftbridge.groups import Membership
+from penstock.logd.metadata.records import GroupPartition
 from penstock.logd.wire import logd_liftbridge_pb2 as wire
 
 ASKED = wire.FetchConsumerGroupAssignmentsRequest(groupId="g", consumerId="one", epoch=1)

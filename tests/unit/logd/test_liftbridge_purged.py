@@ -7,14 +7,12 @@ from typing import Any
 import grpc
 import pytest
 
-from penstock.logd.core.turn import Message
-from penstock.logd.cursors import CursorStore
 from penstock.logd.errors import RefusedError
+from penstock.logd.intake.turn import Message
 from penstock.logd.liftbridge.errors import CallError
-from penstock.logd.liftbridge.reading import CHUNK_ROWS
-from penstock.logd.liftbridge.subscribing import Subscribing
-from penstock.logd.lone_streams import LoneStreams
-from penstock.logd.streams import StreamSet
+from penstock.logd.liftbridge.subscribe import CHUNK_ROWS, Subscribing
+from penstock.logd.partition.cursors import CursorStore
+from penstock.logd.standalone import LoneStreams, StreamSet
 from penstock.logd.wire import logd_liftbridge_pb2 as wire
 from tests.support.surroundings import QuietLink, make_surroundings
 from tests.unit.logd.test_purging import LOGS

@@ -7,14 +7,14 @@ import grpc
 import pytest
 
 from penstock.base.clock import SystemClock
-from penstock.logd.acks import Nack
-from penstock.logd.core.servers import parse_servers
-from penstock.logd.core.turn import Message
+from penstock.logd.format.acks import Nack
+from penstock.logd.format.publish_envelope import published_in, refused_ack, stored_ack
+from penstock.logd.intake.turn import Message
 from penstock.logd.liftbridge.errors import CallError
-from penstock.logd.liftbridge.gate import Gate
-from penstock.logd.liftbridge.relay import Relay
-from penstock.logd.nats.dial import NatsAccess
-from penstock.logd.publish_envelope import published_in, refused_ack, stored_ack
+from penstock.logd.liftbridge.publish import Relay
+from penstock.logd.nats.connect import NatsAccess
+from penstock.logd.nats.servers import parse_servers
+from penstock.logd.net.byte_semaphore import ByteSemaphore
 from penstock.logd.wire import logd_liftbridge_pb2 as wire
 
 
@@ -128,7 +128,7 @@ async def test_the_publishers_own_id_is_the_one_that_counts(relay: Relay) -> Non
 
 
 async def test_room_is_given_in_line_and_comes_back_from_those_who_leave() -> None:
-    gate = Gate(10)
+    gate = ByteSemaphore(10)
     first = await gate.take(6)
     large, small = (asyncio.create_task(gate.take(size)) for size in (6, 4))
     await asyncio.sleep(0)

@@ -7,8 +7,8 @@ import grpc
 import pytest
 
 from penstock.logd.liftbridge.errors import CallError
-from penstock.logd.liftbridge.gate import Gate
-from penstock.logd.liftbridge.publishing import Publishing
+from penstock.logd.liftbridge.publish import Publishing
+from penstock.logd.net.byte_semaphore import ByteSemaphore
 from penstock.logd.wire import logd_liftbridge_pb2 as wire
 
 
@@ -50,7 +50,7 @@ async def test_logd_publishes_for_nobody_where_no_stream_stores(subject: str, in
     nothing: Any = None
     context: Any = SimpleNamespace(time_remaining=lambda: 1.0)
     publishing = Publishing(
-        nothing, relay, permits, room=Gate(1 << 20), bytes_max=1 << 20, timeout_s=1
+        nothing, relay, permits, room=ByteSemaphore(1 << 20), bytes_max=1 << 20, timeout_s=1
     )
     request = wire.PublishToSubjectRequest(subject=subject, ackInbox=inbox)
     with pytest.raises(CallError) as refused:

@@ -4,15 +4,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from penstock.logd.byte_budget import ByteBudget
-from penstock.logd.core.admission import AdmissionPolicy
-from penstock.logd.core.gaps import GapReason
-from penstock.logd.core.metadata import StreamConfig
-from penstock.logd.core.turn import Message
-from penstock.logd.listening import Listening
-from penstock.logd.nats.subscriptions import LinkEvent, LinkState
-from penstock.logd.standby import Standby
-from penstock.logd.streams import StreamSet
+from penstock.logd.intake.admission import AdmissionPolicy, ByteBudget
+from penstock.logd.intake.gaps import GapReason
+from penstock.logd.intake.standby import Standby
+from penstock.logd.intake.turn import Message
+from penstock.logd.metadata.streams import StreamConfig
+from penstock.logd.nats.link import LinkEvent, LinkState
+from penstock.logd.partition.subscriptions import Listening
+from penstock.logd.standalone import StreamSet
 from tests.support.surroundings import make_surroundings
 from tests.support.waiting import wait_until_async
 

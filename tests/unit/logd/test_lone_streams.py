@@ -9,14 +9,12 @@ from typing import Any
 
 import pytest
 
-from penstock.logd.core.metadata import StreamConfig
-from penstock.logd.cursors import CursorStore
+from penstock.logd.api.operations import FetchApi, LoneGroups
+from penstock.logd.api.server import SendingTurn
 from penstock.logd.errors import RefusedError
-from penstock.logd.fetch.api import FetchApi
-from penstock.logd.fetch.connection import SendingTurn
-from penstock.logd.fetch.groups import LoneGroups
-from penstock.logd.lone_streams import LoneStreams
-from penstock.logd.streams import StreamSet
+from penstock.logd.metadata.streams import StreamConfig
+from penstock.logd.partition.cursors import CursorStore
+from penstock.logd.standalone import LoneStreams, StreamSet
 from tests.support.surroundings import QuietLink, make_surroundings
 
 LOGS = StreamConfig(name="logs", subject="t.>")

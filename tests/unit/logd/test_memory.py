@@ -7,13 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.logd.core.dedup import Dedup, DedupChecksum
-from penstock.logd.core.intake import Intake
-from penstock.logd.core.metadata import StreamConfig
-from penstock.logd.core.producers import ProducerState
 from penstock.logd.errors import CorruptError, RefusedError
-from penstock.logd.memory import FILE_NAME, Memory
-from penstock.logd.store import Checkpoint
+from penstock.logd.intake.dedup import Dedup, DedupChecksum, ProducerState
+from penstock.logd.intake.intake import Intake
+from penstock.logd.metadata.streams import StreamConfig
+from penstock.logd.partition.producer_snapshot import FILE_NAME, Memory
+from penstock.logd.storage import Checkpoint
 
 GOLDEN = Path("tests/golden/logd/memory-1")
 CONFIG = StreamConfig(name="logs", subject="t.>", dedup_window_s=10**6)

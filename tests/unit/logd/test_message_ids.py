@@ -1,6 +1,6 @@
 """The window of message ids: what leaves it, and how much at a time."""
 
-from penstock.logd.core.message_ids import MessageIds
+from penstock.logd.intake.dedup import MessageIds
 
 
 def test_ids_out_of_the_window_go_a_few_at_a_time() -> None:

@@ -1,7 +1,7 @@
 import pytest
 
-from penstock.logd.core.metadata import Metadata, StreamConfig
 from penstock.logd.errors import CorruptError, RefusedError
+from penstock.logd.metadata.streams import Metadata, StreamConfig
 
 LOGS = StreamConfig(name="logs", subject="t.logs.>")
 

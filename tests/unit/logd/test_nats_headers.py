@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.logd.errors import CorruptError
-from penstock.logd.nats.headers import Pairs, format_headers, parse_headers
+from penstock.logd.format.headers import Pairs, format_headers, parse_headers
 
 NAMES = st.text(string.ascii_letters + string.digits + "-_!#", min_size=1, max_size=20)
 VALUES = st.binary(max_size=30).map(

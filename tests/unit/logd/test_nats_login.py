@@ -6,11 +6,10 @@ from pathlib import Path
 import nkeys
 import pytest
 
-from penstock.logd.core.servers import parse_servers
 from penstock.logd.nats.config import NatsSettings
-from penstock.logd.nats.errors import NatsSetupError
-from penstock.logd.nats.login import Login
-from penstock.logd.nats.tls import TlsFiles
+from penstock.logd.nats.connect import Login, TlsFiles
+from penstock.logd.nats.protocol import NatsSetupError
+from penstock.logd.nats.servers import parse_servers
 from tests.support.nats_accounts import Keys, Operator
 
 SERVER = parse_servers("nats://h")[0]

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.logd.core.turn import Message
 from penstock.logd.errors import CorruptError
-from penstock.logd.nats.parser import BUFFER_SIZE, READ_SIZE, NatsParser, Parsed
+from penstock.logd.intake.turn import Message
+from penstock.logd.nats.protocol import BUFFER_SIZE, READ_SIZE, NatsParser, Parsed
 
 WORDS = st.binary(min_size=1, max_size=12).map(lambda raw: raw.hex().encode())
 MESSAGES = st.builds(

@@ -3,8 +3,8 @@
 import asyncio
 from typing import cast
 
-from penstock.logd.nats.probe import Probe
-from penstock.logd.nats.wire import Answer, Wire
+from penstock.logd.nats.link import Probe
+from penstock.logd.nats.protocol import Answer, Wire
 
 S = 1_000_000_000
 

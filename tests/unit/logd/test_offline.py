@@ -12,10 +12,10 @@ import pytest
 from click.testing import CliRunner
 
 from penstock.logd.cli import cli
-from penstock.logd.dump import Dump
-from penstock.logd.purging import PURGED_NAME, PurgePoint
-from penstock.logd.store import Checkpoint, CommitLog, DirectoryLock, LogConfig
-from penstock.logd.store.segment import segment_path
+from penstock.logd.offline.dump import Dump
+from penstock.logd.partition.purge import PURGED_NAME, PurgePoint
+from penstock.logd.storage import Checkpoint, CommitLog, DirectoryLock, LogConfig
+from penstock.logd.storage.segment import segment_path
 from tests.support.audited import audited
 from tests.support.logd_store import Store, record, state_of, write_store
 

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from penstock.logd.batch import Record, build_batch, encode_body
-from penstock.logd.core.metadata import Stream, StreamConfig
-from penstock.logd.core.turn import Message
-from penstock.logd.envelope import BatchPayload, encode_batch
-from penstock.logd.errors import CorruptError, UnavailableError
-from penstock.logd.fetch.connection import SendingTurn
-from penstock.logd.fetch.reading import FetchReading, FetchRequest
-from penstock.logd.memory import Memory
-from penstock.logd.partition import Partition
-from penstock.logd.store import EpochFile, LogFailedError
+from penstock.logd.api.reading import FetchReading, FetchRequest
+from penstock.logd.api.server import SendingTurn
+from penstock.logd.errors import CorruptError, LogFailedError, UnavailableError
+from penstock.logd.format.batch import Record, build_batch, encode_body
+from penstock.logd.format.envelope import BatchPayload, encode_batch
+from penstock.logd.intake.turn import Message
+from penstock.logd.metadata.streams import Stream, StreamConfig
+from penstock.logd.partition.partition import Partition
+from penstock.logd.partition.producer_snapshot import Memory
+from penstock.logd.storage import EpochFile
 from tests.support.failing_disk import FailingDisk
 from tests.support.surroundings import make_surroundings
 from tests.support.waiting import wait_until, wait_until_async

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.logd import frame_builder
-from penstock.logd.batch import SCHEMA, decode_body, encode_body
-from penstock.logd.core.turn import Message, Run
-from penstock.logd.frame_builder import build_frames
-from penstock.logd.plain_body import PLAIN_ROWS_MAX, encode_plain_body
+from penstock.logd.format.batch import SCHEMA, decode_body, encode_body
+from penstock.logd.format.plain_body import PLAIN_ROWS_MAX, encode_plain_body
+from penstock.logd.intake.turn import Message, Run
+from penstock.logd.partition import log_writer
+from penstock.logd.partition.log_writer import build_frames
 
 
 class Row(NamedTuple):
@@ -83,5 +83,5 @@ def test_frames_hold_the_same_rows_whoever_made_their_bodies(parts: list[list[Ro
         messages = [Message(row.subject, row.reply, b"", row.value) for row in part]
         runs.append(Run(base, part[0].timestamp_ns, messages))
     ((_, body),) = build_frames(runs, epoch=1)
-    arrow = decode_body(frame_builder.arrow_body(runs))
+    arrow = decode_body(log_writer.arrow_body(runs))
     assert decode_body(body).equals(arrow)

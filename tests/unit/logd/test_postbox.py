@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from penstock.logd.ack_sender import AckSender
-from penstock.logd.core.turn import AckRun
-from penstock.logd.postbox import Postbox
+from penstock.logd.intake.turn import AckRun
+from penstock.logd.partition.acks import AckSender, Postbox
 
 if TYPE_CHECKING:
     from penstock.logd.nats.link import NatsLink

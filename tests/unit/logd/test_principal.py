@@ -2,7 +2,7 @@
 
 import asyncio
 
-from penstock.logd.fetch.connection import SendingTurn
+from penstock.logd.api.server import SendingTurn
 from penstock.logd.security.principal import (
     ANONYMOUS,
     Method,

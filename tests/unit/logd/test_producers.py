@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.logd.core.producers import Accept, Duplicate, Gap, ProducerTable
+from penstock.logd.intake.dedup import Accept, Duplicate, Gap, ProducerTable
 
 ONE = b"1" * 16
 TWO = b"2" * 16

@@ -6,16 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.logd.ack_sender import AckSender
-from penstock.logd.acks import Nack, PubAck
-from penstock.logd.core.intake import Arrived, Intake, StorageFailed
-from penstock.logd.core.metadata import StreamConfig
-from penstock.logd.core.publish_options import stored_message_id
-from penstock.logd.core.turn import AckLater, Append, Effect, Message, PendingAck, Refuse, Run
-from penstock.logd.envelope import encode_envelope
 from penstock.logd.errors import CorruptError
-from penstock.logd.nats.headers import format_headers
-from penstock.logd.publish_envelope import (
+from penstock.logd.format.acks import Nack, PubAck
+from penstock.logd.format.envelope import encode_envelope
+from penstock.logd.format.headers import format_headers
+from penstock.logd.format.publish_envelope import (
     decode_ack_envelope,
     decode_publish,
     is_literal,
@@ -23,6 +18,11 @@ from penstock.logd.publish_envelope import (
     refused_ack,
     stored_ack,
 )
+from penstock.logd.intake.intake import Arrived, Intake, LogFailed
+from penstock.logd.intake.options import stored_message_id
+from penstock.logd.intake.turn import AckLater, Append, Effect, Message, PendingAck, Refuse, Run
+from penstock.logd.metadata.streams import StreamConfig
+from penstock.logd.partition.acks import AckSender
 from tests.support.protobuf_bytes import decode, encode, entry, one
 
 SECOND = 1_000_000_000
@@ -145,7 +145,7 @@ def test_what_a_stream_does_not_take_is_refused_in_the_inbox(
 def test_a_stream_that_takes_nothing_says_so_in_the_inbox() -> None:
     intake = make_intake()
     assert refusals(take(intake, envelope(FULL), room=1024)) == [(b"in.box", Nack.BUSY)]
-    intake.handle(StorageFailed("gone"), SECOND)
+    intake.handle(LogFailed("gone"), SECOND)
     assert refusals(take(intake, envelope(FULL))) == [(b"in.box", Nack.STORAGE_FAILED)]
 
 

@@ -9,18 +9,18 @@ import pytest
 from nats.errors import MaxPayloadError, NoRespondersError
 from nats.errors import TimeoutError as NatsTimeoutError
 
-from penstock.logd.acks import Nack, PubAck, encode_ack
-from penstock.logd.batch import Record, decode_body
-from penstock.logd.core.producers import Accept, Duplicate, ProducerTable
-from penstock.logd.envelope import (
+from penstock.logd.errors import RefusedError, UnavailableError
+from penstock.logd.format.acks import Nack, PubAck, encode_ack
+from penstock.logd.format.batch import Record, decode_body
+from penstock.logd.format.envelope import (
     TYPE_BATCH_ACK,
     decode_batch,
     decode_envelope,
     encode_envelope,
 )
-from penstock.logd.errors import RefusedError, UnavailableError
+from penstock.logd.intake.dedup import Accept, Duplicate, ProducerTable
 from penstock.logd.publisher import Publisher, PublishOptions, PublishRefusedError
-from penstock.logd.publisher.lanes import Lanes
+from penstock.logd.publisher.publisher import Lanes
 
 
 class Reply:

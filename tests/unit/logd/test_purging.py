@@ -6,20 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from penstock.logd.core.cluster.commands import PurgePartition
-from penstock.logd.core.cluster.state import ClusterState
-from penstock.logd.core.metadata import StreamConfig
-from penstock.logd.core.turn import Message
-from penstock.logd.cursors import CursorStore
+from penstock.logd.api.operations import FetchApi, LoneGroups
+from penstock.logd.api.server import SendingTurn
 from penstock.logd.errors import CorruptError, RefusedError
-from penstock.logd.fetch.api import FetchApi
-from penstock.logd.fetch.connection import SendingTurn
-from penstock.logd.fetch.groups import LoneGroups
-from penstock.logd.lone_streams import LoneStreams
-from penstock.logd.partition import Partition
-from penstock.logd.purging import PurgePoint, Purging
-from penstock.logd.store import CommitLog, EpochFile, LogConfig
-from penstock.logd.streams import StreamSet
+from penstock.logd.intake.turn import Message
+from penstock.logd.metadata.commands import PurgePartition
+from penstock.logd.metadata.state import ClusterState
+from penstock.logd.metadata.streams import StreamConfig
+from penstock.logd.partition.cursors import CursorStore
+from penstock.logd.partition.partition import Partition
+from penstock.logd.partition.purge import PurgePoint, Purging
+from penstock.logd.standalone import LoneStreams, StreamSet
+from penstock.logd.storage import CommitLog, EpochFile, LogConfig
 from tests.support.cluster_state import Cluster
 from tests.support.frames import make_frames
 from tests.support.surroundings import QuietLink, make_surroundings

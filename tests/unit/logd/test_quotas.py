@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.logd.core.quotas import BURST_NS, Buckets, Flow, Quota, quota_of
+from penstock.logd.security.quotas import BURST_NS, Buckets, Flow, Quota, quota_of
 
 S = 1_000_000_000
 

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.logd.consensus.codec import _DECODERS, decode_message, encode_message
-from penstock.logd.core.node import NodeId
-from penstock.logd.core.raft import Entry, EntryKind, Message, RaftConfig, founders
-from penstock.logd.core.raft import messages as m
 from penstock.logd.errors import CorruptError
 from penstock.logd.limits import PEER_FRAME_SIZE_MAX
+from penstock.logd.raft import Entry, EntryKind, Message, RaftConfig, founders
+from penstock.logd.raft import messages as m
+from penstock.logd.raft.codec import _DECODERS, decode_message, encode_message
+from penstock.logd.replication.events import NodeId
 from penstock.logd.wire import logd_raft_pb2
 
 NUMBER = st.integers(0, 2**64 - 1)

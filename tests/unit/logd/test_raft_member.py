@@ -13,10 +13,8 @@ import pytest
 from typing_extensions import override
 
 from penstock.base.clock import SystemClock
-from penstock.logd.consensus.member import LostError, Member
-from penstock.logd.consensus.needs import Hooks, OutOfSpaceError
-from penstock.logd.core.node import NodeId
-from penstock.logd.core.raft import (
+from penstock.logd.errors import CorruptError, UnavailableError
+from penstock.logd.raft import (
     AddLearner,
     BusyError,
     HaltedError,
@@ -30,7 +28,8 @@ from penstock.logd.core.raft import (
     founders,
     founding_state,
 )
-from penstock.logd.errors import CorruptError, UnavailableError
+from penstock.logd.raft.node import Hooks, LostError, Member, OutOfSpaceError
+from penstock.logd.replication.events import NodeId
 from tests.sim.raft_storage import ModelStorage
 from tests.support.waiting import wait_until_async
 

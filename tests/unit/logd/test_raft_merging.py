@@ -5,8 +5,8 @@ from copy import deepcopy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.logd.consensus.merging import merge_steps
-from penstock.logd.core.raft import Entry, EntryKind, HardState, Membership, Persist, Snapshot
+from penstock.logd.raft import Entry, EntryKind, HardState, Membership, Persist, Snapshot
+from penstock.logd.raft.node import merge_steps
 from tests.sim.raft_storage import ModelStorage
 
 

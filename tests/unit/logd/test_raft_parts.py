@@ -8,19 +8,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from typing_extensions import override
 
-from penstock.logd.core.node import NodeId
-from penstock.logd.core.raft import Entry, EntryKind, Membership, Snapshot, founders
-from penstock.logd.core.raft.log import RaftLog
-from penstock.logd.core.raft.membership import (
-    AddLearner,
-    Demote,
-    MembershipHistory,
-    Promote,
-    Remove,
-)
-from penstock.logd.core.raft.progress import Inflights, Progress, ProgressState
-from penstock.logd.core.raft.quorum import Verdict, majority, reached_by_majority, verdict
 from penstock.logd.errors import CorruptError, RefusedError
+from penstock.logd.raft import Entry, EntryKind, Membership, Snapshot, founders
+from penstock.logd.raft.log import RaftLog
+from penstock.logd.raft.membership import AddLearner, Demote, MembershipHistory, Promote, Remove
+from penstock.logd.raft.progress import Inflights, Progress, ProgressState
+from penstock.logd.raft.raft import Verdict, majority, reached_by_majority, verdict
+from penstock.logd.replication.events import NodeId
 
 NAMES = [NodeId(name) for name in "abcdefg"]
 

@@ -10,9 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.logd.consensus import RaftStorage
-from penstock.logd.consensus.mark import FILE_NAME as MARK
-from penstock.logd.consensus.records import (
+from penstock.logd.errors import CorruptError, RefusedError, UnavailableError
+from penstock.logd.format.frame import crc32c
+from penstock.logd.raft import Entry, EntryKind, HardState, Persist, Snapshot, founders
+from penstock.logd.raft.snapshots import decode_snapshot, encode_snapshot
+from penstock.logd.raft.storage import RaftStorage
+from penstock.logd.raft.wal import FILE_NAME as MARK
+from penstock.logd.raft.wal import (
     Item,
     SegmentHead,
     SnapshotMark,
@@ -21,11 +25,7 @@ from penstock.logd.consensus.records import (
     encode_step,
     records_behind,
 )
-from penstock.logd.consensus.snapshots import decode_snapshot, encode_snapshot
-from penstock.logd.core.node import NodeId
-from penstock.logd.core.raft import Entry, EntryKind, HardState, Persist, Snapshot, founders
-from penstock.logd.errors import CorruptError, RefusedError, UnavailableError
-from penstock.logd.frame import crc32c
+from penstock.logd.replication.events import NodeId
 from tests.sim.disk import MemoryDisk
 
 DIRECTORY = Path("/raft")

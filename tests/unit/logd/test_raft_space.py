@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.logd.consensus import RaftStorage
-from penstock.logd.consensus.needs import OutOfSpaceError
-from penstock.logd.core.node import NodeId
-from penstock.logd.core.raft import Entry, EntryKind, HardState, Persist, Snapshot, founders
 from penstock.logd.errors import UnavailableError
+from penstock.logd.raft import Entry, EntryKind, HardState, Persist, Snapshot, founders
+from penstock.logd.raft.node import OutOfSpaceError
+from penstock.logd.raft.storage import RaftStorage
+from penstock.logd.replication.events import NodeId
 from tests.sim.disk import MemoryDisk
 
 DIRECTORY, NODE = Path("/raft"), NodeId("n1")

@@ -5,14 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from penstock.logd.batch import Record, build_batch, describe_body, encode_body
-from penstock.logd.core.dedup import Dedup
-from penstock.logd.core.intake import Intake
-from penstock.logd.core.metadata import StreamConfig
-from penstock.logd.core.producers import ProducerState
-from penstock.logd.memory import FILE_NAME, Memory
-from penstock.logd.rebuild import rebuild_intake
-from penstock.logd.store import CommitLog, LogConfig
+from penstock.logd.format.batch import Record, build_batch, describe_body, encode_body
+from penstock.logd.intake.dedup import Dedup, ProducerState
+from penstock.logd.intake.intake import Intake
+from penstock.logd.metadata.streams import StreamConfig
+from penstock.logd.partition.producer_snapshot import FILE_NAME, Memory
+from penstock.logd.partition.rebuild import rebuild_intake
+from penstock.logd.storage import CommitLog, LogConfig
 
 SECOND = 1_000_000_000
 NOW_NS = 1_000_000 * SECOND

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from typing_extensions import override
 
-from penstock.logd.backup import BackupPartition, Manifest
-from penstock.logd.batch import Record
 from penstock.logd.cli.backup import _check_restored
 from penstock.logd.client import LogClient, OffsetRange
-from penstock.logd.core.metadata import Stream, StreamConfig
 from penstock.logd.errors import CorruptError, UnavailableError
-from penstock.logd.frame import encode_header
-from penstock.logd.partition import Partition
+from penstock.logd.format.batch import Record
+from penstock.logd.format.frame import encode_header
+from penstock.logd.metadata.streams import Stream, StreamConfig
+from penstock.logd.offline.backup import BackupPartition, Manifest
+from penstock.logd.partition.partition import Partition
 from tests.support.frames import make_batch_frame
 from tests.support.surroundings import make_surroundings
 

@@ -7,24 +7,23 @@ from pathlib import Path
 import pytest
 from typing_extensions import override
 
-from penstock.logd.batch import Record, build_batch, describe_body, encode_body
-from penstock.logd.core.intake import Arrived, Intake
-from penstock.logd.core.metadata import StreamConfig
-from penstock.logd.core.producers import Duplicate
-from penstock.logd.core.retention import Retention
-from penstock.logd.core.turn import Append, Message
 from penstock.logd.errors import RefusedError
-from penstock.logd.frame_builder import build_frames
-from penstock.logd.memory import Memory
-from penstock.logd.nats.headers import format_headers
-from penstock.logd.rebuild import rebuild_intake
-from penstock.logd.retainer import Retainer
-from penstock.logd.store import CommitLog, LogConfig
-from penstock.logd.store.disk import REAL_DISK, File
-from penstock.logd.store.reader import LogReader
-from penstock.logd.store.recovery import Recovery
-from penstock.logd.store.segment import Segment
-from penstock.logd.store.segments import SegmentList
+from penstock.logd.format.batch import Record, build_batch, describe_body, encode_body
+from penstock.logd.format.headers import format_headers
+from penstock.logd.intake.dedup import Duplicate
+from penstock.logd.intake.intake import Arrived, Intake
+from penstock.logd.intake.turn import Append, Message
+from penstock.logd.metadata.retention_policy import Retention
+from penstock.logd.metadata.streams import StreamConfig
+from penstock.logd.partition.log_writer import build_frames
+from penstock.logd.partition.producer_snapshot import Memory
+from penstock.logd.partition.rebuild import rebuild_intake
+from penstock.logd.partition.retention import Retainer
+from penstock.logd.storage import CommitLog, LogConfig
+from penstock.logd.storage.disk import REAL_DISK, File
+from penstock.logd.storage.reader import LogReader
+from penstock.logd.storage.recovery import Recovery
+from penstock.logd.storage.segment import Segment, SegmentList
 from tests.support.failing_disk import FailingDisk
 from tests.support.frames import make_frame, make_frames
 

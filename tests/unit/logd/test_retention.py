@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.logd.core.retention import Action, DeleteBefore, Retention, Seal, decide
-from penstock.logd.segment_facts import SegmentFacts
+from penstock.logd.format.segment_facts import SegmentFacts
+from penstock.logd.metadata.retention_policy import Action, DeleteBefore, Retention, Seal, decide
 
 SECOND = 1_000_000_000
 NOW_S = 100

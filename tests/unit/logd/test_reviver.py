@@ -9,11 +9,10 @@ import pytest
 from typing_extensions import override
 
 from penstock.base.clock import SystemClock
-from penstock.logd.core.turn import Message
-from penstock.logd.cursors import CURSORS_STREAM
-from penstock.logd.partition import Partition
-from penstock.logd.reviver import Reviver
-from penstock.logd.streams import StreamSet
+from penstock.logd.intake.turn import Message
+from penstock.logd.partition.cursors import CURSORS_STREAM
+from penstock.logd.partition.partition import Partition
+from penstock.logd.standalone import Reviver, StreamSet
 from penstock.logd.telemetry import stage
 from tests.support.failing_disk import FailingDisk
 from tests.support.waiting import wait_until_async

@@ -3,10 +3,10 @@
 import asyncio
 from pathlib import Path
 
-from penstock.logd.encryption import EncryptionSection
+from penstock.logd.encryption.key_file import masters_of
+from penstock.logd.encryption.master_keys import EncryptionSection
+from penstock.logd.encryption.rotation import Rotation
 from penstock.logd.errors import CorruptError
-from penstock.logd.rotation import Rotation
-from penstock.logd.store.key_file import masters_of
 from tests.support.encryption import key_file, master_keys, section
 from tests.unit.logd.test_encryption import LOGS, PLAIN, SECRET, store, stream_set, values
 

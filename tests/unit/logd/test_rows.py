@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from typing_extensions import override
 
-from penstock.logd.batch import Record
 from penstock.logd.client import Fetched, LogClient, OffsetRange
-from penstock.logd.rows import batch_records, slice_rows
+from penstock.logd.format.batch import Record
+from penstock.logd.format.rows import batch_records, slice_rows
 from tests.support.frames import make_batch_frame
 
 

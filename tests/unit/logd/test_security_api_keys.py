@@ -13,8 +13,7 @@ from penstock.logd.security.api_keys import (
     make_key,
     parse_keys,
 )
-from penstock.logd.security.identity import UnauthenticatedError
-from penstock.logd.security.principal import Method
+from penstock.logd.security.principal import Method, UnauthenticatedError
 
 NOW_NS = 1_800_000_000 * 10**9
 

@@ -13,16 +13,16 @@ from typing_extensions import override
 from penstock.logd.errors import CorruptError, UnavailableError
 from penstock.logd.security.api_keys import line_of, load_keys, make_key
 from penstock.logd.security.authenticator import Authenticator
-from penstock.logd.security.identity import (
+from penstock.logd.security.jwt import REFRESH_S_MIN, FileKeys, TokenRules, UrlKeys
+from penstock.logd.security.principal import (
     NOBODY,
     Identity,
+    Method,
+    Principal,
     UnauthenticatedError,
     bearer,
 )
-from penstock.logd.security.jwks import REFRESH_S_MIN, FileKeys, UrlKeys
-from penstock.logd.security.principal import Method, Principal
 from penstock.logd.security.renewal import Renewed
-from penstock.logd.security.tokens import TokenRules
 from tests.support.tokens import AUDIENCE, ISSUER, Issuer
 
 SECOND = 10**9

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from penstock.logd.security.certificate import (
+from penstock.logd.security.principal import (
     CertificateName,
+    Method,
+    UnauthenticatedError,
     identify_certificate,
     names_of,
 )
-from penstock.logd.security.identity import UnauthenticatedError
-from penstock.logd.security.principal import Method
 from tests.support.certificates import Authority
 
 NAMES = "DNS:host.example,URI:spiffe://here/billing,email:billing@example.com"

@@ -7,7 +7,7 @@ import pytest
 
 from penstock.base.clock import SystemClock
 from penstock.logd.security.config import AuthSection, TlsSection
-from penstock.logd.security.keeper import DoorSetupError, Keeper
+from penstock.logd.security.reloader import DoorSetupError, Keeper
 from penstock.logd.security.tls import CertificateFiles
 from tests.support.certificates import Authority
 from tests.support.identities import HOST

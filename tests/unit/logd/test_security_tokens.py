@@ -9,10 +9,14 @@ from hypothesis import strategies as st
 from jwt.algorithms import RSAAlgorithm
 
 from penstock.logd.errors import CorruptError
-from penstock.logd.security.identity import UnauthenticatedError
-from penstock.logd.security.key_set import ALGORITHMS, parse_key_set
-from penstock.logd.security.principal import Method, Principal
-from penstock.logd.security.tokens import TokenRules, UnknownKeyError, verify_token
+from penstock.logd.security.jwt import (
+    ALGORITHMS,
+    TokenRules,
+    UnknownKeyError,
+    parse_key_set,
+    verify_token,
+)
+from penstock.logd.security.principal import Method, Principal, UnauthenticatedError
 from tests.support.tokens import AUDIENCE, ISSUER, Issuer
 
 NOW_S = 1_800_000_000

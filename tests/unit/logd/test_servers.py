@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.logd.core.servers import (
+from penstock.logd.nats.protocol import ErrorKind, understand
+from penstock.logd.nats.servers import (
     SERVERS_MAX,
     NatsServer,
     ServerPool,
     hide_credentials,
     parse_servers,
 )
-from penstock.logd.nats.errors import ErrorKind, understand
 
 
 def pool(*urls: str) -> ServerPool:

@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from penstock.logd.append_spans import OPEN_MAX, AppendSpans, append_spans
-from penstock.logd.batch import Record, build_batch, encode_body
-from penstock.logd.core.metadata import Stream, StreamConfig
-from penstock.logd.core.turn import Append, Message, Run
-from penstock.logd.envelope import BatchPayload, encode_batch
+from penstock.logd.api.middleware import TracedApi
+from penstock.logd.api.protocol import Document
+from penstock.logd.api.server import Response, SendingTurn
 from penstock.logd.errors import RefusedError, UnavailableError
-from penstock.logd.fetch.connection import Response, SendingTurn
-from penstock.logd.fetch.traced import TracedApi
-from penstock.logd.fetch.wire import Document
-from penstock.logd.partition import Partition
+from penstock.logd.format.batch import Record, build_batch, encode_body
+from penstock.logd.format.envelope import BatchPayload, encode_batch
+from penstock.logd.intake.turn import Append, Message, Run
+from penstock.logd.metadata.streams import Stream, StreamConfig
+from penstock.logd.partition.partition import Partition
+from penstock.logd.partition.publish_queue import OPEN_MAX, AppendSpans, append_spans
 from penstock.logd.security.principal import ANONYMOUS
 from penstock.service.tracing import OWN_SUBJECTS, Tracer, span_of, trace_of
 from tests.support.fetch_desk import LetsIn

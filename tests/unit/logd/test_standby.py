@@ -3,13 +3,13 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.logd.byte_budget import ByteBudget
-from penstock.logd.core.gaps import Instant
-from penstock.logd.core.intake import Intake
-from penstock.logd.core.metadata import StreamConfig
-from penstock.logd.core.standby import DEBT_BYTES, ENTRY_BYTES, Window
-from penstock.logd.core.turn import Append, Message, Run
-from penstock.logd.standby import Standby
+from penstock.logd.intake.admission import ByteBudget
+from penstock.logd.intake.gaps import Instant
+from penstock.logd.intake.intake import Intake
+from penstock.logd.intake.standby import Standby
+from penstock.logd.intake.standby_buffer import DEBT_BYTES, ENTRY_BYTES, Window
+from penstock.logd.intake.turn import Append, Message, Run
+from penstock.logd.metadata.streams import StreamConfig
 
 S = 1_000_000_000
 AGE, DEBT = 10 * S, 2 * S

@@ -4,10 +4,9 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.logd.batch import SCHEMA
-from penstock.logd.core.message_ids import MessageIds
-from penstock.logd.core.publish_options import MESSAGE_ID, stored_message_id
-from penstock.logd.core.stored_ids import integers, stored_message_ids
+from penstock.logd.format.batch import SCHEMA
+from penstock.logd.intake.dedup import MessageIds, integers, stored_message_ids
+from penstock.logd.intake.options import MESSAGE_ID, stored_message_id
 
 HEADERS = SCHEMA.field("headers").type
 NAMES = st.sampled_from([MESSAGE_ID, "a", "nats-msg-id", ""])

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from typing_extensions import override
 
-from penstock.logd.core.strangers import Connection, Crowd, Peer, peer_of
+from penstock.logd.liftbridge.unauthenticated import Connection, Crowd, Peer, peer_of
 
 PATIENCE_NS = 15_000_000_000
 _S = 1_000_000_000

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from penstock.logd.core.cluster.records import ReplicationOptions
-from penstock.logd.core.metadata import StreamConfig
-from penstock.logd.core.retention import Retention
+from penstock.logd.api.stream_options import altered, split_settings
 from penstock.logd.errors import RefusedError
-from penstock.logd.fetch.stream_settings import altered, split_settings
+from penstock.logd.metadata.records import ReplicationOptions
+from penstock.logd.metadata.retention_policy import Retention
+from penstock.logd.metadata.streams import StreamConfig
 
 LOGS = StreamConfig(name="logs", subject="t.>", retention=Retention(age_s=60, messages=5))
 THREE = ReplicationOptions(replication_factor=3, min_isr=2)

@@ -10,14 +10,13 @@ from pathlib import Path
 import pytest
 
 from penstock.base.clock import SystemClock
-from penstock.logd.acks import Nack
-from penstock.logd.core.metadata import StreamConfig
-from penstock.logd.core.turn import Message
-from penstock.logd.description import describe_stream
+from penstock.logd.api.description import describe_stream
 from penstock.logd.errors import RefusedError, UnavailableError
-from penstock.logd.reviver import Reviver
-from penstock.logd.store import REAL_DISK, Disk, EpochFile
-from penstock.logd.streams import StreamSet
+from penstock.logd.format.acks import Nack
+from penstock.logd.intake.turn import Message
+from penstock.logd.metadata.streams import StreamConfig
+from penstock.logd.standalone import Reviver, StreamSet
+from penstock.logd.storage import REAL_DISK, Disk, EpochFile
 from tests.support.failing_disk import FailingDisk
 from tests.support.surroundings import make_surroundings
 from tests.support.waiting import wait_until_async

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.logd.core.subjects import (
+from penstock.logd.errors import RefusedError
+from penstock.logd.format.subjects import (
     RESERVED_PREFIXES,
     SubjectTrie,
     begins_with_wildcard,
@@ -15,7 +16,6 @@ from penstock.logd.core.subjects import (
     is_reserved,
     matches,
 )
-from penstock.logd.errors import RefusedError
 
 TOKENS = st.sampled_from(["a", "b", "c"])
 SUBJECTS = st.lists(TOKENS, min_size=1, max_size=4).map(".".join)

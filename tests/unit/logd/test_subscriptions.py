@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from penstock.base.clock import SystemClock
-from penstock.logd.core.servers import parse_servers
-from penstock.logd.nats.dial import NatsAccess
-from penstock.logd.nats.errors import ErrorKind, NatsRefusedError, ServerError
-from penstock.logd.nats.link import NatsLink
-from penstock.logd.nats.subscriptions import Subscriptions
+from penstock.logd.nats.connect import NatsAccess
+from penstock.logd.nats.link import NatsLink, Subscriptions
+from penstock.logd.nats.protocol import ErrorKind, NatsRefusedError, ServerError
+from penstock.logd.nats.servers import parse_servers
 
 if TYPE_CHECKING:
-    from penstock.logd.nats.wire import Wire
+    from penstock.logd.nats.protocol import Wire
 
 
 class FakeWire:

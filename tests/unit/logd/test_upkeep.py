@@ -10,21 +10,20 @@ import pytest
 from typing_extensions import override
 
 from penstock.base.clock import SystemClock
-from penstock.logd.batch import Record, decode_body
-from penstock.logd.compactor import Compactor
-from penstock.logd.core.compaction import SEAL_BYTES_MIN
-from penstock.logd.core.dedup import Dedup
-from penstock.logd.core.intake import Intake
-from penstock.logd.core.metadata import StreamConfig
-from penstock.logd.frame import HEADER_SIZE
-from penstock.logd.memory import Memory
-from penstock.logd.nats.headers import Pairs
-from penstock.logd.pace import Pace, StoppedError
-from penstock.logd.rebuild import rebuild_intake
-from penstock.logd.rows import batch_records
-from penstock.logd.store import CommitLog, LogConfig
-from penstock.logd.store.segment import segment_path
-from penstock.logd.upkeep import CompactionSettings, Upkeep, Wants
+from penstock.logd.compaction.cleaner import Pace, StoppedError
+from penstock.logd.compaction.policy import SEAL_BYTES_MIN
+from penstock.logd.compaction.scheduler import CompactionSettings, Compactor, Upkeep, Wants
+from penstock.logd.format.batch import Record, decode_body
+from penstock.logd.format.frame import HEADER_SIZE
+from penstock.logd.format.headers import Pairs
+from penstock.logd.format.rows import batch_records
+from penstock.logd.intake.dedup import Dedup
+from penstock.logd.intake.intake import Intake
+from penstock.logd.metadata.streams import StreamConfig
+from penstock.logd.partition.producer_snapshot import Memory
+from penstock.logd.partition.rebuild import rebuild_intake
+from penstock.logd.storage import CommitLog, LogConfig
+from penstock.logd.storage.segment import segment_path
 from tests.support.failing_disk import FailingDisk
 from tests.support.frames import make_batch_frame
 from tests.support.waiting import wait_until

@@ -8,11 +8,11 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.base.clock import BlockingClock, SystemClock
-from penstock.logd.batch import Record, build_batch, decode_body, encode_body
 from penstock.logd.client import Fetched, OffsetRange
 from penstock.logd.client.calls import Call
 from penstock.logd.errors import CorruptError, RefusedError
-from penstock.logd.frame import FrameHeader, crc32c
+from penstock.logd.format.batch import Record, build_batch, decode_body, encode_body
+from penstock.logd.format.frame import FrameHeader, crc32c
 from penstock.router.reading import Clients, LogReading
 
 Frame = tuple[FrameHeader, memoryview]

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 from structlog.testing import capture_logs
 
-from penstock.logd.acks import Nack, PubAck
 from penstock.logd.errors import LogdError, RefusedError, UnavailableError
+from penstock.logd.format.acks import Nack, PubAck
 from penstock.logd.publisher import PublishRefusedError
 from penstock.router.config import DeadLetterStream
 from penstock.router.dead_letter import Reason, lay_aside

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.logd.acks import Nack
+from penstock.logd.format.acks import Nack
 from penstock.router.core.breaker import Breaker, Limits
 from penstock.router.core.delivery import (
     Delivered,

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 from typing_extensions import override
 
-from penstock.logd.batch import Record, build_batch, encode_body
 from penstock.logd.client import Fetched, calls
 from penstock.logd.client.calls import Call
 from penstock.logd.errors import RefusedError
-from penstock.logd.frame import crc32c
+from penstock.logd.format.batch import Record, build_batch, encode_body
+from penstock.logd.format.frame import crc32c
 from penstock.router.core.offsets import Span
 from penstock.router.errors import LogUnavailableError
 from penstock.router.reading import LogReading

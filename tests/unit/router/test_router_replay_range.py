@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from typing_extensions import override
 
 from penstock.base.clock import SystemClock
-from penstock.logd.batch import Record
+from penstock.logd.format.batch import Record
 from penstock.router.cli import cli
 from penstock.router.cli_again import range_of
 from penstock.router.core.offsets import Readable, StreamPartition

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql.types import BinaryType
 
 from penstock.base.clock import SystemClock
-from penstock.logd.batch import Record, build_batch
+from penstock.logd.format.batch import Record, build_batch
 from penstock.router import pieces
 from penstock.router.carried import CARRIED, lost_of
 from penstock.router.core.offsets import Readable, Span, StreamPartition

@@ -20,7 +20,7 @@ from penstock.collector.source_sections import JournaldSource as Section
 from penstock.collector.sources.program import Program
 from penstock.collector.sources.source import Source
 from penstock.logd.errors import LogdError
-from penstock.logd.store import Checkpoint
+from penstock.logd.storage import Checkpoint
 from penstock.service import ConfigError
 
 _RESTART_S: Final = 1.0

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from penstock.logd.batch import decode_body
 from penstock.logd.client import Fetched, OffsetRange, batch_records, slice_rows
 from penstock.logd.errors import RefusedError
+from penstock.logd.format.batch import decode_body
 
 RECORDS_MAX: Final = 200
 """Of one answer, over all partitions."""

@@ -1,30 +1,395 @@
-"""`penstock logd cluster ...`: the nodes of a cluster, and which of them decides."""
+"""`penstock logd cluster ...`: the nodes of a cluster, and which of them decides.
 
+Replicas and leaderships on their way: what is left to do, as the nodes of a cluster say.
+
+The controller does the work, whoever watches. What is copied is measured where it is copied to:
+each node that a replica is new on is asked how much of it there is.
+
+Stays with work that a cluster does in the background until it is done, and shows how far it is.
+
+On a terminal one line on standard error is written over: partitions, bytes, how long it may take.
+Elsewhere each step is a line there. With `--json` only the result is written. Ctrl-C ends the
+watching, not the work.
+"""
+
+import sys
+import threading
 import time
 from collections import Counter
-from dataclasses import asdict
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final, NamedTuple, TypeVar
 
 import click
+from typing_extensions import override
 
-from penstock.base.clock import SystemClock
+from penstock.base.clock import Clock, SystemClock
 from penstock.base.pluralize import pluralize
-from penstock.logd.cli.moving import left_of_drain, left_of_rebalance
-from penstock.logd.cli.outcome import json_option, tell
+from penstock.logd.cli.output import (
+    echo_json,
+    human_bytes,
+    json_option,
+    on_terminal,
+    safe,
+    table,
+    tell,
+)
 from penstock.logd.cli.server import asking, server_option
-from penstock.logd.cli.tables import table
-from penstock.logd.cli.text import echo_json
-from penstock.logd.cli.watching import Work, wait_option, watch
-from penstock.logd.client import ClusterInfo, StreamInfo
-from penstock.logd.core.node import REJOIN
-from penstock.service import UnavailableError
+from penstock.logd.client import ClusterInfo, LogClient, PartitionInfo, StreamInfo, calls
+from penstock.logd.errors import RefusedError, UnavailableError
+from penstock.logd.replication.events import REJOIN
+from penstock.service import ExitCode, ServiceError
+from penstock.service import UnavailableError as ServiceUnavailableError
 from penstock.service.command import PenstockGroup
+
+
+class Place(NamedTuple):
+    """A partition of a stream."""
+
+    stream: str
+    partition: int
+
+    @override
+    def __str__(self) -> str:
+        """As people write it."""
+        return f"{self.stream}/{self.partition}"
+
+
+Parts = dict[Place, PartitionInfo]
+IsLeft = Callable[[Place, PartitionInfo], bool]
+Standing = Callable[[str], Parts]
+
+
+def parts_of(streams: Sequence[StreamInfo]) -> Parts:
+    """The partitions of streams."""
+    return {
+        Place(stream.name, part.partition): part for stream in streams for part in stream.partitions
+    }
+
+
+def left_of_move(place: Place, replicas: Sequence[str]) -> IsLeft:
+    """A partition is to be on these nodes, and nothing else is asked."""
+
+    def is_left(one: Place, part: PartitionInfo) -> bool:
+        there = part.replicas == tuple(replicas) and part.target is None
+        return one == place and not (there and set(part.replicas) <= set(part.isr))
+
+    return is_left
+
+
+def left_of_drain(node: str) -> IsLeft:
+    """Nothing is to be on a node."""
+
+    def is_left(_: Place, part: PartitionInfo) -> bool:
+        return node in (*part.replicas, *part.observers, part.leader)
+
+    return is_left
+
+
+def left_of_rebalance(_: Place, part: PartitionInfo) -> bool:
+    """Nothing is to be under way. Who leads is spread evenly, to whichever of the replicas."""
+    return part.target is not None or part.leader is None
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """How far work is.
+
+    Attributes:
+        done: Partitions that nothing is left to do of.
+        total: Partitions that there was something to do of, as far as was seen.
+        copied_bytes: On nodes that replicas are new on.
+        total_bytes: That those need.
+        steps: What has changed since the last look, a line each.
+    """
+
+    done: int
+    total: int
+    copied_bytes: int
+    total_bytes: int
+    steps: tuple[str, ...] = ()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is left."""
+        return self.done == self.total
+
+
+class Survey:
+    """Looks at a cluster again and again, and says how far work is. Pure but for what it is given.
+
+    Args:
+        is_left: Whether something is left to do of a partition.
+    """
+
+    def __init__(self, is_left: IsLeft) -> None:
+        self._is_left = is_left
+        self._first: Parts = {}
+        self._last: Parts = {}
+        self._need: dict[Place, int] = {}
+        self._copied: dict[Place, int] = {}
+
+    def look(self, parts: Parts, standing: Standing) -> Course:
+        """Take in how it is now.
+
+        Args:
+            parts: Each as its leader says.
+            standing: What a node has.
+        """
+        left = {place for place, part in parts.items() if self._is_left(place, part)}
+        for place in left - self._first.keys():
+            self._first[place] = parts[place]
+        nodes: dict[str, Parts] = {}
+        for place in sorted(left):
+            self._measure(place, parts[place], nodes, standing)
+        for place in self._need.keys() - left:
+            self._copied[place] = self._need[place]
+        steps = tuple(self._steps(parts, left))
+        self._last = {place: parts[place] for place in self._first if place in parts}
+        gone = self._first.keys() - left
+        return Course(
+            done=len(gone),
+            total=len(self._first),
+            copied_bytes=sum(self._copied.values()),
+            total_bytes=sum(self._need.values()),
+            steps=steps,
+        )
+
+    def _measure(
+        self, place: Place, part: PartitionInfo, nodes: dict[str, Parts], standing: Standing
+    ) -> None:
+        """Note what is copied of a partition, and what is to be."""
+        before = self._first[place].replicas
+        new = [node for node in (part.target or part.replicas) if node not in before]
+        size = max(part.size_bytes, 0)
+        self._need[place] = max(self._need.get(place, 0), size * len(new))
+        copied = 0
+        for node in new:
+            if node not in part.replicas:
+                continue
+            if node not in nodes:
+                nodes[node] = standing(node)
+            found = nodes[node].get(place)
+            copied += 0 if found is None else min(max(found.size_bytes, 0), size)
+        self._copied[place] = max(copied, self._copied.get(place, 0))
+
+    def _steps(self, parts: Parts, left: set[Place]) -> Iterator[str]:
+        for place, before in sorted(self._last.items()):
+            part = parts.get(place)
+            if part is None:
+                yield f"{place}: is gone"
+                continue
+            if (part.replicas, part.leader) != (before.replicas, before.leader):
+                behind = sorted(set(part.replicas) - set(part.isr))
+                words = f"{place}: on {', '.join(part.replicas)}, led by {part.leader or 'nobody'}"
+                yield f"{words}; copying to {', '.join(behind)}" if behind else words
+            if place not in left and self._is_left(place, before):
+                yield f"{place}: done"
+
+
+def whole(log: LogClient) -> Parts:
+    """The partitions of a cluster, logd's own too, each as its leader says."""
+    return parts_of(log.streams(internal=True))
+
+
+def standing_at(log: LogClient, node: str) -> Parts:
+    """What a node has; nothing of one that does not answer."""
+    try:
+        return parts_of(log.ask(calls.describe(internal=True, node=node)).streams)
+    except (UnavailableError, RefusedError):
+        return {}
+
+
+QUIET_S: Final = 3.0
+"""Seconds without anything under way, after which a rebalance is over: its steps come one by one,
+and the controller plans the next within a second."""
+
+STUCK_S: Final = 60.0
+"""Seconds without any change, after which it is said what work waits for."""
+
+
+Function = TypeVar("Function", bound=Callable[..., object])
+
+_LOOK_S: Final = 0.5
+_AWAY_S: Final = 60.0
+"""Seconds that nobody may answer, as while another node becomes the controller."""
+
+wait_option = click.option(
+    "--wait/--no-wait",
+    default=True,
+    show_default=True,
+    help="Stay until it is done and show how far it is, or only begin it.",
+)
+
+
+class StillUnderWayError(ServiceError):
+    """Nobody watches any more; the work goes on (exit code 75)."""
+
+    exit_code = ExitCode.TEMPORARY
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What is watched.
+
+    Attributes:
+        label: What it is, in a word or two.
+        is_left: Whether something is left to do of a partition.
+        hint: What to do when nothing moves.
+        lasting: Whether more may come when nothing is left; then it ends after a while of quiet.
+        looked: Tells of each look; for who wants to know more than partitions.
+    """
+
+    label: str
+    is_left: IsLeft
+    hint: str
+    lasting: bool = False
+    looked: Callable[[Parts], None] | None = None
+
+
+def watch(
+    log: LogClient,
+    work: Work,
+    *,
+    as_json: bool,
+    clock: Clock | None = None,
+    pause: Callable[[float], object] | None = None,
+) -> Course:
+    """Stay with work until it is done.
+
+    Args:
+        log: To ask.
+        work: What.
+        as_json: Whether nothing is to be shown.
+        clock: For how long things last.
+        pause: Waits between two looks.
+
+    Raises:
+        StillUnderWayError: Ctrl-C, or nothing has changed for long.
+        UnavailableError: Nobody has answered for long.
+    """
+    shown = _Shown(work, quiet=as_json, clock=clock or SystemClock())
+    wait = pause or threading.Event().wait
+    survey = Survey(work.is_left)
+    try:
+        while True:
+            course = _look(log, survey, work, shown)
+            if course is not None and shown.is_over(course):
+                return course
+            wait(_LOOK_S)
+    except KeyboardInterrupt:
+        raise StillUnderWayError(
+            f"{work.label}: no longer watched; the work goes on", fix="penstock logd cluster info"
+        ) from None
+    finally:
+        shown.hide()
+
+
+def _look(log: LogClient, survey: Survey, work: Work, shown: "_Shown") -> Course | None:
+    try:
+        parts = whole(log)
+    except UnavailableError as error:
+        shown.away(error)
+        return None
+    if work.looked is not None:
+        work.looked(parts)
+    course = survey.look(parts, lambda node: standing_at(log, node))
+    shown.course(course)
+    return course
+
+
+class _Shown:
+    """What is written meanwhile, and since when nothing has changed."""
+
+    def __init__(self, work: Work, *, quiet: bool, clock: Clock) -> None:
+        self._work = work
+        self._clock = clock
+        self._live = not quiet and on_terminal()
+        self._lines = not quiet and not self._live
+        self._begun_ns = self._changed_ns = self._heard_ns = clock.monotonic_ns()
+        self._last: Course | None = None
+        self._first_bytes = 0
+        self._written = False
+
+    def course(self, course: Course) -> None:
+        now_ns = self._clock.monotonic_ns()
+        self._heard_ns = now_ns
+        if self._last is None:
+            self._first_bytes = course.copied_bytes
+        if self._last is None or course.steps or _moved(self._last, course):
+            self._changed_ns = now_ns
+        self._last = course
+        if self._lines:
+            for step in course.steps:
+                click.echo(f"{safe(step)}; {self.line(course)}", err=True)
+        elif self._live:
+            self._written = True
+            sys.stderr.write(f"\r{safe(self._work.label)}: {self.line(course)}\x1b[K")
+            sys.stderr.flush()
+
+    def line(self, course: Course) -> str:
+        """How far it is, and how long it may take."""
+        words = [f"{course.done} of {course.total} partitions"]
+        if course.total_bytes:
+            copied, total = human_bytes(course.copied_bytes), human_bytes(course.total_bytes)
+            words.append(f"{copied} of {total}")
+        seconds = (self._clock.monotonic_ns() - self._begun_ns) / 1e9
+        came, left = course.copied_bytes - self._first_bytes, course.total_bytes
+        if came > 0 and seconds > 0 and not course.is_done:
+            words.append(f"some {_span((left - course.copied_bytes) * seconds / came)} left")
+        return ", ".join(words)
+
+    def is_over(self, course: Course) -> bool:
+        """Whether it is done.
+
+        Raises:
+            StillUnderWayError: Nothing has changed for long.
+        """
+        quiet_s = (self._clock.monotonic_ns() - self._changed_ns) / 1e9
+        if course.is_done:
+            return not self._work.lasting or quiet_s >= QUIET_S
+        if quiet_s >= STUCK_S:
+            message = f"{self._work.label}: nothing has changed for {STUCK_S:.0f} s; "
+            message += f"{course.total - course.done} of {course.total} partitions are left"
+            raise StillUnderWayError(message, fix=self._work.hint)
+        return False
+
+    def away(self, error: UnavailableError) -> None:
+        """Nobody answers.
+
+        Raises:
+            UnavailableError: For too long.
+        """
+        if (self._clock.monotonic_ns() - self._heard_ns) / 1e9 >= _AWAY_S:
+            raise error
+
+    def hide(self) -> None:
+        """Wipe the line."""
+        if self._written:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+
+def _moved(before: Course, now: Course) -> bool:
+    return (before.done, before.total, before.copied_bytes) != (
+        now.done,
+        now.total,
+        now.copied_bytes,
+    )
+
+
+def _span(seconds: float) -> str:
+    """A time for people: 95 s, 12 min, 3 h."""
+    if seconds < 120:
+        return f"{max(seconds, 1):.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
+
 
 _TITLES: Final = ("NODE", "STATE", "LIVE", "LEADS", "REPLICAS", "ROLE", "RACK", "FETCH")
 
 
 _UNFIT: Final = ("failed", "leaderless", "damaged", "degraded")
-_LOOK_S: Final = 0.5
+
 _SAID_MAX: Final = 5
 
 
@@ -150,7 +515,7 @@ def wait(seconds: float, as_json: bool, server: str) -> None:
     while missing := _missing(server):
         if clock.monotonic_ns() > deadline_ns:
             what, fix = missing
-            raise UnavailableError(f"after {seconds:g} s: {what}", fix=fix)
+            raise ServiceUnavailableError(f"after {seconds:g} s: {what}", fix=fix)
         time.sleep(_LOOK_S)
     words = "every node lives, every replica is in sync: one node may be stopped"
     tell(words, {"in_sync": True}, as_json=as_json)
@@ -161,7 +526,7 @@ def _missing(server: str) -> tuple[str, str] | None:
     try:
         with asking(server) as log:
             found, streams = log.cluster(), log.streams(internal=True)
-    except UnavailableError as error:
+    except ServiceUnavailableError as error:
         return error.reason, error.fix or ""
     if found.name is None:
         raise click.UsageError("this is a lone logd: it has no other nodes to wait for")

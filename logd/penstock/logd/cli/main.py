@@ -2,26 +2,50 @@
 
 import gc
 from pathlib import Path
+from typing import Final
 
 import click
+from typing_extensions import override
 
-from penstock.logd.cli.acl import acl, quotas, who_can
+from penstock.logd.cli.access import acl, keys, quotas, who_can
 from penstock.logd.cli.backup import backup, restore
 from penstock.logd.cli.cluster import cluster
-from penstock.logd.cli.cursors import cursors
-from penstock.logd.cli.export import export
-from penstock.logd.cli.former import FormerNames
-from penstock.logd.cli.gaps import gaps
-from penstock.logd.cli.groups import groups
-from penstock.logd.cli.keys import keys
+from penstock.logd.cli.consumers import cursors, groups
 from penstock.logd.cli.offline import check as check_offline
 from penstock.logd.cli.offline import dump, repair
 from penstock.logd.cli.publish import publish
-from penstock.logd.cli.query import query
+from penstock.logd.cli.query import export, query
 from penstock.logd.cli.records import fetch, tail
-from penstock.logd.cli.streams import match, streams
+from penstock.logd.cli.streams import gaps, match, streams
 from penstock.service import check_only, configure_logs, load_config, run_until_stopped
-from penstock.service.command import check_option, config_option
+from penstock.service.command import PenstockGroup, check_option, config_option
+
+_FORMER: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
+    ("streams", "list"): ("streams", "ls"),
+    ("streams", "show"): ("streams", "info"),
+    ("streams", "read-only"): ("streams", "readonly"),
+    ("cursors", "list"): ("cursors", "ls"),
+    ("groups", "show"): ("groups", "info"),
+    ("nodes", "drain"): ("cluster", "drain"),
+    ("nodes", "undrain"): ("cluster", "undrain"),
+    ("nodes", "remove"): ("cluster", "remove"),
+    ("nodes",): ("cluster", "info"),
+    ("rebalance",): ("cluster", "rebalance"),
+}
+
+
+class FormerNames(PenstockGroup):
+    """A group that takes them for those of today."""
+
+    @override
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        for words in (tuple(args[:2]), tuple(args[:1])):
+            if words in _FORMER:
+                args = [*_FORMER[words], *args[len(words) :]]
+                break
+        return super().resolve_command(ctx, args)
 
 
 @click.group(

@@ -14,19 +14,24 @@ from penstock.base.clock import SystemClock
 from penstock.base.errors import DamagedDataError
 from penstock.base.files import atomic_writer
 from penstock.base.pluralize import pluralize
-from penstock.logd import offline
-from penstock.logd.cli.outcome import check_form, json_option
+from penstock.logd.cli.output import (
+    check_form,
+    echo_json,
+    json_option,
+    record_json,
+    record_text,
+    safe,
+    table,
+    time_text,
+)
 from penstock.logd.cli.server import AskRefusedError
-from penstock.logd.cli.showing import record_json, record_text, time_text
-from penstock.logd.cli.tables import table
-from penstock.logd.cli.text import echo_json, safe
-from penstock.logd.dump import Dump
-from penstock.logd.encryption import KeySource, MasterKeys
+from penstock.logd.encryption.master_keys import KeySource, MasterKeys
 from penstock.logd.errors import CorruptError, RefusedError
-from penstock.logd.frame import NO_PRODUCER, FrameHeader
-from penstock.logd.offline import CheckReport
-from penstock.logd.rows import batch_records
-from penstock.logd.store.inspection import Problem
+from penstock.logd.format.frame import NO_PRODUCER, FrameHeader
+from penstock.logd.format.rows import batch_records
+from penstock.logd.offline import fsck
+from penstock.logd.offline.dump import Dump
+from penstock.logd.offline.fsck import CheckReport, Problem
 from penstock.service import UnavailableError
 
 Keys = dict[str, KeySource]
@@ -106,10 +111,10 @@ def check(directory: Path, live: bool, keys: Keys, as_json: bool) -> None:
     Changes nothing. Exit code 0: nothing is damaged; 65: something is; 69: a logd runs there.
     """
     with _offline():
-        found = offline.look(directory)
-        with offline.locked(found, live=live) as holder, _progress(found.size_bytes) as progress:
+        found = fsck.look(directory)
+        with fsck.locked(found, live=live) as holder, _progress(found.size_bytes) as progress:
             masters = MasterKeys(keys) if keys else None
-            report = offline.check(found, live=bool(holder), progress=progress, masters=masters)
+            report = fsck.check(found, live=bool(holder), progress=progress, masters=masters)
     _show(directory, report, holder, as_json=as_json, actions=False)
 
 
@@ -123,9 +128,9 @@ def repair(directory: Path, dry_run: bool, as_json: bool) -> None:
     Damaged records stay as they are. What is cut off is copied beside its segment first.
     """
     with _offline():
-        found = offline.look(directory)
-        with offline.locked(found, make=not dry_run), _progress(found.size_bytes) as progress:
-            report = offline.repair(found, dry_run=dry_run, progress=progress)
+        found = fsck.look(directory)
+        with fsck.locked(found, make=not dry_run), _progress(found.size_bytes) as progress:
+            report = fsck.repair(found, dry_run=dry_run, progress=progress)
     if not as_json:
         for action in report.actions:
             click.echo(f"{'would do: ' if dry_run else ''}{action}")
@@ -181,11 +186,11 @@ def dump(
     if options["output"] is None and (form == "parquet" or (form == "arrow" and terminal)):
         raise click.UsageError(f"--format {form} needs --output FILE")
     with _offline():
-        found = offline.look(directory)
+        found = fsck.look(directory)
         if stream is None and len(found.places) != 1:
             raise click.UsageError("name a STREAM of the data directory")
         place = found.find(stream, partition) if stream is not None else found.places[0]
-        with offline.locked(found, live=live):
+        with fsck.locked(found, live=live):
             log = Dump(place.directory, on_damage=on_damage, masters=MasterKeys(keys))
             _dump(log, **options)
     if damaged:

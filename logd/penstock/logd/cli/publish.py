@@ -13,17 +13,14 @@ from typing_extensions import override
 
 from penstock.base.clock import SystemClock
 from penstock.base.pluralize import pluralize
-from penstock.logd.batch import Record
-from penstock.logd.cli.nats import nats_option, publishing
-from penstock.logd.cli.outcome import json_option
-from penstock.logd.cli.progress import Progress
-from penstock.logd.cli.server import access, server_option_beside_a_key
-from penstock.logd.cli.text import echo_json, safe
+from penstock.logd.cli.output import Progress, echo_json, json_option, safe
+from penstock.logd.cli.server import access, nats_option, publishing, server_option_beside_a_key
 from penstock.logd.client import LogClient, StreamInfo
-from penstock.logd.core.subjects import matches
 from penstock.logd.errors import LogdError, NoAnswerError
+from penstock.logd.format.batch import Record
+from penstock.logd.format.subjects import matches
 from penstock.logd.publisher import PubAck, PublishOptions
-from penstock.logd.publisher.partitioning import partition_subject
+from penstock.logd.publisher.publisher import partition_subject
 from penstock.service import UnavailableError as ServiceUnavailableError
 
 _IN_FLIGHT: Final = 256

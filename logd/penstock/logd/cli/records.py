@@ -1,39 +1,464 @@
-"""`penstock logd tail` and `penstock logd fetch`: records, for people and for programs."""
+"""`penstock logd tail` and `penstock logd fetch`: records, for people and for programs.
+
+What the clients of one reading command share: patience with logd, and damage that was skipped.
+
+A command that has begun to read goes on when logd comes back, and says once that it waits. With
+`--skip-damaged` it reads past what logd calls damaged (`CORRUPT`, with the offset behind it).
+Without a filter logd sends what is on its disk and does not look at it; so what came damaged is
+asked for once more with one, for which logd looks at each frame.
+"""
 
 import heapq
 import itertools
+import random
 import re
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeAlias, TypeVar
 
 import click
+import pyarrow as pa
+import pyarrow.compute as pc
 from typing_extensions import override
 
-from penstock.logd.batch import Record, decode_body, encode_body, stream_prefix
-from penstock.logd.cli.outcome import check_form, json_option
-from penstock.logd.cli.positions import (
-    PARTITIONS,
-    POSITION,
-    Position,
-    check_position,
-    first_offset,
-    resolve,
-)
-from penstock.logd.cli.read_session import RETRY_S, ReadSession, skip_damaged_option
-from penstock.logd.cli.server import asking, server_option, stream_argument
-from penstock.logd.cli.showing import (
+from penstock.base.clock import monotonic_ns
+from penstock.base.errors import DamagedDataError
+from penstock.base.pluralize import pluralize
+from penstock.logd.cli.output import (
     LEVELS,
     Telemetry,
+    check_form,
+    json_option,
     line_text,
     record_json,
     record_pretty,
     record_text,
+    safe,
 )
-from penstock.logd.cli.source import Range, partitions_of
-from penstock.logd.client import LogClient
-from penstock.logd.rows import batch_records, slice_rows
+from penstock.logd.cli.server import (
+    PARTITIONS,
+    POSITION,
+    Position,
+    asking,
+    check_position,
+    first_offset,
+    resolve,
+    server_option,
+    stream_argument,
+)
+from penstock.logd.client import Access, Fetched, LogClient
+from penstock.logd.client.calls import Call
+from penstock.logd.client.following import Patience, passes
+from penstock.logd.errors import CorruptError, RefusedError, UnavailableError
+from penstock.logd.format.batch import Record, decode_body, encode_body, stream_prefix
+from penstock.logd.format.frame import FrameHeader
+from penstock.logd.format.rows import batch_records, slice_rows
+from penstock.logd.offline.dump import SCHEMA_OF_DUMP
+from penstock.logd.storage.reader import DamagedRanges
+
+Answer = TypeVar("Answer")
+Function = TypeVar("Function", bound=Callable[..., object])
+
+RETRY_S: Final = 60.0
+"""Seconds that logd may be away from a command that reads a range; one that follows waits on."""
+
+_MENDED_S: Final = 5.0
+"""Seconds that a cluster gets to read a damaged frame from another replica before it is skipped."""
+_MENDING_PAUSE_S: Final = 0.2
+_RANGES_SHOWN: Final = 20
+_ANY_SUBJECT: Final = ">"
+
+skip_damaged_option: Final = click.option(
+    "--skip-damaged",
+    is_flag=True,
+    help="Read past damaged records and report which; exit code 65 if there were any.",
+)
+
+
+class ReadSession:
+    """Makes the clients of one command.
+
+    Args:
+        skip_damaged: Whether damage is skipped; else it is an error.
+        retry_s: Seconds that logd may be away once a partition was read; None: for ever.
+    """
+
+    def __init__(self, *, skip_damaged: bool = False, retry_s: float | None = RETRY_S) -> None:
+        self.skips = skip_damaged
+        self.retry_s = retry_s
+        self.may_be_mended = True
+        self._lock = threading.Lock()
+        self._skipped: dict[tuple[str, int], DamagedRanges] = {}
+
+    def client(self, server: str, *, access: Access) -> LogClient:
+        """A client; each is for one thread."""
+        return _SessionReader(server, access=access, session=self)
+
+    def skipped(self) -> list[dict[str, Any]]:
+        """The ranges that were skipped: stream, partition, first and upto (exclusive)."""
+        with self._lock:
+            found = sorted(self._skipped.items())
+        return [
+            {"stream": stream, "partition": partition, "first": first, "upto": upto}
+            for (stream, partition), ranges in found
+            for first, upto in ranges.within(0, 1 << 63)
+        ]
+
+    def skip(self, stream: str, partition: int, first: int, upto: int) -> None:
+        """Note that a range was skipped."""
+        with self._lock:
+            ranges = self._skipped.setdefault((stream, partition), DamagedRanges())
+        ranges.add(first, upto)
+
+    def check_complete(self) -> None:
+        """Report what was skipped.
+
+        Raises:
+            DamagedDataError: Something was.
+        """
+        check_none_skipped(self.skipped())
+
+
+def check_none_skipped(skipped: list[dict[str, Any]]) -> None:
+    """Report ranges that were skipped, as `ReadSession.skipped` gives them.
+
+    Raises:
+        DamagedDataError: There are some.
+    """
+    if not skipped:
+        return
+    count = sum(one["upto"] - one["first"] for one in skipped)
+    where = [
+        f"{one['stream']}/{one['partition']} from offset {one['first']} to {one['upto']}"
+        for one in skipped[:_RANGES_SHOWN]
+    ]
+    more = len(skipped) - len(where)
+    where += [f"{pluralize(more, 'range')} more"] if more else []
+    raise DamagedDataError(
+        f"{pluralize(count, 'damaged offset', form=',')} skipped: {', '.join(where)} (exclusive)",
+        fix="everything else was read; see what is damaged: penstock logd gaps",
+    )
+
+
+class _SessionReader(LogClient):
+    """A client of a session."""
+
+    def __init__(self, server: str, *, access: Access, session: ReadSession) -> None:
+        super().__init__(server, access=access)
+        self._session = session
+        self._has_read = False
+
+    @override
+    def _call(self, call: Call[Answer]) -> Answer:
+        if not self._session.skips or call.request["api"] != "fetch":
+            return self._patiently(call)
+        try:
+            return self._patiently(call)
+        except CorruptError:  # one frame: of several, empty ones would be left out like a gap
+            looked_at = {"subject": _ANY_SUBJECT, "bytes_max": 1, "wait_ms_max": 0}
+            call = replace(call, request=looked_at | call.request | {"bytes_max": 1})
+            return self._skipping(call)
+        except RefusedError as error:
+            return self._past(call, error)
+
+    def _skipping(self, call: Call[Answer]) -> Answer:
+        try:
+            return self._patiently(call)
+        except RefusedError as error:
+            return self._past(call, error)
+
+    def _past(self, call: Call[Answer], error: RefusedError) -> Answer:
+        """An answer without frames that goes on behind the damage which a refusal names.
+
+        Raises:
+            RefusedError: It is about something else.
+        """
+        request = call.request
+        mended = self._mended(call, error)
+        if mended is not None:
+            return mended
+        first = int(request["offset"])
+        upto = int(error.detail["next_offset"])
+        answer, upto = self._behind(call, upto)
+        self._session.skip(request["stream"], request["partition"], first, upto)
+        assert isinstance(answer, Fetched)
+        return replace(answer, frames=[], next_offset=upto)
+
+    def _mended(self, call: Call[Answer], error: RefusedError) -> Answer | None:
+        """The answer, if a cluster has it from another replica soon."""
+        until_ns = monotonic_ns() + _MENDED_S * 1e9
+        while error.code == "CORRUPT" and "next_offset" in error.detail:
+            if not self._session.may_be_mended or not self._has_copies(call):
+                return None
+            if monotonic_ns() >= until_ns:
+                self._session.may_be_mended = False
+                return None
+            time.sleep(_MENDING_PAUSE_S)
+            try:
+                return self._patiently(call)
+            except RefusedError as again:
+                error = again
+        raise error
+
+    def _has_copies(self, call: Call[Answer]) -> bool:
+        request = call.request
+        parts = self.stream(request["stream"]).partitions
+        return any(len(p.replicas) > 1 for p in parts if p.partition == request["partition"])
+
+    def _behind(self, call: Call[Answer], offset: int) -> tuple[Answer, int]:
+        """The answer at an offset, or at the end of what can be read if that is below."""
+        there = call.request | {"offset": offset, "bytes_max": 1, "wait_ms_max": 0}
+        there.pop("bytes_min", None)
+        try:
+            return self._patiently(replace(call, request=there)), offset
+        except RefusedError as error:
+            if error.code == "CORRUPT" and "next_offset" in error.detail:
+                return self._behind(call, int(error.detail["next_offset"]))
+            if error.code != "OUT_OF_RANGE" or int(error.detail["latest"]) >= offset:
+                raise
+            return self._behind(call, int(error.detail["latest"]))
+
+    def _patiently(self, call: Call[Answer]) -> Answer:
+        patience = Patience(self._session.retry_s, random.Random())  # noqa: S311 - jitter
+        waits = False
+        while True:
+            try:
+                answer = super()._call(call)
+            except (UnavailableError, RefusedError) as error:
+                if isinstance(error, RefusedError) and not passes(error):
+                    raise
+                if not self._has_read or not call.repeatable:
+                    raise
+                pause_s = patience.pause(error, monotonic_ns())
+                if not waits:
+                    waits = True
+                    click.echo(f"{safe(str(error))}; it is tried again", err=True)
+                time.sleep(pause_s)
+                continue
+            if waits:
+                click.echo("logd answers again; reading goes on", err=True)
+            self._has_read = self._has_read or call.to is not None
+            return answer
+
+
+FETCH_BYTES: Final = 1024 * 1024
+"""Bytes of frames fetched at a time: what a scan holds, besides what DuckDB does."""
+
+ROWS: Final = 8192
+"""Rows that are handed on together; fewer where they fill `FETCH_BYTES`."""
+
+_Gathered = tuple[pa.RecordBatch, int]
+
+QUERY_SCHEMA: Final = pa.schema(
+    [
+        pa.field("partition", pa.int32(), nullable=False),
+        pa.field("log_offset", pa.int64(), nullable=False),
+        pa.field("timestamp", pa.timestamp("us", tz="UTC"), nullable=False),
+        pa.field("timestamp_ns", pa.int64(), nullable=False),
+        pa.field("subject", pa.string(), nullable=False),
+        pa.field("key", pa.binary()),
+        pa.field("headers", pa.map_(pa.string(), pa.string())),
+        pa.field("value", pa.binary()),
+        pa.field("text", pa.string()),
+    ]
+)
+"""A stream's columns in SQL; DuckDB compares microseconds with its other times, and nothing else.
+
+`text` is the value where that is UTF-8, else null. Of a header that is repeated the last one is
+there, as text; bytes that are none are taken for Latin-1.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """What is read of a partition: [start, end) of one incarnation of its stream."""
+
+    stream: str
+    partition: int
+    start: int
+    end: int
+
+    @property
+    def count(self) -> int:
+        """Offsets in it."""
+        return max(self.end - self.start, 0)
+
+
+class StreamSource:
+    """A stream that can be read again and again, by several readers at a time.
+
+    Args:
+        connect: Makes a client for one reader.
+        ranges: What is read, partition by partition.
+        columns: Those that are looked at; what is costly to make and not among them is null.
+            None: all.
+        advance: Told how many records, and bytes, have come.
+
+    Attributes:
+        error: What ended the last reading that failed; DuckDB only says its words.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], LogClient],
+        ranges: list[Range],
+        columns: Collection[str] | None,
+        advance: Callable[[int, int], None],
+    ) -> None:
+        self.error: Exception | None = None
+        self._connect = connect
+        self._ranges = ranges
+        self._columns = columns
+        self._advance = advance
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> Any:
+        """As the Arrow PyCapsule interface has it; DuckDB calls it for each scan."""
+        reader = pa.RecordBatchReader.from_batches(QUERY_SCHEMA, self.batches())
+        return reader.__arrow_c_stream__(requested_schema)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """What is read, in `QUERY_SCHEMA`."""
+        try:
+            with self._connect() as log:
+                for part in self._ranges:
+                    for rows, size in gathered(read_range(log, part)):
+                        self._advance(rows.num_rows, size)
+                        yield _for_query(part.partition, rows, self._columns)
+        except Exception as error:
+            self.error = error
+            raise
+
+
+def read_range(log: LogClient, part: Range) -> Iterator[tuple[FrameHeader, pa.RecordBatch]]:
+    """The rows of a range, frame by frame; frames without any are left out."""
+    batches = log.batches(
+        part.stream, part.start, part.end, partition=part.partition, bytes_max=FETCH_BYTES
+    )
+    for header, batch in batches if part.count else ():
+        rows = slice_rows(header, batch, part.start, part.end)
+        if rows.num_rows:
+            yield header, rows
+
+
+def gathered(frames: Iterator[tuple[FrameHeader, pa.RecordBatch]]) -> Iterator[_Gathered]:
+    """Frames put together, in `SCHEMA_OF_DUMP`, and how many bytes they had.
+
+    A stream of a record to a frame would else be read by DuckDB a record at a time.
+    """
+    parts: list[pa.RecordBatch] = []
+    count = size = 0
+    for header, rows in frames:
+        columns = [offsets_of(header, rows), *rows.columns[1:]]
+        parts.append(pa.RecordBatch.from_arrays(columns, schema=SCHEMA_OF_DUMP))
+        count, size = count + rows.num_rows, size + header.body_length
+        if count >= ROWS or size >= FETCH_BYTES:
+            yield _one(parts), size
+            parts, count, size = [], 0, 0
+    if parts:
+        yield _one(parts), size
+
+
+def _one(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return pa.Table.from_batches(parts).combine_chunks().to_batches()[0]
+
+
+def clip(
+    log: LogClient, stream: str, partition: int, start: int, end: int | None, time_ns: int | None
+) -> Range:
+    """What of [start, end) there is now, from a time on.
+
+    Raises:
+        RefusedError: `UNKNOWN_STREAM`, `UNKNOWN_PARTITION`.
+    """
+    first, last = log.offsets(stream, partition)
+    start = max(start, first)
+    if time_ns is not None:
+        start = max(start, log.offset_for_timestamp(stream, time_ns, partition))
+    return Range(stream, partition, start, last if end is None else min(end, last))
+
+
+def partitions_of(log: LogClient, stream: str, wanted: Collection[int]) -> list[int]:
+    """The numbers of a stream's partitions, or those of them that are wanted.
+
+    Raises:
+        RefusedError: `UNKNOWN_STREAM`, `UNKNOWN_PARTITION`.
+        UnavailableError: The stream is not open.
+    """
+    info = log.stream(stream)
+    count = len(info.partitions)
+    if not count:  # an earlier logd shows no partitions of a stream that is not open
+        raise UnavailableError(f"stream {stream!r}: {info.problem or 'it has no partitions'}")
+    missing = sorted(number for number in wanted if number >= count)
+    if missing:
+        message = f"stream {stream!r} has no partition {missing[0]}"
+        raise RefusedError("UNKNOWN_PARTITION", message, stream=stream, partition=missing[0])
+    return sorted(wanted) or list(range(count))
+
+
+def _for_query(
+    partition: int, rows: pa.RecordBatch, columns: Collection[str] | None
+) -> pa.RecordBatch:
+    def wanted(name: str) -> bool:
+        return columns is None or name in columns
+
+    nothing = [
+        pa.nulls(rows.num_rows, QUERY_SCHEMA.field(name).type) for name in ("headers", "text")
+    ]
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.repeat(pa.scalar(partition, pa.int32()), rows.num_rows),
+            rows.column("offset"),
+            rows.column("timestamp").cast(QUERY_SCHEMA.field("timestamp").type, safe=False),
+            rows.column("timestamp").cast(pa.int64()),
+            rows.column("subject"),
+            rows.column("key"),
+            _headers(rows.column("headers")) if wanted("headers") else nothing[0],
+            rows.column("value"),
+            _text(rows.column("value")) if wanted("text") else nothing[1],
+        ],
+        schema=QUERY_SCHEMA,
+    )
+
+
+def offsets_of(header: FrameHeader, rows: pa.RecordBatch) -> pa.Array:
+    """The offsets of a frame's rows."""
+    return pc.add(rows.column("offset_delta").cast(pa.int64()), header.base_offset)
+
+
+def _headers(column: pa.Array) -> pa.Array:
+    """Headers whose names are unique, for DuckDB's maps."""
+    kind = QUERY_SCHEMA.field("headers").type
+    if column.null_count == len(column):
+        return pa.nulls(len(column), kind)
+    pairs = [
+        None if found is None else list({name: _words(value) for name, value in found}.items())
+        for found in column.to_pylist()
+    ]
+    return pa.array(pairs, kind)
+
+
+def _text(column: pa.Array) -> pa.Array:
+    """Values that are UTF-8, as text without a copy where all of them are."""
+    try:
+        return column.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([_decoded(value) for value in column.to_pylist()], pa.string())
+
+
+def _decoded(value: bytes | None) -> str | None:
+    try:
+        return None if value is None else value.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _words(value: bytes) -> str:
+    text = _decoded(value)
+    return value.decode("latin-1") if text is None else text
+
 
 _FOLLOW_WAIT_MS: Final = 5_000
 _TURN_WAIT_MS: Final = 200

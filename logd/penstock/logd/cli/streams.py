@@ -1,29 +1,396 @@
 """`penstock logd streams ...` and `penstock logd match`: what is stored, and under which name."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import click
+from typing_extensions import override
 
 from penstock.base.pluralize import pluralize
-from penstock.logd.cli.outcome import json_option, tell
-from penstock.logd.cli.purge import purge
-from penstock.logd.cli.server import AskRefusedError, asking, server_option, stream_argument
-from penstock.logd.cli.stream_changes import (
-    alter,
-    elect,
-    move,
-    observers,
-    pause,
-    readonly,
-    resume,
-    writable,
+from penstock.logd.cli.cluster import Parts, Place, Work, left_of_move, wait_option, watch
+from penstock.logd.cli.output import echo_json, facts, human_bytes, json_option, safe, table, tell
+from penstock.logd.cli.records import partitions_of
+from penstock.logd.cli.server import (
+    POSITION,
+    AskRefusedError,
+    Position,
+    asking,
+    resolve,
+    server_option,
+    stream_argument,
 )
-from penstock.logd.cli.stream_options import chosen_options, stream_options
-from penstock.logd.cli.tables import facts, table
-from penstock.logd.cli.text import echo_json, human_bytes, safe
-from penstock.logd.client import PartitionInfo, StreamInfo
+from penstock.logd.client import LogClient, PartitionInfo, StreamInfo
+from penstock.logd.errors import UnavailableError
+from penstock.service import ServiceError
+from penstock.service import UnavailableError as ServiceUnavailableError
 from penstock.service.command import PenstockGroup
+
+
+@click.command(epilog="Example: penstock logd streams purge logs --before 2026-01-31 --yes")
+@stream_argument("name")
+@click.option(
+    "--before",
+    type=POSITION,
+    help="Delete records below this offset, or before the first at this time, or so long ago.",
+)
+@click.option("--all", "everything", is_flag=True, help="Delete every record there is now.")
+@click.option("--partition", type=click.IntRange(min=0), help="Only this one. Default: all.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option("One JSON object for each partition.")
+@server_option
+def purge(  # noqa: PLR0913 - what is to go, and how
+    *,
+    name: str,
+    before: Position | None,
+    everything: bool,
+    partition: int | None,
+    yes: bool,
+    as_json: bool,
+    server: str,
+) -> None:
+    """Delete the beginning of the stream NAME, on every replica; publishers do not notice.
+
+    Only what is committed goes. Readers below are told (OUT_OF_RANGE) at once, and cursors stay.
+    Whole segment files are deleted at once; what the file that holds the offset has below it can no
+    longer be read, and goes with that file.
+    """
+    if everything == (before is not None):
+        raise click.UsageError("give either --before or --all")
+    with asking(server) as log:
+        wanted = () if partition is None else (partition,)
+        numbers = partitions_of(log, name, wanted)
+        if isinstance(before, int) and len(numbers) > 1:
+            raise click.UsageError(f"{name} has {len(numbers)} partitions: name one, or a time")
+        ends = {number: _end(log, name, number, before) for number in numbers}
+        count = sum(max(upto - start, 0) for start, upto in ends.values())
+        if not yes:
+            click.confirm(
+                f"Delete {pluralize(count, 'record', form=',')} of {name}, for ever?",
+                abort=True,
+                err=True,
+            )
+        for number, (start, upto) in ends.items():
+            left = log.purge(name, upto, number)
+            if as_json:
+                echo_json({"stream": name, "partition": number, "start_offset": left})
+            else:
+                gone = pluralize(max(left - start, 0), "record", form=",")
+                click.echo(f"{name}/{number} begins at offset {left}; deleted: {gone}")
+
+
+def _end(log: LogClient, name: str, partition: int, before: Position | None) -> tuple[int, int]:
+    """Where a partition begins, and up to where it is to go."""
+    start, end = log.offsets(name, partition)
+    return start, end if before is None else resolve(log, name, partition, before)
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_LIMITS: Final = ("age_s", "bytes", "messages")
+
+
+class _FactorType(click.ParamType[Any]):
+    """A number of replicas, or all nodes."""
+
+    name = "integer or all"
+
+    @override
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "all":
+            return value
+        return click.IntRange(min=1).convert(value, param, ctx)
+
+
+_OPTIONS: Final = (
+    click.option("--ack-on-reply/--no-ack-on-reply", default=None, help="Answer plain publishers."),
+    click.option("--ack-policy", type=click.Choice(["all", "leader", "none"]), help="When to ack."),
+    click.option(
+        "--fsync", type=click.Choice(["commit", "interval", "never"]), help="When to sync."
+    ),
+    click.option("--fsync-interval-ms", type=int, help="With --fsync interval."),
+    click.option("--message-bytes-max", type=int, help="Largest message."),
+    click.option("--header-bytes-max", type=int, help="Largest header block of a message."),
+    click.option("--header-pairs-max", type=int, help="Most header lines of a message."),
+    click.option("--key-bytes-max", type=int, help="Longest key of a record."),
+    click.option("--batch-rows-max", type=int, help="Most records of a batch."),
+    click.option("--batch-decoded-bytes-max", type=int, help="Most bytes a batch may decode to."),
+    click.option("--intake-bytes-max", type=int, help="Bytes that may wait for the disk."),
+    click.option("--segment-bytes-max", type=int, help="Size of segment files."),
+    click.option("--dedup-window-s", type=int, help="How long a Nats-Msg-Id is remembered."),
+    click.option("--dedup-entries-max", type=int, help="Most Nats-Msg-Ids remembered."),
+    click.option("--producer-expiry-s", type=int, help="How long an idle producer is remembered."),
+    click.option("--producers-max", type=int, help="Most producers remembered."),
+    click.option("--retention-age-s", type=int, help="Delete records that are older."),
+    click.option("--retention-bytes", type=int, help="Bytes to keep."),
+    click.option("--retention-messages", type=int, help="Records to keep."),
+    click.option("--discard", type=click.Choice(["old", "new"]), help="What makes room when full."),
+    click.option(
+        "--compact/--no-compact", default=None, help="Keep only the last record of each key."
+    ),
+    click.option("--tombstone-retention-s", type=int, help="How long a tombstone is kept."),
+    click.option(
+        "--replication-factor", type=_FactorType(), help="Replicas, or all: one on every node."
+    ),
+    click.option("--min-isr", type=int, help="Replicas in sync below which nothing is stored."),
+    click.option(
+        "--unclean-election/--no-unclean-election",
+        default=None,
+        help="Let a replica lead that lacks acked records, when no other is left.",
+    ),
+    click.option("--queue-group", help="NATS queue group that its subject is shared with."),
+    click.option(
+        "--warm-standby/--no-warm-standby",
+        default=None,
+        help="Let replicas keep what comes while nobody leads.",
+    ),
+)
+
+
+def stream_options(function: Function) -> Function:
+    """Add the options that `create` and `alter` have in common."""
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+def chosen_options(options: dict[str, Any]) -> dict[str, Any]:
+    """Those that were given, as the api takes them: the limits of retention are below one key."""
+    chosen = {key: value for key, value in options.items() if value is not None}
+    limits = {key: chosen.pop(f"retention_{key}", None) for key in _LIMITS}
+    retention = {key: value for key, value in limits.items() if value is not None}
+    return chosen | ({"retention": retention} if retention else {})
+
+
+def unset_options(names: tuple[str, ...]) -> dict[str, Any]:
+    """Options that are to be none, by the names they have on the command line."""
+    keys = [name.removeprefix("--").replace("-", "_") for name in names]
+    limits = {key: f"retention_{key}" for key in _LIMITS}
+    retention = dict.fromkeys(key for key, name in limits.items() if name in keys)
+    plain: dict[str, Any] = dict.fromkeys(key for key in keys if key not in limits.values())
+    return plain | ({"retention": retention} if retention else {})
+
+
+@click.command(
+    epilog="Example: penstock logd streams alter logs --retention-age-s 86400 --min-isr 2"
+)
+@stream_argument("name")
+@stream_options
+@click.option(
+    "--unset", multiple=True, metavar="OPTION", help="Set this option to none; repeatable."
+)
+@click.option(
+    "--end-restore",
+    is_flag=True,
+    help="Let publishers in though part of its backup is missing, for good.",
+)
+@json_option()
+@server_option
+def alter(
+    *,
+    name: str,
+    unset: tuple[str, ...],
+    end_restore: bool,
+    as_json: bool,
+    server: str,
+    **options: Any,
+) -> None:
+    """Change options of the stream NAME in a cluster; the others stay as they are.
+
+    More replicas, or fewer, are made in the background. The options of a lone logd are those of its
+    configuration file.
+    """
+    changes, none = chosen_options(options), unset_options(unset)
+    retention = changes.get("retention", {}) | none.get("retention", {})
+    changes |= none | ({"retention": retention} if retention else {})
+    changes |= {"restore_upto": None} if end_restore else {}
+    if not changes:
+        raise click.UsageError("name an option to change")
+    with asking(server) as log:
+        log.alter_stream(name, **changes)
+    words = f"stream {name} is changed: {', '.join(sorted(changes))}"
+    tell(words, {"stream": name, "changed": changes}, as_json=as_json)
+
+
+@click.command(epilog="Example: penstock logd streams pause logs")
+@stream_argument("name")
+@click.option("--hold", is_flag=True, help="Off its subject, until it is resumed.")
+@json_option()
+@server_option
+def pause(name: str, hold: bool, as_json: bool, server: str) -> None:
+    """Let the stream NAME rest until a message comes for it; it can be read.
+
+    The message is stored, and ends the pause. With --hold nothing is stored until it is resumed.
+    """
+    with asking(server) as log:
+        log.set_stream_mode(name, paused=True, held=hold)
+    words = f"stream {name} is {'held' if hold else 'paused'}"
+    tell(words, {"stream": name, "paused": True, "held": hold}, as_json=as_json)
+
+
+@click.command(epilog="Example: penstock logd streams resume logs")
+@stream_argument("name")
+@json_option()
+@server_option
+def resume(name: str, as_json: bool, server: str) -> None:
+    """Let the stream NAME take messages again, after a pause."""
+    with asking(server) as log:
+        log.set_stream_mode(name, paused=False)
+    done = {"stream": name, "paused": False, "held": False}
+    tell(f"stream {name} is resumed", done, as_json=as_json)
+
+
+@click.command(epilog="Example: penstock logd streams readonly logs")
+@stream_argument("name")
+@json_option()
+@server_option
+def readonly(name: str, as_json: bool, server: str) -> None:
+    """Refuse what is published to the stream NAME; publishers that ask for acks are told."""
+    with asking(server) as log:
+        log.set_stream_mode(name, read_only=True)
+    tell(f"stream {name} is read-only", {"stream": name, "read_only": True}, as_json=as_json)
+
+
+@click.command(epilog="Example: penstock logd streams writable logs")
+@stream_argument("name")
+@json_option()
+@server_option
+def writable(name: str, as_json: bool, server: str) -> None:
+    """Store what is published to the stream NAME again."""
+    with asking(server) as log:
+        log.set_stream_mode(name, read_only=False)
+    tell(f"stream {name} is writable", {"stream": name, "read_only": False}, as_json=as_json)
+
+
+@click.command(epilog="Example: penstock logd streams move logs --to logd-1,logd-2,logd-4")
+@stream_argument("name")
+@click.option("--partition", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option("--to", "nodes", metavar="NODE,...", help="Its replicas from now on, leader first.")
+@click.option("--cancel", is_flag=True, help="Give up a move that is under way.")
+@wait_option
+@json_option("One JSON object, when it is done.")
+@server_option
+def move(  # noqa: PLR0913 - what is to go where, and how it is told
+    *,
+    name: str,
+    partition: int,
+    nodes: str | None,
+    cancel: bool,
+    wait: bool,
+    as_json: bool,
+    server: str,
+) -> None:
+    """Move a partition of the stream NAME to other nodes; data is copied in the background.
+
+    It is shown how far that is, until it is done. Ctrl-C leaves the move going.
+    """
+    if cancel == (nodes is not None):
+        raise click.UsageError("give either --to or --cancel")
+    replicas = None if nodes is None else [node.strip() for node in nodes.split(",")]
+    with asking(server) as log:
+        log.move_partition(name, partition, replicas)
+        if not as_json:
+            where = f"moves to {', '.join(replicas)}" if replicas else "stays where it is"
+            click.echo(f"{name}/{partition} {where}")
+        if wait and replicas:
+            _stay(log, Place(name, partition), replicas, as_json=as_json)
+    if as_json:
+        done = wait or not replicas
+        echo_json({"stream": name, "partition": partition, "replicas": replicas, "done": done})
+
+
+_LOOKS_WITHOUT: Final = 4
+"""Looks that show nothing of a move before it is taken for given up: nodes learn of it one by one,
+and another one may answer than before."""
+
+
+def _stay(log: LogClient, place: Place, replicas: list[str], *, as_json: bool) -> None:
+    """Watch a move until it is done.
+
+    Raises:
+        MovedElsewhereError: Somebody gave it up, or moves the partition to other nodes.
+    """
+    seen, without = False, 0
+
+    def looked(parts: Parts) -> None:
+        nonlocal seen, without
+        part = parts.get(place)
+        target = None if part is None else part.target
+        there = part is not None and part.replicas == tuple(replicas)
+        seen = seen or target == tuple(replicas)
+        without = 0 if there or target == tuple(replicas) else without + 1
+        if seen and without >= _LOOKS_WITHOUT:
+            raise MovedElsewhereError(
+                f"{place} is not moved to {', '.join(replicas)} any more",
+                fix="somebody gave the move up, or wants another; see: penstock logd streams info",
+            )
+
+    hint = "see which nodes are live: penstock logd cluster info; give it up with --cancel"
+    is_left = left_of_move(place, replicas)
+    watch(log, Work(label=str(place), is_left=is_left, hint=hint, looked=looked), as_json=as_json)
+    if not as_json:
+        click.echo(f"{place} is on {', '.join(replicas)}")
+
+
+class MovedElsewhereError(ServiceError):
+    """A move that was watched is not wanted any more (exit code 1)."""
+
+
+@click.command(epilog="Example: penstock logd streams observers logs --on logd-4,logd-5")
+@stream_argument("name")
+@click.option("--partition", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option("--on", "nodes", metavar="NODE,...", help="Its observers from now on.")
+@click.option("--none", is_flag=True, help="It has none from now on.")
+@json_option()
+@server_option
+def observers(
+    *, name: str, partition: int, nodes: str | None, none: bool, as_json: bool, server: str
+) -> None:
+    """Have other nodes hold a copy of a partition of the stream NAME, for readers.
+
+    An observer is fed like a replica, but nothing waits for it and it never leads.
+    """
+    if none == (nodes is not None):
+        raise click.UsageError("give either --on or --none")
+    wanted = [] if nodes is None else [node.strip() for node in nodes.split(",")]
+    with asking(server) as log:
+        log.set_observers(name, partition, wanted)
+    words = f"{name}/{partition} is observed by {', '.join(wanted) or 'nobody'}"
+    done = {"stream": name, "partition": partition, "observers": wanted}
+    tell(words, done, as_json=as_json)
+
+
+@click.command(epilog="Example: penstock logd streams elect logs --partition 2 --lose-records")
+@stream_argument("name")
+@click.option("--partition", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option("--lose-records", is_flag=True, help="Do not ask.")
+@json_option()
+@server_option
+def elect(name: str, partition: int, lose_records: bool, as_json: bool, server: str) -> None:
+    """Have a replica of the stream NAME lead that lacks acked records.
+
+    For a partition that has no leader, because every replica that was in sync is lost. Whatever
+    only those have is lost for ever, also if they come back. It is refused while one of them is
+    there.
+    """
+    where = f"{name}/{partition}"
+    with asking(server) as log:
+        if not lose_records:
+            part = log.stream(name).partitions[partition : partition + 1]
+            in_sync = ", ".join(part[0].isr) if part else "nobody"
+            click.echo(f"Every acked record of {where} is on: {in_sync}.", err=True)
+            click.confirm("Lose what is only there, for ever?", abort=True, err=True)
+        found = log.elect_and_lose_records(name, partition)
+    if found.lost_max is None:
+        lost = "how many records are lost is not known here"
+    elif found.lost_max:
+        most = pluralize(found.lost_max, "record")
+        lost = f"lost: at most {most}, from offset {found.end_offset} on"
+    else:
+        lost = "no record is lost that is known of"
+    done = {"stream": name, "partition": partition, "lost_max": found.lost_max} | asdict(found)
+    tell(f"{where} is led by {found.leader}; {lost}", done, as_json=as_json)
+
 
 _TITLES: Final = ("STREAM", "STATE", "RECORDS", "END", "SIZE", "LEADER", "ISR", "SUBJECT")
 
@@ -188,3 +555,93 @@ def _in_sync(part: PartitionInfo) -> str:
     missing = ",".join(node for node in part.replicas if node not in part.isr)
     counted = f"{len(part.isr)}/{len(part.replicas)}"
     return f"{counted} not {missing}" if missing else counted
+
+
+_Rows = list[dict[str, Any]]
+
+
+@click.command(epilog="Example: penstock logd gaps --stream logs")
+@click.option("--stream", help="Only this stream's.")
+@click.option("--node", help="Only of this node. Default: all nodes of the cluster.")
+@json_option("One JSON object a line.")
+@server_option
+def gaps(stream: str | None, node: str | None, as_json: bool, server: str) -> None:
+    """Say when streams missed messages, and why; and which offsets are damaged.
+
+    A gap is a time in which a stream was off its subject, or dropped what nobody could be told of.
+    Nodes remember those since they were started, the last 64 that ended; all are in their logs and
+    in the stream __activity.
+    """
+    with asking(server) as log:
+        ingest, damaged, silent = _found(log, node)
+    ingest = [gap for gap in ingest if stream is None or _concerns(gap["streams"], stream)]
+    damaged = [part for part in damaged if stream in (None, part["stream"])]
+    if as_json:
+        for row in (*ingest, *damaged):
+            echo_json(row)
+    else:
+        _show(ingest, damaged)
+    if silent:
+        raise ServiceUnavailableError(
+            "; ".join(silent), fix="see to those nodes: penstock logd cluster info"
+        )
+
+
+def _found(log: LogClient, wanted: str | None) -> tuple[_Rows, _Rows, list[str]]:
+    """Gaps and damage by node, and the nodes that gave no answer."""
+    info = log.cluster()
+    nodes: Sequence[str | None] = [node.node for node in info.nodes if node.is_member]
+    if wanted is not None:
+        nodes = [wanted]
+    elif info.name is None:
+        nodes = [None]
+    ingest: _Rows = []
+    damaged: _Rows = []
+    silent = []
+    for node in nodes:
+        try:
+            answer = log.gaps(node)
+        except UnavailableError as error:
+            silent.append(safe(f"node {node} was not asked: {error}"))
+            continue
+        of = {"node": answer["node"]}
+        ingest += [of | {"kind": "ingest"} | gap for gap in answer["ended"] + answer["lasting"]]
+        damaged += [of | {"kind": "damage"} | part for part in answer["damaged"]]
+    return sorted(ingest, key=lambda gap: str(gap["start"])), damaged, silent
+
+
+def _concerns(streams: Sequence[str], wanted: str) -> bool:
+    """Whether a stream is among those; of one with partitions, each is named."""
+    return any(name == wanted or name.startswith(f"{wanted}/") for name in streams)
+
+
+def _show(ingest: _Rows, damaged: _Rows) -> None:
+    if ingest:
+        titles = ("START", "END", "SECONDS", "MISSED", "REASON", "STREAMS", "NODE", "DETAIL")
+        click.echo(table(titles, [_gap(gap) for gap in ingest]))
+    else:
+        click.echo("no stream has missed messages since logd was started")
+    if damaged:
+        click.echo("\ndamaged offsets, that cannot be read:")
+        rows = [(p["stream"], p["partition"], p["first"], p["upto"], p["node"]) for p in damaged]
+        click.echo(table(("STREAM", "PARTITION", "FROM", "TO (EXCL.)", "NODE"), rows))
+
+
+def _gap(gap: dict[str, Any]) -> tuple[object, ...]:
+    streams = ",".join(gap["streams"])
+    more = gap["stream_count"] - len(gap["streams"])
+    return (
+        _time(gap["start"]),
+        "lasts" if gap["end"] is None else _time(gap["end"]),
+        round(gap["seconds"]),
+        "?" if gap["messages"] is None else str(gap["messages"]),
+        gap["reason"],
+        f"{streams} and {more} more" if more else streams,
+        gap["node"],
+        gap["detail"] or "-",
+    )
+
+
+def _time(date: str) -> str:
+    """To the second; those that last less are told by SECONDS."""
+    return date.partition(".")[0] + "Z"

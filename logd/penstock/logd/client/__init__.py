@@ -54,7 +54,19 @@ from penstock.base.extras import require
 require("logd", "google_crc32c", "orjson", "pyarrow")
 
 from penstock.logd.client.access import ANYBODY, Access
-from penstock.logd.client.answers import (
+from penstock.logd.client.async_client import AsyncCursorHandle, AsyncLogClient
+from penstock.logd.client.client import CursorHandle, LogClient
+from penstock.logd.client.following import CommitPolicy, FollowOptions, OutOfRange, Position, passes
+from penstock.logd.client.group_consumer import (
+    AsyncGroupConsumer,
+    AsyncPositions,
+    GroupConsumer,
+    GroupOptions,
+    GroupRecord,
+    GroupRows,
+    Positions,
+)
+from penstock.logd.client.models import (
     ClusterInfo,
     Cursor,
     Fetched,
@@ -66,22 +78,9 @@ from penstock.logd.client.answers import (
     PartitionInfo,
     StreamInfo,
 )
-from penstock.logd.client.async_cursor import AsyncCursorHandle
-from penstock.logd.client.asynchronous import AsyncLogClient
-from penstock.logd.client.blocking import LogClient
-from penstock.logd.client.committing import CommitPolicy
-from penstock.logd.client.cursor import CursorHandle
-from penstock.logd.client.following import FollowOptions, OutOfRange, Position, passes
-from penstock.logd.client.group_consumer import (
-    AsyncGroupConsumer,
-    AsyncPositions,
-    GroupConsumer,
-    Positions,
-)
-from penstock.logd.client.grouping import GroupOptions, GroupRecord, GroupRows
 from penstock.logd.client.routing import Prefer
-from penstock.logd.core.cluster.records import GroupPartition
-from penstock.logd.rows import Frame, batch_records, decoded_size, slice_rows, split_frames
+from penstock.logd.format.rows import Frame, batch_records, decoded_size, slice_rows, split_frames
+from penstock.logd.metadata.records import GroupPartition
 
 __all__ = [
     "ANYBODY",

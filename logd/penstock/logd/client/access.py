@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from penstock.logd.api.protocol import Document
 from penstock.logd.errors import RefusedError
-from penstock.logd.fetch.wire import Document
 from penstock.logd.limits import SECRET_LENGTH_MAX
 from penstock.logd.security.tls import CertificateFiles, refuses_our_certificate
 

@@ -3,25 +3,31 @@
 The blocking and the asyncio client send the same calls and differ only in how they wait.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any, Final, Generic, TypeVar
 
+from penstock.logd.api.protocol import Document
 from penstock.logd.client.access import cause_of_failure, in_words
-from penstock.logd.client.answers import (
+from penstock.logd.client.models import (
     ClusterInfo,
     Cursor,
     Described,
     Elected,
     Fetched,
+    GroupInfo,
     OffsetRange,
     StreamInfo,
     cluster_info,
+    group_info,
     stream_info,
 )
+from penstock.logd.controller.group_messages import Granted, MemberAnswer, MemberBeat
 from penstock.logd.errors import CorruptError, NoAnswerError
-from penstock.logd.fetch.wire import Document
-from penstock.logd.rows import sound_frames
+from penstock.logd.format.rows import sound_frames
+from penstock.logd.metadata.records import GroupPartition
+from penstock.logd.security.acl import AclRule, Action, Effect
+from penstock.logd.security.quotas import Quota
 
 Answer_co = TypeVar("Answer_co", covariant=True)
 
@@ -364,3 +370,191 @@ def _cursors(header: Document) -> list[Cursor]:
 
 def _range(header: Document) -> OffsetRange:
     return OffsetRange(header["start_offset"], header["high_watermark"] + 1)
+
+
+_ACCESS_CHANGE_S = 20.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AclPage:
+    """Some of the rules.
+
+    Attributes:
+        version: Of all rules and quotas; a change may say that it is based on it.
+        enabled: Whether they are followed.
+        superusers: Who may everything without any, by the configuration of the node that answers.
+        grants: What that configuration allows besides, in words; empty of an older logd.
+        more: Whether there are more after the last of these.
+    """
+
+    version: int
+    enabled: bool
+    superusers: tuple[str, ...]
+    grants: tuple[str, ...]
+    rules: tuple[AclRule, ...]
+    more: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What the rules say of somebody.
+
+    Attributes:
+        principal: Whom; empty: the caller itself.
+        allowed: What the rules say.
+        rule: The id of the rule that decided; None: none did.
+        enabled: Whether the rules are in force; if not, everybody may do everything.
+    """
+
+    principal: str
+    allowed: bool
+    reason: str
+    rule: str | None
+    enabled: bool = True
+
+
+def acls(after: str | None = None) -> Call[AclPage]:
+    """Rules in their order, those after one."""
+    request: Document = {"api": "acls"} | ({} if after is None else {"after": after})
+
+    def read(header: Document, _: memoryview) -> AclPage:
+        return AclPage(
+            version=header["version"],
+            enabled=header["enabled"],
+            superusers=tuple(header["superusers"]),
+            grants=tuple(header.get("grants", ())),
+            rules=tuple(_rule(one) for one in header["rules"]),
+            more=header["more"],
+        )
+
+    return Call(request, read)
+
+
+def put_acls(rules: Sequence[AclRule], based_on: int | None = None) -> Call[bool]:
+    """Add rules; whether any of them is new."""
+    request = {"api": "put_acls", "rules": [asdict(rule) for rule in rules], "based_on": based_on}
+    return _change(request)
+
+
+def delete_acls(ids: Sequence[str], based_on: int | None = None) -> Call[bool]:
+    """Remove rules, all of them or none."""
+    return _change({"api": "delete_acls", "rules": list(ids), "based_on": based_on})
+
+
+def judge(
+    action: str, resource: str, *, principal: str | None = None, groups: Sequence[str] = ()
+) -> Call[Verdict]:
+    """What the rules say of somebody, or of the caller."""
+    request: Document = {"api": "test_acl", "action": action, "resource": resource}
+    if principal is not None:
+        request |= {"principal": principal, "groups": list(groups)}
+    return Call(request, lambda header, _: _verdict(principal or "", header))
+
+
+def who_can(action: str, resource: str) -> Call[list[Verdict]]:
+    """What the rules say of everybody they name."""
+    request = {"api": "who_can", "action": action, "resource": resource}
+
+    def read(header: Document, _: memoryview) -> list[Verdict]:
+        enabled = header.get("enabled", True)
+        return [
+            _verdict(one["principal"], one | {"enabled": enabled}) for one in header["principals"]
+        ]
+
+    return Call(request, read)
+
+
+def quotas() -> Call[list[Quota]]:
+    """All of them."""
+    return Call({"api": "quotas"}, lambda header, _: [Quota(**one) for one in header["quotas"]])
+
+
+def put_quota(quota: Quota) -> Call[bool]:
+    """Set a quota, in place of what there is."""
+    return _change({"api": "put_quota", "quota": asdict(quota)})
+
+
+def delete_quota(principal: str) -> Call[bool]:
+    """Remove a quota."""
+    return _change({"api": "delete_quota", "principal": principal})
+
+
+def _change(request: Document) -> Call[bool]:
+    kept = {key: value for key, value in request.items() if value is not None}
+    return Call(kept, lambda header, _: bool(header["changed"]), wait_s=_ACCESS_CHANGE_S)
+
+
+def _rule(document: dict[str, Any]) -> AclRule:
+    return AclRule(
+        principal=document["principal"],
+        effect=Effect(document["effect"]),
+        action=Action(document["action"]),
+        resource=document["resource"],
+    )
+
+
+def _verdict(principal: str, document: dict[str, Any]) -> Verdict:
+    rule = document["rule"]
+    return Verdict(
+        principal=principal,
+        allowed=document["allowed"],
+        reason=document["reason"],
+        rule=None if rule is None else rule["id"],
+        enabled=document.get("enabled", True),
+    )
+
+
+def beat(beat: MemberBeat) -> Call[MemberAnswer]:
+    """Tell the coordinator that a member is there; any node hands it over."""
+    request = {
+        "api": "group_beat",
+        "group": beat.group,
+        "member": beat.member,
+        "streams": list(beat.streams),
+        "session_ms": beat.session_ms,
+        "sequence": beat.sequence,
+        "joining": beat.joining,
+        "epoch": beat.epoch,
+        "held": _by_stream(beat.held),
+    }
+    return Call(request, lambda header, _: _answer(header["answer"]))
+
+
+def leave(group: str, member: str) -> Call[None]:
+    """Tell the coordinator that a member wants to be none."""
+    request = {"api": "group_leave", "group": group, "member": member}
+    return Call(request, lambda *_: None)
+
+
+def groups(group: str | None = None) -> Call[list[GroupInfo]]:
+    """One group, or all by name."""
+    request: Document = {"api": "groups"} | ({} if group is None else {"group": group})
+    return Call(request, lambda header, _: [group_info(item) for item in header["groups"]])
+
+
+def _by_stream(held: Iterable[GroupPartition]) -> list[Document]:
+    numbers: dict[tuple[str, str], list[int]] = {}
+    for one in held:
+        numbers.setdefault((one.stream, one.incarnation), []).append(one.partition)
+    return [
+        {"stream": stream, "incarnation": incarnation, "partitions": found}
+        for (stream, incarnation), found in numbers.items()
+    ]
+
+
+def _answer(document: Document) -> MemberAnswer:
+    return MemberAnswer(
+        group=document["group"],
+        member=document["member"],
+        sequence=document["sequence"],
+        epoch=document["epoch"],
+        granted=tuple(
+            Granted(
+                GroupPartition(item["stream"], item["incarnation"], item["partition"]),
+                item["epoch"],
+            )
+            for item in document["granted"]
+        ),
+        error=document["error"],
+        message=document["message"],
+    )

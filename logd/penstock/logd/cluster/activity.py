@@ -9,26 +9,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from penstock.logd.activity import Record, store_events
-from penstock.logd.activity_journal import Event
-from penstock.logd.cluster.decisions import Decisions
-from penstock.logd.cluster.making import make_internal
+from penstock.logd.activity import Event, Record, store_events
+from penstock.logd.cluster.controller_client import Decisions, make_internal
 from penstock.logd.cluster.node import ClusterNode
-from penstock.logd.cluster.replicas import NodeReplicas
-from penstock.logd.core.activity import ACTIVITY
-from penstock.logd.core.cluster.codec import read_as, read_document, write_document
-from penstock.logd.core.cluster.commands import (
-    Basis,
-    ChangeIsr,
-    Command,
-    ElectLeaders,
-    RegisterNode,
-)
-from penstock.logd.core.cluster.records import PartitionKey
-from penstock.logd.core.cluster.state import Each, Result
-from penstock.logd.core.cluster.tables import Done
-from penstock.logd.core.metadata import StreamConfig
+from penstock.logd.cluster.replica_manager import NodeReplicas
 from penstock.logd.errors import UnavailableError
+from penstock.logd.metadata.codec import read_as, read_document, write_document
+from penstock.logd.metadata.commands import Basis, ChangeIsr, Command, ElectLeaders, RegisterNode
+from penstock.logd.metadata.records import PartitionKey
+from penstock.logd.metadata.state import Each, Result
+from penstock.logd.metadata.streams import ACTIVITY, StreamConfig
+from penstock.logd.metadata.tables import Done
 
 _API: Final = "activity"
 """The request of one node to another to store events."""

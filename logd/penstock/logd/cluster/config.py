@@ -6,12 +6,12 @@ from typing import Annotated, Final, Self
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from penstock.logd.cluster.replication import FeedSettings
-from penstock.logd.core.cluster.heartbeats import NS_PER_MS, Timing
-from penstock.logd.core.cluster.records import check_node_id
-from penstock.logd.core.replication.settings import ReplicationSettings
+from penstock.logd.controller.liveness import NS_PER_MS, Timing
 from penstock.logd.errors import RefusedError
+from penstock.logd.intake.standby import StandbySettings
+from penstock.logd.metadata.records import check_node_id
+from penstock.logd.replication.events import ReplicationSettings
 from penstock.logd.security.tls import CertificateFiles
-from penstock.logd.standby import StandbySettings
 from penstock.service import HostPort, Quantities
 
 _STANDBY_AGE_S: Final = 10.0

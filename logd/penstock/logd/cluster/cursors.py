@@ -5,16 +5,15 @@ from typing import Final
 
 import structlog
 
-from penstock.logd.cluster.decisions import Decisions
-from penstock.logd.cluster.hosting import HostedReplica
-from penstock.logd.cluster.making import make_internal
-from penstock.logd.cluster.replicas import NodeReplicas
-from penstock.logd.core.cluster.records import Group, PartitionKey
-from penstock.logd.core.metadata import StreamConfig
-from penstock.logd.cursors import CURSORS_STREAM, CursorStore, Extent
+from penstock.logd.api.streams import not_here
+from penstock.logd.cluster.controller_client import Decisions, make_internal
+from penstock.logd.cluster.replica import HostedReplica
+from penstock.logd.cluster.replica_manager import NodeReplicas
 from penstock.logd.errors import RefusedError, UnavailableError
-from penstock.logd.fetch.streams import not_here
-from penstock.logd.partition import Partition
+from penstock.logd.metadata.records import Group, PartitionKey
+from penstock.logd.metadata.streams import StreamConfig
+from penstock.logd.partition.cursors import CURSORS_STREAM, CursorStore, Extent
+from penstock.logd.partition.partition import Partition
 
 _MAKE_S: Final = 10.0
 _SETTLE_S: Final = 10.0
@@ -29,7 +28,7 @@ _PLACE: Final = PartitionKey(CURSORS_STREAM.name, 0)
 
 
 class ClusterCursors:
-    """As `penstock.logd.fetch.api.Cursors`. Used on the event loop.
+    """As `penstock.logd.api.operations.Cursors`. Used on the event loop.
 
     Args:
         replicas: Of this node.
@@ -117,7 +116,7 @@ class ClusterCursors:
 
 
 class _LedHere:
-    """As `penstock.logd.cursors.CursorStreams`, on the node that leads them."""
+    """As `penstock.logd.partition.cursors.CursorStreams`, on the node that leads them."""
 
     def __init__(self, replicas: NodeReplicas) -> None:
         self._replicas = replicas

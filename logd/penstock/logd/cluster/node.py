@@ -1,17 +1,22 @@
 """A node of a cluster: its part in the metadata group, its peer endpoint, its place in the state.
 
-    <directory>/raft/   its part in the group (`penstock.logd.consensus.storage`)
+    <directory>/raft/   its part in the group (`penstock.logd.raft.storage`)
     <directory>/node    who it is (a checkpoint): cluster, node, and the id of this storage
     <directory>/peers   where the others are (a checkpoint)
 
 It founds the group together with the other founders, or returns to it; one that is no founder
 joins. It registers: where it is reached, which storage it has, and that its process is a new one.
-Whoever leads the group lets in who is registered (`penstock.logd.cluster.joining`).
+Whoever leads the group lets in who is registered (`penstock.logd.cluster.node`).
+
+Where the other nodes are, remembered over restarts.
+
+A node that starts knows nothing of the state until a leader tells it what is committed. Before that
+it must reach a majority to have a leader, and nodes that joined are no founders.
 """
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,13 +25,14 @@ from typing import Final, Protocol
 import structlog
 
 from penstock.base.clock import Clock
-from penstock.logd.cluster.addresses import AddressBook
-from penstock.logd.cluster.controlling import HEARTBEAT, Controlling, Process
-from penstock.logd.cluster.group import JOIN, PROPOSE, MetadataGroup
-from penstock.logd.cluster.joining import Joining
-from penstock.logd.cluster.machine import ClusterMachine
-from penstock.logd.cluster.mesh import Mesh
-from penstock.logd.cluster.registration import Registration
+from penstock.logd.cluster.metadata_group import (
+    JOIN,
+    OTHER_DISK,
+    PROPOSE,
+    ClusterMachine,
+    Mesh,
+    MetadataGroup,
+)
 from penstock.logd.cluster.replication import (
     DEDUP_API,
     RANGE_API,
@@ -34,16 +40,19 @@ from penstock.logd.cluster.replication import (
     Hosted,
     Replication,
 )
-from penstock.logd.consensus import RaftStorage
-from penstock.logd.consensus.member import Member
-from penstock.logd.consensus.needs import Hooks
-from penstock.logd.core.cluster.codec import read_document, write_document
-from penstock.logd.core.cluster.commands import Command, Drain, RegisterNode, RemoveNode
-from penstock.logd.core.cluster.heartbeats import PartitionReport, Timing
-from penstock.logd.core.cluster.records import Addresses, NodeState
-from penstock.logd.core.cluster.state import Result
-from penstock.logd.core.node import NodeId
-from penstock.logd.core.raft import (
+from penstock.logd.controller.liveness import PartitionReport, Timing
+from penstock.logd.controller.service import HEARTBEAT, Controlling, Process
+from penstock.logd.errors import NO_SPACE, LogdError, NotReadyError, RefusedError, UnavailableError
+from penstock.logd.metadata.codec import read_document, write_document
+from penstock.logd.metadata.commands import Command, Drain, RegisterNode, RemoveNode
+from penstock.logd.metadata.node_rules import HandOver, Step, next_step
+from penstock.logd.metadata.records import Addresses, Node, NodeState
+from penstock.logd.metadata.state import Refused, Result
+from penstock.logd.net.channel import Channel
+from penstock.logd.net.peer_identity import Identity
+from penstock.logd.net.peer_server import PeerServer
+from penstock.logd.net.peer_tls import PeerTls
+from penstock.logd.raft import (
     BusyError,
     Membership,
     Message,
@@ -52,13 +61,195 @@ from penstock.logd.core.raft import (
     RaftConfig,
     founders,
 )
-from penstock.logd.core.replication.session import PartitionKey
-from penstock.logd.errors import LogdError, NotReadyError, RefusedError
-from penstock.logd.peers.identity import Identity
-from penstock.logd.peers.server import PeerServer
-from penstock.logd.peers.tls import PeerTls
-from penstock.logd.store import Checkpoint
-from penstock.logd.tcp.channel import Channel
+from penstock.logd.raft.node import Hooks, Member
+from penstock.logd.raft.storage import RaftStorage
+from penstock.logd.replication.events import NodeId
+from penstock.logd.replication.session import PartitionId
+from penstock.logd.storage import Checkpoint
+from penstock.service import ConfigError
+
+_AGAIN_S: Final = 5.0
+_log = structlog.get_logger()
+
+
+class AddressBook:
+    """Used on the event loop.
+
+    Args:
+        path: Where it is kept.
+        founders: The nodes that founded the cluster.
+
+    Raises:
+        OSError: The disk failed.
+    """
+
+    def __init__(self, path: Path, founders: Mapping[str, str]) -> None:
+        self._checkpoint = Checkpoint(path)
+        self._founders = founders
+        self._known: dict[str, str] = self._checkpoint.load() or {}
+        self._changed = asyncio.Event()
+
+    def update(self, nodes: Mapping[str, Node], members: Collection[str]) -> dict[str, str]:
+        """Take in the nodes of the state, which at first is an old one: it may lack some.
+
+        Returns:
+            Whom to reach, where: the founders and every node, but for those that were removed and
+            are no members of the metadata group any more. Founders are where the configuration
+            says: when all of them have moved, nobody else could tell.
+        """
+        gone = {node.id for node in nodes.values() if node.state is NodeState.REMOVED}
+        gone -= set(members)
+        told = {node.id: node.addresses.peer for node in nodes.values()}
+        known = {name: at for name, at in (self._known | told).items() if name not in gone}
+        if known != self._known:
+            self._known = known
+            self._changed.set()
+        founders = {name: at for name, at in self._founders.items() if name not in gone}
+        return self._known | founders
+
+    async def run(self) -> None:
+        """Keep it on disk until cancelled; without space there it is tried again.
+
+        Raises:
+            OSError: The disk failed.
+        """
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            try:
+                await asyncio.to_thread(self._checkpoint.save, dict(self._known))
+            except OSError as error:
+                if error.errno not in NO_SPACE:
+                    raise
+                _log.warning("addresses of the nodes not saved", reason=str(error))
+                await asyncio.sleep(_AGAIN_S)
+                self._changed.set()
+
+
+_LOOK_S: Final = 0.5
+"""Seconds between two looks: a learner catches up, a node comes to life, without a word."""
+
+
+class Joining:
+    """Used on the event loop.
+
+    Args:
+        node: This one.
+        group: Its members are changed.
+        controlling: Knows whether this node decides, and who lives.
+    """
+
+    def __init__(self, node: NodeId, group: MetadataGroup, controlling: Controlling) -> None:
+        self._node = node
+        self._group = group
+        self._controlling = controlling
+        self._wanted = asyncio.Event()
+
+    def look(self) -> None:
+        """Nodes or members are other ones."""
+        self._wanted.set()
+
+    async def run(self) -> None:
+        """Take step after step until cancelled."""
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_S):
+                    await self._wanted.wait()
+            self._wanted.clear()
+            controller = self._controlling.controller
+            if not controller.decides:
+                continue
+            nodes, members = self._group.state.nodes, self._group.member.membership
+            step = next_step(members, nodes, controller.live(), self._node)
+            if step is not None and await self._take(step):
+                self._wanted.set()
+
+    async def _take(self, step: Step) -> bool:
+        """Whether it was taken; it is tried again later otherwise."""
+        member = self._group.member
+        try:
+            if isinstance(step, HandOver):
+                await member.transfer(step.to)
+                return False  # what comes of it shows
+            await member.change(step)
+        except (NotLeaderError, BusyError, UnavailableError, RefusedError) as error:
+            _log.debug("group not changed yet", step=str(step), reason=str(error))
+            return False
+        _log.info("group changed", change=str(step))
+        return True
+
+
+_TRY_S: Final = 10.0
+"""Seconds one try may take; it is repeated."""
+_REGISTER_AGAIN_S: Final = 0.5
+"""Seconds until it is tried again."""
+_FAREWELL_S: Final = 1.0
+"""Seconds in which a node that was removed answers what it was asked, above all to be removed."""
+
+
+class NotWantedError(ConfigError):
+    """The cluster does not let this node take part, or no more."""
+
+    def __init__(self, refused: Refused) -> None:
+        fix = "correct node, or the section cluster"
+        if refused.code == "NODE_REMOVED":
+            fix = "let it join as a new node: another name, and an empty data_dir"
+        super().__init__(f"the cluster refuses this node: {refused.message}", fix=fix)
+
+
+class Registration:
+    """Of one node. Used on the event loop.
+
+    Args:
+        group: Keeps it.
+        command: What is to be registered at the moment.
+        on_done: Called after each.
+        on_lost: Called with the reason when the cluster knows the node by another disk.
+    """
+
+    def __init__(
+        self,
+        group: MetadataGroup,
+        command: Callable[[], RegisterNode],
+        on_done: Callable[[], None],
+        on_lost: Callable[[str], None],
+    ) -> None:
+        self._group = group
+        self._command = command
+        self._on_done = on_done
+        self._on_lost = on_lost
+        self._wanted = asyncio.Event()
+        self._wanted.set()
+
+    def again(self) -> None:
+        """The cluster does not have it, or what it has is out of date."""
+        self._wanted.set()
+
+    async def run(self) -> None:
+        """Register whenever that is wanted, at first at once, until cancelled.
+
+        Raises:
+            NotWantedError: The cluster refuses.
+        """
+        while True:
+            await self._wanted.wait()
+            self._wanted.clear()
+            try:
+                result = await self._group.change(self._command(), timeout_s=_TRY_S, anyone=True)
+            except UnavailableError as error:
+                _log.warning("node not registered yet", reason=str(error))
+                await asyncio.sleep(_REGISTER_AGAIN_S)
+                self._wanted.set()
+                continue
+            if isinstance(result, Refused) and result.code == OTHER_DISK:
+                self._on_lost(result.message)
+                continue
+            if isinstance(result, Refused):
+                await asyncio.sleep(_FAREWELL_S)
+                raise NotWantedError(result)
+            _log.info("node registered")
+            self._on_done()
+
 
 _ASIDE_S: Final = 5.0
 """Seconds another node has to lead in place of one without space."""
@@ -72,7 +263,6 @@ _APART_NS: Final = 5_000_000_000
 
 _REASON_LENGTH_MAX: Final = 500
 
-_log = structlog.get_logger()
 
 Handler = Callable[[str, bytes], Awaitable[bytes]]
 """Answers a request: the asking node and the body; raises LogdError."""
@@ -110,7 +300,7 @@ class ClusterSettings:
 class Replicas(Protocol):
     """What a node holds of the streams. Called on the event loop."""
 
-    def find(self, key: PartitionKey) -> Hosted | None:
+    def find(self, key: PartitionId) -> Hosted | None:
         """A replica that is open."""
         ...
 
@@ -308,23 +498,23 @@ class ClusterNode:
                 await self._led_elsewhere.wait()
 
     def on_raft(self, node: str, message: bytes) -> None:
-        """As `penstock.logd.peers.server.Service`."""
+        """As `penstock.logd.net.peer_server.Service`."""
         self.group.receive(node, message)
 
     def answer_at_once(self, node: str, api: str, body: bytes) -> bytes | None:
-        """As `penstock.logd.peers.server.Service`."""
+        """As `penstock.logd.net.peer_server.Service`."""
         del node
         return self.controlling.answer(body) if api == HEARTBEAT else None
 
     async def answer(self, node: str, api: str, body: bytes) -> bytes:
-        """As `penstock.logd.peers.server.Service`."""
+        """As `penstock.logd.net.peer_server.Service`."""
         handler = self.handlers.get(api)
         if handler is None:
             raise RefusedError("UNKNOWN_API", f"node {self._settings.node} knows no {api[:80]!r}")
         return await handler(node, body)
 
     async def replicate(self, node: str, channel: Channel) -> None:
-        """As `penstock.logd.peers.server.Service`."""
+        """As `penstock.logd.net.peer_server.Service`."""
         await self.replication.serve(node, channel)
 
     def adopted(self) -> None:
@@ -346,20 +536,20 @@ class ClusterNode:
         )
 
     def reports(self, *, full: bool) -> tuple[PartitionReport, ...]:
-        """As `penstock.logd.cluster.controlling.Standing`."""
+        """As `penstock.logd.controller.service.Standing`."""
         return self._replicas.reports(full=full)
 
     def deaf(self) -> bool:
-        """As `penstock.logd.cluster.controlling.Standing`."""
+        """As `penstock.logd.controller.service.Standing`."""
         return self._replicas.deaf()
 
     def on_lease(self, *, held: bool) -> None:
-        """As `penstock.logd.cluster.controlling.Standing`."""
+        """As `penstock.logd.controller.service.Standing`."""
         _log.info("lease begun" if held else "lease ended", node=self._settings.node)
         self._replicas.on_lease(held=held)
 
     def on_unregistered(self) -> None:
-        """As `penstock.logd.cluster.controlling.Standing`."""
+        """As `penstock.logd.controller.service.Standing`."""
         self._registration.again()
 
     async def _tell_apart(self) -> None:

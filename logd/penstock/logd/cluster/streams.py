@@ -7,12 +7,22 @@ from typing import Any, Final
 
 import structlog
 
-from penstock.logd.cluster.decisions import Decisions
-from penstock.logd.cluster.hosting import HostedReplica
-from penstock.logd.cluster.making import make_stream
-from penstock.logd.cluster.replicas import NodeReplicas
-from penstock.logd.core.cluster.codec import read_document, write_document
-from penstock.logd.core.cluster.commands import (
+from penstock.logd.api.description import describe_roles, describe_standing
+from penstock.logd.api.protocol import Document
+from penstock.logd.api.stream_options import altered
+from penstock.logd.api.streams import StreamOutline, not_here
+from penstock.logd.cluster.controller_client import Decisions, make_stream
+from penstock.logd.cluster.replica import HostedReplica
+from penstock.logd.cluster.replica_manager import NodeReplicas
+from penstock.logd.errors import (
+    LogdError,
+    NotOpenError,
+    NotReadyError,
+    RefusedError,
+    UnavailableError,
+)
+from penstock.logd.metadata.codec import read_document, write_document
+from penstock.logd.metadata.commands import (
     AlterStream,
     ChangeObservers,
     Command,
@@ -23,25 +33,19 @@ from penstock.logd.core.cluster.commands import (
     SetStreamMode,
     SetTarget,
 )
-from penstock.logd.core.cluster.records import Node, NodeState, PartitionKey, StreamRecord
-from penstock.logd.core.cluster.records import Partition as PartitionRecord
-from penstock.logd.core.cluster.state import ClusterState, Refused
-from penstock.logd.core.cluster.tables import basis_of
-from penstock.logd.core.metadata import Stream, StreamConfig, check_not_internal, is_internal
-from penstock.logd.description import describe_roles, describe_standing
-from penstock.logd.errors import (
-    LogdError,
-    NotOpenError,
-    NotReadyError,
-    RefusedError,
-    UnavailableError,
+from penstock.logd.metadata.records import (
+    Node,
+    NodeState,
+    PartitionKey,
+    PartitionRecord,
+    StreamRecord,
 )
-from penstock.logd.fetch.stream_settings import altered
-from penstock.logd.fetch.streams import StreamOutline, not_here
-from penstock.logd.fetch.wire import Document
-from penstock.logd.partition import Partition
-from penstock.logd.purging import check_purge
-from penstock.logd.replication_settings import ReplicationSettings
+from penstock.logd.metadata.replication_settings import ReplicationSettings
+from penstock.logd.metadata.state import ClusterState, Refused
+from penstock.logd.metadata.streams import Stream, StreamConfig, check_not_internal, is_internal
+from penstock.logd.metadata.tables import basis_of
+from penstock.logd.partition.partition import Partition
+from penstock.logd.partition.purge import check_purge
 
 _log = structlog.get_logger()
 
@@ -63,7 +67,7 @@ _LOOK_S: Final = 0.02
 
 
 class ClusterStreams:
-    """As `penstock.logd.fetch.streams.Streams`.
+    """As `penstock.logd.api.streams.Streams`.
 
     Args:
         replicas: Of this node.

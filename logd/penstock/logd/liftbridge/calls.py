@@ -4,6 +4,12 @@ gRPC runs the code of a method with one request only when that has been read who
 it. So to gRPC every method takes a stream of requests, which on the wire is the same: the code runs
 when a call's headers are there, and reads a request once it is known whose it is and there is room
 for the largest that it may be.
+
+gRPC reflection: tools such as grpcurl ask the endpoint which calls and messages there are.
+
+It is served on request (`grpc.reflection`), under the names of both versions, whose messages are
+the same on the wire. It tells what is public, but its calls last as long as a client likes: so
+clients are authenticated for it, and its calls count against `calls_max`, as Liftbridge's do.
 """
 
 import asyncio
@@ -15,17 +21,43 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
+from grpc_reflection.v1alpha import reflection_pb2
+from grpc_reflection.v1alpha.reflection import aio
 from typing_extensions import override
 
 from penstock.logd.liftbridge.errors import CallError, call_error
-from penstock.logd.liftbridge.gate import Gate
-from penstock.logd.liftbridge.permits import PUBLISHING
-from penstock.logd.liftbridge.publishing import Context, check_size
-from penstock.logd.liftbridge.reflection import SERVICES as REFLECTION
+from penstock.logd.liftbridge.permissions import PUBLISHING
+from penstock.logd.liftbridge.publish import Context, check_size
+from penstock.logd.net.byte_semaphore import ByteSemaphore
 from penstock.logd.wire import logd_liftbridge_pb2 as wire
 
+SERVICES: Final = (
+    "grpc.reflection.v1.ServerReflection",
+    "grpc.reflection.v1alpha.ServerReflection",
+)
+
+
+def reflection_handlers(*services: str) -> tuple[Any, ...]:
+    """Generic handlers of reflection that describe these services, and itself."""
+    servicer = aio.ReflectionServicer([*services, *SERVICES])
+
+    async def info(requests: AsyncIterator[Any], context: Any) -> None:
+        async for answer in servicer.ServerReflectionInfo(requests, context):
+            await context.write(answer)
+
+    handler = grpc.stream_stream_rpc_method_handler(
+        info,
+        request_deserializer=reflection_pb2.ServerReflectionRequest.FromString,
+        response_serializer=reflection_pb2.ServerReflectionResponse.SerializeToString,
+    )
+    return tuple(
+        grpc.method_handlers_generic_handler(name, {"ServerReflectionInfo": handler})
+        for name in SERVICES
+    )
+
+
 SERVICE: Final = "proto.API"
-GUARDED: Final = (SERVICE, *REFLECTION)
+GUARDED: Final = (SERVICE, *SERVICES)
 """Services whose callers are authenticated, and whose calls are bounded and counted."""
 
 PLAIN_BYTES_MAX: Final = 64 * 1024
@@ -115,7 +147,7 @@ class Requests:
 
     def __init__(
         self,
-        room: Gate,
+        room: ByteSemaphore,
         *,
         bytes_max: int,
         received_max: int,

@@ -13,7 +13,7 @@ import grpc
 import structlog
 
 from penstock.logd.errors import CorruptError, LogdError, RefusedError
-from penstock.logd.nats.errors import NatsRefusedError
+from penstock.logd.nats.protocol import NatsRefusedError
 
 _CODES: Final[Mapping[str, grpc.StatusCode]] = {
     "UNKNOWN_STREAM": grpc.StatusCode.NOT_FOUND,

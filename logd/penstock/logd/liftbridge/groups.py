@@ -15,16 +15,16 @@ from typing import Final
 
 import grpc
 
-from penstock.logd.core.cluster.group_messages import MemberAnswer, MemberBeat
-from penstock.logd.core.cluster.records import GroupPartition
-from penstock.logd.core.cursors import check_consumer
+from penstock.logd.api.operations import Groups
+from penstock.logd.api.protocol import Document
+from penstock.logd.api.streams import Streams
+from penstock.logd.controller.group_messages import MemberAnswer, MemberBeat
 from penstock.logd.errors import RefusedError, UnavailableError
-from penstock.logd.fetch.groups import Groups
-from penstock.logd.fetch.streams import Streams
-from penstock.logd.fetch.wire import Document
 from penstock.logd.liftbridge.errors import CallError
-from penstock.logd.liftbridge.publishing import Context
+from penstock.logd.liftbridge.publish import Context
 from penstock.logd.limits import GROUP_STREAMS_MAX
+from penstock.logd.metadata.cursors import check_consumer
+from penstock.logd.metadata.records import GroupPartition
 from penstock.logd.wire import logd_liftbridge_pb2 as wire
 
 _JOIN_S: Final = 10.0

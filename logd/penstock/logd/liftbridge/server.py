@@ -10,24 +10,20 @@ from grpc_health.v1.health import aio as health
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from penstock.base.clock import Clock
-from penstock.logd.core.strangers import Crowd
 from penstock.logd.engine import Engine
-from penstock.logd.liftbridge.calls import SERVICE, Call, CallGuard, Requests
+from penstock.logd.liftbridge.admin import Describing, Managing, Positions
+from penstock.logd.liftbridge.auth import Edge, GrpcDoor
+from penstock.logd.liftbridge.calls import SERVICE, Call, CallGuard, Requests, reflection_handlers
 from penstock.logd.liftbridge.config import GrpcSection
-from penstock.logd.liftbridge.crowd import Doorman, sockets_here
-from penstock.logd.liftbridge.cursors import Positions
-from penstock.logd.liftbridge.edge import Edge, GrpcDoor
-from penstock.logd.liftbridge.gate import Gate
+from penstock.logd.liftbridge.connections import Doorman, sockets_here
 from penstock.logd.liftbridge.groups import Membership
-from penstock.logd.liftbridge.managing import Managing
-from penstock.logd.liftbridge.metadata import Describing
-from penstock.logd.liftbridge.publishing import Publishing
-from penstock.logd.liftbridge.reflection import reflection_handlers
-from penstock.logd.liftbridge.relay import Relay
-from penstock.logd.liftbridge.subscribing import Subscribing
+from penstock.logd.liftbridge.publish import Publishing, Relay
+from penstock.logd.liftbridge.subscribe import Subscribing
+from penstock.logd.liftbridge.unauthenticated import Crowd
 from penstock.logd.limits import AUTHENTICATE_S
-from penstock.logd.nats.dial import NatsAccess
-from penstock.logd.tcp.listener import HANDSHAKE_S
+from penstock.logd.nats.connect import NatsAccess
+from penstock.logd.net.byte_semaphore import ByteSemaphore
+from penstock.logd.net.listener import HANDSHAKE_S
 from penstock.service import UnavailableError
 from penstock.service.config import split_host_port
 
@@ -77,7 +73,7 @@ class GrpcServer:
         self.doorman = doorman(section, clock, required=door.authenticator.required)
         self._edge = Edge(door.authenticator, self._guard, self.doorman.vouch)
         self._requests = Requests(
-            Gate(section.request_bytes_max),
+            ByteSemaphore(section.request_bytes_max),
             bytes_max=section.message_bytes_max,
             received_max=section.received_bytes_max,
             streams_max=section.publish_streams_max,

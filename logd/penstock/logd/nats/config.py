@@ -6,15 +6,13 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict, field_serializer, field_validator
 from pydantic import model_validator as check_model
 
-from penstock.logd.core.servers import hide_credentials, parse_servers
-from penstock.logd.nats.dial import NatsAccess
-from penstock.logd.nats.login import Login
-from penstock.logd.nats.tls import TlsFiles
+from penstock.logd.nats.connect import Login, NatsAccess, TlsFiles
+from penstock.logd.nats.servers import hide_credentials, parse_servers
 from penstock.service.secret import Secret
 
 
 class NatsTlsSettings(BaseModel):
-    """TLS, as in `penstock.logd.nats.tls.TlsFiles`; with this section nothing goes without it."""
+    """TLS (`penstock.logd.nats.connect.TlsFiles`); with this section nothing goes without it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

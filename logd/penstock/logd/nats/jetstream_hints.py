@@ -27,11 +27,10 @@ import orjson
 import structlog
 
 from penstock.base.clock import Clock
-from penstock.logd.core.subjects import is_inbox
-from penstock.logd.core.turn import Message
-from penstock.logd.nats.dial import NatsAccess
-from penstock.logd.nats.link import NatsLink
-from penstock.logd.nats.subscriptions import LinkEvent, LinkState
+from penstock.logd.format.subjects import is_inbox
+from penstock.logd.intake.turn import Message
+from penstock.logd.nats.connect import NatsAccess
+from penstock.logd.nats.link import LinkEvent, LinkState, NatsLink
 
 _PREFIX: Final = b"$JS.API."
 _QUESTION: Final = b"$JS.API.INFO"

@@ -35,13 +35,17 @@ from penstock.base.extras import require
 
 require("logd", "google_crc32c", "nats", "orjson", "pyarrow")
 
-from penstock.logd.acks import Nack, PubAck
-from penstock.logd.batch import Record
-from penstock.logd.publisher.asynchronous import Publisher, PublishOptions
+from penstock.logd.format.acks import Nack, PubAck
+from penstock.logd.format.batch import Record
 from penstock.logd.publisher.blocking import BlockingPublisher
 from penstock.logd.publisher.connecting import connect_within, connected, nats_client
-from penstock.logd.publisher.outgoing import PublishRefusedError
-from penstock.logd.publisher.partitioning import partition_of, partition_subject
+from penstock.logd.publisher.publisher import (
+    Publisher,
+    PublishOptions,
+    PublishRefusedError,
+    partition_of,
+    partition_subject,
+)
 
 __all__ = [
     "BlockingPublisher",

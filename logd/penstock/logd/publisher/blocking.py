@@ -10,12 +10,11 @@ from typing import Any, Final, Self, TypeVar
 
 import pyarrow as pa
 
-from penstock.logd.acks import PubAck
-from penstock.logd.batch import Record
 from penstock.logd.errors import UnavailableError
-from penstock.logd.publisher.asynchronous import GIVEN_UP, PublishOptions
+from penstock.logd.format.acks import PubAck
+from penstock.logd.format.batch import Record
 from penstock.logd.publisher.connecting import connected
-from penstock.logd.publisher.partitioning import partition_subject
+from penstock.logd.publisher.publisher import GIVEN_UP, PublishOptions, partition_subject
 
 Result = TypeVar("Result")
 

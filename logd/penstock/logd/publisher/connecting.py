@@ -12,9 +12,9 @@ from nats.errors import Error
 from typing_extensions import override
 
 from penstock.logd.errors import UnavailableError
-from penstock.logd.nats.errors import NatsSetupError
-from penstock.logd.nats.login import Credentials, credentials
-from penstock.logd.publisher.asynchronous import Publisher, PublishOptions
+from penstock.logd.nats.connect import Credentials, credentials
+from penstock.logd.nats.protocol import NatsSetupError
+from penstock.logd.publisher.publisher import Publisher, PublishOptions
 
 _ASK_AGAIN_S = 0.05
 _REFUSED: Final = ("authoriz", "authentic", "permission", "user ", "account")

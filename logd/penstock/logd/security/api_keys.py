@@ -24,8 +24,13 @@ from typing import Final
 
 from penstock.logd.errors import CorruptError
 from penstock.logd.limits import API_KEYS_SIZE_MAX, SECRET_LENGTH_MAX
-from penstock.logd.security.identity import Identity, UnauthenticatedError
-from penstock.logd.security.principal import ANONYMOUS, Method, Principal
+from penstock.logd.security.principal import (
+    ANONYMOUS,
+    Identity,
+    Method,
+    Principal,
+    UnauthenticatedError,
+)
 
 PREFIX: Final = "penstock-key."
 """What every key begins with, so that one is told from a token, and found where it was lost."""

@@ -19,13 +19,19 @@ import structlog
 from penstock.base.clock import Clock
 from penstock.logd.limits import SEARCHES_WAITING_MAX, TOKENS_REMEMBERED_MAX
 from penstock.logd.security.api_keys import PREFIX, ApiKeys
-from penstock.logd.security.certificate import CertificateName, identify_certificate
-from penstock.logd.security.identity import NOBODY, Identity, UnauthenticatedError, check_known
-from penstock.logd.security.jwks import TokenKeys
-from penstock.logd.security.key_set import KeySet
-from penstock.logd.security.principal import ANONYMOUS, Method, Principal
+from penstock.logd.security.jwt import KeySet, TokenKeys, TokenRules, UnknownKeyError, verify_token
+from penstock.logd.security.principal import (
+    ANONYMOUS,
+    NOBODY,
+    CertificateName,
+    Identity,
+    Method,
+    Principal,
+    UnauthenticatedError,
+    check_known,
+    identify_certificate,
+)
 from penstock.logd.security.renewal import Renewed
-from penstock.logd.security.tokens import TokenRules, UnknownKeyError, verify_token
 
 _TOLD_PER_MINUTE: Final = 30
 """Failures that are logged a minute; all of them are counted."""

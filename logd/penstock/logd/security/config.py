@@ -9,13 +9,19 @@ from urllib.parse import urlsplit
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
-from penstock.logd.core.acl import EVERYBODY, AclRule, Action, Effect, check_principal, check_rule
 from penstock.logd.errors import RefusedError
 from penstock.logd.limits import ACL_RULES_PER_REQUEST_MAX
-from penstock.logd.security.certificate import CertificateName
-from penstock.logd.security.principal import ANONYMOUS
+from penstock.logd.security.acl import (
+    EVERYBODY,
+    AclRule,
+    Action,
+    Effect,
+    check_principal,
+    check_rule,
+)
+from penstock.logd.security.jwt import TokenRules
+from penstock.logd.security.principal import ANONYMOUS, CertificateName
 from penstock.logd.security.tls import CertificateFiles, ClientCertificates
-from penstock.logd.security.tokens import TokenRules
 from penstock.service import Quantities
 
 Door = Literal["fetch", "grpc", "admin", "peer"]
@@ -61,7 +67,7 @@ class TlsSection(_Settings):
 
 
 class TokenSection(_Settings):
-    """Tokens (JWT) that callers are known by; as `penstock.logd.security.tokens.TokenRules`.
+    """Tokens (JWT) that callers are known by; as `penstock.logd.security.jwt.TokenRules`.
 
     Attributes:
         jwks_file: The public keys; or

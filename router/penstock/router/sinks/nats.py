@@ -7,10 +7,10 @@ says otherwise) is known by that id and not stored twice. `Nats-Expected-Stream`
 `stream` where that is named.
 
 A request is as many messages as `batch` says, sent one after the other; then their answers are
-waited for, one for each message, as both products send them (`penstock.logd.acks`). A message that
-is too large for the stream goes to the dead letters; a stream that is full, busy or away (429, 503,
-no responders) gets its messages again later, and no others. What it refuses with 400 for another
-reason is given up on evidence only: others must be stored meanwhile.
+waited for, one for each message, as both products send them (`penstock.logd.format.acks`). A
+message that is too large for the stream goes to the dead letters; a stream that is full, busy or
+away (429, 503, no responders) gets its messages again later, and no others. What it refuses with
+400 for another reason is given up on evidence only: others must be stored meanwhile.
 
 With `acknowledge: false` nobody stores messages but whoever listens: the server has them when the
 request ends, and that is all that is known.

@@ -13,12 +13,9 @@ import pytest
 from click.testing import CliRunner
 from typing_extensions import override
 
-from penstock.logd.acks import Nack
-from penstock.logd.backup import MANIFEST, BackupPartition, Manifest
+from penstock.logd.api.protocol import encode_response
 from penstock.logd.cli import cli
-from penstock.logd.cli.advice import FIXES, advice
-from penstock.logd.cli.positions import POSITION
-from penstock.logd.cli.server import Clients
+from penstock.logd.cli.server import FIXES, POSITION, Clients, advice
 from penstock.logd.client import LogClient, StreamInfo
 from penstock.logd.config import LogdConfig
 from penstock.logd.errors import (
@@ -29,7 +26,8 @@ from penstock.logd.errors import (
     UnavailableError,
     UnsettledError,
 )
-from penstock.logd.fetch.wire import encode_response
+from penstock.logd.format.acks import Nack
+from penstock.logd.offline.backup import MANIFEST, BackupPartition, Manifest
 from penstock.service import ExitCode
 from tests.support.processes import free_port
 

@@ -8,9 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
-from penstock.logd.batch import Record
 from penstock.logd.cli import cli
 from penstock.logd.errors import RefusedError
+from penstock.logd.format.batch import Record
 from tests.support.fake_log import FakeLog
 
 

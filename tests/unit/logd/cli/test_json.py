@@ -11,9 +11,9 @@ from click.testing import CliRunner, Result
 
 from penstock.logd.cli import cli
 from penstock.logd.cli.server import Clients
-from penstock.logd.client.answers import Elected
-from penstock.logd.core.acl import AclRule, Action, Effect
+from penstock.logd.client.models import Elected
 from penstock.logd.errors import RefusedError
+from penstock.logd.security.acl import AclRule, Action, Effect
 
 WITHOUT = {
     ("acl", "nats"): "what it prints is a piece of nats-server's configuration",

@@ -10,18 +10,20 @@ import pytest
 from typing_extensions import override
 
 from penstock.base.clock import SystemClock
-from penstock.logd.cli.moving import (
+from penstock.logd.cli.cluster import (
     QUIET_S,
     STUCK_S,
     Place,
+    StillUnderWayError,
     Survey,
+    Work,
     left_of_drain,
     left_of_move,
     left_of_rebalance,
+    watch,
 )
-from penstock.logd.cli.watching import StillUnderWayError, Work, watch
 from penstock.logd.client import LogClient, PartitionInfo, StreamInfo
-from penstock.logd.client.answers import Described
+from penstock.logd.client.models import Described
 from penstock.logd.errors import UnavailableError
 
 MIB = 1_000_000

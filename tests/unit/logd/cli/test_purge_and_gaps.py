@@ -6,9 +6,9 @@ import orjson
 import pytest
 from click.testing import CliRunner, Result
 
-from penstock.logd.batch import Record
 from penstock.logd.cli import cli
 from penstock.logd.errors import UnavailableError
+from penstock.logd.format.batch import Record
 from tests.support.fake_log import FakeLog
 
 

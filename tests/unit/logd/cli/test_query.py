@@ -7,9 +7,9 @@ import orjson
 import pytest
 from click.testing import CliRunner, Result
 
-from penstock.logd.batch import Record
 from penstock.logd.cli import cli
 from penstock.logd.errors import CorruptError, RefusedError
+from penstock.logd.format.batch import Record
 from tests.support.fake_log import FakeLog
 
 SECOND = 10**9

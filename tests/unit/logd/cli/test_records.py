@@ -8,9 +8,9 @@ import pytest
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
-from penstock.logd.batch import Record
 from penstock.logd.cli import cli
 from penstock.logd.cli.server import Clients
+from penstock.logd.format.batch import Record
 from tests.support.fake_log import FakeLog
 from tests.support.processes import free_port
 

@@ -5,12 +5,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.logd.batch import Record
-from penstock.logd.cli.progress import Progress
-from penstock.logd.cli.showing import record_json, record_pretty, record_text
-from penstock.logd.cli.tables import facts, table
-from penstock.logd.cli.text import cut, human_bytes, pretty_json, safe, safe_bytes, safe_json
-from penstock.logd.cli.text import width_of as width
+from penstock.logd.cli.output import (
+    Progress,
+    cut,
+    facts,
+    human_bytes,
+    pretty_json,
+    record_json,
+    record_pretty,
+    record_text,
+    safe,
+    safe_bytes,
+    safe_json,
+    table,
+)
+from penstock.logd.cli.output import width_of as width
+from penstock.logd.format.batch import Record
 
 HOSTILE = b"\x1b]0;owned\x07\x1b[2J\xc2\x9b31m\r\x7f\xe2\x80\xae\xe2\x80\x8b\xff\n"
 

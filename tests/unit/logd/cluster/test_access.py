@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.logd.access.lone import LoneAccess
-from penstock.logd.core.acl import AclRule, Action, Effect
-from penstock.logd.core.cluster.access import (
+from penstock.logd.errors import CorruptError, RefusedError
+from penstock.logd.limits import ACL_RULES_MAX, QUOTAS_MAX
+from penstock.logd.metadata.access import (
     AccessTable,
     DeleteAcl,
     DeleteQuota,
@@ -15,12 +15,12 @@ from penstock.logd.core.cluster.access import (
     PutQuota,
     apply_access,
 )
-from penstock.logd.core.cluster.commands import CreateStream, DeleteStream
-from penstock.logd.core.cluster.state import ClusterState
-from penstock.logd.core.cluster.tables import Done
-from penstock.logd.core.quotas import Quota
-from penstock.logd.errors import CorruptError, RefusedError
-from penstock.logd.limits import ACL_RULES_MAX, QUOTAS_MAX
+from penstock.logd.metadata.commands import CreateStream, DeleteStream
+from penstock.logd.metadata.state import ClusterState
+from penstock.logd.metadata.tables import Done
+from penstock.logd.security.acl import AclRule, Action, Effect
+from penstock.logd.security.quotas import Quota
+from penstock.logd.standalone import LoneAccess
 from tests.support.cluster_state import Cluster, create
 
 

@@ -3,8 +3,8 @@
 import asyncio
 from pathlib import Path
 
-from penstock.logd.cluster.addresses import AddressBook
-from penstock.logd.core.cluster.records import Addresses, Node, NodeState
+from penstock.logd.cluster.node import AddressBook
+from penstock.logd.metadata.records import Addresses, Node, NodeState
 from tests.support.waiting import wait_until_async
 
 FOUNDERS = {"a": "a:1"}

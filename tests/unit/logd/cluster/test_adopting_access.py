@@ -6,19 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from penstock.logd.access.lone import LoneAccess
-from penstock.logd.cluster.adopting_access import AccessAdoption
-from penstock.logd.core.cluster.access import (
-    AccessCommand,
-    AccessTable,
-    PutAcl,
-    PutQuota,
-    apply_access,
-)
-from penstock.logd.core.cluster.state import Refused, Result
-from penstock.logd.core.cluster.tables import Done
-from penstock.logd.core.quotas import Quota
+from penstock.logd.cluster.import_standalone import AccessAdoption
 from penstock.logd.errors import RefusedError
+from penstock.logd.metadata.access import AccessCommand, AccessTable, PutAcl, PutQuota, apply_access
+from penstock.logd.metadata.state import Refused, Result
+from penstock.logd.metadata.tables import Done
+from penstock.logd.security.quotas import Quota
+from penstock.logd.standalone import LoneAccess
 from tests.support.guarded_api import rule
 
 RULES = tuple(rule(f"allow user-{number} read orders") for number in range(90))

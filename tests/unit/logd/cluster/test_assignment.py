@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.logd.core.cluster.assignment import assign
-from penstock.logd.core.cluster.records import GroupMember, GroupPartition
+from penstock.logd.controller.groups import assign
+from penstock.logd.metadata.records import GroupMember, GroupPartition
 
 PARTITIONS = [GroupPartition(stream, "i", number) for stream in "st" for number in range(7)]
 NAMES = st.sampled_from(["m1", "m2", "m3", "m4", "m5"])

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.logd.core.cluster.codec import LaterVersionError
-from penstock.logd.core.cluster.commands import Command, Drain, decode_command, encode_command
-from penstock.logd.core.cluster.state import ClusterState
-from penstock.logd.core.metadata import StreamConfig
-from penstock.logd.core.retention import Retention
 from penstock.logd.errors import CorruptError, RefusedError
 from penstock.logd.limits import COMMAND_BYTES_MAX
+from penstock.logd.metadata.codec import LaterVersionError
+from penstock.logd.metadata.commands import Command, Drain, decode_command, encode_command
+from penstock.logd.metadata.retention_policy import Retention
+from penstock.logd.metadata.state import ClusterState
+from penstock.logd.metadata.streams import StreamConfig
 from tests.support.cluster_state import Cluster, create
 
 COUNTS = st.integers(0, 2**63 - 1)

@@ -4,28 +4,28 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.logd.core.cluster.commands import (
-    ChangeIsr,
-    Drain,
-    ElectLeaders,
-    IsrChange,
-    encode_command,
-)
-from penstock.logd.core.cluster.controller_events import (
+from penstock.logd.controller.controller import (
     HeartbeatReceived,
     LostController,
     Tick,
     UncleanElectionAsked,
 )
-from penstock.logd.core.cluster.heartbeats import (
+from penstock.logd.controller.liveness import (
     NS_PER_MS,
     Heartbeat,
     HeartbeatAnswer,
     HeartbeatRefusal,
     Unfit,
 )
-from penstock.logd.core.cluster.records import ReplicationOptions
 from penstock.logd.limits import COMMAND_BYTES_MAX
+from penstock.logd.metadata.commands import (
+    ChangeIsr,
+    Drain,
+    ElectLeaders,
+    IsrChange,
+    encode_command,
+)
+from penstock.logd.metadata.records import ReplicationOptions
 from tests.support.cluster_office import ALWAYS, KEY, Office, report
 from tests.support.cluster_state import Cluster, register
 

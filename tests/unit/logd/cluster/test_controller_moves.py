@@ -3,17 +3,9 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from penstock.logd.core.cluster.commands import (
-    ChangeObservers,
-    Drain,
-    SetTarget,
-)
-from penstock.logd.core.cluster.controller_events import (
-    ProposalDropped,
-    RebalanceAsked,
-    Tick,
-)
-from penstock.logd.core.cluster.records import ReplicationOptions
+from penstock.logd.controller.controller import ProposalDropped, RebalanceAsked, Tick
+from penstock.logd.metadata.commands import ChangeObservers, Drain, SetTarget
+from penstock.logd.metadata.records import ReplicationOptions
 from tests.support.cluster_office import TIMING, Office
 from tests.support.cluster_state import Cluster
 

@@ -1,6 +1,6 @@
 """A leader that publishers do not reach gives way to one that they do."""
 
-from penstock.logd.core.cluster.heartbeats import PartitionReport
+from penstock.logd.controller.liveness import PartitionReport
 from tests.support.cluster_office import KEY, Office
 from tests.support.cluster_state import Cluster
 

@@ -2,21 +2,23 @@
 
 from dataclasses import replace
 
-from penstock.logd.core.cluster.group_member import (
+from penstock.logd.controller.group_messages import (
     Answered,
     Ended,
     Grant,
+    Granted,
     LetGo,
     Lost,
     Member,
+    MemberAnswer,
+    MemberBeat,
     MemberEffect,
     Revoke,
     SendBeat,
 )
-from penstock.logd.core.cluster.group_member import Tick as MemberTick
-from penstock.logd.core.cluster.group_messages import Granted, MemberAnswer, MemberBeat
-from penstock.logd.core.cluster.heartbeats import NS_PER_MS
-from penstock.logd.core.cluster.records import GroupPartition
+from penstock.logd.controller.group_messages import Tick as MemberTick
+from penstock.logd.controller.liveness import NS_PER_MS
+from penstock.logd.metadata.records import GroupPartition
 
 
 def beats(effects: list[MemberEffect]) -> list[MemberBeat]:

@@ -1,8 +1,8 @@
 """What a change of a consumer group must respect when it is applied."""
 
-from penstock.logd.core.cluster.commands import NewShare, PutGroup, Release
-from penstock.logd.core.cluster.records import GroupMember, GroupPartition
 from penstock.logd.limits import GROUP_MEMBERS_MAX
+from penstock.logd.metadata.commands import NewShare, PutGroup, Release
+from penstock.logd.metadata.records import GroupMember, GroupPartition
 from tests.support.cluster_state import Cluster
 
 P0, P1 = GroupPartition("s", "i", 0), GroupPartition("s", "i", 1)

@@ -2,26 +2,30 @@
 
 import pytest
 
-from penstock.logd.core.cluster.commands import DeleteStream
-from penstock.logd.core.cluster.group_cursors import GroupPosition, admit_commit
-from penstock.logd.core.cluster.group_events import (
+from penstock.logd.controller.group_messages import (
+    GroupPosition,
+    MemberAnswer,
+    MemberBeat,
+    admit_commit,
+)
+from penstock.logd.controller.groups import (
     AnswerMember,
     BeatReceived,
     BecameCoordinator,
-    CommandApplied,
+    GroupCommandApplied,
+    GroupCoordinator,
     GroupEvent,
+    GroupProposalDropped,
     LostCoordinator,
     MemberLeft,
-    ProposalDropped,
-    Propose,
+    ProposeGroup,
     Tick,
 )
-from penstock.logd.core.cluster.group_messages import MemberAnswer, MemberBeat
-from penstock.logd.core.cluster.groups import GroupCoordinator
-from penstock.logd.core.cluster.heartbeats import NS_PER_MS
-from penstock.logd.core.cluster.records import Group, GroupPartition, ReplicationOptions
-from penstock.logd.core.cluster.state import Refused
+from penstock.logd.controller.liveness import NS_PER_MS
 from penstock.logd.errors import RefusedError, UnavailableError
+from penstock.logd.metadata.commands import DeleteStream
+from penstock.logd.metadata.records import Group, GroupPartition, ReplicationOptions
+from penstock.logd.metadata.state import Refused
 from tests.support.cluster_state import Cluster, create
 
 ALWAYS = 2**62
@@ -38,7 +42,7 @@ class Coordinated:
         self.now = 0
         self.sequence = 0
         self.holding = False
-        self.held: list[Propose] = []
+        self.held: list[ProposeGroup] = []
         self.tell(BecameCoordinator(self.cluster.state, 0))
 
     def tell(self, event: GroupEvent) -> MemberAnswer | None:
@@ -52,9 +56,9 @@ class Coordinated:
                 self.apply(effect)
         return answer
 
-    def apply(self, effect: Propose) -> None:
+    def apply(self, effect: ProposeGroup) -> None:
         result = self.cluster.apply(effect.command)
-        self.tell(CommandApplied(effect.command, result, effect.proposal))
+        self.tell(GroupCommandApplied(effect.command, result, effect.proposal))
 
     def beat(
         self,
@@ -160,7 +164,7 @@ def test_one_who_is_being_fenced_is_not_answered() -> None:
     (proposal,) = world.held
     assert world.beat("x", 0, 1) is None
     world.held.clear()
-    world.tell(ProposalDropped(proposal.proposal))
+    world.tell(GroupProposalDropped(proposal.proposal))
     assert len(world.held) == 1  # it is still not heard
     assert world.beat("x", 0, 1) is None
 
@@ -171,8 +175,8 @@ def test_a_refused_change_is_not_proposed_again_at_once() -> None:
     world.beat("x", joining=True)
     (proposal,) = world.held
     world.held.clear()
-    world.tell(CommandApplied(proposal.command, Refused(code="NO", message=""), None))
-    world.tell(ProposalDropped(proposal.proposal))
+    world.tell(GroupCommandApplied(proposal.command, Refused(code="NO", message=""), None))
+    world.tell(GroupProposalDropped(proposal.proposal))
     world.tell(Tick())
     assert world.held == []
     assert world.core.next_deadline_ns() == 1000 * NS_PER_MS
@@ -215,12 +219,12 @@ def test_streams_that_come_and_go_are_shared_out_and_let_go_of() -> None:
     world = Coordinated()
     world.beat("x", joining=True, streams=("s", "t"))
     command = create("t", ("n",), options=ONE)
-    world.tell(CommandApplied(command, world.cluster.apply(command)))
+    world.tell(GroupCommandApplied(command, world.cluster.apply(command)))
     answer = world.beat("x", 0, 1, streams=("s", "t"))
     assert answer is not None
     assert [granted.partition.stream for granted in answer.granted] == ["s", "s", "t"]
     delete = DeleteStream(stream="s", incarnation=world.incarnation)
-    world.tell(CommandApplied(delete, world.cluster.apply(delete)))
+    world.tell(GroupCommandApplied(delete, world.cluster.apply(delete)))
     answer = world.beat("x", 0, 1, streams=("s", "t"))
     assert answer is not None
     assert [granted.partition.stream for granted in answer.granted] == ["t"]

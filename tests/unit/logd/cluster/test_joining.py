@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.logd.core.cluster.joining import HandOver, Step, next_step
-from penstock.logd.core.cluster.records import Addresses, Node, NodeState
-from penstock.logd.core.node import NodeId
-from penstock.logd.core.raft import AddLearner, Membership, NoteDisks, Promote, Remove
+from penstock.logd.metadata.node_rules import HandOver, Step, next_step
+from penstock.logd.metadata.records import Addresses, Node, NodeState
+from penstock.logd.raft import AddLearner, Membership, NoteDisks, Promote, Remove
+from penstock.logd.replication.events import NodeId
 
 
 def registered(states: str) -> dict[str, Node]:

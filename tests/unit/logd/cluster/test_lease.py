@@ -1,7 +1,7 @@
 """A node's lease: from the sending of what was answered."""
 
-from penstock.logd.core.cluster.heartbeats import NS_PER_MS, Timing
-from penstock.logd.core.cluster.lease import (
+from penstock.logd.controller.liveness import (
+    NS_PER_MS,
     UNANSWERED_MAX,
     Answered,
     BeatNow,
@@ -12,6 +12,7 @@ from penstock.logd.core.cluster.lease import (
     NodeLease,
     SendHeartbeat,
     Tick,
+    Timing,
 )
 
 

@@ -4,14 +4,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.logd.cluster.making import make_internal, make_stream
-from penstock.logd.core.cluster.records import ReplicationOptions
-from penstock.logd.core.cluster.state import ClusterState, Refused
-from penstock.logd.core.cluster.tables import Done
-from penstock.logd.core.metadata import StreamConfig
-from penstock.logd.cursors import CURSORS_STREAM
+from penstock.logd.cluster.controller_client import make_internal, make_stream
 from penstock.logd.errors import RefusedError, UnavailableError
-from penstock.logd.replication_settings import ReplicationSettings
+from penstock.logd.metadata.records import ReplicationOptions
+from penstock.logd.metadata.replication_settings import ReplicationSettings
+from penstock.logd.metadata.state import ClusterState, Refused
+from penstock.logd.metadata.streams import StreamConfig
+from penstock.logd.metadata.tables import Done
+from penstock.logd.partition.cursors import CURSORS_STREAM
 from tests.support.cluster_state import Cluster, create, register
 
 if TYPE_CHECKING:

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.logd.core.cluster.commands import AlterStream, SetStreamMode, WakeStream
-from penstock.logd.core.cluster.records import PartitionKey
-from penstock.logd.core.cluster.tables import Done
+from penstock.logd.metadata.commands import AlterStream, SetStreamMode, WakeStream
+from penstock.logd.metadata.records import PartitionKey
+from penstock.logd.metadata.tables import Done
 from tests.support.cluster_state import Cluster
 
 

@@ -11,13 +11,12 @@ from types import SimpleNamespace
 from typing import Any
 
 from penstock.base.clock import SystemClock
-from penstock.logd.cluster.hearing import Hearing
-from penstock.logd.cluster.hosting import HostedReplica
-from penstock.logd.cluster.replicas import NodeReplicas
-from penstock.logd.core.cluster.records import Partition, ReplicationOptions, StreamRecord
-from penstock.logd.core.cluster.records import PartitionKey as Place
-from penstock.logd.core.metadata import StreamConfig, StreamState
-from penstock.logd.core.node import NodeId
+from penstock.logd.cluster.replica import HostedReplica
+from penstock.logd.cluster.replica_manager import Hearing, NodeReplicas
+from penstock.logd.metadata.records import PartitionKey as Place
+from penstock.logd.metadata.records import PartitionRecord, ReplicationOptions, StreamRecord
+from penstock.logd.metadata.streams import StreamConfig, StreamState
+from penstock.logd.replication.events import NodeId
 from tests.support.surroundings import QuietLink, make_surroundings
 from tests.support.waiting import wait_until_async
 
@@ -29,7 +28,9 @@ RECORD = StreamRecord(
     state=StreamState.OPEN,
     options=ReplicationOptions(),
     partitions=(
-        Partition(replicas=(HERE,), isr=(HERE,), leader=None, leader_epoch=3, last_leader=HERE),
+        PartitionRecord(
+            replicas=(HERE,), isr=(HERE,), leader=None, leader_epoch=3, last_leader=HERE
+        ),
     ),
 )
 

@@ -7,20 +7,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.logd.core.cluster.commands import (
+from penstock.logd.controller.placement import place_stream, plan_moves, plan_transfers
+from penstock.logd.errors import RefusedError
+from penstock.logd.metadata.commands import (
     AlterStream,
     ChangeReplicas,
     DataGone,
     ElectLeaders,
     SetTarget,
 )
-from penstock.logd.core.cluster.moves import plan_moves, plan_transfers
-from penstock.logd.core.cluster.placement import place_stream
-from penstock.logd.core.cluster.records import PartitionKey, ReplicationOptions, StreamRecord
-from penstock.logd.core.cluster.state import Each
-from penstock.logd.core.cluster.tables import Done
-from penstock.logd.core.metadata import StreamConfig
-from penstock.logd.errors import RefusedError
+from penstock.logd.metadata.records import PartitionKey, ReplicationOptions, StreamRecord
+from penstock.logd.metadata.state import Each
+from penstock.logd.metadata.streams import StreamConfig
+from penstock.logd.metadata.tables import Done
 from tests.support.cluster_state import Cluster, register
 
 NODES = "abcdefg"

@@ -6,20 +6,19 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from penstock.logd.cluster.replication.cold_reads import ColdReads
-from penstock.logd.cluster.replication.frames import Found
-from penstock.logd.core.replication.session import PartitionKey
+from penstock.logd.cluster.replication.sender import ColdReads, Found
+from penstock.logd.replication.session import PartitionId
 from tests.support.waiting import wait_until_async
 
-A, B, C = (PartitionKey("i", number) for number in range(3))
+A, B, C = (PartitionId("i", number) for number in range(3))
 
 
 class Reading:
     """Each read gives ten records; where it was read is remembered."""
 
     def __init__(self, executor: ThreadPoolExecutor, kept_s: float = 1.0) -> None:
-        self.ready: list[PartitionKey] = []
-        self.failed: list[tuple[PartitionKey, Exception]] = []
+        self.ready: list[PartitionId] = []
+        self.failed: list[tuple[PartitionId, Exception]] = []
         self.read: list[int] = []
         self.free = threading.Event()
         self.free.set()
@@ -30,12 +29,12 @@ class Reading:
             kept_s=kept_s,
         )
 
-    def take(self, key: PartitionKey, offset: int, *, upto: int = 10, epoch: int = 1) -> int | None:
+    def take(self, key: PartitionId, offset: int, *, upto: int = 10, epoch: int = 1) -> int | None:
         """The offset that what is taken was read at."""
         found = self.cold.take(key, (epoch, offset), upto, self._read)
         return None if found is None else int(found.data)
 
-    async def taken(self, key: PartitionKey, offset: int, *, upto: int = 10) -> int:
+    async def taken(self, key: PartitionId, offset: int, *, upto: int = 10) -> int:
         """The same, when it has been read."""
         if (found := self.take(key, offset, upto=upto)) is not None:
             return found

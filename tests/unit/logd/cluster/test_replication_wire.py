@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.logd.cluster.replication.frames import read_frames
+from penstock.logd.cluster.replication.sender import read_frames
 from penstock.logd.cluster.replication.wire import (
     REQUEST_HEAD,
     RESPONSE_HEAD,
@@ -24,26 +24,26 @@ from penstock.logd.cluster.replication.wire import (
     encode_request,
     encode_response,
 )
-from penstock.logd.core.dedup import DedupMark
-from penstock.logd.core.node import NodeId
-from penstock.logd.core.replication.messages import (
-    Diverged,
-    Fetch,
-    Frames,
-    OutOfRange,
-    Refusal,
-    Refused,
-)
-from penstock.logd.core.replication.session import FETCHES_PER_REQUEST_MAX, PartitionKey, Request
 from penstock.logd.errors import CorruptError
-from penstock.logd.frame import parse_frames
+from penstock.logd.format.frame import parse_frames
+from penstock.logd.intake.dedup import DedupMark
 from penstock.logd.limits import (
     REPLICATION_FRAMES_SIZE_MAX,
     REPLICATION_HEAD_SIZE_MAX,
     REPLICATION_PARTS_MAX,
     REPLICATION_REQUEST_SIZE_MAX,
 )
-from penstock.logd.store import CommitLog, LogConfig
+from penstock.logd.replication.events import (
+    Diverged,
+    Fetch,
+    Frames,
+    NodeId,
+    OutOfRange,
+    Refusal,
+    Refused,
+)
+from penstock.logd.replication.session import FETCHES_PER_REQUEST_MAX, PartitionId, Request
+from penstock.logd.storage import CommitLog, LogConfig
 from penstock.logd.wire import logd_replication_pb2 as wire
 from tests.support.frames import make_frames
 
@@ -51,11 +51,11 @@ NODE = NodeId("f")
 numbers = st.integers(0, 2**64 - 1)
 offsets = st.integers(0, 2**63 - 1)
 names = st.text(max_size=64)
-keys = st.builds(PartitionKey, names, st.integers(0, 2**32 - 1))
+keys = st.builds(PartitionId, names, st.integers(0, 2**32 - 1))
 
 
 @st.composite
-def fetches(draw: st.DrawFn) -> tuple[PartitionKey, Fetch]:
+def fetches(draw: st.DrawFn) -> tuple[PartitionId, Fetch]:
     key = draw(keys)
     fetch = Fetch(
         node=NODE,
@@ -129,7 +129,7 @@ def test_a_response_comes_back_as_it_was(response: Response) -> None:
 
 @given(keys, offsets, offsets, offsets)
 def test_a_request_for_a_range_comes_back_as_it_was(
-    key: PartitionKey, a: int, b: int, position: int
+    key: PartitionId, a: int, b: int, position: int
 ) -> None:
     request = RangeRequest(key, a, b, position)
     data = encode_range_request(request)
@@ -158,7 +158,7 @@ def test_bytes_that_are_wrong_are_refused_and_nothing_else_happens(
 
 
 def test_the_greatest_messages_are_within_their_bounds() -> None:
-    key = PartitionKey("i" * 64, 2**32 - 1)
+    key = PartitionId("i" * 64, 2**32 - 1)
     most = 2**63 - 1
     fetch = Fetch(
         node=NODE, boot="b" * 64, number=2**64 - 1, incarnation=key.incarnation, leader_epoch=most,

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from penstock.logd.core.cluster.commands import (
+from penstock.logd.metadata.commands import (
     AlterStream,
     ChangeObservers,
     ChangeReplicas,
@@ -13,12 +13,10 @@ from penstock.logd.core.cluster.commands import (
     DeleteStream,
     SetTarget,
 )
-from penstock.logd.core.cluster.records import (
-    ReplicationOptions,
-)
-from penstock.logd.core.cluster.state import ClusterState, Each, Refused
-from penstock.logd.core.cluster.tables import Done
-from penstock.logd.core.metadata import StreamConfig
+from penstock.logd.metadata.records import ReplicationOptions
+from penstock.logd.metadata.state import ClusterState, Each, Refused
+from penstock.logd.metadata.streams import StreamConfig
+from penstock.logd.metadata.tables import Done
 from tests.support.cluster_state import Cluster, create
 
 

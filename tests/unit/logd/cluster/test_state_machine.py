@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from penstock.logd.core.cluster.commands import (
+from penstock.logd.metadata.commands import (
     Basis,
     ChangeIsr,
     ChangeObservers,
@@ -27,7 +27,7 @@ from penstock.logd.core.cluster.commands import (
     decode_command,
     encode_command,
 )
-from penstock.logd.core.cluster.records import (
+from penstock.logd.metadata.records import (
     GroupMember,
     GroupPartition,
     PartitionKey,
@@ -35,8 +35,8 @@ from penstock.logd.core.cluster.records import (
     Share,
     StreamRecord,
 )
-from penstock.logd.core.cluster.state import ClusterState, Each, Refused
-from penstock.logd.core.cluster.tables import Done, basis_of
+from penstock.logd.metadata.state import ClusterState, Each, Refused
+from penstock.logd.metadata.tables import Done, basis_of
 from tests.support.cluster_state import create, register
 
 NODES = st.sampled_from(["a", "b", "c", "d"])

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.logd.cluster.adoption import check_adopted
-from penstock.logd.core.cluster.commands import (
+from penstock.logd.cluster.import_standalone import check_adopted
+from penstock.logd.errors import UnavailableError
+from penstock.logd.metadata.commands import (
     AdoptStream,
     DataGone,
     DeleteStream,
@@ -13,14 +14,9 @@ from penstock.logd.core.cluster.commands import (
     RegisterNode,
     RemoveNode,
 )
-from penstock.logd.core.cluster.records import (
-    Addresses,
-    NodeState,
-    ReplicationOptions,
-)
-from penstock.logd.core.cluster.tables import Done
-from penstock.logd.core.metadata import StreamConfig
-from penstock.logd.errors import UnavailableError
+from penstock.logd.metadata.records import Addresses, NodeState, ReplicationOptions
+from penstock.logd.metadata.streams import StreamConfig
+from penstock.logd.metadata.tables import Done
 from tests.support.cluster_state import Cluster, register
 
 

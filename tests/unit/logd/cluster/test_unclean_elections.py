@@ -2,9 +2,9 @@
 
 import pytest
 
-from penstock.logd.core.cluster.controller_events import Tick, UncleanElectionAsked
-from penstock.logd.core.cluster.heartbeats import NS_PER_MS
-from penstock.logd.core.cluster.records import PartitionKey
+from penstock.logd.controller.controller import Tick, UncleanElectionAsked
+from penstock.logd.controller.liveness import NS_PER_MS
+from penstock.logd.metadata.records import PartitionKey
 from tests.support.cluster_office import KEY, Office, report
 from tests.support.cluster_state import Cluster
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.logd.core.replication.epochs import Epochs
 from penstock.logd.errors import RefusedError
+from penstock.logd.replication.log_state import Epochs
 
 RECORDS = st.lists(st.integers(1, 9), max_size=20).map(sorted)
 """The epoch of each record; they do not fall."""

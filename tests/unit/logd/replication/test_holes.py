@@ -2,11 +2,10 @@
 
 from dataclasses import replace
 
-from penstock.logd.core.replication import effects as fx
-from penstock.logd.core.replication import events as ev
-from penstock.logd.core.replication.messages import Span
-from penstock.logd.core.replication.standing import Idle
-from penstock.logd.core.replication.view import View
+from penstock.logd.replication import events as ev
+from penstock.logd.replication import events as fx
+from penstock.logd.replication.events import Span, View
+from penstock.logd.replication.replica import Idle
 from tests.support.replicas import VIEW, A, B, C, Node, cluster, exchange
 
 DAMAGED = "its log has a damaged range"

@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from penstock.logd.core.replication import effects as fx
-from penstock.logd.core.replication import events as ev
-from penstock.logd.core.replication.replica import Replica
-from penstock.logd.core.replication.view import View
+from penstock.logd.replication import events as ev
+from penstock.logd.replication import events as fx
+from penstock.logd.replication.events import View
+from penstock.logd.replication.replica import Replica
 from tests.support.replicas import LEASE_NS, VIEW, A, Node, cluster
 
 HALF_NS = LEASE_NS // 2

@@ -4,12 +4,17 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.logd.core.dedup import DedupMark
-from penstock.logd.core.node import NodeId
-from penstock.logd.core.replication import effects as fx
-from penstock.logd.core.replication import events as ev
-from penstock.logd.core.replication.messages import Fetch, Frames, Refusal, Refused
-from penstock.logd.core.replication.settings import ReplicationSettings
+from penstock.logd.intake.dedup import DedupMark
+from penstock.logd.replication import events as ev
+from penstock.logd.replication import events as fx
+from penstock.logd.replication.events import (
+    Fetch,
+    Frames,
+    NodeId,
+    Refusal,
+    Refused,
+    ReplicationSettings,
+)
 from tests.support.replicas import VIEW, A, B, C, Node, cluster
 
 LAG_NS = ReplicationSettings().replica_lag_ns

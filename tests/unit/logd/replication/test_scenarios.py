@@ -4,14 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.logd.core.node import NodeId
-from penstock.logd.core.replication import effects as fx
-from penstock.logd.core.replication import events as ev
-from penstock.logd.core.replication.epochs import Epochs
-from penstock.logd.core.replication.leader import Leader, Stage
-from penstock.logd.core.replication.messages import Diverged, Fetch, Frames, Span
-from penstock.logd.core.replication.standing import Failed, Idle
-from penstock.logd.core.replication.view import View
+from penstock.logd.replication import events as ev
+from penstock.logd.replication import events as fx
+from penstock.logd.replication.events import Diverged, Fetch, Frames, NodeId, Span, View
+from penstock.logd.replication.leader import Leader, Stage
+from penstock.logd.replication.log_state import Epochs
+from penstock.logd.replication.replica import Failed, Idle
 from tests.support.replicas import LEASE_NS, VIEW, A, B, C, Node, cluster, exchange
 
 LAG_NS = 1_500_000_000

@@ -7,28 +7,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.logd.core.node import NodeId
-from penstock.logd.core.replication.messages import Answer, Fetch, Frames, OutOfRange
-from penstock.logd.core.replication.pacing import CatchUpPace
-from penstock.logd.core.replication.session import (
+from penstock.logd.errors import RefusedError
+from penstock.logd.replication.events import Answer, Fetch, Frames, NodeId, OutOfRange
+from penstock.logd.replication.session import (
     FETCHES_PER_REQUEST_MAX,
     MARK_WAIT_NS,
     RESPONSES_UNDER_WAY_MAX,
     RESPONSES_UNTOLD_MAX,
     Asking,
-    PartitionKey,
+    CatchUpPace,
+    PartitionId,
     Request,
     Serving,
 )
-from penstock.logd.errors import RefusedError
 
 NODE = NodeId("f")
 RECORD = 10
 """Bytes of each record; a record is a frame."""
 
 
-def key(number: int) -> PartitionKey:
-    return PartitionKey("i", number)
+def key(number: int) -> PartitionId:
+    return PartitionId("i", number)
 
 
 def fetch(
@@ -83,10 +82,10 @@ class Pair:
         self.ends = dict.fromkeys(self.keys, 0)
         self.marks = dict.fromkeys(self.keys, -1)
         self.copied = dict.fromkeys(self.keys, 0)
-        self.known: dict[PartitionKey, int] = {}
-        self.wishes: dict[PartitionKey, Fetch] = {}
+        self.known: dict[PartitionId, int] = {}
+        self.wishes: dict[PartitionId, Fetch] = {}
         self.looked = self.responses = 0
-        self.sent: list[PartitionKey] = []
+        self.sent: list[PartitionId] = []
         self.session, self.numbers, self.now_ns = 1, 0, 0
         self.asking = Asking(1)
         self.serving = self.serve()
@@ -96,17 +95,17 @@ class Pair:
     def serve(self) -> Serving:
         return Serving(self.session, response_bytes_max=self.bytes_max, pace=self.pace)
 
-    def wish(self, each: PartitionKey) -> None:
+    def wish(self, each: PartitionId) -> None:
         self.numbers += 1
         known = self.known.get(each)
         self.asking.update(each, fetch(self.numbers, self.copied[each], known=known))
 
-    def grow(self, each: PartitionKey, count: int) -> None:
+    def grow(self, each: PartitionId, count: int) -> None:
         self.ends[each] += count
         self.marks[each] = self.ends[each] - 1
         self.serving.touch(each)
 
-    def answer(self, each: PartitionKey) -> Answer | None:
+    def answer(self, each: PartitionId) -> Answer | None:
         self.looked += 1
         wish = self.wishes.get(each)
         if wish is None:
@@ -210,7 +209,7 @@ def test_idle_partitions_cost_nothing() -> None:
     assert pair.looked <= 50 * 4
 
 
-def commit(pair: Pair, each: PartitionKey, count: int) -> None:
+def commit(pair: Pair, each: PartitionId, count: int) -> None:
     """Records come, are copied, and are committed then."""
     pair.ends[each] += count
     pair.serving.touch(each)

@@ -2,12 +2,11 @@
 
 from dataclasses import replace
 
-from penstock.logd.core.replication import effects as fx
-from penstock.logd.core.replication import events as ev
-from penstock.logd.core.replication.epochs import Epochs
-from penstock.logd.core.replication.log_state import LogState
-from penstock.logd.core.replication.messages import Frames, OutOfRange
-from penstock.logd.core.replication.replica import Replica
+from penstock.logd.replication import events as ev
+from penstock.logd.replication import events as fx
+from penstock.logd.replication.events import Frames, OutOfRange
+from penstock.logd.replication.log_state import Epochs, LogState
+from penstock.logd.replication.replica import Replica
 from tests.support.replicas import VIEW, B, C, Node, cluster, exchange
 
 UNCLEAN = replace(VIEW, version=2, leader_epoch=2, leader=B, isr=frozenset({B}), unclean_epoch=2)

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from penstock.logd.store import CommitLog, LogConfig
+from penstock.logd.storage import CommitLog, LogConfig
 from tests.support.frames import make_frame
 
 DIRECTORY: Final = Path(__file__).parents[3] / "golden" / "logd" / "log-1"

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.logd.errors import CorruptError, RefusedError
-from penstock.logd.store import CommitLog, CorruptFrameError, LogConfig
+from penstock.logd.errors import CorruptError, CorruptFrameError, RefusedError
+from penstock.logd.storage import CommitLog, LogConfig
 from tests.sim.disk import MemoryDisk
 from tests.support.frames import make_frames
 

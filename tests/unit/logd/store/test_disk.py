@@ -7,13 +7,7 @@ from random import Random
 
 import pytest
 
-from penstock.logd.store.disk import (
-    IOV_MAX,
-    REAL_DISK,
-    Disk,
-    make_directories,
-    write_atomically,
-)
+from penstock.logd.storage.disk import IOV_MAX, REAL_DISK, Disk, make_directories, write_atomically
 from tests.sim.disk import MemoryDisk
 from tests.support.mounts import make_read_only, small_file_system
 

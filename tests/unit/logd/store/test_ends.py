@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from penstock.logd.store import CommitLog, LogConfig
-from penstock.logd.store.ends import RangeEnds
+from penstock.logd.storage import CommitLog, LogConfig
+from penstock.logd.storage.segment import RangeEnds
 from tests.support.frames import make_frames
 
 SHORT, LONG = b"x" * 104, b"y" * 208

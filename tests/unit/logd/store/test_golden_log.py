@@ -3,7 +3,7 @@
 import shutil
 from pathlib import Path
 
-from penstock.logd.store import CommitLog
+from penstock.logd.storage import CommitLog
 from tests.unit.logd.store.golden_log import CONFIG, DIRECTORY, RECORDS, write_golden_log
 
 

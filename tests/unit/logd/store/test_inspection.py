@@ -6,14 +6,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from penstock.logd.batch import SCHEMA, build_batch, describe_body, encode_body
-from penstock.logd.frame import HEADER_SIZE, crc32c, encode_header
-from penstock.logd.memory import Memory
-from penstock.logd.store import CommitLog, EpochFile, LogConfig
-from penstock.logd.store.inspection import Inspection, PartitionReport, Problem
-from penstock.logd.store.mark import FILE_NAME as MARK
-from penstock.logd.store.repair import Deed, apply, plan
-from penstock.logd.store.segment import segment_path
+from penstock.logd.format.batch import SCHEMA, build_batch, describe_body, encode_body
+from penstock.logd.format.frame import HEADER_SIZE, crc32c, encode_header
+from penstock.logd.offline.fsck import Deed, Inspection, PartitionReport, Problem, apply, plan
+from penstock.logd.partition.producer_snapshot import Memory
+from penstock.logd.storage import CommitLog, EpochFile, LogConfig
+from penstock.logd.storage.checkpoint import FILE_NAME as MARK
+from penstock.logd.storage.segment import segment_path
 from tests.support.frames import make_frame
 from tests.support.logd_store import ROWS, record, state_of, write_log
 

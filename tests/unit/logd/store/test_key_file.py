@@ -5,11 +5,18 @@ from random import Random
 
 import pytest
 
+from penstock.logd.encryption.cipher import Encryptor, Vault
+from penstock.logd.encryption.key_file import (
+    KEYS_MAX,
+    InspectedKeys,
+    masters_of,
+    open_vault,
+    read_keys,
+    rewrap,
+)
 from penstock.logd.errors import CorruptError, RefusedError
-from penstock.logd.frame import crc32c
-from penstock.logd.store import CommitLog, LogConfig, open_vault
-from penstock.logd.store.key_file import KEYS_MAX, InspectedKeys, masters_of, read_keys, rewrap
-from penstock.logd.store.vault import Encryptor, Vault
+from penstock.logd.format.frame import crc32c
+from penstock.logd.storage import CommitLog, LogConfig
 from tests.sim.disk import MemoryDisk
 from tests.sim.power import Power, PowerLossError
 from tests.support.frames import make_frames

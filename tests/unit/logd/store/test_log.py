@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock.logd.batch import Record, build_batch, describe_body, encode_body
-from penstock.logd.errors import RefusedError
-from penstock.logd.frame import HEADER_SIZE, FrameHeader, decode_header
-from penstock.logd.store import CommitLog, LogConfig, LogFailedError
+from penstock.logd.errors import LogFailedError, RefusedError
+from penstock.logd.format.batch import Record, build_batch, describe_body, encode_body
+from penstock.logd.format.frame import HEADER_SIZE, FrameHeader, decode_header
+from penstock.logd.storage import CommitLog, LogConfig
 from tests.sim.disk import MemoryDisk
 from tests.support.frames import make_frame, make_frames
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from typing_extensions import override
 
-from penstock.logd.store import CommitLog, LogConfig
+from penstock.logd.storage import CommitLog, LogConfig
 from tests.support.frames import make_frames
 
 CONFIG = LogConfig(segment_bytes_max=900, index_interval_bytes=300)

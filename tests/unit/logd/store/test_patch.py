@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.logd.batch import Record, decode_body
-from penstock.logd.errors import RefusedError
-from penstock.logd.frame import HEADER_SIZE, FrameHeader, parse_frames
-from penstock.logd.rows import batch_records
-from penstock.logd.store import CommitLog, CorruptFrameError, LogConfig, Repacker
-from penstock.logd.store.segment import segment_path
+from penstock.logd.errors import CorruptFrameError, RefusedError
+from penstock.logd.format.batch import Record, decode_body
+from penstock.logd.format.frame import HEADER_SIZE, FrameHeader, parse_frames
+from penstock.logd.format.rows import batch_records
+from penstock.logd.storage import CommitLog, LogConfig, Repacker
+from penstock.logd.storage.segment import segment_path
 from tests.sim.disk import MemoryDisk
 from tests.sim.power import Power, PowerLossError
 from tests.support.frames import make_batch_frame, make_frame, make_frames

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock.logd.store import CommitLog, CorruptFrameError, LogConfig
-from penstock.logd.store.damage import DamagedRanges
-from penstock.logd.store.segment import segment_path
+from penstock.logd.errors import CorruptFrameError
+from penstock.logd.storage import CommitLog, LogConfig
+from penstock.logd.storage.reader import DamagedRanges
+from penstock.logd.storage.segment import segment_path
 from tests.support.failing_disk import FailingDisk
 from tests.support.frames import make_frame, make_frames
 from tests.unit.logd.store.test_recovery import BODIES, CONFIG, FRAME, PER_SEGMENT, fill, flip

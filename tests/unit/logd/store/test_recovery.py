@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from penstock.logd.errors import CorruptError, RefusedError
-from penstock.logd.frame import HEADER_SIZE, crc32c, encode_header
-from penstock.logd.store import CommitLog, CorruptFrameError, LogConfig
-from penstock.logd.store.index import OFFSET_MAGIC
-from penstock.logd.store.mark import FILE_NAME as MARK
-from penstock.logd.store.segment import segment_path
+from penstock.logd.errors import CorruptError, CorruptFrameError, RefusedError
+from penstock.logd.format.frame import HEADER_SIZE, crc32c, encode_header
+from penstock.logd.storage import CommitLog, LogConfig
+from penstock.logd.storage.checkpoint import FILE_NAME as MARK
+from penstock.logd.storage.index import OFFSET_MAGIC
+from penstock.logd.storage.segment import segment_path
 from tests.support.frames import make_frame, make_frames
 
 CONFIG = LogConfig(segment_bytes_max=1000, index_interval_bytes=300)

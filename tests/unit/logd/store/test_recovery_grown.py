@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from penstock.logd.store import CommitLog, CorruptFrameError, LogConfig
-from penstock.logd.store.disk import REAL_DISK, Disk
-from penstock.logd.store.inspection import Inspection
-from penstock.logd.store.segment import segment_path
+from penstock.logd.errors import CorruptFrameError
+from penstock.logd.offline.fsck import Inspection
+from penstock.logd.storage import CommitLog, LogConfig
+from penstock.logd.storage.disk import REAL_DISK, Disk
+from penstock.logd.storage.segment import segment_path
 from tests.support.failing_disk import FailingDisk
 from tests.support.frames import make_frame, make_frames
 

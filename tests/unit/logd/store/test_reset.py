@@ -8,11 +8,11 @@ from random import Random
 import pytest
 from typing_extensions import override
 
-from penstock.logd.errors import CorruptError, RefusedError
-from penstock.logd.store import CommitLog, EpochFile, LogFailedError
-from penstock.logd.store.inspection import Inspection, Severity
-from penstock.logd.store.names import EPOCHS_NAME, MARK_NAME, MEMORY_NAME
-from penstock.logd.store.segment import segment_path
+from penstock.logd.errors import CorruptError, LogFailedError, RefusedError
+from penstock.logd.offline.fsck import Inspection, Severity
+from penstock.logd.storage import CommitLog, EpochFile
+from penstock.logd.storage.checkpoint import EPOCHS_NAME, MARK_NAME, MEMORY_NAME
+from penstock.logd.storage.segment import segment_path
 from tests.sim.disk import MemoryDisk
 from tests.sim.power import Power, PowerLossError
 from tests.support.frames import make_frames

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.logd.errors import CorruptError, RefusedError
-from penstock.logd.store import Checkpoint, DirectoryLock, EpochFile
+from penstock.logd.storage import Checkpoint, DirectoryLock, EpochFile
 
 
 def test_checkpoint_is_none_before_the_first_save(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_lock_keeps_others_out_and_names_the_owner(tmp_path: Path) -> None:
 
 def test_lock_of_a_dead_process_is_free(tmp_path: Path) -> None:
     code = (
-        "import os, pathlib, sys; from penstock.logd.store import DirectoryLock;"
+        "import os, pathlib, sys; from penstock.logd.storage import DirectoryLock;"
         "lock = DirectoryLock(pathlib.Path(sys.argv[1])); os._exit(9)"
     )
     assert subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False).returncode == 9

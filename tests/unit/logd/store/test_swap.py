@@ -7,23 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from penstock.logd.batch import Record, decode_body
-from penstock.logd.errors import RefusedError
-from penstock.logd.frame import HEADER_SIZE
-from penstock.logd.memory import Memory
-from penstock.logd.rows import batch_records
-from penstock.logd.store import (
-    CommitLog,
-    EpochFile,
-    LogConfig,
-    LogFailedError,
-    Repacker,
-    Rewriting,
-)
-from penstock.logd.store.disk import REAL_DISK, Disk
-from penstock.logd.store.inspection import Inspection
-from penstock.logd.store.repair import Deed, apply, plan
-from penstock.logd.store.segment import segment_path
+from penstock.logd.errors import LogFailedError, RefusedError
+from penstock.logd.format.batch import Record, decode_body
+from penstock.logd.format.frame import HEADER_SIZE
+from penstock.logd.format.rows import batch_records
+from penstock.logd.offline.fsck import Deed, Inspection, apply, plan
+from penstock.logd.partition.producer_snapshot import Memory
+from penstock.logd.storage import CommitLog, EpochFile, LogConfig, Repacker, Rewriting
+from penstock.logd.storage.disk import REAL_DISK, Disk
+from penstock.logd.storage.segment import segment_path
 from tests.support.failing_disk import FailingDisk
 from tests.support.frames import make_batch_frame, make_frame
 from tests.support.logd_store import state_of
@@ -289,7 +281,7 @@ def test_m_a_swap_of_a_later_version_is_left_alone(tmp_path: Path) -> None:
     swap = half_swapped(tmp_path / "log", tmp_path / "made", steps=1)
     data = bytearray(swap.read_bytes())
     data[4] = 2
-    from penstock.logd.frame import crc32c
+    from penstock.logd.format.frame import crc32c
 
     data[8:12] = crc32c(bytes(data[:8] + data[12:HEADER_SIZE])).to_bytes(4, "little")
     swap.write_bytes(data)

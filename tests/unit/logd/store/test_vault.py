@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.logd.core.intake import Intake
-from penstock.logd.core.metadata import StreamConfig
-from penstock.logd.errors import CorruptError
-from penstock.logd.frame import (
+from penstock.logd.encryption.cipher import CIPHERS_MAX, Encryptor, Vault, decrypted
+from penstock.logd.errors import CorruptError, CorruptFrameError
+from penstock.logd.format.frame import (
     ENCRYPTION_BYTES,
     HEADER_SIZE,
     FrameHeader,
@@ -20,10 +19,11 @@ from penstock.logd.frame import (
     encode_header,
     parse_frames,
 )
-from penstock.logd.memory import Memory
-from penstock.logd.store import CommitLog, CorruptFrameError, LogConfig, Vault
-from penstock.logd.store.segment import segment_path
-from penstock.logd.store.vault import CIPHERS_MAX, Encryptor, decrypted
+from penstock.logd.intake.intake import Intake
+from penstock.logd.metadata.streams import StreamConfig
+from penstock.logd.partition.producer_snapshot import Memory
+from penstock.logd.storage import CommitLog, LogConfig
+from penstock.logd.storage.segment import segment_path
 from tests.sim.disk import MemoryDisk
 from tests.support.frames import make_frame, make_frames
 

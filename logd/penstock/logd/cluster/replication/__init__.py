@@ -1,16 +1,16 @@
-"""Replication between nodes: the shell around `penstock.logd.core.replication.session`."""
+"""Replication between nodes: the shell around `penstock.logd.replication.session`."""
 
 from penstock.logd.cluster.replication.dedup_copies import DEDUP_API
-from penstock.logd.cluster.replication.frames import Frame
-from penstock.logd.cluster.replication.hosted import (
+from penstock.logd.cluster.replication.ranges import RANGE_API
+from penstock.logd.cluster.replication.sender import (
     FeedCounts,
     FeedSettings,
     FetchCounts,
     Find,
+    Frame,
     Hosted,
 )
-from penstock.logd.cluster.replication.ranges import RANGE_API
-from penstock.logd.cluster.replication.replicating import Replication
+from penstock.logd.cluster.replication.service import Replication
 
 __all__ = [
     "DEDUP_API",

@@ -1,9 +1,9 @@
 """What a leader remembers of ids and sequences, on its way to a replica that lacks some of it.
 
-The bytes are those of the snapshot's file (`penstock.logd.memory`), with version and CRC, in pieces
-that one message between nodes holds. The leader's node keeps them until the last piece was sent.
-Like frames they are not encrypted with the keys of a log's directory, which each node has its own
-of: that is what TLS between nodes is for.
+The bytes are those of the snapshot's file (`penstock.logd.partition.producer_snapshot`), with
+version and CRC, in pieces that one message between nodes holds. The leader's node keeps them until
+the last piece was sent. Like frames they are not encrypted with the keys of a log's directory,
+which each node has its own of: that is what TLS between nodes is for.
 """
 
 import asyncio
@@ -13,18 +13,18 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.base.clock import Clock
-from penstock.logd.cluster.mesh import Mesh
-from penstock.logd.cluster.replication.hosted import Find
+from penstock.logd.cluster.metadata_group import Mesh
 from penstock.logd.cluster.replication.ranges import PIECE_BYTES
+from penstock.logd.cluster.replication.sender import Find
 from penstock.logd.cluster.replication.wire import (
     DedupRequest,
     decode_dedup_request,
     encode_dedup_request,
 )
-from penstock.logd.core.replication.session import PartitionKey
 from penstock.logd.errors import RefusedError
 from penstock.logd.limits import DEDUP_COPIES_MAX, DEDUP_COPY_BYTES_MAX
-from penstock.logd.memory import Memory
+from penstock.logd.partition.producer_snapshot import Memory
+from penstock.logd.replication.session import PartitionId
 
 DEDUP_API: Final = "dedup"
 """Of the request between nodes."""
@@ -66,7 +66,7 @@ class DedupCopies:
         self._clock = clock
         self._copies: dict[tuple[str, int], _Copy] = {}
 
-    async def fetch(self, node: str, key: PartitionKey, leader_epoch: int) -> Memory:
+    async def fetch(self, node: str, key: PartitionId, leader_epoch: int) -> Memory:
         """Ask a leader for what it remembers.
 
         Raises:

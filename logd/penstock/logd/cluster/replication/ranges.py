@@ -11,20 +11,19 @@ from typing import Final
 
 import structlog
 
-from penstock.logd.cluster.mesh import Mesh
-from penstock.logd.cluster.replication.hosted import Find
+from penstock.logd.cluster.metadata_group import Mesh
+from penstock.logd.cluster.replication.sender import Find
 from penstock.logd.cluster.replication.wire import (
     RangeRequest,
     decode_range_request,
     encode_range_request,
 )
-from penstock.logd.core.node import NodeId
-from penstock.logd.core.replication.events import RangeAsked, RangeCorrupt
-from penstock.logd.core.replication.session import PartitionKey
-from penstock.logd.errors import LogdError, RefusedError
-from penstock.logd.frame import BODY_SIZE_MAX, HEADER_SIZE, encode_header, parse_frames
+from penstock.logd.errors import CorruptFrameError, LogdError, RefusedError
+from penstock.logd.format.frame import BODY_SIZE_MAX, HEADER_SIZE, encode_header, parse_frames
 from penstock.logd.limits import PEER_FRAME_SIZE_MAX, RANGES_ASKED_MAX
-from penstock.logd.store import CommitLog, CorruptFrameError
+from penstock.logd.replication.events import NodeId, RangeAsked, RangeCorrupt
+from penstock.logd.replication.session import PartitionId
+from penstock.logd.storage import CommitLog
 
 RANGE_API: Final = "range"
 """Of the request between nodes."""
@@ -40,7 +39,7 @@ _TELL_S: Final = 1.0
 
 _log = structlog.get_logger()
 
-_Told = tuple[str, PartitionKey, int]
+_Told = tuple[str, PartitionId, int]
 
 
 class Ranges:
@@ -56,10 +55,10 @@ class Ranges:
         self._find = find
         self._mesh = mesh
         self._executor = executor
-        self._asking: dict[tuple[str, PartitionKey], asyncio.Task[None]] = {}
+        self._asking: dict[tuple[str, PartitionId], asyncio.Task[None]] = {}
         self._told: dict[_Told, asyncio.Future[int]] = {}
 
-    def ask(self, node: str, key: PartitionKey, first: int, upto: int) -> None:
+    def ask(self, node: str, key: PartitionId, first: int, upto: int) -> None:
         """Ask a node; nothing is done while it is being asked for that partition already."""
         if (node, key) in self._asking or len(self._asking) >= RANGES_ASKED_MAX:
             return
@@ -67,7 +66,7 @@ class Ranges:
         self._asking[node, key] = task
         task.add_done_callback(lambda _: self._asked(node, key, task))
 
-    def tell(self, node: str, key: PartitionKey, first: int, upto: int) -> None:
+    def tell(self, node: str, key: PartitionId, first: int, upto: int) -> None:
         """The own core says what it can send of a range that begins at `first`."""
         waiting = self._told.get((node, key, first))
         if waiting is not None and not waiting.done():
@@ -110,11 +109,11 @@ class Ranges:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _asked(self, node: str, key: PartitionKey, task: asyncio.Task[None]) -> None:
+    def _asked(self, node: str, key: PartitionId, task: asyncio.Task[None]) -> None:
         if self._asking.get((node, key)) is task:
             del self._asking[node, key]
 
-    async def _ask(self, node: str, key: PartitionKey, first: int, upto: int) -> None:
+    async def _ask(self, node: str, key: PartitionId, first: int, upto: int) -> None:
         try:
             data = await self._collect(node, RangeRequest(key, first, upto))
             frames = parse_frames(data, where=f"node {node}")

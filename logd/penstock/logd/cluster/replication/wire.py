@@ -10,7 +10,8 @@ The leader's node sends responses:
     u32 head length     of the response, at most `limits.REPLICATION_HEAD_SIZE_MAX`
     u32 frames length   of all frames, at most `limits.REPLICATION_FRAMES_SIZE_MAX`
     Response            a table of parts: partition, answer, bytes of frames
-    frames              whole ones (`penstock.logd.frame`), as they lie in the leader's log, in the
+    frames              whole ones (`penstock.logd.format.frame`), as they lie in the leader's log,
+    in the
                         order of the parts
 
 The messages are those of `logd/proto/logd_replication.proto`. Which node speaks is known from the
@@ -24,24 +25,24 @@ from typing import Any, Final, NamedTuple, TypeVar, assert_never
 from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as ProtobufMessage
 
-from penstock.logd.core.dedup import DedupMark
-from penstock.logd.core.node import NodeId
-from penstock.logd.core.replication.messages import (
-    Answer,
-    Diverged,
-    Fetch,
-    Frames,
-    OutOfRange,
-    Refusal,
-    Refused,
-)
-from penstock.logd.core.replication.session import PartitionKey, Request
 from penstock.logd.errors import CorruptError
+from penstock.logd.intake.dedup import DedupMark
 from penstock.logd.limits import (
     REPLICATION_FRAMES_SIZE_MAX,
     REPLICATION_HEAD_SIZE_MAX,
     REPLICATION_REQUEST_SIZE_MAX,
 )
+from penstock.logd.replication.events import (
+    Answer,
+    Diverged,
+    Fetch,
+    Frames,
+    NodeId,
+    OutOfRange,
+    Refusal,
+    Refused,
+)
+from penstock.logd.replication.session import PartitionId, Request
 from penstock.logd.wire import logd_replication_pb2 as wire
 
 REQUEST_HEAD: Final = struct.Struct("<I")
@@ -69,7 +70,7 @@ Decoded = TypeVar("Decoded", bound=ProtobufMessage)
 class ResponsePart:
     """One answer, and how many bytes of frames belong to it."""
 
-    key: PartitionKey
+    key: PartitionId
     answer: Answer
     frames_length: int
 
@@ -180,7 +181,7 @@ class RangeRequest(NamedTuple):
         position: Of the bytes of the frames that are wanted next.
     """
 
-    key: PartitionKey
+    key: PartitionId
     first: int
     upto: int
     position: int = 0
@@ -221,7 +222,7 @@ class DedupRequest(NamedTuple):
         position: Of the bytes that are wanted next.
     """
 
-    key: PartitionKey
+    key: PartitionId
     leader_epoch: int
     snapshot: int
     position: int = 0
@@ -268,15 +269,15 @@ def _check_high_watermark(offset: int) -> None:
         raise CorruptError(f"a peer names a high watermark of {offset}")
 
 
-def _encode_key(key: PartitionKey) -> wire.Partition:
+def _encode_key(key: PartitionId) -> wire.Partition:
     return wire.Partition(incarnation=key.incarnation, number=key.number)
 
 
-def _decode_key(encoded: wire.Partition) -> PartitionKey:
-    return PartitionKey(encoded.incarnation, encoded.number)
+def _decode_key(encoded: wire.Partition) -> PartitionId:
+    return PartitionId(encoded.incarnation, encoded.number)
 
 
-def _encode_fetch(key: PartitionKey, fetch: Fetch) -> wire.Fetch:
+def _encode_fetch(key: PartitionId, fetch: Fetch) -> wire.Fetch:
     return wire.Fetch(
         partition=_encode_key(key),
         boot=fetch.boot,
@@ -294,7 +295,7 @@ def _encode_fetch(key: PartitionKey, fetch: Fetch) -> wire.Fetch:
     )
 
 
-def _decode_fetch(node: NodeId, encoded: wire.Fetch) -> tuple[PartitionKey, Fetch]:
+def _decode_fetch(node: NodeId, encoded: wire.Fetch) -> tuple[PartitionId, Fetch]:
     key = _decode_key(encoded.partition)
     _check_bounds(encoded.leader_epoch, encoded.offset, encoded.last_epoch, encoded.synced)
     _check_bounds(encoded.version)

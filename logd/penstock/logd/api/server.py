@@ -1,0 +1,603 @@
+"""The framed TCP server of fetch and control requests.
+
+Who is on a connection: its certificate says so, or a request `authenticate`.
+
+It is looked at again for each request.
+
+One connection of a reader: many requests under way, each answer sent whole when it is ready.
+
+Requests are read as they come, up to a limit that are not answered yet; one that waits for records
+holds up none behind it. Answers carry their request's id and go out in the order they become ready.
+A connection sends one answer at a time, and only the one that has the sending turn may hold a
+payload in memory: a reader that stalls costs that one buffer. When the reader goes away, or takes
+nothing for too long, everything it has asked for ends.
+"""
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+import structlog
+
+from penstock.base.clock import SystemClock
+from penstock.logd.api.protocol import (
+    REQUEST_HEAD,
+    Document,
+    check_request_size,
+    decode_request,
+    encode_response,
+    error_document,
+    upload_size,
+)
+from penstock.logd.errors import (
+    CorruptError,
+    CorruptFrameError,
+    LogdError,
+    NotOpenError,
+    NotReadyError,
+    RefusedError,
+)
+from penstock.logd.limits import AUTHENTICATE_S, STRANGERS_BESIDES, UPLOADS_MAX
+from penstock.logd.net.channel import Channel
+from penstock.logd.net.listener import Listener
+from penstock.logd.security.authenticator import Authenticator
+from penstock.logd.security.principal import ANONYMOUS, Identity, Principal, UnauthenticatedError
+from penstock.logd.security.tls import TlsSource
+from penstock.logd.storage import FileRange
+
+_FAILURES_MAX: Final = 3
+"""Wrong tokens on one connection, after which it is closed."""
+
+_DOOR: Final = "fetch"
+
+
+class Entrance:
+    """Of one connection.
+
+    Args:
+        authenticator: Finds out.
+        channel: With the other side's certificate, if it showed one.
+        let_in: As the attribute.
+
+    Raises:
+        UnauthenticatedError: The certificate names nobody.
+
+    Attributes:
+        identity: Whose the connection is now.
+        let_in: Takes the connection for one of those that are known, once it is; raises
+            RefusedError when there are too many of them.
+    """
+
+    def __init__(
+        self, authenticator: Authenticator, channel: Channel, let_in: Callable[[], None]
+    ) -> None:
+        self.let_in = let_in
+        self._authenticator = authenticator
+        self._peer = channel.peer
+        self._failures = 0
+        try:
+            self.identity = authenticator.certificate(channel.certificate)
+        except UnauthenticatedError as error:
+            authenticator.note_failure(_DOOR, error, self._peer)
+            raise
+        if not self.identity.principal.is_anonymous:
+            authenticator.note_success(_DOOR)
+
+    @property
+    def must_say(self) -> bool:
+        """Whether whoever is there has still to say who they are, before anything else."""
+        return self._authenticator.required and self.identity.principal.is_anonymous
+
+    @property
+    def tried_enough(self) -> bool:
+        """Whether the connection has had its chances."""
+        return self._failures >= _FAILURES_MAX
+
+    def caller(self, identity: Identity) -> Principal:
+        """Who makes a request, or is about to be answered, by the identity it was made with.
+
+        Raises:
+            UnauthenticatedError: Nobody knows, or not any more.
+        """
+        try:
+            return self._authenticator.principal(identity)
+        except UnauthenticatedError as error:
+            self._authenticator.note_failure(_DOOR, error, self._peer)
+            raise
+
+    async def authenticate(self, request: Document) -> Document:
+        """Take who a request says that the connection is from now on; what to answer.
+
+        Raises:
+            UnauthenticatedError: The token or API key is nobody's; who it was before, it stays.
+            RefusedError: `BAD_REQUEST`.
+        """
+        text = request.get("token")
+        if not isinstance(text, str) or set(request) - {"api", "id", "token"}:
+            message = "`authenticate` takes a text `token`, and nothing else"
+            raise RefusedError("BAD_REQUEST", message, key="token")
+        try:
+            self.identity = await self._authenticator.secret_later(text)
+        except UnauthenticatedError as error:
+            self._failures += 1
+            self._authenticator.note_failure(_DOOR, error, self._peer)
+            raise
+        self._authenticator.note_success(_DOOR)
+        return _describe(self.identity)
+
+
+def _describe(identity: Identity) -> Document:
+    principal = identity.principal
+    return {
+        "principal": principal.name,
+        "method": principal.method.value,
+        "groups": sorted(principal.groups),
+        "expires_ns": identity.expires_ns,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """A response's header, and its payload: byte ranges of files, or bytes."""
+
+    header: Document
+    ranges: list[FileRange] = field(default_factory=list)
+    payload: bytes = b""
+
+    @property
+    def payload_length(self) -> int:
+        """Bytes after the header."""
+        return len(self.payload) + sum(part.length for part in self.ranges)
+
+
+class Waiting:
+    """A request's wait for records; the reader may end it early."""
+
+    def __init__(self) -> None:
+        self._ended = False
+        self._timeout: asyncio.Timeout | None = None
+
+    def end(self) -> None:
+        """Wait no longer, now or later."""
+        self._ended = True
+        if self._timeout is not None and not self._timeout.expired():
+            self._timeout.reschedule(asyncio.get_running_loop().time())
+
+    async def wait(self, event: Awaitable[object], until: float) -> bool:
+        """Wait for an event until a time of the loop's; whether it came."""
+        try:
+            async with asyncio.timeout_at(0 if self._ended else until) as self._timeout:
+                await event
+        except TimeoutError:
+            return False
+        finally:
+            self._timeout = None
+        return True
+
+
+class SendingTurn:
+    """A request's turn to send on its connection; taken before a payload is made in memory.
+
+    Attributes:
+        waiting: For what comes before that.
+        caller: Who asks.
+        upload: What followed the request.
+    """
+
+    def __init__(self, connection: asyncio.Lock, caller: Principal = ANONYMOUS) -> None:
+        self.waiting = Waiting()
+        self.caller = caller
+        self.upload = b""
+        self._connection = connection
+        self._held = False
+
+    async def take(self) -> None:
+        """Wait for the turn; does nothing when it is held already."""
+        if not self._held:
+            await self._connection.acquire()
+            self._held = True
+
+    def give_back(self) -> None:
+        """Let others send; does nothing when the turn is not held."""
+        if self._held:
+            self._held = False
+            self._connection.release()
+
+
+class Desk(Protocol):
+    """Where requests go."""
+
+    async def answer(self, request: Document, turn: SendingTurn) -> Response:
+        """Do what a request asks, or raise a refusal."""
+
+    def admit(self, request: Document, caller: Principal) -> None:
+        """Refuse a request before what follows it is read.
+
+        Raises:
+            RefusedError: The caller may not ask for it.
+        """
+
+
+@dataclass(slots=True)
+class FetchCounts:
+    """What the connections of a server have done.
+
+    Attributes:
+        refused: Requests refused, by code.
+        outstanding: Requests under way now.
+        stalled: Connections given up because the reader took or sent nothing for too long.
+        uploads: Of the requests under way, those that something followed.
+    """
+
+    requests: int = 0
+    refused: dict[str, int] = field(default_factory=dict)
+    bytes_sent: int = 0
+    outstanding: int = 0
+    stalled: int = 0
+    uploads: int = 0
+
+    def count_refusal(self, code: str) -> None:
+        """One more request was refused."""
+        self.refused[code] = self.refused.get(code, 0) + 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchLimits:
+    """What readers may ask of a server.
+
+    Attributes:
+        connections_max: Connections at a time.
+        outstanding_max: Requests under way on one connection.
+        outstanding_total_max: Requests under way on all connections.
+        stall_s: Seconds a request may take to arrive once begun, and a reader may take nothing.
+        authenticate_s: Seconds that a connection has to say whose it is, where that is required.
+    """
+
+    connections_max: int = 256
+    outstanding_max: int = 64
+    outstanding_total_max: int = 4096
+    stall_s: float = 60.0
+    authenticate_s: float = AUTHENTICATE_S
+
+
+_PASSED_BYTES: Final = 65_536
+"""Of what nobody wants, in memory at a time."""
+
+
+class _GoneError(Exception):
+    """The reader sent what cannot be followed."""
+
+
+class FetchConnection:
+    """Serves one connection until it ends.
+
+    Args:
+        channel: The caller closes it.
+        desk: Answers requests.
+        limits: Of the server.
+        counts: Of the server.
+        entrance: Says who is there.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        desk: Desk,
+        limits: FetchLimits,
+        counts: FetchCounts,
+        entrance: Entrance,
+    ) -> None:
+        self._channel = channel
+        self._entrance = entrance
+        self._must_say_by = asyncio.get_running_loop().time() + limits.authenticate_s
+        self._desk = desk
+        self._limits = limits
+        self._counts = counts
+        self._sending = asyncio.Lock()
+        self._under_way: dict[asyncio.Task[None], tuple[int, Waiting]] = {}
+
+    async def serve(self) -> None:
+        """Answer requests until the reader goes, stalls or sends rubbish; then all of it ends."""
+        try:
+            if not self._entrance.must_say:
+                await self._enter(0)
+            async with asyncio.TaskGroup() as group:
+                while True:
+                    await self._take_request(group)
+        except* TimeoutError:
+            self._counts.stalled += 1
+        except* (OSError, EOFError, _GoneError):
+            pass
+
+    async def refuse(self, number: int, error: RefusedError) -> None:
+        """Tell the reader that a request (0: the connection) is refused."""
+        self._counts.count_refusal(error.code)
+        document = {"id": number, "error": error_document(error)}
+        async with self._sending:
+            data = encode_response(document)
+            await self._channel.send(data, stall_s=self._limits.stall_s)
+
+    async def _take_request(self, group: asyncio.TaskGroup) -> None:
+        await asyncio.sleep(0)  # a reader that never pauses takes turns with everybody else
+        say_by = self._must_say_by if self._entrance.must_say else math.inf
+        async with asyncio.timeout_at(None if math.isinf(say_by) else say_by):
+            head = await self._channel.receive(REQUEST_HEAD.size)
+        (size,) = REQUEST_HEAD.unpack(head)
+        self._counts.requests += 1
+        try:
+            check_request_size(size)
+        except RefusedError as error:
+            await self.refuse(0, error)
+            raise _GoneError from None
+        until = asyncio.get_running_loop().time() + self._limits.stall_s
+        async with asyncio.timeout_at(min(until, say_by)):
+            body = await self._channel.receive(size)
+        number, request = 0, Document()
+        try:
+            request = decode_request(body)
+            number = request.get("id", 0)
+            if request["api"] == "cancel":
+                self._cancel(request)
+                return
+            if request["api"] == "authenticate":
+                await self._authenticate(request, number)
+                return
+            identity = self._entrance.identity
+            caller = self._entrance.caller(identity)
+            self._check_room()
+            upload = self._check_upload(request, caller)
+        except RefusedError as error:
+            await self.refuse(number, error)
+            if self._entrance.tried_enough:
+                raise _GoneError from None
+            await self._pass_over(request, until, known=error.code != "UNAUTHENTICATED")
+            return
+        turn = SendingTurn(self._sending, caller)
+        if upload:
+            turn.upload = await self._receive_upload(upload, until)
+        task = group.create_task(self._exchange(request, number, turn, identity))
+        self._under_way[task] = number, turn.waiting
+        self._counts.outstanding += 1
+        task.add_done_callback(self._ended)
+        if upload:
+            task.add_done_callback(self._upload_ended)
+
+    async def _authenticate(self, request: Document, number: int) -> None:
+        """Before anything that comes behind it: that is for whom the answer names."""
+        strange = self._entrance.must_say
+        answer = await self._entrance.authenticate(request)
+        if strange:
+            await self._enter(number)
+        async with self._sending:
+            await self._send(Response(answer), number)
+
+    async def _enter(self, number: int) -> None:
+        try:
+            self._entrance.let_in()
+        except RefusedError as error:
+            await self.refuse(number, error)
+            raise _GoneError from None
+
+    def _cancel(self, request: Document) -> None:
+        """The reader waits no longer for an answer; it gets one, so that nothing is in doubt."""
+        for number, waiting in self._under_way.values():
+            if number == request.get("request"):
+                waiting.end()
+
+    def _check_room(self) -> None:
+        limits = self._limits
+        for present, limit, where in (
+            (len(self._under_way), limits.outstanding_max, "this connection"),
+            (self._counts.outstanding, limits.outstanding_total_max, "all connections"),
+        ):
+            if present >= limit:
+                message = f"{limit} requests are under way on {where}; ask again when some are done"
+                raise RefusedError("TOO_MANY_REQUESTS", message, limit=limit)
+
+    def _check_upload(self, request: Document, caller: Principal) -> int:
+        """How many bytes follow a request, if there is room for them and the caller may."""
+        size = upload_size(request)
+        if size and self._counts.uploads >= UPLOADS_MAX:
+            message = f"{UPLOADS_MAX} uploads are under way; ask again when one is done"
+            raise RefusedError("TOO_MANY_REQUESTS", message, limit=UPLOADS_MAX)
+        if size:
+            self._desk.admit(request, caller)
+        return size
+
+    async def _pass_over(self, request: Document, until: float, *, known: bool) -> None:
+        """Read what follows a request that was refused, and keep nothing of it.
+
+        Raises:
+            _GoneError: Where it ends is not said, or nobody said who sends it.
+        """
+        if "upload" not in request:
+            return
+        try:
+            left = upload_size(request)
+        except RefusedError:
+            left = 0
+        if not left or not known:
+            raise _GoneError
+        async with asyncio.timeout_at(until):
+            while left:
+                left -= len(await self._channel.receive(min(left, _PASSED_BYTES)))
+
+    async def _receive_upload(self, size: int, until: float) -> bytes:
+        self._counts.uploads += 1
+        try:
+            async with asyncio.timeout_at(until):
+                return bytes(await self._channel.receive(size))
+        except BaseException:
+            self._counts.uploads -= 1
+            raise
+
+    def _upload_ended(self, _: asyncio.Task[None]) -> None:
+        self._counts.uploads -= 1
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        del self._under_way[task]
+        self._counts.outstanding -= 1
+
+    async def _exchange(
+        self, request: Document, number: int, turn: SendingTurn, identity: Identity
+    ) -> None:
+        try:
+            try:
+                response = await self._desk.answer(request, turn)
+                await turn.take()
+                if request["api"] == "fetch":  # it may have waited for a minute, or in line
+                    self._entrance.caller(identity)
+            except RefusedError as error:
+                turn.give_back()
+                await self.refuse(number, error)
+                return
+            await self._send(response, number)
+        finally:
+            turn.give_back()
+
+    async def _send(self, response: Response, number: int) -> None:
+        length, stall_s = response.payload_length, self._limits.stall_s
+        head = encode_response(response.header | {"id": number}, length)
+        await self._channel.send(head + response.payload, stall_s=stall_s)
+        for part in response.ranges:
+            await self._channel.send_range(part, stall_s=stall_s)
+        self._counts.bytes_sent += length
+
+
+_log = structlog.get_logger()
+
+
+class Api(Protocol):
+    """What answers the requests."""
+
+    async def answer(self, request: Document, turn: SendingTurn) -> Response:
+        """Do what a request asks."""
+        ...
+
+    def admit(self, request: Document, caller: Principal) -> None:
+        """As `Desk`."""
+
+
+class FetchServer:
+    """Listens until it is closed.
+
+    Args:
+        api: Answers the requests.
+        limits: Further connections and requests are told so.
+        tls: Of the endpoint; None: it has none.
+        authenticator: Says who callers are; None: they are all anonymous.
+
+    Attributes:
+        counts: For telemetry.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        limits: FetchLimits,
+        *,
+        tls: TlsSource | None = None,
+        authenticator: Authenticator | None = None,
+    ) -> None:
+        self.counts = FetchCounts()
+        self._api = api
+        self._limits = limits
+        self._authenticator = authenticator or Authenticator(SystemClock())
+        self._listener = Listener(
+            self._serve,
+            name="fetch endpoint",
+            key="fetch",
+            tls=tls,
+            strangers_max=limits.connections_max + STRANGERS_BESIDES,
+        )
+
+    @property
+    def connections(self) -> int:
+        """Connections open now."""
+        return self._listener.connections
+
+    @property
+    def handshakes_failed(self) -> int:
+        """Connections without TLS, or without a certificate that is taken."""
+        return self._listener.handshakes_failed
+
+    @property
+    def turned_away(self) -> int:
+        """Connections that had not said whose they are, closed for others."""
+        return self._listener.turned_away
+
+    def listen(self, address: str) -> str:
+        """Begin to listen on a `HostPort`; returns the address with the port in use.
+
+        Raises:
+            UnavailableError: It cannot be listened on.
+        """
+        return self._listener.listen(address)
+
+    async def run(self) -> None:
+        """Accept connections until cancelled; then all of them end."""
+        await self._listener.run()
+
+    def close(self) -> None:
+        """Listen no more."""
+        self._listener.close()
+
+    async def _serve(self, channel: Channel) -> None:
+        try:
+            entrance = Entrance(self._authenticator, channel, self._let_in)
+        except UnauthenticatedError as error:
+            self.counts.count_refusal(error.code)
+            document = encode_response({"id": 0, "error": error_document(error)})
+            await channel.send(document, stall_s=self._limits.stall_s)
+            return
+        served = FetchConnection(channel, self, self._limits, self.counts, entrance)
+        await served.serve()
+
+    def _let_in(self) -> None:
+        """It is known whose the connection is that the present task serves, or need not be.
+
+        Raises:
+            RefusedError: `TOO_MANY_CONNECTIONS`.
+        """
+        limit = self._limits.connections_max
+        if self._listener.known >= limit:
+            message = f"there are {limit} connections already"
+            raise RefusedError("TOO_MANY_CONNECTIONS", message, limit=limit)
+        self._listener.vouch()
+
+    def admit(self, request: Document, caller: Principal) -> None:
+        """As `Desk`."""
+        try:
+            self._api.admit(request, caller)
+        except NotReadyError as error:
+            raise RefusedError("NOT_READY", str(error)) from None
+
+    async def answer(self, request: Document, turn: SendingTurn) -> Response:
+        """Answer, turning everything that can go wrong into a refusal for the one who asked."""
+        try:
+            return await self._api.answer(request, turn)
+        except RefusedError:
+            raise
+        except CorruptError as error:
+            _log.error("damaged data was asked for", error=str(error))
+            raise _corrupt(error) from None
+        except NotReadyError as error:
+            raise RefusedError("NOT_READY", str(error)) from None
+        except NotOpenError as error:
+            raise RefusedError("UNAVAILABLE", str(error), cause=error.cause) from None
+        except (LogdError, OSError) as error:
+            _log.error("request failed", api=request["api"], error=str(error))
+            raise RefusedError("UNAVAILABLE", str(error)) from None
+        except Exception as error:  # noqa: BLE001 - one bad request must not end the daemon
+            _log.exception("request failed", api=request["api"])
+            raise RefusedError("INTERNAL", f"{type(error).__name__}: {error}") from None
+
+
+def _corrupt(error: CorruptError) -> RefusedError:
+    if isinstance(error, CorruptFrameError):
+        return RefusedError(
+            "CORRUPT", str(error), offset=error.offset, next_offset=error.next_offset
+        )
+    return RefusedError("CORRUPT", str(error))

@@ -1,0 +1,644 @@
+"""The blocking client."""
+
+import random
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+from typing_extensions import override
+
+from penstock.base.clock import monotonic_ns
+from penstock.logd.client import calls
+from penstock.logd.client.access import ANYBODY, Access
+from penstock.logd.client.async_client import AsyncLogClient
+from penstock.logd.client.calls import Call
+from penstock.logd.client.following import (
+    FETCH_BYTES,
+    CommitPolicy,
+    Committing,
+    Explode,
+    Following,
+    FollowOptions,
+    Item,
+    Patience,
+    Position,
+    Rows,
+    begin,
+    single,
+    whole,
+)
+from penstock.logd.client.group_consumer import GroupConsumer, GroupOptions, Positions
+from penstock.logd.client.models import (
+    ClusterInfo,
+    Cursor,
+    Described,
+    Elected,
+    Fetched,
+    GroupInfo,
+    OffsetRange,
+    StreamInfo,
+    leaders_elsewhere,
+    merge,
+)
+from penstock.logd.client.routing import Prefer, Router
+from penstock.logd.client.sync_transport import Sockets
+from penstock.logd.errors import CorruptError, RefusedError, UnavailableError
+from penstock.logd.format.batch import Record, decode_body
+from penstock.logd.format.rows import batch_records, slice_rows
+
+_DEFAULT: Final = FollowOptions()
+_AT_CLOSE: Final = CommitPolicy()
+
+
+class CursorHandle:
+    """Made by `LogClient.cursor`."""
+
+    def __init__(self, client: "LogClient", consumer: str, stream: str, partition: int) -> None:
+        self._client = client
+        self._at = Cursor(
+            consumer=consumer, stream=stream, partition=partition, offset=0, incarnation=""
+        )
+
+    def get(self) -> Cursor | None:
+        """The committed cursor; None when there is none."""
+        at = self._at
+        return self._client.get_cursor(at.consumer, at.stream, at.partition)
+
+    def commit(self, offset: int, *, incarnation: str = "", rewind: bool = False) -> Cursor:
+        """Commit the offset of the next record wanted; durable on return.
+
+        Raises:
+            RefusedError: As `LogClient.set_cursors`.
+        """
+        wanted = replace(self._at, offset=offset, incarnation=incarnation)
+        return self._client.set_cursors([wanted], rewind=rewind)[0]
+
+    def delete(self) -> bool:
+        """Delete the cursor; whether there was one."""
+        at = self._at
+        return self._client.delete_cursor(at.consumer, at.stream, at.partition)
+
+    def follow_batches(
+        self,
+        start: Position = "earliest",
+        *,
+        commit: CommitPolicy = _AT_CLOSE,
+        options: FollowOptions = _DEFAULT,
+    ) -> Generator[Rows, None, None]:
+        """`LogClient.follow_batches` from the committed cursor on, committing on the way.
+
+        What was yielded counts as done with when the next is asked for; what is done with is
+        committed when `commit` says so, and when the iterator is closed.
+
+        Args:
+            start: Where to begin when nothing is committed yet.
+            commit: When to commit.
+            options: Its partition is the cursor's.
+
+        Raises:
+            RefusedError: As `LogClient.follow_batches`; `STREAM_RECREATED` also when the cursor is
+                of an earlier stream; `CURSOR_BEHIND` when another has moved it further.
+        """
+        return self._follow(start, commit, options, whole)
+
+    def follow(
+        self,
+        start: Position = "earliest",
+        *,
+        commit: CommitPolicy = _AT_CLOSE,
+        options: FollowOptions = _DEFAULT,
+    ) -> Generator[tuple[int, Record], None, None]:
+        """`follow_batches` one by one, as (offset, record)."""
+        return self._follow(start, commit, options, single)
+
+    def _follow(
+        self, start: Position, policy: CommitPolicy, options: FollowOptions, explode: Explode[Item]
+    ) -> Generator[Item, None, None]:
+        found, info = self.get(), self._client.stream(self._at.stream)
+        position, options, cursor = begin(self._at, found, info, start, options)
+        committing = Committing(cursor, policy)
+        try:
+            for rows in self._client.following(self._at.stream, position, options):
+                if isinstance(rows, int):
+                    committing.passed(rows, monotonic_ns())
+                else:
+                    for item, next_offset, count in explode(rows):
+                        yield item
+                        committing.done(next_offset, count, monotonic_ns())
+                        self._commit(committing, committing.due(monotonic_ns()))
+                self._commit(committing, committing.due(monotonic_ns()))
+        except GeneratorExit:
+            self._commit(committing, committing.pending(), closing=True)
+            raise
+
+    def _commit(
+        self, committing: Committing, cursor: Cursor | None, *, closing: bool = False
+    ) -> None:
+        if cursor is None:
+            return
+        try:
+            self._client.set_cursors([cursor])
+        except UnavailableError:
+            if closing:
+                raise
+            committing.postponed(monotonic_ns())
+        else:
+            committing.committed()
+
+
+Answer = TypeVar("Answer")
+
+
+class Managing(ABC):
+    """A part of `LogClient`."""
+
+    @abstractmethod
+    def _call(self, call: Call[Answer]) -> Answer: ...
+
+    # Streams.
+
+    def streams(self, *, internal: bool = False) -> list[StreamInfo]:
+        """Every stream, by name; `internal` adds logd's own."""
+        return self._described(None, internal=internal)
+
+    def stream(self, name: str) -> StreamInfo:
+        """One stream.
+
+        Raises:
+            RefusedError: `UNKNOWN_STREAM`.
+        """
+        return (self._described(name))[0]
+
+    def match(self, subject: str) -> list[str]:
+        """Names of the streams that store what is published on a subject."""
+        return self._call(calls.match(subject))
+
+    def create_stream(self, name: str, subject: str, **options: Any) -> StreamInfo:
+        """Create a stream, or find it as asked for.
+
+        Raises:
+            RefusedError: `STREAM_DIFFERS`, `BAD_SUBJECT`, `BAD_REQUEST`; `NOT_CLUSTERED` when a
+                lone logd is asked for more than one partition or replica; `NOT_ENOUGH_NODES`;
+                `STREAM_DELETING`: nodes still have data of one of that name that was deleted;
+                `UNAVAILABLE`: it is made, or not, and publishers do not reach all of it yet.
+        """
+        return self._call(calls.create_stream(name, subject, options))
+
+    def alter_stream(self, name: str, **options: Any) -> StreamInfo:
+        """Change options of a cluster's stream; those not named stay as they are.
+
+        Raises:
+            RefusedError: `UNKNOWN_STREAM`, `BAD_REQUEST`, `NOT_CLUSTERED`.
+        """
+        return self._call(calls.alter_stream(name, options))
+
+    def set_stream_mode(
+        self,
+        name: str,
+        *,
+        paused: bool | None = None,
+        read_only: bool | None = None,
+        held: bool = False,
+    ) -> StreamInfo:
+        """Pause or resume a cluster's stream, make it read-only or writable; None: as it is.
+
+        A message ends a pause; with `held` the stream is off its subject until it is resumed.
+
+        Raises:
+            RefusedError: `UNKNOWN_STREAM`, `NOT_CLUSTERED`.
+        """
+        call = calls.set_mode(name, paused=paused, read_only=read_only, held=held)
+        return self._call(call)
+
+    def open_stream(self, name: str, *, node: str | None = None) -> StreamInfo:
+        """Open a stream that failed, or could not be opened, as a restart would.
+
+        In a cluster: what a node has of it; without a name, the one that is asked.
+
+        Raises:
+            RefusedError: `UNKNOWN_STREAM`; `UNAVAILABLE` while it still cannot be opened.
+        """
+        return self._call(calls.open_stream(name, node))
+
+    def purge(self, stream: str, before: int, partition: int = 0) -> int:
+        """Take what is below an offset from readers, and delete it; the first that is left then.
+
+        Whole segment files below it are deleted; what the one that holds the offset has below it
+        goes with that file. Cursors stay: readers below are refused as `OUT_OF_RANGE`.
+
+        Raises:
+            RefusedError: `UNKNOWN_STREAM`, `UNKNOWN_PARTITION`, `RESERVED_NAME`, `READ_ONLY`;
+                `OUT_OF_RANGE`: not all of it is committed.
+        """
+        return self._call(calls.purge(stream, partition, before))
+
+    def delete_stream(self, name: str) -> None:
+        """Delete a stream with its data.
+
+        Raises:
+            RefusedError: `UNKNOWN_STREAM`.
+        """
+        self._call(calls.delete_stream(name))
+
+    # Nodes.
+
+    def cluster(self) -> ClusterInfo:
+        """Which nodes there are; a lone logd names only itself."""
+        return self._call(calls.cluster())
+
+    def drain_node(self, node: str, *, undo: bool = False) -> None:
+        """Begin to move every replica and leadership off a node, or end that.
+
+        Raises:
+            RefusedError: `UNKNOWN_NODE`, `NOT_CLUSTERED`.
+        """
+        self._call(calls.drain(node, undo=undo))
+
+    def remove_node(self, node: str) -> None:
+        """End a node's membership; drain it first.
+
+        Raises:
+            RefusedError: `UNKNOWN_NODE`, `NOT_CLUSTERED`, and why it cannot go yet.
+        """
+        self._call(calls.remove_node(node))
+
+    def move_partition(self, stream: str, partition: int, replicas: Sequence[str] | None) -> None:
+        """Begin to move a partition to these nodes, preferred leader first; None gives it up.
+
+        Raises:
+            RefusedError: `UNKNOWN_STREAM`, `UNKNOWN_PARTITION`, `UNKNOWN_NODE`, `NOT_CLUSTERED`.
+        """
+        self._call(calls.move(stream, partition, replicas))
+
+    def set_observers(self, stream: str, partition: int, observers: Sequence[str]) -> None:
+        """Have just these nodes hold a copy of a partition that never counts, for readers.
+
+        Raises:
+            RefusedError: `UNKNOWN_STREAM`, `UNKNOWN_PARTITION`, `UNKNOWN_NODE`, `NOT_CLUSTERED`;
+                `BAD_REPLICAS`: one is a replica.
+        """
+        self._call(calls.observe(stream, partition, observers))
+
+    def elect_and_lose_records(self, stream: str, partition: int = 0) -> Elected:
+        """Have the best replica lead that is there, though it lacks acked records.
+
+        Raises:
+            RefusedError: `HAS_LEADER`, `IN_SYNC_ALIVE`: nothing need be lost; `NO_REPLICA`: none is
+                there; `UNKNOWN_STREAM`, `UNKNOWN_PARTITION`, `NOT_CLUSTERED`.
+        """
+        return self._call(calls.elect(stream, partition))
+
+    def step_down(self, heir: str | None = None) -> str:
+        """Have another node be the controller, that one or any; which one is then.
+
+        Raises:
+            RefusedError: `NO_HEIR`: it is not there, or none is; `NOT_CLUSTERED`.
+        """
+        return self._call(calls.step_down(heir))
+
+    def gaps(self, node: str | None = None) -> dict[str, Any]:
+        """What a node has missed of its subjects, and what of its logs it cannot read.
+
+        `lasting` and `ended` are lists of gaps, `damaged` one of ranges of offsets, as
+        `penstock.logd.api.protocol` has them.
+        """
+        return self._call(calls.gaps(node))
+
+    def rebalance(self) -> int:
+        """Spread replicas and leaderships evenly; how many moves begin.
+
+        Raises:
+            RefusedError: `NOT_CLUSTERED`.
+        """
+        return self._call(calls.rebalance())
+
+    # Groups.
+
+    def groups(self) -> list[GroupInfo]:
+        """The consumer groups with members, by name.
+
+        Raises:
+            RefusedError: `NOT_CLUSTERED`.
+        """
+        return self._call(calls.groups())
+
+    def group(self, name: str) -> GroupInfo:
+        """One consumer group.
+
+        Raises:
+            RefusedError: `UNKNOWN_GROUP`: it has no members; `NOT_CLUSTERED`.
+        """
+        return (self._call(calls.groups(name)))[0]
+
+    def _described(self, name: str | None, *, internal: bool = False) -> list[StreamInfo]:
+        """Streams, with where each partition stands at its leader."""
+        described = self._call(calls.describe(name, internal=internal))
+        others: list[Described] = []
+        for node in leaders_elsewhere(described):
+            try:
+                call = calls.describe(name, internal=internal, node=node)
+                others.append(self._call(call))
+            except (UnavailableError, RefusedError):
+                continue  # what only that node knows stays unknown
+        return merge(described, others)
+
+
+_GROUP: Final = GroupOptions()
+
+
+class LogClient(Managing):
+    """A connection to a logd, or to each node of a cluster that is needed, made when it first is.
+
+    A call that finds the connection it used before broken is tried once more on a new one. In a
+    cluster a call is tried again, at other nodes, until its time is over: it goes on across the
+    loss of a leader. Not for use by several threads at once.
+
+    Args:
+        server: The address of logd's fetch endpoint, ``HOST:PORT``; or several joined by commas, of
+            nodes of a cluster. The first that answers is taken; the others' are learned.
+        timeout_s: Seconds to wait for a connection and for each answer, beyond a fetch's own wait.
+        prefer: `replica`: fetches go to a replica in sync that does not lead, if there is one. It
+            is a little behind the leader.
+        rack: With that, to one in this rack if there is one.
+        access: How it is let in: TLS, certificate, token.
+        rng: For the jitter of pauses between tries, and the choice of a replica.
+    """
+
+    def __init__(
+        self,
+        server: str,
+        *,
+        timeout_s: float = 10.0,
+        prefer: Prefer = "leader",
+        rack: str = "",
+        access: Access = ANYBODY,
+        rng: random.Random | None = None,
+    ) -> None:
+        self.server = server
+        self._rng = rng or random.Random()  # noqa: S311 - jitter
+        router = Router(server, prefer=prefer, rack=rack, timeout_s=timeout_s, rng=self._rng)
+        self._sockets = Sockets(router, timeout_s, time.sleep, access)
+        self._beside = partial(
+            AsyncLogClient, server, timeout_s=timeout_s, prefer=prefer, rack=rack, access=access
+        )
+
+    def __enter__(self) -> Self:
+        """Nothing is connected yet."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close the connections."""
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections; the next call opens another."""
+        self._sockets.close()
+
+    # Reading.
+
+    def offsets(self, stream: str, partition: int = 0) -> OffsetRange:
+        """What can be read of a partition now."""
+        return self._call(calls.offsets(stream, partition))
+
+    def offset_for_timestamp(self, stream: str, timestamp_ns: int, partition: int = 0) -> int:
+        """The first record at or after a time; the end of what can be read when there is none."""
+        return self._call(calls.offset_at(stream, partition, timestamp_ns))
+
+    def fetch(  # noqa: PLR0913 - a request of many optional parts
+        self,
+        stream: str,
+        offset: int,
+        *,
+        partition: int = 0,
+        bytes_max: int = FETCH_BYTES,
+        bytes_min: int = 1,
+        wait_ms: int = 0,
+        subject: str | None = None,
+        incarnation: str | None = None,
+    ) -> Fetched:
+        """Read whole frames from an offset on.
+
+        Args:
+            stream: The stream's name.
+            offset: Of the first record wanted; the end of the range waits for what comes.
+            partition: Of the stream.
+            bytes_max: Bytes of frames wanted at most; one frame is sent even if larger.
+            bytes_min: With fewer bytes to send the server waits, up to `wait_ms`.
+            wait_ms: Milliseconds the server may wait; 0 answers at once.
+            subject: A filter; records on other subjects are left out.
+            incarnation: Of the stream; any other is refused.
+
+        Raises:
+            RefusedError: `OUT_OF_RANGE` with `earliest` and `latest` (exclusive), `UNKNOWN_STREAM`,
+                `STREAM_RECREATED` with the `incarnation` there is.
+            CorruptError: The first frame's CRC does not match; another one ends what is given.
+            UnavailableError: The server cannot be reached or does not answer in time.
+        """
+        call = calls.fetch(
+            stream,
+            offset,
+            partition=partition,
+            bytes_max=bytes_max,
+            bytes_min=bytes_min,
+            wait_ms=wait_ms,
+            subject=subject,
+            incarnation=incarnation,
+            where=self.server,
+        )
+        return self._call(call)
+
+    def batches(
+        self,
+        stream: str,
+        start: int,
+        end: int | None = None,
+        *,
+        partition: int = 0,
+        bytes_max: int = FETCH_BYTES,
+    ) -> Iterator[Rows]:
+        """Read the frames that hold offsets from `start` to `end`, as Arrow batches.
+
+        The first and the last batch may hold rows outside the range: see `slice_rows`. Records
+        below `end` that are not there yet are waited for. No row comes twice, though compaction may
+        move rows between frames meanwhile; offsets may be missing within frames that it rewrote.
+
+        Args:
+            stream: The stream's name.
+            start: The first offset, inclusive.
+            end: Exclusive; by default the end of what can be read at the time of the call.
+            partition: Of the stream.
+            bytes_max: Bytes of frames to fetch at a time.
+
+        Raises:
+            RefusedError: As `fetch`; `STREAM_RECREATED` when that happens meanwhile.
+            CorruptError: Damaged or missing frames.
+        """
+        upto = self.offsets(stream, partition).end if end is None else end
+        offset, incarnation = start, None
+        while offset < upto:
+            fetched = self.fetch(
+                stream,
+                offset,
+                partition=partition,
+                bytes_max=bytes_max,
+                wait_ms=1000,
+                incarnation=incarnation,
+            )
+            reached, incarnation = offset, fetched.incarnation
+            for header, body in fetched.frames:
+                if reached >= upto:
+                    return
+                if header.base_offset > reached:
+                    missing = f"offsets {reached} to {header.base_offset - 1} are missing"
+                    raise CorruptError(missing, where=f"{self.server} {stream}/{partition}")
+                reached = header.next_offset
+                batch = decode_body(body, where=f"{stream}/{header.base_offset}")
+                if start < offset and header.base_offset < offset:  # rewritten since the last fetch
+                    batch = slice_rows(header, batch, offset)
+                yield header, batch
+            offset = fetched.next_offset
+
+    def records(
+        self, stream: str, start: int, end: int | None = None, *, partition: int = 0
+    ) -> Iterator[tuple[int, Record]]:
+        """Read records one by one as (offset, record); for people and tests, not for bulk."""
+        for header, batch in self.batches(stream, start, end, partition=partition):
+            yield from batch_records(header, slice_rows(header, batch, start, end))
+
+    def follow_batches(
+        self, stream: str, start: Position, options: FollowOptions = _DEFAULT
+    ) -> Generator[Rows, None, None]:
+        """Read a partition for ever, as Arrow batches; goes on after logd was away.
+
+        Yields:
+            A frame's header, and those of its rows that are at `start` or above; at least one.
+
+        Raises:
+            RefusedError: `OUT_OF_RANGE`, unless the options say where to go on; `UNKNOWN_STREAM`;
+                `STREAM_RECREATED`: the stream was deleted and made again meanwhile; `RECORDS_LOST`:
+                an unclean election has cost records that were read (with `out_of_range` it goes on
+                with those in their place).
+            CorruptError: Damaged or missing frames.
+            UnavailableError: logd was away for longer than the options allow.
+        """
+        return (
+            rows for rows in self.following(stream, start, options) if not isinstance(rows, int)
+        )
+
+    def follow(
+        self, stream: str, start: Position, options: FollowOptions = _DEFAULT
+    ) -> Generator[tuple[int, Record], None, None]:
+        """`follow_batches` one by one, as (offset, record)."""
+        for header, rows in self.follow_batches(stream, start, options):
+            yield from batch_records(header, rows)
+
+    def following(
+        self, stream: str, start: Position, options: FollowOptions = _DEFAULT
+    ) -> Generator[Rows | int, None, None]:
+        """`follow_batches` that also yields, after each answer, how far it has looked (offset)."""
+        reading = Following(self.server, stream, start, options)
+        patience = Patience(options.retry_s, self._rng)
+        while True:
+            try:
+                try:
+                    answer = self._call(reading.next_call())
+                except RefusedError as refusal:
+                    reading.refused(refusal)
+                    continue
+            except UnavailableError as error:
+                time.sleep(patience.pause(error, monotonic_ns()))
+                continue
+            patience.succeeded()
+            yield from reading.take(answer)
+            yield reading.offset
+
+    # Cursors.
+
+    def cursor(self, consumer: str, stream: str, partition: int = 0) -> CursorHandle:
+        """A consumer's position in a partition."""
+        return CursorHandle(self, consumer, stream, partition)
+
+    def cursors(self, *, consumer: str | None = None, stream: str | None = None) -> list[Cursor]:
+        """The committed cursors, of one consumer or stream if named."""
+        found: list[Cursor] = []
+        more = True
+        while more:
+            after = found[-1] if found else None
+            part, more = self._call(calls.cursors(consumer=consumer, stream=stream, after=after))
+            found += part
+        return found
+
+    def get_cursor(self, consumer: str, stream: str, partition: int = 0) -> Cursor | None:
+        """A committed cursor; None where there is none."""
+        return self._call(calls.get_cursor(consumer, stream, partition))
+
+    def set_cursors(self, wanted: Iterable[Cursor], *, rewind: bool = False) -> list[Cursor]:
+        """Commit cursors, all of them or none; durable on return.
+
+        Args:
+            wanted: One per consumer and partition. One without an incarnation is taken for the
+                stream as it is now.
+            rewind: Allows an offset below the committed one.
+
+        Raises:
+            RefusedError: `CURSOR_BEHIND`, `STREAM_RECREATED`, `UNKNOWN_STREAM`, `OUT_OF_RANGE`
+                (beyond the end of the log), `TOO_MANY_CURSORS`, `BAD_CONSUMER`.
+        """
+        items: Sequence[Cursor] = list(wanted)
+        return self._call(calls.set_cursors(items, rewind=rewind))
+
+    def delete_cursor(self, consumer: str, stream: str, partition: int = 0) -> bool:
+        """Delete a cursor, durably; whether there was one."""
+        return self._call(calls.delete_cursor(consumer, stream, partition))
+
+    # Groups.
+
+    def join_group(
+        self,
+        group: str,
+        streams: str | Sequence[str],
+        options: GroupOptions = _GROUP,
+        *,
+        positions: Positions | None = None,
+    ) -> GroupConsumer:
+        """Be a member of a consumer group while a `with` lasts.
+
+        The members share the partitions of the streams. Each reads on from what the group has
+        committed, and a partition goes to another once it was let go of, or its reader was not
+        heard for its session.
+
+        Args:
+            group: Its name; its positions are the cursors of the consumer of that name.
+            streams: What this member wants to read.
+            options: How.
+            positions: For a consumer that stores its position with its results, and so has every
+                record's result exactly once: where its store says to go on. Asked when a partition
+                is granted; None: where the group's cursor is.
+
+        Raises:
+            RefusedError: `NOT_CLUSTERED`, when reading begins.
+        """
+        names = (streams,) if isinstance(streams, str) else tuple(streams)
+
+        def make() -> tuple[AsyncLogClient, AsyncLogClient]:
+            client = self._beside()
+            return client, client.for_beats(options)
+
+        return GroupConsumer(make, group, names, options, positions)
+
+    def ask(self, call: Call[Answer]) -> Answer:
+        """Make a call of `penstock.logd.client.calls`."""
+        return self._call(call)
+
+    @override
+    def _call(self, call: Call[Answer]) -> Answer:
+        return self._sockets.call(call)

@@ -1,0 +1,67 @@
+"""What a node holds of a cluster's streams on its disk.
+
+    <data_dir>/streams/<name>-<incarnation>/<n>        the log of partition n
+    <data_dir>/streams/<name>-<incarnation>/held-<n>   it was made here: it must be there
+    <data_dir>/trash/                                  data that the state says is to go
+
+A log that was made here and is missing is never made again, empty: its node may count as having
+everything that was acked. What the state does not speak of is left alone.
+"""
+
+from pathlib import Path
+
+from penstock.logd.directories import empty, make_directories, make_file, rename
+from penstock.logd.errors import CorruptError
+from penstock.logd.metadata.records import StreamRecord
+
+
+class Holdings:
+    """The directories of one node. Its methods wait for the disk; any thread may call them."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self.data_dir = data_dir
+        self._streams, self._trash = data_dir / "streams", data_dir / "trash"
+        for directory in (self._streams, self._trash):
+            directory.mkdir(exist_ok=True)
+        empty(self._trash)
+
+    def prepare(self, stream: StreamRecord, number: int) -> Path:
+        """A partition's directory, made unless it was before.
+
+        Raises:
+            CorruptError: It was, and is missing.
+            OSError: The disk failed.
+        """
+        directory, mark = self._paths(stream, number)
+        if not mark.exists():
+            make_directories(directory)
+            make_file(mark)
+        elif not directory.is_dir():
+            raise CorruptError("its data directory is lost", where=str(directory))
+        return directory
+
+    def remove(self, stream: StreamRecord, number: int) -> None:
+        """Remove a partition's data.
+
+        Raises:
+            OSError: The disk failed.
+        """
+        directory, mark = self._paths(stream, number)
+        if directory.is_dir():
+            rename(directory, self._trash / f"{directory.parent.name}-{number}")
+        mark.unlink(missing_ok=True)
+        if directory.parent.is_dir() and not any(directory.parent.iterdir()):
+            directory.parent.rmdir()
+        empty(self._trash)
+
+    def claim(self, name: str, incarnation: str) -> Path | None:
+        """The directory of a stream's first partition, from before there was a cluster."""
+        parent = self._streams / f"{name}-{incarnation}"
+        if not (parent / "0").is_dir():
+            return None
+        make_file(parent / "held-0")
+        return parent / "0"
+
+    def _paths(self, stream: StreamRecord, number: int) -> tuple[Path, Path]:
+        parent = self._streams / f"{stream.config.name}-{stream.incarnation}"
+        return parent / str(number), parent / f"held-{number}"

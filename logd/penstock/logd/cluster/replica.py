@@ -1,0 +1,587 @@
+"""One partition's replica on this node: its core is run, and what that wants is done.
+
+The core (`penstock.logd.replication.replica`) says what it must be told. Everything comes to
+`handle`, on the event loop; what changes the log goes to its one writer, whose reports come back
+as events, in order.
+"""
+
+import asyncio
+import secrets
+from collections import Counter
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Protocol
+
+import structlog
+
+from penstock.base.clock import Clock
+from penstock.logd.cluster.replication import Frame, Replication
+from penstock.logd.controller.liveness import PartitionReport, Unfit
+from penstock.logd.errors import LogdError
+from penstock.logd.format.acks import Nack
+from penstock.logd.intake.dedup import DedupMark
+from penstock.logd.intake.options import Refusal
+from penstock.logd.intake.turn import OFFSET_MAX
+from penstock.logd.metadata.commands import (
+    ChangeIsr,
+    Command,
+    ElectLeaders,
+    RegisterNode,
+    RemoveNode,
+)
+from penstock.logd.metadata.records import PartitionKey as Place
+from penstock.logd.metadata.records import PartitionRecord, StreamRecord
+from penstock.logd.metadata.state import Each, Result
+from penstock.logd.metadata.tables import Done
+from penstock.logd.partition.log_writer import (
+    Cut,
+    Durable,
+    EpochBegun,
+    Outcome,
+    Patched,
+    StartMoved,
+    WasReset,
+    Written,
+)
+from penstock.logd.partition.partition import Partition
+from penstock.logd.partition.producer_snapshot import Memory
+from penstock.logd.partition.publish_queue import inherited_acks
+from penstock.logd.replication import events as do
+from penstock.logd.replication import events as on
+from penstock.logd.replication.events import (
+    Answer,
+    NodeId,
+    ProposeIsr,
+    Refusing,
+    ReplicationSettings,
+    Span,
+    View,
+)
+from penstock.logd.replication.leader import Leader
+from penstock.logd.replication.log_state import Epochs, LogState
+from penstock.logd.replication.replica import Failed, Replica
+from penstock.logd.replication.session import PartitionId
+from penstock.logd.storage import CommitLog, EpochFile, ReplicaFile
+
+
+class Host(Protocol):
+    """The node, as its replicas need it."""
+
+    @property
+    def node(self) -> NodeId:
+        """Its name."""
+
+    @property
+    def clock(self) -> Clock:
+        """Its monotonic time goes on while the machine sleeps."""
+
+    @property
+    def settings(self) -> ReplicationSettings:
+        """Of the cluster."""
+
+    @property
+    def replication(self) -> Replication:
+        """The way to other replicas."""
+
+    @property
+    def resignations(self) -> dict[PartitionId, int]:
+        """Of each partition the last epoch whose leadership this process gave back."""
+
+    def lease_until_ns(self) -> int:
+        """Until when the node may lead; of the past: it may not."""
+
+    def stirred(self, replica: "HostedReplica") -> None:
+        """What is reported of it may be something else now."""
+
+    def on_lead(self, replica: "HostedReplica") -> None:
+        """It takes messages from now on, or takes them again: bring them."""
+
+    def on_stop(self, replica: "HostedReplica") -> None:
+        """It takes no more."""
+
+    def propose_isr(self, replica: "HostedReplica", proposal: ProposeIsr) -> None:
+        """Ask the controller; `IsrAnswered` is due."""
+
+    def look(self) -> None:
+        """What heartbeats tell has changed in a way that cannot wait."""
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Do something beside, until the node is closed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identified:
+    """Which partition a replica is of."""
+
+    place: Place
+    key: PartitionId
+
+
+REFUSALS: Final = {
+    Refusing.NOTHING: None,
+    Refusing.NOT_ENOUGH_REPLICAS: Refusal(
+        Nack.NOT_ENOUGH_REPLICAS, "fewer replicas than the stream's minimum are in sync"
+    ),
+    Refusing.READ_ONLY: Refusal(Nack.READ_ONLY, "the stream is read-only"),
+}
+"""What everything that is published is refused with; None: nothing is."""
+
+
+def kind_of_unfit(reason: str, *, failed: bool) -> Unfit:
+    """Why a replica cannot lead, in the controller's words."""
+    if failed:
+        return "failed"
+    return "hole" if "damaged range" in reason else "diverged"
+
+
+_LogChange = (
+    do.BeginEpoch | do.AppendFetched | do.Truncate | do.Reset | do.DeleteBefore
+    | do.Patch | do.SaveHighWatermark
+)  # fmt: skip
+
+_COPIED_S: Final = 30.0
+"""Seconds that records have to come which a copy of the leader's dedup state speaks of."""
+
+_log = structlog.get_logger()
+
+
+class HostedReplica:
+    """As `penstock.logd.partition.partition.Role` and `penstock.logd.cluster.replication.Hosted`.
+
+    Made on a worker as the log has been recovered; from `attach` on used on the event loop.
+
+    Args:
+        identified: Which partition.
+        host: The node.
+        log: Recovered.
+        epochs: Of the log; they are made to fit it.
+
+    Attributes:
+        place, key, log, epochs: As given.
+        epoch: The leader epoch it knows; 0 before the first.
+        high_watermark: Offset of the last record that is committed and held here.
+        leads: False, as it opens; see `leading`.
+        leading: Whether it takes messages.
+        heard: Whether its subscription stands, set by the host.
+        has_led: Whether it ever did.
+        led_ns: When a leader was known to lead last, itself or another, by the host's clock.
+        findings: How often which was told.
+
+    Raises:
+        CorruptError: A file of the replica's is damaged.
+        OSError: The disk failed.
+    """
+
+    def __init__(
+        self, identified: Identified, host: Host, log: CommitLog, epochs: EpochFile
+    ) -> None:
+        self.place, self.key = identified.place, identified.key
+        self.log = log
+        self.epochs = epochs
+        self.leads = self.leading = self.heard = self.has_led = self._takes = False
+        self.findings: Counter[do.Finding] = Counter()
+        self.led_ns = host.clock.monotonic_ns()
+        self._host = host
+        high_watermark, agreed_epoch = ReplicaFile(log.directory).load()
+        epochs.recover(log.end_offset)
+        self._noted = (high_watermark, agreed_epoch)
+        state = LogState.opened(
+            start=log.start_offset,
+            end=log.end_offset,
+            epochs=Epochs(epochs.entries),
+            high_watermark=high_watermark,
+            agreed_epoch=agreed_epoch,
+        )
+        # Numbers of fetches begin anew with each opening, so that is told apart like a process.
+        resigned = host.resignations.get(self.key, 0)
+        self._replica = Replica(
+            host.node, self.key.incarnation, state,
+            boot=secrets.token_hex(8), settings=host.settings, resigned_epoch=resigned,
+        )  # fmt: skip
+        self.epoch = 0
+        self.high_watermark = self._replica.high_watermark
+        self._partition: Partition | None = None
+        self._fetched: list[Frame] = []
+        self._patching: list[Frame] = []
+        self._follows: NodeId | None = None
+        self._rebuilding = self._copying = False
+        self._unfit: Unfit = ""
+        self._isr: frozenset[NodeId] = frozenset()
+        self._lease_told_ns = self._armed_ns = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def partition(self) -> Partition:
+        """What it is a replica of."""
+        assert self._partition is not None
+        return self._partition
+
+    def attach(self, partition: Partition) -> None:
+        """The partition is open, and has this role."""
+        self._partition = partition
+        partition.follow()
+        for first, upto in self.log.damaged():
+            self.handle(on.RangeCorrupt(first, upto))
+
+    def detach(self) -> None:
+        """Nothing happens to it any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._forget_leader()
+
+    def view(self, view: View) -> None:
+        """Take what the controller has decided."""
+        follows = view.leader if view.leader != self._host.node else None
+        if self._follows not in (None, follows):
+            self._forget_leader()
+        if view.leader == self._host.node and view.leader_epoch == self.epoch:
+            for node in sorted(self._isr - view.isr):  # the controller takes them for dead
+                self.handle(on.NodeLost(node))
+        self._isr = view.isr
+        self.epoch = max(self.epoch, view.leader_epoch)
+        self.handle(on.Viewed(view))
+
+    @property
+    def listening(self) -> bool:
+        """Whether messages are brought to it."""
+        return self.leading and self.heard
+
+    def tick(self) -> None:
+        """The lease has begun, or something is due."""
+        self.handle(on.Ticked())
+
+    def fence(self) -> None:
+        """The lease has ended, if there is another by now or not."""
+        self._run(on.Ticked(), ())
+
+    def report(self) -> PartitionReport:
+        """What the controller is told of it."""
+        log, epoch = self._replica.log, self._replica.leader_epoch
+        return PartitionReport(
+            key=self.place,
+            incarnation=self.key.incarnation,
+            leader_epoch=epoch,
+            last_epoch=log.last_epoch,
+            end_offset=log.written,
+            unfit=self._unfit,
+            resigned=self._host.resignations.get(self.key, 0) >= epoch > 0,
+            forgetful=self._partition is not None and self._partition.is_forgetful,
+        )
+
+    def look(self) -> None:
+        """Note damage that readers have met, and have what is known written down if it changed."""
+        for first, upto in self.log.damaged():
+            self.handle(on.RangeCorrupt(first, upto))
+        self.note()
+
+    def note(self) -> None:
+        """Have what it knows written down, if that is something else than before."""
+        known = (self._replica.log.high_watermark, self._replica.log.agreed_epoch)
+        if known != self._noted and not self.partition.failure:
+            self._noted = known
+            self.partition.writer.note(*known)
+
+    # As `Role`.
+
+    def settle(self, outcome: Outcome, now_ns: int) -> bool:
+        """As `Role`; everybody has been told."""
+        del now_ns
+        match outcome:
+            case Durable(upto, cuts):
+                self.handle(on.Synced(upto, cuts))
+            case Written(upto, cuts):
+                self.handle(on.Written(upto, cuts))
+            case EpochBegun(epoch):
+                self.handle(on.EpochSaved(epoch))
+            case Cut(end_offset, cuts):
+                self._host.spawn(self._remember_anew(on.Truncated(end_offset, cuts)))
+            case WasReset(start, cuts):
+                self._host.spawn(self._remember_anew(on.WasReset(start, cuts)))
+            case Patched(first, upto, cuts):
+                self.handle(on.RangePatched(first, upto, cuts))
+            case StartMoved(start):
+                self.handle(on.LogStartMoved(start))
+            case _:
+                raise AssertionError(outcome)
+        # They have something to fetch; without a lease it is served, too. What is written is told
+        # before it is durable, and what that commits is news of its own.
+        if self._follows is None and not isinstance(outcome, Durable):
+            self._host.replication.touch(self.key)
+        return False
+
+    def failed(self, reason: str, now_ns: int) -> None:
+        """As `Role`."""
+        del now_ns
+        self.handle(on.StorageFailed(reason))
+
+    def submitted(self, upto: int) -> None:
+        """The leader has handed records to the writer that end there."""
+        self.handle(on.Submitted(upto))
+
+    # As `Hosted`.
+
+    def handle(self, event: on.Event) -> None:
+        """Run the core, and execute its effects."""
+        if isinstance(event, on.FetchCame) and event.fetch.dedup is not None:
+            agrees = self.partition.dedup_agrees(event.fetch.dedup)
+            event = replace(event, dedup_agrees=agrees)
+        self._run(event, self._renew_lease())
+
+    def _run(self, event: on.Event, before: Sequence[do.Effect]) -> None:
+        now_ns = self._host.clock.monotonic_ns()
+        effects = [*before, *self._replica.handle(event, now_ns)]
+        for effect in effects:
+            self._do(effect)
+        if self._takes:  # all that it is to know before it takes anything has been done
+            self._takes = False
+            self._host.on_lead(self)
+        self.high_watermark = self._replica.high_watermark
+        if effects or not isinstance(event, on.Ticked):
+            self._host.stirred(self)
+        self._arm(now_ns)
+
+    def answer_for(self, node: str) -> Answer | None:
+        """As `Hosted`."""
+        return self._replica.answer_for(NodeId(node))
+
+    def take(self, answer: Answer, frames: list[Frame]) -> None:
+        """As `Hosted`."""
+        self._fetched = frames
+        self.led_ns = self._host.clock.monotonic_ns()
+        self.handle(on.AnswerCame(answer, _spans(frames)))
+        self._fetched = []
+
+    def dedup_snapshot(self, leader_epoch: int) -> Memory | None:
+        """As `Hosted`."""
+        leads = self.epoch == leader_epoch and isinstance(self._replica.state, Leader)
+        return self.partition.dedup_snapshot() if leads else None
+
+    def take_range(self, node: str, first: int, upto: int, frames: list[Frame]) -> None:
+        """As `Hosted`."""
+        self._patching = frames
+        self.handle(on.RangeCame(NodeId(node), first, upto, _spans(frames)))
+        self._patching = []
+
+    def _renew_lease(self) -> Sequence[do.Effect]:
+        """Tell of a longer lease, if there is one. Of its end the node tells at once: `fence`."""
+        until_ns = self._host.lease_until_ns()
+        if until_ns <= self._lease_told_ns:
+            return ()
+        self._lease_told_ns = until_ns
+        if self._replica.renew(until_ns):
+            return ()
+        return self._replica.handle(on.LeaseRenewed(until_ns), self._host.clock.monotonic_ns())
+
+    def _do(self, effect: do.Effect) -> None:
+        match effect:
+            case do.HighWatermark(offset):
+                self.high_watermark = offset
+                self.partition.commit(offset)
+                if self.leading:
+                    self._host.replication.touch(self.key)
+            case do.LeaderDurable(upto):
+                self.partition.leadership.durable_here(upto)
+            case do.SendFetch() | do.SendAnswer() | do.AskRange() | do.SendRange():
+                self._send(effect)
+            case do.AskDedup(node):
+                self._ask_dedup(node)
+            case do.ProposeIsr():
+                self._host.propose_isr(self, effect)
+            case do.RefreshMetadata():
+                pass  # the metadata group tells this node as soon as it can
+            case do.Resign() | do.Electable() | do.Tell():
+                self._tell(effect)
+            case do.Lead() | do.Stop() | do.Refuse() | do.Inherited():
+                self._lead(effect)
+            case _:
+                self._change_log(effect)
+
+    def _send(self, effect: do.SendFetch | do.SendAnswer | do.AskRange | do.SendRange) -> None:
+        replication, key = self._host.replication, self.key
+        match effect:
+            case do.SendFetch(node, fetch):
+                self._follows = node
+                replication.send_fetch(node, key, replace(fetch, dedup=self._dedup_mark()))
+            case do.SendAnswer(node, answer):
+                replication.send_answer(node, key, answer)
+            case do.AskRange(node, first, upto):
+                replication.ask_range(node, key, first, upto)
+            case do.SendRange(node, first, upto):
+                replication.send_range(node, key, first, upto)
+
+    def _lead(self, effect: do.Lead | do.Stop | do.Refuse | do.Inherited) -> None:
+        partition, name = self.partition, self.place.stream
+        match effect:
+            case do.Lead(epoch, next_offset):
+                _log.info("leads", stream=name, partition=self.place.partition, epoch=epoch)
+                self.leading = True
+                partition.lead(epoch, next_offset, self._host.clock.monotonic_ns() - self.led_ns)
+                self._takes = True
+            case do.Stop(reason):
+                _log.info("leads no more", stream=name, partition=self.place.partition,
+                          epoch=self.epoch, reason=reason.value)  # fmt: skip
+                self.leading, self.heard, self.has_led = False, False, True
+                self.led_ns = self._host.clock.monotonic_ns()
+                partition.follow(pausing=reason is do.StopReason.LEASE_ENDED)
+                self._host.on_stop(self)
+            case do.Refuse(reason):
+                partition.leadership.decline(REFUSALS[reason])
+                self._takes = True
+            case do.Inherited(first, upto):
+                self._host.spawn(self._answer_inherited(first, upto, self.epoch))
+
+    def _change_log(self, effect: _LogChange) -> None:
+        writer = self.partition.writer
+        match effect:
+            case do.BeginEpoch(epoch, start_offset):
+                writer.begin_epoch(epoch, start_offset)
+            case do.AppendFetched():
+                self.partition.leadership.follow(self._fetched)
+                writer.append_fetched(self._fetched)
+            case do.Truncate(upto, cuts):
+                writer.truncate(upto, cuts)
+            case do.Reset(start, cuts):
+                writer.reset(start, cuts)
+            case do.DeleteBefore(offset):
+                writer.delete_before(offset)
+            case do.SaveHighWatermark(offset, agreed_epoch):
+                writer.note(offset, agreed_epoch, durable=True)
+            case do.Patch(first, upto, _, cuts):
+                writer.patch(first, upto, self._patching, cuts)
+
+    def _tell(self, effect: do.Resign | do.Electable | do.Tell) -> None:
+        where = {"stream": self.place.stream, "partition": self.place.partition}
+        match effect:
+            case do.Resign(epoch, reason):
+                if epoch > self._host.resignations.get(self.key, 0):  # it says so again and again
+                    self._host.resignations[self.key] = epoch
+                    _log.warning("resigns", **where, epoch=epoch, reason=reason)
+                    self._host.look()
+            case do.Electable(electable, reason):
+                failed = isinstance(self._replica.state, Failed)
+                self._unfit = "" if electable else kind_of_unfit(reason, failed=failed)
+                _log.warning("may lead again" if electable else "cannot lead", **where,
+                             reason=reason)  # fmt: skip
+                self._host.look()
+            case do.Tell(finding, first, upto):
+                self.findings[finding] += 1
+                _log.error(finding.value, **where, first=first, upto=upto)
+
+    async def _remember_anew(self, event: on.Truncated | on.WasReset) -> None:
+        self._rebuilding = True
+        try:
+            await self.partition.remember_anew()
+        except (LogdError, OSError) as error:
+            self.partition.fail(f"what it stored cannot be read: {error}")
+            return
+        finally:
+            self._rebuilding = False
+        self.handle(event)
+
+    # What the leader remembers of ids and sequences.
+
+    def remembers(self) -> None:
+        """As `Role`."""
+        self.handle(on.DedupSaved())
+
+    def _dedup_mark(self) -> DedupMark:
+        if self._rebuilding:
+            return DedupMark(OFFSET_MAX, 0, saved=False)
+        return self.partition.dedup_mark()
+
+    def _ask_dedup(self, leader: NodeId) -> None:
+        if not self._copying:
+            self._copying = True
+            self._host.spawn(self._copy_dedup(leader))
+
+    async def _copy_dedup(self, leader: NodeId) -> None:
+        """Get what the leader remembers; if it cannot be had now, the core asks again."""
+        partition, checksum = self.partition, self.partition.intake.dedup.checksum
+        checksum.kept_from = self.high_watermark + 1
+        where = {"stream": self.place.stream, "partition": self.place.partition, "peer": leader}
+        try:
+            memory = await self._host.replication.fetch_dedup(leader, self.key, self.epoch)
+            async with asyncio.timeout(_COPIED_S):
+                await partition.wait_until(memory.offset - 1)
+            if partition.closed or self._follows != leader or self._rebuilding:
+                return
+            if await partition.adopt_dedup(memory):
+                _log.info("dedup state copied", **where, offset=memory.offset,
+                          ids=len(memory.ids[0]), producers=len(memory.producers[0]))  # fmt: skip
+        except (LogdError, TimeoutError) as error:
+            reason = str(error) or f"records up to it did not come within {_COPIED_S:g} s"
+            _log.info("dedup state not copied", **where, reason=reason)
+        finally:
+            checksum.kept_from = None
+            self._copying = False
+
+    async def _answer_inherited(self, first: int, upto: int, epoch: int) -> None:
+        config = self.partition.stream.config
+        acks = await asyncio.to_thread(inherited_acks, self.log, first, upto, config)
+        if self.leading and self.epoch == epoch:
+            self.partition.leadership.inherited(acks)
+
+    def _forget_leader(self) -> None:
+        if self._follows is not None:
+            self._host.replication.forget(self._follows, self.key)
+            self._follows = None
+
+    def _arm(self, now_ns: int) -> None:
+        """Wake when something is due; a timer that would come earlier stays.
+
+        At the end of the lease the node ticks all its replicas.
+        """
+        due_ns = self._replica.next_deadline_ns(now_ns, lease=False)
+        if due_ns is None or (self._timer is not None and self._armed_ns <= due_ns):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._armed_ns = due_ns
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(max(due_ns - now_ns, 0) / 1e9, self._wake)
+
+    def _wake(self) -> None:
+        self._timer = None
+        self.tick()
+
+
+def _spans(frames: list[Frame]) -> tuple[Span, ...]:
+    return tuple(Span(h.base_offset, h.next_offset, h.leader_epoch) for h, _ in frames)
+
+
+def view_of(stream: StreamRecord, partition: PartitionRecord) -> View:
+    """The view of one partition."""
+    return View(
+        incarnation=stream.incarnation,
+        version=partition.version,
+        leader_epoch=partition.leader_epoch,
+        leader=None if partition.leader is None else NodeId(partition.leader),
+        isr=frozenset(map(NodeId, partition.isr)),
+        replicas=tuple(map(NodeId, partition.replicas)),
+        observers=frozenset(map(NodeId, partition.observers)),
+        min_isr=stream.min_isr,
+        read_only=stream.options.read_only,
+        unclean_epoch=partition.unclean_epoch,
+        joined={NodeId(one.node): one.version for one in partition.joined},
+    )
+
+
+def streams_of(command: Command, result: Result) -> set[str]:
+    """Names of the streams whose records a command may have changed."""
+    match command:
+        case ChangeIsr():
+            return {change.basis.stream for change in command.changes}
+        case ElectLeaders():
+            return {election.basis.stream for election in command.elections}
+        case RegisterNode() | RemoveNode():
+            pass
+        case _ if hasattr(command, "stream"):
+            return {command.stream}
+        case _ if hasattr(command, "config"):
+            return {command.config.name}
+        case _ if hasattr(command, "basis"):
+            return {command.basis.stream}
+        case _:
+            pass
+    parts = result.results if isinstance(result, Each) else (result,)
+    return {key.stream for part in parts if isinstance(part, Done) for key in part.partitions}

@@ -1,0 +1,1002 @@
+"""The replicas of one node: opened, closed and removed as the cluster's state says.
+
+Brings ISRs that leaders propose to the controller: those of one turn go in one command.
+
+When a node dies, every partition that it replicated wants another ISR.
+
+Streams that are paused: what rests meanwhile, and what ends it.
+
+The leader of each partition stays on its subject. The first message that it takes has the
+controller end the pause, as an operator would; until that is known, messages are stored as ever.
+
+Puts partitions on their subjects: those this node leads, and those it stands by for.
+
+A stream whose pause is held is on no subject. With `warm_standby` every replica in sync is on it,
+leader or not, and stays there as the leader changes: what the new one heard and the log does not
+have it takes first.
+"""
+
+import asyncio
+import errno
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import structlog
+
+from penstock.base.clock import Clock
+from penstock.logd.cluster.directories import Holdings
+from penstock.logd.cluster.import_standalone import AccessAdoption, Adoption
+from penstock.logd.cluster.node import ClusterNode
+from penstock.logd.cluster.replica import Host, HostedReplica, Identified, streams_of, view_of
+from penstock.logd.cluster.replication import Replication
+from penstock.logd.controller.controller import CHANGES_PER_COMMAND_MAX
+from penstock.logd.controller.liveness import END_UNKNOWN, PartitionReport
+from penstock.logd.directories import Descriptors
+from penstock.logd.errors import (
+    LogdError,
+    LogFailedError,
+    NotOpenError,
+    RefusedError,
+    UnavailableError,
+)
+from penstock.logd.intake.admission import ByteBudget
+from penstock.logd.intake.standby import Standby, StandbySettings
+from penstock.logd.intake.turn import Message
+from penstock.logd.limits import REOPEN_FREE_BYTES_MIN
+from penstock.logd.metadata.commands import (
+    Basis,
+    ChangeIsr,
+    Command,
+    DataGone,
+    DeleteStream,
+    IsrChange,
+    WakeStream,
+)
+from penstock.logd.metadata.records import PartitionKey, PartitionRecord, StreamRecord
+from penstock.logd.metadata.records import PartitionKey as Place
+from penstock.logd.metadata.state import Each, Refused, Result
+from penstock.logd.metadata.streams import Stream
+from penstock.logd.metadata.tables import Done
+from penstock.logd.partition.context import StreamLookup, Surroundings
+from penstock.logd.partition.partition import Partition, cause_of
+from penstock.logd.partition.publish_queue import Leadership
+from penstock.logd.partition.purge import PurgePoint
+from penstock.logd.partition.subscriptions import Link, Listening
+from penstock.logd.replication import events as do
+from penstock.logd.replication import events as on
+from penstock.logd.replication.events import (
+    IsrAnswered,
+    Outcome,
+    ProposeIsr,
+    ReplicationSettings,
+    StepDown,
+)
+from penstock.logd.replication.session import PartitionId
+
+_log = structlog.get_logger()
+
+
+async def finish_all(replicas: Sequence[HostedReplica]) -> list[str]:
+    """Close them; none waits for another's disk.
+
+    Returns:
+        Streams of which something could not be written or synced at last, by name.
+    """
+    sound = await asyncio.gather(*map(finish, replicas))
+    found = zip(replicas, sound, strict=True)
+    return sorted({replica.place.stream for replica, whole in found if not whole})
+
+
+async def finish(replica: HostedReplica) -> bool:
+    """Close one; whether its log could be synced, or had failed before."""
+    replica.detach()
+    if not replica.partition.failure:
+        replica.note()
+    replica.partition.close()
+    try:
+        await asyncio.to_thread(replica.partition.finish)
+    except LogFailedError as error:
+        _log.error("log failed while closing", stream=replica.place.stream, error=str(error))
+        return False
+    return True
+
+
+_DEAF_NS: Final = 1_000_000_000
+"""A connection that has been away for less is about to come back."""
+
+
+class Hearing:
+    """Of one node. Used on the event loop.
+
+    Args:
+        connected: Whether there is a connection to NATS, both ways.
+        clock: For how long.
+    """
+
+    def __init__(self, connected: Callable[[], bool], clock: Clock) -> None:
+        self._connected = connected
+        self._clock = clock
+        self._heard_ns = clock.monotonic_ns()
+
+    def is_deaf(self) -> bool:
+        """Whether they do not; asked at every heartbeat."""
+        now_ns = self._clock.monotonic_ns()
+        if self._connected():
+            self._heard_ns = now_ns
+        return now_ns - self._heard_ns >= _DEAF_NS
+
+
+_CHANGE_S: Final = 5.0
+"""Seconds one proposal may take; its leader proposes again what it still wants."""
+
+_OUTCOMES: Final = {
+    "STALE_VERSION": Outcome.STALE,
+    "STALE_EPOCH": Outcome.DEPOSED,
+    "OTHER_INCARNATION": Outcome.DEPOSED,
+    "UNKNOWN_STREAM": Outcome.DEPOSED,
+    "UNKNOWN_PARTITION": Outcome.DEPOSED,
+    "NO_LEADER": Outcome.DEPOSED,
+    "NOT_CONTROLLER": Outcome.LOST,
+}
+
+_Wish = tuple[HostedReplica, ProposeIsr]
+
+
+class _Host(Protocol):
+    @property
+    def cluster(self) -> ClusterNode:
+        """The way to the controller."""
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Do something beside."""
+
+
+class IsrProposals:
+    """Of one node. Used on the event loop."""
+
+    def __init__(self, host: _Host) -> None:
+        self._host = host
+        self._wishes: list[_Wish] = []
+
+    def propose(self, replica: HostedReplica, proposal: ProposeIsr) -> None:
+        """Ask the controller at the end of this turn; `IsrAnswered` comes back."""
+        if not self._wishes:
+            asyncio.get_running_loop().call_soon(self._send)
+        self._wishes.append((replica, proposal))
+
+    def _send(self) -> None:
+        wishes, self._wishes = self._wishes, []
+        for first in range(0, len(wishes), CHANGES_PER_COMMAND_MAX):
+            self._host.spawn(self._ask(wishes[first : first + CHANGES_PER_COMMAND_MAX]))
+
+    async def _ask(self, wishes: list[_Wish]) -> None:
+        command = ChangeIsr(changes=tuple(_change(*wish) for wish in wishes))
+        outcomes = [Outcome.LOST] * len(wishes)
+        try:
+            result = await self._host.cluster.group.change(command, timeout_s=_CHANGE_S)
+            outcomes = _outcomes(result, len(wishes))
+        except (RefusedError, UnavailableError):
+            pass
+        for (replica, proposal), outcome in zip(wishes, outcomes, strict=True):
+            replica.handle(IsrAnswered(proposal.leader_epoch, proposal.number, outcome))
+
+
+def _change(replica: HostedReplica, proposal: ProposeIsr) -> IsrChange:
+    basis = Basis(
+        stream=replica.place.stream,
+        partition=replica.place.partition,
+        incarnation=proposal.incarnation,
+        leader_epoch=proposal.leader_epoch,
+        version=proposal.version,
+    )
+    return IsrChange(basis=basis, isr=tuple(sorted(proposal.isr)))
+
+
+def _outcomes(result: Result, count: int) -> list[Outcome]:
+    if isinstance(result, Each):
+        return [_outcome(part) for part in result.results]
+    return [_outcome(result)] * count
+
+
+def _outcome(result: Done | Refused) -> Outcome:
+    if isinstance(result, Done):
+        return Outcome.COMMITTED
+    return _OUTCOMES.get(result.code, Outcome.REFUSED)
+
+
+_WAIT_S: Final = 5.0
+"""Seconds after a log has failed, or was last opened again."""
+
+
+class _Replicas(Protocol):
+    def each(self) -> list[HostedReplica]:
+        """Every open replica."""
+
+    def reopen(self, place: PartitionKey) -> Coroutine[Any, Any, None]:
+        """Open one again."""
+
+
+class Reviving:
+    """Of one node. Used on the event loop."""
+
+    def __init__(self, replicas: _Replicas) -> None:
+        self._replicas = replicas
+        self._since_s: dict[PartitionKey, float] = {}
+
+    async def look(self) -> int:
+        """Open again what can be; how many."""
+        now_s, opened = asyncio.get_running_loop().time(), 0
+        for replica in self._replicas.each():
+            place = replica.place
+            if not replica.partition.out_of_space:
+                self._since_s.pop(place, None)
+            elif now_s - self._since_s.setdefault(place, now_s) >= _WAIT_S:
+                self._since_s[place] = now_s
+                opened += await self._revive(replica)
+        return opened
+
+    async def _revive(self, replica: HostedReplica) -> bool:
+        with suppress(OSError, UnavailableError):
+            free = await asyncio.to_thread(replica.log.disk.available_bytes, replica.log.directory)
+            if free >= REOPEN_FREE_BYTES_MIN:
+                await self._replicas.reopen(replica.place)
+                return True
+        return False
+
+
+class Settling:
+    """Used on the event loop.
+
+    Args:
+        bring_about: Makes one partition as is wanted by then.
+    """
+
+    def __init__(self, bring_about: Callable[[PartitionKey], Awaitable[None]]) -> None:
+        self._bring_about = bring_about
+        self._dirty: set[PartitionKey] = set()
+        self._working: dict[PartitionKey, asyncio.Task[None]] = {}
+        self._closing = False
+
+    def touch(self, place: PartitionKey) -> None:
+        """Something else is wanted of it; not after `close`."""
+        if self._closing:
+            return
+        self._dirty.add(place)
+        if place not in self._working:
+            self._working[place] = asyncio.create_task(self._work(place))
+
+    async def settled(self, place: PartitionKey) -> None:
+        """Wait until nothing is being done about it."""
+        while (task := self._working.get(place)) is not None:
+            await asyncio.wait([task])
+
+    async def close(self) -> None:
+        """Begin nothing more; wait for what is being done."""
+        self._closing = True
+        await asyncio.gather(*self._working.values(), return_exceptions=True)
+
+    async def _work(self, place: PartitionKey) -> None:
+        try:
+            while place in self._dirty and not self._closing:
+                self._dirty.discard(place)
+                await self._bring_about(place)
+        finally:
+            del self._working[place]
+
+
+_ASK_S: Final = 10.0
+"""Seconds one try to end a pause may take; the next message begins another."""
+
+_TEND_S: Final = 1.0
+_FORGET_MAX: Final = 10_000
+"""Message ids forgotten at a time: some milliseconds of the event loop."""
+
+
+class WakingHost(Protocol):
+    """The node, as far as it is needed here."""
+
+    @property
+    def listening(self) -> Listening:
+        """For the time."""
+
+    @property
+    def cluster(self) -> ClusterNode:
+        """The way to the controller."""
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Do something beside, until the node is closed."""
+
+
+class Sleeper:
+    """A message handler for a paused stream: it takes messages, and says that there were any."""
+
+    def __init__(self, leadership: Leadership, waking: "Waking", replica: HostedReplica) -> None:
+        self._leadership = leadership
+        self._waking = waking
+        self._replica = replica
+        self.stream = leadership.stream
+        self.intake = leadership.intake
+        self.budget = leadership.budget
+
+    @property
+    def passed_over(self) -> int:
+        """As `Leadership`."""
+        return self._leadership.passed_over
+
+    @passed_over.setter
+    def passed_over(self, count: int) -> None:
+        self._leadership.passed_over = count
+
+    @property
+    def label(self) -> str:
+        """As `Leadership`."""
+        return self._leadership.label
+
+    @property
+    def subject(self) -> str:
+        """As `Leadership`."""
+        return self._leadership.subject
+
+    @property
+    def stands_by(self) -> bool:
+        """As `Leadership`."""
+        return self._leadership.stands_by
+
+    def on_subject(self, *, here: bool) -> None:
+        """As `Leadership`."""
+        self._leadership.on_subject(here=here)
+
+    def take(self, messages: list[Message]) -> None:
+        """As `Leadership`; a message that is taken here ends the pause."""
+        if messages and self._leadership.leads:
+            self._waking.wake(self._replica)
+        self._leadership.take(messages)
+
+
+class Waking:
+    """Of one node. Used on the event loop."""
+
+    def __init__(self, host: WakingHost) -> None:
+        self._host = host
+        self._resting: set[HostedReplica] = set()
+        self._asking: set[str] = set()
+        self._tending = False
+
+    def taker(self, replica: HostedReplica) -> Leadership | Sleeper:
+        """What takes the messages of a partition that this node leads."""
+        leadership = replica.partition.leadership
+        return Sleeper(leadership, self, replica) if replica in self._resting else leadership
+
+    def rest(self, replica: HostedReplica, *, paused: bool) -> bool:
+        """A replica's stream is paused, or is not; whether that is news."""
+        if paused == (replica in self._resting):
+            return False
+        replica.partition.upkeep.resting = paused
+        if paused:
+            self._resting.add(replica)
+        else:
+            self._resting.discard(replica)
+        if self._resting and not self._tending:
+            self._tending = True
+            self._host.spawn(self._tend())
+        return True
+
+    def forget(self, replica: HostedReplica) -> None:
+        """It is closed."""
+        self._resting.discard(replica)
+
+    def wake(self, replica: HostedReplica) -> None:
+        """A message has come for a partition whose stream is paused."""
+        stream, incarnation = replica.place.stream, replica.key.incarnation
+        if incarnation not in self._asking:
+            self._asking.add(incarnation)
+            self._host.spawn(self._ask(WakeStream(stream=stream, incarnation=incarnation)))
+
+    async def _ask(self, command: WakeStream) -> None:
+        try:
+            result = await self._host.cluster.group.change(command, timeout_s=_ASK_S)
+            problem = result.message if isinstance(result, Refused) else ""
+        except LogdError as error:
+            problem = str(error)
+        finally:
+            self._asking.discard(command.incarnation)
+        if problem:
+            _log.warning("stream not woken", stream=command.stream, reason=problem)
+        else:
+            _log.info("stream woken by a message", stream=command.stream)
+
+    async def _tend(self) -> None:
+        """Give back what a stream at rest has in mind and needs no more."""
+        while self._resting:
+            await asyncio.sleep(_TEND_S)
+            now_ns = self._host.listening.now().unix_ns
+            for replica in list(self._resting):
+                replica.partition.intake.dedup.message_ids.expire(now_ns, _FORGET_MAX)
+        self._tending = False
+
+
+@dataclass(slots=True, eq=False)
+class _Subscribed:
+    """A partition on its subject, or about to be.
+
+    Attributes:
+        stands: Whether the subscription does.
+    """
+
+    replica: HostedReplica
+    stands: bool = False
+
+
+class SubscribingHost(Host, WakingHost, Protocol):
+    """The node, as far as it is needed here."""
+
+
+class Subscribing:
+    """Of one node. Used on the event loop.
+
+    Args:
+        host: Where partitions are put on their subjects.
+        record: Of a partition and its stream; None: there is none.
+        standby: What is kept while other nodes lead.
+
+    Attributes:
+        closing: Whether nothing is put on its subject any more.
+    """
+
+    def __init__(
+        self,
+        host: SubscribingHost,
+        record: Callable[[PartitionKey], tuple[StreamRecord, PartitionRecord] | None],
+        standby: StandbySettings,
+    ) -> None:
+        self.closing = False
+        self._host = host
+        self._listening = host.listening
+        self._waking = Waking(host)
+        self._record = record
+        self._standby = standby
+        self._budget = ByteBudget(standby.bytes_max)
+        self._subscribed: dict[PartitionKey, _Subscribed] = {}
+
+    def look(self, replica: HostedReplica) -> None:
+        """It leads or leads no more, is in sync or not, or its stream's options may be others."""
+        record = self._record(replica.place)
+        options = None if record is None else record[0].options
+        turned = self._waking.rest(replica, paused=options is not None and options.paused)
+        if replica.partition.internal or record is None or options is None or not options.listens:
+            self.end(replica)
+            replica.heard = replica.leading  # it is on no subject, as it should
+            return
+        stands_by = self._is_to_stand_by(replica, *record)
+        if self.closing or not (replica.leading or stands_by):
+            self.end(replica)
+            return
+        if stands_by is not (replica.partition.leadership.standby is not None):
+            replica.partition.leadership.stand_by(self._make(replica) if stands_by else None)
+        found = self._subscribed.get(replica.place)
+        if found is None or found.replica is not replica:
+            found = self._subscribed[replica.place] = _Subscribed(replica)
+            replica.heard = False  # what was said while it was to be on no subject
+            self._host.spawn(self._begin(found, options.queue_group or ""))
+            return
+        if turned:
+            self._listening.hand_over(self._waking.taker(replica))
+        if found.stands and replica.leading:
+            self._take(replica)
+
+    def end(self, replica: HostedReplica) -> None:
+        """Take it off its subject, if it is on it."""
+        found = self._subscribed.get(replica.place)
+        if found is not None and found.replica is replica:
+            del self._subscribed[replica.place]
+            self._listening.remove(replica.partition.label)
+            replica.heard = False
+            if replica.leading:
+                replica.led_ns = self._host.clock.monotonic_ns()
+        replica.partition.leadership.stand_by(None)
+
+    def forget(self, replica: HostedReplica) -> None:
+        """It is closed."""
+        self.end(replica)
+        self._waking.forget(replica)
+
+    async def _begin(self, found: _Subscribed, queue: str) -> None:
+        replica = found.replica
+        try:
+            await self._listening.add(self._waking.taker(replica), queue)
+        except RefusedError as error:  # the NATS server does not permit it: elsewhere it may
+            _log.error("cannot listen", stream=replica.partition.label, reason=str(error))
+            if self._subscribed.get(replica.place) is found:
+                del self._subscribed[replica.place]
+            if replica.leading:
+                replica.handle(StepDown())
+            return
+        if self._subscribed.get(replica.place) is found:
+            found.stands = True
+            if replica.leading:
+                self._take(replica)
+
+    def _take(self, replica: HostedReplica) -> None:
+        """It leads, and is on its subject: say what is missing, and take what it has kept."""
+        leadership, label = replica.partition.leadership, replica.partition.label
+        standby = leadership.standby
+        now_ns = self._host.clock.monotonic_ns()
+        if not replica.heard:
+            replica.heard = True
+            from_ns = now_ns if standby is None else standby.covered_ns or now_ns
+            # Nobody led before the first epoch: the stream is new.
+            if (replica.epoch > 1 or replica.has_led) and from_ns > replica.led_ns:
+                self._listening.missed(label, now_ns - replica.led_ns, now_ns - from_ns)
+            self._listening.begins(label)
+        if standby is None or leadership.declined is not None:
+            return
+        released = standby.release()
+        if released.missing:
+            self._listening.lost(label, released.missing, now_ns - released.missing_ns)
+        if released.messages:
+            _log.info("takes what it kept", stream=label, messages=len(released.messages))
+            self._waking.taker(replica).take(released.messages)
+
+    def _is_to_stand_by(
+        self, replica: HostedReplica, stream: StreamRecord, partition: PartitionRecord
+    ) -> bool:
+        """Whether it may be elected, and is to go on where the leader before it stopped."""
+        wanted = stream.options.warm_standby and not stream.options.read_only
+        in_sync = stream.is_open and self._host.node in partition.isr
+        return wanted and in_sync and stream.incarnation == replica.key.incarnation
+
+    def _make(self, replica: HostedReplica) -> Standby:
+        return Standby(
+            replica.partition.intake,
+            self._budget,
+            age_ns=self._standby.age_ns,
+            clock=self._host.clock,
+            led_ns=lambda: replica.led_ns,
+        )
+
+
+_NOTE_S: Final = 1.0
+"""Seconds between looks at what replicas know and has to be written down, and at failed ones."""
+
+_UNIT: Final = "replicas on this node"
+
+_OUT_OF_FILES: Final = frozenset({errno.EMFILE, errno.ENFILE})
+
+
+class NodeReplicas:
+    """As `penstock.logd.cluster.node.Replicas` and `penstock.logd.cluster.replica.Host`.
+
+    Args:
+        data_dir: It exists and is locked.
+        link: Subscriptions are made on it.
+        make_surroundings: Given the lookup of streams by subject, what partitions share.
+        clock: Its monotonic time goes on while the machine sleeps.
+        hearing: Whether publishers reach this node.
+        settings: Of the cluster.
+        descriptors: No more replicas are opened than it is enough for.
+
+    Attributes:
+        listening: Which partitions are on their subjects.
+        adoption, rules_adoption: Of what a lone logd left here.
+        problems: Why replicas are not open, by place.
+        masters: Keys that this node encrypts with.
+        revived: Logs opened again since the start.
+        ready: Whether it has the state as it was when the node started, or later.
+        deleted: Set when a stream has been deleted, or may have been.
+    """
+
+    def __init__(  # noqa: PLR0913 - what a node gives its replicas
+        self,
+        data_dir: Path,
+        link: Link,
+        make_surroundings: Callable[[StreamLookup], Surroundings],
+        *,
+        clock: Clock,
+        hearing: Hearing,
+        settings: ReplicationSettings | None = None,
+        descriptors: Descriptors | None = None,
+    ) -> None:
+        self.clock = clock
+        self._hearing = hearing
+        self.settings = settings or ReplicationSettings()
+        self.problems: dict[Place, NotOpenError] = {}
+        self._descriptors = descriptors or Descriptors()
+        self._opening = 0
+        self._without_files: dict[Place, str] = {}
+        around = self._around = make_surroundings(self)
+        self.node, self.masters = around.node, around.masters
+        self.listening = Listening(link, around.budget, around.clock, around.admission)
+        self._holdings = Holdings(data_dir)
+        self.adoption = Adoption(self._holdings)
+        self.rules_adoption = AccessAdoption(data_dir)
+        self._cluster: ClusterNode | None = None
+        self.ready, self.revived = False, 0
+        self.resignations: dict[PartitionId, int] = {}
+        self._hosted: dict[PartitionId, HostedReplica] = {}
+        self._places: dict[Place, HostedReplica] = {}
+        self._subscribing = Subscribing(self, self._record, around.standby)
+        self._settling = Settling(self._bring_about)
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._reported: dict[PartitionId, PartitionReport] = {}
+        self._stirred: dict[PartitionId, None] = {}
+        self._isr = IsrProposals(self)
+        self._applied, self.deleted = asyncio.Event(), asyncio.Event()
+
+    # Made known to each other.
+
+    def attach(self, cluster: ClusterNode) -> None:
+        """The node's part in the cluster; before it runs."""
+        self._cluster = cluster
+        cluster.adopting = self.adoption.pending
+
+    @property
+    def cluster(self) -> ClusterNode:
+        """The node's part in the cluster."""
+        assert self._cluster is not None
+        return self._cluster
+
+    @property
+    def replication(self) -> Replication:
+        """As `Host`."""
+        return self.cluster.replication
+
+    # What there is.
+
+    def find(self, key: PartitionId) -> HostedReplica | None:
+        """A replica by its stream's incarnation."""
+        return self._hosted.get(key)
+
+    def at(self, place: Place) -> HostedReplica | None:
+        """A replica by its stream's name."""
+        return self._places.get(place)
+
+    def hosted(self) -> list[HostedReplica]:
+        """Every open replica, by stream and partition."""
+        return [replica for _, replica in sorted(self._places.items())]
+
+    def each(self) -> list[HostedReplica]:
+        """Every open replica, as they come: for what is done to all of them all the time."""
+        return list(self._hosted.values())
+
+    def partitions(self) -> list[Partition]:
+        """Every open partition, by stream and number."""
+        return [replica.partition for replica in self.hosted()]
+
+    def match(self, subject: str) -> tuple[str, ...]:
+        """Names of the streams that store what is published on a subject."""
+        return self.cluster.group.state.match(subject)
+
+    def knows(self, stream: str) -> bool:
+        """Whether there is a stream of this name."""
+        return self.cluster.group.state.knows(stream)
+
+    # Life.
+
+    async def run(self) -> None:
+        """Look after the replicas until cancelled."""
+        await self.cluster.group.catch_up()
+        await self.rules_adoption.run(self.cluster.group)
+        await self.adoption.run(self.cluster)
+        self.ready = True
+        self._look_at(self.cluster.group.state.streams)
+        reviving = Reviving(self)
+        while True:
+            await asyncio.sleep(_NOTE_S)
+            for replica in self.each():
+                replica.look()
+            self.revived += await reviving.look()
+            self._retry_without_files()
+
+    async def step_down(self, timeout_s: float) -> None:
+        """Have other nodes lead what this one leads, as far as they do in time."""
+        for replica in self.hosted():
+            replica.handle(on.StepDown())
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._changed(lambda: not any(map(self._is_led_here, self.hosted())))
+
+    async def close(self) -> list[str]:
+        """Commit what was accepted and close every partition; none waits for another's disk.
+
+        Returns:
+            Streams of which something could not be written or synced at last, by name.
+        """
+        self._subscribing.closing = True
+        await self._settling.close()
+        for task in list(self._tasks):
+            task.cancel()
+        return await finish_all(self.hosted())
+
+    def draining(self) -> list[str]:
+        """Streams that `close` still waits for."""
+        return sorted({one.place.stream for one in self.hosted() if not one.partition.finished})
+
+    async def reopen(self, place: Place) -> None:
+        """Open a replica whose log has failed, or could not be opened, as a restart would.
+
+        Raises:
+            NotOpenError: It still cannot be opened.
+        """
+        replica = self.at(place)
+        if replica is not None and replica.partition.failure:
+            self._forget(replica)
+            await finish(replica)
+        self.problems.pop(place, None)
+        self._touch(place)
+        await self._settling.settled(place)
+        if problem := self.problems.get(place):
+            where = f"partition {place.partition} of stream {place.stream!r}"
+            raise NotOpenError(f"{where} cannot be opened: {problem}", cause=problem.cause)
+
+    # As `Replicas`.
+
+    def reports(self, *, full: bool) -> tuple[PartitionReport, ...]:
+        """As `Replicas`."""
+        stirred, self._stirred = self._stirred, {}
+        found = []
+        for key in self._hosted if full else stirred:
+            replica = self._hosted.get(key)
+            if replica is not None:
+                report = replica.report()
+                if full or self._reported.get(key) != report:
+                    self._reported[key] = report
+                    found.append(report)
+        for report in self._closed_reports():
+            key = PartitionId(report.incarnation, report.key.partition)
+            if full or self._reported.get(key) != report:
+                self._reported[key] = report
+                found.append(report)
+        return tuple(found)
+
+    def deaf(self) -> bool:
+        """As `Replicas`."""
+        return self._hearing.is_deaf()
+
+    def check_files(self, more: int) -> None:
+        """See whether this node may have so many further replicas open.
+
+        Raises:
+            RefusedError: `TOO_MANY_STREAMS`.
+        """
+        held = sum(
+            self._is_to_hold(stream, partition)
+            for stream in self.cluster.group.state.streams.values()
+            for partition in stream.partitions
+        )
+        self._descriptors.check(held + more, unit=_UNIT)
+
+    def on_lease(self, *, held: bool) -> None:
+        """As `Replicas`."""
+        for replica in self.hosted():
+            if held:
+                replica.tick()
+            else:
+                replica.fence()
+
+    def on_applied(self, command: Command, result: Result) -> None:
+        """As `Replicas`."""
+        if self.ready:
+            self._look_at(streams_of(command, result))
+        self._applied.set()
+        if isinstance(command, DeleteStream):
+            self.deleted.set()
+
+    def on_restored(self) -> None:
+        """As `Replicas`."""
+        if self.ready:
+            self.deleted.set()
+            held = {place.stream for place in self._places}
+            self._look_at({*self.cluster.group.state.streams, *held})
+
+    # As `Host`.
+
+    def lease_until_ns(self) -> int:
+        """As `Host`."""
+        return self.cluster.controlling.lease.until_ns
+
+    def stirred(self, replica: HostedReplica) -> None:
+        """As `Host`."""
+        self._stirred[replica.key] = None
+
+    def on_lead(self, replica: HostedReplica) -> None:
+        """As `Host`."""
+        self._subscribing.look(replica)
+
+    def on_stop(self, replica: HostedReplica) -> None:
+        """As `Host`."""
+        self._subscribing.look(replica)
+
+    def propose_isr(self, replica: HostedReplica, proposal: do.ProposeIsr) -> None:
+        """As `Host`."""
+        self._isr.propose(replica, proposal)
+
+    def look(self) -> None:
+        """As `Host`."""
+        self.cluster.controlling.look()
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+        """As `Host`."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    # Parts.
+
+    def _closed_reports(self) -> Iterable[PartitionReport]:
+        """What the controller is told of replicas that are not open: they cannot lead."""
+        for place in self.problems:
+            record = self._record(place)
+            if record is not None and self._is_to_hold(*record):
+                stream, partition = record
+                yield PartitionReport(
+                    key=place,
+                    incarnation=stream.incarnation,
+                    leader_epoch=partition.leader_epoch,
+                    last_epoch=0,
+                    end_offset=END_UNKNOWN,
+                    unfit="failed",
+                    resigned=True,
+                )
+
+    async def _changed(self, wanted: Callable[[], bool]) -> None:
+        """Wait until the state is as wanted."""
+        while not wanted():
+            self._applied.clear()
+            await self._applied.wait()
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            _log.error("work beside failed", exc_info=task.exception())
+
+    def _is_led_here(self, replica: HostedReplica) -> bool:
+        found = self.cluster.group.state.partition(replica.place)
+        return found is not None and found[1].leader == self.node
+
+    def _look_at(self, names: Iterable[str]) -> None:
+        """Streams whose records may have changed: tell their replicas, open and close."""
+        state = self.cluster.group.state
+        counts: dict[str, int] = {}
+        for name in names:
+            record = state.streams.get(name)
+            counts[name] = 0 if record is None else len(record.partitions)
+            for number in range(counts[name]):
+                self._touch(Place(name, number))
+        # Looked through once: a command may be about every stream.
+        for place in [place for place in self._places if place.stream in counts]:
+            if place.partition >= counts[place.stream]:
+                self._touch(place)
+
+    def _touch(self, place: Place) -> None:
+        record = self._record(place)
+        replica = self.at(place)
+        if record is not None and replica is not None and _is_of(replica, record[0]):
+            replica.view(view_of(*record))
+            point = PurgePoint(record[1].purged, record[1].purge_epoch)
+            replica.partition.purging.set(point, replica.high_watermark)
+            self._subscribing.look(replica)
+        if not self._is_as_wanted(place):
+            self._settling.touch(place)
+
+    def _record(self, place: Place) -> tuple[StreamRecord, PartitionRecord] | None:
+        stream = self.cluster.group.state.streams.get(place.stream)
+        if stream is None or place.partition >= len(stream.partitions):
+            return None
+        return stream, stream.partitions[place.partition]
+
+    def _is_as_wanted(self, place: Place) -> bool:
+        record, replica = self._record(place), self.at(place)
+        if record is None:
+            return replica is None
+        stream, partition = record
+        if not self._is_to_hold(stream, partition):
+            return replica is None and self.node not in partition.former and stream.is_open
+        return (
+            replica is not None
+            and _is_of(replica, stream)
+            and replica.partition.stream.config == stream.config
+        )
+
+    def _is_to_hold(self, stream: StreamRecord, partition: PartitionRecord) -> bool:
+        return stream.is_open and self.node in (*partition.replicas, *partition.observers)
+
+    async def _bring_about(self, place: Place) -> None:
+        record, replica = self._record(place), self.at(place)
+        if replica is not None and not self._is_as_wanted(place):
+            self._forget(replica)
+            if record is None or not _is_of(replica, record[0]):
+                self.resignations.pop(replica.key, None)  # nobody asks about that stream again
+            await finish(replica)
+        if record is None:
+            return
+        if self._is_to_hold(*record):
+            await self._open(place, record[0])
+        elif self.node in record[1].holders or not record[0].is_open:
+            await self._remove(place, record[0])
+
+    async def _open(self, place: Place, record: StreamRecord) -> None:
+        if place in self._places or place in self.problems:
+            return
+        self._opening += 1  # other partitions are opened meanwhile
+        try:
+            self._descriptors.check(len(self._places) + self._opening, unit=_UNIT)
+            partition = await self._open_partition(place, record)
+        except (OSError, LogdError) as error:
+            self._note_problem(place, error)
+            return
+        finally:
+            self._opening -= 1
+        replica = partition.role
+        assert isinstance(replica, HostedReplica)
+        self._hosted[replica.key] = self._places[place] = replica
+        replica.attach(partition)
+        self._touch(place)
+
+    async def _open_partition(self, place: Place, record: StreamRecord) -> Partition:
+        stream = Stream(config=record.config, incarnation=record.incarnation)
+        identified = Identified(place, PartitionId(record.incarnation, place.partition))
+        prepare = self._holdings.prepare
+        directory = await asyncio.to_thread(prepare, record, place.partition)
+        return await Partition.open(
+            stream,
+            directory,
+            self._around,
+            number=place.partition,
+            make_role=partial(HostedReplica, identified, self),
+        )
+
+    def _note_problem(self, place: Place, error: OSError | LogdError) -> None:
+        self.problems[place] = NotOpenError(str(error), cause=cause_of(error))
+        if _is_out_of_files(error):
+            if self._without_files.get(place) == str(error):
+                return  # it is in the log already
+            self._without_files[place] = str(error)
+        _log.error("replica failed", stream=place.stream, partition=place.partition,
+                   reason=str(error))  # fmt: skip
+
+    def _retry_without_files(self) -> None:
+        """Open what could not be opened for want of open files, as far as there are enough now."""
+        for place in [*self._without_files]:
+            if place not in self.problems:  # it is open, or not to be held any more
+                del self._without_files[place]
+        count = len(self._places) + self._opening
+        for place in sorted(self._without_files):
+            count += 1
+            if not self._descriptors.are_enough(count):
+                break
+            del self.problems[place]
+            self._touch(place)
+
+    async def _remove(self, place: Place, record: StreamRecord) -> None:
+        """Move data out of the way that the state says is to go, and say that it is gone."""
+        await asyncio.to_thread(self._holdings.remove, record, place.partition)
+        self.problems.pop(place, None)
+        gone = DataGone(
+            node=self.node,
+            stream=place.stream,
+            incarnation=record.incarnation,
+            partitions=(place.partition,),
+        )
+        self.spawn(self.cluster.group.insist(gone))
+
+    def _forget(self, replica: HostedReplica) -> None:
+        self._hosted.pop(replica.key, None)
+        self._reported.pop(replica.key, None)
+        self._places.pop(replica.place, None)
+        self._subscribing.forget(replica)
+        replica.detach()
+
+
+def _is_of(replica: HostedReplica, stream: StreamRecord) -> bool:
+    return replica.key.incarnation == stream.incarnation
+
+
+def _is_out_of_files(error: OSError | LogdError) -> bool:
+    """Whether it could not be opened for want of open files, by the budget or in fact."""
+    if isinstance(error, RefusedError):
+        return error.code == "TOO_MANY_STREAMS"
+    return isinstance(error, OSError) and error.errno in _OUT_OF_FILES

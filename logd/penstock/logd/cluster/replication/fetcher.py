@@ -1,0 +1,256 @@
+"""The follower's end of a fetch session: what this node fetches from one leader's node.
+
+There is a connection while anything is fetched from there. When it breaks, every partition is told
+that its wish may be lost, and the next connection begins another session with everything.
+"""
+
+import asyncio
+import random
+from typing import Final
+
+import structlog
+
+from penstock.base.backoff import Backoff
+from penstock.base.clock import Clock
+from penstock.logd.cluster.replication.sender import FeedSettings, FetchCounts, Find
+from penstock.logd.cluster.replication.wire import (
+    RESPONSE_HEAD,
+    STILL_HERE,
+    Response,
+    check_response_head,
+    decode_response,
+    encode_request,
+)
+from penstock.logd.errors import CorruptError, RefusedError
+from penstock.logd.format.frame import parse_frames
+from penstock.logd.net.channel import Channel
+from penstock.logd.net.peer_identity import Identity
+from penstock.logd.net.peer_tls import PeerTls, dial_peer
+from penstock.logd.replication.events import AnswerLost, Fetch
+from penstock.logd.replication.session import Asking, PartitionId
+from penstock.logd.wire.logd_peer_pb2 import Purpose
+
+_STALL_S: Final = 10.0
+"""Seconds a leader's node may take nothing before the connection is given up."""
+
+_PAUSE_MIN_S: Final = 0.05
+_PAUSE_MAX_S: Final = 0.5
+"""Seconds before the first try to connect again, and before a later one at most: records that wait
+for an ack wait for this."""
+
+_STILL_HERE_S: Final = 1.0
+"""Seconds after which a node that has nothing to say says so: a peer that was cut off leaves that
+unacknowledged, and the connection ends (`penstock.logd.net.peer_wire.UNACKED_S`)."""
+
+_BUFFER_BYTES_KEPT: Final = 8 * 1024 * 1024
+"""Bytes of a connection's buffer that are not given back between two responses."""
+
+_log = structlog.get_logger()
+
+
+class Fetcher:
+    """Fetches from one node for as long as `run` runs. Used on the event loop.
+
+    Args:
+        me: This node.
+        peer: The leader's node.
+        address: Where it listens; empty: not known yet.
+        find: The replicas here.
+        clock: Dates, which sessions are numbered by.
+        rng: Spreads the tries to connect.
+        tls: Between nodes.
+        settings: How much is taken.
+
+    Attributes:
+        counts: For telemetry.
+        problem: Why there is no connection; empty while there is one, or none is needed.
+    """
+
+    def __init__(  # noqa: PLR0913 - from whom, for whom, and how
+        self,
+        me: Identity,
+        peer: str,
+        find: Find,
+        *,
+        clock: Clock,
+        rng: random.Random,
+        tls: PeerTls | None,
+        settings: FeedSettings,
+    ) -> None:
+        self.counts = FetchCounts()
+        self.problem = ""
+        self._me = me
+        self._peer = peer
+        self._find = find
+        self._clock = clock
+        self._rng = rng
+        self._tls = tls
+        self._settings = settings
+        self._address = ""
+        self._session = clock.unix_ns()
+        self._asking = Asking(self._session)
+        self._in_hand: dict[PartitionId, int] = {}
+        self._room = asyncio.Event()
+        self._wanted = asyncio.Event()
+        self._moved = asyncio.Event()
+
+    def fetch(self, key: PartitionId, fetch: Fetch) -> None:
+        """Say what a replica wants or reports; it leaves at the end of this turn."""
+        if fetch.wants:  # what it was given before is in its log
+            self._let_go(key)
+        self._asking.update(key, fetch)
+        self._wanted.set()
+
+    def forget(self, key: PartitionId) -> None:
+        """The partition is not fetched from there any more."""
+        self._let_go(key)
+        self._asking.forget(key)
+        self._wanted.set()
+
+    def move(self, address: str) -> None:
+        """The node is to be found there; empty: nowhere. A connection to elsewhere ends."""
+        if address != self._address:
+            self._address = address
+            self._moved.set()
+
+    async def run(self) -> None:
+        """Fetch until cancelled."""
+        backoff = Backoff(_PAUSE_MIN_S, _PAUSE_MAX_S, jitter=0.5)
+        while True:
+            await self._needed()
+            self._moved.clear()
+            before = self.counts.responses
+            self.problem = await self._connect_and_talk()
+            if not self.problem:
+                continue
+            if self.counts.responses > before:  # one that refuses is not pressed
+                backoff.reset()
+            await asyncio.sleep(backoff.next_wait(self._rng.random()))
+
+    async def _needed(self) -> None:
+        """Wait until something is to be fetched, and it is known from where."""
+        while not self._asking or not self._address:
+            wake = self._moved if self._asking else self._wanted
+            wake.clear()
+            await wake.wait()
+
+    async def _connect_and_talk(self) -> str:
+        """Fetch over one connection; returns why it ended, or nothing when it is not needed."""
+        connected = False
+        try:
+            channel = await dial_peer(
+                self._me, self._peer, self._address, Purpose.REPLICATION, self._tls
+            )
+            connected = True
+            self.counts.sessions += 1
+            self.problem = ""
+            _log.info("fetching", peer=self._peer, address=self._address)
+            try:
+                await self._talk(channel)
+            finally:
+                channel.close()
+        except EOFError:
+            reason = "it closed the connection"
+        except (OSError, CorruptError, RefusedError) as error:
+            reason = str(error) or type(error).__name__
+        except Exception as error:  # noqa: BLE001 - a replica failed; the others go on
+            _log.exception("fetching failed", peer=self._peer)
+            reason = f"{type(error).__name__}: {error}"
+        else:
+            reason = ""
+        if connected:
+            self._lose(reason)
+        return reason
+
+    async def _talk(self, channel: Channel) -> None:
+        """Send and hear until the connection ends, or is not needed."""
+        tasks = [
+            asyncio.create_task(self._hear(channel)),
+            asyncio.create_task(self._send(channel)),
+            asyncio.create_task(self._moved.wait()),
+        ]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        for task in done:
+            task.result()
+
+    async def _send(self, channel: Channel) -> None:
+        while self._asking:
+            self._wanted.clear()
+            while (request := self._asking.request()) is not None:
+                self.counts.requests += 1
+                await channel.send(encode_request(request), stall_s=_STALL_S)
+            try:
+                async with asyncio.timeout(_STILL_HERE_S):
+                    await self._wanted.wait()
+            except TimeoutError:
+                await channel.send(STILL_HERE, stall_s=_STALL_S)
+
+    async def _hear(self, channel: Channel) -> None:
+        buffer = bytearray()
+        while True:
+            head = await channel.receive(RESPONSE_HEAD.size)
+            length, frames_length = check_response_head(head)
+            response = decode_response(await channel.receive(length), frames_length)
+            if sum(self._in_hand.values()) > self._settings.taken_bytes_max:
+                await self._wait_for_room()
+            if not frames_length <= len(buffer) <= _BUFFER_BYTES_KEPT:
+                buffer = bytearray(frames_length)
+            data = memoryview(buffer)[:frames_length]
+            await channel.receive_into(data)
+            self._take(response, data)
+
+    def _take(self, response: Response, data: memoryview) -> None:
+        """Hand a response's answers on, once all of it has turned out to be right."""
+        self._asking.took(response.session, response.number)
+        taken = []
+        position = 0
+        for part in response.parts:
+            end = position + part.frames_length
+            taken.append(parse_frames(data[position:end], where=f"node {self._peer}"))
+            position = end
+        self.counts.responses += 1
+        self.counts.frames += sum(map(len, taken))
+        self.counts.frames_bytes += len(data)
+        self._wanted.set()
+        for part, frames in zip(response.parts, taken, strict=True):
+            hosted = self._find(part.key)
+            if hosted is not None:
+                if frames:
+                    self._in_hand[part.key] = part.frames_length
+                hosted.take(part.answer, frames)
+
+    async def _wait_for_room(self) -> None:
+        """Receive no more before the disks here have taken some of what came."""
+        self.counts.waits += 1
+        try:
+            async with asyncio.timeout(self._settings.room_s):
+                while sum(self._in_hand.values()) > self._settings.taken_bytes_max:
+                    self._room.clear()
+                    await self._room.wait()
+        except TimeoutError:  # some replicas have failed; the others are not to wait for them
+            _log.warning(
+                "what was fetched is not written", peer=self._peer, seconds=self._settings.room_s
+            )
+            self._in_hand.clear()
+
+    def _let_go(self, key: PartitionId) -> None:
+        if self._in_hand.pop(key, None) is not None:
+            self._room.set()
+
+    def _lose(self, reason: str) -> None:
+        """The connection has ended; wishes that were under way may be lost."""
+        self._in_hand.clear()
+        self._session = max(self._session + 1, self._clock.unix_ns())
+        keys = self._asking.restart(self._session)
+        if keys and reason:
+            self.counts.broken += 1
+            _log.warning("fetching interrupted", peer=self._peer, reason=reason)
+        for key in keys:
+            hosted = self._find(key)
+            if hosted is not None:
+                hosted.handle(AnswerLost())

@@ -1,0 +1,1 @@
+"""Key compaction: which segments are rewritten, and the threads that rewrite them."""

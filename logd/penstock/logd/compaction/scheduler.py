@@ -1,0 +1,366 @@
+"""Compaction of one partition's log: what is due, and doing it, on the compactor's thread.
+
+`penstock.logd.compaction.policy` says what is rewritten and why. Nothing is rewritten above the
+high watermark, nor before what the intake remembers of it has been written down
+(`penstock.logd.partition.rebuild`), nor in the active segment, nor where there is damage.
+
+The thread that compacts the logs of a daemon, one after another.
+
+Neither the event loop nor a log's writer waits for it. It works at a pace
+(`penstock.logd.compaction.cleaner`), and leaves a log within milliseconds when that is to be
+closed: what it was writing is thrown away.
+"""
+
+import heapq
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import count, islice
+from typing import Final
+
+import structlog
+
+from penstock.base.backoff import Backoff
+from penstock.base.clock import Clock
+from penstock.logd.compaction.cleaner import Cleaner, CompactionCounts, Pace, Rewriter, StoppedError
+from penstock.logd.compaction.policy import (
+    PACK_BYTES_MIN,
+    MergeLimits,
+    Run,
+    is_worth_packing,
+    run_to_merge,
+    sealing_is_due,
+)
+from penstock.logd.errors import LogdError
+from penstock.logd.format.frame import HEADER_SIZE
+from penstock.logd.format.segment_facts import SegmentFacts
+from penstock.logd.metadata.retention_policy import SEGMENTS_PER_LIMIT
+from penstock.logd.metadata.streams import StreamConfig
+from penstock.logd.storage import CommitLog
+
+_NS_PER_S: Final = 1_000_000_000
+_SAMPLE_FRAMES: Final = 256
+"""Frames that a segment is judged by."""
+
+_BACKOFF_MAX_S: Final = 3600
+"""Seconds after which a rewriting that failed again and again is tried once more."""
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionSettings:
+    """What an operator may set.
+
+    Attributes:
+        interval_s: Seconds between looks at a log.
+        bytes_per_s_max: Read and written, over all logs.
+        memory_bytes: Of the keys of one pass.
+        dirty_ratio: Share of a log's bytes that is dirty when a pass over its keys begins.
+    """
+
+    interval_s: float = 30.0
+    bytes_per_s_max: int = 32 * 1024 * 1024
+    memory_bytes: int = 64 * 1024 * 1024
+    dirty_ratio: float = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Wants:
+    """What compaction asks a log's writer for; neither call waits.
+
+    Attributes:
+        memory: To write down what the intake remembers.
+        seal: To seal the active segment.
+    """
+
+    memory: Callable[[], None]
+    seal: Callable[[], None]
+
+
+class Upkeep:
+    """One log's compaction; everything but the counters belongs to the compactor's thread.
+
+    Args:
+        log: Whose sealed segments are rewritten.
+        config: Of the stream.
+        settings: Of the daemon.
+        high_watermark: What is committed by now.
+        wants: What the log's writer is asked for; `remembered` is one answer.
+        clock: For the interval, and for tombstones.
+
+    Attributes:
+        resting: Whether nothing is rewritten now.
+    """
+
+    def __init__(
+        self,
+        log: CommitLog,
+        config: StreamConfig,
+        settings: CompactionSettings,
+        *,
+        high_watermark: Callable[[], int],
+        wants: "Wants",
+        clock: Clock,
+    ) -> None:
+        self.counts = CompactionCounts()
+        self.resting = False
+        self.stream = config.name
+        self._log = log
+        self._config = config
+        self._settings = settings
+        self._high_watermark = high_watermark
+        self._wants = wants
+        self._clock = clock
+        self._limits = merge_limits(config)
+        self._rewriter = Rewriter(log, config.name, self.counts)
+        self._cleaner = Cleaner(
+            log,
+            self._rewriter,
+            memory_bytes=settings.memory_bytes,
+            dirty_ratio=settings.dirty_ratio,
+            tombstone_retention_s=config.tombstone_retention_s,
+            clock=clock,
+        )
+        self._remembered_offset = 0
+        self._judged: dict[Run, bool] = {}
+        self._idle_at: tuple[int, int] | None = None
+        self._due_ns = clock.monotonic_ns() + int(settings.interval_s * _NS_PER_S)
+        self._backoff = Backoff(settings.interval_s, _BACKOFF_MAX_S)
+
+    @property
+    def due_ns(self) -> int:
+        """When `work` has something to look at; on the monotonic clock."""
+        return self._due_ns
+
+    def remembered(self, offset: int) -> None:
+        """What the intake remembers of everything below `offset` is written down."""
+        if offset > self._remembered_offset:
+            self._remembered_offset = offset
+            self._due_ns = min(self._due_ns, self._clock.monotonic_ns())
+
+    def was_cut(self, end_offset: int) -> None:
+        """The log ends there now: nothing beyond is remembered. On any thread."""
+        self._remembered_offset = min(self._remembered_offset, end_offset)
+
+    def work(self, pace: Pace) -> None:
+        """Do one thing that is due, and say when to come again.
+
+        Raises:
+            StoppedError: `pace` said so; nothing was changed by halves.
+        """
+        begun_ns = self._clock.monotonic_ns()
+        self._due_ns = begun_ns + int(self._settings.interval_s * _NS_PER_S)
+        if self._log.failure or self.resting:
+            return
+        read, written = pace.bytes_read, pace.bytes_written
+        try:
+            if self._do_something(pace):
+                self._due_ns = self._clock.monotonic_ns()
+                self._done(begun_ns)
+        except (OSError, LogdError) as error:
+            self.failed(error)
+        finally:
+            self.counts.bytes_read += pace.bytes_read - read
+            self.counts.bytes_written += pace.bytes_written - written
+
+    def _done(self, begun_ns: int) -> None:
+        self._backoff.reset()
+        self.counts.problem = ""
+        self.counts.last_ns = self._clock.unix_ns()
+        self.counts.last_duration_ns = self._clock.monotonic_ns() - begun_ns
+
+    def failed(self, error: Exception) -> None:
+        """Count an attempt that failed, and wait longer than after the one before."""
+        self.counts.failures += 1
+        self.counts.problem = str(error)
+        wait_s = self._backoff.next_wait()
+        self._due_ns = self._clock.monotonic_ns() + int(wait_s * _NS_PER_S)
+        if self._log.failure:
+            self._wants.seal()  # the writer meets the failure, and the stream says so, at once
+        _log.warning("compaction failed", stream=self.stream, error=str(error), again_in_s=wait_s)
+
+    def _do_something(self, pace: Pace) -> bool:
+        """Do the first thing that is due; whether there was one, and it could be done."""
+        if self._idle_at == self._standing() and not self._config.compact:
+            return False
+        *sealed, active = self._log.segments()
+        end = self._high_watermark() + 1
+        committed = [facts for facts in sealed if facts.next_offset <= end]
+        if self._config.compact and self._clean(committed, active, pace):
+            return True
+        sound = [facts for facts in committed if not self._cleaner.is_unsound(facts)]
+        run = run_to_merge(sound, self._limits) or self._run_to_pack(sound, pace)
+        if run is None:
+            self._idle_at = self._standing() if len(committed) == len(sealed) else None
+            return False
+        if not self._may_rewrite(run.end_offset):
+            return False
+        done = self._rewriter.rewrite(run, None, pace)
+        self._judged[run] = False  # whatever its frames are like now
+        return done
+
+    def _clean(self, committed: list[SegmentFacts], active: SegmentFacts, pace: Pace) -> bool:
+        """Make a pass over the keys if one is due; it leaves out what is not remembered yet.
+
+        A stream may seal segments faster than what it remembers is written down: a pass that
+        waited for all of it would never come.
+        """
+        if sealing_is_due(committed, active):
+            self._wants.seal()
+        if not committed or not self._cleaner.is_due(committed):
+            return False
+        may_go = [facts for facts in committed if facts.next_offset <= self._remembered_offset]
+        if not may_go or not self._cleaner.is_due(may_go):
+            self._wants.memory()
+            return False
+        self._cleaner.run(may_go, pace)
+        return True
+
+    def _may_rewrite(self, end_offset: int) -> bool:
+        if end_offset <= self._remembered_offset:
+            return True
+        self._wants.memory()
+        return False
+
+    def _run_to_pack(self, segments: list[SegmentFacts], pace: Pace) -> Run | None:
+        """The first segment whose frames are better put together."""
+        runs = [Run(facts.base_offset, facts.next_offset) for facts in segments]
+        self._judged = {run: self._judged[run] for run in runs if run in self._judged}
+        for run, facts in zip(runs, segments, strict=True):
+            if facts.size_bytes < PACK_BYTES_MIN:
+                continue
+            if run not in self._judged:
+                self._judged[run] = self._is_worth_packing(run, pace)
+            if self._judged[run]:
+                return run
+        return None
+
+    def _is_worth_packing(self, run: Run, pace: Pace) -> bool:
+        sample = []
+        try:
+            for header in islice(self._log.headers(run.base_offset), _SAMPLE_FRAMES):
+                if header.next_offset > run.end_offset:
+                    break
+                sample.append(header)
+                pace.read(HEADER_SIZE)
+        except LogdError:  # damaged, or deleted meanwhile
+            return False
+        return is_worth_packing(sample)
+
+    def _standing(self) -> tuple[int, int]:
+        return self._log.segment_count, self._log.start_offset
+
+
+def merge_limits(config: StreamConfig) -> MergeLimits:
+    """What retention allows a merged segment to be."""
+    limits = config.deleting
+    age_s = limits.segment_age_s_max()
+    messages = limits.messages
+    return MergeLimits(
+        bytes_max=limits.segment_bytes_max(config.segment_bytes_max),
+        span_ns_max=None if age_s is None else int(age_s * _NS_PER_S),
+        messages_max=None if messages is None else max(1, messages // SEGMENTS_PER_LIMIT),
+    )
+
+
+class Compactor:
+    """Works on the logs that are added, each when it is due.
+
+    Args:
+        settings: Of the daemon.
+        clock: For all of it.
+    """
+
+    def __init__(self, settings: CompactionSettings, clock: Clock) -> None:
+        self.settings = settings
+        self._clock = clock
+        self._condition = threading.Condition()
+        self._due: list[tuple[int, int, Upkeep]] = []
+        self._numbers = count()
+        self._added: dict[Upkeep, int] = {}
+        self._current: Upkeep | None = None
+        self._closing = False
+        self._pace = Pace(
+            settings.bytes_per_s_max, clock, wait=self._wait, stopped=self._is_stopped
+        )
+        self._thread = threading.Thread(target=self._run, name="compactor", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread; waits for the piece that it is at."""
+        with self._condition:
+            self._closing = True
+            self._condition.notify_all()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def add(self, upkeep: Upkeep) -> None:
+        """Look after a log from now on."""
+        with self._condition:
+            self._push(upkeep)
+
+    def wake(self, upkeep: Upkeep) -> None:
+        """A log may be due sooner than it said."""
+        with self._condition:
+            if upkeep.due_ns < self._added.get(upkeep, 0):
+                self._push(upkeep)
+
+    def remove(self, upkeep: Upkeep) -> None:
+        """Leave a log alone; on return nothing of it is touched any more."""
+        with self._condition:
+            self._added.pop(upkeep, None)
+            self._condition.notify_all()
+            while self._current is upkeep:
+                self._condition.wait()
+
+    def _push(self, upkeep: Upkeep) -> None:
+        """Note when a log is due; an earlier note of it counts no more. The lock is held."""
+        due_ns = self._added[upkeep] = upkeep.due_ns
+        heapq.heappush(self._due, (due_ns, next(self._numbers), upkeep))
+        self._condition.notify_all()
+
+    def _run(self) -> None:
+        while (upkeep := self._next()) is not None:
+            try:
+                upkeep.work(self._pace)
+            except StoppedError:
+                pass
+            except Exception as error:  # noqa: BLE001 - a bug must not end the others' upkeep
+                _log.exception("compaction met a bug", stream=upkeep.stream)
+                upkeep.failed(error)
+            with self._condition:
+                self._current = None
+                if upkeep in self._added:
+                    self._push(upkeep)
+                self._condition.notify_all()
+
+    def _next(self) -> Upkeep | None:
+        """The next log that is due, waiting for it; None when there will be none."""
+        with self._condition:
+            while not self._closing:
+                if not self._due:
+                    self._condition.wait()
+                    continue
+                due_ns, _, upkeep = self._due[0]
+                wait_ns = due_ns - self._clock.monotonic_ns()
+                if wait_ns > 0:
+                    self._condition.wait(wait_ns / _NS_PER_S)
+                    continue
+                heapq.heappop(self._due)
+                if self._added.get(upkeep) != due_ns:  # removed, or noted again
+                    continue
+                self._current = upkeep
+                return upkeep
+        return None
+
+    def _wait(self, seconds: float) -> None:
+        with self._condition:
+            if not self._is_stopped():
+                self._condition.wait(seconds)
+
+    def _is_stopped(self) -> bool:
+        return self._closing or self._current not in self._added

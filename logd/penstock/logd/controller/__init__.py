@@ -1,0 +1,1 @@
+"""The controller of a cluster: elections, liveness, placement, consumer groups."""

@@ -1,1 +1,0 @@
-"""logd's decisions as pure code: events and a time go in, effects come out, no I/O."""

@@ -1,1 +1,0 @@
-"""The fetch protocol and its server: reading and control over framed TCP."""

@@ -1,0 +1,1 @@
+"""What is decided about published messages before they are stored."""

@@ -1,0 +1,270 @@
+"""What the caller of each method must be allowed, how much of it, and what is taken down of it.
+
+A method that is not listed here is for whoever may administer everything.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, TypeAlias
+
+from penstock.logd.activity import TakesDown
+from penstock.logd.api.operations import Groups
+from penstock.logd.api.stream_options import split_settings
+from penstock.logd.api.streams import StreamOutline
+from penstock.logd.errors import LogdError, RefusedError
+from penstock.logd.format.subjects import is_inbox
+from penstock.logd.liftbridge.errors import CallError
+from penstock.logd.security.acl import Action, OnStream
+from penstock.logd.security.authorizer import CLUSTER, Guard, result_of, stored_by
+from penstock.logd.security.principal import Principal, current_caller
+from penstock.logd.security.quotas import Flow
+from penstock.logd.security.throttle import Throttle
+from penstock.logd.wire import logd_liftbridge_pb2 as wire
+
+_BYTES_MIN: Final = 1024 * 1024
+_SEGMENT_BYTES: Final = (64 * 1024, 1024 * 1024 * 1024)
+
+
+def settings_of(request: wire.CreateStreamRequest) -> dict[str, Any]:
+    """The stream as logd's own requests name its options; what is not given is logd's default."""
+    settings: dict[str, Any] = {
+        "name": request.name,
+        "subject": request.subject,
+        "ack_on_reply": False,  # plain messages are not answered: the reply is for others to give
+        "retention": _retention(request),
+        "expected_offset": request.optimisticConcurrencyControl.value,
+        "compact": request.compactEnabled.value,
+        "partitions": request.partitions or 1,
+    }
+    if request.encryption.value:
+        settings["encryption"] = "aes-256-gcm"
+    if request.group:
+        settings["queue_group"] = request.group
+    if request.replicationFactor:
+        factor = request.replicationFactor
+        settings["replication_factor"] = "all" if factor == -1 else factor
+    if request.minIsr.value:
+        settings["min_isr"] = request.minIsr.value
+    if request.segmentMaxBytes.value:
+        low, high = _SEGMENT_BYTES
+        settings["segment_bytes_max"] = min(max(request.segmentMaxBytes.value, low), high)
+    return settings
+
+
+def _retention(request: wire.CreateStreamRequest) -> dict[str, int]:
+    """The limits; zero is none. logd's have a least, below which they are that."""
+    limits: dict[str, int] = {}
+    if request.retentionMaxBytes.value:
+        limits["bytes"] = _at_least(request.retentionMaxBytes.value, _BYTES_MIN)
+    if request.retentionMaxMessages.value:
+        limits["messages"] = request.retentionMaxMessages.value
+    if request.retentionMaxAge.value:
+        limits["age_s"] = -(-request.retentionMaxAge.value // 1000)
+    return limits
+
+
+def _at_least(value: int, least: int) -> int:
+    return max(value, least) if value > 0 else value
+
+
+_ACTIONS: Final = {
+    "CreateStream": "stream.create",
+    "DeleteStream": "stream.delete",
+    "PauseStream": "stream.mode",
+    "SetStreamReadonly": "stream.mode",
+}
+"""What each method that changes something is taken down as."""
+
+PUBLISHING: Final = ("Publish", "PublishAsync", "PublishToSubject")
+"""They ask for themselves, message by message."""
+
+_OPEN: Final = ("FetchMetadata",)
+"""Everybody may call it; the answer has what the caller may see."""
+
+Context: TypeAlias = Any
+Call: TypeAlias = Callable[[Any, Context], Awaitable[Any]]
+_Check: TypeAlias = Callable[[Any, Principal], None]
+
+
+class CallPermits:
+    """Stands around the methods. Used on the event loop.
+
+    Args:
+        guard: Decides.
+        throttle: Holds up whoever is over a quota.
+        groups: Which streams a consumer group reads.
+        activity: Takes down what was done, before whoever asked is told.
+        creator: For whose quota a stream counts that somebody creates.
+    """
+
+    def __init__(
+        self,
+        guard: Guard,
+        throttle: Throttle,
+        groups: Groups,
+        activity: TakesDown,
+        creator: Callable[[Principal], str],
+    ) -> None:
+        self.guard = guard
+        self.creator = creator
+        self._throttle = throttle
+        self._groups = groups
+        self._activity = activity
+        self._checks: dict[str, _Check] = {
+            "CreateStream": self._create,
+            "DeleteStream": self._on_stream(Action.DELETE, "name"),
+            "PauseStream": self._on_stream(Action.ALTER, "name"),
+            "SetStreamReadonly": self._on_stream(Action.ALTER, "name"),
+            "Subscribe": self._subscribe,
+            "FetchPartitionMetadata": self._see,
+            "SetCursor": self._on_stream(Action.CURSOR, "stream"),
+            "FetchCursor": self._on_stream(Action.CURSOR, "stream"),
+            "JoinConsumerGroup": self._join,
+            "LeaveConsumerGroup": self._of_group,
+            "FetchConsumerGroupAssignments": self._of_group,
+            "ReportConsumerGroupCoordinator": self._of_group,
+        }
+
+    def around(self, method: str, call: Call) -> Call:
+        """A method that is called only by whom it may be."""
+
+        async def permitted(request: Any, context: Context) -> Any:
+            caller = current_caller()
+            result = "interrupted"
+            try:
+                await self._throttle.take(caller, Flow.REQUESTS)
+                self._check(method, request, caller)
+                answer = await call(request, context)
+                result = "ok"
+            except RefusedError as error:
+                result = result_of(error)
+                raise
+            except CallError as error:
+                result = error.code.name
+                raise
+            except LogdError:
+                result = "UNAVAILABLE"
+                raise
+            finally:
+                if self._take_down(method, request, caller, result) and result != "interrupted":
+                    await self._activity.kept()
+            return answer
+
+        return permitted
+
+    async def publish(
+        self, caller: Principal, outline: StreamOutline, number: int, request: wire.PublishRequest
+    ) -> None:
+        """Let a message through to a partition of a stream.
+
+        Raises:
+            RefusedError: `PERMISSION_DENIED`, `QUOTA_EXCEEDED`.
+        """
+        config = outline.stream.config
+        subject = f"{config.subject}.{number}" if number else config.subject
+        self.guard.check(caller, Action.PUBLISH, OnStream(config.name, (subject,)))
+        if not outline.replication.listens:  # it would resume what somebody took off its subject
+            self.guard.check(caller, Action.ALTER, stored_by(config, outline.partitions))
+        self._check_inbox(caller, request.ackInbox)
+        await self._throttle.take(caller, Flow.BYTES_IN, request.ByteSize())
+
+    async def publish_to_subject(
+        self, caller: Principal, request: wire.PublishToSubjectRequest
+    ) -> None:
+        """Let a message through to a subject.
+
+        Raises:
+            RefusedError: `PERMISSION_DENIED`, `QUOTA_EXCEEDED`.
+        """
+        self.guard.check(caller, Action.PUBLISH, self.guard.subject(request.subject))
+        self._check_inbox(caller, request.ackInbox)
+        await self._throttle.take(caller, Flow.BYTES_IN, request.ByteSize())
+
+    def refused(self, method: str, request: Any, error: RefusedError) -> None:
+        """Take down what was denied of a call that goes on."""
+        self._take_down(method, request, current_caller(), result_of(error))
+
+    def unknown(self, caller: Principal, stream: str) -> None:
+        """Refuse to say whether there is a stream, to whom may not publish to one of its name.
+
+        Raises:
+            RefusedError: `PERMISSION_DENIED`.
+        """
+        self.guard.check(caller, Action.PUBLISH, OnStream(stream))
+
+    def read(self, caller: Principal, stream: str) -> None:
+        """Ask again whether a caller may read a stream: rules change while it does.
+
+        Raises:
+            RefusedError: `PERMISSION_DENIED`.
+        """
+        if self.guard.enabled:
+            self.guard.check(caller, Action.READ, self.guard.stream(stream))
+
+    async def spend(self, caller: Principal, size: int) -> None:
+        """Bytes are about to be sent to a caller; returns when its quota allows that."""
+        await self._throttle.spend(caller, Flow.BYTES_OUT, size)
+
+    def _check(self, method: str, request: Any, caller: Principal) -> None:
+        if not self.guard.enabled or method in PUBLISHING or method in _OPEN:
+            return
+        check = self._checks.get(method)
+        if check is not None:
+            check(request, caller)
+        else:
+            self.guard.check(caller, Action.ADMIN, CLUSTER)
+
+    def _on_stream(self, action: Action, field: str) -> _Check:
+        def check(request: Any, caller: Principal) -> None:
+            self.guard.check(caller, action, self.guard.stream(getattr(request, field)))
+
+        return check
+
+    def _create(self, request: wire.CreateStreamRequest, caller: Principal) -> None:
+        config, replication = split_settings(settings_of(request))
+        self.guard.check(caller, Action.CREATE, stored_by(config, replication.partitions))
+
+    def _subscribe(self, request: wire.SubscribeRequest, caller: Principal) -> None:
+        target = self.guard.stream(request.stream)
+        self.guard.check(caller, Action.READ, target)
+        if request.resume:
+            self.guard.check(caller, Action.ALTER, target)
+        if request.consumer.groupId:
+            self.guard.check(caller, Action.CURSOR, target)
+
+    def _see(self, request: wire.FetchPartitionMetadataRequest, caller: Principal) -> None:
+        self.guard.check_sees(caller, request.stream)
+
+    def _join(self, request: wire.JoinConsumerGroupRequest, caller: Principal) -> None:
+        for stream in request.streams:
+            self.guard.check(caller, Action.CURSOR, self.guard.stream(stream))
+        self.guard.check_joins(caller, request.groupId, self._streams_of(request.groupId))
+
+    def _of_group(self, request: Any, caller: Principal) -> None:
+        self.guard.check_group(caller, request.groupId, self._streams_of(request.groupId))
+
+    def _streams_of(self, group: str) -> set[str]:
+        try:
+            (found,) = self._groups.describe(group)
+        except RefusedError:
+            return set()
+        return {stream for member in found["members"] for stream in member["streams"]}
+
+    def _check_inbox(self, caller: Principal, inbox: str) -> None:
+        """Acks go to inboxes; else whoever may publish anywhere could have logd publish anywhere.
+
+        Raises:
+            RefusedError: `PERMISSION_DENIED`.
+        """
+        if inbox and not is_inbox(inbox) and self.guard.enabled:
+            self.guard.check(caller, Action.PUBLISH, self.guard.subject(inbox))
+
+    def _take_down(self, method: str, request: Any, caller: Principal, result: str) -> bool:
+        """Whether it is to outlast the machine; what was denied anybody can have written."""
+        kind = _ACTIONS.get(method)
+        if result == "PERMISSION_DENIED":
+            kind = "access.denied"
+        if kind is not None:
+            stream = getattr(request, "name", "") or getattr(request, "stream", "")
+            asked = {"api": method, "stream": stream, "subject": getattr(request, "subject", "")}
+            self._activity.record(kind, caller, request=asked, result=result)
+        return kind not in (None, "access.denied")

@@ -1,0 +1,193 @@
+"""What stands between callers and the streams: permissions, quotas, and what is taken down."""
+
+import asyncio
+import secrets
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from penstock.base.clock import Clock, SystemClock
+from penstock.logd.activity import ActivityJournal, ActivityLog
+from penstock.logd.api.access import AccessApi
+from penstock.logd.api.middleware import GuardedApi, TracedApi
+from penstock.logd.api.operations import FetchApi
+from penstock.logd.api.permissions import Permits
+from penstock.logd.config import LogdConfig
+from penstock.logd.engine import Engine
+from penstock.logd.errors import NotReadyError
+from penstock.logd.gap_report import gap_document
+from penstock.logd.intake.gaps import Gap
+from penstock.logd.liftbridge.permissions import CallPermits
+from penstock.logd.partition.acks import AckSender
+from penstock.logd.security.acl import Action, OnStream
+from penstock.logd.security.authorizer import STATUS, Guard
+from penstock.logd.security.principal import Principal
+from penstock.logd.security.throttle import Throttle
+from penstock.service import Tracer
+
+_JOURNAL = "activity.journal"
+_STREAMS_SHOWN = 100
+_DRAIN_S = 1.0
+
+
+class Doors:
+    """Used on the event loop.
+
+    Args:
+        config: Of the daemon.
+        engine: What keeps the streams.
+        clock: For time; by default the system's.
+        tracer: Has spans of requests; None: there are none.
+
+    Attributes:
+        activity: Takes down what happens; run it.
+        guard: Decides who may do what.
+        throttle: Holds up whoever is over a quota.
+        api: Answers the requests of the fetch endpoint.
+    """
+
+    def __init__(
+        self,
+        config: LogdConfig,
+        engine: Engine,
+        clock: Clock | None = None,
+        tracer: Tracer | None = None,
+    ) -> None:
+        clock = clock or SystemClock()
+        self._engine = engine
+        sink = engine.activity if config.takes_down else None
+        journal = ActivityJournal(config.data_dir / _JOURNAL) if config.takes_down else None
+        boot = secrets.token_hex(4)
+        self.activity = ActivityLog(config.node, boot, clock, sink, journal)
+        engine.watch(self.activity.record)
+        engine.listening.on_gap = self._on_gap
+        self.guard = Guard(
+            engine.access,
+            engine.streams,
+            enabled=config.auth.acl,
+            superusers=config.auth.superusers,
+            grants=config.auth.granted(),
+        )
+        self.throttle = Throttle(
+            engine.access, self.guard, clock, wait_s_max=config.quota_delay_s_max
+        )
+        api = FetchApi(
+            engine.streams,
+            engine.cursors,
+            engine.groups,
+            self.creator,
+            partial(gap_document, engine),
+        )
+        guarded = GuardedApi(
+            api,
+            AccessApi(engine.access, self.guard).handlers(),
+            guard=self.guard,
+            permits=Permits(self.guard, engine.groups),
+            throttle=self.throttle,
+            activity=self.activity,
+        )
+        self.api = guarded if tracer is None else TracedApi(guarded, tracer, engine.streams.match)
+
+    def call_permits(self) -> CallPermits:
+        """Who may call which method of gRPC."""
+        groups = self._engine.groups
+        return CallPermits(self.guard, self.throttle, groups, self.activity, self.creator)
+
+    def creator(self, caller: Principal) -> str:
+        """For whose quota a stream counts; empty: for nobody's."""
+        if caller.is_anonymous or self.guard.is_exempt(caller):
+            return ""
+        return caller.name
+
+    def reasons(self) -> Iterable[str]:
+        """Why they are not as well as they should be."""
+        if self.activity.problem:
+            waiting = self.activity.waiting
+            yield f"{waiting} events are not written down yet: {self.activity.problem}"
+        if self.activity.unprotected:
+            yield f"events are not written down before they are stored: {self.activity.unprotected}"
+
+    def info(self) -> dict[str, Any]:
+        """For `/status`."""
+        return {
+            "acl": self.guard.enabled,
+            "denied": self.guard.denied,
+            "activity": dict(self.activity.counts) | {"waiting": self.activity.waiting},
+        }
+
+    def metrics(self) -> Iterable[Metric]:
+        """For Prometheus."""
+        activity = CounterMetricFamily(
+            "penstock_logd_activity", "Events by what became of them", labels=["what"]
+        )
+        for what, count in dict(self.activity.counts).items():
+            activity.add_metric([what], count)
+        denied = CounterMetricFamily("penstock_logd_denied", "Requests that no rule allowed")
+        denied.add_metric([], self.guard.denied)
+        waiting = GaugeMetricFamily("penstock_logd_activity_waiting", "Events not written yet")
+        waiting.add_metric([], self.activity.waiting)
+        yield from (activity, denied, waiting)
+        throttle = self.throttle
+        for name, text, counts in (
+            ("quota_used", "What was taken of quotas", throttle.used),
+            (
+                "quota_delay_ms",
+                "Milliseconds of delay by quotas",
+                throttle.delayed_ms,
+            ),
+            ("quota_refused", "What was refused for a quota", throttle.refused),
+        ):
+            counter = CounterMetricFamily(
+                f"penstock_logd_{name}", text, labels=["principal", "quota"]
+            )
+            for (principal, flow), count in dict(counts).items():
+                counter.add_metric([principal, flow], count)
+            yield counter
+
+    def not_let_in(
+        self, loop: asyncio.AbstractEventLoop, door: str, reason: str, peer: str
+    ) -> None:
+        """Somebody has failed to say who they are; told on any thread."""
+        facts = {"door": door, "reason": reason, "peer": peer}
+        with suppress(RuntimeError):  # the loop is over
+            loop.call_soon_threadsafe(partial(self.activity.record, "auth.failed", None, **facts))
+
+    def keep_from_streams(self, acks: AckSender) -> None:
+        """Have no ack sent where a stream would store it, if it matters who publishes what."""
+        if self.guard.enabled:
+            acks.stored = self.is_stored
+
+    def is_stored(self, subject: bytes) -> bool:
+        """Whether a stream stores a subject; until the cluster's state is known, any may."""
+        try:
+            return bool(self._engine.streams.match(subject.decode("utf-8", "replace")))
+        except NotReadyError:
+            return True
+
+    def may_see_status(self) -> Callable[[Principal], bool] | None:
+        """Says who may see `/status` and `/metrics`; asked on any thread. None: everybody."""
+        return self._sees_status if self.guard.enabled else None
+
+    def _sees_status(self, caller: Principal) -> bool:
+        try:
+            return self.guard.allows(caller, Action.READ, OnStream(STATUS))
+        except NotReadyError:  # rules come with the cluster; superusers need none
+            return self.guard.is_exempt(caller)
+
+    async def close(self) -> None:
+        """Have written what was taken down, while what it is written to is still open."""
+        await self.activity.drain(_DRAIN_S)
+
+    def _on_gap(self, what: str, gap: Gap) -> None:
+        facts: dict[str, Any] = {
+            "reason": str(gap.reason),
+            "streams": list(gap.streams[:_STREAMS_SHOWN]),
+            "stream_count": len(gap.streams),
+            "start_unix_ns": gap.start.unix_ns,
+        }
+        if gap.end is not None:
+            facts |= {"end_unix_ns": gap.end.unix_ns, "messages": gap.messages}
+        self.activity.record(f"ingest.gap_{what}", None, detail=gap.detail, **facts)

@@ -1,0 +1,164 @@
+"""Rules and quotas, and what commands do to them; the same in a cluster and in a lone logd.
+
+`version` is the number of the command that last changed anything here. A command may say which one
+it was based on; if there is another by then, it is refused.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from penstock.logd.errors import RefusedError
+from penstock.logd.limits import ACL_RULES_MAX, QUOTAS_MAX
+from penstock.logd.security.acl import AclRule, check_rule
+from penstock.logd.security.quotas import Quota, check_quota, quota_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PutAcl:
+    """Add rules; those that are there already stay as they are."""
+
+    rules: tuple[AclRule, ...]
+    based_on: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteAcl:
+    """Remove the rules with these ids, all of them or none."""
+
+    rules: tuple[str, ...]
+    based_on: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PutQuota:
+    """Set a principal's quota, in place of the one it has."""
+
+    quota: Quota
+    based_on: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteQuota:
+    """Remove a principal's quota."""
+
+    principal: str
+    based_on: int | None = None
+
+
+AccessCommand = PutAcl | DeleteAcl | PutQuota | DeleteQuota
+
+
+@dataclass(slots=True)
+class AccessTable:
+    """Rules by id and quotas by principal. Changed by `apply_access` only."""
+
+    version: int = 0
+    rules: dict[str, AclRule] = field(default_factory=dict)
+    quotas: dict[str, Quota] = field(default_factory=dict)
+
+    def check_streams(self, principal: str, present: int) -> None:
+        """Check that a principal may have one stream more than there are of it.
+
+        Raises:
+            RefusedError: `QUOTA_EXCEEDED`.
+        """
+        quota = quota_of(self.quotas, principal) if principal else None
+        if quota is not None and quota.streams is not None and present >= quota.streams:
+            message = f"{principal!r} has created {present} streams, of at most {quota.streams}"
+            raise RefusedError("QUOTA_EXCEEDED", message, limit=quota.streams)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccessRecord:
+    """As it is written down."""
+
+    version: int = 0
+    rules: tuple[AclRule, ...] = ()
+    quotas: tuple[Quota, ...] = ()
+
+
+NO_ACCESS: Final = AccessRecord()
+
+
+def record_of(table: AccessTable) -> AccessRecord:
+    """What to write down; the same for the same rules and quotas."""
+    return AccessRecord(
+        version=table.version,
+        rules=tuple(sorted(table.rules.values())),
+        quotas=tuple(quota for _, quota in sorted(table.quotas.items())),
+    )
+
+
+def table_of(record: AccessRecord) -> AccessTable:
+    """What was written down."""
+    return AccessTable(
+        record.version,
+        {rule.id: rule for rule in record.rules},
+        {quota.principal: quota for quota in record.quotas},
+    )
+
+
+def apply_access(table: AccessTable, number: int, command: AccessCommand) -> bool:
+    """Apply a command; whether there was anything to change.
+
+    Args:
+        table: It is changed, unless the command is refused.
+        number: Of the command, above that of every earlier one.
+        command: What is asked for.
+
+    Raises:
+        RefusedError: `STALE_VERSION`, `BAD_RULE`, `BAD_QUOTA`, `UNKNOWN_RULE`, `UNKNOWN_QUOTA`,
+            `TOO_MANY_RULES`, `TOO_MANY_QUOTAS`.
+    """
+    if command.based_on not in (None, table.version):
+        message = f"rules and quotas are at version {table.version}, not {command.based_on}"
+        raise RefusedError("STALE_VERSION", message, version=table.version)
+    changed = _change(table, command)
+    if changed:
+        table.version = number
+    return changed
+
+
+def _change(table: AccessTable, command: AccessCommand) -> bool:
+    match command:
+        case PutAcl(rules=rules):
+            return _put_rules(table, rules)
+        case DeleteAcl(rules=ids):
+            return _delete_rules(table, ids)
+        case PutQuota(quota=quota):
+            return _put_quota(table, quota)
+        case DeleteQuota(principal=principal):
+            if table.quotas.pop(principal, None) is None:
+                raise RefusedError("UNKNOWN_QUOTA", f"{principal[:80]!r} has no quota of its own")
+            return True
+
+
+def _put_rules(table: AccessTable, rules: Iterable[AclRule]) -> bool:
+    for rule in rules:
+        check_rule(rule)
+    new = {rule.id: rule for rule in rules if rule.id not in table.rules}
+    if len(table.rules) + len(new) > ACL_RULES_MAX:
+        message = f"there are {len(table.rules)} rules, of at most {ACL_RULES_MAX}"
+        raise RefusedError("TOO_MANY_RULES", message, limit=ACL_RULES_MAX)
+    table.rules |= new
+    return bool(new)
+
+
+def _delete_rules(table: AccessTable, ids: Iterable[str]) -> bool:
+    unknown = [one for one in ids if one not in table.rules]
+    if unknown:
+        raise RefusedError("UNKNOWN_RULE", f"there is no rule {unknown[0][:80]!r}")
+    for one in ids:
+        table.rules.pop(one, None)
+    return True
+
+
+def _put_quota(table: AccessTable, quota: Quota) -> bool:
+    check_quota(quota)
+    before = table.quotas.get(quota.principal)
+    if before is None and len(table.quotas) >= QUOTAS_MAX:
+        message = f"there are {QUOTAS_MAX} quotas already; those without one follow that of *"
+        raise RefusedError("TOO_MANY_QUOTAS", message, limit=QUOTAS_MAX)
+    table.quotas[quota.principal] = quota
+    return before != quota

@@ -1,0 +1,352 @@
+"""What can be asked of the cluster's state, and its form in the log of the metadata group.
+
+    {"version": 1, "kind": "ChangeIsr", "command": {...}}
+
+`version` rises when the meaning of what there is changes; kinds and fields are added without that.
+A node that does not know the version, a kind or a field stops applying and says so: it cannot tell
+what the others have done. A field that is added gets a default, so that older commands are read.
+"""
+
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias, get_args
+
+from penstock.logd.errors import CorruptError, RefusedError
+from penstock.logd.limits import COMMAND_BYTES_MAX
+from penstock.logd.metadata.access import DeleteAcl, DeleteQuota, PutAcl, PutQuota
+from penstock.logd.metadata.codec import LaterVersionError, read_as, read_document, write_document
+from penstock.logd.metadata.records import (
+    Addresses,
+    GroupMember,
+    GroupPartition,
+    NodeId,
+    ReplicationOptions,
+)
+from penstock.logd.metadata.streams import StreamConfig
+
+COMMAND_VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Basis:
+    """What a proposal about a partition was based on; if any of it has changed, it is refused."""
+
+    stream: str
+    partition: int
+    incarnation: str
+    leader_epoch: int
+    version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegisterNode:
+    """A node has started. It gets its place, or tells its new addresses, storage and process.
+
+    Whatever it led, it leads no longer: its process is a new one and must get a new epoch, or two
+    records could have the same epoch and offset. If its storage is another, it is out of every ISR.
+    """
+
+    node: NodeId
+    addresses: Addresses
+    rack: str = ""
+    storage: str
+    boot: str
+    adopting: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drain:
+    """Begin to move everything off a node, or, with `undo`, end that."""
+
+    node: NodeId
+    undo: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveNode:
+    """End a node's membership; it is drained, and what data it may still hold is forgotten."""
+
+    node: NodeId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """A new partition: its replicas, preferred leader first, and those that live."""
+
+    replicas: tuple[NodeId, ...]
+    isr: tuple[NodeId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateStream:
+    """Create a stream, or find it made with the same config and options.
+
+    Attributes:
+        placements: Of partition 0, 1, ...
+        nonce: Random hexadecimal digits; with the command's index they are the incarnation.
+        creator: Whose quota it counts for; empty: nobody's.
+    """
+
+    config: StreamConfig
+    options: ReplicationOptions
+    placements: tuple[Placement, ...]
+    nonce: str
+    creator: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdoptStream:
+    """Take over a stream of one partition, with its data, from the time before there was a cluster.
+
+    Attributes:
+        leader_epoch: Above every epoch in its log.
+        purged, purge_epoch: As `Partition` has them.
+    """
+
+    config: StreamConfig
+    options: ReplicationOptions
+    incarnation: str
+    node: NodeId
+    leader_epoch: int
+    purged: int = 0
+    purge_epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterStream:
+    """Change the options of a stream."""
+
+    incarnation: str
+    config: StreamConfig
+    options: ReplicationOptions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetStreamMode:
+    """Pause or resume a stream, make it read-only or writable; None: as it is.
+
+    Attributes:
+        held: With a pause, off its subject; a resume ends that, too.
+    """
+
+    stream: str
+    incarnation: str
+    paused: bool | None = None
+    read_only: bool | None = None
+    held: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WakeStream:
+    """A message has come for a stream that was paused: it is no more, unless it is held."""
+
+    stream: str
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteStream:
+    """Mark a stream as deleted. It is forgotten when every node has said that its data is gone."""
+
+    stream: str
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataGone:
+    """A node holds no data any more of partitions that were deleted or moved off it."""
+
+    node: NodeId
+    stream: str
+    incarnation: str
+    partitions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IsrChange:
+    """The replicas that are in sync from now on."""
+
+    basis: Basis
+    isr: tuple[NodeId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeIsr:
+    """Changes of ISRs; each is applied or refused on its own."""
+
+    changes: tuple[IsrChange, ...]
+
+
+Unclean: TypeAlias = Literal["no", "option", "operator"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Election:
+    """A change of a partition's leader.
+
+    Attributes:
+        leader: None deposes.
+        isr: The replicas in sync from then on: the leader and others of the ISR there was.
+        successor: Whom a leader is deposed for.
+        unclean: Why the leader may lack acked records, by being outside the ISR or by damage: the
+            stream's option, or an operator's word.
+    """
+
+    basis: Basis
+    leader: NodeId | None
+    isr: tuple[NodeId, ...]
+    successor: NodeId | None = None
+    unclean: Unclean = "no"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ElectLeaders:
+    """Changes of leaders; each is applied or refused on its own."""
+
+    elections: tuple[Election, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetTarget:
+    """Begin to move a partition's replicas, or, with None, give up a move."""
+
+    basis: Basis
+    target: tuple[NodeId, ...] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeReplicas:
+    """Add one replica, remove one, or change their order."""
+
+    basis: Basis
+    replicas: tuple[NodeId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeObservers:
+    """The nodes that hold a copy and never count."""
+
+    basis: Basis
+    observers: tuple[NodeId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PurgePartition:
+    """Take what a partition's leader has below an offset from readers; all of it is committed.
+
+    Attributes:
+        leader_epoch: Of that leader; if another leads by now, it is refused.
+    """
+
+    stream: str
+    incarnation: str
+    partition: int
+    leader_epoch: int
+    before: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewShare:
+    """Who is to read a partition, and who may be reading it from now on."""
+
+    partition: GroupPartition
+    wanted: str
+    owner: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """A member has said that it no longer reads a partition it was granted in an epoch."""
+
+    partition: GroupPartition
+    member: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PutGroup:
+    """The members and shares of a group from now on; without members it is forgotten.
+
+    Attributes:
+        based_on: The epoch that this replaces; 0: there is no such group.
+        released: Why an owner that is still a member may be replaced.
+    """
+
+    group: str
+    based_on: int
+    members: tuple[GroupMember, ...]
+    shares: tuple[NewShare, ...]
+    released: tuple[Release, ...] = ()
+
+
+Command: TypeAlias = (
+    RegisterNode
+    | Drain
+    | RemoveNode
+    | CreateStream
+    | AdoptStream
+    | AlterStream
+    | SetStreamMode
+    | WakeStream
+    | DeleteStream
+    | DataGone
+    | ChangeIsr
+    | ElectLeaders
+    | SetTarget
+    | ChangeReplicas
+    | ChangeObservers
+    | PurgePartition
+    | PutGroup
+    | PutAcl
+    | DeleteAcl
+    | PutQuota
+    | DeleteQuota
+)
+
+_KINDS: Final = {kind.__name__: kind for kind in get_args(Command)}
+
+
+def encode_command(command: Command) -> bytes:
+    """The bytes of a command.
+
+    Raises:
+        RefusedError: `COMMAND_TOO_LARGE`; `BAD_TEXT` when a text has no UTF-8 form.
+    """
+    kind = type(command).__name__
+    assert _KINDS[kind] is type(command)
+    try:
+        data = write_document({"version": COMMAND_VERSION, "kind": kind, "command": command})
+    except TypeError as error:
+        raise RefusedError("BAD_TEXT", f"{kind}: {error}") from None
+    if len(data) > COMMAND_BYTES_MAX:
+        raise RefusedError(
+            "COMMAND_TOO_LARGE",
+            f"{kind} of {len(data)} bytes; the log of the cluster takes {COMMAND_BYTES_MAX}",
+            bytes_max=COMMAND_BYTES_MAX,
+        )
+    return data
+
+
+def decode_command(data: bytes) -> Command:
+    """The command of some bytes.
+
+    Raises:
+        CorruptError: They are not a command.
+        LaterVersionError: A later version of logd made it.
+    """
+    if len(data) > COMMAND_BYTES_MAX:
+        raise CorruptError(f"{len(data)} bytes, at most {COMMAND_BYTES_MAX}", where="command")
+    document = read_document(data, where="command")
+    version = document.get("version")
+    if type(version) is not int or version < 1:
+        raise CorruptError(f"version {version!r:.80}", where="command")
+    if version > COMMAND_VERSION:
+        raise LaterVersionError(f"version {version}", where="command")
+    kind = document.get("kind")
+    if not isinstance(kind, str):
+        raise CorruptError(f"kind {kind!r:.80}", where="command")
+    if kind not in _KINDS:
+        raise LaterVersionError(f"unknown kind {kind[:80]!r}", where="command")
+    if more := sorted(document.keys() - {"version", "kind", "command"}):
+        raise LaterVersionError(f"unknown fields {', '.join(more)}", where="command")
+    command: Command = read_as(_KINDS[kind], document.get("command"), where=kind)
+    return command

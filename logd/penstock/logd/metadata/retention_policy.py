@@ -1,0 +1,140 @@
+"""Retention: which records of a stream may go, and when a stream takes no more.
+
+With `discard: old` the oldest records make room. A log loses whole sealed segments from its front:
+a segment goes once every record in it is committed and, by one of the limits, not to be kept:
+
+    age_s       its newest record is that old
+    bytes       the segments after it hold that many bytes
+    messages    the segments after it hold that many committed records
+
+So what a limit asks to keep is never deleted on account of that limit, and what is kept beyond it
+is less than a segment. For that to be little, segments are sealed when they reach a quarter of a
+limit. A record is at least as young as its segment's newest one: a segment that is written to
+lives on until its last record is too old.
+
+With `discard: new`, `bytes` and `messages` delete nothing; publishers are refused while the log
+holds that much. `age_s` deletes as above, and so makes room.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from penstock.logd.format.segment_facts import SegmentFacts
+
+Discard = Literal["old", "new"]
+
+SEGMENTS_PER_LIMIT: Final = 4
+"""Segments are sealed when they reach this part of a limit."""
+
+SEGMENT_BYTES_MIN: Final = 64 * 1024
+"""Segments are not made smaller than this to follow a limit in bytes."""
+
+_NS_PER_S: Final = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retention:
+    """How much of a stream is kept; None: all of it.
+
+    Attributes:
+        age_s: Seconds since a record's timestamp.
+        bytes: Of segment files.
+        messages: Records.
+    """
+
+    age_s: int | None = None
+    bytes: int | None = None
+    messages: int | None = None
+
+    @property
+    def deletes(self) -> bool:
+        """Whether anything is ever deleted."""
+        return any(limit is not None for limit in (self.age_s, self.bytes, self.messages))
+
+    def by_age(self) -> "Retention":
+        """Only the limit that deletes with `discard: new`."""
+        return Retention(age_s=self.age_s)
+
+    def segment_bytes_max(self, configured: int) -> int:
+        """Bytes at which a segment is sealed."""
+        if self.bytes is None:
+            return configured
+        return min(configured, max(SEGMENT_BYTES_MIN, self.bytes // SEGMENTS_PER_LIMIT))
+
+    def segment_age_s_max(self) -> float | None:
+        """Age at which a segment is sealed; None: never."""
+        return None if self.age_s is None else self.age_s / SEGMENTS_PER_LIMIT
+
+
+NO_LIMITS: Final = Retention()
+"""Everything is kept for ever."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteBefore:
+    """Delete the sealed segments that end at or below `offset`."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Seal:
+    """Seal the active segment, so that it can be deleted as a whole in its time."""
+
+
+Action = DeleteBefore | Seal
+
+
+def decide(
+    retention: Retention,
+    segments: Sequence[SegmentFacts],
+    *,
+    high_watermark: int,
+    now_ns: int,
+) -> Action | None:
+    """What is to be done now; deletion first, for it makes room.
+
+    Args:
+        retention: The limits that delete.
+        segments: In order and without gaps, the active one last.
+        high_watermark: Nothing above it is deleted, nor counted as kept.
+        now_ns: Unix time.
+    """
+    *sealed, active = segments
+    committed = min(active.next_offset, high_watermark + 1)
+    bytes_after = sum(segment.size_bytes for segment in segments)
+    offset = start = segments[0].base_offset
+    for segment in sealed:
+        bytes_after -= segment.size_bytes
+        messages_after = committed - segment.next_offset
+        if messages_after < 0 or not (
+            _reached(retention.bytes, bytes_after)
+            or _reached(retention.messages, messages_after)
+            or _is_too_old(retention, segment, now_ns)
+        ):
+            break
+        offset = segment.next_offset
+    if offset > start:
+        return DeleteBefore(offset)
+    return Seal() if _is_to_be_sealed(retention, active, now_ns) else None
+
+
+def _is_to_be_sealed(retention: Retention, active: SegmentFacts, now_ns: int) -> bool:
+    messages = active.next_offset - active.base_offset
+    if messages == 0:
+        return False
+    return (
+        _reached(retention.bytes, active.size_bytes)
+        or _reached(retention.messages, messages * SEGMENTS_PER_LIMIT)
+        or _is_too_old(retention, active, now_ns)
+    )
+
+
+def _reached(limit: int | None, amount: int) -> bool:
+    return limit is not None and amount >= limit
+
+
+def _is_too_old(retention: Retention, segment: SegmentFacts, now_ns: int) -> bool:
+    limit = retention.age_s
+    return limit is not None and segment.newest_ns <= now_ns - limit * _NS_PER_S

@@ -1,0 +1,1 @@
+"""TCP: channels, listeners, and the links between nodes."""

@@ -1,0 +1,1 @@
+"""A partition: its publish queue, its log writer, its snapshots, retention and purges."""

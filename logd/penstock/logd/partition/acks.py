@@ -1,0 +1,194 @@
+"""Acks and refusals on their way to publishers, over a NATS connection of their own.
+
+What one turn of the event loop brings goes out in one write, at its end or when whoever gathers it
+says so. When NATS does not take acks fast
+enough they are dropped and counted: the publisher asks again and is told of the duplicate.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from penstock.base.clock import Clock, SystemClock
+from penstock.logd.format.acks import PubAck, encode_ack
+from penstock.logd.format.envelope import TYPE_BATCH_ACK, encode_envelope
+from penstock.logd.format.publish_envelope import refused_ack, stored_ack
+from penstock.logd.intake.turn import Ack, AckRun, PendingAck, Refuse
+from penstock.logd.nats.link import NatsLink
+
+_INBOX: Final = b"_INBOX"
+"""How the subjects begin on which nearly all answers are wanted; no stream stores them."""
+
+
+class AckSender:
+    """Formats and sends answers.
+
+    Args:
+        link: The connection for acks.
+        clock: Whose time an ack of a publish envelope says; by default the system's.
+
+    Attributes:
+        sent: Answers handed to the connection.
+        dropped: Answers that could not be sent.
+        withheld: Answers that were asked for where a stream would have stored them.
+        stored: Whether a subject is such a one; None: it is not looked at. Whoever may publish
+            anywhere could else have an ack stored where it may not.
+    """
+
+    def __init__(self, link: NatsLink, clock: Clock | None = None) -> None:
+        self._link = link
+        self._clock = clock or SystemClock()
+        self._out: list[bytes] = []
+        self._gathering = False
+        self.sent = 0
+        self.dropped = 0
+        self.withheld = 0
+        self.stored: Callable[[bytes], bool] | None = None
+
+    def send_acks(self, stream: str, epoch: int, acks: list[Ack]) -> None:
+        """Tell publishers that their records are stored."""
+        for ack in acks:
+            if isinstance(ack, AckRun):
+                self._put_lines(stored_lines(stream, epoch, self._answerable(ack)))
+                continue
+            if ack.form:
+                self._put(ack.reply, self._published(stream, epoch, ack))
+                continue
+            body = encode_ack(
+                PubAck(
+                    stream=stream,
+                    offset=ack.offset,
+                    epoch=epoch,
+                    count=ack.records,
+                    duplicate=ack.duplicate,
+                )
+            )
+            self._put(ack.reply, encode_envelope(TYPE_BATCH_ACK, body) if ack.enveloped else body)
+
+    def send_refusal(self, refusal: Refuse) -> None:
+        """Tell a publisher that its message is not stored."""
+        ack = refusal.ack
+        if refusal.form:
+            assert ack.nack is not None
+            body = refused_ack(
+                refusal.form, stream=ack.stream, nack=ack.nack, description=ack.description
+            )
+        else:
+            body = encode_ack(ack)
+        if refusal.enveloped:
+            body = encode_envelope(TYPE_BATCH_ACK, body)
+        self._put(refusal.reply, body)
+
+    def gather(self) -> None:
+        """Write nothing before `flush`, which the caller calls in this turn of the event loop."""
+        self._gathering = True
+
+    def flush(self) -> None:
+        """Write out what was put since the last time."""
+        self._gathering = False
+        out, self._out = self._out, []
+        if not out:
+            return
+        if self._link.write(b"".join(out)):
+            self.sent += len(out)
+        else:
+            self.dropped += len(out)
+
+    def _published(self, stream: str, epoch: int, ack: PendingAck) -> bytes:
+        return stored_ack(
+            ack.form,
+            stream=stream,
+            offset=ack.offset,
+            epoch=epoch,
+            duplicate=ack.duplicate,
+            now_ns=self._clock.unix_ns(),
+        )
+
+    def _answerable(self, run: AckRun) -> AckRun:
+        if self.stored is None:
+            return run
+        return run._replace(replies=[b"" if self._is_stored(r) else r for r in run.replies])
+
+    def _is_stored(self, reply: bytes) -> bool:
+        if self.stored is None or reply.startswith(_INBOX) or not reply:
+            return False
+        found = self.stored(reply)
+        self.withheld += found
+        return found
+
+    def _put(self, reply: bytes, body: bytes) -> None:
+        if self._is_stored(reply):
+            return
+        if len(body) > self._link.max_payload:  # the server would hang up
+            self.dropped += 1
+            return
+        self._put_lines([b"PUB %b %d\r\n%b\r\n" % (reply, len(body), body)])
+
+    def _put_lines(self, lines: list[bytes]) -> None:
+        if not self._out and not self._gathering:
+            asyncio.get_running_loop().call_soon(self.flush)
+        self._out += lines
+
+
+def stored_lines(stream: str, epoch: int, run: AckRun) -> list[bytes]:
+    """What NATS is told for each ack of a run: `encode_ack`'s JSON, published to the reply subject.
+
+    Acks are made hundreds of thousands of times a second, so what they share is formatted once: all
+    but reply and offset, their number of digits included.
+    """
+    lines: list[bytes] = []
+    first, replies = run.base_offset, run.replies
+    end = first + len(replies)
+    while first < end:
+        digits, seq_digits = len(str(first)), len(str(first + 1))
+        # Up to where an offset or a seq (the offset plus one) has more digits.
+        stop = min(end, first + 1 if seq_digits > digits else 10**digits - 1)
+        body = b'{"stream":"%b","seq":%%d,"offset":%%d,"epoch":%d}' % (stream.encode(), epoch)
+        length = len(body) - 4 + seq_digits + digits
+        line = b"PUB %%b %d\r\n%b\r\n" % (length, body)
+        some = replies[first - run.base_offset : stop - run.base_offset]
+        lines += [
+            line % (reply, offset + 1, offset) for offset, reply in enumerate(some, first) if reply
+        ]
+        first = stop
+    return lines
+
+
+class Postbox:
+    """Takes calls from any thread and makes them on the event loop, in order.
+
+    A turn of the event loop costs as much as storing a few messages. So the acks that the calls
+    amount to are written when all were made, and not in a turn of their own.
+
+    Args:
+        acks: Where the calls' acks gather.
+    """
+
+    def __init__(self, acks: AckSender) -> None:
+        self._acks = acks
+        self._calls: deque[Callable[[], None]] = deque()
+        self._awaited = False
+
+    def post(self, loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
+        """Have a call made on the event loop soon; from any thread.
+
+        Raises:
+            RuntimeError: The event loop is closed.
+        """
+        self._calls.append(call)
+        if not self._awaited:  # else `_take` is still to come, and finds the call
+            self._awaited = True
+            loop.call_soon_threadsafe(self._take, loop)
+
+    def _take(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._awaited = False
+        self._acks.gather()
+        try:
+            while self._calls:
+                self._calls.popleft()()
+        finally:
+            self._acks.flush()
+            if self._calls and not self._awaited:  # one has failed; the event loop reports it
+                self._awaited = True
+                loop.call_soon(self._take, loop)

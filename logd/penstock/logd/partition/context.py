@@ -1,0 +1,49 @@
+"""What every partition of a daemon shares."""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from penstock.base.clock import Clock
+from penstock.logd.compaction.scheduler import Compactor
+from penstock.logd.encryption.master_keys import MasterKeys
+from penstock.logd.intake.admission import NEVER_LEAVE, AdmissionPolicy, ByteBudget
+from penstock.logd.intake.standby import StandbySettings
+from penstock.logd.limits import FRAMES_UNREMEMBERED_MAX
+from penstock.logd.partition.acks import AckSender, Postbox
+from penstock.logd.replication.events import NodeId
+from penstock.logd.storage.disk import REAL_DISK, Disk
+from penstock.service import Tracer
+
+
+class StreamLookup(Protocol):
+    """Finds streams: the lone logd's, or the replicas of a node."""
+
+    def match(self, subject: str) -> tuple[str, ...]:
+        """Names of the streams that store what is published on a subject."""
+        ...
+
+    def knows(self, stream: str) -> bool:
+        """Whether there is a stream of this name."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What every partition of a daemon shares."""
+
+    node: NodeId
+    budget: ByteBudget
+    acks: AckSender
+    postbox: Postbox
+    clock: Clock
+    streams_for: Callable[[str], Collection[str]]
+    knows_stream: Callable[[str], bool]
+    retention_interval_s: float = 30.0
+    admission: AdmissionPolicy = NEVER_LEAVE
+    compactor: Compactor | None = None
+    standby: StandbySettings = field(default_factory=StandbySettings)
+    masters: MasterKeys = field(default_factory=lambda: MasterKeys({}))
+    tracer: Tracer | None = None
+    disk: Disk = REAL_DISK
+    frames_unremembered_max: int = FRAMES_UNREMEMBERED_MAX

@@ -1,0 +1,737 @@
+"""One partition at work: its log, its role, its committer, its publishers and its readers.
+
+The replica of a partition that has only one: it leads from its start, and nobody is asked.
+
+It is the same core that replicates to others, with a view that this node gives itself and a lease
+that does not end.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final, Protocol
+
+import structlog
+
+from penstock.logd.compaction.scheduler import CompactionSettings, Upkeep, Wants
+from penstock.logd.errors import (
+    NO_SPACE,
+    CorruptError,
+    CorruptFrameError,
+    RefusedError,
+    UnavailableError,
+)
+from penstock.logd.format.frame import FrameHeader
+from penstock.logd.intake.admission import ByteBudget
+from penstock.logd.intake.dedup import DedupMark
+from penstock.logd.intake.intake import Arrived, Intake, LogFailed
+from penstock.logd.intake.turn import FRAME_OVERHEAD, Append, Message, Refuse
+from penstock.logd.metadata.streams import Stream, is_internal
+from penstock.logd.partition.context import Surroundings
+from penstock.logd.partition.log_writer import (
+    CommitFailed,
+    Committer,
+    Durable,
+    MemorySynced,
+    MemoryWanted,
+    Outcome,
+    StartMoved,
+)
+from penstock.logd.partition.producer_snapshot import Memory
+from penstock.logd.partition.publish_queue import Leadership, begin, read_frames
+from penstock.logd.partition.purge import PurgePoint, Purging
+from penstock.logd.partition.rebuild import rebuild_intake, remember_anew
+from penstock.logd.partition.retention import Retainer
+from penstock.logd.partition.snapshotter import Remembering
+from penstock.logd.replication.events import (
+    BeginEpoch,
+    Effect,
+    Electable,
+    EpochSaved,
+    HighWatermark,
+    Lead,
+    LeaseRenewed,
+    LogStartMoved,
+    NodeId,
+    Resign,
+    Stop,
+    StorageFailed,
+    Synced,
+    View,
+    Viewed,
+)
+from penstock.logd.replication.log_state import Epochs, LogState
+from penstock.logd.replication.replica import Replica
+from penstock.logd.storage import CommitLog, EpochFile, LogConfig
+from penstock.logd.storage.checkpoint import EPOCHS_NAME
+
+FOREVER_NS: Final = (1 << 63) - 1
+
+
+class LoneReplica:
+    """Leads a log that was just recovered, under its next epoch.
+
+    Attributes:
+        epoch: The leader epoch.
+        epochs: Of the log.
+        high_watermark: Offset of the last committed record; -1 when there is none.
+        leads: It does.
+
+    Raises:
+        CorruptError: The log ends below the beginning of an epoch: records have been lost.
+        OSError: The disk failed.
+    """
+
+    def __init__(self, node: NodeId, incarnation: str, log: CommitLog, epochs: EpochFile) -> None:
+        end = log.end_offset
+        for number, begun in epochs.entries[-1:]:
+            if begun > end:  # what lay below was durable when the epoch began
+                message = f"epoch {number} began at offset {begun}, the log ends at {end}"
+                raise CorruptError(f"{message}: records have been lost", where=str(log.directory))
+        self.leads = True
+        self.epochs = epochs
+        self.epoch = epochs.latest + 1
+        state = LogState.opened(
+            start=log.start_offset, end=end, epochs=Epochs(epochs.entries), high_watermark=end - 1
+        )
+        self._replica = Replica(node, incarnation, state, boot="")
+        self._replica.handle(LeaseRenewed(FOREVER_NS), 0)
+        view = View(
+            incarnation=incarnation,
+            version=1,
+            leader_epoch=self.epoch,
+            leader=node,
+            isr=frozenset({node}),
+            replicas=(node,),
+        )
+        begun_epoch = self._replica.handle(Viewed(view), 0)
+        assert begun_epoch == [BeginEpoch(self.epoch, end)], begun_epoch
+        epochs.begin(self.epoch, end)
+        led = self._replica.handle(EpochSaved(self.epoch), 0)
+        assert led == [Lead(self.epoch, end)], led
+        self.high_watermark = self._replica.high_watermark
+
+    def settle(self, outcome: Outcome, now_ns: int) -> bool:
+        """Take what the log's writer says; whether the high watermark has risen.
+
+        What is handed to the log's writer need not be told before: that is for whoever may have to
+        cut it off again, and it costs a message alone in flight as much as being parsed.
+        """
+        if isinstance(outcome, StartMoved):
+            self._replica.handle(LogStartMoved(outcome.start), now_ns)
+            return False
+        assert isinstance(outcome, Durable), outcome
+        risen = _has_committed(self._replica.handle(Synced(outcome.upto), now_ns))
+        self.high_watermark = self._replica.high_watermark
+        return risen
+
+    def submitted(self, upto: int) -> None:
+        """Not asked for."""
+        raise AssertionError(upto)
+
+    def failed(self, reason: str, now_ns: int) -> None:
+        """The log takes no writes any more."""
+        _has_committed(self._replica.handle(StorageFailed(reason), now_ns))
+
+    def remembers(self) -> None:
+        """Nothing: no leader sends it what it remembers."""
+
+
+def _has_committed(effects: Iterable[Effect]) -> bool:
+    risen = False
+    for effect in effects:
+        match effect:
+            case HighWatermark():
+                risen = True
+            case Stop() | Resign() | Electable():
+                pass  # nobody else could lead: the partition says itself that it has failed
+            case _:
+                raise AssertionError(f"{effect} of a partition with one replica")
+    return risen
+
+
+Place = tuple[Path, int]
+"""A partition's directory and number."""
+
+_log = structlog.get_logger()
+
+
+class Role(Protocol):
+    """What decides who commits: a replica of its own, or one among others.
+
+    Attributes:
+        epoch: The leader epoch; 0 before the first.
+        high_watermark: Offset of the last committed record; -1 when there is none. It is looked at
+            several times a turn.
+        leads: Whether it leads as soon as the partition is open.
+        epochs: Of the log; from the start of its writer on only that changes them.
+    """
+
+    epoch: int
+    high_watermark: int
+    leads: bool
+    epochs: EpochFile
+
+    def settle(self, outcome: Outcome, now_ns: int) -> bool:
+        """Take what the log's writer says; whether more is committed that nobody was told of."""
+
+    def submitted(self, upto: int) -> None:
+        """What was taken has been handed to the log's writer; not told to one that `leads`."""
+
+    def failed(self, reason: str, now_ns: int) -> None:
+        """The log takes no writes any more."""
+
+    def remembers(self) -> None:
+        """What the leader remembers, too, has been written down here."""
+
+
+MakeRole = Callable[[CommitLog, EpochFile], Role]
+"""Given the recovered log. Raises CorruptError, OSError."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A log that was recovered, and who decides about it."""
+
+    log: CommitLog
+    role: Role
+    intake: Intake
+    purged: PurgePoint
+
+
+def recover(stream: Stream, place: Place, around: Surroundings, make_role: MakeRole) -> Opened:
+    """Recover a log, find a role, rebuild what the intake remembers.
+
+    Raises:
+        CorruptError, RefusedError, OSError: As `Partition.open` says.
+    """
+    config, directory = stream.config, place[0]
+    log_config = LogConfig(
+        segment_bytes_max=config.deleting.segment_bytes_max(config.segment_bytes_max),
+        segment_age_s_max=config.deleting.segment_age_s_max(),
+    )
+    disk = around.disk
+    vault = around.masters.vault_of(stream, *place)
+    log = CommitLog.open(directory, log_config, disk=disk, vault=vault)
+    epochs, rebuilt = EpochFile.open(
+        directory / EPOCHS_NAME, partial(_sound_headers, log), disk=disk
+    )
+    if rebuilt:
+        _log.warning(
+            "epochs_rebuilt", stream=config.name, reason=rebuilt, epochs=len(epochs.entries)
+        )
+    begin(log, epochs, config, place[1])
+    role = make_role(log, epochs)
+    end, epoch = log.end_offset, role.epoch
+    intake = Intake(
+        config,
+        next_offset=end,
+        epoch=epoch,
+        streams_for=around.streams_for,
+        knows_stream=around.knows_stream,
+    )
+    committed = None if role.leads else role.high_watermark + 1
+    rebuild_intake(intake, log, around.clock.unix_ns(), save=role.leads, committed=committed)
+    for finding in log.recovery.findings:
+        _log.warning("log recovered", stream=config.name, finding=str(finding))
+    return Opened(log, role, intake, PurgePoint.load(directory))
+
+
+def _sound_headers(log: CommitLog) -> Iterator[FrameHeader]:
+    """The headers of a log's frames, past damage."""
+    offset = log.start_offset
+    while offset < log.end_offset:
+        try:
+            for header in log.headers(offset):
+                yield header
+                offset = header.next_offset
+        except CorruptFrameError as error:
+            offset = error.next_offset
+
+
+_RESTORE_S: Final = 15.0
+"""For what is restored to be committed; whoever sent it asks again."""
+
+
+class Partition:
+    """One partition on this node. Made by `open`; used on the event loop.
+
+    Attributes:
+        stream: What it belongs to.
+        number: Of the partition.
+        role: Decides who commits.
+        log: For readers; only its writer writes.
+        writer: Of the log.
+        purging: What of it was purged.
+        leadership: Takes what is published while this node leads.
+        retainer: For its counters; it works on the committer's thread.
+        upkeep: For its counters; it works on the compactor's thread.
+        failure: Why it takes no writes; empty while it does.
+        closed: Whether it serves nobody any more.
+        finished: Whether everything accepted has been dealt with and its log is closed.
+    """
+
+    def __init__(self, stream: Stream, number: int, opened: "Opened", around: Surroundings) -> None:
+        self.stream = stream
+        self.number = number
+        log, self.role, intake = opened.log, opened.role, opened.intake
+        self.log = log
+        self.failure = ""
+        self.closed = self.finished = False
+        self._around = around
+        self._loop = asyncio.get_running_loop()
+        self._waiters: set[asyncio.Future[None]] = set()
+        self.retainer = Retainer(
+            log,
+            stream.config,
+            interval_s=around.retention_interval_s,
+            high_watermark=lambda: self.high_watermark,
+            clock=around.clock,
+        )
+        self.writer = Committer(
+            log,
+            stream.config,
+            epochs=self.role.epochs,
+            post=self._post,
+            clock=around.clock,
+            retainer=self.retainer,
+            frames_unremembered_max=around.frames_unremembered_max,
+        )
+        self.purging = Purging(log, self.role.epochs, opened.purged, self.writer.purge_before)
+        submit = self.writer.submit if self.role.leads else self._submit
+        self.leadership = Leadership(stream, number, log, intake, submit, around)
+        if self.role.leads:
+            self.leadership.lead(self.epoch, log.end_offset, self.high_watermark)
+        self.upkeep = self._begin_upkeep()
+        self._remembering = Remembering(
+            intake,
+            log,
+            self.writer,
+            high_watermark=lambda: self.high_watermark,
+            saved=self._saved,
+            adopted=self.role.remembers,
+        )
+        self.writer.start()
+        self.purging.committed(self.high_watermark)
+
+    @classmethod
+    async def open(
+        cls,
+        stream: Stream,
+        directory: Path,
+        around: Surroundings,
+        *,
+        number: int = 0,
+        make_role: MakeRole | None = None,
+    ) -> "Partition":
+        """Recover the log, find a role and rebuild what the intake remembers.
+
+        Args:
+            stream: Of the partition.
+            directory: Of its log.
+            around: What it shares.
+            number: Of the partition.
+            make_role: None: it is the only replica, and leads under a new epoch.
+
+        Raises:
+            CorruptError: The log contradicts itself.
+            RefusedError: It was written by a later version, or a key of it is not to be had.
+            OSError: The disk failed.
+        """
+        if make_role is None:
+            make_role = partial(LoneReplica, around.node, stream.incarnation)
+        opened = await asyncio.to_thread(recover, stream, (directory, number), around, make_role)
+        return cls(stream, number, opened, around)
+
+    @property
+    def name(self) -> str:
+        """Of the stream."""
+        return self.stream.config.name
+
+    @property
+    def label(self) -> str:
+        """Of the partition, as people see it."""
+        return self.leadership.label
+
+    @property
+    def internal(self) -> bool:
+        """Whether the stream is logd's own, and on no subject."""
+        return is_internal(self.name)
+
+    @property
+    def epoch(self) -> int:
+        """The leader epoch."""
+        return self.role.epoch
+
+    @property
+    def high_watermark(self) -> int:
+        """Offset of the last committed record; -1 when there is none."""
+        return self.role.high_watermark
+
+    @property
+    def start_offset(self) -> int:
+        """The first offset that can be read."""
+        return max(self.log.start_offset, min(self.purging.start(), self.high_watermark + 1))
+
+    @property
+    def intake(self) -> Intake:
+        """What sequences its messages."""
+        return self.leadership.intake
+
+    @property
+    def budget(self) -> ByteBudget:
+        """Bytes it may hold, and does."""
+        return self.leadership.budget
+
+    @property
+    def out_of_space(self) -> bool:
+        """Whether it failed for want of space, so that it may be opened again."""
+        return bool(self.failure) and self.log.out_of_space
+
+    def take(self, messages: list[Message]) -> None:
+        """Take what arrived in one turn, if this node leads and `close` was not called."""
+        self.leadership.take(messages)
+
+    def store(self, messages: list[Message]) -> int:
+        """Take messages of logd's own, all of them or none; `wait_committed` for what it returns.
+
+        Args:
+            messages: Without reply subjects; together far below what a frame may hold, so that a
+                crash leaves all or none, too.
+
+        Returns:
+            The offset of the last one.
+
+        Raises:
+            UnavailableError: None is stored.
+        """
+        self._check_serving()
+        self.leadership.check_takes()
+        if FRAME_OVERHEAD + sum(m.size_bytes() for m in messages) > self.budget.room:
+            raise UnavailableError(f"stream {self.name}: too many bytes wait for the disk")
+        last = self.intake.next_offset + len(messages) - 1
+        self.take(messages)
+        assert self.intake.next_offset == last + 1, (self.name, self.intake.counts)
+        return last
+
+    async def restore(self, data: bytes) -> int:
+        """Store frames of a backup; once they are committed, the offset that is wanted next.
+
+        Raises:
+            RefusedError: `BAD_BACKUP`, `NOT_RESTORING`, `WRONG_OFFSET`.
+            UnavailableError: They are not stored, or nobody knows.
+        """
+        self._check_serving()
+        frames = await asyncio.to_thread(read_frames, data, self.stream.config)
+        reached = self.leadership.restore(frames)
+        try:
+            async with asyncio.timeout(_RESTORE_S):
+                await self.wait_committed(reached - 1)
+        except TimeoutError:
+            raise UnavailableError(f"stream {self.name}: not committed in time") from None
+        return reached
+
+    async def wait_committed(self, offset: int) -> None:
+        """Wait until the high watermark is at or above an offset.
+
+        Raises:
+            UnavailableError: It may never be: the storage failed, or the partition is closed.
+        """
+        while self.high_watermark < offset:
+            self._check_serving()
+            await self._woken()
+
+    def _check_serving(self) -> None:
+        if self.failure or self.closed:
+            raise UnavailableError(f"stream {self.name}: {self.failure or 'it is closed'}")
+
+    async def wait_until(self, offset: int) -> None:
+        """Wait until the high watermark is at or above an offset, or the partition is closed."""
+        while self.high_watermark < offset and not self.closed:
+            await self._woken()
+
+    async def wait_drained(self) -> None:
+        """Wait until nothing accepted is left to commit."""
+        while self.leadership.uncommitted:
+            await self._woken()
+
+    def close(self) -> None:
+        """Take nothing more, and let waiting readers go; `finish` must follow."""
+        self.leadership.pause()
+        self.closed = True
+        self._wake()
+
+    def finish(self) -> None:
+        """Write and sync what was accepted, end the thread, close the log.
+
+        Waits for all that, and may be called on another thread than the event loop's.
+
+        Raises:
+            LogFailedError: The last sync failed.
+        """
+        try:
+            self.end_upkeep()
+            self.writer.close()
+            if not self.writer.failed and self.intake.next_offset <= self.high_watermark + 1:
+                self._remembering.close(write=True)
+        finally:
+            self.finished = True
+
+    def end_upkeep(self) -> None:
+        """Have compaction leave the log alone, and nothing written beside it; waits for that."""
+        if self._around.compactor is not None:
+            self._around.compactor.remove(self.upkeep)
+        self._remembering.close()
+
+    def count_on(self, before: "Partition") -> None:
+        """Go on with the counts of a partition whose log has been opened again as this one's."""
+        self.leadership.count_on(before.leadership)
+        self.retainer.count_on(before.retainer)
+        self.upkeep.counts.count_on(before.upkeep.counts)
+
+    def _post(self, outcome: Outcome) -> None:
+        """Called on the committer's thread."""
+        self._around.postbox.post(self._loop, partial(self._settle, outcome))
+
+    def _settle(self, outcome: Outcome) -> None:
+        match outcome:
+            case CommitFailed(reason):
+                self._fail(reason)
+            case MemoryWanted(ids):
+                self.intake.dedup.whole |= ids
+                self._remembering.want()
+            case MemorySynced(memory):
+                self._remembering.synced(memory)
+            case _:
+                if self.role.settle(outcome, self._around.clock.monotonic_ns()):
+                    self.commit(self.high_watermark)
+
+    def _begin_upkeep(self) -> Upkeep:
+        compactor = self._around.compactor
+        upkeep = Upkeep(
+            self.log,
+            self.stream.config,
+            CompactionSettings() if compactor is None else compactor.settings,
+            high_watermark=lambda: self.high_watermark,
+            wants=Wants(memory=self._want_memory, seal=self.writer.seal),
+            clock=self._around.clock,
+        )
+        if compactor is not None:
+            compactor.add(upkeep)
+        return upkeep
+
+    def _saved(self, offset: int) -> None:
+        """What is remembered below has been written down: retention and compaction go on."""
+        self.writer.remembered(offset)
+        self.upkeep.remembered(offset)
+        if self._around.compactor is not None:
+            self._around.compactor.wake(self.upkeep)
+
+    def _want_memory(self) -> None:
+        """Called on the compactor's thread."""
+        self._post(MemoryWanted(ids=True))
+
+    def commit(self, high_watermark: int) -> None:
+        """The high watermark has risen: answer publishers, wake readers."""
+        self.leadership.committed_upto(high_watermark)
+        self.intake.dedup.committed(high_watermark + 1)
+        self.purging.committed(high_watermark)
+        self._wake()
+
+    def lead(self, epoch: int, next_offset: int, away_ns: int = 0) -> None:
+        """Take messages from now on, and keep the log as the stream's options say.
+
+        Args:
+            epoch: The leader epoch.
+            next_offset: Of the first record that is taken.
+            away_ns: For how long nobody is known to have led.
+        """
+        tracer = self._around.tracer
+        if tracer is not None and (span := tracer.start_rare("election", ago_ns=away_ns)):
+            span.end(penstock__stream=self.label, penstock__epoch=epoch)
+        self.writer.tell_written = True
+        self.retainer.leading = True
+        self.leadership.decline(None)
+        self.leadership.lead(epoch, next_offset, self.high_watermark)
+
+    def follow(self, *, pausing: bool = False) -> None:
+        """Take no messages, and keep what the leader keeps.
+
+        Args:
+            pausing: It may lead again under the same epoch: what waits for an ack goes on to.
+        """
+        self.retainer.leading = False
+        if pausing:
+            self.leadership.pause()
+        else:
+            self.leadership.stop()
+
+    async def remember_anew(self) -> None:
+        """The log was cut: what is kept in mind of it must not know more than it has.
+
+        Raises:
+            LogdError, OSError: It cannot be read.
+        """
+        self._remembering.forget()
+        self.leadership.was_cut()
+        now_ns = self._around.clock.unix_ns()
+        self.upkeep.was_cut(self.log.end_offset)
+        await asyncio.to_thread(self._remembering.discard, self.log.end_offset)
+        committed = self.high_watermark + 1
+        await asyncio.to_thread(remember_anew, self.intake, self.log, now_ns, committed)
+
+    @property
+    def is_forgetful(self) -> bool:
+        """Whether ids or sequences were lost at the start, a window of ids ago or less."""
+        return self.intake.dedup.lost_until_ns > self._around.clock.unix_ns()
+
+    def dedup_mark(self) -> DedupMark:
+        """What is remembered by now, to be compared with what the leader remembers."""
+        dedup = self.intake.dedup
+        return DedupMark(self.intake.next_offset, dedup.checksum.total, saved=not dedup.unsaved)
+
+    def dedup_agrees(self, mark: DedupMark) -> bool | None:
+        """Whether the same is remembered here below the mark's offset; None: not known now."""
+        if mark.offset > self.intake.next_offset:
+            return None
+        checksum = self.intake.dedup.checksum.at(mark.offset)
+        if checksum is None or (checksum == mark.checksum and not mark.saved):
+            return None
+        return checksum == mark.checksum
+
+    def dedup_snapshot(self) -> Memory:
+        """What is remembered of committed records, message ids included."""
+        return Memory.of(self.intake, self.high_watermark + 1, whole=True)
+
+    async def adopt_dedup(self, memory: Memory) -> bool:
+        """Take what the leader remembers, and have it written down; `Role.remembers` follows.
+
+        Args:
+            memory: Of committed records. All below its offset are in this log, or were removed
+                before it was copied.
+
+        Returns:
+            Whether it could be; else it is to be asked for again.
+        """
+        intake, config = self.intake, self.stream.config
+        dedup, since = intake.dedup, intake.next_offset
+        if memory.offset > since:
+            return False
+        own = Memory.of(intake, whole=True)
+        merged = await asyncio.to_thread(memory.merged, own, config)
+        if intake.dedup is not dedup:  # the log has been cut meanwhile
+            return False
+        if not dedup.checksum.correct(memory.offset, memory.checksum):
+            return False
+        dedup.adopt(*merged, offset=memory.offset, since=since, lost=memory.lost)
+        if memory.offset == intake.next_offset:
+            dedup.last_message_id = memory.last_message_id
+        self._remembering.adopted()
+        return True
+
+    def fail(self, reason: str) -> None:
+        """Take no writes any more."""
+        if not self.failure:
+            self._fail(reason)
+
+    def _submit(self, append: Append) -> None:
+        self.writer.submit(append)
+        self.role.submitted(append.items[-1].next_offset)
+
+    def _fail(self, reason: str) -> None:
+        self.role.failed(reason, self._around.clock.monotonic_ns())
+        _log.error("stream failed", stream=self.name, reason=reason)
+        self.failure = reason
+        self.leadership.fail(reason)
+        self._wake()
+
+    async def _woken(self) -> None:
+        waiter = self._loop.create_future()
+        self._waiters.add(waiter)
+        try:
+            await waiter
+        finally:
+            self._waiters.discard(waiter)
+
+    def _wake(self) -> None:
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+class Unopened:
+    """Stands in for a stream's partition until its log can be opened. Used on the event loop.
+
+    Publishers must not take silence for a stream that is slow: whoever left a reply subject is
+    told `STORAGE_FAILED`, and what has none is counted and reported as an ingest gap.
+
+    Args:
+        stream: Whose log it is.
+        error: Why it cannot be opened.
+        around: What partitions share.
+
+    Attributes:
+        reason: Why it cannot be opened, and what to do.
+        cause: Code of why, as of a `NotOpenError`.
+        out_of_space: Space is all that it wants.
+        intake: For its counters; it takes nothing.
+        budget: Holds nothing.
+        passed_over: As of a partition.
+        stands_by: False.
+    """
+
+    stands_by = False
+
+    def __init__(self, stream: Stream, error: Exception, around: Surroundings) -> None:
+        self.stream = stream
+        self.out_of_space = isinstance(error, OSError) and error.errno in NO_SPACE
+        self.cause = cause_of(error)
+        again = f"`penstock logd streams open {self.name}`"
+        if is_internal(self.name):
+            again = "start logd again"
+        self.reason = f"not opened: {error}; see to that, then {again}"
+        self.intake = Intake(
+            stream.config,
+            next_offset=0,
+            epoch=0,
+            streams_for=around.streams_for,
+            knows_stream=around.knows_stream,
+        )
+        self.intake.handle(LogFailed(str(error)), around.clock.unix_ns())
+        self.budget = around.budget.share(stream.config.intake_bytes_max)
+        self.passed_over = 0
+        self._around = around
+
+    @property
+    def name(self) -> str:
+        """Of the stream."""
+        return self.stream.config.name
+
+    @property
+    def label(self) -> str:
+        """As of a leadership."""
+        return self.name
+
+    @property
+    def subject(self) -> str:
+        """As of a leadership."""
+        return self.stream.config.subject
+
+    def on_subject(self, *, here: bool) -> None:
+        """As of a leadership."""
+
+    def take(self, messages: list[Message]) -> None:
+        """Refuse what arrived in one turn."""
+        arrived = Arrived(messages, self.budget.room)
+        for effect in self.intake.handle(arrived, self._around.clock.unix_ns()):
+            assert isinstance(effect, Refuse), effect
+            self._around.acks.send_refusal(effect)
+
+
+def cause_of(error: Exception) -> str:
+    """The code of why a log cannot be opened."""
+    if isinstance(error, CorruptError):
+        return "CORRUPT"
+    return error.code if isinstance(error, RefusedError) else "UNAVAILABLE"

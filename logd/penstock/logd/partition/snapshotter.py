@@ -1,0 +1,152 @@
+"""Has what an intake remembers written down, beside the thread that writes the log.
+
+A snapshot is taken on the event loop, which copies references and nothing else. The log's writer
+makes durable what lies below it, and a worker writes the file
+(`penstock.logd.partition.producer_snapshot`): with a million ids that takes it about a second, in
+which appends and acks go on. One file is written at a time, and one more after it if somebody asked
+meanwhile.
+"""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from penstock.logd.errors import LogdError
+from penstock.logd.intake.intake import Intake
+from penstock.logd.partition.log_writer import Committer
+from penstock.logd.partition.producer_snapshot import FILE_NAME, Memory
+from penstock.logd.storage import CommitLog
+
+_RETRY_S: Final = 1.0
+"""Seconds until what came from another replica, and could not be written, is written again."""
+
+_log = structlog.get_logger()
+
+
+class Remembering:
+    """Writes down one intake's memory. Used on the event loop, but for `close`.
+
+    Args:
+        intake: Whose.
+        log: Its log; what is remembered is written beside its segments.
+        committer: Writes that log; posts `MemorySynced`, which is answered by `synced`.
+        high_watermark: What is committed by now.
+        saved: Called with the offset of a snapshot that has been written down, ids included.
+        adopted: Called when what came from another replica has been, too.
+    """
+
+    def __init__(
+        self,
+        intake: Intake,
+        log: CommitLog,
+        committer: Committer,
+        *,
+        high_watermark: Callable[[], int],
+        saved: Callable[[int], None],
+        adopted: Callable[[], None],
+    ) -> None:
+        self._intake = intake
+        self._log = log
+        self._committer = committer
+        self._high_watermark = high_watermark
+        self._tell_saved = saved
+        self._tell_adopted = adopted
+        self._under_way = False
+        self._again = False
+        self._adopted = False
+        self._lock = threading.Lock()
+        self._closed = False
+        self._cuts = self._cuts_then = 0
+
+    def adopted(self) -> None:
+        """Something came from another replica: what is being written does not have it."""
+        self._adopted = False
+        self.want()
+
+    def want(self) -> None:
+        """Write down what is remembered by now; soon, if an earlier one is being written.
+
+        Of committed records only: others may be cut off again, and a file that remembers what the
+        log does not have is of no use.
+        """
+        if self._under_way:
+            self._again = True
+            return
+        self._under_way = True
+        self._adopted, self._cuts_then = self._intake.dedup.unsaved, self._cuts
+        self._committer.sync_below(Memory.of(self._intake, self._high_watermark() + 1))
+
+    def synced(self, memory: Memory) -> None:
+        """Write a memory; all of it is durable."""
+        loop, write = asyncio.get_running_loop(), self._write
+        writing = loop.run_in_executor(None, write, memory, self._cuts_then)
+        writing.add_done_callback(lambda done: self._written(memory, done))
+
+    def forget(self) -> None:
+        """The log was cut: what is to be written down may speak of records that are gone.
+
+        `discard` must follow, for what has been written.
+        """
+        self._cuts += 1
+
+    def discard(self, end_offset: int) -> None:
+        """Remove what was written down beyond where the log ends now. On any thread.
+
+        Only an unclean election cuts so deep: what is left would remember records that are gone,
+        and take others for them.
+
+        Raises:
+            OSError: The disk failed.
+        """
+        directory, disk = self._log.directory, self._log.disk
+        with self._lock, contextlib.suppress(LogdError):  # one that is damaged is not used
+            memory = Memory.load(directory, disk=disk, vault=self._log.vault)
+            if memory is not None and memory.offset > end_offset:
+                disk.unlink(directory / FILE_NAME)
+                disk.sync_directory(directory)
+
+    def close(self, *, write: bool = False) -> None:
+        """Write nothing any more; waits for what is being written. On any thread.
+
+        Args:
+            write: But what is remembered now; all of it is durable.
+        """
+        with self._lock:
+            self._closed = True
+            if write:
+                self._save(Memory.of(self._intake))
+
+    def _write(self, memory: Memory, cuts: int) -> bool:
+        with self._lock:
+            return not self._closed and cuts == self._cuts and self._save(memory)
+
+    def _save(self, memory: Memory) -> bool:
+        try:
+            memory.save(self._log.directory, disk=self._log.disk, vault=self._log.vault)
+        except OSError as error:  # the log itself has it; the next start reads more of it
+            _log.warning("producers not saved", log=str(self._log.directory), error=str(error))
+            return False
+        return True
+
+    def _written(self, memory: Memory, writing: "asyncio.Future[bool]") -> None:
+        self._under_way = False
+        if not writing.cancelled() and writing.result():
+            self._tell(memory)
+        elif self._intake.dedup.unsaved and not self._closed:
+            asyncio.get_running_loop().call_later(_RETRY_S, self.want)
+        if self._again:
+            self._again = False
+            self.want()
+
+    def _tell(self, memory: Memory) -> None:
+        """Retention and compaction may touch what lies below it, if the ids are in it, too."""
+        if not memory.whole:
+            return
+        self._tell_saved(memory.offset)
+        if self._adopted:
+            self._adopted = self._intake.dedup.unsaved = False
+            self._tell_adopted()

@@ -1,0 +1,677 @@
+"""The asyncio publisher.
+
+Which partition of a stream a key belongs to, and the subject that partition stores.
+
+Partition 0 stores the stream's subject itself, partition n what is published on `<subject>.n`. A
+key belongs to partition
+
+    crc32(key) mod partitions
+
+with the CRC-32 of IEEE 802.3 (of b"123456789": 0xCBF43926), as go-liftbridge's key partitioner has
+it. Every publisher must agree on it, and a stream's partitions cannot be changed: so the records of
+a key are in one partition, in the order in which they are published. This may never change.
+"""
+
+import asyncio
+import random
+import secrets
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import takewhile
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self
+from zlib import crc32
+
+import pyarrow as pa
+from nats.errors import Error, MaxPayloadError, NoRespondersError
+from nats.errors import TimeoutError as NatsTimeoutError
+
+from penstock.base.clock import monotonic_ns
+from penstock.logd.client.following import PAUSE_FIRST_S, PAUSE_MAX_S, Patience
+from penstock.logd.errors import (
+    CorruptError,
+    LogdError,
+    NoAnswerError,
+    RefusedError,
+    UnavailableError,
+)
+from penstock.logd.format.acks import Nack, PubAck, decode_ack, decode_batch_ack
+from penstock.logd.format.batch import (
+    SCHEMA,
+    SCHEMA_VERSION,
+    Compression,
+    Record,
+    build_batch,
+    encode_body,
+)
+from penstock.logd.format.envelope import BatchPayload, encode_batch
+from penstock.logd.intake.options import EXPECTED_STREAM
+
+if TYPE_CHECKING:
+    import nats
+
+
+@dataclass(slots=True)
+class Lane:
+    """The plain messages, or the batches of a subject.
+
+    Attributes:
+        turn: Held by who sends next.
+        window: Messages sent, in order, with those that were answered out of order.
+        sequence: Of the last batch.
+        producer_id: Of the batches.
+        users: Calls that wait for their turn, and messages without an answer.
+    """
+
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    window: deque[asyncio.Task[PubAck]] = field(default_factory=deque)
+    sequence: int = 0
+    producer_id: bytes = field(default_factory=lambda: secrets.token_bytes(16))
+    users: int = 0
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """Somebody needs the lane until the block ends."""
+        self.users += 1
+        try:
+            yield
+        finally:
+            self.users -= 1
+
+    async def room(self, limit: int) -> None:
+        """Wait until the message `limit` before is settled; by so many others overtake at most."""
+        while self.window and (len(self.window) >= limit or self.window[0].done()):
+            await asyncio.wait({self.window[0]})
+            self.window.popleft()
+
+    async def before_me(self) -> None:
+        """Wait until every message before the running task's is settled.
+
+        The one just before is not enough: it may have been refused for good, or given up, while
+        one further ahead is still to be sent again.
+        """
+        me = asyncio.current_task()
+        ahead = set(takewhile(lambda task: task is not me, self.window))
+        if ahead:
+            await asyncio.wait(ahead)
+
+
+class Lanes:
+    """The lanes of the subjects batches are published on.
+
+    Of a lane that is forgotten every batch is settled: acked, refused, or given up. So when its
+    subject comes back under another producer id, nothing is sent again and nothing was left out.
+    Only a batch that was given up without an answer may still be under way; on a lane that is
+    remembered logd refuses it when it comes too late, else it is stored after those sent since.
+
+    Args:
+        limit: Lanes; more only while as many are in use.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._lanes: OrderedDict[str, Lane] = OrderedDict()
+
+    def __len__(self) -> int:
+        """Those that are remembered."""
+        return len(self._lanes)
+
+    def __iter__(self) -> Iterator[str]:
+        """Their subjects, that used longest ago first."""
+        return iter(self._lanes)
+
+    def of(self, subject: str) -> Lane:
+        """A subject's lane; the one idle longest may be forgotten for it."""
+        lane = self._lanes.get(subject)
+        if lane is None:
+            self._forget()
+            lane = self._lanes[subject] = Lane()
+        self._lanes.move_to_end(subject)
+        return lane
+
+    def _forget(self) -> None:
+        """Make room for another; lanes that became too many while all were in use go now."""
+        excess = len(self._lanes) + 1 - self._limit
+        idle = (subject for subject, lane in self._lanes.items() if not lane.users)
+        for subject in [found for _, found in zip(range(excess), idle, strict=False)]:
+            del self._lanes[subject]
+
+
+_SPACE: Final = frozenset(" \t\r\n\0")
+_LINE_ENDS: Final = frozenset("\r\n")
+
+_RESYNC: Final = (Nack.SEQUENCE_GAP, Nack.UNKNOWN_PRODUCER)
+
+
+class PublishRefusedError(RefusedError):
+    """Logd answered that it does not store a message; `code` is the name of the `nack`.
+
+    Attributes:
+        nack: Why.
+        stream: Which stream says so.
+    """
+
+    def __init__(self, ack: PubAck) -> None:
+        assert ack.nack is not None
+        self.nack = ack.nack
+        self.stream = ack.stream
+        super().__init__(ack.nack.name, f"stream {ack.stream!r}: {ack.description}")
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """Send it again later.
+
+    Attributes:
+        error: To raise when there is no time left.
+        last_sequence: The producer's last sequence that is stored, where the answer says it.
+    """
+
+    error: LogdError
+    last_sequence: int | None = None
+
+
+class Outgoing(Protocol):
+    """A message on its way; sent again it is the same to logd."""
+
+    @property
+    def subject(self) -> str:
+        """The NATS subject."""
+        ...
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The NATS headers."""
+        ...
+
+    def payload(self) -> bytes:
+        """The NATS payload."""
+        ...
+
+    def read(self, data: bytes) -> PubAck | Again:
+        """What an answer means.
+
+        Raises:
+            PublishRefusedError: It will never be stored.
+        """
+        ...
+
+    def after(self, again: Again) -> "Outgoing":
+        """What to send next."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plain:
+    """A plain message; its headers have a message id."""
+
+    subject: str
+    value: bytes
+    headers: dict[str, str]
+
+    def payload(self) -> bytes:
+        """The value."""
+        return self.value
+
+    def read(self, data: bytes) -> PubAck | Again:
+        """What an answer means; see `Outgoing`."""
+        return _judge(decode_ack, data, 1, self.headers)
+
+    def after(self, again: Again) -> "Plain":
+        """The same."""
+        del again
+        return self
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batched:
+    """A batch with a producer's sequence."""
+
+    subject: str
+    body: bytes
+    count: int
+    producer_id: bytes
+    previous: int
+    sequence: int
+    headers: dict[str, str] = field(default_factory=dict)
+
+    def payload(self) -> bytes:
+        """The envelope."""
+        return encode_batch(
+            BatchPayload(
+                schema_version=SCHEMA_VERSION,
+                record_count=self.count,
+                producer_id=self.producer_id,
+                previous_sequence=self.previous,
+                sequence=self.sequence,
+                body=self.body,
+            )
+        )
+
+    def read(self, data: bytes) -> PubAck | Again:
+        """What an answer means; see `Outgoing`."""
+        return _judge(decode_batch_ack, data, self.count, self.headers)
+
+    def numbered(self, previous: int) -> "Batched":
+        """Behind the batch with this sequence."""
+        return replace(self, previous=previous, sequence=previous + 1)
+
+    def after(self, again: Again) -> "Batched":
+        """Behind what is stored; called when every batch before this one is settled."""
+        last = again.last_sequence
+        return self if last is None or last >= self.sequence else replace(self, previous=last)
+
+
+def plain_headers(
+    message_id: str, *, key: bytes | None, tombstone: bool, extra: dict[str, str]
+) -> dict[str, str]:
+    """The headers of a plain message.
+
+    Raises:
+        ValueError: The key cannot be written in a header: it is not UTF-8, or has line ends or
+            white space around it. A batch takes any bytes.
+    """
+    headers = dict(extra) | {"Nats-Msg-Id": message_id}
+    if key is not None:
+        text = key.decode("utf-8", "replace")
+        if text.encode() != key or text != text.strip() or set("\r\n") & set(text) or not text:
+            msg = f"key {key[:40]!r} cannot stand in a NATS header; publish a batch"
+            raise ValueError(msg)
+        headers["Penstock-Key"] = text
+    if tombstone:
+        headers["Penstock-Tombstone"] = "true"
+    return headers
+
+
+def header_bytes(headers: Mapping[str, str]) -> int:
+    """Bytes of headers as NATS sends them; 0 where there are none."""
+    if not headers:
+        return 0
+    lines = (f"{name}: {value}\r\n" for name, value in headers.items())
+    return len("NATS/1.0\r\n\r\n") + sum(len(line.encode()) for line in lines)
+
+
+def check_sendable(subject: str, headers: Mapping[str, str]) -> None:
+    """Check what NATS would refuse each time, or take for something else.
+
+    Raises:
+        ValueError: The subject has wildcards, empty tokens or white space; or a header has line
+            ends, or a name that is none.
+    """
+    tokens = subject.split(".")
+    if not all(tokens) or _SPACE & set(subject) or {"*", ">"} & set(tokens):
+        msg = f"subject {subject!r} is none to publish on: a wildcard, empty token or white space"
+        raise ValueError(msg)
+    for name, value in headers.items():
+        if not name or (_SPACE | {":"}) & set(name) or _LINE_ENDS & set(value):
+            msg = f"header {name[:40]!r}: a name without white space or colon, a value of one line"
+            raise ValueError(msg)
+
+
+def _judge(
+    decode: Callable[[bytes], PubAck], data: bytes, count: int, headers: Mapping[str, str]
+) -> PubAck | Again:
+    """What an answer means to a message of so many records, for the stream its headers name.
+
+    Whoever else is on the subject may answer, too: only what says that this was stored counts.
+    """
+    try:
+        ack = decode(data)
+    except (CorruptError, ValueError):
+        return Again(UnavailableError(f"the answer is not logd's: {data[:60]!r}"))
+    if ack.nack is None:
+        wanted = headers.get(EXPECTED_STREAM, ack.stream)
+        if ack.stream != wanted or ack.count != count:
+            what = f"{ack.count} records in stream {ack.stream!r}"
+            text = f"the answer is about {what}, not about these {count} in {wanted!r}"
+            return Again(UnavailableError(text))
+        return ack
+    error = PublishRefusedError(ack)
+    if ack.nack in _RESYNC and ack.sequence is not None:
+        return Again(error, ack.sequence)
+    if ack.nack.retryable:
+        return Again(error)
+    raise error
+
+
+def partition_of(key: bytes, partitions: int) -> int:
+    """The partition that a key belongs to, of so many.
+
+    Raises:
+        ValueError: There is not even one partition.
+    """
+    if partitions < 1:
+        msg = f"{partitions} partitions: a stream has at least one"
+        raise ValueError(msg)
+    return crc32(key) % partitions
+
+
+def partition_subject(subject: str, key: bytes | None, partitions: int) -> str:
+    """The subject on which to publish a record with a key, of a stream with so many partitions.
+
+    Args:
+        subject: The stream's; without wildcards.
+        key: Of the record; not needed where there is one partition.
+        partitions: Of the stream.
+
+    Raises:
+        ValueError: There are several partitions and no key; or there is not even one.
+    """
+    if partitions == 1:
+        return subject
+    if key is None:
+        msg = f"a record for one of {partitions} partitions of {subject!r} needs a key"
+        raise ValueError(msg)
+    number = partition_of(key, partitions)
+    return f"{subject}.{number}" if number else subject
+
+
+_NO_HEADERS: Final[Mapping[str, str]] = {}
+
+GIVEN_UP: Final = "the publisher was closed before the answer came"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishOptions:
+    """How to publish.
+
+    Attributes:
+        in_flight_max: Messages and batches sent and not answered; further calls wait.
+        ack_timeout_s: Seconds until a message without an answer is sent again.
+        retry_s: Seconds from the first failure of a message until it is given up. Keep it below the
+            streams' `dedup_window_s`, in which logd knows a message id; batches have no such limit.
+        connect_timeout_s: Seconds to find a NATS server at first; afterwards it is looked for until
+            the publisher is closed.
+        stream: Only this stream's answer counts, where several store a subject.
+        compression: Of batches.
+        lanes_max: Subjects whose batches are numbered on from one another. Beyond it the subject
+            idle longest is forgotten; when it comes back its batches are those of a new producer.
+    """
+
+    in_flight_max: int = 256
+    ack_timeout_s: float = 5.0
+    retry_s: float = 60.0
+    connect_timeout_s: float = 10.0
+    stream: str | None = None
+    compression: Compression | None = None
+    lanes_max: int = 10_000
+
+
+class Publisher:
+    """Publishes over a NATS connection; for any number of tasks of one event loop.
+
+    Args:
+        client: Connected; it stays the caller's to close, after `close`.
+        options: How.
+        rng: For the jitter of pauses between tries.
+        pauses_s: Seconds of the first pause and of the longest.
+    """
+
+    def __init__(
+        self,
+        client: "nats.NATS",
+        options: PublishOptions | None = None,
+        *,
+        rng: random.Random | None = None,
+        pauses_s: tuple[float, float] = (PAUSE_FIRST_S, PAUSE_MAX_S),
+    ) -> None:
+        self._client: Any = client
+        self._options = options or PublishOptions()
+        self._rng = rng or random.Random()  # noqa: S311 - jitter
+        self._pauses_s = pauses_s
+        self._slots = asyncio.Semaphore(self._options.in_flight_max)
+        self._plain = Lane()
+        self._lanes = Lanes(self._options.lanes_max)
+        self._under_way: set[asyncio.Task[PubAck]] = set()
+        self._id = secrets.token_hex(8)
+        self._count = 0
+        self._closed = False
+
+    @property
+    def connected(self) -> bool:
+        """Whether a NATS server has the connection now."""
+        return bool(self._client.is_connected)
+
+    async def __aenter__(self) -> Self:
+        """Ready as it is."""
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Wait for the answers; give them up when the block failed."""
+        if kind is None:
+            await self.flush()
+        await self.close()
+
+    async def publish(
+        self,
+        subject: str,
+        value: bytes,
+        *,
+        key: bytes | None = None,
+        partitions: int = 1,
+        headers: Mapping[str, str] = _NO_HEADERS,
+        message_id: str | None = None,
+    ) -> PubAck:
+        """Publish one record and wait until it is stored.
+
+        Args:
+            subject: Without wildcards; a stream must store it.
+            value: The payload.
+            key: For compaction, and the partition; UTF-8 without white space around it.
+            partitions: Of the stream; with several, the subject is that of the key's
+                (`partition_subject`).
+            headers: Further NATS headers, stored with the record.
+            message_id: What makes a repeat one; chosen when None.
+
+        Raises:
+            PublishRefusedError: A stream will not store it, or would not within `retry_s`.
+            RefusedError: `NATS_MAX_PAYLOAD`: NATS does not carry so much.
+            UnavailableError: No answer within `retry_s`, or until the publisher was closed; it may
+                be stored or not.
+            ValueError: The subject is none to publish on, or the key or a header cannot be sent; or
+                there is no key for one of several partitions.
+        """
+        subject = partition_subject(subject, key, partitions)
+        task = await self.submit(subject, value, key=key, headers=headers, message_id=message_id)
+        return await task
+
+    async def submit(
+        self,
+        subject: str,
+        value: bytes,
+        *,
+        key: bytes | None = None,
+        partitions: int = 1,
+        headers: Mapping[str, str] = _NO_HEADERS,
+        message_id: str | None = None,
+    ) -> asyncio.Task[PubAck]:
+        """`publish` without waiting for the answer: the task ends with it.
+
+        Returns when the message's turn has come: at most `in_flight_max` have no answer.
+        """
+        subject = partition_subject(subject, key, partitions)
+        extra = dict(headers) | self._expected_stream()
+        made = plain_headers(message_id or self._next_id(), key=key, tombstone=False, extra=extra)
+        check_sendable(subject, made)
+        return await self._submit(self._plain, Plain(subject=subject, value=value, headers=made))
+
+    async def delete(self, subject: str, *, key: bytes, partitions: int = 1) -> PubAck:
+        """Publish a tombstone: compaction removes the key's records, and in time the tombstone.
+
+        Raises:
+            LogdError: As `publish`.
+        """
+        subject = partition_subject(subject, key, partitions)
+        extra = self._expected_stream()
+        made = plain_headers(self._next_id(), key=key, tombstone=True, extra=extra)
+        check_sendable(subject, made)
+        message = Plain(subject=subject, value=b"", headers=made)
+        return await (await self._submit(self._plain, message))
+
+    async def publish_batch(
+        self, subject: str, records: Sequence[Record] | pa.RecordBatch
+    ) -> PubAck:
+        """Publish many records as one batch: one message, one frame, one ack.
+
+        Args:
+            subject: That of every record.
+            records: Not empty; or an Arrow batch of `penstock.logd.format.batch.SCHEMA` with offset
+            deltas
+                from 0. Any key will do; a value that is null is a tombstone.
+
+        Returns:
+            The ack; its `offset` is that of the last record.
+
+        Raises:
+            LogdError: As `publish`.
+        """
+        return await (await self.submit_batch(subject, records))
+
+    async def submit_batch(
+        self, subject: str, records: Sequence[Record] | pa.RecordBatch
+    ) -> asyncio.Task[PubAck]:
+        """`publish_batch` without waiting for the answer, as `submit`."""
+        batch = records if isinstance(records, pa.RecordBatch) else build_batch(records)
+        if batch.num_rows == 0 or not batch.schema.equals(SCHEMA):
+            msg = (
+                "a batch has at least one record, and the schema penstock.logd.format.batch.SCHEMA"
+            )
+            raise ValueError(msg)
+        body = encode_body(batch, compression=self._options.compression)
+        headers = self._expected_stream()
+        check_sendable(subject, headers)
+        lane = self._lanes.of(subject)
+        message = Batched(
+            subject=subject,
+            body=body,
+            count=batch.num_rows,
+            producer_id=lane.producer_id,
+            previous=0,
+            sequence=0,
+            headers=headers,
+        )
+        return await self._submit(lane, message)
+
+    async def flush(self) -> None:
+        """Wait until everything submitted has its answer or is given up; tasks hold which."""
+        while self._under_way:
+            await asyncio.wait(self._under_way)
+
+    async def close(self) -> None:
+        """Give up what has no answer yet; calls that wait for their turn are refused."""
+        self._closed = True
+        await asyncio.sleep(0)  # so that each has begun, and can say why it ends
+        for task in list(self._under_way):
+            task.cancel()
+        await self.flush()
+
+    # Parts.
+
+    async def _submit(self, lane: Lane, message: Plain | Batched) -> asyncio.Task[PubAck]:
+        with lane.used():
+            async with lane.turn:
+                await lane.room(self._options.in_flight_max)
+                await self._slots.acquire()
+                if self._closed:
+                    self._slots.release()
+                    raise UnavailableError("the publisher is closed")
+                if isinstance(message, Batched):
+                    message = message.numbered(lane.sequence)
+                    lane.sequence += 1
+                task = asyncio.create_task(self._deliver(message, lane))
+                lane.window.append(task)
+                lane.users += 1
+        self._under_way.add(task)
+        task.add_done_callback(partial(self._ended, lane))
+        return task
+
+    def _ended(self, lane: Lane, task: asyncio.Task[PubAck]) -> None:
+        lane.users -= 1
+        self._under_way.discard(task)
+        self._slots.release()
+        if self._closed and not task.cancelled():
+            task.exception()  # who closes the publisher may not want to know what it gave up
+
+    async def _deliver(self, message: Outgoing, lane: Lane) -> PubAck:
+        try:
+            return await self._until_acked(message, lane)
+        except asyncio.CancelledError:
+            if self._closed:
+                raise UnavailableError(GIVEN_UP) from None
+            raise
+
+    async def _until_acked(self, message: Outgoing, lane: Lane) -> PubAck:
+        outcome = await self._attempt(message)
+        if isinstance(outcome, PubAck):
+            return outcome
+        first_s, max_s = self._pauses_s
+        patience = Patience(
+            self._options.retry_s, self._rng, pause_max_s=max_s, pause_first_s=first_s
+        )
+        patience.failed(monotonic_ns())
+        await lane.before_me()
+        unanswered: NoAnswerError | None = None
+        while True:
+            error = outcome.error
+            if isinstance(error, NoAnswerError):
+                unanswered = error
+            elif unanswered is not None and isinstance(error, UnavailableError):
+                error = unanswered  # an earlier attempt may have been stored
+            await asyncio.sleep(patience.pause(error, monotonic_ns()))
+            message = message.after(outcome)
+            outcome = await self._attempt(message)
+            if isinstance(outcome, PubAck):
+                return outcome
+
+    async def _attempt(self, message: Outgoing) -> PubAck | Again:
+        client, options = self._client, self._options
+        if client.is_closed:
+            raise UnavailableError("the NATS connection is closed")
+        if not client.is_connected:
+            return Again(UnavailableError("not connected to NATS"))
+        payload = message.payload()
+        # nats-py counts the payload alone; the server counts both, and hangs up.
+        if header_bytes(message.headers) + len(payload) > client.max_payload:
+            raise _too_large(client.max_payload)
+        try:
+            reply = await client.request(
+                message.subject,
+                payload,
+                timeout=options.ack_timeout_s,
+                headers=message.headers or None,
+            )
+        except NoRespondersError:
+            text = f"nobody listens on {message.subject!r}: no stream stores it, or logd is away"
+            return Again(UnavailableError(text))
+        except (NatsTimeoutError, TimeoutError):
+            text = f"no answer on {message.subject!r} within {options.ack_timeout_s:g} s"
+            if options.stream is not None:
+                text += f"; does stream {options.stream!r} exist, and store this subject?"
+            return Again(NoAnswerError(text, cause="silent"))
+        except MaxPayloadError:
+            raise _too_large(client.max_payload) from None
+        except (Error, OSError) as error:
+            text = f"NATS: {error or type(error).__name__}"
+            return Again(NoAnswerError(text, cause="closed"))
+        return message.read(reply.data)
+
+    def _expected_stream(self) -> dict[str, str]:
+        stream = self._options.stream
+        return {} if stream is None else {"Nats-Expected-Stream": stream}
+
+    def _next_id(self) -> str:
+        self._count += 1
+        return f"{self._id}-{self._count}"
+
+
+def _too_large(limit: int) -> RefusedError:
+    text = f"the NATS server takes messages of at most {limit} bytes"
+    return RefusedError("NATS_MAX_PAYLOAD", text, limit=limit)

@@ -1,0 +1,1 @@
+"""Replication of a partition, as a state machine without I/O."""

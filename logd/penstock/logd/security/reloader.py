@@ -1,0 +1,323 @@
+"""Keeps the doors of a daemon: their TLS, who may come in, and files that change while it runs.
+
+Files are looked at once a second, on a thread of their own, and all of them at once on SIGHUP.
+"""
+
+import asyncio
+import ssl
+from collections import Counter
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final, Protocol, TypeVar
+
+import structlog
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from penstock.base.clock import Clock
+from penstock.logd.errors import CorruptError, LogdError
+from penstock.logd.security.api_keys import load_keys
+from penstock.logd.security.authenticator import Authenticator
+from penstock.logd.security.config import AuthSection, TlsSection, TokenSection
+from penstock.logd.security.jwt import FileKeys, TokenKeys, UrlKeys, fetcher
+from penstock.logd.security.principal import Principal, UnauthenticatedError, bearer, check_known
+from penstock.logd.security.renewal import Renewed
+from penstock.logd.security.tls import (
+    CertificateFiles,
+    ClientCertificates,
+    ServerTls,
+    TlsFileError,
+    TlsSource,
+    load_server_tls,
+)
+from penstock.service import Admission, Visitor
+
+_LOOK_S: Final = 1.0
+"""Seconds between two looks at the files."""
+
+_DOOR: Final = "admin"
+Made = TypeVar("Made")
+_log = structlog.get_logger()
+
+
+class DoorSetupError(LogdError):
+    """A file of the configuration cannot be used.
+
+    Attributes:
+        key: Which key of the configuration names it.
+        fix: What to do.
+    """
+
+    def __init__(self, key: str, message: str, *, fix: str) -> None:
+        self.key = key
+        self.fix = fix
+        super().__init__(message)
+
+
+class CountedDoor(Protocol):
+    """What listens at a door."""
+
+    @property
+    def handshakes_failed(self) -> int:
+        """Connections without TLS, or without a certificate that is taken."""
+
+    @property
+    def turned_away(self) -> int:
+        """Connections closed at once, for there were too many."""
+
+
+class Looked(Protocol):
+    """What is looked at again and again, on one thread."""
+
+    @property
+    def problem(self) -> str:
+        """Why it is not as it should be; empty when it is."""
+
+    def look(self, *, anyway: bool = False) -> None:
+        """See whether it has changed, or take it as changed `anyway`."""
+
+
+class Keeper:
+    """What listeners and links use. Made before the event loop runs.
+
+    Args:
+        tls: Of the configuration; so the next.
+        auth: Who callers are.
+        clock: Of the system.
+
+    Raises:
+        DoorSetupError: A file is not what it should be.
+
+    Attributes:
+        authenticator: Says who callers are.
+        tls: Of `fetch`, `grpc` and `admin`; None: they have none.
+    """
+
+    def __init__(self, tls: TlsSection | None, auth: AuthSection, clock: Clock) -> None:
+        self._clock = clock
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="doors")
+        self._asker = ThreadPoolExecutor(1, thread_name_prefix="keys of tokens")
+        self._looked: list[Looked] = []
+        self._counted: list[Renewed[ServerTls] | Renewed[ssl.SSLContext]] = []
+        self._counted_doors: dict[str, CountedDoor] = {}
+        self._section = tls
+        self._may: Callable[[Principal], bool] | None = None
+        self.tls = None if tls is None else self._server_tls("tls", tls.files(), _clients(tls))
+        keys = None
+        if auth.keys_file is not None:
+            path = auth.keys_file
+            what = "auth.keys_file"
+            keys = _sound(what, lambda: Renewed(what, (path,), lambda: load_keys(path)))
+            self._looked.append(keys)
+        tokens = None
+        if auth.tokens is not None:
+            source = self._token_keys(auth.tokens)
+            self._looked.append(source)
+            tokens = auth.tokens.rules(), source
+        self.authenticator = Authenticator(
+            clock,
+            required=auth.required,
+            certificate_name=auth.certificate_name,
+            tokens=tokens,
+            keys=keys,
+        )
+
+    # What the doors use.
+
+    def fetch_tls(self) -> TlsSource | None:
+        """Of the fetch endpoint."""
+        held = self.tls
+        return None if held is None else lambda: held.value.context
+
+    def admin_tls(self) -> TlsSource | None:
+        """Of the admin endpoint: a probe has no certificate."""
+        held = self.tls
+        return None if held is None else lambda: held.value.healthy
+
+    def admit(
+        self, may: Callable[[Principal], bool] | None = None
+    ) -> Callable[[Visitor], Admission] | None:
+        """Says what a visitor of the admin endpoint may see; None: everybody may see all.
+
+        Args:
+            may: Says so of whoever it is; None: everybody who is known.
+        """
+        self._may = may
+        required = self.authenticator.required or self.needs_certificates
+        return self._sees if required or may is not None else None
+
+    @property
+    def needs_certificates(self) -> bool:
+        """Whether clients must show one."""
+        return _clients(self._section) is ClientCertificates.REQUIRED
+
+    def peer_sources(self, files: CertificateFiles) -> tuple[TlsSource, TlsSource]:
+        """Contexts of the peer endpoint, and of the links to other nodes.
+
+        Raises:
+            DoorSetupError: A file is not what it should be.
+        """
+        required = ClientCertificates.REQUIRED
+        server = self._server_tls("cluster.tls", files, required)
+        client = self.dialling("cluster.tls", files.paths(), files.client)
+        return (lambda: server.value.context), client
+
+    def dialling(
+        self, what: str, paths: tuple[Path, ...], load: Callable[[], ssl.SSLContext]
+    ) -> Renewed[ssl.SSLContext]:
+        """Contexts of connections that are dialled.
+
+        Raises:
+            LogdError: What `load` raises; DoorSetupError for a TlsFileError.
+        """
+        held = _sound(what, lambda: Renewed(what, paths, load))
+        self._looked.append(held)
+        self._counted.append(held)
+        return held
+
+    def watch(self, looked: Looked) -> None:
+        """Look at something else as well, and tell its problem."""
+        self._looked.append(looked)
+
+    def count_door(self, door: str, counted: CountedDoor) -> None:
+        """Tell of connections to a door that did not come to be."""
+        self._counted_doors[door] = counted
+
+    # Files.
+
+    async def run(self) -> None:
+        """Look at the files until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await loop.run_in_executor(self._worker, self._look)
+            await asyncio.sleep(_LOOK_S)
+
+    def reload(self) -> None:
+        """Read all of them now; a problem is told again."""
+        _log.info("reading certificates and keys again")
+        self._worker.submit(self._look, anyway=True)
+
+    def close(self) -> None:
+        """Look no more."""
+        for worker in (self._worker, self._asker):
+            worker.shutdown(wait=False, cancel_futures=True)
+
+    # Telling.
+
+    def reasons(self) -> Iterable[str]:
+        """Why something is not as the files say."""
+        for looked in self._looked:
+            if looked.problem:
+                what = looked.what if isinstance(looked, Renewed) else ""
+                yield ": ".join(filter(None, (what, looked.problem)))
+        for held in self._counted:
+            if (
+                isinstance(held.value, ServerTls)
+                and held.value.not_after_ns <= self._clock.unix_ns()
+            ):
+                yield f"{held.what}: the certificate is out of date"
+
+    def metrics(self) -> Iterable[Metric]:
+        """For Prometheus."""
+        known = _counter("authentications", "Callers found out", ["door"])
+        for door, count in dict(self.authenticator.succeeded).items():
+            known.add_metric([door], count)
+        unknown = _counter("authentications_failed", "Callers not let in", ["door", "reason"])
+        for (door, reason), count in dict(self.authenticator.failed).items():
+            unknown.add_metric([door, reason], count)
+        handshakes = _counter("tls_handshakes_failed", "Connections without TLS", ["door"])
+        away = _counter("connections_turned_away", "Connections beyond what there may be", ["door"])
+        for door, counted in self._counted_doors.items():
+            handshakes.add_metric([door], counted.handshakes_failed)
+            away.add_metric([door], counted.turned_away)
+        yield from (known, unknown, handshakes, away)
+        loads = _counter("tls_reloads", "Files of certificates read again", ["what", "outcome"])
+        ends = GaugeMetricFamily(
+            "penstock_logd_tls_not_after_seconds",
+            "Unix time of a certificate's end",
+            labels=["what"],
+        )
+        outcomes: Counter[tuple[str, str]] = Counter()
+        for held in self._counted:
+            outcomes[held.what, "loaded"] += held.loaded
+            outcomes[held.what, "failed"] += held.failed
+            if isinstance(held.value, ServerTls):
+                ends.add_metric([held.what], held.value.not_after_ns / 1e9)
+        for labels, count in outcomes.items():
+            loads.add_metric(labels, count)
+        yield from (loads, ends)
+
+    # Parts.
+
+    def _look(self, *, anyway: bool = False) -> None:
+        for looked in self._looked:
+            try:
+                looked.look(anyway=anyway)
+            except Exception:  # noqa: BLE001 - the others are looked at all the same
+                _log.exception("not looked at")
+
+    def _server_tls(
+        self, what: str, files: CertificateFiles, clients: ClientCertificates
+    ) -> Renewed[ServerTls]:
+        paths = files.paths()
+        held = _sound(what, lambda: Renewed(what, paths, lambda: load_server_tls(files, clients)))
+        self._looked.append(held)
+        self._counted.append(held)
+        return held
+
+    def _token_keys(self, section: TokenSection) -> TokenKeys:
+        if section.jwks_file is not None:
+            path = section.jwks_file
+            what, age_s_max = "auth.tokens.jwks_file", section.jwks_age_s_max
+            return _sound(what, lambda: FileKeys(path, self._clock, age_s_max=age_s_max))
+        assert section.jwks_url is not None
+        files = CertificateFiles(ca_file=section.jwks_ca_file)
+        trusted = self.dialling("auth.tokens.jwks_ca_file", files.paths(), files.client)
+        return UrlKeys(
+            fetcher(section.jwks_url, trusted, self._clock),
+            where=section.jwks_url,
+            worker=self._asker,
+            clock=self._clock,
+            refresh_s=section.jwks_refresh_s,
+            age_s_max=section.jwks_age_s_max,
+        )
+
+    def _sees(self, visitor: Visitor) -> Admission:
+        try:
+            identity = self.authenticator.certificate(visitor.certificate)
+            if visitor.authorization:
+                identity = self.authenticator.secret_promptly(bearer(visitor.authorization))
+            if self._may is None:
+                check_known(identity)
+            caller = self.authenticator.principal(identity)
+        except UnauthenticatedError as error:
+            self.authenticator.note_failure(_DOOR, error, visitor.peer)
+            return Admission.UNKNOWN
+        self.authenticator.note_success(_DOOR)
+        if self._may is None or self._may(caller):
+            return Admission.ALL
+        return Admission.UNKNOWN if caller.is_anonymous else Admission.FORBIDDEN
+
+
+def _sound(what: str, make: Callable[[], Made]) -> Made:
+    """What is made of the files of a key.
+
+    Raises:
+        DoorSetupError: It cannot be.
+    """
+    try:
+        return make()
+    except TlsFileError as error:
+        key = what if what.endswith(error.key) else f"{what}.{error.key}"
+        raise DoorSetupError(key, str(error), fix=error.fix) from None
+    except (CorruptError, OSError) as error:
+        fix = "name a readable file of the form that docs/security.md shows"
+        raise DoorSetupError(what, str(error), fix=fix) from None
+
+
+def _clients(section: TlsSection | None) -> ClientCertificates:
+    return ClientCertificates.NONE if section is None else section.client_certificates
+
+
+def _counter(name: str, text: str, labels: list[str]) -> CounterMetricFamily:
+    return CounterMetricFamily(f"penstock_logd_{name}", text, labels=labels)

@@ -1,1 +1,0 @@
-"""Byte channels over TCP, plain or with TLS, and what accepts and dials them."""
