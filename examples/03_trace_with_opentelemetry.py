@@ -10,7 +10,7 @@ Logs within a span carry its ids. Printed, shortened:
 from opentelemetry import metrics, trace
 
 from penstock import specs
-from penstock.specs import otel
+from penstock.specs.otel import exporter
 
 specs.setup("worker", version="1.0.0", environment="example")
 jobs = metrics.get_meter("example").create_counter("jobs", "{job}")
@@ -19,4 +19,4 @@ with trace.get_tracer("example").start_as_current_span("work"):
     specs.log().info("working")
     jobs.add(1, {"job.kind": "demo"})
 
-otel.shutdown()
+exporter.shutdown()

@@ -22,7 +22,8 @@ from opentelemetry import metrics, trace
 from pydantic import Field
 
 from penstock import specs
-from penstock.specs import clock, otel
+from penstock.specs import clock
+from penstock.specs.otel import exporter
 
 PRODUCTS = {"kettle": 39.9, "teapot": 24.5, "mug": 7.0, "tea": 12.0, "tray": 18.0}
 COUNTRIES = ("SE", "DE", "FR", "NL")
@@ -159,14 +160,14 @@ def main() -> int:
         console=False,  # the last line on standard output is the report
         opentelemetry=False,  # below, to choose the interval
     )
-    otel.install(metric_interval_s=2.0)
+    exporter.install(metric_interval_s=2.0)
     shop = Shop(random.Random(options.seed))
     until_ns = clock.monotonic_ns() + int(options.seconds * 1e9)
     while not stop.is_set() and (not options.seconds or clock.monotonic_ns() < until_ns):
         shop.serve_next()
         stop.wait(1 / options.rate)
     specs.log("shop").info("shop closed", orders=shop.placed)
-    otel.shutdown()
+    exporter.shutdown()
     flushed = emitter.flush(options.flush_seconds)
     instance = emitter.resource["service.instance.id"]
     report = {"instance": instance, "flushed": flushed, "orders": shop.placed}

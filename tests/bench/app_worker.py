@@ -212,7 +212,7 @@ def penstock_span(path: str) -> tuple[Say, Drain]:
 
 def sdk_span(path: str) -> tuple[Say, Drain]:
     """The SDK's spans by Penstock's exporter, to a collector."""
-    from penstock.specs.otel import PenstockSpanExporter
+    from penstock.specs.otel.exporter import PenstockSpanExporter
 
     emitter = specs.setup("bench", socket=path, opentelemetry=False, limits=_ROOMY)
     say, export = _sdk_spans(PenstockSpanExporter(emitter))
@@ -308,7 +308,7 @@ def measure_exports(job: dict[str, Any]) -> Result:
     from opentelemetry.sdk.trace.export import SimpleSpanProcessor
     from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-    from penstock.specs.otel import PenstockSpanExporter
+    from penstock.specs.otel.exporter import PenstockSpanExporter
 
     memory, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(memory))

@@ -16,10 +16,10 @@ from time import process_time_ns
 from pydantic import TypeAdapter
 
 from penstock.specs import Accepted, HashKey, LogRecord, Scrubber
-from penstock.specs.fast_decoder import generate
-from penstock.specs.fast_gate import accept
-from penstock.specs.gate import check_line, check_slowly
-from penstock.specs.line_search import LineSearch
+from penstock.specs.redact.line_search import LineSearch
+from penstock.specs.validate.decoder import generate
+from penstock.specs.validate.fast import accept
+from penstock.specs.validate.validator import check_line, check_slowly
 from tests.bench.figures import Aim, Case
 from tests.bench.harness import Bench
 

@@ -30,7 +30,7 @@ from penstock.router.sinks.bigquery import BigQuerySink, encoded
 from penstock.router.sinks.bigquery_connection import Appended, Connection, TroubleError
 from penstock.router.sinks.cloud_logging import entry_errors
 from penstock.router.sinks.google_token import GoogleToken
-from penstock.specs.ecs import time_text
+from penstock.specs.formats.ecs import time_text
 from tests.live.test_sink_contracts import ask, destination
 from tests.support.fake_bigquery import FakeBigQuery
 from tests.support.fake_datadog import API_KEY, FakeDatadog

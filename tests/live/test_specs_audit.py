@@ -13,9 +13,9 @@ import pytest
 
 from penstock import specs
 from penstock.specs import Emitter, EmitterLimits
-from penstock.specs.core.queue import line_of
-from penstock.specs.core.spill import Spill
-from penstock.specs.spill_file import SpillFile, boot_id, orphans
+from penstock.specs.emit.delivery.queue import line_of
+from penstock.specs.emit.delivery.spill import Spill
+from penstock.specs.emit.delivery.spill_file import SpillFile, boot_id, orphans
 from tests.support.collector_socket import CollectorSocket, take
 from tests.support.waiting import wait_until
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.specs import Emitter, EmitterLimits
-from penstock.specs.log_line import log_line
+from penstock.specs.emit.writer import log_line
 from tests.support.collector_socket import Answer, CollectorSocket, Received
 
 pytestmark = pytest.mark.live

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from penstock.specs import Emitter, EmitterLimits
-from penstock.specs.core.delivery import Batch
-from penstock.specs.links import SocketLink
-from penstock.specs.log_line import log_line
+from penstock.specs.emit.delivery.core import Batch
+from penstock.specs.emit.delivery.transport import SocketLink
+from penstock.specs.emit.writer import log_line
 from tests.support.collector_socket import Answer, CollectorSocket, Received, take
 from tests.support.waiting import wait_until
 

@@ -12,7 +12,7 @@ import pytest
 from penstock import specs
 from penstock.collector.core.forward import Event, MessageReader, decode_message, encode_ack
 from penstock.specs import EmitterLimits
-from penstock.specs.fluent import FluentHandler
+from penstock.specs.emit.fluent import FluentHandler
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.live

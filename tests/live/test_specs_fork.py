@@ -18,7 +18,7 @@ FORKING = """
 import os, sys, threading, warnings
 warnings.simplefilter("ignore")
 from penstock.specs import Emitter
-from penstock.specs.log_line import log_line
+from penstock.specs.emit.writer import log_line
 emitter = Emitter({"service.name": "forking", "process.pid": os.getpid()}, socket_path=sys.argv[1])
 stop = threading.Event()
 said = [0]
@@ -50,7 +50,7 @@ HELD_LOCK = """
 import os, sys, threading, warnings
 warnings.simplefilter("ignore")
 from penstock.specs import Emitter
-from penstock.specs.log_line import log_line
+from penstock.specs.emit.writer import log_line
 emitter = Emitter({"service.name": "held"}, socket_path=sys.argv[1])
 emitter.emit("log", log_line("before", 9, {}))
 held, go = threading.Event(), threading.Event()
@@ -74,7 +74,7 @@ print(emitter.flush(20))
 AT_EXIT = """
 import sys
 from penstock.specs import Emitter, EmitterLimits
-from penstock.specs.log_line import log_line
+from penstock.specs.emit.writer import log_line
 emitter = Emitter({"service.name": "ending"}, socket_path=sys.argv[1],
                   limits=EmitterLimits(batch_age_ms=60_000))
 for number in range(300):
@@ -84,7 +84,7 @@ for number in range(300):
 REENTRANT = """
 import signal, sys
 from penstock.specs import Emitter
-from penstock.specs.log_line import log_line
+from penstock.specs.emit.writer import log_line
 emitter = Emitter({"service.name": "signalled"}, socket_path=sys.argv[1])
 signalled = [0]
 def handler(*_):

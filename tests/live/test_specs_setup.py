@@ -248,7 +248,7 @@ atexit.register(said_before_setup)
 atexit.register(lambda: listener.stop())
 
 from penstock import specs
-from penstock.specs.handler import SpecHandler
+from penstock.specs.emit.handler import SpecHandler
 
 specs.setup("ending", socket=sys.argv[1], opentelemetry=False)
 specs.log().info("first")

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from random import Random
 
-from penstock.specs.core.delivery import (
+from penstock.specs.emit.delivery.core import (
     Acked,
     Batch,
     Close,
@@ -24,7 +24,7 @@ from penstock.specs.core.delivery import (
     Send,
     Tick,
 )
-from penstock.specs.core.queue import RecordQueue, line_of
+from penstock.specs.emit.delivery.queue import RecordQueue, line_of
 
 MS = 1_000_000
 LIMITS = DeliveryLimits(

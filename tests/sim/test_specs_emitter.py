@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 from typing_extensions import override
 
-from penstock.specs.core.delivery import Batch, Delivery, DeliveryLimits, Effect, Send
-from penstock.specs.core.queue import RecordQueue
+from penstock.specs.emit.delivery.core import Batch, Delivery, DeliveryLimits, Effect, Send
+from penstock.specs.emit.delivery.queue import RecordQueue
 from tests.sim.emitter_world import World
 
 SEEDS = range(1000)

@@ -24,7 +24,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from typing_extensions import override
 
 from penstock.specs import Emitter, EmitterLimits, LogRecord, encode
-from penstock.specs.otel import PenstockSpanExporter
+from penstock.specs.otel.exporter import PenstockSpanExporter
 from tests.support.waiting import wait_until
 
 

@@ -181,7 +181,6 @@ FULL_ROOTS = {
     "router/penstock/router",
     "router/penstock/router/core",
     "router/penstock/router/sinks",
-    "specs/penstock/specs",
 }
 """Packages that hold more than a dozen modules still."""
 
@@ -189,11 +188,10 @@ CIRCLES = (
     ("deploy.demo", "deploy.launch"),
     ("logd.client.async_client", "logd.client.group_consumer"),
     ("router.bounded", "router.checkpoint_home", "router.replay_notes"),
-    ("specs.app", "specs.diagnosis", "specs.otel"),
-    ("specs.audit", "specs.current", "specs.event", "specs.fast_decoder", "specs.fast_gate",
-     "specs.kinds", "specs.log_line", "specs.log_writer", "specs.metric_point", "specs.scrub",
-     "specs.span_line", "specs.surroundings", "specs.tracing"),
-    ("specs.definition", "specs.envelope", "specs.versions"),
+    ("specs.emit.api", "specs.otel.exporter"),
+    ("specs.emit.current", "specs.emit.writer", "specs.models.audit", "specs.models.event",
+     "specs.models.kinds", "specs.models.metric", "specs.redact.scrubber", "specs.trace.span",
+     "specs.validate.decoder", "specs.validate.fast"),
 )  # fmt: skip
 """Modules that import one another still, hidden from the interpreter or not."""
 

@@ -1,8 +1,8 @@
 """What treats sensitive values in records that were admitted, as configured."""
 
 from penstock.collector.config import SensitiveSection
-from penstock.specs.detectors import DETECTORS, Detectors
-from penstock.specs.scrub import Scrubber
+from penstock.specs.redact.detectors import DETECTORS, Detectors
+from penstock.specs.redact.scrubber import Scrubber
 
 
 def scrubber_of(section: SensitiveSection) -> Scrubber | None:

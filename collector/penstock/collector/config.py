@@ -22,10 +22,10 @@ from penstock.collector.transforms.case_sections import TestCase
 from penstock.collector.transforms.sections import Name, OutputSection, TransformConfig
 from penstock.service import AdminAccess, ConfigError, FilePath, HostPort, TracingSection
 from penstock.service.secret import Secret
-from penstock.specs.detectors import DetectorName, Detectors
 from penstock.specs.errors import SpecError
-from penstock.specs.scrub import check_actions
-from penstock.specs.sensitive import Action, HashKey
+from penstock.specs.redact.detectors import DetectorName, Detectors
+from penstock.specs.redact.scrubber import check_actions
+from penstock.specs.redact.sensitivity import Action, HashKey
 
 WhenFull = Literal["block", "drop_newest", "drop_oldest"]
 _TOKEN = re.compile(r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$")
@@ -133,7 +133,7 @@ class ExceptSection(Section):
 
 
 class SensitiveSection(Section):
-    """What becomes of sensitive values, whoever sent them; see `penstock.specs.scrub`.
+    """What becomes of sensitive values, whoever sent them; see `penstock.specs.redact.scrubber`.
 
     `search` is whether texts are searched at all, `detectors` switches single ones off, and with
     `mode: count` what they find is counted and stays. What specs declare is treated in either mode.

@@ -72,7 +72,7 @@ class JsonField:
 
     Attributes:
         name: Of the column.
-        neutral: Its type, as `penstock.specs.columns` names it.
+        neutral: Its type, as `penstock.specs.formats.schemas` names it.
         path: Keys from the record's root to the value, one or two.
     """
 

@@ -54,7 +54,7 @@ class SpecVersions:
             ValueError: Its upcaster refuses it.
         """
         from penstock.specs.errors import SpecError
-        from penstock.specs.upcasts import upcast_record
+        from penstock.specs.versions.upcast import upcast_record
 
         for module in self.modules:
             import_module(module)
@@ -71,9 +71,9 @@ def known_versions(modules: Sequence[str] = ()) -> SpecVersions:
     Raises:
         BadOptionError: A module cannot be imported.
     """
-    from penstock.specs.discovery import GROUP, discover
-    from penstock.specs.upcasts import has_upcaster
-    from penstock.specs.versions import newest_minors, specs
+    from penstock.specs.models.envelope import newest_minors, specs
+    from penstock.specs.models.kinds import GROUP, discover
+    from penstock.specs.versions.upcast import has_upcaster
 
     for module in modules:
         try:

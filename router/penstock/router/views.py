@@ -86,7 +86,7 @@ class Column:
         name: As Spark has it.
         spark: Its type there.
         origin: Whether it is the log's, made by the source, or of the record's JSON.
-        neutral: Of the latter: the type's name in `penstock.specs.columns`.
+        neutral: Of the latter: the type's name in `penstock.specs.formats.schemas`.
         path: Of the latter: keys from the record's root to the value, one or two.
     """
 
@@ -168,13 +168,13 @@ def view(name: ViewName, *, include_headers: bool = False) -> View:
 
 def _record_columns(kinds: tuple[str, ...]) -> list[Column]:
     """The columns of some kinds together, each once."""
-    from penstock.specs import columns as spec_columns
-    from penstock.specs import exports
-    from penstock.specs.kinds import BASE_MODELS
+    from penstock.specs.formats import schemas
+    from penstock.specs.formats import schemas as spec_columns
+    from penstock.specs.models.kinds import BASE_MODELS
 
     found: dict[str, Column] = {}
     for kind in kinds:
-        exported = StructType.fromJson(exports.spark(BASE_MODELS[kind]))
+        exported = StructType.fromJson(schemas.spark(BASE_MODELS[kind]))
         for neutral, field in zip(spec_columns.fields(kind), exported, strict=True):
             assert neutral.name == field.name, (neutral, field)
             name = _RENAMED.get(field.name, field.name)

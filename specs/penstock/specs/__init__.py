@@ -7,17 +7,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from penstock.specs.app import log, process_emitter, setup
-    from penstock.specs.audit import Actor, Audit, Target
-    from penstock.specs.bound import bind
-    from penstock.specs.codec import decode, encode
-    from penstock.specs.columns import Column, fields
-    from penstock.specs.contracts import View
-    from penstock.specs.diagnosis import doctor
-    from penstock.specs.dimensions import Dimension
-    from penstock.specs.emit import Emitter
-    from penstock.specs.emitter_limits import Counters, EmitterLimits
-    from penstock.specs.envelope import Context, Record
+    from penstock.specs.emit.api import doctor, log, process_emitter, setup
+    from penstock.specs.emit.context import Executor, bind, carry
+    from penstock.specs.emit.delivery.config import Counters, EmitterLimits
+    from penstock.specs.emit.emitter import Emitter
     from penstock.specs.errors import (
         MissingExtraError,
         RefusedRecordError,
@@ -25,22 +18,26 @@ if TYPE_CHECKING:
         SpecError,
         UnknownSpecError,
     )
-    from penstock.specs.event import Event
-    from penstock.specs.executor import Executor, carry
-    from penstock.specs.fast_gate import Accepted, slow_specs
-    from penstock.specs.gate import Rejected, attach, check_line
-    from penstock.specs.log_record import LogRecord
-    from penstock.specs.metric_point import MetricPoint
-    from penstock.specs.middleware import AsgiMiddleware, WsgiMiddleware
-    from penstock.specs.propagation import extracted, inject
-    from penstock.specs.resource import Resource
-    from penstock.specs.schema_export import json_schema
-    from penstock.specs.scrub import Scrubber
-    from penstock.specs.sensitive import HashKey, Sensitive
-    from penstock.specs.span_record import Span
+    from penstock.specs.formats.schemas import Column, fields, json_schema
+    from penstock.specs.models.audit import Actor, Audit, Target
+    from penstock.specs.models.codec import decode, encode
+    from penstock.specs.models.dimensions import Dimension
+    from penstock.specs.models.envelope import Context, Record
+    from penstock.specs.models.event import Event
+    from penstock.specs.models.log import LogRecord
+    from penstock.specs.models.metric import MetricPoint
+    from penstock.specs.models.resource import Resource
+    from penstock.specs.models.span import Span
+    from penstock.specs.redact.scrubber import Scrubber
+    from penstock.specs.redact.sensitivity import HashKey, Sensitive
     from penstock.specs.subjects import KINDS, subject_of, subject_token
-    from penstock.specs.tracing import RunningSpan, span
-    from penstock.specs.upcasts import upcast, upcast_record
+    from penstock.specs.trace.propagation import extracted, inject
+    from penstock.specs.trace.span import RunningSpan, span
+    from penstock.specs.validate.fast import Accepted, slow_specs
+    from penstock.specs.validate.validator import Rejected, attach, check_line
+    from penstock.specs.versions.compat import View
+    from penstock.specs.versions.upcast import upcast, upcast_record
+    from penstock.specs.web.middleware import AsgiMiddleware, WsgiMiddleware
 
 __all__ = [
     "KINDS",
@@ -97,57 +94,57 @@ __all__ = [
 ]
 
 _MODULES: Final = {
-    "Accepted": "fast_gate",
-    "Actor": "audit",
-    "AsgiMiddleware": "middleware",
-    "Audit": "audit",
-    "Column": "columns",
-    "Context": "envelope",
-    "Counters": "emitter_limits",
-    "Dimension": "dimensions",
-    "Emitter": "emit",
-    "EmitterLimits": "emitter_limits",
-    "Event": "event",
-    "Executor": "executor",
-    "HashKey": "sensitive",
+    "Accepted": "validate.fast",
+    "Actor": "models.audit",
+    "AsgiMiddleware": "web.middleware",
+    "Audit": "models.audit",
+    "Column": "formats.schemas",
+    "Context": "models.envelope",
+    "Counters": "emit.delivery.config",
+    "Dimension": "models.dimensions",
+    "Emitter": "emit.emitter",
+    "EmitterLimits": "emit.delivery.config",
+    "Event": "models.event",
+    "Executor": "emit.context",
+    "HashKey": "redact.sensitivity",
     "KINDS": "subjects",
-    "LogRecord": "log_record",
-    "MetricPoint": "metric_point",
+    "LogRecord": "models.log",
+    "MetricPoint": "models.metric",
     "MissingExtraError": "errors",
-    "Record": "envelope",
+    "Record": "models.envelope",
     "RefusedRecordError": "errors",
     "RefusedSpecError": "errors",
-    "Rejected": "gate",
-    "Resource": "resource",
-    "RunningSpan": "tracing",
-    "Scrubber": "scrub",
-    "Sensitive": "sensitive",
-    "Span": "span_record",
+    "Rejected": "validate.validator",
+    "Resource": "models.resource",
+    "RunningSpan": "trace.span",
+    "Scrubber": "redact.scrubber",
+    "Sensitive": "redact.sensitivity",
+    "Span": "models.span",
     "SpecError": "errors",
-    "Target": "audit",
+    "Target": "models.audit",
     "UnknownSpecError": "errors",
-    "View": "contracts",
-    "WsgiMiddleware": "middleware",
-    "attach": "gate",
-    "bind": "bound",
-    "carry": "executor",
-    "check_line": "gate",
-    "decode": "codec",
-    "doctor": "diagnosis",
-    "encode": "codec",
-    "extracted": "propagation",
-    "fields": "columns",
-    "inject": "propagation",
-    "json_schema": "schema_export",
-    "log": "app",
-    "process_emitter": "app",
-    "setup": "app",
-    "slow_specs": "fast_gate",
-    "span": "tracing",
+    "View": "versions.compat",
+    "WsgiMiddleware": "web.middleware",
+    "attach": "validate.validator",
+    "bind": "emit.context",
+    "carry": "emit.context",
+    "check_line": "validate.validator",
+    "decode": "models.codec",
+    "doctor": "emit.api",
+    "encode": "models.codec",
+    "extracted": "trace.propagation",
+    "fields": "formats.schemas",
+    "inject": "trace.propagation",
+    "json_schema": "formats.schemas",
+    "log": "emit.api",
+    "process_emitter": "emit.api",
+    "setup": "emit.api",
+    "slow_specs": "validate.fast",
+    "span": "trace.span",
     "subject_of": "subjects",
     "subject_token": "subjects",
-    "upcast": "upcasts",
-    "upcast_record": "upcasts",
+    "upcast": "versions.upcast",
+    "upcast_record": "versions.upcast",
 }
 
 

@@ -1,23 +1,275 @@
 """`penstock specs`: look at specs, and judge records by them."""
 
+import importlib
 import json
 import sys
 from collections import Counter
-from typing import BinaryIO, Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, Final
 
 import click
 from typing_extensions import override
 
 from penstock.base.errors import ExitCode
-from penstock.specs import cli_versions
-from penstock.specs.cli_export import export
-from penstock.specs.columns import fields as columns
-from penstock.specs.discovery import discover
-from penstock.specs.errors import UnknownSpecError
-from penstock.specs.gate import Rejected, check_line
-from penstock.specs.kinds import BASE_MODELS
-from penstock.specs.schema_export import json_schema
-from penstock.specs.versions import model_for, specs
+from penstock.specs.errors import SpecError, UnknownSpecError
+from penstock.specs.formats import schemas
+from penstock.specs.formats.schemas import fields as columns
+from penstock.specs.formats.schemas import json_schema
+from penstock.specs.models.envelope import BASE_NAMES, Record, SchemaName, model_for, specs
+from penstock.specs.models.kinds import BASE_MODELS, discover
+from penstock.specs.validate.validator import Rejected, check_line
+from penstock.specs.versions import registry
+from penstock.specs.versions.check import UNPUBLISHED, check, unpublished, upcasts
+from penstock.specs.versions.compat import NEW_READERS, OLD_READERS, View, unreadable
+
+_OWN: Final = "penstock.specs"
+_TEMPLATE: Final = '''\
+"""Telemetry specs of {namespace}."""
+
+from typing import Annotated, Literal
+
+from penstock.specs import {base}, Sensitive
+
+
+class {name}({base}, spec="{spec}"):
+    """What happened, in one sentence."""
+
+    order_id: str
+    outcome: Literal["ok", "refused"] | str
+    customer: Annotated[str | None, Sensitive("pseudonym")] = None
+'''
+
+registry_option = click.option(
+    "--registry",
+    "directory",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("specs/registry"),
+    show_default=True,
+    help="Where published versions are.",
+)
+module_option = click.option(
+    "--module",
+    "modules",
+    multiple=True,
+    help="Check the specs that this module defines; else all found by entry point. Repeatable.",
+)
+
+
+@click.command("check", epilog="Example: penstock specs check --module shop.telemetry")
+@registry_option
+@module_option
+@click.option("--against", metavar="REVISION", help="Also refuse edits of files published there.")
+def check_command(directory: Path, modules: Sequence[str], against: str | None) -> None:
+    """Compare specs with their published versions; exit code 65 when a change breaks someone.
+
+    Prints the field, the rule, who breaks and what to do.
+    """
+    models = _models(modules)
+    with errors_shown():
+        found = check(models, registry.read(directory), registry.contracts(directory))
+        edited = registry.changed_since(directory, against) if against else []
+    for finding in found:
+        click.echo(str(finding))
+    for name in edited:
+        click.echo(f"{name}: published: changed since {against}\n    fix: restore the file")
+    count = len(found) + len(edited)
+    click.echo(f"{_counted(len(models), 'spec')}, {_counted(count, 'finding')}", err=True)
+    if count:
+        sys.exit(ExitCode.DATA)
+
+
+@click.command(epilog="Example: penstock specs publish --module shop.telemetry")
+@registry_option
+@module_option
+def publish(directory: Path, modules: Sequence[str]) -> None:
+    """Write the snapshots of versions that have none: JSON Schema and golden records; commit them.
+
+    Exit code 65, and nothing written, when `check` has another finding.
+    """
+    models = _models(modules)
+    with errors_shown():
+        published = registry.read(directory)
+        found = check(models, published, registry.contracts(directory))
+        for finding in (other := [f for f in found if f.rule != UNPUBLISHED]):
+            click.echo(str(finding))
+        if other:
+            sys.exit(ExitCode.DATA)
+        for spec, (schema, golden) in unpublished(models, published).items():
+            registry.write(directory, spec, schema, golden)
+            click.echo(f"published {spec}")
+        for spec, records in upcasts(models, registry.read(directory)).items():
+            registry.write_upcast(directory, spec, records)
+            click.echo(f"upcast {spec}")
+
+
+@click.command(epilog="Example: penstock specs diff shop.order_placed/1.0 shop.order_placed/1.1")
+@click.argument("before", metavar="A")
+@click.argument("after", metavar="B")
+@registry_option
+@module_option
+def diff(before: str, after: str, directory: Path, modules: Sequence[str]) -> None:
+    """Say what records of A a reader of B cannot read, and the other way round.
+
+    A and B are schema ids, of the registry or defined here, or files of JSON Schema.
+    """
+    with errors_shown():
+        published = registry.read(directory)
+        known = {id_: each.schema for id_, each in published.items()}
+        models = {spec: json_schema(model) for spec, model in all_specs(modules).items()}
+        old, new = (_schema(name, {**models, **known}) for name in (before, after))
+    breaks = [(OLD_READERS, each) for each in unreadable(new, old)]
+    breaks += [(NEW_READERS, each) for each in unreadable(old, new)]
+    for who, each in breaks:
+        click.echo(f"{each.field}: {each.rule}: {who} break: {each.detail}")
+    click.echo("incompatible" if breaks else "fully compatible", err=True)
+    if breaks:
+        sys.exit(ExitCode.DATA)
+
+
+@click.command(epilog="Example: penstock specs new shop.order_placed > shop/telemetry.py")
+@click.argument("name")
+@click.option("--kind", type=click.Choice(["event", "audit"]), default="event")
+def new(name: str, kind: str) -> None:
+    """Print a module with a spec to begin with."""
+    with errors_shown():
+        schema = SchemaName.parse(f"{name}/1.0")
+    if schema.name in BASE_NAMES or "." not in schema.name:
+        raise click.BadParameter("a name is namespace.name", param_hint="NAME")
+    title = "".join(word.title() for word in schema.name.rpartition(".")[2].split("_"))
+    text = _TEMPLATE.format(
+        namespace=schema.name.rpartition(".")[0], base=kind.title(), name=title, spec=f"{name}/1.0"
+    )
+    click.echo(text, nl=False)
+
+
+@click.command(
+    epilog="Example: penstock specs contract billing.views:Billing billing > "
+    "specs/registry/contracts/billing.json"
+)
+@click.argument("view", metavar="MODULE:CLASS")
+@click.argument("consumer")
+def contract(view: str, consumer: str) -> None:
+    """Print a consumer's needs, for the producer's registry."""
+    module, _, name = view.partition(":")
+    found = getattr(_imported(module), name, None)
+    if not (isinstance(found, type) and issubclass(found, View)):
+        raise click.BadParameter(f"{view} is no View", param_hint="MODULE:CLASS")
+    click.echo(json.dumps(found.contract(consumer), indent=1, sort_keys=True))
+
+
+def _models(modules: Sequence[str]) -> dict[str, type[Record]]:
+    """The specs to check: those of the modules named, else all but Penstock's own."""
+    found = all_specs(modules)
+    if modules:
+        return {s: m for s, m in found.items() if m.__module__.startswith(tuple(modules))}
+    return {s: m for s, m in found.items() if not m.__module__.startswith(f"{_OWN}.")}
+
+
+def all_specs(modules: Sequence[str]) -> Mapping[str, type[Record]]:
+    """Every spec that is known here, those of the modules and of entry points included."""
+    for name, failure in discover().items():
+        click.echo(f"entry point {name} cannot be loaded: {failure}", err=True)
+    for module in modules:
+        _imported(module)
+    return specs()
+
+
+def _imported(module: str) -> Any:
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # as `python -m` does: the project that is being checked
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise click.BadParameter(str(error), param_hint="MODULE") from None
+
+
+def _schema(name: str, known: Mapping[str, Any]) -> Any:
+    if name in known:
+        return known[name]
+    try:
+        return json.loads(Path(name).read_bytes())
+    except (OSError, ValueError):
+        raise SpecError(f"{name} is no known spec and no file of JSON Schema") from None
+
+
+@contextmanager
+def errors_shown() -> Iterator[None]:
+    """Errors of specs end the command with their message."""
+    try:
+        yield
+    except (SpecError, OSError) as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(ExitCode.DATA)
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+Models = list[type[Record]]
+
+
+def _json(value: Any) -> bytes:
+    return (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode()
+
+
+def _one(write: Callable[[type[Record]], bytes]) -> Callable[[Models], bytes]:
+    """For formats of which a file holds one spec."""
+
+    def write_one(models: Models) -> bytes:
+        if len(models) != 1:
+            raise click.UsageError("this format takes one SPEC at a time")
+        return write(models[0])
+
+    return write_one
+
+
+def _weaver(models: Models) -> bytes:
+    import yaml
+
+    return bytes(
+        yaml.safe_dump(schemas.weaver(models), sort_keys=False, allow_unicode=True), "utf-8"
+    )
+
+
+def _markdown(models: Models) -> bytes:
+    return "\n".join(schemas.markdown(model) for model in models).encode()
+
+
+FORMATS: Final[dict[str, Callable[[Models], bytes]]] = {
+    "json-schema": _one(lambda model: _json(json_schema(model))),
+    "weaver": _weaver,
+    "markdown": _markdown,
+    "spark": _one(lambda model: _json(schemas.spark(model))),
+    "arrow": _one(lambda model: schemas.arrow(model).serialize().to_pybytes()),
+}
+
+
+@click.command(
+    epilog="Example: penstock specs export markdown shop.order_placed/1.0 --module shop.telemetry"
+)
+@click.argument("form", metavar="FORMAT", type=click.Choice(list(FORMATS)))
+@click.argument("wanted", metavar="SPEC...", nargs=-1, required=True)
+@module_option
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Else to stdout.")
+def export(form: str, wanted: Sequence[str], modules: Sequence[str], out: Path | None) -> None:
+    """Write specs as json-schema, weaver (YAML), markdown, spark (StructType as JSON) or arrow.
+
+    An Arrow schema is written as its IPC message, as `pyarrow.ipc.read_schema` takes it.
+    """
+    known = all_specs(modules)
+    with errors_shown():
+        for spec in wanted:
+            if spec not in known:
+                raise UnknownSpecError(spec, ", ".join(known))
+        text = FORMATS[form]([known[spec] for spec in wanted])
+        if out is not None:
+            out.write_bytes(text)
+            return
+    click.echo(text, nl=False)
+
 
 _SENTENCE_MAX: Final = 1000
 
@@ -41,11 +293,11 @@ def cli() -> None:
 
 
 for _command in (
-    cli_versions.check_command,
-    cli_versions.publish,
-    cli_versions.diff,
-    cli_versions.new,
-    cli_versions.contract,
+    check_command,
+    publish,
+    diff,
+    new,
+    contract,
     export,
 ):
     cli.add_command(_command)

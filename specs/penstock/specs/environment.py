@@ -1,17 +1,25 @@
 """OpenTelemetry's environment variables that `setup` honours.
 
 Those that the SDK reads itself are in `otel_environment`, OTEL_PROPAGATORS in `propagators`.
+
+Variables that OpenTelemetry's SDK reads itself, and what becomes of malformed ones.
+
+OpenTelemetry's specification has a value that cannot be read be as good as not set, with a warning.
+The Python SDK raises for some, so that a slip in a deployment's file would keep an application from
+starting. So `setup` hides such values from the SDK while that is set up.
 """
 
 import logging
+import math
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
 
-from penstock.specs.spill_file import usable_directory
+from penstock.specs.emit.delivery.spill_file import usable_directory
 
 EXPORTER: Final = "penstock"
 SOCKET_VARIABLE: Final = "PENSTOCK_SOCKET"
@@ -91,3 +99,78 @@ def resource_attributes(environment: Mapping[str, str] | None = None) -> dict[st
     pairs = given.get("OTEL_RESOURCE_ATTRIBUTES", "").split(",")
     found = (pair.partition("=") for pair in pairs if "=" in pair)
     return {key.strip(): unquote(value.strip()) for key, _, value in found if key.strip()}
+
+
+_BATCH: Final = "OTEL_BSP_MAX_EXPORT_BATCH_SIZE"
+_QUEUE: Final = "OTEL_BSP_MAX_QUEUE_SIZE"
+_BATCH_USUAL: Final = 512
+_QUEUE_USUAL: Final = 2048
+_FILTERS: Final = ("always_on", "always_off", "trace_based")
+
+
+def _is_limit(text: str) -> bool:
+    return text.isdecimal()
+
+
+def _is_count(text: str) -> bool:
+    return text.isdecimal() and int(text) > 0
+
+
+def _is_duration(text: str) -> bool:
+    try:
+        number = float(text)
+    except ValueError:
+        return False
+    return 0 < number < math.inf
+
+
+def _is_filter(text: str) -> bool:
+    return text in _FILTERS
+
+
+RULES: Final[Mapping[str, tuple[Callable[[str], bool], str]]] = {
+    "OTEL_ATTRIBUTE_COUNT_LIMIT": (_is_limit, "a number from 0"),
+    "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT": (_is_limit, "a number from 0"),
+    "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT": (_is_limit, "a number from 0"),
+    "OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT": (_is_limit, "a number from 0"),
+    "OTEL_SPAN_EVENT_COUNT_LIMIT": (_is_limit, "a number from 0"),
+    "OTEL_SPAN_LINK_COUNT_LIMIT": (_is_limit, "a number from 0"),
+    "OTEL_EVENT_ATTRIBUTE_COUNT_LIMIT": (_is_limit, "a number from 0"),
+    "OTEL_LINK_ATTRIBUTE_COUNT_LIMIT": (_is_limit, "a number from 0"),
+    "OTEL_BSP_SCHEDULE_DELAY": (_is_count, "milliseconds, a number from 1"),
+    "OTEL_BSP_EXPORT_TIMEOUT": (_is_count, "milliseconds, a number from 1"),
+    _QUEUE: (_is_count, "a number from 1"),
+    _BATCH: (_is_count, "a number from 1"),
+    "OTEL_METRIC_EXPORT_INTERVAL": (_is_duration, "milliseconds above 0"),
+    "OTEL_METRIC_EXPORT_TIMEOUT": (_is_duration, "milliseconds above 0"),
+    "OTEL_METRICS_EXEMPLAR_FILTER": (_is_filter, f"one of {', '.join(_FILTERS)}"),
+}
+"""What a variable may hold, and how to say so. An empty one is not set."""
+
+
+@contextmanager
+def well_formed() -> Iterator[None]:
+    """Within the block the environment has none of the variables that are malformed."""
+    hidden = dict(_malformed(os.environ))
+    for name, reason in hidden.items():
+        if reason:
+            _LOGGER.warning("%s is ignored: %s", name, reason)
+    values = {name: os.environ.pop(name) for name in hidden}
+    try:
+        yield
+    finally:
+        os.environ.update(values)
+
+
+def _malformed(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Names, each with what is wrong; nothing is wrong with an empty one."""
+    found = {name: environment[name].strip() for name in RULES if name in environment}
+    bad = {name for name, text in found.items() if text and not RULES[name][0](text)}
+    for name, text in found.items():
+        if not text or name in bad:
+            yield name, text and f"it must be {RULES[name][1]}"
+    given = {name: int(found[name]) for name in (_QUEUE, _BATCH) if found.get(name, "").isdecimal()}
+    queue, batch = given.get(_QUEUE, _QUEUE_USUAL), given.get(_BATCH, _BATCH_USUAL)
+    if not bad & {_QUEUE, _BATCH} and batch > queue:
+        for name in given:
+            yield name, f"batches of {batch} spans do not fit into a queue of {queue}"

@@ -20,18 +20,17 @@ from typing import Any, Final, TypeVar
 from pydantic import ValidationError
 from typing_extensions import override
 
-from penstock.specs.app import use_emitter
-from penstock.specs.codec import decode, explain, lift
-from penstock.specs.core.delivery import Acked, Batch
-from penstock.specs.core.queue import line_of
-from penstock.specs.emit import Emitter
-from penstock.specs.emitter_limits import EmitterLimits
-from penstock.specs.envelope import Record
+from penstock.specs.emit.api import use_emitter
+from penstock.specs.emit.delivery.config import EmitterLimits
+from penstock.specs.emit.delivery.core import Acked, Batch
+from penstock.specs.emit.delivery.queue import line_of
+from penstock.specs.emit.delivery.transport import Dropped, Link
+from penstock.specs.emit.emitter import Emitter
 from penstock.specs.errors import SpecError
-from penstock.specs.gate import Rejected, attach, check_line
-from penstock.specs.links import Dropped, Link
-from penstock.specs.scrub import Scrubber
-from penstock.specs.versions import resolve
+from penstock.specs.models.codec import decode, explain, lift
+from penstock.specs.models.envelope import Record, resolve
+from penstock.specs.redact.scrubber import Scrubber
+from penstock.specs.validate.validator import Rejected, attach, check_line
 
 R = TypeVar("R", bound=Record)
 
@@ -194,8 +193,8 @@ def configured() -> Iterator[None]:
     """
     import structlog
 
-    from penstock.specs.handler import SpecHandler
-    from penstock.specs.processor import SpecProcessor, configure_structlog
+    from penstock.specs.emit.handler import SpecHandler
+    from penstock.specs.emit.structlog_processor import SpecProcessor, configure_structlog
 
     before = structlog.get_config() if structlog.is_configured() else None
     if before is None or not isinstance(before["processors"][-1], SpecProcessor):

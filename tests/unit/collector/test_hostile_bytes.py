@@ -40,7 +40,7 @@ from penstock.collector.errors import RemoteProtocolError, UndecodableError
 from penstock.collector.limits import MIB, UNIX_FRAME_BYTES_MAX
 from penstock.collector.spool import Unit
 from penstock.specs.errors import RefusedRecordError
-from penstock.specs.gate import check_line
+from penstock.specs.validate.validator import check_line
 from tests.support.collector import encode_batch, log_line
 from tests.support.fuzzing import SEED, cases
 from tests.support.hostile_doors import (

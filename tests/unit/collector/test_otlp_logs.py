@@ -17,7 +17,7 @@ from penstock.collector.decode.otlp_messages import LOGS, Encoding, decode_reque
 from penstock.collector.decode.otlp_packed import unpack_records
 from penstock.collector.decode.otlp_records import Note, map_element
 from penstock.collector.decode.shapes import Check
-from penstock.specs.gate import Rejected, check_line
+from penstock.specs.validate.validator import Rejected, check_line
 
 DEFAULT = {"host.name": "h"}
 KEYS = ("a", "a.b", "", "k" * 128, "k" * 129, "k" * 300, "user.id", "penstock.kind", "penstock.x",

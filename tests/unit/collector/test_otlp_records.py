@@ -23,7 +23,7 @@ from penstock.collector.decode.otlp_records import map_element
 from penstock.collector.errors import RemoteProtocolError
 from penstock.specs import Accepted, check_line
 from penstock.specs.errors import RefusedRecordError
-from penstock.specs.resource import DROPPED
+from penstock.specs.models.resource import DROPPED
 
 LOGS, TRACES, METRICS = SIGNALS
 NOW = 1_700_000_000_000_000_009

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from penstock.collector.core.reasons import meaning
-from penstock.specs.gate import Rejected, check_line
+from penstock.specs.validate.validator import Rejected, check_line
 
 LOG: dict[str, Any] = {
     "schema": "log/1.0",

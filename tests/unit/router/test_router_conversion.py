@@ -17,9 +17,9 @@ from penstock.router.errors import BadOptionError
 from penstock.router.shaping import Shape, Shaper
 from penstock.router.spec_versions import SpecVersions, known_versions
 from penstock.router.views import KINDS, VIEWS, View, ViewName, view
-from penstock.specs import exports
-from penstock.specs.kinds import BASE_MODELS
-from penstock.specs.upcasts import _UPCASTERS, upcast
+from penstock.specs.formats import schemas
+from penstock.specs.models.kinds import BASE_MODELS
+from penstock.specs.versions.upcast import _UPCASTERS, upcast
 
 NOW_US = 1_795_000_000_000_000
 LOG = {
@@ -86,7 +86,7 @@ def shaped(
 def test_each_view_has_the_columns_that_specs_export_gives() -> None:
     assert tuple(BASE_MODELS) == KINDS
     for name, kind in zip(VIEWS[2:], KINDS, strict=True):
-        exported = StructType.fromJson(exports.spark(BASE_MODELS[kind]))
+        exported = StructType.fromJson(schemas.spark(BASE_MODELS[kind]))
         typed = [column for column in view(name).columns if column.origin == "json"]
         assert [(c.path, c.spark) for c in typed] == [
             (tuple(field.metadata["path"]), field.dataType) for field in exported

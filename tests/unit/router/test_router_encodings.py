@@ -29,8 +29,8 @@ from penstock.router.sinks.loki import fit_name
 from penstock.router.sinks.protobuf import field_bytes, field_size, field_varint
 from penstock.router.sinks.requests import in_log_order
 from penstock.router.sinks.table import sink_kind
-from penstock.specs.ecs import time_text
-from penstock.specs.otlp import to_otlp
+from penstock.specs.formats.ecs import time_text
+from penstock.specs.formats.otlp import to_otlp
 from tests.support.recorded_sink import RecordedSink, sent
 from tests.support.sink_batches import batch, context, gauge_record, log_record, span_record
 from tests.unit.router.test_router_odd_records import OTHERS

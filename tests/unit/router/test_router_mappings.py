@@ -11,7 +11,7 @@ import pytest
 from penstock.router.sinks import make_sink
 from penstock.router.sinks.table import sink_kind
 from penstock.router.transforms.mappings import PRESETS, to_cim, to_loki
-from penstock.specs.ecs import to_ecs
+from penstock.specs.formats.ecs import to_ecs
 from tests.support.sink_batches import NOW_NS, batch, context
 
 HEAD = {"schema": "log/1.0", "kind": "log", "time_unix_nano": NOW_NS, "severity_number": 17}

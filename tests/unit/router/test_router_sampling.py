@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock.specs.core.sampling import Sampler
+from penstock.specs.emit.sampling import Sampler
 from tests.unit.router.test_router_transforms import record_row, run, table
 
 FIFTH: dict[str, Any] = {"sample": {"rate": 0.2}}

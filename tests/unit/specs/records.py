@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from penstock.specs.kinds import BASE_MODELS
+from penstock.specs.models.kinds import BASE_MODELS
 
 RESOURCE: dict[str, Any] = {
     "service.name": "checkout",

@@ -19,13 +19,15 @@ from opentelemetry.sdk.trace import TracerProvider
 from typing_extensions import override
 
 from penstock import specs
-from penstock.specs import Audit, Emitter, EmitterLimits, Event, app, native
-from penstock.specs.core.delivery import Delivery
-from penstock.specs.core.queue import RecordQueue
-from penstock.specs.flusher import Flusher
-from penstock.specs.handler import SpecHandler, severity_of
-from penstock.specs.links import StreamLink
-from penstock.specs.processor import SpecProcessor, configure_structlog
+from penstock.specs import Audit, Emitter, EmitterLimits, Event
+from penstock.specs.emit import api
+from penstock.specs.emit.delivery import unpatched
+from penstock.specs.emit.delivery.core import Delivery
+from penstock.specs.emit.delivery.queue import RecordQueue
+from penstock.specs.emit.delivery.transport import StreamLink
+from penstock.specs.emit.delivery.worker import DeliveryWorker
+from penstock.specs.emit.handler import SpecHandler, severity_of
+from penstock.specs.emit.structlog_processor import SpecProcessor, configure_structlog
 from tests.support.waiting import PATIENCE
 from tests.unit.specs.output import Output
 
@@ -40,9 +42,9 @@ class AppOpened(Event, spec="app_test.opened/1.0"):
 def output(tmp_path: Path) -> Iterator[Output]:
     made = Output(tmp_path / "out.ndjson")
     configure_structlog(made.emitter)
-    app.use_emitter(made.emitter)
+    api.use_emitter(made.emitter)
     yield made
-    app.use_emitter(None)
+    api.use_emitter(None)
     structlog.reset_defaults()
     made.close()
 
@@ -186,15 +188,15 @@ def test_what_cannot_be_a_record_is_counted_and_not_sent(output: Output) -> None
 
 
 def test_event_without_setup_is_dropped_quietly() -> None:
-    app.use_emitter(None)
+    api.use_emitter(None)
     assert not AppOpened(door=1).emit()
 
 
 def test_a_thread_that_begins_after_it_was_ended_ends_quietly() -> None:
     late: list[Callable[[], None]] = []
-    lock = native.reentrant_lock()
+    lock = unpatched.reentrant_lock()
     delivery = Delivery(RecordQueue(records_max=1, bytes_max=9), EmitterLimits().delivery())
-    flusher = Flusher(delivery, StreamLink(1, b"{}"), lock, dict, start_thread=late.append)
+    flusher = DeliveryWorker(delivery, StreamLink(1, b"{}"), lock, dict, start_thread=late.append)
     with lock:
         flusher.ensure_started()
     assert not flusher.stop(0)
@@ -220,11 +222,11 @@ def test_setup_reads_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         "OTEL_RESOURCE_ATTRIBUTES", "team=a%20b,deployment.environment.name=prod,bad"
     )
     monkeypatch.setenv("PENSTOCK_SOCKET", str(tmp_path / "none.sock"))
-    app.use_emitter(None)
+    api.use_emitter(None)
     level = logging.getLogger().level
     emitter = specs.setup(version="2", hooks=False, opentelemetry=False)
     try:
-        assert app.process_emitter() is emitter
+        assert api.process_emitter() is emitter
         assert emitter.resource["service.name"] == "by-env"
         assert emitter.resource["service.version"] == "2"
         assert emitter.resource["deployment.environment.name"] == "prod"
@@ -236,7 +238,7 @@ def test_setup_reads_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: 
             logging.getLogger().removeHandler(handler)
         logging.getLogger().setLevel(level)
         structlog.reset_defaults()
-        app.use_emitter(None)
+        api.use_emitter(None)
         emitter.close(timeout_s=0)
 
 
@@ -254,7 +256,7 @@ def test_an_environment_that_says_nothing_useful_costs_no_records(
 ) -> None:
     monkeypatch.setenv("OTEL_SERVICE_NAME", os.fsdecode(b"caf\xe9"))
     monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "service.version=,service.instance.id=,a=b")
-    emitter = Emitter(app.process_resource())
+    emitter = Emitter(api.process_resource())
     assert emitter.resource["service.name"] == "caf?"
     assert "service.version" not in emitter.resource
     assert len(emitter.resource["service.instance.id"]) == 36
@@ -298,9 +300,9 @@ def set_up(tmp_path: Path) -> Iterator[Callable[..., list[dict[str, Any]]]]:
     handlers = list(logging.getLogger().handlers)
     made = Output(tmp_path / "out.ndjson")
     specs.setup(hooks=False, opentelemetry=False, loggers=("again.quiet",))
-    app.use_emitter(made.emitter)
+    api.use_emitter(made.emitter)
     yield made.records
-    app.use_emitter(None)
+    api.use_emitter(None)
     logging.getLogger("again.quiet").handlers.clear()
     logging.getLogger().handlers[:] = handlers
     logging.getLogger().setLevel(level)
@@ -448,7 +450,8 @@ took = time.process_time() - began
 print(took, "pydantic" in sys.modules)
 from penstock import specs
 specs.setup("shop", socket="away.sock", opentelemetry=False, hooks=False)
-print(*(name for name in ("msgspec", "re2", "penstock.specs.gate") if name in sys.modules))
+print(*(name for name in ("msgspec", "re2", "penstock.specs.validate.validator") if name in
+sys.modules))
 """
 
 

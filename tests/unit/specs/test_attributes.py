@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 from typing_extensions import override
 
 from penstock.specs import Accepted, Emitter, attach, bind, check_line
-from penstock.specs.attributes import clean_attributes, clean_text
-from penstock.specs.exceptions import exception_attributes
-from penstock.specs.log_line import log_line
-from penstock.specs.resource import DROPPED, fit_and_count, fit_resource
-from penstock.specs.wire import encode_json
+from penstock.specs.emit.writer import log_line
+from penstock.specs.models.attributes import clean_attributes, clean_text, exception_attributes
+from penstock.specs.models.codec import encode_json
+from penstock.specs.models.resource import DROPPED, fit_and_count, fit_resource
 
 
 class Mute:

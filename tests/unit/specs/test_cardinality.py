@@ -12,9 +12,9 @@ import pytest
 from pydantic import Field
 
 from penstock.specs import Dimension, Emitter, MetricPoint
-from penstock.specs.app import use_emitter
-from penstock.specs.cardinality import OVERFLOW, Cardinality
-from penstock.specs.codec import to_wire
+from penstock.specs.emit.api import use_emitter
+from penstock.specs.emit.cardinality import OVERFLOW, Cardinality
+from penstock.specs.models.codec import to_wire
 from tests.unit.specs.output import Output
 
 GAUGE: dict[str, Any] = {"unit": "1", "metric_type": "gauge", "value": 1}

@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from penstock.specs import Event, LogRecord, RefusedRecordError, decode, encode
-from penstock.specs.kinds import BASE_MODELS
+from penstock.specs.models.kinds import BASE_MODELS
 from tests.unit.specs import records
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "specs"

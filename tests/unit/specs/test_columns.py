@@ -8,7 +8,7 @@ import pytest
 from pydantic import BaseModel
 
 from penstock.specs import KINDS, fields, json_schema
-from penstock.specs.kinds import BASE_MODELS, WIRE_REQUIRED
+from penstock.specs.models.kinds import BASE_MODELS, WIRE_REQUIRED
 from tests.unit.specs import records
 
 

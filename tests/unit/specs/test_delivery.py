@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.specs.core.delivery import (
+from penstock.specs.emit.delivery.core import (
     Acked,
     Close,
     Connect,
@@ -15,7 +15,7 @@ from penstock.specs.core.delivery import (
     Send,
     Tick,
 )
-from penstock.specs.core.queue import RecordQueue, line_of
+from penstock.specs.emit.delivery.queue import RecordQueue, line_of
 
 MS = 1_000_000
 LIMITS = DeliveryLimits(

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.specs import SpecError
-from penstock.specs.detectors import (
+from penstock.specs.redact.detectors import (
     ALL,
     DETECTORS,
     Detectors,
@@ -23,7 +23,7 @@ from penstock.specs.detectors import (
     redact_text,
     sensitivity_of_name,
 )
-from penstock.specs.top_level_labels import TOP_LEVEL_LABELS
+from penstock.specs.redact.top_level_domains import TOP_LEVEL_LABELS
 
 HOSTILE_UNITS = [
     "eyJ-", "eyJ", "a.", "@a-", "://a:", "bearer ", "-----BEGIN ", "4 4-", f"{'eyJ-' * 300}.aaaa",

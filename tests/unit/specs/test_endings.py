@@ -64,8 +64,8 @@ ALONE = """
 import multiprocessing, multiprocessing.util, os, sys, time
 from pathlib import Path
 from penstock.specs import Emitter
-from penstock.specs.hooks import before_end
-from penstock.specs.log_line import log_line
+from penstock.specs.emit.hooks import before_end
+from penstock.specs.emit.writer import log_line
 
 def work():
     emitter.emit("log", log_line("alone", 9, {}))

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from penstock.specs import Event, Sensitive, json_schema
-from penstock.specs.evolution import Incompatible, incompatible, unreadable
-from penstock.specs.kinds import BASE_MODELS
+from penstock.specs.models.kinds import BASE_MODELS
+from penstock.specs.versions.compat import Incompatible, incompatible, unreadable
 
 ABSENT = object()
 VALUES: list[Any] = [

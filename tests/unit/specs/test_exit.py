@@ -7,10 +7,11 @@ from typing import Any, cast
 import pytest
 from typing_extensions import override
 
-from penstock.specs import emit, limits
-from penstock.specs.endings import EXIT_EACH_S, ProcessExit
-from penstock.specs.links import SocketLink
-from penstock.specs.otel import (
+from penstock.specs import limits
+from penstock.specs.emit.delivery.exit_hooks import EXIT_EACH_S, ProcessExit
+from penstock.specs.emit.delivery.transport import SocketLink
+from penstock.specs.emit.emitter import Emitter
+from penstock.specs.otel.exporter import (
     PenstockLogRecordExporter,
     PenstockMetricExporter,
     PenstockSpanExporter,
@@ -71,7 +72,7 @@ def exit_of(*emitters: Unanswered) -> ProcessExit:
 def end(*emitters: Unanswered, between_s: float = 0) -> None:
     """As a process ends: first the emitters flush, then the SDK shuts its exporters down."""
     exit_of(*emitters).flush_last()
-    emitter = cast("emit.Emitter", emitters[0])
+    emitter = cast("Emitter", emitters[0])
     exporters: list[Any] = [
         PenstockSpanExporter(emitter),
         PenstockMetricExporter(emitter),
@@ -121,7 +122,7 @@ class Slow(Unanswered):
 def end_child(*emitters: Unanswered) -> None:
     """As a child of `multiprocessing` ends: the SDK's readers flush, then the emitters do."""
     process_exit = exit_of(*emitters)
-    exporter = PenstockMetricExporter(cast("emit.Emitter", emitters[0]))
+    exporter = PenstockMetricExporter(cast("Emitter", emitters[0]))
     process_exit.flush_first(process_exit.flush_last)
     process_exit.flush_first(exporter.force_flush)
     process_exit.end_child()
@@ -151,7 +152,7 @@ def test_in_a_child_nobody_who_is_away_takes_time_of_others() -> None:
 def test_whom_to_wait_for_is_in_vain(tmp_path: Path) -> None:
     """Nobody was there; not: who is busy, who was there once, who has nothing to answer."""
     path = tmp_path / "c.sock"
-    emitter = emit.Emitter({"service.name": "a"}, socket_path=str(path))
+    emitter = Emitter({"service.name": "a"}, socket_path=str(path))
     assert emitter.is_vain
     emitter.emit("log", b"{}")
     wait_until(lambda: emitter.is_vain, what="an attempt")
@@ -172,7 +173,7 @@ def test_whom_to_wait_for_is_in_vain(tmp_path: Path) -> None:
 def test_who_was_there_once_and_is_away_is_not_waited_for(tmp_path: Path) -> None:
     collector = CollectorSocket(tmp_path / "c.sock")
     collector.start()
-    emitter = emit.Emitter({"service.name": "a"}, socket_path=str(collector.path))
+    emitter = Emitter({"service.name": "a"}, socket_path=str(collector.path))
     emitter.emit("log", b"{}")
     assert emitter.flush(20)
     collector.stop()

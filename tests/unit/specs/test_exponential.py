@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.specs.exponential import Range, downscaled, fitted
+from penstock.specs.otel.convert import Range, downscaled, fitted
 
 INDEXES = st.lists(st.integers(-400, 400), max_size=60)
 

@@ -10,10 +10,11 @@ from click.testing import CliRunner, Result
 from pydantic import Field
 from pyspark.sql.types import StructType
 
-from penstock.specs import Event, LogRecord, Sensitive, exports, fields
+from penstock.specs import Event, LogRecord, Sensitive, fields
 from penstock.specs.cli import cli
-from penstock.specs.columns import columns_of
-from penstock.specs.kinds import BASE_MODELS
+from penstock.specs.formats import schemas
+from penstock.specs.formats.schemas import columns_of
+from penstock.specs.models.kinds import BASE_MODELS
 from tests.unit.specs import records
 
 
@@ -57,8 +58,8 @@ def test_own_fields_are_columns_behind_those_of_the_kind() -> None:
 
 @pytest.mark.parametrize("model", [*BASE_MODELS.values(), Sold], ids=lambda model: model.spec)
 def test_spark_and_arrow_have_the_columns(model: Any) -> None:
-    spark = StructType.fromJson(exports.spark(model))
-    arrow = exports.arrow(model)
+    spark = StructType.fromJson(schemas.spark(model))
+    arrow = schemas.arrow(model)
     columns = columns_of(model)
     assert spark.fieldNames() == arrow.names == [column.name for column in columns]
     for column, field in zip(columns, spark.fields, strict=True):
@@ -71,12 +72,12 @@ def test_spark_and_arrow_have_the_columns(model: Any) -> None:
 def test_arrow_holds_a_records_values() -> None:
     record = records.log()
     names = {"body": record["body"], "severity_number": 9, "service_name": "checkout"}
-    schema = pa.schema([exports.arrow(LogRecord).field(name) for name in names])
+    schema = pa.schema([schemas.arrow(LogRecord).field(name) for name in names])
     assert pa.Table.from_pylist([names], schema=schema).to_pylist() == [names]
 
 
 def test_markdown_has_a_row_for_each_field_its_own_first() -> None:
-    rows = exports.markdown(Sold).splitlines()
+    rows = schemas.markdown(Sold).splitlines()
     assert rows[0] == "## exports_test.sold/1.0"
     assert rows[2] == r"Something was sold \| for money."
     assert rows[6] == "| `exports_test.order` | string | yes |  | Which one. |"
@@ -103,7 +104,7 @@ def test_weaver_registry_has_an_event_with_its_attributes() -> None:
 def test_export_writes_files(tmp_path: Path) -> None:
     file = tmp_path / "schema.arrow"
     assert run("arrow", "log/1.0", "--out", str(file)).exit_code == 0
-    assert pa.ipc.read_schema(pa.py_buffer(file.read_bytes())) == exports.arrow(LogRecord)
+    assert pa.ipc.read_schema(pa.py_buffer(file.read_bytes())) == schemas.arrow(LogRecord)
     assert '"x-kind": "log"' in run("json-schema", "log/1.0").output
     assert '"type": "struct"' in run("spark", "log/1.0").output
     assert "## span/1.0" in run("markdown", "log/1.0", "span/1.0").output

@@ -14,11 +14,11 @@ import pytest
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from penstock.specs import Accepted, Event, Rejected, attach, check_line, encode, slow_specs
-from penstock.specs.envelope import Rule
-from penstock.specs.fast_gate import _HEAD_BYTES, accept, key_ends
-from penstock.specs.gate import check_slowly, check_together
 from penstock.specs.limits import RECORD_BYTES_MAX
-from penstock.specs.scalars import Text, no_integer
+from penstock.specs.models.envelope import Rule
+from penstock.specs.models.scalars import Text, no_integer
+from penstock.specs.validate.fast import _HEAD_BYTES, accept, key_ends
+from penstock.specs.validate.validator import check_slowly, check_together
 from tests.unit.specs import records
 
 LINES = int(os.environ.get("FUZZ", "2500"))

@@ -5,8 +5,8 @@ import struct
 
 import pytest
 
-from penstock.specs.core.delivery import Acked, Nacked
-from penstock.specs.framing import AnswerReader, RemoteProtocolError, encode_batch
+from penstock.specs.emit.delivery.core import Acked, Nacked
+from penstock.specs.emit.delivery.framing import AnswerReader, RemoteProtocolError, encode_batch
 
 
 def frame(message: object) -> bytes:

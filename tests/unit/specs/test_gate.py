@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.specs import Accepted, Event, Rejected, attach, check_line, encode
-from penstock.specs.gate import attach_and_check, check_together
+from penstock.specs.validate.validator import attach_and_check, check_together
 from tests.unit.specs import records
 
 

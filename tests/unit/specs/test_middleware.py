@@ -10,11 +10,11 @@ import pytest
 from fastapi import FastAPI, HTTPException
 
 from penstock import specs
-from penstock.specs.bound import bound
-from penstock.specs.grpc_middleware import AioGrpcInterceptor, GrpcInterceptor
-from penstock.specs.middleware import WsgiMiddleware
+from penstock.specs.emit.context import bound
 from penstock.specs.testing import Capture
-from penstock.specs.traces import trace_fields
+from penstock.specs.trace.span_context import trace_fields
+from penstock.specs.web.grpc import AioGrpcInterceptor, GrpcInterceptor
+from penstock.specs.web.middleware import WsgiMiddleware
 
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"

@@ -34,7 +34,7 @@ from opentelemetry.trace import Link, SpanKind, StatusCode
 from typing_extensions import override
 
 from penstock.specs import Emitter
-from penstock.specs.otel import (
+from penstock.specs.otel.exporter import (
     PenstockLogRecordExporter,
     PenstockMetricExporter,
     PenstockSpanExporter,

@@ -20,10 +20,10 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, Sampler
 
 from penstock import specs
 from penstock.specs import Emitter, HashKey, Scrubber
-from penstock.specs.bound import Bound
+from penstock.specs.emit.context import Bound
 from penstock.specs.limits import ATTRIBUTES_MAX
-from penstock.specs.otel import PenstockLogRecordExporter, PenstockSpanExporter
-from penstock.specs.otel_bound import BoundLogRecordProcessor, BoundSpanProcessor, see_to
+from penstock.specs.otel.context import BoundLogRecordProcessor, BoundSpanProcessor, see_to
+from penstock.specs.otel.exporter import PenstockLogRecordExporter, PenstockSpanExporter
 from tests.unit.specs.output import Output
 
 

@@ -16,8 +16,12 @@ from opentelemetry.sdk.trace import SpanLimits
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
 from penstock.specs import environment
-from penstock.specs.otel import HISTOGRAM_VARIABLE, PenstockMetricExporter, PenstockSpanExporter
-from penstock.specs.otel_environment import RULES, well_formed
+from penstock.specs.environment import RULES, well_formed
+from penstock.specs.otel.exporter import (
+    HISTOGRAM_VARIABLE,
+    PenstockMetricExporter,
+    PenstockSpanExporter,
+)
 from tests.unit.specs.output import Output
 
 README = Path(__file__).parents[3] / "specs/README.md"

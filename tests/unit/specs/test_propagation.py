@@ -13,14 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import specs
-from penstock.specs.bound import bound
-from penstock.specs.propagation import (
+from penstock.specs.emit.context import bound
+from penstock.specs.trace.propagation import (
     CARRIED,
     new_trace,
     parse_baggage,
+    parse_traceparent,
+    parse_tracestate,
 )
-from penstock.specs.trace_context import parse_traceparent, parse_tracestate
-from penstock.specs.traces import trace_fields
+from penstock.specs.trace.span_context import trace_fields
 
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 FIELDS = {

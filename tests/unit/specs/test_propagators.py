@@ -12,10 +12,10 @@ from opentelemetry.propagators.textmap import TextMapPropagator
 from typing_extensions import override
 
 from penstock import specs
-from penstock.specs.bound import bound
-from penstock.specs.middleware import AsgiMiddleware, Message
+from penstock.specs.emit.context import bound
 from penstock.specs.testing import Capture
-from penstock.specs.traces import trace_fields
+from penstock.specs.trace.span_context import trace_fields
+from penstock.specs.web.middleware import AsgiMiddleware, Message
 
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 OTHER = "a" * 32 + "-" + "b" * 16

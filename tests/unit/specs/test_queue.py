@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.specs.core.queue import (
+from penstock.specs.emit.delivery.queue import (
     AUDIT,
     DEBUG,
     EVENT,

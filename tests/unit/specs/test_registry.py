@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from penstock.specs import Rejected, check_line, decode, versions
+from penstock.specs import Rejected, check_line, decode
 from penstock.specs.cli import cli
-from penstock.specs.upcasts import _UPCASTERS
-from penstock.specs.versions import resolve
+from penstock.specs.models import envelope
+from penstock.specs.models.envelope import resolve
+from penstock.specs.versions.upcast import _UPCASTERS
 
 ROOT = Path(__file__).resolve().parents[3]
 PUBLISHED = ROOT / "specs" / "registry"
@@ -75,7 +76,7 @@ class Project:
 
 
 def forget() -> None:
-    versions._MODELS.pop("shop.order_placed", None)  # noqa: SLF001 - classes register once a process: no other way
+    envelope._MODELS.pop("shop.order_placed", None)  # noqa: SLF001 - classes register once a process: no other way
     _UPCASTERS.clear()
     resolve.cache_clear()
 

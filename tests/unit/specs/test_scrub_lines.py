@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.specs import Accepted, Event, HashKey, Scrubber, Sensitive, check_line, encode
-from penstock.specs.detectors import ALL
-from penstock.specs.line_search import LineSearch
+from penstock.specs.redact.detectors import ALL
+from penstock.specs.redact.line_search import LineSearch
 from tests.unit.specs import records
 
 KEYS = ('"café"'.encode(),)

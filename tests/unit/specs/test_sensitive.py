@@ -29,11 +29,11 @@ from penstock.specs import (
     encode,
     json_schema,
 )
-from penstock.specs.detectors import redact_text, sensitivity_of_name
-from penstock.specs.log_line import LogLines, log_line
-from penstock.specs.scrub import check_actions
-from penstock.specs.sensitive import ACTIONS, SENSITIVITIES, Action, truncated
-from penstock.specs.wire import encode_json
+from penstock.specs.emit.writer import LogLines, log_line
+from penstock.specs.models.codec import encode_json
+from penstock.specs.redact.detectors import redact_text, sensitivity_of_name
+from penstock.specs.redact.scrubber import check_actions
+from penstock.specs.redact.sensitivity import ACTIONS, SENSITIVITIES, Action, truncated
 from tests.unit.specs import records
 from tests.unit.specs.output import Output
 

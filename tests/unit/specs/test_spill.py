@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typing_extensions import override
 
-from penstock.specs.core.queue import line_of
-from penstock.specs.core.spill import Spill
-from penstock.specs.spill_file import SpillFile, orphans, usable_directory
+from penstock.specs.emit.delivery.queue import line_of
+from penstock.specs.emit.delivery.spill import Spill
+from penstock.specs.emit.delivery.spill_file import SpillFile, orphans, usable_directory
 
 SEEDS = 300
 

@@ -6,7 +6,8 @@ from typing import Annotated
 import pytest
 
 from penstock import specs
-from penstock.specs import Sensitive, current
+from penstock.specs import Sensitive
+from penstock.specs.emit import current
 from penstock.specs.testing import Capture, capturing
 
 

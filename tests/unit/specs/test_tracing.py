@@ -18,12 +18,11 @@ from typing_extensions import override
 
 from penstock import specs
 from penstock.specs import clock
-from penstock.specs.app import use_emitter
-from penstock.specs.exceptions import exception_attributes
+from penstock.specs.emit.api import use_emitter
 from penstock.specs.limits import ATTRIBUTES_MAX, LINKS_MAX, NAME_CHARACTERS_MAX
-from penstock.specs.request import Habits, Request, handling
-from penstock.specs.server_span import server_span
-from penstock.specs.traces import is_tracing, trace_fields
+from penstock.specs.models.attributes import exception_attributes
+from penstock.specs.trace.span_context import is_tracing, trace_fields
+from penstock.specs.web.request import Habits, Request, handling, server_span
 from tests.unit.specs.output import Output
 
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"

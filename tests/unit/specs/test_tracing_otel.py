@@ -10,8 +10,8 @@ from opentelemetry import trace as otel
 from opentelemetry.sdk.trace import TracerProvider
 
 from penstock import specs
-from penstock.specs.app import use_emitter
-from penstock.specs.traces import trace_fields
+from penstock.specs.emit.api import use_emitter
+from penstock.specs.trace.span_context import trace_fields
 from tests.unit.specs.output import Output
 
 ROOT = Path(__file__).resolve().parents[3]

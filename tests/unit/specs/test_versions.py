@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.specs import Event, RefusedSpecError, UnknownSpecError
-from penstock.specs.versions import SchemaName, model_for, resolve, specs
+from penstock.specs.models.envelope import SchemaName, model_for, resolve, specs
 
 
 class Opened(Event, spec="versions_test.opened/1.1"):

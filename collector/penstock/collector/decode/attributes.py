@@ -15,7 +15,7 @@ from penstock.specs.limits import (
     LIST_ITEMS_MAX,
     STRING_CHARACTERS_MAX,
 )
-from penstock.specs.scalars import not_finite_word
+from penstock.specs.models.scalars import not_finite_word
 
 Scalar = str | bool | int | float | None
 Value = Scalar | list[Scalar]

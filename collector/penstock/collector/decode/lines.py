@@ -34,9 +34,9 @@ from penstock.collector.decode.loggers import (
 from penstock.collector.decode.message_templates import render
 from penstock.collector.decode.severity import INFO, Severity, severity_in_line
 from penstock.collector.decode.shapes import Made, ShapedEvents, ShapeGate, log_fields
-from penstock.specs.fast_gate import Accepted
-from penstock.specs.gate import check_line
 from penstock.specs.limits import ATTRIBUTES_MAX, RECORD_BYTES_MAX, STRING_CHARACTERS_MAX
+from penstock.specs.validate.fast import Accepted
+from penstock.specs.validate.validator import check_line
 
 _BLANKS: Final = b" \t"
 _MAY_BEGIN_JSON: Final = frozenset((b"{", b" ", b"\t", b"\xef"))

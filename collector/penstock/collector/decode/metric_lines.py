@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 
 from penstock.collector.decode.attributes import flatten
-from penstock.specs.scalars import not_finite_word
+from penstock.specs.models.scalars import not_finite_word
 
 
 def metric_line(  # noqa: PLR0913 - a point's fields

@@ -22,9 +22,7 @@ from penstock.collector.decode.otlp_packed import unpack_records
 from penstock.collector.decode.otlp_records import Note, map_element, says_unknown_level
 from penstock.collector.decode.severity import severity
 from penstock.collector.decode.shapes import Check, ShapeGate
-from penstock.specs.envelope import Context
-from penstock.specs.fast_gate import Accepted
-from penstock.specs.gate import check_line
+from penstock.specs.formats.otlp import RENAMED, scope_attributes
 from penstock.specs.limits import (
     ATTRIBUTES_MAX,
     INT64_MAX,
@@ -33,9 +31,11 @@ from penstock.specs.limits import (
     SCOPE_CHARACTERS_MAX,
     STRING_CHARACTERS_MAX,
 )
-from penstock.specs.log_record import DEFAULT_SEVERITY, severity_text
-from penstock.specs.otlp import RENAMED, scope_attributes
-from penstock.specs.resource import fit_and_count
+from penstock.specs.models.envelope import Context
+from penstock.specs.models.log import DEFAULT_SEVERITY, severity_text
+from penstock.specs.models.resource import fit_and_count
+from penstock.specs.validate.fast import Accepted
+from penstock.specs.validate.validator import check_line
 
 Json = dict[str, Any]
 Made = tuple[bytes | str, Accepted | None]

@@ -1,9 +1,9 @@
 """OTLP's objects as record lines: the spec's own mapping, then made to fit the spec.
 
-`penstock.specs.otlp` says which field is which. What foreign senders do besides is adapted where
-the spec has room for it: nested attributes are laid out flat, other bodies than text become JSON, a
-missing severity is INFO, a missing unit ``1``, what is beyond a bound of the spec is cut and
-counted as dropped. Fields that protobuf leaves out because they are zero are there again. A
+`penstock.specs.formats.otlp` says which field is which. What foreign senders do besides is adapted
+where the spec has room for it: nested attributes are laid out flat, other bodies than text become
+JSON, a missing severity is INFO, a missing unit ``1``, what is beyond a bound of the spec is cut
+and counted as dropped. Fields that protobuf leaves out because they are zero are there again. A
 summary, which the spec has no type for, becomes ``<name>.count`` and ``<name>.sum``, cumulative
 sums, and a gauge ``<name>`` with the attribute ``quantile``. The rest is for the gate to refuse.
 """
@@ -16,8 +16,8 @@ import orjson
 
 from penstock.collector.decode.attributes import flatten
 from penstock.collector.decode.severity import severity
-from penstock.specs.envelope import ZERO_SPAN, ZERO_TRACE, Context
 from penstock.specs.errors import RefusedRecordError
+from penstock.specs.formats.otlp import Unread, read_otlp
 from penstock.specs.limits import (
     EXEMPLARS_MAX,
     LINKS_MAX,
@@ -27,10 +27,10 @@ from penstock.specs.limits import (
     STRING_CHARACTERS_MAX,
     TRACE_STATE_CHARACTERS_MAX,
 )
-from penstock.specs.log_record import DEFAULT_SEVERITY, severity_text
-from penstock.specs.metric_point import NO_RECORDED_VALUE
-from penstock.specs.otlp import Unread, read_otlp
-from penstock.specs.resource import fit_and_count
+from penstock.specs.models.envelope import ZERO_SPAN, ZERO_TRACE, Context
+from penstock.specs.models.log import DEFAULT_SEVERITY, severity_text
+from penstock.specs.models.metric import NO_RECORDED_VALUE
+from penstock.specs.models.resource import fit_and_count
 
 Json = dict[str, Any]
 Note = Callable[[str, int], None]

@@ -31,7 +31,7 @@ from prometheus_client.samples import Exemplar, Sample
 from penstock.collector.decode.attributes import flatten
 from penstock.collector.errors import UndecodableError
 from penstock.specs.limits import EXEMPLARS_MAX, INT64_MAX
-from penstock.specs.scalars import not_finite_word
+from penstock.specs.models.scalars import not_finite_word
 
 _START: Final = "process_start_time_seconds"
 _NANOSECONDS: Final = 1_000_000_000

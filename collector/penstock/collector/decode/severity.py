@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
-from penstock.specs.log_record import severity_text
+from penstock.specs.models.log import severity_text
 
 Severity = tuple[int, str]
 """Its number, and OpenTelemetry's short name of it."""

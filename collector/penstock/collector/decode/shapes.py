@@ -18,8 +18,6 @@ import orjson
 from penstock.collector.core.times import time_of
 from penstock.collector.decode.loggers import TEMPLATES, Roles, Trace, roles_of, take_trace
 from penstock.collector.decode.severity import INFO, Severity
-from penstock.specs.fast_gate import Accepted
-from penstock.specs.gate import Rejected, check_line
 from penstock.specs.limits import (
     ATTRIBUTES_MAX,
     INT64_MAX,
@@ -28,6 +26,8 @@ from penstock.specs.limits import (
     RECORD_BYTES_MAX,
     STRING_CHARACTERS_MAX,
 )
+from penstock.specs.validate.fast import Accepted
+from penstock.specs.validate.validator import Rejected, check_line
 
 Made = tuple[bytes, Accepted | None]
 """A record's line, and the gate's verdict on it where that is known."""

@@ -30,8 +30,8 @@ from penstock.collector.decode.syslog import (
     time_of,
 )
 from penstock.collector.spool import Unit
-from penstock.specs.gate import check_line
 from penstock.specs.limits import STRING_CHARACTERS_MAX
+from penstock.specs.validate.validator import check_line
 
 _HEAD_5424: Final = re.compile(
     rb"(<[0-9]{1,3}>1 )(-|%b)((?: [!-~]{1,255}){4} (?:-|(?:%b)+) )"

@@ -24,7 +24,7 @@ from penstock.collector.limits import (
     UNIT_RECORDS_MAX,
 )
 from penstock.collector.spool import Unit
-from penstock.specs.fast_gate import Accepted
+from penstock.specs.validate.fast import Accepted
 
 REASON_MAX: Final = 200
 """Characters of a reason that an exception gave."""

@@ -36,8 +36,8 @@ from penstock.collector.sources.otlp_http import OtlpHttp
 from penstock.collector.sources.source import Source
 from penstock.collector.tls import ServerTls
 from penstock.specs.errors import RefusedRecordError
-from penstock.specs.fast_gate import Accepted
-from penstock.specs.gate import check_line
+from penstock.specs.validate.fast import Accepted
+from penstock.specs.validate.validator import check_line
 
 _MAPPED_AT_ONCE: Final = 2
 """Requests taken apart at once: one may wait for its turn while the other has it."""

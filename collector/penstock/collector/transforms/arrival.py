@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from penstock.collector.core.batch import Batch
 from penstock.collector.decode.line_rules import NO_TIME, OnError
 from penstock.collector.transforms.event import Ending
-from penstock.specs.fast_gate import Accepted
-from penstock.specs.gate import attach, attach_and_check, check_together
+from penstock.specs.validate.fast import Accepted
+from penstock.specs.validate.validator import attach, attach_and_check, check_together
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,13 +40,13 @@ from penstock.collector.transforms.event import (
 from penstock.collector.transforms.paths import Fields
 from penstock.collector.transforms.subjects import SubjectTemplate
 from penstock.collector.transforms.wiring import OUTPUT, Wiring
-from penstock.specs.fast_gate import Accepted
-from penstock.specs.gate import Rejected, attach, check_line
-from penstock.specs.line_search import LineSearch
-from penstock.specs.scrub import Scrubber
-from penstock.specs.sensitive import HashKey
+from penstock.specs.models.codec import encode_json
+from penstock.specs.redact.line_search import LineSearch
+from penstock.specs.redact.scrubber import Scrubber
+from penstock.specs.redact.sensitivity import HashKey
 from penstock.specs.subjects import subject_of
-from penstock.specs.wire import encode_json
+from penstock.specs.validate.fast import Accepted
+from penstock.specs.validate.validator import Rejected, attach, check_line
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from penstock.collector.transforms.event import PASS, Ending, Event, Noting, Ref
 from penstock.collector.transforms.functions import to_integer, to_real, to_text
 from penstock.collector.transforms.paths import Fields, getter
 from penstock.specs.limits import ATTRIBUTES_MAX, STRING_CHARACTERS_MAX
-from penstock.specs.log_record import severity_text
+from penstock.specs.models.log import severity_text
 
 Read = Callable[[str, Fields], dict[str, Any] | None]
 _CONVERSIONS: Final[Mapping[str, Callable[[Any], Any]]] = {

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
-from penstock.specs.kinds import BASE_MODELS
+from penstock.specs.models.kinds import BASE_MODELS
 
 Fields = dict[str, Any]
 """A record's JSON object. It and what lies in it is never changed, but replaced: copies share it.

@@ -46,7 +46,7 @@ from penstock.router.sinks.requests import Item, Request, Row
 from penstock.router.sinks.settings import Seconds
 from penstock.router.sinks.sink import SinkContext
 from penstock.router.sinks.transport import HttpRequest
-from penstock.specs.ecs import time_text
+from penstock.specs.formats.ecs import time_text
 
 _SCOPE: Final = "https://www.googleapis.com/auth/logging.write"
 _PATH: Final = "/v2/entries:write"

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from penstock.router.json_objects import text_of
 from penstock.router.sinks.documents import Json, section
-from penstock.specs.log_record import severity_text
+from penstock.specs.models.log import severity_text
 
 SOURCE: Final = "penstock"
 COUNT: Final = 1

@@ -8,8 +8,9 @@
 is answered with 409 and counts as there. That holds for each backing index: after a data stream has
 rolled over, a record sent again is stored again in the new one.
 
-Documents are those of the Elastic Common Schema (`penstock.specs.ecs`), or with `documents: record`
-the records as they lie in the log with `@timestamp`. The index may name `{kind}` and `{service}`.
+Documents are those of the Elastic Common Schema (`penstock.specs.formats.ecs`), or with `documents:
+record` the records as they lie in the log with `@timestamp`. The index may name `{kind}` and
+`{service}`.
 
 `attributes`, `resource` and `context` are objects in a document, whose names may have dots: so an
 index may have each as one `flattened` field (`penstock.router.sinks.index_template`), into which a
@@ -40,7 +41,7 @@ from penstock.router.sinks.requests import Item, Request, Row
 from penstock.router.sinks.sink import SinkContext
 from penstock.router.sinks.transport import HttpRequest
 from penstock.service.secret import Secret
-from penstock.specs.ecs import GROUPS, numbers_apart, time_text, to_ecs
+from penstock.specs.formats.ecs import GROUPS, numbers_apart, time_text, to_ecs
 
 _FOREIGN_IN_INDEX: Final = re.compile(r"[^a-z0-9._-]")
 _AGAIN: Final = frozenset({401, 403, 404, 429, 503})

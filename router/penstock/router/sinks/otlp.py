@@ -3,9 +3,9 @@
     POST URL/v1/logs, /v1/traces, /v1/metrics         application/x-protobuf
     opentelemetry.proto.collector.logs.v1.LogsService/Export, and so on
 
-Records become OTLP's messages by the tables of `penstock.specs.otlp`; events and audit records are
-log records, and so is a row that is no record, its value being the body. Records of one resource
-and scope that follow one another share them.
+Records become OTLP's messages by the tables of `penstock.specs.formats.otlp`; events and audit
+records are log records, and so is a row that is no record, its value being the body. Records of one
+resource and scope that follow one another share them.
 
 OTLP knows no identity: a record that is sent again is there again, unless the destination itself
 tells spans by their ids, points by their series and time, and logs by `log.record.uid`.
@@ -29,7 +29,7 @@ from penstock.router.sinks.request_settings import HIDDEN, HttpSettings
 from penstock.router.sinks.requests import Item, Request, Row
 from penstock.router.sinks.sink import Preview, SinkContext
 from penstock.router.sinks.transport import HttpRequest
-from penstock.specs.otlp import to_otlp
+from penstock.specs.formats.otlp import to_otlp
 
 _MAPPING_ERRORS: Final = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
 

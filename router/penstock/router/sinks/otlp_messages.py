@@ -28,7 +28,7 @@ from penstock.router.core.verdict import Fault, Sorted, Taken, Verdict
 from penstock.router.json_objects import read_json, write_json
 from penstock.router.remembered import remembered
 from penstock.router.sinks.protobuf import field_bytes, field_size
-from penstock.specs.otlp import resource_to_otlp
+from penstock.specs.formats.otlp import resource_to_otlp
 
 Json = dict[str, Any]
 

@@ -1,0 +1,1 @@
+"""What an application calls: its set-up, its loggers, and the emitter that takes its records."""

@@ -1,0 +1,80 @@
+"""What an emitter may hold, and its account of what became of records."""
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from penstock.specs import limits
+from penstock.specs.emit.delivery.core import DeliveryLimits
+
+MS: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmitterLimits:
+    """What an emitter may hold, and how patient it is.
+
+    Attributes:
+        block_ms: How long a record waits for room in a full queue before one is dropped: for
+            programs whose only task is to emit, such as an import. The calling thread waits, so
+            not for servers and event loops. Once it waited in vain, the next records do not wait
+            until the collector has answered again. 0 never waits.
+        repeats_max: Equal log records within a second that go out one by one; what comes beyond is
+            folded into one with a count. 0 folds nothing.
+        spill_bytes_max: Of the file that audit records wait in.
+        audit_sync_ms: Audit records that the collector has not acknowledged for so long are brought
+            to the disk.
+        audit_wait_ms: How long emitting an audit record waits for that, which then begins at once;
+            0 does not wait.
+    """
+
+    queue_records_max: int = limits.QUEUE_RECORDS_MAX
+    queue_bytes_max: int = limits.QUEUE_BYTES_MAX
+    batch_records_max: int = limits.BATCH_RECORDS_MAX
+    batch_bytes_max: int = limits.BATCH_BYTES_MAX
+    batch_age_ms: int = limits.BATCH_AGE_MS
+    ack_timeout_ms: int = limits.ACK_TIMEOUT_MS
+    backoff_min_ms: int = limits.BACKOFF_MIN_MS
+    backoff_max_ms: int = limits.BACKOFF_MAX_MS
+    block_ms: int = 0
+    repeats_max: int = limits.REPEATS_MAX
+    spill_bytes_max: int = limits.SPILL_BYTES_MAX
+    audit_sync_ms: int = limits.AUDIT_SYNC_MS
+    audit_wait_ms: int = 0
+
+    def delivery(self) -> DeliveryLimits:
+        """The part that the delivery core needs, in its units."""
+        return DeliveryLimits(
+            batch_records_max=self.batch_records_max,
+            batch_bytes_max=self.batch_bytes_max,
+            batch_age_ns=self.batch_age_ms * MS,
+            ack_timeout_ns=self.ack_timeout_ms * MS,
+            backoff_min_ns=self.backoff_min_ms * MS,
+            backoff_max_ns=self.backoff_max_ms * MS,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """What became of the records of one process so far.
+
+    Attributes:
+        emitted: Offered to the emitter, by kind.
+        acked: Durable at the collector (or written, to a stream), by kind.
+        dropped: Given up, by kind and reason.
+        queued: Waiting, all kinds.
+        in_flight: Sent and not answered yet, all kinds.
+        folded: Values of metrics' dimensions beyond their caps, by attribute.
+        keyless: Pseudonyms that were redacted because there is no hash key, by attribute.
+    """
+
+    emitted: dict[str, int]
+    acked: dict[str, int]
+    dropped: dict[str, dict[str, int]]
+    queued: int
+    in_flight: int
+    folded: dict[str, int] = field(default_factory=dict)
+    keyless: dict[str, int] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)

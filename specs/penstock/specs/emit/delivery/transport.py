@@ -1,0 +1,228 @@
+"""Where batches go: the collector's Unix socket, or a stream such as standard output."""
+
+import os
+import select
+import socket
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final, Protocol
+
+from typing_extensions import override
+
+from penstock.specs.emit.delivery import unpatched
+from penstock.specs.emit.delivery.core import Acked, Batch, Nacked
+from penstock.specs.emit.delivery.framing import AnswerReader, encode_batch
+from penstock.specs.emit.delivery.queue import line_of
+from penstock.specs.errors import SpecError
+
+if TYPE_CHECKING:
+    import _socket
+
+Answer = Acked | Nacked
+Dropped = Mapping[str, Mapping[str, int]]
+_READ_BYTES: Final = 64 * 1024
+
+
+class Link(Protocol):
+    """One way out for batches. Only the flusher thread touches it.
+
+    Attributes:
+        is_absent: Whether nobody was there when `connect` looked last; who is there may be busy.
+        peer: Who takes the batches, and where.
+        trouble: What was wrong when it went wrong last, for people.
+        advice: What they can do about it.
+    """
+
+    is_absent: bool = False
+    peer: str = ""
+    trouble: str = ""
+    advice: str = ""
+
+    def connect(self) -> bool:
+        """Begin anew, forgetting what was under way; False when nobody is there."""
+        ...
+
+    def send(self, batch: Batch, dropped: Dropped) -> list[Answer]:
+        """Take a batch to be written; returns answers that are there at once."""
+        ...
+
+    def interest(self) -> tuple[int, int] | None:
+        """File descriptor and poll mask to wait for; None when there is nothing to wait for."""
+        ...
+
+    def pump(self) -> list[Answer]:
+        """Write and read what is possible without waiting.
+
+        Raises:
+            OSError: The connection is over.
+            SpecError: The peer does not speak the protocol.
+        """
+        ...
+
+    def close(self) -> None:
+        """Forget the connection."""
+        ...
+
+
+class Answers(Protocol):
+    """Cuts the bytes that a peer sends into answers."""
+
+    def feed(self, data: bytes) -> list[Answer]:
+        """Add bytes; returns the answers that they complete."""
+        ...
+
+
+class SocketLink(Link):
+    """The collector's Unix stream socket; nothing here ever waits."""
+
+    advice = (
+        "Start the collector, or name its socket in PENSTOCK_SOCKET; specs.doctor() tells more."
+    )
+
+    def __init__(self, path: str, sender: str, resource_json: bytes) -> None:
+        self._path = path
+        self.peer = f"the collector at {path}"
+        self._sender = sender
+        self._resource_json = resource_json
+        self._socket: _socket.socket | None = None
+        self._unsent = memoryview(b"")
+        self._answers: Answers = AnswerReader()
+
+    @override
+    def connect(self) -> bool:
+        self.close()
+        self._socket = self._opened()
+        self._answers = self._reader()
+        return self._socket is not None
+
+    @override
+    def send(self, batch: Batch, dropped: Dropped) -> list[Answer]:
+        lines = list(map(line_of, batch.records))
+        frame = encode_batch(self._sender, batch.sequence, lines, self._resource_json, dropped)
+        self._unsent = memoryview(bytes(self._unsent) + frame)
+        return []
+
+    def _opened(self) -> "_socket.socket | None":
+        attempt = unpatched.stream_socket(socket.AF_UNIX)
+        attempt.setblocking(False)
+        try:
+            # A Unix socket connects at once, or fails: with EAGAIN when the listener is busy.
+            attempt.connect(self._path)
+        except OSError as error:
+            self.is_absent = not isinstance(error, BlockingIOError)
+            reason = error.strerror or error
+            self.trouble = (
+                f"{self.peer} cannot be reached ({reason})"
+                if self.is_absent
+                else f"{self.peer} is busy: it accepts no connection now"
+            )
+            attempt.close()
+            return None
+        self.is_absent = False
+        return attempt
+
+    def _reader(self) -> Answers:
+        return AnswerReader()
+
+    @override
+    def interest(self) -> tuple[int, int] | None:
+        if self._socket is None:
+            return None
+        return self._socket.fileno(), select.POLLIN | (select.POLLOUT if self._unsent else 0)
+
+    @override
+    def pump(self) -> list[Answer]:
+        if self._socket is None:
+            return []
+        try:
+            while self._unsent:
+                self._unsent = self._unsent[self._socket.send(self._unsent) :]
+        except BlockingIOError:
+            pass  # the rest when the socket has room again
+        try:
+            data = self._socket.recv(_READ_BYTES)
+        except BlockingIOError:
+            return []
+        if not data:
+            raise ConnectionResetError("the collector closed the connection")
+        return self._answers.feed(data)
+
+    @override
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+        self._socket = None
+        self._unsent = memoryview(b"")
+
+
+class StreamLink(Link):
+    """Self-contained lines to a file descriptor; a batch is answered once it is written.
+
+    Writing may wait, which holds up the flusher thread only. `render` makes something else of each
+    line, for people.
+    """
+
+    def __init__(
+        self, descriptor: int, resource_json: bytes, render: Callable[[bytes], bytes] | None = None
+    ) -> None:
+        self._descriptor = descriptor
+        self.peer = "standard output" if descriptor == 1 else f"file descriptor {descriptor}"
+        self._resource_json = resource_json
+        self._end = b',"resource":%b}' % resource_json
+        self._render = render
+        if render is None:
+            # Applications with a collector need nothing of what judges lines.
+            from penstock.specs.validate.validator import attach
+
+            self._attach = attach
+
+    @override
+    def connect(self) -> bool:
+        return True
+
+    @override
+    def send(self, batch: Batch, dropped: Dropped) -> list[Answer]:
+        render = self._render or self._whole
+        # Most lines can be given their resource without a look at what they hold.
+        lines = [
+            line[:-1] + self._end
+            if self._render is None and b"resource" not in line and b"\\u" not in line
+            else render(line)
+            for line in map(line_of, batch.records)
+        ]
+        unsent = memoryview(b"\n".join(lines) + b"\n")
+        try:
+            while unsent:
+                unsent = unsent[self._write(unsent) :]
+        except OSError as error:
+            # Nobody reads any more, and part of it may have been read: not again.
+            self.trouble = f"{self.peer} cannot be written to ({error.strerror or error})"
+            return [Nacked(batch.sequence, retry=False, jitter=0.0)]
+        return [Acked(batch.sequence)]
+
+    def _whole(self, line: bytes) -> bytes:
+        return self._attach(line, self._resource_json)
+
+    def _write(self, data: memoryview) -> int:
+        """Write some of it, also to a descriptor that others made non-blocking."""
+        try:
+            return os.write(self._descriptor, data)
+        except BlockingIOError:
+            poll = unpatched.poll()
+            poll.register(self._descriptor, select.POLLOUT)
+            poll.poll()
+            return 0
+
+    @override
+    def interest(self) -> tuple[int, int] | None:
+        return None
+
+    @override
+    def pump(self) -> list[Answer]:
+        return []
+
+    @override
+    def close(self) -> None:
+        """The descriptor belongs to the application."""
+
+
+LINK_ERRORS: Final = (OSError, SpecError)

@@ -1,0 +1,455 @@
+"""The emitter: takes records from the application and sees to it that they leave the process.
+
+It never raises at the application and never waits for anyone, unless it is told to
+(`EmitterLimits.block_ms`). What it holds is bounded; when there
+is no room, the least important and oldest record goes, and is counted:
+
+    emitted = acked + dropped (by reason) + queued + in flight        for every kind
+
+A forked child starts with an empty queue, a new ``service.instance.id`` and, at its first record, a
+thread of its own; the records that were queued stay the parent's.
+"""
+
+import atexit
+import logging
+import os
+import weakref
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from penstock.specs import clock, limits
+from penstock.specs.emit.cardinality import Cardinality
+from penstock.specs.emit.delivery import exit_hooks, notices, unpatched
+from penstock.specs.emit.delivery.audit_queue import AuditQueue
+from penstock.specs.emit.delivery.config import MS, Counters, EmitterLimits
+from penstock.specs.emit.delivery.core import Delivery
+from penstock.specs.emit.delivery.exit_hooks import ProcessExit
+from penstock.specs.emit.delivery.queue import RecordQueue, kind_of, line_of, rank_of
+from penstock.specs.emit.delivery.transport import Link, SocketLink, StreamLink
+from penstock.specs.emit.delivery.worker import DeliveryWorker
+from penstock.specs.emit.sampling import Folder, Sampler
+from penstock.specs.emit.system_metrics import MachineFacts
+from penstock.specs.emit.writer import LogLines, LogWriter, SpanWriter, encode_log
+from penstock.specs.models.attributes import encodable
+from penstock.specs.models.codec import encode_json, to_wire
+from penstock.specs.models.envelope import Record
+from penstock.specs.models.log import DEFAULT_SEVERITY
+from penstock.specs.models.resource import DROPPED, fit_and_count
+from penstock.specs.redact.scrubber import Scrubber
+from penstock.specs.redact.sensitivity import HashKey
+from penstock.specs.subjects import KINDS
+
+FULL: Final = "queue_full"
+WANTED: Final = frozenset({"sampled", "repeated"})
+"""Reasons of drops that lose nothing that was to be kept."""
+HASH_KEY_VARIABLE: Final = "PENSTOCK_HASH_KEY"
+_RANKS: Final = {kind: tuple(rank_of(kind, number) for number in range(25)) for kind in KINDS}
+"""Each kind's rank by severity number."""
+_JOIN_S: Final = 1.0
+_RELEASE_MS: Final = 1000
+"""What was folded is looked at so often."""
+_LOGGER: Final = logging.getLogger("penstock.specs")
+_EMITTERS: "weakref.WeakSet[Emitter]" = weakref.WeakSet()
+
+MakeLink = Callable[[str, bytes], Link]
+"""Makes the way out of a process: of the sender's id and the resource as JSON."""
+
+
+@dataclass(slots=True)
+class _State:
+    """Everything that must be new in a forked child."""
+
+    resource: dict[str, Any]
+    queue: RecordQueue
+    delivery: Delivery
+    link: Link
+    flusher: DeliveryWorker
+    lock: Any
+    lane: AuditQueue | None = None
+    busy: bool = False
+    vain_since: int = -1
+    passing: int = -1
+    dropped_said: int = 0
+    emitted: Counter[str] = field(default_factory=Counter)
+    dropped: Counter[tuple[str, str]] = field(default_factory=Counter)
+    reentrant: Counter[str] = field(default_factory=Counter)
+
+
+class Emitter:
+    """Takes lines and brings them to the collector, or to a stream when there is no socket.
+
+    Args:
+        resource: Who emits; goes into each batch's header. ``service.instance.id`` is replaced in
+            a forked child.
+        socket_path: The collector's Unix socket. It need not exist yet.
+        descriptor: Where lines go without a socket; 1 is standard output.
+        link: Another way out than these two.
+        limits: Bounds and times.
+        scrubber: What becomes of sensitive values. By default the specs' actions, with the key of
+            PENSTOCK_HASH_KEY; without one, pseudonyms go on as they are.
+        sampling: The share of traces whose logs and spans are kept, above 0 and up to 1. Errors,
+            metrics, events, audit and what belongs to no trace are always kept.
+        machine_facts: Whether records carry what the machine is doing.
+        spill_dir: Where audit records wait for the collector, in a journal of their own. Without,
+            they share the queue, and are the last to be dropped.
+        encode: Makes what `link` takes for a log record's line.
+
+    Raises:
+        SpecError: PENSTOCK_HASH_KEY is malformed.
+        ValueError: `sampling` is not a share.
+    """
+
+    def __init__(  # noqa: PLR0913 - all are optional and named
+        self,
+        resource: Mapping[str, Any],
+        *,
+        socket_path: str | None = None,
+        descriptor: int = 1,
+        link: MakeLink | None = None,
+        limits: EmitterLimits | None = None,
+        scrubber: Scrubber | None = None,
+        sampling: float = 1.0,
+        machine_facts: bool = False,
+        spill_dir: Path | None = None,
+        encode: Callable[[dict[str, Any]], bytes] = encode_log,
+    ) -> None:
+        self.scrubber: Final = scrubber or usual_scrubber()
+        self.sampler: Final = Sampler(sampling) if sampling != 1 else None
+        self.facts: Final = MachineFacts() if machine_facts else None
+        self._cardinality = Cardinality()
+        self._limits = limits or EmitterLimits()
+        self._batch_records_max = self._limits.batch_records_max
+        self._batch_bytes_max = self._limits.batch_bytes_max
+        self._block_ms = self._limits.block_ms
+        repeats_max = self._limits.repeats_max
+        self.logs: Final = LogWriter(
+            self,
+            LogLines(self.scrubber, self.facts),
+            self.sampler,
+            Folder(repeats_max) if repeats_max else None,
+            encode,
+        )
+        self.spans: Final = SpanWriter(self, self.scrubber, self.facts, self.sampler)
+        self._spill_dir = spill_dir if socket_path is not None and link is None else None
+        self._socket_path = socket_path
+        self._make_link = link or _usual_link(socket_path, descriptor)
+        self._state = self._new_state(dict(resource), adopts=True)
+        _EMITTERS.add(self)
+
+    @property
+    def process_exit(self) -> ProcessExit:
+        """The end of the process, in which this emitter is flushed with all others."""
+        return PROCESS_EXIT
+
+    @property
+    def resource(self) -> dict[str, Any]:
+        """The resource of this process; it changes with a fork."""
+        return self._state.resource
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether this thread is in here already: a signal handler asks."""
+        owned: bool = self._state.lock._is_owned()  # noqa: SLF001 - as `threading` asks
+        return owned
+
+    def emit(self, kind: str, line: bytes, severity_number: int = DEFAULT_SEVERITY) -> bool:
+        """Offer one record's line, without its newline; False when it was dropped at once."""
+        state = self._state
+        if self._block_ms and state.passing != unpatched.thread_id():
+            return self._emit_when_there_is_room(kind, line, severity_number)
+        ranks = _RANKS.get(kind)
+        if ranks is None or len(line) > limits.RECORD_BYTES_MAX:
+            self.lose(kind, "too_large" if ranks else "bad_kind")
+            return False
+        late = False
+        rank = ranks[severity_number] if 0 <= severity_number < len(ranks) else ranks[-1]
+        if kind == "audit" and state.lane is not None:
+            return state.lane.offer(line)
+        queue = state.queue
+        with state.lock:
+            if state.busy:
+                # A signal handler interrupted this very thread in here; the queue is half changed.
+                state.reentrant[kind] += 1
+                return False
+            state.busy = True
+            try:
+                state.emitted[kind] += 1
+                records, size = queue.records, queue.bytes
+                dropped = queue.offer(kind, rank, line)
+                if dropped:
+                    state.dropped.update((kind_of(record), FULL) for record in dropped)
+                if not state.flusher.is_started:
+                    late = self._start()
+            finally:
+                state.busy = False
+        if late and not self.is_busy:
+            self.process_exit.flush_late(self)
+        if (
+            records == 0
+            or records < self._batch_records_max <= queue.records
+            or size < self._batch_bytes_max <= queue.bytes
+        ):
+            state.flusher.wake()
+        return not (dropped and line_of(dropped[-1]) is line)
+
+    def _emit_when_there_is_room(self, kind: str, line: bytes, severity_number: int) -> bool:
+        state = self._state
+        taken = False
+        until_ns = clock.monotonic_ns() + self._block_ms * MS
+        while True:
+            with state.lock:
+                acked = state.delivery.acked.total()
+                left_ns = until_ns - clock.monotonic_ns()
+                if (
+                    state.busy
+                    or state.queue.has_room(len(line))
+                    or state.vain_since == acked
+                    or state.flusher.is_own_thread
+                ):
+                    state.passing = unpatched.thread_id()
+                    try:
+                        taken = self.emit(kind, line, severity_number)
+                    finally:
+                        state.passing = -1
+                    break
+                if left_ns <= 0:
+                    state.vain_since = acked
+                    continue
+                state.flusher.ensure_started()
+                waiter = state.flusher.room()
+            state.flusher.wake()
+            waiter.acquire(timeout=left_ns / 1e9)
+        if state.flusher.is_inline:
+            self.process_exit.flush_late(self)
+        return taken
+
+    def _start(self) -> bool:
+        """Start the thread; True where there is none any more, since the process ends."""
+        flusher = self._state.flusher
+        flusher.ensure_started()
+        _EMITTERS.add(self)  # one that was closed is in use again
+        return flusher.is_inline
+
+    def emit_record(self, record: Record) -> bool:
+        """Offer a record; False when it was dropped at once."""
+        try:
+            fields = to_wire(record)
+            if record.kind == "metric" and record.own_fields:
+                try:
+                    self._cardinality.fold(type(record), fields)
+                except ValueError:
+                    self.lose(record.kind, "dimension_overflow")
+                    return False
+            fields = self.scrubber.scrub(fields)
+            try:
+                line = encode_json(fields)
+            except (TypeError, ValueError):
+                line = encode_json(encodable(fields))
+        except Exception:  # noqa: BLE001 - the application must not fail because of its telemetry
+            self.lose(record.kind, "not_encodable")
+            return False
+        return self.emit(record.kind, line, getattr(record, "severity_number", DEFAULT_SEVERITY))
+
+    def lose(self, kind: str, reason: str, count: int = 1) -> None:
+        """Count records that could not, or were not to, be offered."""
+        state = self._state
+        with state.lock:
+            state.emitted[kind] += count
+            state.dropped[kind, reason] += count
+
+    def flush(self, timeout_s: float) -> bool:
+        """Send all that is queued; True when all of it was answered in time."""
+        state = self._state
+        if self.is_busy:
+            return False  # called by a signal handler that interrupted the emitter
+        self.logs.release(everything=True)
+        until_ns = clock.monotonic_ns() + int(timeout_s * 1e9)
+        done = state.flusher.flush(timeout_s)
+        if state.lane is not None:
+            left_s = max(0.0, (until_ns - clock.monotonic_ns()) / 1e9)
+            done = state.lane.flush(left_s) and done
+        return done
+
+    def counters(self) -> Counters:
+        """What became of this process's records so far."""
+        state = self._state
+        with state.lock:
+            counters = Counters(
+                emitted=dict(state.emitted + state.reentrant),
+                acked=dict(state.delivery.acked),
+                dropped=_dropped(state),
+                queued=state.queue.records,
+                in_flight=state.delivery.in_flight,
+                folded=dict(self._cardinality.folded),
+                keyless=dict(self.scrubber.keyless),
+            )
+        return counters if state.lane is None else state.lane.counted(counters)
+
+    def lost(self) -> dict[str, int]:
+        """Records that are lost if the process ends now, by reason; all kinds.
+
+        What was left out on purpose is not, nor are audit records, which a journal keeps.
+        """
+        counters = self.counters()
+        found: Counter[str] = Counter()
+        for reasons in counters.dropped.values():
+            found.update({reason: n for reason, n in reasons.items() if reason not in WANTED})
+        kept = 0 if self._state.lane is None else self._state.lane.held
+        found["not delivered"] = counters.queued + counters.in_flight - kept
+        return {reason: count for reason, count in found.items() if count > 0}
+
+    def close(self, timeout_s: float = limits.EXIT_FLUSH_MS / 1000) -> bool:
+        """Flush, then end the thread and the connection; the counters stay readable."""
+        done = self.flush(timeout_s)
+        self._state.flusher.stop(_JOIN_S)
+        if self._state.lane is not None:
+            self._state.lane.close(_JOIN_S)
+        _EMITTERS.discard(self)
+        return done
+
+    @property
+    def is_vain(self) -> bool:
+        """Whether `flush` has nobody to wait for: nobody who answers was there so far."""
+        state = self._state
+        return state.flusher.is_vain and (state.lane is None or state.lane.is_vain)
+
+    @property
+    def trouble(self) -> str:
+        """Why records did not leave the process when they last did not, for people; or nothing."""
+        return self._state.link.trouble
+
+    @property
+    def socket_path(self) -> str | None:
+        """The collector's; None where records go elsewhere."""
+        return self._socket_path
+
+    @property
+    def destination(self) -> str:
+        """Where records go, for people."""
+        return self._state.link.peer
+
+    def retire(self) -> None:
+        """At the end of the process: leave no empty journal behind."""
+        if self._state.lane is not None:
+            self._state.lane.retire()
+
+    def end(self) -> None:
+        """At the end of the process: later records are sent by whoever emits them."""
+        self._state.flusher.end(_JOIN_S)
+
+    def _new_state(self, resource: dict[str, Any], *, adopts: bool = False) -> _State:
+        bounds = self._limits
+        queue = RecordQueue(records_max=bounds.queue_records_max, bytes_max=bounds.queue_bytes_max)
+        delivery = Delivery(queue, bounds.delivery())
+        lock = unpatched.reentrant_lock()
+        resource, left_out = fit_and_count(resource)
+        if left_out:
+            _LOGGER.warning(
+                "the resource is too large: %d of its attributes are left out of every record, "
+                "which say so as %s; see OTEL_RESOURCE_ATTRIBUTES", left_out, DROPPED,
+            )  # fmt: skip
+        # Not the resource's id, which may come from the environment and be that of the process
+        # before: the collector would take our first batches for repeats of its.
+        sender = clock.instance_id()
+        resource.setdefault("service.instance.id", sender)
+        state_holder: list[_State] = []
+        link = self._make_link(sender, encode_json(resource))
+        flusher = DeliveryWorker(
+            delivery,
+            link,
+            lock,
+            lambda: _dropped(state_holder[0]),
+            self._look_after,
+        )
+        lane = None
+        if self._spill_dir is not None and self._socket_path is not None:
+            lane = AuditQueue(
+                self._spill_dir,
+                self._socket_path,
+                sender=sender,
+                resource_json=encode_json(resource),
+                bounds=bounds,
+                adopts=adopts,
+            )
+        state_holder.append(_State(resource, queue, delivery, link, flusher, lock, lane))
+        return state_holder[0]
+
+    def _look_after(self) -> int | None:
+        """Now and then, in the thread: what was folded, and what had to be dropped."""
+        holds = self.logs.release()
+        state = self._state
+        dropped = sum(count for (_, reason), count in state.dropped.items() if reason == FULL)
+        if dropped > state.dropped_said and notices.say(
+            f"full {state.link.peer}",
+            f"{notices.pluralized(dropped)} dropped so far because the queue was full: the"
+            f" application emits faster than {state.link.peer} takes. EmitterLimits has"
+            " queue_records_max, queue_bytes_max and block_ms; specs.doctor() tells more.",
+        ):
+            state.dropped_said = dropped
+        return _RELEASE_MS if holds else None
+
+    def _become_child(self) -> None:
+        """After a fork: nothing that the parent's threads may have held is used again."""
+        parent = self._state
+        parent.flusher.abandon()
+        if parent.lane is not None:
+            parent.lane.abandon()
+        resource = {**parent.resource, "service.instance.id": clock.instance_id()}
+        if "process.pid" in resource:
+            resource["process.pid"] = os.getpid()
+        self.logs.renew()
+        self._state = self._new_state(resource)
+
+
+def _usual_link(socket_path: str | None, descriptor: int) -> MakeLink:
+    if socket_path is None:
+        return lambda _, resource_json: StreamLink(descriptor, resource_json)
+    return lambda sender, resource_json: SocketLink(socket_path, sender, resource_json)
+
+
+def usual_scrubber(*, is_last: bool = False) -> Scrubber:
+    """With the key of PENSTOCK_HASH_KEY.
+
+    Args:
+        is_last: No collector comes behind that searches values, and makes pseudonyms with its key.
+
+    Raises:
+        SpecError: PENSTOCK_HASH_KEY is malformed.
+    """
+    key = os.environ.get(HASH_KEY_VARIABLE)
+    return Scrubber(
+        HashKey.parse(key) if key else None,
+        keyless="redact" if is_last else "defer",
+        values=is_last,
+    )
+
+
+def _dropped(state: _State) -> dict[str, dict[str, int]]:
+    """All drops by kind and reason; call with the state's lock held."""
+    found: dict[str, dict[str, int]] = {}
+    for (kind, reason), count in state.dropped.items():
+        found.setdefault(kind, {})[reason] = count
+    for reason, counts in (("refused", state.delivery.refused), ("reentrant", state.reentrant)):
+        for kind, count in counts.items():
+            found.setdefault(kind, {})[reason] = count
+    return found
+
+
+PROCESS_EXIT: Final = ProcessExit(_EMITTERS)
+"""The end of this process."""
+
+
+def _renew_after_fork() -> None:
+    for emitter in list(_EMITTERS):
+        emitter._become_child()  # noqa: SLF001 - this module's own
+    exit_hooks.register_child_exit(PROCESS_EXIT.end_child)
+
+
+os.register_at_fork(after_in_child=_renew_after_fork)
+atexit.register(PROCESS_EXIT.flush_last)
+PROCESS_EXIT.flush_first(PROCESS_EXIT.flush_last)
+exit_hooks.register_child_exit(PROCESS_EXIT.end_child)
+exit_hooks.register_process_exit(PROCESS_EXIT.end_child)

@@ -1,0 +1,484 @@
+"""From a call of a logger to the emitter: sampled, folded, made a line, offered. Never raises.
+
+What goes onto every record of a process; and attributes, made to fit and looked at once.
+
+What is bound stays the same over many records, and so do the names that a line of code gives its
+attributes: both are scrubbed when they are first seen, and remembered.
+
+The line of a log record, made straight from what the application said.
+
+Free-form logs are not validated where they are made: that would cost more than all the rest. They
+are built to fit instead, and the collector's gate checks them. What cannot be encoded as it is goes
+out all the same, sanitised.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+from penstock.specs import clock
+from penstock.specs.emit.context import Bound, bound
+from penstock.specs.emit.delivery.unpatched import allocate_lock
+from penstock.specs.emit.sampling import Folder, Sampler, Step
+from penstock.specs.emit.system_metrics import MachineFacts
+from penstock.specs.limits import (
+    ATTRIBUTES_MAX,
+    NAME_CHARACTERS_MAX,
+    RECORD_BYTES_SOFT,
+    SCOPE_CHARACTERS_MAX,
+    STRING_CHARACTERS_SOFT,
+)
+from penstock.specs.models.attributes import (
+    clean_attributes,
+    clean_body,
+    clean_text,
+    encodable,
+    exception_attributes,
+    has_plain_values,
+)
+from penstock.specs.models.codec import encode_json
+from penstock.specs.models.log import DEFAULT_SEVERITY, FAILED_SEVERITY, severity_text
+from penstock.specs.redact.scrubber import Scrubber
+from penstock.specs.trace.span_context import trace_fields
+
+if TYPE_CHECKING:
+    from penstock.specs.trace.span import RunningSpan
+
+_DAY_NS: Final = 86_400 * 10**9
+_NAMES_MAX: Final = 4096
+"""Different sets of attributes' names that are remembered."""
+
+
+class RecordBuilder:
+    """What makers of lines have in common.
+
+    Args:
+        scrubber: Takes sensitive values out.
+        facts: Goes onto every record.
+    """
+
+    def __init__(self, scrubber: Scrubber | None = None, facts: MachineFacts | None = None) -> None:
+        self._scrubber = scrubber
+        self._searches = scrubber is not None and scrubber.searches_values
+        self._facts = facts
+        self._harmless: set[tuple[str, ...]] = set()
+        self._around = Around(None, 0, 0, {}, {}, 0)
+
+    def _around_at(self, now: int) -> "Around":
+        """What goes onto a record of here and of that time."""
+        around = self._around
+        if around.bound is bound() and around.since_ns <= now < around.until_ns:
+            return around
+        return self._look_around(now)
+
+    def _attributes(
+        self, fields: Mapping[str, Any], around: "Around", error: BaseException | None = None
+    ) -> tuple[dict[str, Any], int]:
+        """A record's own fields over what is around, and how many were left out."""
+        dropped = around.dropped
+        if error is not None or tuple(fields) not in self._harmless or not has_plain_values(fields):
+            fields, more = self._fit(fields, error, around.since_ns)
+            dropped += more
+        attributes = {**around.attributes, **fields}
+        if len(attributes) > ATTRIBUTES_MAX:
+            dropped += len(attributes) - ATTRIBUTES_MAX
+            attributes = dict(list(attributes.items())[-ATTRIBUTES_MAX:])
+        return attributes, dropped
+
+    def _fit(
+        self, fields: Mapping[str, Any], error: BaseException | None, time_ns: int
+    ) -> tuple[Mapping[str, Any], int]:
+        """Attributes that fit, and how many did not; learns names that need no second look."""
+        failure = exception_attributes(error) if error is not None else {}
+        given, dropped = clean_attributes({**fields, **failure})
+        fitted: Mapping[str, Any] = given
+        if self._scrubber is not None and given:
+            fitted = self._scrubber.scrub_names(given, time_ns)
+            dropped += len(given) - len(fitted)
+        names = tuple(fields)
+        if fitted is given and names == tuple(given):
+            if len(self._harmless) >= _NAMES_MAX:
+                self._harmless.clear()
+            self._harmless.add(names)
+        return fitted, dropped
+
+    def _look_around(self, now: int) -> "Around":
+        """What is bound, scrubbed, and the machine's figures.
+
+        Remembered for as long as the figures are, and within the day, since keys rotate by days.
+        """
+        given = bound()
+        treated, dropped = given, 0
+        if self._scrubber is not None and (given.context or given.attributes):
+            treated, dropped = _scrubbed(given, self._scrubber, now)
+        since = now - now % _DAY_NS
+        until = since + _DAY_NS
+        attributes = treated.attributes
+        if self._facts is not None:
+            attributes = {**self._facts.at(now), **attributes}
+            since, until = max(since, self._facts.since_ns), min(until, self._facts.until_ns)
+        around = Around(given, since, until, treated.context, attributes, dropped)
+        self._around = around
+        return around
+
+
+class Around(NamedTuple):
+    """What goes onto every record of one binding, from one time until, and without, another."""
+
+    bound: Bound | None
+    since_ns: int
+    until_ns: int
+    context: Mapping[str, str]
+    attributes: Mapping[str, Any]
+    dropped: int
+
+
+def _scrubbed(here: Bound, scrubber: Scrubber, now: int) -> tuple[Bound, int]:
+    fields = {
+        "schema": "log/1.0",
+        "kind": "log",
+        "time_unix_nano": now,
+        "context": dict(here.context),
+        "attributes": dict(here.attributes),
+    }
+    treated = scrubber.scrub(fields)
+    found = replace(here, context=treated["context"], attributes=treated["attributes"])
+    return found, treated.get("dropped_attributes_count", 0)
+
+
+_SEVERITY_TEXTS: Final = ("", *(severity_text(number) for number in range(1, 25)))
+_CUT_CHARACTERS: Final = (1024, 128)
+"""What counts as long when a record is too large; the second only if the first does not help."""
+SANITISED: Final = "penstock.sanitised"
+"""The attribute that says why a record is not what the application said."""
+
+
+class LogLines(RecordBuilder):
+    """Makes log records for one emitter. Every record of an application passes here: few calls."""
+
+    def record(
+        self,
+        body: Any,
+        severity_number: int,
+        fields: Mapping[str, Any],
+        *,
+        scope: Any = None,
+        error: BaseException | None = None,
+        time_unix_nano: int | None = None,
+    ) -> dict[str, Any]:
+        """One log record's JSON object, without its resource; scrubbed.
+
+        Args:
+            body: The constant message.
+            severity_number: 1 to 24.
+            fields: Become attributes, over those that are bound.
+            scope: The logger's name; whatever it is, its text.
+            error: Added as ``exception.*``.
+            time_unix_nano: When it was said; now, if None.
+        """
+        now = clock.unix_ns() if time_unix_nano is None else time_unix_nano
+        around = self._around_at(now)
+        short = body.__class__ is str and len(body) <= STRING_CHARACTERS_SOFT
+        record: dict[str, Any] = {
+            "schema": "log/1.0",
+            "kind": "log",
+            "time_unix_nano": now,
+            "severity_number": severity_number,
+            "severity_text": _SEVERITY_TEXTS[severity_number],
+            "body": body if short else clean_body(body),
+        }
+        if trace := trace_fields():
+            record.update(trace)
+        if scope:
+            fits = scope.__class__ is str and len(scope) <= SCOPE_CHARACTERS_MAX
+            record["scope"] = scope if fits else clean_text(scope, SCOPE_CHARACTERS_MAX)
+        if around.context:
+            record["context"] = around.context
+        attributes, dropped = self._attributes(fields, around, error)
+        if not short and len(record["body"]) == STRING_CHARACTERS_SOFT:
+            dropped += 1  # it was cut
+        if attributes:
+            record["attributes"] = attributes
+        if dropped:
+            record["dropped_attributes_count"] = dropped
+        if self._searches and self._scrubber is not None:
+            return self._scrubber.scrub(record)
+        return record
+
+
+def encode_log(record: dict[str, Any]) -> bytes:
+    """A record's line: whatever was said, as much of it as fits."""
+    try:
+        line = encode_json(record)
+    except (TypeError, ValueError):
+        line = encode_json(encodable(record))
+    if len(line) > RECORD_BYTES_SOFT:
+        for characters in _CUT_CHARACTERS:
+            line = _cut(record, characters)
+            if len(line) <= RECORD_BYTES_SOFT:
+                break
+    return line
+
+
+def sanitised(body: Any, severity_number: int, reason: str) -> dict[str, Any]:
+    """What remains of a log call whose arguments break whoever looks at them."""
+    return {
+        "schema": "log/1.0",
+        "kind": "log",
+        "time_unix_nano": clock.unix_ns(),
+        "severity_number": severity_number,
+        "severity_text": _SEVERITY_TEXTS[severity_number],
+        "body": encodable(clean_text(body)),
+        "attributes": {SANITISED: reason},
+    }
+
+
+def log_line(  # noqa: PLR0913 - as `LogLines.record`
+    body: Any,
+    severity_number: int,
+    fields: Mapping[str, Any],
+    *,
+    scope: Any = None,
+    error: BaseException | None = None,
+    time_unix_nano: int | None = None,
+    scrubber: Scrubber | None = None,
+) -> bytes:
+    """One log record's line by itself; the arguments are those of `LogLines`."""
+    record = LogLines(scrubber).record(
+        body, severity_number, fields, scope=scope, error=error, time_unix_nano=time_unix_nano
+    )
+    return encode_log(record)
+
+
+def _cut(record: dict[str, Any], characters: int) -> bytes:
+    """The record with its long values cut, so that it passes everywhere."""
+    attributes = dict(record.get("attributes", {}))
+    large = [
+        key
+        for key, value in attributes.items()
+        if isinstance(value, list) or (isinstance(value, str) and len(value) > characters)
+    ]
+    for key in large:
+        attributes[key] = clean_text(attributes[key], characters // 4)
+    cut = {**record, "attributes": attributes}
+    cut["dropped_attributes_count"] = record.get("dropped_attributes_count", 0) + len(large)
+    return encode_json(encodable(cut))
+
+
+REPEATED: Final = "log.repeated"
+"""The attribute that says for how many records one stands."""
+
+
+class LineSink(Protocol):
+    """Takes lines; the emitter."""
+
+    def emit(self, kind: str, line: bytes, severity_number: int = 9) -> bool:
+        """Offer one line."""
+        ...
+
+    def lose(self, kind: str, reason: str, count: int = 1) -> None:
+        """Count records that were not offered."""
+        ...
+
+
+class LogWriter:
+    """What structlog's and the standard library's logging have in common.
+
+    Args:
+        sink: Gets the lines, and counts what is left out (``sampled``, ``repeated``).
+        lines: Makes them.
+        sampler: Leaves out traces; never errors.
+        folder: Folds what repeats itself.
+        encode: Makes a record's line, or whatever the way out takes for one.
+    """
+
+    def __init__(
+        self,
+        sink: LineSink,
+        lines: LogLines,
+        sampler: Sampler | None = None,
+        folder: Folder | None = None,
+        encode: Callable[[dict[str, Any]], bytes] = encode_log,
+    ) -> None:
+        self._sink = sink
+        self._lines = lines
+        self._sampler = sampler
+        self._folder = folder
+        self._encode = encode
+        self._lock = allocate_lock()
+
+    def write(
+        self,
+        body: Any,
+        severity_number: int,
+        fields: Mapping[str, Any],
+        *,
+        scope: Any = None,
+        error: BaseException | None = None,
+        time_unix_nano: int | None = None,
+    ) -> None:
+        """Emit one log record."""
+        sampled = self._sampler is not None and severity_number < FAILED_SEVERITY
+        try:
+            if sampled and not self._keeps():
+                self._sink.lose("log", "sampled")
+                return
+            record = self._lines.record(
+                body, severity_number, fields, scope=scope, error=error,
+                time_unix_nano=time_unix_nano,
+            )  # fmt: skip
+            if sampled:
+                self._weigh(record)
+            folder = self._folder
+            if folder is not None:
+                step = folder.judge(record["body"], record["time_unix_nano"])
+                if step is not Step.PASS and self._is_folded(folder, step, record):
+                    return
+            line = self._encode(record)
+        except Exception as failure:  # noqa: BLE001 - the application must not fail because of it
+            line = self._encode(sanitised(body, severity_number, type(failure).__name__))
+        self._sink.emit("log", line, severity_number)
+
+    def release(self, *, everything: bool = False) -> bool:
+        """Emit what was folded in a window that is over, or in any; True when some is left."""
+        folder = self._folder
+        if folder is None or not folder.is_holding:
+            return False
+        if everything or folder.is_over(clock.unix_ns()):
+            self._roll(folder, clock.unix_ns())
+        return folder.is_holding
+
+    def renew(self) -> None:
+        """In a forked child: what was folded is the parent's to say."""
+        self._lock = allocate_lock()
+        if self._folder is not None:
+            self._folder.due(0)
+
+    def _keeps(self) -> bool:
+        """Whether the running trace, if there is one, is in the sample."""
+        trace_id = trace_fields().get("trace_id")
+        return trace_id is None or self._sampler is None or self._sampler.keeps(trace_id)
+
+    def _weigh(self, record: dict[str, Any]) -> None:
+        if "trace_id" in record and self._sampler is not None:
+            record["sample_weight"] = self._sampler.weight
+
+    def _is_folded(self, folder: Folder, step: Step, record: dict[str, Any]) -> bool:
+        if step is Step.ROLL:
+            self._roll(folder, record["time_unix_nano"])
+            step = folder.judge(record["body"], record["time_unix_nano"])
+        if step is not Step.COMPARE:
+            return False
+        key = repr([record.get(name) for name in _SAME])
+        # A signal handler may have interrupted this very thread in here: never wait.
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            return folder.swallow(record["body"], key, record)
+        finally:
+            self._lock.release()
+
+    def _roll(self, folder: Folder, now: int) -> None:
+        if not self._lock.acquire(blocking=False):
+            return  # another thread is about it
+        try:
+            due = folder.due(now)
+        finally:
+            self._lock.release()
+        for record, times in due:
+            attributes = {**record.get("attributes", {}), REPEATED: times}
+            try:
+                line = self._encode({**record, "attributes": attributes})
+            except Exception:  # noqa: BLE001 - neither the flusher nor the application must fail
+                self._sink.lose("log", "not_encodable", times)
+                continue
+            # It stands for all of them: the others are counted as dropped, this one is emitted.
+            self._sink.lose("log", "repeated", times - 1)
+            self._sink.emit("log", line, record["severity_number"])
+
+
+_SAME: Final = ("scope", "severity_number", "body", "attributes", "context")
+"""What is equal in records that repeat one another: not their times, nor their traces."""
+
+
+_KINDS: Final = ("INTERNAL", "SERVER", "CLIENT", "PRODUCER", "CONSUMER")
+_STATUSES: Final = ("UNSET", "OK", "ERROR")
+
+
+class SpanWriter(RecordBuilder):
+    """Makes and emits the records of spans.
+
+    Args:
+        sink: Gets the lines, and counts what is left out (``sampled``).
+        scrubber: Takes sensitive values out.
+        facts: Goes onto every record.
+        sampler: Leaves out traces; never spans that failed.
+    """
+
+    def __init__(
+        self,
+        sink: "LineSink",
+        scrubber: Scrubber | None = None,
+        facts: MachineFacts | None = None,
+        sampler: Sampler | None = None,
+    ) -> None:
+        super().__init__(scrubber, facts)
+        self._sink = sink
+        self._sampler = sampler
+
+    def write(self, span: "RunningSpan", end_unix_ns: int) -> None:
+        """Emit one span."""
+        sampled = self._sampler is not None and span.status != "ERROR"
+        try:
+            if sampled and not self._sampler.keeps(span.ids["trace_id"]):  # type: ignore[union-attr]
+                self._sink.lose("span", "sampled")
+                return
+            record = self._record(span, end_unix_ns)
+            if sampled:
+                record["sample_weight"] = self._sampler.weight  # type: ignore[union-attr]
+            line = encode_log(record)
+        except Exception:  # noqa: BLE001 - the application must not fail because of its telemetry
+            self._sink.lose("span", "not_encodable")
+            return
+        severity = FAILED_SEVERITY if span.status == "ERROR" else DEFAULT_SEVERITY
+        self._sink.emit("span", line, severity)
+
+    def _record(self, span: "RunningSpan", end_unix_ns: int) -> dict[str, Any]:
+        around = self._around_at(end_unix_ns)
+        record: dict[str, Any] = {
+            "schema": "span/1.0",
+            "kind": "span",
+            "time_unix_nano": span.start_unix_ns,
+            **span.ids,
+            "name": clean_text(span.name, NAME_CHARACTERS_MAX) or "unnamed",
+            "span_kind": span.kind if span.kind in _KINDS else "INTERNAL",
+            "end_time_unix_nano": end_unix_ns,
+            "status_code": span.status if span.status in _STATUSES else "UNSET",
+        }
+        if around.context:
+            record["context"] = around.context
+        attributes, dropped = self._attributes(span.fields, around)
+        if attributes:
+            record["attributes"] = attributes
+        if dropped:
+            record["dropped_attributes_count"] = dropped
+        _add_rest(record, span)
+        if self._searches and self._scrubber is not None:
+            return self._scrubber.scrub(record)
+        return record
+
+
+def _add_rest(record: dict[str, Any], span: "RunningSpan") -> None:
+    """What most spans have one or two of."""
+    if span.parent_span_id is not None:
+        record["parent_span_id"] = span.parent_span_id
+    if span.message:
+        record["status_message"] = clean_text(span.message)
+    if span.state:
+        record["trace_state"] = span.state
+    if span.scope:
+        record["scope"] = clean_text(span.scope, SCOPE_CHARACTERS_MAX)
+    if span.links:
+        record["links"] = span.links
+    if span.dropped_links:
+        record["dropped_links_count"] = span.dropped_links

@@ -1,0 +1,1 @@
+"""Records and specs in the forms that others read."""

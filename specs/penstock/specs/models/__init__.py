@@ -1,0 +1,1 @@
+"""The specs: what a record is, one file a kind, and its line."""

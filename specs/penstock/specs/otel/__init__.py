@@ -1,0 +1,1 @@
+"""OpenTelemetry's exporters that emit records."""

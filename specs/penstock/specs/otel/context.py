@@ -1,0 +1,102 @@
+"""What is bound where OpenTelemetry's spans start and its log records are emitted.
+
+The SDK exports in a thread of its own, where nothing is bound. What was bound lies on an object
+that is the same on what runs and on what is exported, and lives as long as they do, so that spans
+that never end, or that nobody exports, leave nothing: on a span's `SpanContext`, and on a log
+record's attributes, which the SDK does not copy with the record.
+"""
+
+import weakref
+from typing import Any, Final
+
+from opentelemetry.context import Context
+from opentelemetry.sdk._logs import (
+    LoggerProvider,
+    LogRecordProcessor,
+    ReadableLogRecord,
+    ReadWriteLogRecord,
+)
+from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
+from typing_extensions import override
+
+from penstock.specs.emit.context import Bound, bound
+
+_KEPT: Final = "penstock.bound"
+"""No identifier: nothing that the API may call an attribute of its own."""
+
+_seen_to: Final[weakref.WeakSet[TracerProvider | LoggerProvider]] = weakref.WeakSet()
+
+
+class BoundSpanProcessor(SpanProcessor):
+    """Remembers, for `PenstockSpanExporter`, what is bound when a span starts.
+
+    `setup` and `install` bring it, also to a provider that was set before. One that is made later,
+    or is not the global one, gets it by hand, in any order:
+    ``provider.add_span_processor(BoundSpanProcessor())``.
+    """
+
+    @override
+    def on_start(self, span: Span, parent_context: Context | None = None) -> None:
+        here = bound()
+        if here.context or here.attributes:
+            _members(span.get_span_context())[_KEPT] = here
+
+
+class BoundLogRecordProcessor(LogRecordProcessor):
+    """Remembers, for `PenstockLogRecordExporter`, what is bound when a log record is emitted.
+
+    `setup` and `install` bring it to the global provider, if there is one. Others get it by hand,
+    before what exports: ``provider.add_log_record_processor(BoundLogRecordProcessor())``.
+    """
+
+    @override
+    def on_emit(self, log_record: ReadWriteLogRecord) -> None:
+        here = bound()
+        if here.context or here.attributes:
+            _members(log_record.log_record.attributes)[_KEPT] = here
+
+    @override
+    def shutdown(self) -> None:
+        """Nothing: it holds nothing."""
+
+    @override
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        return True
+
+
+def see_to(provider: object) -> None:
+    """Give one of the SDK's providers, once, the processor that remembers what is bound."""
+    if not isinstance(provider, (TracerProvider, LoggerProvider)) or provider in _seen_to:
+        return
+    _seen_to.add(provider)
+    if isinstance(provider, TracerProvider):
+        provider.add_span_processor(BoundSpanProcessor())
+    else:
+        provider.add_log_record_processor(BoundLogRecordProcessor())
+        _put_first(provider)
+
+
+def _put_first(provider: LoggerProvider) -> None:
+    """The processor added last before those that export: a batch may be exported meanwhile."""
+    several: Any = getattr(provider, "_multi_log_record_processor", None)
+    processors = getattr(several, "_log_record_processors", None)
+    if isinstance(processors, tuple):
+        several._log_record_processors = (processors[-1], *processors[:-1])  # noqa: SLF001
+
+
+def bound_at_start(span: ReadableSpan) -> Bound | None:
+    """What was bound when the span started; None where no `BoundSpanProcessor` saw it."""
+    found: Bound | None = _members(span.context).get(_KEPT)
+    return found
+
+
+def bound_at_emit(readable: ReadableLogRecord) -> Bound | None:
+    """What was bound when it was emitted; None where no `BoundLogRecordProcessor` saw it."""
+    found: Bound | None = _members(readable.log_record.attributes).get(_KEPT)
+    return found
+
+
+def _members(holder: Any) -> dict[str, Any]:
+    """What an object holds beside its fields; another dict where it cannot hold anything."""
+    members: dict[str, Any] = getattr(holder, "__dict__", {})
+    return members

@@ -1,0 +1,1 @@
+"""Traces across functions, threads and processes, with and without the SDK of OpenTelemetry."""

@@ -1,0 +1,1 @@
+"""Whether a line is a record that its spec allows."""
