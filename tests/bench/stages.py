@@ -11,14 +11,14 @@ from functools import partial
 from time import process_time_ns
 from typing import Any, Final
 
-from penstock.collector.core.batch import LaneKey
-from penstock.collector.core.delivery import Delivery, Event, Flush, Publish, Stored, Take
-from penstock.collector.core.lines import Line, LineCutter
+from penstock.collector.agent.settings import limits_of
 from penstock.collector.decode.lines import LineContext, decode_line
+from penstock.collector.delivery.core import Delivery, Event, Flush, Publish, Stored, Take
+from penstock.collector.delivery.ordered_queue import QueueKey
+from penstock.collector.delivery.publisher import encode_lines
 from penstock.collector.limits import FILE_READ_BYTES, LINE_BYTES_MAX
-from penstock.collector.publisher import encode_lines
-from penstock.collector.settings import limits_of
-from penstock.collector.transforms.arrival import Arrival
+from penstock.collector.sources.line_framing import Line, LineCutter
+from penstock.collector.transforms.event import Arrival
 from penstock.collector.transforms.graph import Graph
 from penstock.logd.format.batch import SCHEMA_VERSION
 from penstock.logd.format.envelope import BatchPayload, encode_batch
@@ -121,7 +121,7 @@ def _sort(graph: Graph, lines: list[bytes], sequences: list[int]) -> list[Take]:
         outcome = graph.process(Arrival("app", at, sequences[part], lines[part], b"", _NOW_NS), 0)
         assert not outcome.refused
         for (subject, branch), batch in outcome.batches.items():
-            found.append(Take(LaneKey("file/1", "app", subject, branch), batch))
+            found.append(Take(QueueKey("file/1", "app", subject, branch), batch))
     return found
 
 

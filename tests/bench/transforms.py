@@ -20,7 +20,7 @@ from hashlib import blake2b
 from time import process_time_ns
 from typing import Any, Final
 
-from penstock.collector.transforms.arrival import Arrival
+from penstock.collector.transforms.event import Arrival
 from penstock.collector.transforms.graph import Graph
 from tests.bench.figures import Case
 from tests.bench.harness import Bench

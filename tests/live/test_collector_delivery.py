@@ -10,7 +10,7 @@ from typing import Any, Self
 import pytest
 from click.testing import CliRunner
 
-from penstock.collector.cli import cli
+from penstock.collector.cli.main import cli
 from tests.support.collector import Collector, UnixSender, bodies, encode_batch, log_line
 from tests.support.logd import Logd
 from tests.support.nats_server import running_nats_server

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.base.clock import SystemClock
 from penstock.collector.config import NatsSection
-from penstock.collector.publisher import Publisher
+from penstock.collector.delivery.publisher import Publisher
 from penstock.service import ConfigError, UnavailableError
 from tests.support.certificates import Authority
 from tests.support.nats_server import nats_server

@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 from prometheus_client.parser import text_string_to_metric_families
 
-from penstock.collector.cli import cli
+from penstock.collector.cli.main import cli
 from penstock.collector.limits import MIB
 from tests.support.collector import Collector, UnixSender, bodies, encode_batch, log_line
 from tests.support.logd import Logd

@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from penstock.collector.control import ask, ask_once
+from penstock.collector.agent.admin import ask, ask_once
 from penstock.service import ConfigError, UnavailableError
 from tests.support.chunk_sender import Chunks
 from tests.support.collector import Collector, bodies

@@ -11,7 +11,7 @@ import yaml
 
 from penstock.base.clock import SystemClock
 from penstock.base.errors import ExitCode
-from penstock.collector.opening import Sizes, open_data_directory
+from penstock.collector.checkpoint.recovery import Sizes, open_data_directory
 from penstock.logd.config import LogdConfig
 from penstock.logd.daemon import lock_directory, service_error
 from penstock.logd.errors import RefusedError

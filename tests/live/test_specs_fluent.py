@@ -10,7 +10,12 @@ from typing import Any
 import pytest
 
 from penstock import specs
-from penstock.collector.core.forward import Event, MessageReader, decode_message, encode_ack
+from penstock.collector.sources.forward.protocol import (
+    Event,
+    MessageReader,
+    decode_message,
+    encode_ack,
+)
 from penstock.specs import EmitterLimits
 from penstock.specs.emit.fluent import FluentHandler
 from tests.support.waiting import wait_until

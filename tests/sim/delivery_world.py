@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import ClassVar
 
-from penstock.collector.core.batch import Batch, LaneKey, Limits
-from penstock.collector.core.delivery import (
+from penstock.collector.delivery.core import (
     Behind,
     Delivery,
     Effect,
@@ -27,6 +26,7 @@ from penstock.collector.core.delivery import (
     Take,
     Tick,
 )
+from penstock.collector.delivery.ordered_queue import Batch, Limits, QueueKey
 
 MS = 1_000_000
 LIMITS = Limits(
@@ -49,16 +49,16 @@ class ModelLogd:
     `stored` is what is durable or will be at the next sync; `synced` counts what is durable.
     """
 
-    stored: dict[LaneKey, list[tuple[int, bytes]]] = field(default_factory=dict)
-    synced: dict[LaneKey, int] = field(default_factory=dict)
+    stored: dict[QueueKey, list[tuple[int, bytes]]] = field(default_factory=dict)
+    synced: dict[QueueKey, int] = field(default_factory=dict)
     acks_before_sync: bool = False
     checks_previous: bool = True
 
-    def last(self, lane: LaneKey) -> int:
+    def last(self, lane: QueueKey) -> int:
         log = self.stored.get(lane)
         return log[-1][0] if log else 0
 
-    def receive(self, lane: LaneKey, previous: int, records: list[tuple[int, bytes]]) -> str:
+    def receive(self, lane: QueueKey, previous: int, records: list[tuple[int, bytes]]) -> str:
         if any(line == POISON for _, line in records):
             return "refused"
         last = self.last(lane)
@@ -84,7 +84,7 @@ class ModelLogd:
 class Unit:
     """What an origin yields in one read; positions are unit indexes."""
 
-    records: tuple[tuple[LaneKey, int, bytes], ...]
+    records: tuple[tuple[QueueKey, int, bytes], ...]
 
 
 class World:
@@ -103,10 +103,10 @@ class World:
         self.kind = True
         self.trouble = self.random.random() * 0.3
         self.origins = {origin: self._units(origin, n) for origin, n in self.units.items()}
-        self.quarantined: dict[tuple[LaneKey, int], bytes] = {}
+        self.quarantined: dict[tuple[QueueKey, int], bytes] = {}
         self.marks: set[str] = set()
         self._waiting: list[Callable[[], None]] = []
-        self.checkpoint: tuple[dict[str, int], dict[LaneKey, int]] = (
+        self.checkpoint: tuple[dict[str, int], dict[QueueKey, int]] = (
             dict.fromkeys(self.origins, 0),
             {},
         )
@@ -125,7 +125,7 @@ class World:
         """Each record is in the log once, in order, or in quarantine if logd cannot take it."""
         for origin, units in self.origins.items():
             assert self.delivery.cursor(origin) == len(units), f"{origin} is not done"
-        lanes: dict[LaneKey, list[tuple[int, bytes]]] = {}
+        lanes: dict[QueueKey, list[tuple[int, bytes]]] = {}
         for units in self.origins.values():
             for unit in units:
                 for lane, sequence, line in unit.records:
@@ -145,7 +145,7 @@ class World:
         for position in range(count):
             records = []
             for index in range(random.randint(1, 9)):
-                lane = LaneKey(origin, "source", f"subject.{random.randint(1, 3)}")
+                lane = QueueKey(origin, "source", f"subject.{random.randint(1, 3)}")
                 line = (
                     POISON if random.random() < poison else random.randbytes(random.randint(8, 120))
                 )
@@ -164,15 +164,15 @@ class World:
             action()
         self.now_ns = end_ns
 
-    def sorted(self, lane: LaneKey) -> LaneKey:
+    def sorted(self, lane: QueueKey) -> QueueKey:
         """Into which lane a record goes now that went into this one at first."""
         return lane
 
-    def producer(self, lane: LaneKey) -> LaneKey:
+    def producer(self, lane: QueueKey) -> QueueKey:
         """By what logd knows a lane now."""
         return lane
 
-    def restored(self) -> tuple[dict[str, int], dict[LaneKey, int]]:
+    def restored(self) -> tuple[dict[str, int], dict[QueueKey, int]]:
         """Cursors, and what is done by lane, as a start finds them."""
         return self.checkpoint
 
@@ -277,7 +277,7 @@ class World:
         self.later(again)
 
     def _take(self, origin: str, position: int, unit: Unit) -> None:
-        batches: dict[LaneKey, Batch] = {}
+        batches: dict[QueueKey, Batch] = {}
         for lane, sequence, line in unit.records:
             batch = batches.setdefault(self.sorted(lane), Batch(position))
             batch.sequences.append(sequence)

@@ -12,11 +12,11 @@ from typing import Any, ClassVar, cast
 
 from typing_extensions import override
 
-from penstock.collector.core.batch import LaneKey
-from penstock.collector.core.files import FileState
-from penstock.collector.core.sorting import Rules
-from penstock.collector.resorting import Resorting
-from penstock.collector.state import SPOOL_ORIGIN, URGENT_ORIGIN, State, read_state
+from penstock.collector.agent.agent import Rerouting
+from penstock.collector.checkpoint.routing import RouteFingerprint
+from penstock.collector.checkpoint.state import SPOOL_ORIGIN, URGENT_ORIGIN, State, read_state
+from penstock.collector.delivery.ordered_queue import QueueKey
+from penstock.collector.sources.files.identity import FileState
 from penstock.service import ServiceError
 from tests.sim.delivery_world import LIMITS, MS, POISON, ModelLogd, World
 
@@ -45,21 +45,21 @@ class ResortingWorld(World):
         super().__init__(seed, logd=logd)
 
     @override
-    def sorted(self, lane: LaneKey) -> LaneKey:
+    def sorted(self, lane: QueueKey) -> QueueKey:
         number = int(lane.subject.rpartition(".")[2]) * (self.version + 1) % SUBJECTS
         if self.version == FICKLE:
             number = self.random.randrange(SUBJECTS)
         return lane._replace(subject=f"subject.{number}")
 
     @override
-    def producer(self, lane: LaneKey) -> LaneKey:
+    def producer(self, lane: QueueKey) -> QueueKey:
         incarnation = self.saver.incarnation
         if incarnation not in self.incarnations:
             self.incarnations.append(incarnation)
         return lane._replace(origin=f"{lane.origin}#{self.incarnations.index(incarnation)}")
 
     @override
-    def restored(self) -> tuple[dict[str, int], dict[LaneKey, int]]:
+    def restored(self) -> tuple[dict[str, int], dict[QueueKey, int]]:
         dice = self.random.random()
         if dice < 0.15:
             self.version = self.random.randrange(4)
@@ -159,8 +159,8 @@ class ResortingWorld(World):
             self.marks.add("repeated")
             assert self.marks & {"begun anew", "begun anew while it runs"}
 
-    def _resorting(self) -> Resorting:
-        return Resorting(cast("Any", _Engine(self)), cast("Any", self.saver), list)
+    def _resorting(self) -> Rerouting:
+        return Rerouting(cast("Any", _Engine(self)), cast("Any", self.saver), list)
 
     async def _save_now(self) -> bool:
         self.save()
@@ -185,9 +185,11 @@ class _Engine:
         return any(at < self._world.read_before.get(origin, 0) for origin, at in read)
 
 
-def rules_of(version: int) -> Rules:
+def rules_of(version: int) -> RouteFingerprint:
     """What sorts."""
-    return Rules() if version == FICKLE else Rules(f"v{version}", f"v{version}")
+    return (
+        RouteFingerprint() if version == FICKLE else RouteFingerprint(f"v{version}", f"v{version}")
+    )
 
 
 def _file(position: int) -> FileState:

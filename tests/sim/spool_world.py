@@ -17,11 +17,11 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from penstock.collector.core.ledger import Ledger
+from penstock.collector.checkpoint.state import State, read_state
 from penstock.collector.errors import SpoolFailedError, SpoolFullError
-from penstock.collector.journal import Journal
-from penstock.collector.spool import Spool, Unit, decode_unit, sender_id
-from penstock.collector.state import State, read_state
+from penstock.collector.ledger import Ledger
+from penstock.collector.spool.journal import Journal
+from penstock.collector.spool.spool import Spool, Unit, decode_unit, sender_id
 from penstock.logd.format.frame import NO_PRODUCER
 from penstock.logd.storage import Checkpoint
 from tests.sim.disk import MemoryDisk

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from penstock.collector.core.delivery import Delivery
-from penstock.collector.core.lane import Lane
+from penstock.collector.delivery.core import Delivery
+from penstock.collector.delivery.ordered_queue import OrderedQueue
 from tests.sim.delivery_world import ModelLogd, World, run
 from tests.sim.twins import Mutation
 
@@ -52,45 +52,45 @@ def test_the_world_catches_a_cursor_that_passes_pending_records(code: Mutation) 
 def test_the_world_catches_a_lane_that_takes_the_sequence_in_a_refusal_for_an_ack(
     code: Mutation,
 ) -> None:
-    def believe(self: Lane, last: int, now_ns: int, jitter: float) -> None:
+    def believe(self: OrderedQueue, last: int, now_ns: int, jitter: float) -> None:
         self.chain = last
         self.done = max(self.done, last)
         self.requeue()
         self._forget_done()
 
-    code.replace(Lane, "resume_after", believe)
+    code.replace(OrderedQueue, "resume_after", believe)
     assert caught()
 
 
 def test_the_world_catches_a_lane_that_skips_to_what_logd_names_without_cutting(
     code: Mutation,
 ) -> None:
-    def rechain(self: Lane, last: int, now_ns: int, jitter: float) -> None:
+    def rechain(self: OrderedQueue, last: int, now_ns: int, jitter: float) -> None:
         self.requeue()
         self.chain = last
 
-    code.replace(Lane, "resume_after", rechain)
+    code.replace(OrderedQueue, "resume_after", rechain)
     assert caught()
 
 
 def test_the_world_catches_a_lane_that_trusts_refusals_of_earlier_attempts(code: Mutation) -> None:
-    def skip_what_was_refused(self: Lane, request: int) -> None:
+    def skip_what_was_refused(self: OrderedQueue, request: int) -> None:
         del request
         lost = self.flight[0].batch
         self.requeue()
         self.waiting.popleft()
         self.done = max(self.done, lost.last)
 
-    code.replace(Lane, "refuse", skip_what_was_refused)
+    code.replace(OrderedQueue, "refuse", skip_what_was_refused)
     assert caught()
 
 
 def test_the_world_catches_a_lane_that_takes_a_failure_for_an_ack(code: Mutation) -> None:
-    def give_up(self: Lane, reason: str, now_ns: int, jitter: float) -> None:
+    def give_up(self: OrderedQueue, reason: str, now_ns: int, jitter: float) -> None:
         for flight in list(self.flight):
             self.stored(flight.batch.last)
 
-    code.replace(Lane, "back_off", give_up)
+    code.replace(OrderedQueue, "back_off", give_up)
     assert caught()
 
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from penstock.collector.core.delivery import Delivery
-from penstock.collector.core.sorting import Rules, Sorting
-from penstock.collector.resorting import Resorting
+from penstock.collector.agent.agent import Rerouting
+from penstock.collector.checkpoint.routing import RouteFingerprint, RoutingState
+from penstock.collector.delivery.core import Delivery
 from tests.sim.resorting_world import ResortingWorld
 from tests.sim.twins import Mutation
 
@@ -45,7 +45,7 @@ def loses() -> bool:
 
 
 def test_the_world_catches_a_start_that_believes_what_other_rules_sorted(code: Mutation) -> None:
-    code.replace(Sorting, "holds", lambda *_: True)
+    code.replace(RoutingState, "holds", lambda *_: True)
     assert loses()
 
 
@@ -53,7 +53,9 @@ def test_the_world_catches_a_start_that_believes_what_may_be_sorted_otherwise(
     code: Mutation,
 ) -> None:
     code.replace(
-        Rules, "are_those_of", lambda self, other, origin: self.of(origin) == other.of(origin)
+        RouteFingerprint,
+        "are_those_of",
+        lambda self, other, origin: self.of(origin) == other.of(origin),
     )
     assert loses()
 
@@ -61,27 +63,29 @@ def test_the_world_catches_a_start_that_believes_what_may_be_sorted_otherwise(
 def test_the_world_catches_a_reload_that_forgets_what_the_rules_before_sorted(
     code: Mutation,
 ) -> None:
-    def forget(self: Sorting, rules: Rules, reached: Mapping[str, int]) -> Sorting:
+    def forget(
+        self: RoutingState, rules: RouteFingerprint, reached: Mapping[str, int]
+    ) -> RoutingState:
         del self, reached
-        return Sorting(rules)
+        return RoutingState(rules)
 
-    code.replace(Sorting, "changed", forget)
+    code.replace(RoutingState, "changed", forget)
     assert loses()
 
 
 def test_the_world_catches_a_reload_that_is_not_durable_before_it_sorts(code: Mutation) -> None:
-    async def hide(self: Any, rules: Rules) -> None:
+    async def hide(self: Any, rules: RouteFingerprint) -> None:
         if rules != self._saver.sorting.rules:
             self._before = self._saver.sorting
 
-    code.replace(Resorting, "announce", hide)
+    code.replace(Rerouting, "announce", hide)
     assert loses()
 
 
 def test_the_world_catches_a_reload_that_goes_on_under_sequences_of_an_earlier_run(
     code: Mutation,
 ) -> None:
-    code.replace(Resorting, "_reads_again", lambda _: False)
+    code.replace(Rerouting, "_reads_again", lambda _: False)
     assert loses()
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from typing_extensions import override
 
-from penstock.collector.core.senders import SenderTable
-from penstock.collector.journal import Entry, Journal
-from penstock.collector.state import State
+from penstock.collector.checkpoint.state import State
+from penstock.collector.spool.dedup import SenderTable
+from penstock.collector.spool.journal import Entry, Journal
 from penstock.logd.errors import CorruptError
 from penstock.logd.storage import Checkpoint, CommitLog
 from penstock.logd.storage.disk import File

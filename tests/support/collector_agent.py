@@ -15,12 +15,11 @@ from typing_extensions import override
 
 from penstock.base.clock import Clock
 from penstock.base.errors import DrainCutShortError
-from penstock.collector.agent import Agent
+from penstock.collector.agent.admin import SOCKET_NAME, asking
+from penstock.collector.agent.agent import ENDPOINTS_FILE, Agent
 from penstock.collector.config import CollectorConfig, NatsSection
-from penstock.collector.control import SOCKET_NAME, asking
-from penstock.collector.core.delivery import Publish, Stored
-from penstock.collector.endpoints import ENDPOINTS_FILE
-from penstock.collector.publisher import Answer, Publisher
+from penstock.collector.delivery.core import Publish, Stored
+from penstock.collector.delivery.publisher import Answer, Publisher
 from penstock.service import Tracer
 from tests.support.collector import encode_batch
 from tests.support.waiting import wait_until_async

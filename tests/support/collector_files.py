@@ -16,28 +16,27 @@ from pydantic import TypeAdapter
 from typing_extensions import override
 
 from penstock.base.clock import SystemClock
-from penstock.collector.assembly import Parts, make_source
+from penstock.collector.agent.route_fingerprint import fingerprint_of
+from penstock.collector.agent.settings import graph_of, resource_of, sizes_of
+from penstock.collector.checkpoint.checkpointer import Checkpointer
+from penstock.collector.checkpoint.recovery import open_data_directory
+from penstock.collector.checkpoint.state import State, read_state
 from penstock.collector.config import CollectorConfig
-from penstock.collector.core.delivery import Flush, Publish, Stored
-from penstock.collector.core.ledger import Account
-from penstock.collector.engine import Engine
-from penstock.collector.opening import open_data_directory
-from penstock.collector.publisher import Publisher
-from penstock.collector.rules import rules_of
-from penstock.collector.runner import Surroundings
-from penstock.collector.saving import Saver
-from penstock.collector.settings import graph_of, resource_of, sizes_of
-from penstock.collector.source_sections import Source as Section
-from penstock.collector.source_set import SourceSet, difference
+from penstock.collector.delivery.core import Flush, Publish, Stored
+from penstock.collector.delivery.engine import Engine
+from penstock.collector.delivery.publisher import Publisher
+from penstock.collector.ledger import Account
+from penstock.collector.sources.factory import Parts, make_source
+from penstock.collector.sources.sections import Source as Section
 from penstock.collector.sources.source import Source
-from penstock.collector.state import State, read_state
+from penstock.collector.sources.supervisor import RunnerContext, SourceSet, difference
 from penstock.logd.storage import Checkpoint
 from tests.support.waiting import wait_until_async
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.collector.core.batch import LaneKey
+    from penstock.collector.delivery.ordered_queue import QueueKey
 
 _SECTION: TypeAdapter[Section] = TypeAdapter(Section)
 FAR = 1 << 40
@@ -70,7 +69,7 @@ class MemoryLog:
     def __init__(self) -> None:
         self.records: list[dict[str, Any]] = []
         self.accepts = FAR
-        self._last: dict[LaneKey, int] = {}
+        self._last: dict[QueueKey, int] = {}
         self._waiting: asyncio.Queue[asyncio.Future[None]] = asyncio.Queue()
 
     @property
@@ -162,7 +161,7 @@ class FilesCollector:
         config = self.config
         graph = graph_of(config)
         directory = open_data_directory(config.data_dir, sizes_of(config), where="collector.yaml")
-        directory.fit_to_rules(rules_of(config, graph))
+        directory.fit_to_rules(fingerprint_of(config, graph))
         publisher = Publisher(config.nats, directory.state.incarnation, lambda: None, self.clock)
         engine = self.engine = Engine(directory, config, publisher, self.clock, graph)
         engine.courier.publish = self.log.publish
@@ -186,9 +185,9 @@ class FilesCollector:
             known = frozenset(self._saver.state.sources)
             return self.make(section) or make_source(section, replace(parts, known=known))
 
-        around = Surroundings(make_one, engine.delivery, engine.ledger, self.clock)
+        around = RunnerContext(make_one, engine.delivery, engine.ledger, self.clock)
         self.sources = SourceSet(around)
-        self._saver = Saver(
+        self._saver = Checkpointer(
             directory,
             engine.spools,
             engine.delivery,

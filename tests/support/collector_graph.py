@@ -6,8 +6,8 @@ import orjson
 import yaml
 
 from penstock.collector.config import CollectorConfig
-from penstock.collector.transforms.arrival import Arrival, Outcome
 from penstock.collector.transforms.build import build_graph
+from penstock.collector.transforms.event import Arrival, Outcome
 from penstock.collector.transforms.graph import Graph
 
 RESOURCE = b'{"service.name":"shop"}'

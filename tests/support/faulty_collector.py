@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from penstock.base.clock import SystemClock
-from penstock.collector.cli import cli
+from penstock.collector.cli.main import cli
 
 
 def main() -> None:

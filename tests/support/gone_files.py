@@ -2,8 +2,8 @@
 
 from itertools import count
 
-from penstock.collector.core.files import FileState, Found, Generations, Mark, head_hash
 from penstock.collector.limits import HEAD_BYTES
+from penstock.collector.sources.files.identity import FileState, Found, Generations, Mark, head_hash
 
 HEAD = b"first line\n"
 BODY = HEAD + b"second l\n"

@@ -16,20 +16,20 @@ from typing import Any, Final, cast
 from unittest.mock import patch
 
 from penstock.base.http.client import HttpError
-from penstock.collector.budget import Budget
-from penstock.collector.control import ControlServer
+from penstock.collector.agent.admin import ControlServer
+from penstock.collector.agent.admin_actions import AdminActions
+from penstock.collector.agent.reload import Report
+from penstock.collector.agent.taps import Taps
+from penstock.collector.checkpoint.state import NewerStateError, read_state
 from penstock.collector.decode.units import decode_records
 from penstock.collector.limits import CONTROL_LINE_BYTES_MAX, INTAKE_LIMITS, MIB
-from penstock.collector.operating import Operating
-from penstock.collector.quarantine import Kept, facts_of, read_entry
-from penstock.collector.reloading import Report
-from penstock.collector.replay import Outcome, Wanted
-from penstock.collector.sources.http_client import get
-from penstock.collector.sources.otlp_answer import Answer, Code
-from penstock.collector.sources.otlp_http import OtlpHttp
-from penstock.collector.spool import decode_unit
-from penstock.collector.state import NewerStateError, read_state
-from penstock.collector.taps import Taps
+from penstock.collector.sources.network.http import get
+from penstock.collector.sources.otlp.http import OtlpHttp
+from penstock.collector.sources.otlp.response import Answer, Code
+from penstock.collector.spool.memory_budget import Budget
+from penstock.collector.spool.quarantine import Kept, facts_of, read_entry
+from penstock.collector.spool.replay import Outcome, Wanted
+from penstock.collector.spool.spool import decode_unit
 from penstock.logd.format.batch import Record, build_batch, describe_body, encode_body
 from penstock.logd.format.frame import FrameHeader
 from penstock.service import Health, Status
@@ -223,7 +223,7 @@ def _ask(line: bytes) -> None:
     """Whoever asks hears lines of JSON, at least one, and is shown what passes."""
     taps, peer = Taps(), Peer()
     status = Status("collector", "c", "1", Health.READY)
-    actions = Operating(_reload, cast("Any", _Replayer()), taps, lambda: status).actions
+    actions = AdminActions(_reload, cast("Any", _Replayer()), taps, lambda: status).actions
     server = ControlServer(Path("admin.sock"), actions)
 
     async def serve() -> None:
@@ -240,7 +240,7 @@ def _ask(line: bytes) -> None:
             await asyncio.gather(serving, return_exceptions=True)
         await asyncio.gather(serving, return_exceptions=serving.cancelled())
 
-    with patch("penstock.collector.control._user_of", return_value=os.geteuid()):
+    with patch("penstock.collector.agent.admin._user_of", return_value=os.geteuid()):
         _to_its_end(serve)
     answers = [json.loads(answer) for answer in bytes(peer.heard).splitlines()]
     assert answers, line[:200]

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.base.clock import Clock, SystemClock
-from penstock.collector.budget import Budget
-from penstock.collector.core.ledger import Account, Ledger
 from penstock.collector.decode.units import Decoded, decode_records
-from penstock.collector.intake import Intake
-from penstock.collector.journal import Journal
+from penstock.collector.ledger import Account, Ledger
 from penstock.collector.limits import INTAKE_LIMITS, MIB, IntakeLimits
-from penstock.collector.spool import Spool, Unit, decode_unit
+from penstock.collector.spool.journal import Journal
+from penstock.collector.spool.memory_budget import Budget
+from penstock.collector.spool.spool import Spool, Unit, decode_unit
+from penstock.collector.spool.writer import SpoolWriter
 from tests.support.failing_disk import FailingDisk
 from tests.support.waiting import wait_until_async
 
@@ -56,7 +56,7 @@ class WatchedSpool:
         return self._spool.era
 
 
-class SpoolingIntake(Intake):
+class SpoolingIntake(SpoolWriter):
     """An intake whose spool can be looked into, and whose disk fails as told."""
 
     def __init__(

@@ -7,13 +7,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from penstock.collector import source_sections as sections
 from penstock.collector.limits import MIB
-from penstock.collector.sources.forward import ForwardSource
-from penstock.collector.sources.otlp import OtlpSource
+from penstock.collector.sources import sections
+from penstock.collector.sources.forward.source import ForwardSource
+from penstock.collector.sources.otlp.source import OtlpSource
 from penstock.collector.sources.source import Source
-from penstock.collector.sources.statsd import StatsdSource
-from penstock.collector.sources.syslog import SyslogSource
+from penstock.collector.sources.statsd.source import StatsdSource
+from penstock.collector.sources.syslog.source import SyslogSource
 from tests.support.intake import SpoolingIntake, spooling
 from tests.support.waiting import wait_until_async
 

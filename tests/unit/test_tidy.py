@@ -170,11 +170,6 @@ def test_make_recipes_are_short() -> None:
 
 
 FULL_ROOTS = {
-    "collector/penstock/collector",
-    "collector/penstock/collector/core",
-    "collector/penstock/collector/decode",
-    "collector/penstock/collector/sources",
-    "collector/penstock/collector/transforms",
     "deploy/penstock/deploy",
     "deploy/penstock/deploy/console",
     "deploy/penstock/service",

@@ -1,6 +1,6 @@
 """`python -m penstock.collector`."""
 
-from penstock.collector.cli import cli
+from penstock.collector.cli.main import cli
 
 if __name__ == "__main__":
     cli()

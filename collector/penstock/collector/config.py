@@ -8,7 +8,6 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
-from penstock.collector.core.kinds import Kind
 from penstock.collector.limits import (
     DESCRIPTORS_RESERVE,
     FILES_OPEN_MAX,
@@ -16,10 +15,9 @@ from penstock.collector.limits import (
     RECEIVE_BYTES_MIN,
     RECEIVE_SOURCE_BYTES_MAX,
 )
-from penstock.collector.listeners import clash
-from penstock.collector.source_sections import OtlpSource, Section, Source
-from penstock.collector.transforms.case_sections import TestCase
-from penstock.collector.transforms.sections import Name, OutputSection, TransformConfig
+from penstock.collector.sources.sections import OtlpSource, Section, Source, clash
+from penstock.collector.spool.record_kinds import Kind
+from penstock.collector.transforms.sections import Name, OutputSection, TestCase, TransformConfig
 from penstock.service import AdminAccess, ConfigError, FilePath, HostPort, TracingSection
 from penstock.service.secret import Secret
 from penstock.specs.errors import SpecError

@@ -9,16 +9,16 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector as PrometheusCollector
 from typing_extensions import override
 
-from penstock.collector.budget import Budget
-from penstock.collector.core.delivery import Delivery
-from penstock.collector.core.ledger import Account, Ledger
-from penstock.collector.journal import Journal
-from penstock.collector.reloading import Reloads
+from penstock.collector.agent.reload import Reloads
+from penstock.collector.delivery.core import Delivery
+from penstock.collector.ledger import Account, Ledger
+from penstock.collector.spool.journal import Journal
+from penstock.collector.spool.memory_budget import Budget
 from penstock.service import Health, Stage, Status, release, span_metrics
 from penstock.specs.subjects import KINDS, kind_of
 
 if TYPE_CHECKING:
-    from penstock.collector.core.lane import Lane
+    from penstock.collector.delivery.ordered_queue import OrderedQueue
 
 _FULL_SHARE = 0.9
 _REASONS_MAX = 5
@@ -176,7 +176,7 @@ def _spool_stage(ledger: Ledger, spools: Mapping[str, Journal]) -> Stage:
 
 
 def _publish_stages(delivery: Delivery) -> list[Stage]:
-    kinds: dict[str, list[Lane]] = {}
+    kinds: dict[str, list[OrderedQueue]] = {}
     for lane in delivery.lanes.values():
         # Subjects made by templates may have no kind in them.
         kind = KINDS.get(kind_of(lane.key.subject) or "", "other")

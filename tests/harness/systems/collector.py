@@ -14,7 +14,7 @@ from typing import Any, Final
 from typing_extensions import override
 
 from penstock.collector import failpoints
-from penstock.collector.quarantine import Kept, read_quarantine
+from penstock.collector.spool.quarantine import Kept, read_quarantine
 from penstock.logd.storage import CommitLog, LogConfig
 from tests.harness.checkers.claims import judge, read_text, text_of
 from tests.harness.faults.process import stop_daemon, tear_tail

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 from unittest.mock import patch
 
 from penstock.collector import failpoints
-from penstock.collector.cli import main
-from penstock.collector.journal import Journal
-from penstock.collector.state import State
+from penstock.collector.checkpoint.state import State
+from penstock.collector.cli.main import main
+from penstock.collector.spool.journal import Journal
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,10 +10,10 @@ from typing import Any
 
 from nats.errors import ConnectionClosedError
 
-from penstock.collector.agent import Agent
+from penstock.collector.agent.agent import Agent
+from penstock.collector.agent.route_fingerprint import fingerprint_of
+from penstock.collector.agent.settings import digest_of_tables, graph_of
 from penstock.collector.config import CollectorConfig
-from penstock.collector.rules import rules_of
-from penstock.collector.settings import digest_of_tables, graph_of
 from penstock.logd.storage import Checkpoint
 from penstock.service import ConfigError
 from tests.support.collector import log_line
@@ -238,5 +238,5 @@ async def test_where_records_go_does_not_change_before_the_checkpoint_says_so(
         assert log.subjects == ["telemetry.logs.shop", "elsewhere.logs.shop"]
         document = Checkpoint(checkpoint).load() or {}
         assert document["rules"] == ["", ""], "until the next checkpoint nothing is relied on"
-    rules = rules_of(after, graph_of(after))
+    rules = fingerprint_of(after, graph_of(after))
     assert (Checkpoint(checkpoint).load() or {})["rules"] == [rules.spools, rules.files]

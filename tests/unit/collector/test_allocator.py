@@ -6,7 +6,9 @@ import sys
 
 import pytest
 
-SHOW = "import penstock.collector.cli, pyarrow; print(pyarrow.default_memory_pool().backend_name)"
+SHOW = (
+    "import penstock.collector.cli.main, pyarrow; print(pyarrow.default_memory_pool().backend_name)"
+)
 
 
 @pytest.mark.parametrize(("asked", "found"), [(None, "system"), ("mimalloc", "mimalloc")])

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.collector.core.times import iso_time_ns
 from penstock.collector.decode import attributes
 from penstock.collector.decode.attributes import flatten
+from penstock.collector.decode.timestamps import iso_time_ns
 from penstock.specs.limits import KEY_CHARACTERS_MAX, STRING_CHARACTERS_MAX
 
 TEXT = st.text(max_size=4) | st.sampled_from(["\ud800", "é", "a" * (STRING_CHARACTERS_MAX + 1)])

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from penstock.collector.budget import Budget, Charge
+from penstock.collector.spool.memory_budget import Budget, Charge
 
 
 async def until_waiting() -> None:

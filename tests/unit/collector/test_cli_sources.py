@@ -1,7 +1,7 @@
 """`penstock collector sources` shows what the models hold."""
 
-from penstock.collector.cli_sources import describe_sources
-from penstock.collector.source_sections import SOURCE_TYPES
+from penstock.collector.cli.main import describe_sources
+from penstock.collector.sources.sections import SOURCE_TYPES
 
 
 def test_every_source_and_every_option_is_listed() -> None:

@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from penstock.base.errors import DrainCutShortError
-from penstock.collector import agent
-from penstock.collector.cli_spool import spool
+from penstock.collector.agent import agent
+from penstock.collector.cli.spool import spool
 from penstock.collector.config import CollectorConfig
 
 Run = Callable[[Path, asyncio.Event, float | None], Awaitable[None]]

@@ -13,12 +13,12 @@ import structlog
 import zstandard
 
 from penstock.base.clock import SystemClock
-from penstock.collector.core.files import FileState
 from penstock.collector.descriptors import Descriptors
 from penstock.collector.limits import FILE_READ_BYTES, HEAD_BYTES
-from penstock.collector.source_sections import FileSource as FileSection
-from penstock.collector.sources.compressed import CompressedTail, Search
-from penstock.collector.sources.tail import Tail
+from penstock.collector.sources.files.compressed import CompressedTail, Search
+from penstock.collector.sources.files.identity import FileState
+from penstock.collector.sources.files.tail import Tail
+from penstock.collector.sources.sections import FileSource as FileSection
 from tests.support.gone_files import MODIFIED_NS, gone
 from tests.support.privileges import closed
 

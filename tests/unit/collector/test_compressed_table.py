@@ -1,12 +1,12 @@
-"""The table of compressed files; the letters are those of `penstock.collector.core.compressed`."""
+"""The table of compressed files; the letters are those of `sources.files.compressed_identity`."""
 
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from penstock.collector.core.compressed import End, Fit, Next, Seen, choose, fit
-from penstock.collector.core.files import head_hash
+from penstock.collector.sources.files.compressed_identity import End, Fit, Next, Seen, choose, fit
+from penstock.collector.sources.files.identity import head_hash
 from tests.support.gone_files import BODY, HEAD, MODIFIED_NS, gone
 
 A, B = "/a.gz", "/b.gz"

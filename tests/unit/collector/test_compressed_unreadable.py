@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.collector.sources.unpacking import Names
+from penstock.collector.sources.files.compressed import Names
 from tests.support.gone_files import gone
 from tests.support.privileges import closed
 from tests.unit.collector.test_compressed import (

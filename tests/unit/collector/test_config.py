@@ -10,7 +10,7 @@ import yaml
 from click.testing import CliRunner
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from penstock.collector.cli import cli
+from penstock.collector.cli.main import cli
 from penstock.collector.config import CollectorConfig
 from penstock.service import ConfigError, load_config
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from penstock.collector import control
-from penstock.collector.cli_live import tap
-from penstock.collector.control import ControlServer, ask, ask_once
-from penstock.collector.taps import Tap, Taps, read_tap
+from penstock.collector.agent import admin
+from penstock.collector.agent.admin import ControlServer, ask, ask_once
+from penstock.collector.agent.taps import Tap, Taps, read_tap
+from penstock.collector.cli.admin import tap
 from penstock.service import ConfigError, UnavailableError
 from tests.support.waiting import wait_until_async
 
@@ -58,7 +58,7 @@ async def test_strangers_hear_that_they_may_not(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stranger = os.geteuid() + 1
-    monkeypatch.setattr(control, "_user_of", lambda _: stranger)  # private: a test is one user
+    monkeypatch.setattr(admin, "_user_of", lambda _: stranger)  # private: a test is one user
     with pytest.raises(UnavailableError, match="may not"):
         await asyncio.to_thread(ask_once, path, {"do": "echo", "what": "hello"})
 

@@ -1,7 +1,6 @@
 """The delivery core, step by step; `tests/sim` drives it through bad days."""
 
-from penstock.collector.core.batch import Batch, LaneKey, Limits
-from penstock.collector.core.delivery import (
+from penstock.collector.delivery.core import (
     Behind,
     Delivery,
     Failed,
@@ -16,8 +15,9 @@ from penstock.collector.core.delivery import (
     Take,
     Tick,
 )
+from penstock.collector.delivery.ordered_queue import Batch, Limits, QueueKey
 
-LANE = LaneKey("spool", "app", "telemetry.logs.x")
+LANE = QueueKey("spool", "app", "telemetry.logs.x")
 LIMITS = Limits(batch_records_max=2, batch_age_ns=100, backoff_min_ns=1000)
 
 
@@ -147,7 +147,7 @@ def test_flush_sends_what_waits() -> None:
 def test_idle_lanes_are_forgotten_when_there_are_too_many() -> None:
     core = Delivery(Limits(batch_records_max=1, lanes_max=2), jitter=lambda: 0.0)
     for number in range(5):
-        lane = LaneKey("spool", "app", f"telemetry.logs.{number}")
+        lane = QueueKey("spool", "app", f"telemetry.logs.{number}")
         (sent,) = core.handle(Take(lane, Batch(0, [1], [1], [b"x"], 1)), 0)
         assert isinstance(sent, Publish)
         core.handle(Stored(sent.request), 0)

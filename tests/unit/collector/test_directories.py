@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from penstock.collector.cli import cli
+from penstock.collector.cli.main import cli
 from penstock.logd.storage import CommitLog, LogConfig
 
 

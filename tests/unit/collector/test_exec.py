@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from penstock.collector.source_sections import ExecSource as Section
-from penstock.collector.sources.exec import ExecSource
+from penstock.collector.sources.program import ExecSource
+from penstock.collector.sources.sections import ExecSource as Section
 from tests.support.intake import SpoolingIntake, spooling
 from tests.support.waiting import wait_until_async
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.collector.core.exponential_histogram import SCALE_MAX, ExponentialHistogram
+from penstock.collector.decode.metrics import SCALE_MAX, ExponentialHistogram
 from penstock.specs.limits import BUCKETS_MAX
 
 VALUES = st.floats(min_value=-1e300, max_value=1e300, allow_nan=False)

@@ -8,8 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.collector.transforms.expression import compile_condition, compile_expression
-from penstock.collector.transforms.syntax import ExpressionError
+from penstock.collector.transforms.expression import (
+    ExpressionError,
+    compile_condition,
+    compile_expression,
+)
 
 RECORD: dict[str, Any] = {
     "schema": "log/1.0",

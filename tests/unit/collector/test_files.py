@@ -1,10 +1,10 @@
-"""The table of file identity; the letters are those of `penstock.collector.core.files`."""
+"""The table of file identity; the letters are those of `sources.files.identity`."""
 
 from dataclasses import replace
 
 import pytest
 
-from penstock.collector.core.files import (
+from penstock.collector.sources.files.identity import (
     FileState,
     Found,
     Generations,

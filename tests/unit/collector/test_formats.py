@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.collector.transforms.formats import (
+from penstock.collector.transforms.parse import (
     Reader,
     csv_reader,
     key_value_reader,

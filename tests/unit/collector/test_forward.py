@@ -14,19 +14,19 @@ import zstandard
 from fluent.event import Event
 from fluent.sender import EventTime, FluentSender
 
-from penstock.collector.core import forward
-from penstock.collector.core.forward import (
-    BadEntry,
-    MessageReader,
-    decode_message,
-    encode_ack,
-)
 from penstock.collector.errors import RemoteProtocolError, UndecodableError
 from penstock.collector.limits import (
     FORWARD_BAD_ENTRIES_MAX,
     FORWARD_MESSAGE_BYTES_MAX,
     UNIT_DECOMPRESSED_BYTES_MAX,
     UNIT_RECORDS_MAX,
+)
+from penstock.collector.sources.forward import protocol
+from penstock.collector.sources.forward.protocol import (
+    BadEntry,
+    MessageReader,
+    decode_message,
+    encode_ack,
 )
 
 ENTRY = [1_700_000_000, {"message": "hi"}]
@@ -41,7 +41,7 @@ TOO_LONG = packed(["t", "x" * (FORWARD_MESSAGE_BYTES_MAX + 100)])[:-50]
 """A message that has not ended."""
 
 
-def one(data: bytes) -> forward.Message:
+def one(data: bytes) -> protocol.Message:
     (message,) = MessageReader().feed(data)
     return message
 
@@ -62,7 +62,7 @@ def test_every_mode_yields_the_same_event(message: list[Any]) -> None:
     framed = one(packed(message))
     assert framed.count == 1
     (event,) = decode_message(framed.raw)
-    assert event == forward.Event("app.x", 1_700_000_000_000_000_000, {"message": "hi"}, {})
+    assert event == protocol.Event("app.x", 1_700_000_000_000_000_000, {"message": "hi"}, {})
 
 
 def test_a_stream_is_cut_the_same_however_it_arrives() -> None:
@@ -75,19 +75,19 @@ def test_a_stream_is_cut_the_same_however_it_arrives() -> None:
     assert [message.count for message in whole] == [1, 2, 3, 4, 5]
     assert [message.chunk for message in whole] == ["c1", "c2", "c3", "c4", "c5"]
     assert b"".join(message.raw for message in whole) == stream
-    assert list(forward.messages_in(stream)) == [message.raw for message in whole]
+    assert list(protocol.messages_in(stream)) == [message.raw for message in whole]
 
 
 def test_event_time_keeps_its_nanoseconds() -> None:
     stamp = msgpack.ExtType(0, struct.pack(">II", 1_700_000_000, 123_456_789))
     (event,) = decode_message(packed(["t", stamp, {}]))
-    assert isinstance(event, forward.Event)
+    assert isinstance(event, protocol.Event)
     assert event.time_ns == 1_700_000_000_123_456_789
 
 
 def test_fluent_bit_entries_with_metadata_are_read() -> None:
     (event,) = decode_message(packed(["t", [[[5, {"meta": 1}], {"a": 1}]]]))
-    assert isinstance(event, forward.Event)
+    assert isinstance(event, protocol.Event)
     assert (event.time_ns, event.record) == (5_000_000_000, {"a": 1})
     assert event.metadata == {"meta": 1}
 
@@ -103,7 +103,7 @@ def test_what_fluent_logger_sends_is_read(tmp_path: Path) -> None:
         with connection, connection.makefile("rb") as sent:
             made = sent.read()
     (event,) = decode_message(one(made).raw)
-    assert event == forward.Event("app.web", 1_700_000_000_500_000_000, {"k": "v"}, {})
+    assert event == protocol.Event("app.web", 1_700_000_000_500_000_000, {"k": "v"}, {})
     assert Event  # the client's own event class exists in the version tested
 
 
@@ -162,7 +162,7 @@ def test_an_entry_that_is_no_record_takes_no_other_along(bad: Any) -> None:
         first, second, third = decode_message(message.raw)
         assert message.count == 3
         assert (
-            first == third == forward.Event("t", 1_700_000_000_000_000_000, {"message": "hi"}, {})
+            first == third == protocol.Event("t", 1_700_000_000_000_000_000, {"message": "hi"}, {})
         )
         assert second == BadEntry(packed(["t", [bad]]), "forward: an entry is not [time, record]")
         assert decode_message(second.raw) == [second]
@@ -178,7 +178,7 @@ def test_a_message_of_too_many_bad_entries_is_refused_whole() -> None:
 def test_an_entry_that_nests_too_deep_to_be_written_again_is_named_with_its_message() -> None:
     raw = packed(["t", packed(ENTRY) + b"\x91" * 1023 + b"\xc0"])
     good, bad = decode_message(raw)
-    assert isinstance(good, forward.Event)
+    assert isinstance(good, protocol.Event)
     assert bad == BadEntry(raw, "forward: an entry is not [time, record]")
 
 
@@ -193,7 +193,7 @@ def test_what_is_complete_is_good_whatever_comes_behind_it(behind: bytes) -> Non
 
 def test_nil_is_a_keepalive() -> None:
     assert MessageReader().feed(b"\xc0" + packed(["t", 1, {}]) + b"\xc0") == [
-        forward.Message(packed(["t", 1, {}]), 1, None)
+        protocol.Message(packed(["t", 1, {}]), 1, None)
     ]
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import msgpack
 import pytest
 
-from penstock.collector.core.forward_handshake import Handshake, Pong, Secrets
+from penstock.collector.sources.forward.protocol import Handshake, Pong, Secrets
 
 NONCE, AUTH, SALT = b"n" * 16, b"a" * 16, b"client salt"
 USERS = {"anna": "pass"}

@@ -15,8 +15,8 @@ from structlog.testing import capture_logs
 from typing_extensions import override
 
 from penstock.collector.limits import INTAKE_LIMITS, IntakeLimits
-from penstock.collector.source_sections import ForwardSource as Section
-from penstock.collector.sources.forward import ForwardSource
+from penstock.collector.sources.forward.source import ForwardSource
+from penstock.collector.sources.sections import ForwardSource as Section
 from tests.support.certificates import Authority
 from tests.support.intake import SpoolingIntake, spooling
 from tests.support.waiting import wait_until_async

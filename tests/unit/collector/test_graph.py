@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.collector.core.ledger import Ledger
-from penstock.collector.transforms.arrival import Arrival, Outcome
-from penstock.collector.transforms.event import Ending
-from penstock.collector.transforms.wiring import WiringError
+from penstock.collector.ledger import Ledger
+from penstock.collector.transforms.event import Arrival, DropReason, Outcome
+from penstock.collector.transforms.graph import WiringError
 from penstock.specs import Accepted, check_line
 from tests.support.collector_graph import RESOURCE, delivered, graph_of, log, process, total
 
@@ -201,7 +200,7 @@ def test_every_record_is_accounted_for_in_any_graph(
 def test_the_account_balances_with_every_ending() -> None:
     ledger = Ledger()
     ledger.read("app", 10)
-    outcome = Outcome(copies=3, ended=Counter({Ending.FILTERED: 4, Ending.SAMPLED: 2}))
+    outcome = Outcome(copies=3, ended=Counter({DropReason.FILTERED: 4, DropReason.SAMPLED: 2}))
     ledger.sorted("app", taken=10, copies=3, refused=1)
     account = ledger["app"]
     account.filtered, account.sampled, account.in_lanes = 4, 2, 6

@@ -5,8 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from penstock.collector.config_files import load_collector_config, read_texts
-from penstock.collector.handed import hand_over, take_over
+from penstock.collector.config_files import (
+    load_collector_config,
+    read_inherited,
+    read_texts,
+    write_inherited,
+)
 
 GOOD = "data_dir: /x\nname: zürich\nsources: [{type: stdin}]\n"
 
@@ -17,7 +21,7 @@ def test_what_the_files_said_counts_and_not_what_they_say(tmp_path: Path) -> Non
     texts = read_texts([path])
     path.write_text("sources: nothing of the kind")
     for _ in range(2):  # each process has one of its own
-        handed = take_over(hand_over(texts))
+        handed = read_inherited(write_inherited(texts))
         assert handed == texts
         assert load_collector_config([path], texts=handed).name == "zürich"
 
@@ -26,4 +30,4 @@ def test_nobody_can_take_what_was_not_handed_over(tmp_path: Path) -> None:
     descriptor = os.open(tmp_path, os.O_RDONLY)
     os.close(descriptor)
     with pytest.raises(OSError, match="descriptor"):
-        take_over(descriptor)
+        read_inherited(descriptor)

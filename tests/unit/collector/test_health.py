@@ -9,8 +9,8 @@ from typing import Any
 
 from structlog.testing import capture_logs
 
-from penstock.collector.agent import Agent
-from penstock.collector.core.delivery import Refused
+from penstock.collector.agent.agent import Agent
+from penstock.collector.delivery.core import Refused
 from tests.support.collector import log_line
 from tests.support.collector_agent import RunningAgent, TestLog, config_of, running
 from tests.support.failing_disk import FailingDisk

@@ -11,18 +11,17 @@ import msgpack
 import pytest
 
 from penstock.base.clock import SystemClock
-from penstock.collector.budget import Budget, Charge
-from penstock.collector.core.ledger import Ledger
 from penstock.collector.errors import SpoolFailedError
-from penstock.collector.held_back import HeldBack
-from penstock.collector.intake import Intake, Payload
+from penstock.collector.ledger import Ledger
 from penstock.collector.limits import MIB, IntakeLimits
-from penstock.collector.source_sections import ForwardSource as ForwardSection
-from penstock.collector.source_sections import SyslogSource as SyslogSection
-from penstock.collector.sources.forward import ForwardSource
+from penstock.collector.sources.forward.source import ForwardSource
+from penstock.collector.sources.sections import ForwardSource as ForwardSection
+from penstock.collector.sources.sections import SyslogSource as SyslogSection
 from penstock.collector.sources.source import Source
-from penstock.collector.sources.syslog import SyslogSource
-from penstock.collector.spool import Unit
+from penstock.collector.sources.syslog.source import SyslogSource
+from penstock.collector.spool.memory_budget import Budget, Charge
+from penstock.collector.spool.spool import Unit
+from penstock.collector.spool.writer import Payload, RetryBuffer, SpoolWriter
 from tests.support.intake import SpoolingIntake, spooling
 from tests.support.receiving import send_datagrams
 from tests.support.waiting import wait_until_async
@@ -148,7 +147,7 @@ def payload(number: int) -> Payload:
 
 async def test_payloads_that_fail_together_come_again_in_their_turn(tmp_path: Path) -> None:
     async with spooling(tmp_path, "s", limits=QUICKLY) as intake:
-        held = HeldBack(intake)
+        held = RetryBuffer(intake)
         with failing(intake):
             async with intake.journal.held():
                 for number in range(4):
@@ -181,7 +180,7 @@ class ScriptedSpool:
 async def test_who_comes_at_the_moment_of_a_failure_overtakes_nobody() -> None:
     """It comes before anybody has heard of the failure."""
     spool, budget = ScriptedSpool(), Budget(bytes_max=MIB, share_bytes_max=MIB)
-    intake = Intake(
+    intake = SpoolWriter(
         "s",
         spool=spool,
         ledger=Ledger(),
@@ -189,7 +188,7 @@ async def test_who_comes_at_the_moment_of_a_failure_overtakes_nobody() -> None:
         share=budget.share("s"),
         limits=QUICKLY,
     )
-    held = HeldBack(intake)
+    held = RetryBuffer(intake)
     await held.take(payload(0), Charge(intake.share))
     coming = asyncio.ensure_future(held.take(payload(1), Charge(intake.share)))
     spool.taken[0][1].set_exception(SpoolFailedError("no space left on device"))

@@ -25,20 +25,24 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 )
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from penstock.collector.core.containers import read_cri, read_docker
-from penstock.collector.core.forward import MessageReader, decode_message
-from penstock.collector.core.forward_handshake import Handshake, Secrets
-from penstock.collector.core.inflate import gunzip, unzstd
-from penstock.collector.core.statsd import parse_line
-from penstock.collector.core.syslog_framing import SyslogCutter, pack_messages
-from penstock.collector.core.unix_framing import FrameReader, decode_batch_header
-from penstock.collector.decode.otlp_messages import SIGNALS, Encoding, decode_request
-from penstock.collector.decode.otlp_records import map_element
+from penstock.collector.decode.otlp.messages import SIGNALS, Encoding, decode_request
+from penstock.collector.decode.otlp.records import map_element
 from penstock.collector.decode.prometheus import read_exposition
 from penstock.collector.decode.units import decode_records
+from penstock.collector.decompression import gunzip, unzstd
 from penstock.collector.errors import RemoteProtocolError, UndecodableError
 from penstock.collector.limits import MIB, UNIX_FRAME_BYTES_MAX
-from penstock.collector.spool import Unit
+from penstock.collector.sources.docker import read_cri, read_docker
+from penstock.collector.sources.forward.protocol import (
+    Handshake,
+    MessageReader,
+    Secrets,
+    decode_message,
+)
+from penstock.collector.sources.statsd.protocol import parse_line
+from penstock.collector.sources.syslog.framing import SyslogCutter, pack_messages
+from penstock.collector.sources.unix.framing import FrameReader, decode_batch_header
+from penstock.collector.spool.spool import Unit
 from penstock.specs.errors import RefusedRecordError
 from penstock.specs.validate.validator import check_line
 from tests.support.collector import encode_batch, log_line

@@ -10,7 +10,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.collector.core.inflate import (
+from penstock.collector.decompression import (
     ExpandsTooFarError,
     gunzip,
     undeflate,

@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.collector.core.containers import (
-    Piece,
-    ReadPiece,
+from penstock.collector.sources.docker import (
+    LineFragment,
+    ReadFragment,
     read_cri,
     read_docker,
     read_plain,
 )
-from penstock.collector.core.joining import Joiner
-from penstock.collector.core.lines import Line, LineCutter
+from penstock.collector.sources.files.multiline import Joiner
+from penstock.collector.sources.line_framing import Line, LineCutter
 
 STAMP = "2026-01-02T03:04:05.123456789Z"
 STAMP_NS = 1_767_323_045_123_456_789
@@ -34,7 +34,7 @@ class Reading:
     """A file that is read piece by piece, as a source does it."""
 
     def __init__(
-        self, read: ReadPiece = read_plain, *, multiline: bool = False, position: int = 0,
+        self, read: ReadFragment = read_plain, *, multiline: bool = False, position: int = 0,
         bytes_max: int = 1000, held_bytes_max: int = 10_000,
     ) -> None:  # fmt: skip
         self.cutter = LineCutter(1000, position=position)
@@ -68,14 +68,14 @@ class Reading:
 
 
 def test_formats_are_read() -> None:
-    assert read_cri(cri("a b")[:-1]) == Piece(b"a b", "stdout", STAMP_NS)
-    assert read_cri(cri("x", "P:more", "stderr")[:-1]) == Piece(
+    assert read_cri(cri("a b")[:-1]) == LineFragment(b"a b", "stdout", STAMP_NS)
+    assert read_cri(cri("x", "P:more", "stderr")[:-1]) == LineFragment(
         b"x", "stderr", STAMP_NS, is_partial=True
     )
-    assert read_cri(cri("")[:-1]) == Piece(b"", "stdout", STAMP_NS)
-    assert read_docker(docker("a\r\n")) == Piece(b"a", "stdout", STAMP_NS)
-    assert read_docker(docker("part")) == Piece(b"part", "stdout", STAMP_NS, is_partial=True)
-    assert read_docker(b'{"stream":"stderr","time":"%s"}' % STAMP.encode()) == Piece(
+    assert read_cri(cri("")[:-1]) == LineFragment(b"", "stdout", STAMP_NS)
+    assert read_docker(docker("a\r\n")) == LineFragment(b"a", "stdout", STAMP_NS)
+    assert read_docker(docker("part")) == LineFragment(b"part", "stdout", STAMP_NS, is_partial=True)
+    assert read_docker(b'{"stream":"stderr","time":"%s"}' % STAMP.encode()) == LineFragment(
         b"", "stderr", STAMP_NS
     )
 

@@ -11,7 +11,7 @@ import pytest
 from typing_extensions import override
 
 from penstock.collector.errors import SpoolFailedError
-from penstock.collector.journal import Entry, Journal
+from penstock.collector.spool.journal import Entry, Journal
 from penstock.logd.format.batch import Record
 from penstock.logd.storage.disk import File, RealDisk, RealFile
 from tests.support.failing_disk import FailingDisk

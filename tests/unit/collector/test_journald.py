@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.collector.decode.journal import cursor_of, decode_entry
+from penstock.collector.decode.journald import cursor_of, decode_entry
 from penstock.collector.decode.units import decode_records
 from penstock.collector.errors import UndecodableError
-from penstock.collector.source_sections import JournaldSource as Section
 from penstock.collector.sources.journald import JournaldSource
-from penstock.collector.spool import Unit
+from penstock.collector.sources.sections import JournaldSource as Section
+from penstock.collector.spool.spool import Unit
 from penstock.logd.storage import Checkpoint
 from penstock.service import ConfigError
 from penstock.specs import Accepted, check_line

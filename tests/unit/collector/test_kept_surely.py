@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from penstock.base.clock import SystemClock
-from penstock.collector.created import CreatedRecords
-from penstock.collector.intake import Payload
-from penstock.collector.source_sections import ExecSource as Section
-from penstock.collector.sources.exec import ExecSource
+from penstock.collector.delivery.engine import CreatedRecords
+from penstock.collector.sources.program import ExecSource
+from penstock.collector.sources.sections import ExecSource as Section
 from penstock.collector.sources.stdin import StdinSource
+from penstock.collector.spool.writer import Payload
 from tests.support.intake import SpoolingIntake, spooling
 from tests.support.waiting import wait_until_async
 
 if TYPE_CHECKING:
-    from penstock.collector.pipeline import Pipeline
+    from penstock.collector.delivery.pipeline import Pipeline
 
 LARGE = Payload("ndjson", b"x" * 200_000, 3)
 

@@ -11,8 +11,8 @@ import pytest
 import structlog
 
 from penstock.base.clock import SystemClock
-from penstock.collector.source_sections import FileSource, KubernetesSection
-from penstock.collector.sources.kubernetes import Pods, service_of
+from penstock.collector.sources.files.kubernetes import Pods, service_of
+from penstock.collector.sources.sections import FileSource, KubernetesSection
 from penstock.service import ConfigError
 from tests.support.certificates import Authority
 from tests.support.fake_kubernetes import FakeKubernetes, pod

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.collector.core.lines import Line, LineCutter, encoding_of, parts_of
 from penstock.collector.decode.lines import LineContext, PlainLines, decode_line, printable
+from penstock.collector.sources.line_framing import Line, LineCutter, encoding_of, parts_of
 from penstock.specs import Accepted, check_line
 
 CONTEXT = LineContext({"service.name": "app"}, {"log.file.name": "a.log"})

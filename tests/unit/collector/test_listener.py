@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 from penstock.collector.limits import MIB, READ_AHEAD_BYTES, READ_BYTES
-from penstock.collector.sources.listener import Listener
+from penstock.collector.sources.network.listener import Listener
 from tests.support.certificates import Authority
 from tests.support.waiting import wait_until_async
 

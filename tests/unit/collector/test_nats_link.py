@@ -12,8 +12,7 @@ from nats.errors import Error, UnexpectedEOF
 
 from penstock.base.clock import SystemClock
 from penstock.collector.config import NatsSection
-from penstock.collector.core.outage import Outage
-from penstock.collector.nats_link import NatsLink, Waits, is_lasting
+from penstock.collector.delivery.connection import NatsLink, Outage, Waits, is_lasting
 from penstock.logd.errors import UnavailableError as UnusableError
 from penstock.logd.publisher.connecting import UnencryptedError
 from penstock.service import ConfigError, UnavailableError

@@ -3,7 +3,7 @@
 import asyncio
 import os
 
-from penstock.collector.workers import stop_when_orphaned
+from penstock.collector.agent.workers import stop_when_orphaned
 
 
 async def test_a_worker_whose_supervisor_ended_before_it_looked_stops() -> None:

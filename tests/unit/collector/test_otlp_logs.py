@@ -12,10 +12,9 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
-from penstock.collector.decode.otlp_logs import AT_ONCE, Made, Members, map_logs
-from penstock.collector.decode.otlp_messages import LOGS, Encoding, decode_request
-from penstock.collector.decode.otlp_packed import unpack_records
-from penstock.collector.decode.otlp_records import Note, map_element
+from penstock.collector.decode.otlp.logs import AT_ONCE, Made, Members, map_logs, unpack_records
+from penstock.collector.decode.otlp.messages import LOGS, Encoding, decode_request
+from penstock.collector.decode.otlp.records import Note, map_element
 from penstock.collector.decode.shapes import Check
 from penstock.specs.validate.validator import Rejected, check_line
 

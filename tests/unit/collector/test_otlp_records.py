@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
-from penstock.collector.decode.otlp_messages import (
+from penstock.collector.decode.otlp.messages import (
     SIGNALS,
     Encoding,
     decode_request,
     encode_response,
     encode_status,
 )
-from penstock.collector.decode.otlp_records import map_element
+from penstock.collector.decode.otlp.records import map_element
 from penstock.collector.errors import RemoteProtocolError
 from penstock.specs import Accepted, check_line
 from penstock.specs.errors import RefusedRecordError

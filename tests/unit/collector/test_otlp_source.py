@@ -23,8 +23,8 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
 )
 
 from penstock.collector.limits import OTLP_RETRY_AFTER_S, IntakeLimits
-from penstock.collector.source_sections import OtlpSource as Section
-from penstock.collector.sources.otlp import OtlpSource
+from penstock.collector.sources.otlp.source import OtlpSource
+from penstock.collector.sources.sections import OtlpSource as Section
 from penstock.service import ConfigError
 from tests.support import receiving
 from tests.support.certificates import Authority

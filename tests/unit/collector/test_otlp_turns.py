@@ -8,12 +8,12 @@ import grpc
 import grpc.aio
 import pytest
 
-from penstock.collector.budget import Charge
-from penstock.collector.decode.otlp_messages import Encoding, Signal
+from penstock.collector.decode.otlp.messages import Encoding, Signal
 from penstock.collector.limits import MIB, OTLP_RETRY_AFTER_S, IntakeLimits
-from penstock.collector.source_sections import OtlpSource as Section
-from penstock.collector.sources.otlp_answer import Answer, Code
-from penstock.collector.sources.otlp_grpc import OtlpGrpc
+from penstock.collector.sources.otlp.grpc import OtlpGrpc
+from penstock.collector.sources.otlp.response import Answer, Code
+from penstock.collector.sources.sections import OtlpSource as Section
+from penstock.collector.spool.memory_budget import Charge
 from tests.support.intake import spooling
 from tests.support.receiving import connect, listening, otlp
 from tests.support.waiting import wait_until_async

@@ -4,8 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from penstock.collector.core.batch import Batch, LaneKey, Limits
-from penstock.collector.core.delivery import (
+from penstock.collector.delivery.core import (
     Delivery,
     Effect,
     Failed,
@@ -16,14 +15,15 @@ from penstock.collector.core.delivery import (
     Take,
     Tick,
 )
+from penstock.collector.delivery.ordered_queue import Batch, Limits, QueueKey
 
 SECOND_NS = 1_000_000_000
 LIMITS = Limits()
-LANES = [LaneKey("spool", "app", f"telemetry.logs.{name}") for name in "abc"]
+LANES = [QueueKey("spool", "app", f"telemetry.logs.{name}") for name in "abc"]
 RECORDS = 5000
 
 
-def take(lane: LaneKey, first: int) -> Take:
+def take(lane: QueueKey, first: int) -> Take:
     sequences = list(range(first, first + 1000))
     return Take(lane, Batch(first, sequences, sequences[:], [b"x" * 100] * 1000, 100_000))
 

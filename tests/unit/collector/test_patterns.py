@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from penstock.collector.source_sections import FileSource
-from penstock.collector.sources.patterns import Patterns, age_of, family_of
+from penstock.collector.sources.files.discovery import Patterns, age_of, family_of
+from penstock.collector.sources.sections import FileSource
 from penstock.service import FilePath
 
 
@@ -107,7 +107,7 @@ def test_compressed_files_that_are_named_are_not_found_and_told(tmp_path: Path) 
 
 UNREADABLE = """
 import os, sys
-from penstock.collector.sources.patterns import Patterns
+from penstock.collector.sources.files.discovery import Patterns
 if os.getuid() == 0:
     os.setuid(65534)
 print(*Patterns(sys.argv[1:2], sys.argv[2:]).unreadable())

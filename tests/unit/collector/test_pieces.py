@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.collector.core.forward import Message, MessageReader
-from penstock.collector.core.pieces import Gathering, Piece, piece_of
 from penstock.collector.decode.units import decode_records
 from penstock.collector.limits import PIECES_BYTES_MAX, IntakeLimits
-from penstock.collector.spool import Unit
+from penstock.collector.sources.docker import Fragment, Gathering, fragment_of
+from penstock.collector.sources.forward.protocol import Message, MessageReader
+from penstock.collector.spool.spool import Unit
 from penstock.specs import Accepted, check_line
 from penstock.specs.limits import STRING_CHARACTERS_MAX
 from tests.support.waiting import wait_until_async
@@ -99,7 +99,7 @@ def test_pieces_are_known_by_fields_packed_as_bin() -> None:
         message[2] = {as_bin(key): as_bin(value) for key, value in message[2].items()}
     assert bodies(pieces) == ["é" * 10]
     found = [message.piece for message in MessageReader().feed(packed(pieces[0]))]
-    assert found == [Piece("id-1", 1, last=False)]
+    assert found == [Fragment("id-1", 1, last=False)]
 
 
 def test_lines_of_both_outputs_are_told_apart() -> None:
@@ -212,13 +212,13 @@ def test_what_awaits_an_ack_waits_for_nothing() -> None:
 
 def test_a_piece_is_known_by_what_docker_says() -> None:
     record = pieces_of("x")[0][2]
-    assert piece_of(record) == Piece("id-1", 1, last=True)
-    assert piece_of({**record, "partial_message": True, "partial_last": False}) == (
-        Piece("id-1", 1, last=False)
+    assert fragment_of(record) == Fragment("id-1", 1, last=True)
+    assert fragment_of({**record, "partial_message": True, "partial_last": False}) == (
+        Fragment("id-1", 1, last=False)
     )
     others: list[object] = [None, 5, [], {}, {**record, "partial_message": "no"}]
     for wrong in [*others, {**record, "log": 5}]:
-        assert piece_of(wrong) is None
+        assert fragment_of(wrong) is None
 
 
 async def test_pieces_that_come_one_by_one_are_one_record(tmp_path: Path) -> None:

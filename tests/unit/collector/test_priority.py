@@ -4,10 +4,10 @@ from random import Random
 
 import pytest
 
-from penstock.collector.core.batch import Batch, LaneKey, Limits
-from penstock.collector.core.delivery import Delivery, Effect, Flush, Publish, Stored, Take
+from penstock.collector.delivery.core import Delivery, Effect, Flush, Publish, Stored, Take
+from penstock.collector.delivery.ordered_queue import Batch, Limits, QueueKey
 
-AUDIT = LaneKey("spool-urgent", "app", "telemetry.audit.x")
+AUDIT = QueueKey("spool-urgent", "app", "telemetry.audit.x")
 LIMITS = Limits(
     batch_records_max=1, batch_bytes_max=100, lane_flight_max=100, flight_bytes_max=1600
 )
@@ -17,11 +17,11 @@ def core(*, urgent: bool = True) -> Delivery:
     return Delivery(LIMITS, jitter=lambda: 1.0, urgent=["spool-urgent"] if urgent else [])
 
 
-def logs(number: int) -> LaneKey:
-    return LaneKey("spool", "app", f"telemetry.logs.{number}")
+def logs(number: int) -> QueueKey:
+    return QueueKey("spool", "app", f"telemetry.logs.{number}")
 
 
-def take(lane: LaneKey, sequence: int, *, size: int = 100) -> Take:
+def take(lane: QueueKey, sequence: int, *, size: int = 100) -> Take:
     return Take(lane, Batch(0, [sequence], [0], [bytes(size)], size))
 
 

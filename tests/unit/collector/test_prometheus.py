@@ -23,11 +23,11 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from pydantic import ValidationError
 from structlog.testing import capture_logs
 
-from penstock.collector.decode.metric_lines import metric_line
+from penstock.collector.decode.metrics import metric_line
 from penstock.collector.decode.prometheus import Scraped, ScrapedPoint, read_exposition
 from penstock.collector.errors import UndecodableError
-from penstock.collector.source_sections import PrometheusSource as Section
 from penstock.collector.sources.prometheus import PrometheusSource
+from penstock.collector.sources.sections import PrometheusSource as Section
 from penstock.specs import Accepted, check_line
 from tests.support.intake import SpoolingIntake, spooling
 from tests.support.waiting import wait_until_async

@@ -5,13 +5,13 @@ from pathlib import Path
 from uuid import UUID
 
 from penstock.base.clock import SystemClock
-from penstock.collector.core.files import FileState
-from penstock.collector.engine import Engine
-from penstock.collector.opening import open_data_directory
-from penstock.collector.quarantine import Refusal
-from penstock.collector.settings import graph_of, sizes_of
-from penstock.collector.spool import Unit
-from penstock.collector.state import INDEX_BITS, State
+from penstock.collector.agent.settings import graph_of, sizes_of
+from penstock.collector.checkpoint.recovery import open_data_directory
+from penstock.collector.checkpoint.state import INDEX_BITS, State
+from penstock.collector.delivery.engine import Engine
+from penstock.collector.sources.files.identity import FileState
+from penstock.collector.spool.quarantine import Refusal
+from penstock.collector.spool.spool import Unit
 from tests.support.collector_agent import TestLog, config_of
 
 CURSOR = 1

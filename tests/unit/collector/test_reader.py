@@ -12,20 +12,20 @@ import pytest
 from typing_extensions import override
 
 from penstock.base.clock import SystemClock
-from penstock.collector.core.batch import Limits
-from penstock.collector.core.delivery import Delivery
-from penstock.collector.core.ledger import Ledger
-from penstock.collector.core.patience import Patience
-from penstock.collector.courier import Courier
-from penstock.collector.journal import Journal
-from penstock.collector.reader import UNREADABLE_S, Reader
-from penstock.collector.spool import Spool, Unit
+from penstock.collector.delivery.core import Delivery
+from penstock.collector.delivery.ordered_queue import Limits
+from penstock.collector.delivery.publisher import Sender
+from penstock.collector.ledger import Ledger
+from penstock.collector.spool.journal import Journal
+from penstock.collector.spool.reader import UNREADABLE_S, Reader
+from penstock.collector.spool.retry_backoff import RetryBackoff
+from penstock.collector.spool.spool import Spool, Unit
 from penstock.logd.storage.segment import OPEN_FILES_MAX
 from tests.support.failing_disk import FailingDisk
 from tests.support.waiting import wait_until_async
 
 if TYPE_CHECKING:
-    from penstock.collector.pipeline import Pipeline
+    from penstock.collector.delivery.pipeline import Pipeline
 
 UNIT_BYTES = 10_000
 FIRST = f"{0:020d}.log"
@@ -83,9 +83,9 @@ class Scene:
         self.spool = Spool(self.journal, self.ledger, when_full=lambda _: "drop_oldest")
         self.pipeline = Taking(self.ledger)
         never, delivery = cast("Any", None), Delivery(Limits(), jitter=lambda: 0.0)
-        courier = Courier(delivery, self.clock, publish=never, quarantine=never)
+        courier = Sender(delivery, self.clock, publish=never, quarantine=never)
         pipeline = cast("Pipeline", self.pipeline)
-        patience = Patience(UNREADABLE_S * 10**9, first_ns=1_000_000, longest_ns=1_000_000)
+        patience = RetryBackoff(UNREADABLE_S * 10**9, first_ns=1_000_000, longest_ns=1_000_000)
         self.reader = Reader(
             self.spool, pipeline, courier, self.ledger, self.clock, patience=patience
         )

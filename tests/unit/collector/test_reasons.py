@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from penstock.collector.core.reasons import meaning
+from penstock.collector.spool.rejection_reasons import meaning
 from penstock.specs.validate.validator import Rejected, check_line
 
 LOG: dict[str, Any] = {

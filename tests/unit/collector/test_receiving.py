@@ -15,12 +15,12 @@ import pytest
 from google.rpc import error_details_pb2, status_pb2
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 
-from penstock.collector import source_sections as sections
-from penstock.collector.intake import Payload
 from penstock.collector.limits import MIB, OTLP_RETRY_AFTER_S, IntakeLimits
-from penstock.collector.sources.listener import Listener
+from penstock.collector.sources import sections
+from penstock.collector.sources.network.listener import Listener
 from penstock.collector.sources.source import Source
-from penstock.collector.sources.statsd import StatsdSource
+from penstock.collector.sources.statsd.source import StatsdSource
+from penstock.collector.spool.writer import Payload
 from penstock.service.config import split_host_port
 from tests.support.intake import SpoolingIntake, spooling
 from tests.support.receiving import (

@@ -9,9 +9,9 @@ from pathlib import Path
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 
 from penstock.base.http.server import Request, RequestLimits, Response, serve_http
-from penstock.collector.budget import Budget, Charge
 from penstock.collector.limits import MIB, IntakeLimits
-from penstock.collector.sources.listener import Listener
+from penstock.collector.sources.network.listener import Listener
+from penstock.collector.spool.memory_budget import Budget, Charge
 from tests.support.receiving import connect, listening, otlp, syslog
 from tests.support.waiting import wait_until_async
 

@@ -15,9 +15,9 @@ from typing_extensions import override
 
 from penstock.base.clock import SystemClock
 from penstock.base.pluralize import pluralize
-from penstock.collector.core.ledger import Ledger
-from penstock.collector.journal import Entry, Journal
-from penstock.collector.quarantine import (
+from penstock.collector.ledger import Ledger
+from penstock.collector.spool.journal import Entry, Journal
+from penstock.collector.spool.quarantine import (
     Again,
     Kept,
     Mark,
@@ -25,8 +25,8 @@ from penstock.collector.quarantine import (
     Refusal,
     read_quarantine,
 )
-from penstock.collector.replay import Outcome, Replayer, Wanted
-from penstock.collector.spool import Spool, Unit, decode_unit
+from penstock.collector.spool.replay import Outcome, Replayer, Wanted
+from penstock.collector.spool.spool import Spool, Unit, decode_unit
 from penstock.logd.format.batch import Record
 from penstock.logd.storage import REAL_DISK, Disk
 from tests.support.failing_disk import FailingDisk

@@ -5,8 +5,8 @@ import errno
 from contextlib import nullcontext as does_not_raise
 from pathlib import Path
 
-from penstock.collector.agent import Agent
-from penstock.collector.reserve import NAME, Reserve
+from penstock.collector.agent.agent import Agent
+from penstock.collector.checkpoint.checkpointer import NAME, Reserve
 from penstock.logd.storage import Checkpoint
 from tests.support.collector import log_line
 from tests.support.collector_agent import RunningAgent, TestLog, config_of, running

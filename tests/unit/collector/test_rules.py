@@ -5,19 +5,19 @@ from typing import Any
 
 import pytest
 
+from penstock.collector.agent.route_fingerprint import fingerprint_of
+from penstock.collector.agent.settings import graph_of
+from penstock.collector.checkpoint.routing import RouteFingerprint
 from penstock.collector.config import CollectorConfig
-from penstock.collector.core.sorting import Rules
-from penstock.collector.rules import rules_of
-from penstock.collector.settings import graph_of
 
 FILE = {"type": "file", "name": "files", "include": ["/x.log"], "service": "shop"}
 SOURCES = [{"type": "unix", "name": "app", "path": "/a.sock"}, FILE]
 
 
-def rules(tmp_path: Path, **keys: Any) -> Rules:
+def rules(tmp_path: Path, **keys: Any) -> RouteFingerprint:
     document = {"data_dir": tmp_path, "sources": SOURCES} | keys
     config = CollectorConfig.model_validate(document)
-    return rules_of(config, graph_of(config))
+    return fingerprint_of(config, graph_of(config))
 
 
 def routed(where: str, *before: str, subject: str | None = "a.{kind}") -> dict[str, Any]:
@@ -85,7 +85,7 @@ def test_the_order_of_routes_is_a_rule(tmp_path: Path) -> None:
 
 
 def test_rows_of_a_table_are_a_rule_where_somebody_reads_what_they_add(tmp_path: Path) -> None:
-    def found(where: str, text: str) -> Rules:
+    def found(where: str, text: str) -> RouteFingerprint:
         steps = {"own": enriched(tables=[table(tmp_path, text)]), "r": routed(where, "own")}
         return rules(tmp_path, transforms=steps)
 
@@ -145,11 +145,11 @@ def test_copies_that_are_numbered_by_what_is_remembered_vary(tmp_path: Path) -> 
     dedupe = {"type": "dedupe", "inputs": ["app"]}
     direct = {"type": "filter", "inputs": ["app"], "where": "true"}
     counted = {"type": "logs_to_metrics", "inputs": ["app"], "name": "n"}
-    assert rules(tmp_path, transforms={"d": dedupe, "f": direct}) == Rules()
+    assert rules(tmp_path, transforms={"d": dedupe, "f": direct}) == RouteFingerprint()
     assert rules(tmp_path, transforms={"d": dedupe, "c": counted}).spools
     assert rules(tmp_path, transforms={"f": direct, "g": direct}).spools
     throttle = {"type": "throttle", "inputs": ["app"], "rate": 1}
-    assert rules(tmp_path, transforms={"t": throttle, "f": direct}) == Rules()
+    assert rules(tmp_path, transforms={"t": throttle, "f": direct}) == RouteFingerprint()
     throttle["when_exceeded"] = "block"
     assert rules(tmp_path, transforms={"t": throttle, "f": direct}).spools
 

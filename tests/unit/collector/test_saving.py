@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.collector.core.files import FileState, Generations
+from penstock.collector.sources.files.identity import FileState, Generations
 from tests.support.collector_files import FilesCollector
 from tests.support.privileges import closed
 from tests.support.waiting import wait_until_async

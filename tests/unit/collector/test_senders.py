@@ -1,6 +1,6 @@
 """Which batches of a sender are repeats, also after the process was killed."""
 
-from penstock.collector.core.senders import SenderTable
+from penstock.collector.spool.dedup import SenderTable
 
 ONE, OTHER = b"1" * 16, b"2" * 16
 

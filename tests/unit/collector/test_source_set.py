@@ -9,13 +9,19 @@ from typing_extensions import override
 
 from penstock.base.backoff import Backoff, Restarts
 from penstock.base.clock import SystemClock
-from penstock.collector.core.batch import Limits
-from penstock.collector.core.delivery import Delivery
-from penstock.collector.core.ledger import Ledger
-from penstock.collector.runner import Runner, Surroundings
-from penstock.collector.source_sections import StatsdSource, StdinSource
-from penstock.collector.source_set import STOP_WAIT_S, Difference, SourceSet, difference
+from penstock.collector.delivery.core import Delivery
+from penstock.collector.delivery.ordered_queue import Limits
+from penstock.collector.ledger import Ledger
+from penstock.collector.sources.sections import StatsdSource, StdinSource
 from penstock.collector.sources.source import Source
+from penstock.collector.sources.supervisor import (
+    STOP_WAIT_S,
+    Difference,
+    Runner,
+    RunnerContext,
+    SourceSet,
+    difference,
+)
 from penstock.service import UnavailableError
 from tests.support.collector_files import FAR, FilesCollector
 from tests.support.waiting import wait_until_async
@@ -75,7 +81,7 @@ class World:
         self.hangs: set[str] = set()
         self.failures: dict[str, bool] = {}
         self.ledger = Ledger()
-        self.around = Surroundings(
+        self.around = RunnerContext(
             lambda made: Fake(self, cast("Section", made)),
             Delivery(Limits(), jitter=lambda: 0.0),
             self.ledger,

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.collector.core.ledger import Ledger
 from penstock.collector.decode.units import decode_records
 from penstock.collector.errors import SpoolFailedError, SpoolFullError
-from penstock.collector.journal import Journal
+from penstock.collector.ledger import Ledger
 from penstock.collector.limits import UNIT_RECORDS_MAX
-from penstock.collector.spool import Spool, Unit, decode_unit
+from penstock.collector.spool.journal import Journal
+from penstock.collector.spool.spool import Spool, Unit, decode_unit
 from penstock.logd.storage import REAL_DISK, Disk
 from tests.support.failing_disk import FailingDisk
 

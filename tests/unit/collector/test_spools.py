@@ -11,26 +11,24 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from penstock.base.clock import SystemClock
+from penstock.collector.checkpoint.state import INDEX_BITS, URGENT_ORIGIN
 from penstock.collector.config import WhenFull
-from penstock.collector.core.batch import Batch, LaneKey, Limits
-from penstock.collector.core.delivery import Delivery, Flush, Publish, Stored, Take
-from penstock.collector.core.kinds import Kind, sort_lines
-from penstock.collector.core.ledger import Ledger
-from penstock.collector.courier import Courier
+from penstock.collector.delivery.core import Delivery, Flush, Publish, Stored, Take
+from penstock.collector.delivery.ordered_queue import Batch, Limits, QueueKey
+from penstock.collector.delivery.publisher import Answer, Sender
 from penstock.collector.errors import SpoolFailedError, SpoolFullError
-from penstock.collector.journal import Journal
-from penstock.collector.publisher import Answer
-from penstock.collector.reader import Reader
-from penstock.collector.spool import Spool, Unit, decode_unit
-from penstock.collector.spools import Spools, take_apart
-from penstock.collector.state import INDEX_BITS, URGENT_ORIGIN
+from penstock.collector.ledger import Ledger
+from penstock.collector.spool.journal import Journal
+from penstock.collector.spool.reader import Reader
+from penstock.collector.spool.record_kinds import Kind, sort_lines
+from penstock.collector.spool.spool import Spool, Spools, Unit, decode_unit, take_apart
 from penstock.collector.telemetry import settle_accounts
 from penstock.logd.storage import REAL_DISK, Disk
 from tests.support.failing_disk import FailingDisk
 from tests.support.waiting import wait_until_async
 
 if TYPE_CHECKING:
-    from penstock.collector.pipeline import Pipeline
+    from penstock.collector.delivery.pipeline import Pipeline
 
 BYTES = 1 << 20
 POLICIES: dict[Kind, WhenFull] = {
@@ -244,7 +242,7 @@ class Nowhere:
 class ToLanes:
     """A pipeline that hands one record of each unit to delivery, which waits for logd."""
 
-    def __init__(self, courier: Courier, ledger: Ledger) -> None:
+    def __init__(self, courier: Sender, ledger: Ledger) -> None:
         self.courier = courier
         self._ledger = ledger
         self.filters: set[Kind] = set()
@@ -261,16 +259,16 @@ class ToLanes:
             self._ledger[unit.source].filtered += 1
             return
         records = Batch(offset, [(offset << INDEX_BITS) + 1], [0], [b"{}"], 2)
-        self.courier.handle(Take(LaneKey(origin, unit.source, unit.kind), records))
+        self.courier.handle(Take(QueueKey(origin, unit.source, unit.kind), records))
 
 
-def courier_of() -> Courier:
+def courier_of() -> Sender:
     never, delivery = cast("Any", None), Delivery(Limits(), jitter=lambda: 0.0)
-    return Courier(delivery, SystemClock(), publish=never, quarantine=never)
+    return Sender(delivery, SystemClock(), publish=never, quarantine=never)
 
 
 def reader_of(
-    spool: Spool, ledger: Ledger, pipeline: Nowhere | ToLanes, courier: Courier | None = None
+    spool: Spool, ledger: Ledger, pipeline: Nowhere | ToLanes, courier: Sender | None = None
 ) -> Reader:
     courier = courier or courier_of()
     reader = Reader(spool, cast("Pipeline", pipeline), courier, ledger, SystemClock())

@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from penstock.collector.core.batch import LaneKey
-from penstock.collector.core.files import FileState, Mark
-from penstock.collector.core.sorting import Rules, Sorting
-from penstock.collector.opening import Sizes, open_data_directory
-from penstock.collector.state import NewerStateError, State, read_state
+from penstock.collector.checkpoint.recovery import Sizes, open_data_directory
+from penstock.collector.checkpoint.routing import RouteFingerprint, RoutingState
+from penstock.collector.checkpoint.state import NewerStateError, State, read_state
+from penstock.collector.delivery.ordered_queue import QueueKey
+from penstock.collector.sources.files.identity import FileState, Mark
 
-SPOOLED = LaneKey("spool", "app", "telemetry.logs.x")
-FILED = LaneKey("file/1", "files", "telemetry.logs.y")
-GONE = LaneKey("file/2", "files", "telemetry.logs.y")
+SPOOLED = QueueKey("spool", "app", "telemetry.logs.x")
+FILED = QueueKey("file/1", "files", "telemetry.logs.y")
+GONE = QueueKey("file/2", "files", "telemetry.logs.y")
 
 
 def state(cursor: int, *, done: int = 1) -> State:
@@ -115,13 +115,13 @@ def test_a_later_version_is_told_from_damage() -> None:
         read_state(state(3).as_document() | {"version": 2})
 
 
-HELD = Rules("spools", "files")
+HELD = RouteFingerprint("spools", "files")
 
 
-def sorted_by(rules: Rules, **since: int) -> State:
+def sorted_by(rules: RouteFingerprint, **since: int) -> State:
     found = state(3)
     found.lanes = {SPOOLED: (8 << 20) + 1, FILED: 7}
-    found.sorting = Sorting(rules, since)
+    found.sorting = RoutingState(rules, since)
     return found
 
 
@@ -134,15 +134,15 @@ ENDS = {"spool": 9, "spool-urgent": 0}
         (HELD, 0, HELD, []),
         (HELD, 3, HELD, []),
         (HELD, 4, HELD, ["spool"]),
-        (HELD, 0, Rules("others", "files"), ["spool"]),
-        (HELD, 0, Rules("spools", "others"), ["file/1"]),
-        (Rules(), 0, HELD, ["spool", "file/1"]),
-        (Rules(), 0, Rules(), ["spool", "file/1"]),
+        (HELD, 0, RouteFingerprint("others", "files"), ["spool"]),
+        (HELD, 0, RouteFingerprint("spools", "others"), ["file/1"]),
+        (RouteFingerprint(), 0, HELD, ["spool", "file/1"]),
+        (RouteFingerprint(), 0, RouteFingerprint(), ["spool", "file/1"]),
     ],
     ids=["the same", "since the cursor", "since then", "spools", "files", "unknown", "varying"],
 )
 def test_what_other_rules_sorted_begins_a_new_chain(
-    before: Rules, since: int, after: Rules, doubted: list[str]
+    before: RouteFingerprint, since: int, after: RouteFingerprint, doubted: list[str]
 ) -> None:
     found = sorted_by(before, spool=since)
     incarnation, quarantine = found.incarnation, found.quarantine
@@ -151,7 +151,7 @@ def test_what_other_rules_sorted_begins_a_new_chain(
     assert found.quarantine == quarantine, "what is kept there is known again"
     assert (SPOOLED in found.lanes) is ("spool" not in doubted)
     assert (FILED in found.lanes) is ("file/1" not in doubted)
-    assert found.sorting == Sorting(after)
+    assert found.sorting == RoutingState(after)
     assert (found.cursor, found.files[0].position) == (3, 5)
 
 
@@ -159,7 +159,7 @@ def test_a_spool_that_is_done_is_not_read_again_and_goes_on_under_any_rules() ->
     found = sorted_by(HELD)
     found.cursor, found.files = 9, []
     before = found.incarnation
-    assert found.fit_to_rules(Rules("others", "others"), ENDS) == []
+    assert found.fit_to_rules(RouteFingerprint("others", "others"), ENDS) == []
     assert (found.incarnation, SPOOLED in found.lanes) == (before, True)
 
 
@@ -174,7 +174,7 @@ def test_a_file_that_was_read_to_its_end_goes_on_under_any_rules(
     found = open_data_directory(tmp_path / "data", Sizes(1 << 20, 1 << 20, 1 << 20), where="test")
     found.state = State(files=[file], lanes={FILED: 5})
     before = found.state.incarnation
-    found.fit_to_rules(Rules())
+    found.fit_to_rules(RouteFingerprint())
     assert (found.state.incarnation != before) is bool(doubted)
     assert (FILED in found.state.lanes) is not bool(doubted)
     found.lock.release()
@@ -186,7 +186,7 @@ def test_a_file_that_has_not_its_name_any_more_is_doubted(tmp_path: Path) -> Non
     path.write_text("other")
     for name in (str(path), "/no/such", "/a\0b"):
         found.state = State(files=[FileState("files", 1, 2, 3, "00", 4, name, 5)], lanes={FILED: 5})
-        found.fit_to_rules(Rules())
+        found.fit_to_rules(RouteFingerprint())
         assert not found.state.lanes
     found.lock.release()
 
@@ -198,6 +198,9 @@ def test_a_checkpoint_of_an_earlier_version_knows_no_rules() -> None:
     for key in ("rules", "since", "quarantine"):
         del document[key]
     found = read_state(document)
-    assert found.sorting == Sorting()
+    assert found.sorting == RoutingState()
     assert found.quarantine == saved.incarnation
-    assert read_state(document | {"rules": ["a later version's"], "since": 7}).sorting == Sorting()
+    assert (
+        read_state(document | {"rules": ["a later version's"], "since": 7}).sorting
+        == RoutingState()
+    )

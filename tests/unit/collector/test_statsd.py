@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.collector.core.statsd import Kind, Notice, Sample, parse_line
-from penstock.collector.core.statsd_window import Verdict, Window
-from penstock.collector.decode.metric_lines import metric_line
+from penstock.collector.decode.metrics import metric_line
 from penstock.collector.errors import RemoteProtocolError
 from penstock.collector.limits import STATSD_SET_MEMBERS_MAX
+from penstock.collector.sources.statsd.aggregation import Verdict, Window
+from penstock.collector.sources.statsd.protocol import Kind, Notice, Sample, parse_line
 from penstock.specs import Accepted, check_line
 
 BEGAN, NOW = 1_000_000_000, 11_000_000_000

@@ -13,8 +13,8 @@ import pytest
 from pydantic import ValidationError
 from structlog.testing import capture_logs
 
-from penstock.collector.source_sections import StatsdSource as Section
-from penstock.collector.sources.statsd import StatsdSource
+from penstock.collector.sources.sections import StatsdSource as Section
+from penstock.collector.sources.statsd.source import StatsdSource
 from penstock.specs import Accepted, check_line
 from tests.support.certificates import Authority
 from tests.support.intake import SpoolingIntake, spooling

@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.collector.core.syslog_framing import (
+from penstock.collector.decode.syslog import Parsed, parse_message
+from penstock.collector.decode.units import decode_records
+from penstock.collector.errors import UndecodableError
+from penstock.collector.sources.syslog.framing import (
     SyslogCutter,
     SyslogMessage,
     messages_in,
     pack_messages,
 )
-from penstock.collector.decode.syslog import Parsed, parse_message
-from penstock.collector.decode.units import decode_records
-from penstock.collector.errors import UndecodableError
-from penstock.collector.spool import Unit
+from penstock.collector.spool.spool import Unit
 from penstock.specs import Accepted, check_line
 
 NOW = int(datetime(2026, 11, 22, tzinfo=UTC).timestamp()) * 10**9

@@ -7,10 +7,9 @@ import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.collector.core.syslog_framing import pack_messages
-from penstock.collector.decode.syslog import parse_message, record_of
-from penstock.collector.decode.syslog_shapes import ShapedMessages, decode_syslog
-from penstock.collector.spool import Unit
+from penstock.collector.decode.syslog import ShapedMessages, decode_syslog, parse_message, record_of
+from penstock.collector.sources.syslog.framing import pack_messages
+from penstock.collector.spool.spool import Unit
 from penstock.specs import check_line
 from penstock.specs.limits import STRING_CHARACTERS_MAX
 

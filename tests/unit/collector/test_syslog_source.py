@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from penstock.collector.limits import INTAKE_LIMITS, IntakeLimits
-from penstock.collector.source_sections import SyslogSource as Section
-from penstock.collector.sources.syslog import SyslogSource
+from penstock.collector.sources.sections import SyslogSource as Section
+from penstock.collector.sources.syslog.source import SyslogSource
 from penstock.service import UnavailableError
 from tests.support.certificates import Authority
 from tests.support.intake import SpoolingIntake, spooling

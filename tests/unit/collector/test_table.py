@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from penstock.collector.table import rates, render
+from penstock.collector.cli.admin import rates, render
 
 
 def status(received: int, **more: Any) -> dict[str, Any]:

@@ -6,8 +6,7 @@ import pytest
 import zstandard
 
 from penstock.collector.decode.units import decode_records
-from penstock.collector.spool import Unit
-from penstock.collector.spools import take_apart
+from penstock.collector.spool.spool import Unit, take_apart
 
 
 @pytest.mark.parametrize("expanded", [1000, 9 * 1024 * 1024])

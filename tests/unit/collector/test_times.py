@@ -11,7 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.collector.core.times import (
+from penstock.collector.decode.line_rules import rules_of
+from penstock.collector.decode.lines import LineContext, PlainLines, decode_line
+from penstock.collector.decode.timestamps import (
     LAYOUTS,
     UnknownLayoutError,
     epoch_time_ns,
@@ -20,10 +22,8 @@ from penstock.collector.core.times import (
     text_time_ns,
     time_of,
 )
-from penstock.collector.decode.line_rules import rules_of
-from penstock.collector.decode.lines import LineContext, PlainLines, decode_line
 from penstock.collector.decode.units import decode_records
-from penstock.collector.spool import Unit
+from penstock.collector.spool.spool import Unit
 from penstock.specs import Accepted, check_line
 
 SENDERS = Path("tests/golden/senders")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import structlog
 
-from penstock.collector.sources.listener import Listener
+from penstock.collector.sources.network.listener import Listener
 from tests.support.certificates import Authority
 from tests.support.receiving import Make, forwarding, listening, otlp, statsd, syslog
 from tests.support.waiting import wait_until_async

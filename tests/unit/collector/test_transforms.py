@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from penstock.collector.core.syslog_framing import pack_messages
-from penstock.collector.decode.syslog_shapes import decode_syslog
-from penstock.collector.spool import Unit
+from penstock.collector.decode.syslog import decode_syslog
+from penstock.collector.sources.syslog.framing import pack_messages
+from penstock.collector.spool.spool import Unit
 from penstock.collector.transforms.build import TableError
 from penstock.collector.transforms.enrich import container_facts
-from penstock.collector.transforms.event import Ending
+from penstock.collector.transforms.event import DropReason
 from tests.support.collector_graph import config_of, delivered, graph_of, log, process
 from tests.unit.specs import records
 
@@ -92,10 +92,10 @@ def test_parse_converts_types_and_keeps_what_does_not_convert() -> None:
 
 @pytest.mark.parametrize(
     ("on_failure", "ended", "reason"),
-    [("pass", None, None), ("filter", Ending.FILTERED, None), ("quarantine", None, "not json")],
+    [("pass", None, None), ("filter", DropReason.FILTERED, None), ("quarantine", None, "not json")],
 )
 def test_a_text_that_cannot_be_parsed(
-    on_failure: str, ended: Ending | None, reason: str | None
+    on_failure: str, ended: DropReason | None, reason: str | None
 ) -> None:
     outcome = transformed({"type": "parse", "format": "json", "on_failure": on_failure}, log("no"))
     assert ([ended] if ended else []) == list(outcome.ended)
@@ -128,7 +128,7 @@ def test_timestamp_takes_the_time_from_a_text() -> None:
 def test_a_record_whose_time_cannot_be_read_ends_as_configured() -> None:
     assert record_of({"type": "timestamp"}, log("no time"))["body"] == "no time"
     outcome = transformed({"type": "timestamp", "on_error": "filter"}, log("no time"))
-    assert outcome.ended[Ending.FILTERED] == 1
+    assert outcome.ended[DropReason.FILTERED] == 1
     graph = graph_of({"transforms": {"t": {"inputs": ["app"], "type": "timestamp",
                                            "on_error": "quarantine"}}})  # fmt: skip
     outcome = process(graph, log("no time"), log("2026-01-01T00:00:00Z in time"))
@@ -314,7 +314,7 @@ def test_sampling_is_by_trace_keeps_errors_and_says_the_weight() -> None:
     assert kept == {record["trace_id"] for _, record in delivered(again)}
     assert 60 <= len(kept) <= 140
     assert {record["sample_weight"] for _, record in delivered(first)} == {4}
-    assert first.ended == {Ending.SAMPLED: 400 - len(kept)}
+    assert first.ended == {DropReason.SAMPLED: 400 - len(kept)}
     errors = transformed(section, *[log(severity_number=17)] * 50)
     assert [record.get("sample_weight") for _, record in delivered(errors)] == [None] * 50
 
@@ -333,7 +333,7 @@ def test_throttle_lets_a_burst_through_and_then_its_rate() -> None:
     lines = [log(attributes={"k": k}) for k in "aaaaab"]
     outcome = process(graph, *lines)
     assert [record["attributes"]["k"] for _, record in delivered(outcome)] == [*"aaab"]
-    assert outcome.ended == {Ending.THROTTLED: 2}
+    assert outcome.ended == {DropReason.THROTTLED: 2}
     assert len(delivered(process(graph, *lines[:5], now_ns=SECOND))) == 2
 
 
@@ -351,7 +351,7 @@ def test_throttle_and_dedupe_remember_no_more_than_allowed() -> None:
     dedupe = {"type": "dedupe", "keys_max": 2, "key": "attributes.k"}
     assert len(delivered(transformed(dedupe, *keys))) == 4
     wide = {"type": "dedupe", "keys_max": 3, "key": "attributes.k"}
-    assert transformed(wide, *keys).ended == {Ending.DEDUPLICATED: 1}
+    assert transformed(wide, *keys).ended == {DropReason.DEDUPLICATED: 1}
 
 
 def test_dedupe_ends_with_its_window_and_judges_all_but_the_times() -> None:
@@ -375,7 +375,7 @@ def test_logs_become_metrics_of_bounded_number_and_pass_the_gate() -> None:
     )
     routes = ["/a", "/a", "/b", "/c", "/d"]
     outcome = process(graph, *[log(attributes={"route": r}, sample_weight=2) for r in routes])
-    assert outcome.ended == {Ending.AGGREGATED: 5}
+    assert outcome.ended == {DropReason.AGGREGATED: 5}
     assert graph.flush(0, 100 * SECOND) == {}
     made = graph.flush(10 * SECOND, 100 * SECOND)
     assert graph.flush(30 * SECOND, 100 * SECOND) == {}

@@ -8,7 +8,7 @@ import zstandard
 
 from penstock.collector.decode.units import decode_records
 from penstock.collector.limits import UNIT_DECOMPRESSED_BYTES_MAX
-from penstock.collector.spool import Unit
+from penstock.collector.spool.spool import Unit
 from penstock.specs import Accepted, check_line
 from penstock.specs.limits import STRING_CHARACTERS_MAX
 from tests.support.collector import encode_batch, log_line

@@ -5,14 +5,14 @@ import struct
 
 import pytest
 
-from penstock.collector.core.unix_framing import (
+from penstock.collector.errors import RemoteProtocolError
+from penstock.collector.limits import UNIX_FRAME_BYTES_MAX
+from penstock.collector.sources.unix.framing import (
     FrameReader,
     decode_batch_header,
     encode_ack,
     encode_nack,
 )
-from penstock.collector.errors import RemoteProtocolError
-from penstock.collector.limits import UNIX_FRAME_BYTES_MAX
 from tests.support.collector import encode_batch
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from penstock.collector.limits import IntakeLimits
-from penstock.collector.source_sections import UnixSource as Section
-from penstock.collector.sources.unix import UnixSource
+from penstock.collector.sources.sections import UnixSource as Section
+from penstock.collector.sources.unix.source import UnixSource
 from tests.support.collector import encode_batch
 from tests.support.intake import SpoolingIntake, spooling
 from tests.support.waiting import wait_until_async

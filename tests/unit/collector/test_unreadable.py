@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from penstock.collector.cli import cli
-from penstock.collector.journal import Entry, undamaged
-from penstock.collector.opening import Sizes, UnreadableError, open_data_directory
+from penstock.collector.checkpoint.recovery import Sizes, UnreadableError, open_data_directory
+from penstock.collector.cli.main import cli
+from penstock.collector.spool.journal import Entry, undamaged
 from penstock.logd.format.batch import Record
 from penstock.service import ExitCode
 

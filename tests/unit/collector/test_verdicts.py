@@ -11,21 +11,21 @@ from hypothesis import given, settings
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 
 from penstock.base.clock import SystemClock
-from penstock.collector import verdicts
-from penstock.collector.budget import Budget, Charge
-from penstock.collector.core.delivery import Take
-from penstock.collector.core.ledger import Ledger
-from penstock.collector.decode.otlp_messages import LOGS, Encoding
+from penstock.collector.decode.otlp.messages import LOGS, Encoding
+from penstock.collector.delivery.core import Take
+from penstock.collector.delivery.pipeline import Pipeline
 from penstock.collector.errors import SpoolFailedError
-from penstock.collector.intake import Intake
-from penstock.collector.journal import Journal
-from penstock.collector.pipeline import Pipeline
-from penstock.collector.quarantine import Refusal
-from penstock.collector.source_sections import OtlpSource as Section
-from penstock.collector.sources.otlp import OtlpSource
-from penstock.collector.spool import Spool, Unit
+from penstock.collector.ledger import Ledger
+from penstock.collector.sources.otlp.source import OtlpSource
+from penstock.collector.sources.sections import OtlpSource as Section
+from penstock.collector.spool import validation_cache
+from penstock.collector.spool.journal import Journal
+from penstock.collector.spool.memory_budget import Budget, Charge
+from penstock.collector.spool.quarantine import Refusal
+from penstock.collector.spool.spool import Spool, Unit
+from penstock.collector.spool.validation_cache import ValidationCache
+from penstock.collector.spool.writer import SpoolWriter
 from penstock.collector.transforms import graph
-from penstock.collector.verdicts import Verdicts
 from penstock.specs import Accepted, check_line
 from tests.support.collector_graph import graph_of
 from tests.unit.collector.test_otlp_logs import requests
@@ -71,7 +71,7 @@ def received(body: bytes, encoding: Encoding = Encoding.PROTOBUF) -> Unit | None
     """The unit that a request becomes."""
     spool = Keeping()
     share = Budget(bytes_max=1 << 30, share_bytes_max=1 << 30).share("app")
-    intake = Intake("app", spool=spool, ledger=Ledger(), clock=SystemClock(), share=share)
+    intake = SpoolWriter("app", spool=spool, ledger=Ledger(), clock=SystemClock(), share=share)
     source = OtlpSource(Section(type="otlp", grpc="127.0.0.1:0"), HOST, intake=intake)
     asyncio.run(source.take(LOGS, body, encoding, Charge(share), math.inf))
     return spool.unit
@@ -143,7 +143,7 @@ def offer_at(offset: int) -> asyncio.Future[int]:
 
 
 async def test_verdicts_on_what_was_not_written_are_let_go() -> None:
-    known = Verdicts()
+    known = ValidationCache()
     failed, given_up, waiting = (asyncio.get_running_loop().create_future() for _ in range(3))
     failed.set_exception(SpoolFailedError("no disk"))
     given_up.cancel()
@@ -156,7 +156,7 @@ async def test_verdicts_on_what_was_not_written_are_let_go() -> None:
 
 
 async def test_verdicts_are_taken_in_order_and_let_go_behind() -> None:
-    known = Verdicts()
+    known = ValidationCache()
     for offset in (1, 2, 4):
         known.keep(offer_at(offset), ACCEPTED * offset)
     assert [len(known.take(offset)) for offset in (0, 2, 3, 4, 1)] == [0, 2, 0, 4, 0]
@@ -164,7 +164,7 @@ async def test_verdicts_are_taken_in_order_and_let_go_behind() -> None:
 
 
 async def test_beyond_the_bound_what_is_read_next_stays() -> None:
-    known = Verdicts(records_max=3)
+    known = ValidationCache(records_max=3)
     for offset in range(5):
         known.keep(offer_at(offset), ACCEPTED * 2)
     assert [len(known.take(offset)) for offset in range(5)] == [2, 0, 0, 0, 0]
@@ -174,7 +174,7 @@ async def test_beyond_the_bound_what_is_read_next_stays() -> None:
 
 async def test_names_that_are_the_same_object_count_once() -> None:
     """As those of a request's records of one shape are."""
-    once, often = Verdicts(), Verdicts()
+    once, often = ValidationCache(), ValidationCache()
     once.keep(offer_at(0), ACCEPTED)
     often.keep(offer_at(0), [ACCEPTED[0]._replace(time_unix_nano=number) for number in range(100)])
     assert once.size == often.size > 0
@@ -182,7 +182,7 @@ async def test_names_that_are_the_same_object_count_once() -> None:
 
 async def test_what_is_kept_while_nothing_is_read_has_a_bound_in_bytes() -> None:
     """As while NATS is away, with as many and as long names as a record may have."""
-    known = Verdicts()
+    known = ValidationCache()
     for offset in range(100):
         names = tuple(f"{offset:03}.{number:03}".ljust(128, "x") for number in range(128))
         known.keep(
@@ -190,7 +190,7 @@ async def test_what_is_kept_while_nothing_is_read_has_a_bound_in_bytes() -> None
             [ACCEPTED[0]._replace(names=(*names[1:], "x" * 128)) for _ in range(100)],
         )
     assert 1_000 <= known.records < 2_000
-    assert known.size <= verdicts.BYTES_MAX
+    assert known.size <= validation_cache.BYTES_MAX
     assert len(known.take(0)) == 100
     for offset in range(100):
         known.take(offset)

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from penstock.collector.core.window import Window
+from penstock.collector.delivery.core import Window
 
 STEP = 100
 MS = 1_000_000

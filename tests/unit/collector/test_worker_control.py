@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from penstock.collector.control import Action, ControlServer, asking
-from penstock.collector.worker_control import WAITS, Checked, Waits, WorkerControl
+from penstock.collector.agent.admin import Action, ControlServer, asking
+from penstock.collector.agent.workers import WAITS, Checked, Waits, WorkerControl
 from penstock.service import ConfigError, Health, Status
 from tests.support.waiting import wait_until_async
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from penstock.collector.cli import cli
-from penstock.collector.control import ControlServer
-from penstock.collector.journal import Journal
+from penstock.collector.agent.admin import ControlServer
+from penstock.collector.cli.main import cli
+from penstock.collector.spool.journal import Journal
 from penstock.logd.storage import CommitLog, DirectoryLock, LogConfig
 from tests.unit.collector.test_replay import place
 

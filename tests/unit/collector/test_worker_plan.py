@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from penstock.collector.agent.worker_plan import Share, config_of, left_behind
 from penstock.collector.config import CollectorConfig
 from penstock.collector.limits import MIB, RECEIVE_BYTES_MIN
-from penstock.collector.worker_plan import Share, config_of, left_behind
 from penstock.service import ConfigError
 
 SOURCES: list[dict[str, Any]] = [

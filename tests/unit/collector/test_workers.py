@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from penstock.collector import workers
+from penstock.collector.agent import workers
+from penstock.collector.agent.worker_plan import Share
+from penstock.collector.agent.workers import WorkerEndedError, Workers
 from penstock.collector.config import CollectorConfig
-from penstock.collector.worker_plan import Share
-from penstock.collector.workers import WorkerEndedError, Workers
 from penstock.service import ExitCode
 
 

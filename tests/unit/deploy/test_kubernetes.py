@@ -17,7 +17,7 @@ from pydantic import BaseModel
 
 from penstock.base.clock import SystemClock
 from penstock.collector.config import CollectorConfig
-from penstock.collector.source_sections import FileSource
+from penstock.collector.sources.sections import FileSource
 from penstock.deploy.console.config import ConsoleConfig
 from penstock.deploy.first_start import init
 from penstock.deploy.site import site_of

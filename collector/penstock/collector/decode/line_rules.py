@@ -9,8 +9,7 @@ from zoneinfo import ZoneInfo
 
 import orjson
 
-from penstock.collector.core.patterns import compile_pattern
-from penstock.collector.core.times import (
+from penstock.collector.decode.timestamps import (
     AUTO,
     Layout,
     TimeReader,
@@ -19,6 +18,7 @@ from penstock.collector.core.times import (
     text_time_ns,
     time_of,
 )
+from penstock.collector.regex import compile_pattern
 
 ReadTime = Callable[[Any, int], int | None]
 OnError = Literal["pass", "filter", "quarantine"]

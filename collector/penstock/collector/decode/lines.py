@@ -9,34 +9,91 @@ or message the body, the timestamp the time, the trace's ids the record's own, a
     timestamps_unreadable    records that say a time which cannot be read, or none where one is to
                              stand; they have that of reading, or end as is configured
     lines_repaired           JSON that strict readers refuse, and that was read all the same
+
+JSON objects as programs write them, also where one value in them is no JSON.
+
+What strict readers refuse whole is read part by part: ``NaN`` and the infinities, numbers beyond a
+double (as their text), lone surrogates (as U+FFFD), bytes that are no UTF-8, a comma before a
+closing bracket. An integer keeps its digits, however large.
 """
 
+import json
+import math
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
 import orjson
 
-from penstock.collector.core.times import time_of
 from penstock.collector.decode.attributes import clean_text, flatten
-from penstock.collector.decode.json_lines import BYTE_ORDER_MARK, read_object
 from penstock.collector.decode.line_rules import NO_RULES, LineRules, OnError
 from penstock.collector.decode.loggers import (
     TEMPLATES,
     TIMES,
     is_telling,
     lay_bare,
+    render,
     roles_of,
     take_level,
     take_trace,
 )
-from penstock.collector.decode.message_templates import render
 from penstock.collector.decode.severity import INFO, Severity, severity_in_line
-from penstock.collector.decode.shapes import Made, ShapedEvents, ShapeGate, log_fields
+from penstock.collector.decode.shapes import Made, ShapedEvents, ShapeValidator, log_fields
+from penstock.collector.decode.timestamps import time_of
 from penstock.specs.limits import ATTRIBUTES_MAX, RECORD_BYTES_MAX, STRING_CHARACTERS_MAX
 from penstock.specs.validate.fast import Accepted
 from penstock.specs.validate.validator import check_line
+
+BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+"""What a file in UTF-8 may begin with."""
+_TRAILING_COMMA: Final = re.compile(r'("[^"\\]*(?:\\.[^"\\]*)*")|,(?=\s*[}\]])', re.DOTALL)
+_DIGITS_MAX: Final = 4000
+"""Of an integer; Python itself refuses somewhat more."""
+_decode: Final = msgspec.json.Decoder().decode
+
+
+def read_object(text: bytes) -> tuple[dict[str, Any] | None, bool]:
+    """The JSON object that a text is, and whether a strict reader would have refused it.
+
+    None when it is none, also for a lenient reader.
+    """
+    try:
+        found = _decode(text)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return _read_leniently(text), True
+    except RecursionError:
+        return None, False
+    return found if isinstance(found, dict) else None, False
+
+
+def _read_leniently(text: bytes) -> dict[str, Any] | None:
+    if not text.rstrip().endswith(b"}"):
+        return None
+    whole = text.decode("utf-8", "replace")
+    for attempt in (whole, None):
+        try:
+            found = json.loads(
+                _TRAILING_COMMA.sub(lambda it: it[1] or "", whole) if attempt is None else attempt,
+                parse_float=_real,
+                parse_int=_integer,
+            )
+        except (ValueError, RecursionError):
+            continue
+        return found if isinstance(found, dict) else None
+    return None
+
+
+def _real(text: str) -> float | str:
+    value = float(text)
+    return value if math.isfinite(value) else text
+
+
+def _integer(text: str) -> int | str:
+    return int(text) if len(text) <= _DIGITS_MAX else text
+
 
 _BLANKS: Final = b" \t"
 _MAY_BEGIN_JSON: Final = frozenset((b"{", b" ", b"\t", b"\xef"))
@@ -143,7 +200,7 @@ class PlainLines:
             self._verdict = verdict
         self._events = ShapedEvents(context.resource, context.attributes, now_ns, timed=False)
         self._context, self._now_ns = context, now_ns
-        self._gate = ShapeGate()
+        self._gate = ShapeValidator()
 
     def make(self, line: bytes) -> Made | None:
         """The record of a line, with the gate's verdict; None when it takes a look of its own.

@@ -15,9 +15,9 @@ from typing import Any, Final
 
 import orjson
 
-from penstock.collector.core.times import time_of
 from penstock.collector.decode.loggers import TEMPLATES, Roles, Trace, roles_of, take_trace
 from penstock.collector.decode.severity import INFO, Severity
+from penstock.collector.decode.timestamps import time_of
 from penstock.specs.limits import (
     ATTRIBUTES_MAX,
     INT64_MAX,
@@ -38,7 +38,7 @@ Check = Callable[[bytes], Accepted | Rejected]
 _new: Final = tuple.__new__
 
 
-class ShapeGate:
+class ShapeValidator:
     """The gate's verdicts on records that came together, asked for once for each shape."""
 
     def __init__(self, check: Check = check_line) -> None:
@@ -123,7 +123,7 @@ class ShapedEvents:
         self._now_ns = now_ns
         self._timed = timed
         self._shapes: dict[tuple[Any, ...], _Shape | None] = {}
-        self._gate = ShapeGate(check)
+        self._gate = ShapeValidator(check)
 
     def make(self, fields: Mapping[Any, Any], *, time_ns: int | None = None) -> Made | None:
         """An event's record; None when it is not plain.

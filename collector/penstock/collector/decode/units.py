@@ -8,22 +8,22 @@ from typing import Any, Final
 import orjson
 import structlog
 
-from penstock.collector.core.forward import BadEntry, Event, decode_message, messages_in
-from penstock.collector.core.inflate import unzstd
-from penstock.collector.core.pieces import join_pieces
-from penstock.collector.core.unix_framing import decode_batch_header
-from penstock.collector.decode.journal import decode_entry
+from penstock.collector.decode.journald import decode_entry
 from penstock.collector.decode.line_rules import OnError, rules_of
 from penstock.collector.decode.lines import LineContext, PlainLines, decode_line, log_record
 from penstock.collector.decode.shapes import Made, ShapedEvents
-from penstock.collector.decode.syslog_shapes import decode_syslog
+from penstock.collector.decode.syslog import decode_syslog
+from penstock.collector.decompression import unzstd
 from penstock.collector.errors import RemoteProtocolError, UndecodableError
 from penstock.collector.limits import (
     SERVICE_CHARACTERS_MAX,
     UNIT_DECOMPRESSED_BYTES_MAX,
     UNIT_RECORDS_MAX,
 )
-from penstock.collector.spool import Unit
+from penstock.collector.sources.docker import join_fragments
+from penstock.collector.sources.forward.protocol import BadEntry, Event, decode_message, messages_in
+from penstock.collector.sources.unix.framing import decode_batch_header
+from penstock.collector.spool.spool import Unit
 from penstock.specs.validate.fast import Accepted
 
 REASON_MAX: Final = 200
@@ -176,7 +176,7 @@ def _encode_events(
     resource: Mapping[str, Any],
 ) -> None:
     """Add the lines of events, each with its message; pieces of a line are one."""
-    joined = join_pieces((at, event) for at, event, _ in events)
+    joined = join_fragments((at, event) for at, event, _ in events)
     tagged: dict[str, ShapedEvents] = {}
     for at, came, raw in events:
         event = came

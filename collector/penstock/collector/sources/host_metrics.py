@@ -10,9 +10,9 @@ from typing import Any
 import psutil
 from typing_extensions import override
 
-from penstock.collector.decode.metric_lines import metric_line
-from penstock.collector.intake import Intake, Payload
+from penstock.collector.decode.metrics import metric_line
 from penstock.collector.sources.source import Source
+from penstock.collector.spool.writer import Payload, SpoolWriter
 
 Attributes = Mapping[str, str]
 
@@ -144,7 +144,9 @@ _GROUPS: tuple[Callable[[], Iterator[Point]], ...] = (
 class HostMetricsSource(Source):
     """Measures at a fixed interval; one round is one unit of the spool."""
 
-    def __init__(self, interval_s: float, resource: Mapping[str, Any], *, intake: Intake) -> None:
+    def __init__(
+        self, interval_s: float, resource: Mapping[str, Any], *, intake: SpoolWriter
+    ) -> None:
         self.name = intake.source
         self._interval_s = interval_s
         self._resource = resource

@@ -12,13 +12,13 @@ from typing import Final
 
 from typing_extensions import override
 
-from penstock.collector.core.lines import Line, LineCutter
-from penstock.collector.decode.journal import cursor_of
-from penstock.collector.intake import Intake, Payload
+from penstock.collector.decode.journald import cursor_of
 from penstock.collector.limits import JOURNAL_ENTRY_BYTES_MAX, READ_BYTES
-from penstock.collector.source_sections import JournaldSource as Section
+from penstock.collector.sources.line_framing import Line, LineCutter
 from penstock.collector.sources.program import Program
+from penstock.collector.sources.sections import JournaldSource as Section
 from penstock.collector.sources.source import Source
+from penstock.collector.spool.writer import Payload, SpoolWriter
 from penstock.logd.errors import LogdError
 from penstock.logd.storage import Checkpoint
 from penstock.service import ConfigError
@@ -33,7 +33,7 @@ class JournaldSource(Source):
         checkpoint: Keeps the cursor.
     """
 
-    def __init__(self, section: Section, checkpoint: Checkpoint, *, intake: Intake) -> None:
+    def __init__(self, section: Section, checkpoint: Checkpoint, *, intake: SpoolWriter) -> None:
         self.name = intake.source
         self._section = section
         self._checkpoint = checkpoint

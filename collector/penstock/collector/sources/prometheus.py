@@ -16,15 +16,15 @@ from urllib.parse import unquote_to_bytes, urlsplit
 
 from typing_extensions import override
 
-from penstock.collector.decode.metric_lines import metric_line
+from penstock.collector.decode.metrics import metric_line
 from penstock.collector.decode.prometheus import Scraped, ScrapedPoint, read_exposition
 from penstock.collector.errors import RemoteProtocolError, UndecodableError
-from penstock.collector.intake import Intake, Payload
 from penstock.collector.limits import SCRAPE_BYTES_MAX
-from penstock.collector.source_sections import TOKEN
-from penstock.collector.source_sections import PrometheusSource as Section
-from penstock.collector.sources.http_client import get
+from penstock.collector.sources.network.http import get
+from penstock.collector.sources.sections import TOKEN
+from penstock.collector.sources.sections import PrometheusSource as Section
 from penstock.collector.sources.source import Source
+from penstock.collector.spool.writer import Payload, SpoolWriter
 from penstock.logd.security.tls import CertificateFiles, TlsFileError
 from penstock.service import ConfigError
 
@@ -53,7 +53,7 @@ class PrometheusSource(Source):
         section: Section,
         resource: Mapping[str, Any],
         *,
-        intake: Intake,
+        intake: SpoolWriter,
         bytes_max: int = SCRAPE_BYTES_MAX,
         large_bytes: int = _LARGE_BYTES,
         read: Callable[..., Scraped] = read_exposition,

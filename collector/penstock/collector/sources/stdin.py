@@ -13,10 +13,10 @@ from typing import Any
 
 from typing_extensions import override
 
-from penstock.collector.core.lines import Line, LineCutter
-from penstock.collector.intake import Intake, payload_of_lines
 from penstock.collector.limits import READ_BYTES
+from penstock.collector.sources.line_framing import Line, LineCutter
 from penstock.collector.sources.source import Source
+from penstock.collector.spool.writer import SpoolWriter, payload_of_lines
 
 
 class StdinSource(Source):
@@ -27,7 +27,7 @@ class StdinSource(Source):
         service: str,
         line_bytes_max: int,
         *,
-        intake: Intake,
+        intake: SpoolWriter,
         descriptor: int = 0,
         rules: Mapping[str, Any] | None = None,
     ) -> None:

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any, Final, assert_never
 from zoneinfo import ZoneInfo
 
-from penstock.collector.admission import scrubber_of
-from penstock.collector.config import CollectorConfig
-from penstock.collector.core.patterns import compile_pattern
-from penstock.collector.core.times import layouts_of
+from penstock.collector.config import CollectorConfig, SensitiveSection
+from penstock.collector.decode.timestamps import layouts_of
+from penstock.collector.regex import compile_pattern
 from penstock.collector.transforms import sections
 from penstock.collector.transforms.count import Count, Measure
 from penstock.collector.transforms.edit import Edit, Redact
@@ -21,7 +20,12 @@ from penstock.collector.transforms.expression import (
     compile_condition,
     compile_expression,
 )
-from penstock.collector.transforms.formats import (
+from penstock.collector.transforms.graph import Graph, WiringError, wire
+from penstock.collector.transforms.parse import (
+    Lift,
+    Parse,
+    Read,
+    Timestamp,
     csv_reader,
     key_value_reader,
     read_clf,
@@ -30,15 +34,44 @@ from penstock.collector.transforms.formats import (
     regex_reader,
     syslog_reader,
 )
-from penstock.collector.transforms.graph import Graph
-from penstock.collector.transforms.limit import Dedupe, Sample, Throttle, is_error
-from penstock.collector.transforms.parse import Lift, Parse, Read
 from penstock.collector.transforms.paths import Fields, parse_path, parse_selection
-from penstock.collector.transforms.select import Branch, Filter, Route
+from penstock.collector.transforms.select import (
+    Branch,
+    Dedupe,
+    Filter,
+    Route,
+    Sample,
+    Throttle,
+    is_error,
+)
 from penstock.collector.transforms.subjects import SubjectTemplate
-from penstock.collector.transforms.timestamp import Timestamp
-from penstock.collector.transforms.wiring import WiringError, wire
 from penstock.service import ConfigError
+from penstock.specs.redact.detectors import DETECTORS, Detectors
+from penstock.specs.redact.scrubber import Scrubber
+
+
+def scrubber_of(section: SensitiveSection) -> Scrubber | None:
+    """What treats records, as configured; None when nothing does.
+
+    Raises:
+        ConfigError: The hash key cannot be read, or is none.
+    """
+    if not section.enabled:
+        return None
+    detectors = Detectors(
+        frozenset(name for name in DETECTORS if section.detectors.get(name, True)),
+        frozenset(section.except_.fields),
+        tuple(section.except_.patterns),
+        section.mode,
+    )
+    return Scrubber(
+        section.read_hash_key(),
+        keyless=section.without_key,
+        values=section.search,
+        actions=section.actions,
+        detectors=detectors,
+    )
+
 
 TABLE_BYTES_MAX: Final = 16 * 1024 * 1024
 TABLE_ROWS_MAX: Final = 100_000

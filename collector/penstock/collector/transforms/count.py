@@ -11,17 +11,9 @@ from typing import Any, Final
 
 from typing_extensions import override
 
-from penstock.collector.core.exponential_histogram import ExponentialHistogram
-from penstock.collector.transforms.event import (
-    PASS,
-    Creating,
-    Ending,
-    Event,
-    Refusal,
-    Verdict,
-)
-from penstock.collector.transforms.expression import Evaluate
-from penstock.collector.transforms.functions import NUMBERS, to_text
+from penstock.collector.decode.metrics import ExponentialHistogram
+from penstock.collector.transforms.event import PASS, Creating, DropReason, Event, Refusal, Verdict
+from penstock.collector.transforms.expression import NUMBERS, Evaluate, to_text
 from penstock.collector.transforms.paths import Fields
 from penstock.specs.limits import NAME_CHARACTERS_MAX
 
@@ -103,7 +95,7 @@ class Count(Creating):
             series.histogram.add(value, max(1, round(min(weight, COUNT_MAX))))
         else:
             series.total = min(series.total + value * weight, WEIGHT_TOTAL_MAX)
-        return Ending.AGGREGATED
+        return DropReason.AGGREGATED
 
     @override
     def flush(self, now_ns: int, unix_ns: int) -> list[Fields]:

@@ -5,7 +5,7 @@ from typing import Any, Final, Literal
 
 from typing_extensions import override
 
-from penstock.collector.core.patterns import compile_pattern
+from penstock.collector.regex import compile_pattern
 from penstock.collector.transforms.event import PASS, Event, Transform, Verdict
 from penstock.collector.transforms.expression import Evaluate
 from penstock.collector.transforms.paths import Fields, Selection, assign, getter, without

@@ -8,8 +8,7 @@ from typing import Any, Final
 from typing_extensions import override
 
 from penstock.collector.transforms.event import PASS, Event, Transform, Verdict
-from penstock.collector.transforms.expression import Evaluate
-from penstock.collector.transforms.functions import to_text
+from penstock.collector.transforms.expression import Evaluate, to_text
 from penstock.collector.transforms.paths import Fields, getter
 
 _REMEMBERED_MAX: Final = 4096

@@ -1,11 +1,24 @@
-"""Filter and route: records go on or part by conditions."""
+"""Filter and route: records go on or part by conditions.
 
+Sample, throttle and drop repeats: what keeps a flood small.
+
+Sampling depends on nothing but the record, so what is read again after a crash has the same fate.
+Throttling and dropping repeats remember; their memory is bounded and is lost with the process, so a
+repeat may come through then. A first one is never lost for it.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any, Final, Literal
 
+import orjson
 from typing_extensions import override
 
-from penstock.collector.transforms.event import PASS, Ending, Event, Transform, Verdict
+from penstock.collector.transforms.event import PASS, DropReason, Event, Transform, Verdict
 from penstock.collector.transforms.expression import Evaluate
+from penstock.collector.transforms.paths import Fields
 from penstock.collector.transforms.subjects import SubjectTemplate
 
 UNMATCHED = "unmatched"
@@ -22,7 +35,7 @@ class Filter(Transform):
 
     @override
     def apply(self, event: Event, now_ns: int) -> Verdict:
-        return PASS if self._condition(event.fields) else Ending.FILTERED
+        return PASS if self._condition(event.fields) else DropReason.FILTERED
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,3 +62,158 @@ class Route(Transform):
                     event.subject = branch.subject
                 return branch.name
         return UNMATCHED
+
+
+_SPACE: Final = 1 << 64
+_SECOND_NS: Final = 1_000_000_000
+ERROR_SEVERITY: Final = 17
+"""OpenTelemetry's first number of ERROR."""
+
+WEIGHT_MAX: Final = 1e15
+"""Of one record that stands for others it was sampled from; a double still counts to that."""
+
+
+def is_error(fields: Fields) -> bool:
+    """Whether the record tells of a failure: severity ERROR or above, or a span that failed."""
+    severity = fields.get("severity_number")
+    return (severity.__class__ is int and severity >= ERROR_SEVERITY) or (
+        fields.get("status_code") == "ERROR"
+    )
+
+
+class Sample(Transform):
+    """Keeps a share of the records, and says on each how many it stands for.
+
+    Records of one trace share their fate, in every collector; those without a trace are judged by
+    their source and place in it.
+
+    Args:
+        ratio: Share that is kept, above 0 and at most 1.
+        keep: Records that are always kept, with their weight unchanged.
+        seed: Two with the same one keep the same traces, so that one behind the other leaves out
+            nothing more, and weights would say that it did.
+    """
+
+    outputs = (PASS,)
+
+    def __init__(self, ratio: float, keep: Callable[[Fields], bool], seed: str = "") -> None:
+        self._seed = seed.encode()
+        self._bound = int(ratio * _SPACE)
+        self._weight = 1 / ratio
+        self._keep = keep
+
+    @override
+    def apply(self, event: Event, now_ns: int) -> Verdict:
+        fields = event.fields
+        if self._keep(fields):
+            return PASS
+        trace = fields.get("trace_id")
+        key = trace if trace.__class__ is str else f"{event.source}\n{event.sequence}"
+        digest = blake2b(key.encode(), digest_size=8, key=self._seed).digest()
+        if int.from_bytes(digest) >= self._bound:
+            return DropReason.SAMPLED
+        weight = (fields.get("sample_weight") or 1) * self._weight
+        if weight > 1:
+            event.fields = {**fields, "sample_weight": min(weight, WEIGHT_MAX)}
+        return PASS
+
+
+class Throttle(Transform):
+    """A token bucket for each source and key.
+
+    Args:
+        rate: Records a second.
+        burst: Records that may come at once.
+        key: What tells records apart within a source; None: all are one.
+        keys_max: Buckets; beyond it the one that was not used longest is forgotten, and is full
+            when it comes again.
+        when_exceeded: ``drop`` ends the record; ``block`` lets it pass and makes its source wait.
+    """
+
+    outputs = (PASS,)
+
+    def __init__(
+        self,
+        rate: float,
+        burst: int,
+        key: Evaluate | None,
+        *,
+        keys_max: int,
+        when_exceeded: Literal["drop", "block"],
+    ) -> None:
+        self._rate = rate
+        self._burst = float(burst)
+        self._key = key
+        self._keys_max = keys_max
+        self._blocks = when_exceeded == "block"
+        self._buckets: OrderedDict[tuple[str, bytes], tuple[float, int]] = OrderedDict()
+
+    @override
+    def apply(self, event: Event, now_ns: int) -> Verdict:
+        value = None if self._key is None else self._key(event.fields)
+        name = (event.source, _digest(value))
+        level, then_ns = self._buckets.pop(name, (self._burst, now_ns))
+        passed_s = max(0, now_ns - then_ns) / _SECOND_NS
+        level = min(self._burst, level + passed_s * self._rate)
+        allowed = level >= 1 or self._blocks
+        if allowed:
+            level -= 1
+        self._buckets[name] = (level, now_ns)
+        if len(self._buckets) > self._keys_max:
+            self._buckets.popitem(last=False)
+        if not allowed:
+            return DropReason.THROTTLED
+        if level < 0:
+            event.pause_ns = max(event.pause_ns, int(-level / self._rate * _SECOND_NS))
+        return PASS
+
+
+class Dedupe(Transform):
+    """Drops a record whose key was seen within the window.
+
+    Args:
+        key: What makes records equal; None: all but the times and the record's own id.
+        window_ns: How long a key is remembered from its first record on.
+        keys_max: Keys remembered; beyond it the oldest is forgotten.
+    """
+
+    outputs = (PASS,)
+
+    def __init__(self, key: Evaluate | None, *, window_ns: int, keys_max: int) -> None:
+        self._key = key or _identity
+        self._window_ns = window_ns
+        self._keys_max = keys_max
+        self._seen: OrderedDict[bytes, int] = OrderedDict()
+
+    @override
+    def apply(self, event: Event, now_ns: int) -> Verdict:
+        self._forget(now_ns)
+        value = self._key(event.fields)
+        if value is None:
+            return PASS
+        key = _digest(value)
+        if key in self._seen:
+            return DropReason.DEDUPLICATED
+        self._seen[key] = now_ns
+        if len(self._seen) > self._keys_max:
+            self._seen.popitem(last=False)
+        return PASS
+
+    def _forget(self, now_ns: int) -> None:
+        while self._seen and next(iter(self._seen.values())) + self._window_ns <= now_ns:
+            self._seen.popitem(last=False)
+
+
+_OWN: Final = frozenset({"time_unix_nano", "observed_time_unix_nano", "record_id"})
+
+
+def _identity(fields: Fields) -> Any:
+    return {name: value for name, value in fields.items() if name not in _OWN}
+
+
+def _digest(value: Any) -> bytes:
+    try:
+        text = orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+    except TypeError:  # an integer beyond 64 bits, in a field that the spec does not have
+        text = repr(value).encode()
+    return blake2b(text, digest_size=16).digest()

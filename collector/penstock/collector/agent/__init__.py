@@ -1,0 +1,1 @@
+"""The running collector: its parts, its reload, its admin socket, its workers."""

@@ -1,0 +1,561 @@
+"""The running collector: its parts, the order they start and stop in, and their exchange.
+
+Other rules that sort records into lanes, while the collector runs.
+
+Before a record is sorted by them, the checkpoint says so; whoever starts from it believes of what
+the producers' sequences say only what the same rules sorted.
+"""
+
+import asyncio
+import concurrent.futures
+import contextlib
+import dataclasses
+import json
+import signal
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Final
+from uuid import UUID, uuid4
+
+import structlog
+from prometheus_client import CollectorRegistry
+
+from penstock.base.clock import Clock, SystemClock
+from penstock.base.errors import DrainCutShortError
+from penstock.base.files import atomic_write
+from penstock.base.pluralize import pluralize
+from penstock.collector import failpoints
+from penstock.collector.agent.admin import SOCKET_NAME, ControlServer
+from penstock.collector.agent.admin_actions import AdminActions
+from penstock.collector.agent.reload import UNDO_S, Before, Reloads, Report, changed_keys
+from penstock.collector.agent.route_fingerprint import fingerprint_of
+from penstock.collector.agent.settings import (
+    graph_of,
+    own_subjects,
+    resource_of,
+    sizes_of,
+    tables_of,
+)
+from penstock.collector.checkpoint.checkpointer import Checkpointer
+from penstock.collector.checkpoint.recovery import open_data_directory
+from penstock.collector.checkpoint.routing import UNKNOWN, RouteFingerprint, RoutingState
+from penstock.collector.config import CollectorConfig, NatsSection
+from penstock.collector.delivery.core import Reconnected
+from penstock.collector.delivery.engine import Engine
+from penstock.collector.delivery.publisher import Publisher
+from penstock.collector.sources.factory import Parts, make_source
+from penstock.collector.sources.files.source import FileSource
+from penstock.collector.sources.sections import Source as Section
+from penstock.collector.sources.source import Source
+from penstock.collector.sources.supervisor import (
+    Difference,
+    Runner,
+    RunnerContext,
+    SourceSet,
+    difference,
+)
+from penstock.collector.telemetry import Metrics, describe
+from penstock.collector.transforms.graph import Graph
+from penstock.logd.storage import REAL_DISK, Disk
+from penstock.service import (
+    ExitCode,
+    Health,
+    ServiceError,
+    Status,
+    Tracer,
+    Tracing,
+    admin_server,
+    notify,
+    notify_reloading,
+    release,
+)
+
+ENDPOINTS_FILE: Final = "endpoints.json"
+
+
+def write_endpoints(path: Path, admin: str, runners: Iterable[Runner]) -> None:
+    """Name the admin server's address, and each source's: by its type the first one's."""
+    endpoints = {"admin": admin}
+    for runner in runners:
+        source = runner.source
+        if source.endpoint is not None:
+            endpoints.setdefault(runner.section.type, source.endpoint)
+            endpoints[source.name] = source.endpoint
+        for part, address in source.endpoints.items():
+            endpoints[f"{source.name}.{part}"] = address
+    try:
+        atomic_write(path, json.dumps(endpoints), durable=False)
+    except OSError as error:  # the collector runs all the same
+        structlog.get_logger().warning("endpoints not written", error=str(error))
+
+
+_WAIT_S = 1.0
+
+
+class Reporter:
+    """Keeps the last status, for when there is no time for a new one.
+
+    Args:
+        describe: Makes the status; called on the loop.
+        first: The status before the first.
+    """
+
+    def __init__(self, describe: Callable[[], Status], first: Status) -> None:
+        self._describe = describe
+        self.last = first
+
+    def now(self) -> Status:
+        """On the loop."""
+        self.last = self._describe()
+        return self.last
+
+    def ask(self, loop: asyncio.AbstractEventLoop) -> Status:
+        """For another thread; the last one when the loop has no time or is closed."""
+        asked: concurrent.futures.Future[None] = concurrent.futures.Future()
+
+        def answer() -> None:
+            self.now()
+            asked.set_result(None)
+
+        with contextlib.suppress(TimeoutError, RuntimeError):
+            loop.call_soon_threadsafe(answer)
+            asked.result(_WAIT_S)
+        return self.last
+
+
+class Rerouting:
+    """The change from the rules that hold to others: `announce`, then `apply` or `take_back`.
+
+    Args:
+        file_sources: Those that run, now.
+    """
+
+    def __init__(
+        self, engine: Engine, saver: Checkpointer, file_sources: Callable[[], Iterable[FileSource]]
+    ) -> None:
+        self._engine = engine
+        self._saver = saver
+        self._file_sources = file_sources
+        self._before: RoutingState | None = None
+
+    async def announce(self, rules: RouteFingerprint) -> None:
+        """Make durable that no rules are to be relied on, if these are others.
+
+        Raises:
+            ServiceError: It cannot be; those that hold go on to.
+        """
+        before = self._saver.sorting
+        if rules == before.rules:
+            return
+        self._before = before
+        self._saver.sorting = RoutingState(UNKNOWN, before.since)
+        if not await self._saver.save():
+            self.take_back()
+            raise ServiceError(
+                "the checkpoint cannot be written, and where records go would change",
+                fix="look at the disk, and reload again",
+            )
+
+    def take_back(self) -> None:
+        """Nothing was sorted otherwise."""
+        if self._before is not None:
+            self._saver.sorting, self._before = self._before, None
+
+    def apply(self, rules: RouteFingerprint) -> UUID:
+        """Others hold from what is sorted next; returns the incarnation that publishes it.
+
+        A new one where something is read that an earlier run may have sorted by those before, and
+        delivered: it would be taken for that.
+        """
+        if self._before is not None:
+            if self._reads_again():
+                self._saver.incarnation = uuid4()
+                self._engine.delivery.retire_idle()
+            self._saver.sorting = self._before.changed(rules, self._begun())
+            self._before = None
+        return self._saver.incarnation
+
+    def _begun(self) -> dict[str, int]:
+        """By origin, the position before which everything was begun to be sorted."""
+        tails = (tail for source in self._file_sources() for tail in source.tails)
+        return self._engine.begun | {tail.state.origin: tail.lines.position for tail in tails}
+
+    def _reads_again(self) -> bool:
+        generations = self._engine.generations
+        tails = (tail for source in self._file_sources() for tail in source.tails)
+        files = [tail.state for tail in tails if tail.reads_again] + generations.waiting
+        return self._engine.reads_again or any(f.generation < generations.first for f in files)
+
+
+Load = Callable[[str | None], CollectorConfig]
+"""Reads the configuration again; refuses files that have not the digest, if one is given."""
+
+MakePublisher = Callable[[NatsSection, UUID, Callable[[], None], Clock, Tracer | None], Publisher]
+"""Makes the way to logd of the arguments that a `Publisher` has."""
+
+
+class Agent:
+    """One collector.
+
+    Args:
+        config: Checked.
+        config_path: For messages.
+        load: For a reload; None: it cannot be reloaded.
+        receives: False: only what waits in the spools is delivered.
+        takes: Whether a source of the configuration is this process's.
+        disk: Of the data directory's checkpoint and journals.
+        make_publisher: Makes the connection to logd, again where a reload changes `nats`.
+        undo_s: How long a reload that other workers take part in can be undone.
+    """
+
+    def __init__(  # noqa: PLR0913 - the last three are its ways to the outside
+        self,
+        config: CollectorConfig,
+        config_path: Path,
+        *,
+        load: Load | None = None,
+        receives: bool = True,
+        takes: Callable[[Section], bool] = lambda _: True,
+        disk: Disk = REAL_DISK,
+        make_publisher: MakePublisher = Publisher,
+        undo_s: float = UNDO_S,
+    ) -> None:
+        self._config = config
+        self._load = load
+        self._receives = receives
+        self._takes = takes
+        self._new_publisher = make_publisher
+        self._undo_s = undo_s
+        self._clock = SystemClock()
+        self._log = structlog.get_logger()
+        graph = graph_of(config, str(config_path))
+        directory = open_data_directory(
+            config.data_dir, sizes_of(config), where=str(config_path), disk=disk
+        )
+        if directory.foreign:
+            self._log.error("the spool is not the one of the checkpoint; beginning a new chain")
+        directory.fit_to_rules(fingerprint_of(config, graph))
+        self._directory = directory
+        self._tracing = Tracing(config.tracing, "collector", config.name, own_subjects(config))
+        self._publisher = self._make_publisher(config)
+        engine = self._engine = Engine(directory, config, self._publisher, self._clock, graph)
+        self._sources = SourceSet(self._surroundings(config))
+        self._saver = Checkpointer(
+            directory,
+            engine.spools,
+            engine.delivery,
+            engine.generations,
+            engine.replayer,
+            lambda: self._sources.file_sources,
+        )
+        self._resorting = Rerouting(engine, self._saver, lambda: self._sources.file_sources)
+        self._reloads = Reloads()
+        self._before = Before()
+        self._reloading = asyncio.Lock()
+        self._hung_up = False
+        self._asked: set[asyncio.Task[Report]] = set()
+        self._admin_address = ""
+        self._endpoints_path = config.data_dir / ENDPOINTS_FILE
+        self._health = Health.STARTING
+        first = Status("collector", config.name, release(), self._health)
+        self._reporter = Reporter(self._describe, first)
+
+    async def run(self, stop: asyncio.Event, *, within_s: float | None = None) -> None:
+        """Collect until `stop` is set or all input has ended, then drain.
+
+        Args:
+            stop: Ends it.
+            within_s: Where nothing is received: how long delivering may take; None: no limit.
+
+        Raises:
+            ServiceError: Something the collector needs is not there.
+        """
+        engine, registry, config = self._engine, CollectorRegistry(), self._config
+        loop = asyncio.get_running_loop()
+        Metrics(lambda: self._reporter.ask(loop), registry)
+        admin = admin_server(
+            lambda: self._reporter.ask(loop),
+            registry,
+            config.admin_access,
+            hosts=config.admin_hosts,
+        )
+        control = ControlServer(
+            config.admin_socket or config.data_dir / SOCKET_NAME,
+            AdminActions(
+                self.reload, engine.replayer, engine.pipeline.taps, self._reporter.now
+            ).actions,
+        )
+        address = admin.start(config.admin)
+        loop.add_signal_handler(signal.SIGHUP, self._on_hangup)
+        try:
+            await control.start()
+            await self._publisher.connect(config.name, config.connect_timeout_s, needed=False)
+            self._recover()
+            if self._receives:
+                await self._sources.start(self._own(config))
+            self._write_endpoints(address)
+            held = await self._serve(stop, within_s)
+        finally:
+            loop.remove_signal_handler(signal.SIGHUP)
+            self._endpoints_path.unlink(missing_ok=True)
+            await control.close()
+            await self._publisher.close()
+            await asyncio.to_thread(self._tracing.close)
+            admin.close()
+            self._directory.lock.release()
+        if held:
+            raise DrainCutShortError(
+                f"{self._config.data_dir} still holds {pluralize(held, 'record')}",
+                fix="what is held is safe: start the collector again once NATS and logd are there",
+            )
+
+    async def _serve(self, stop: asyncio.Event, within_s: float | None) -> int:
+        """Run every part until told to stop; returns how many records are still held."""
+        async with asyncio.TaskGroup() as tasks:
+            parts = [
+                *self._engine.run(tasks),
+                tasks.create_task(self._saver.run(lambda: self._config.checkpoint_interval_s)),
+            ]
+            self._sources.run()
+            self._health = Health.READY
+            notify(READY=1)
+            self._log.info("collecting", sources=[r.name for r in self._sources.runners])
+            await self._wait_for_end(stop, within_s)
+            async with self._reloading:
+                self._health = Health.DRAINING
+            notify(STOPPING=1)
+            failpoints.passed("drain_begun")
+            await self._drain()
+            await self._sources.cancel()
+            for part in parts:
+                part.cancel()
+        await self._engine.settle()
+        failpoints.passed("drain_ended")
+        await self._saver.save()
+        await self._engine.close()
+        held = self._held()
+        self._log.info("stopped", held=held)
+        return held
+
+    async def _wait_for_end(self, stop: asyncio.Event, within_s: float | None) -> None:
+        end = self._sources.ended.wait() if self._receives else self._engine.deliver()
+        waits = [asyncio.ensure_future(stop.wait()), asyncio.ensure_future(end)]
+        timeout_s = None if self._receives else within_s
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED, timeout=timeout_s)
+        for wait in waits:
+            wait.cancel()
+
+    async def _drain(self) -> None:
+        """Bring what is held to logd within the time that is allowed."""
+        try:
+            async with asyncio.timeout(self._config.drain_timeout_s):
+                # Some hand over what they received last, which a full spool makes wait.
+                await self._sources.stop()
+                await self._engine.deliver()
+        except TimeoutError:
+            self._log.warning("drain cut short", timeout_s=self._config.drain_timeout_s)
+
+    def _held(self) -> int:
+        """Records that are not delivered; at least one for each unit that is still spooled."""
+        self._reporter.now()
+        held = sum(account.held for account in self._engine.ledger.accounts.values())
+        return max(held, self._engine.units_held)
+
+    # Start.
+
+    def _recover(self) -> None:
+        state = self._saver.state
+        waiting = self._engine.recover(state)
+        self._saver.begin()
+        self._log.info("recovered", units_waiting=waiting, lanes=len(state.lanes))
+
+    def _surroundings(self, config: CollectorConfig) -> RunnerContext:
+        engine = self._engine
+        parts = Parts(
+            resource=resource_of(config),
+            budget=engine.budget,
+            descriptors=engine.descriptors,
+            spool=engine.spools,
+            ledger=engine.ledger,
+            clock=self._clock,
+            generations=engine.generations,
+            pipeline=engine.pipeline,
+            courier=engine.courier,
+            save=self._save,
+            known=frozenset(),
+            data_dir=config.data_dir,
+            node=config.name,
+        )
+
+        def make(section: Section) -> Source:
+            # One that began in this process is not there for the first time either.
+            known = frozenset(self._saver.state.sources)
+            return make_source(section, dataclasses.replace(parts, known=known))
+
+        return RunnerContext(make, engine.delivery, engine.ledger, self._clock)
+
+    async def _save(self) -> bool:
+        return await self._saver.save()
+
+    def _own(self, config: CollectorConfig) -> list[Section]:
+        return [section for section in config.sources if self._takes(section)]
+
+    def _make_publisher(self, config: CollectorConfig) -> Publisher:
+        incarnation, tracer = self._directory.state.incarnation, self._tracing.tracer
+        return self._new_publisher(
+            config.nats, incarnation, self._on_nats_change, self._clock, tracer
+        )
+
+    def _write_endpoints(self, admin: str) -> None:
+        self._admin_address = admin
+        write_endpoints(self._endpoints_path, admin, self._sources.runners)
+
+    # While it runs.
+
+    def _on_nats_change(self) -> None:
+        if self._publisher.is_connected:
+            self._engine.courier.handle(Reconnected())
+
+    # Reading the configuration again.
+
+    def _on_hangup(self) -> None:
+        if self._hung_up:
+            return  # one that has not begun reads what is there by then
+        self._hung_up = True
+        task = asyncio.get_running_loop().create_task(self.reload())
+        self._asked.add(task)
+        task.add_done_callback(self._asked.discard)
+
+    async def reload(self, undo: int | None = None, digest: str | None = None) -> Report:
+        """Read the configuration again and run by it, or go on as before; never raises.
+
+        Args:
+            undo: The generation that runs: go back to the one before it instead.
+            digest: Of what others run by: of the files, a hyphen, of the tables' rows.
+        """
+        async with self._reloading:
+            self._hung_up = False
+            notify_reloading()
+            generation, now_ns = self._reloads.generation, self._clock.unix_ns()
+            try:
+                after, graph = await self._next(generation, undo, digest)
+                before = self._config, tables_of(self._engine.pipeline.graph)
+                report = await self._exchange(after, graph, generation, now_ns)
+                if report.result == "applied":
+                    self._before.keep(*before, within_s=0 if digest is None else self._undo_s)
+            except ServiceError as error:
+                code = int(error.exit_code)
+                report = Report("refused", generation, now_ns, error=str(error), exit_code=code)
+            except Exception as error:  # noqa: BLE001 - it goes on as it ran
+                self._log.exception("a reload failed")
+                code = int(ExitCode.SOFTWARE)
+                report = Report("refused", generation, now_ns, error=repr(error), exit_code=code)
+            self._reloads.note(report)
+            notify(READY=1)
+            self._log.info("reloaded", **asdict(report))
+            return report
+
+    async def _next(
+        self, generation: int, undo: int | None, digest: str | None
+    ) -> tuple[CollectorConfig, Graph]:
+        if self._load is None or self._health is not Health.READY:
+            raise ServiceError("nothing can be reloaded now", fix="restart the collector")
+        if undo is None:
+            files, _, tables = (digest or "").partition("-")
+            after = await asyncio.to_thread(self._load, files or None)
+            return after, await asyncio.to_thread(graph_of, after, tables_digest=tables)
+        if undo != generation or self._before.kept is None:
+            raise ServiceError(f"generation {undo} cannot be undone", fix="reload what shall run")
+        after, rows = self._before.kept
+        return after, await asyncio.to_thread(graph_of, after, tables=rows)
+
+    async def _exchange(
+        self, after: CollectorConfig, graph: Graph, generation: int, now_ns: int
+    ) -> Report:
+        before, tables_before = self._config, tables_of(self._engine.pipeline.graph)
+        keys = changed_keys(before, after)
+        sources = difference(self._own(before), self._own(after))
+        if "resource" in keys:  # every source has it
+            sources = Difference((), sources.added, sources.kept + sources.changed, sources.removed)
+        names = {
+            what: getattr(sources, what)
+            for what in ("added", "changed", "removed")
+            if getattr(sources, what)
+        }
+        if "transforms" not in keys and tables_of(graph) != tables_before:
+            keys = (*keys, "transforms")
+        if "sensitive" not in keys and graph.hash_key != self._engine.pipeline.graph.hash_key:
+            keys = (*keys, "sensitive")  # its file holds another key
+        if not keys and not names:
+            return Report("unchanged", generation, now_ns)
+        publisher, around = self._publisher, self._sources.around
+        if "nats" in keys:
+            publisher = self._make_publisher(after)
+            await publisher.connect(after.name, after.connect_timeout_s)
+        rules = fingerprint_of(after, graph)
+        try:
+            await self._resorting.announce(rules)
+            self._sources.around = self._surroundings(after)
+            await self._sources.change(self._own(after), sources)
+        except BaseException:
+            self._resorting.take_back()
+            self._sources.around = around
+            if publisher is not self._publisher:
+                await publisher.close()
+            raise
+        failpoints.passed("reload_before_exchange")
+        # Nothing else runs until all is exchanged.
+        self._config = after
+        if self._tracing.tracer is not None:
+            self._tracing.tracer.add_own(own_subjects(after))
+        publisher.incarnation = self._resorting.apply(rules)
+        self._engine.exchange(after, graph, publisher)
+        failpoints.passed("reload_after_exchange")
+        old, self._publisher = self._publisher, publisher
+        if old is not publisher:
+            self._engine.courier.handle(Reconnected())
+            await self._leave(old)
+        self._write_endpoints(self._admin_address)
+        return Report("applied", generation + 1, now_ns, sources=names, keys=keys)
+
+    async def _leave(self, old: Publisher) -> None:
+        try:
+            await old.leave()
+        except Exception as error:  # noqa: BLE001 - it runs by the new configuration all the same
+            self._log.warning("the connection before was not closed well", error=repr(error))
+
+    # What it says of itself.
+
+    def _describe(self) -> Status:
+        journals = {"spool": self._directory.spool, "spool-urgent": self._directory.urgent}
+        runners = self._sources.runners
+        reasons = [
+            f"source {runner.name}: {trouble}"
+            for runner in runners
+            if (trouble := runner.trouble or runner.source.trouble)
+        ]
+        reasons += self._engine.troubles(nats=self._publisher.trouble)
+        reasons += self._engine.descriptors.troubles
+        reasons += [self._saver.trouble] if self._saver.trouble else []
+        health = self._health
+        if health is Health.READY and reasons:
+            health = Health.DEGRADED
+        status = describe(
+            self._config.name,
+            health=health,
+            reasons=reasons,
+            sources={runner.name: runner.section.type for runner in runners},
+            lag={source.name: source.lag_bytes for source in self._sources.file_sources},
+            partial={source.name: source.partial_bytes for source in self._sources.file_sources},
+            ledger=self._engine.ledger,
+            budget=self._engine.budget,
+            delivery=self._engine.delivery,
+            spools=journals,
+            quarantine=self._directory.quarantine,
+            reloads=self._reloads,
+        )
+        status.info["transforms"] = self._engine.pipeline.graph.counts()
+        status.info["descriptors"] = self._engine.descriptors.as_dict()
+        status.info["tracing"] = self._tracing.counts()
+        return status

@@ -1,0 +1,82 @@
+"""What parts of the collector are given of its configuration."""
+
+import hashlib
+import json
+import socket
+from typing import Any
+
+from penstock.collector.checkpoint.recovery import Sizes
+from penstock.collector.config import CollectorConfig
+from penstock.collector.delivery.ordered_queue import Limits
+from penstock.collector.transforms.build import Tables, build_checked
+from penstock.collector.transforms.enrich import Enrich
+from penstock.collector.transforms.graph import Graph
+from penstock.service import ConfigError
+from penstock.service.tracing import SERVICES
+from penstock.specs.subjects import subject_of
+
+
+def limits_of(config: CollectorConfig) -> Limits:
+    """Of delivery."""
+    return Limits(
+        batch_bytes_max=config.batch.bytes_max,
+        batch_records_max=config.batch.records_max,
+        batch_age_ns=config.batch.age_ms * 1_000_000,
+    )
+
+
+def sizes_of(config: CollectorConfig) -> Sizes:
+    """Of the journals."""
+    spool = config.spool
+    return Sizes(spool.bytes_max, spool.urgent_bytes_max, config.quarantine.bytes_max)
+
+
+def resource_of(config: CollectorConfig) -> dict[str, Any]:
+    """Of records that come without one."""
+    return {"host.name": socket.gethostname(), **config.resource}
+
+
+def own_subjects(config: CollectorConfig) -> list[str]:
+    """On which Penstock's own spans are published, unless `output.subject` says otherwise."""
+    return [subject_of("span", name, config.subject_prefix) for name in SERVICES.values()]
+
+
+def graph_of(
+    config: CollectorConfig,
+    where: str = "the configuration",
+    *,
+    tables: Tables | None = None,
+    tables_digest: str = "",
+) -> Graph:
+    """Everything between decoding and delivery.
+
+    Args:
+        config: Checked.
+        where: For messages.
+        tables: What their files said, where that holds, and not what they say now.
+        tables_digest: What the tables must have, where others run by them, too.
+
+    Raises:
+        ConfigError: It makes no graph; `where` says of which files.
+    """
+    graph = build_checked(config, resource_of(config), where, tables)
+    if tables_digest and digest_of_tables(graph) != tables_digest:
+        raise ConfigError(
+            "the file of a table or of the hash key changed after another worker read it",
+            fix="reload again when it is written",
+        )
+    return graph
+
+
+def tables_of(graph: Graph) -> Tables:
+    """What the files of the tables said when a graph was made."""
+    transforms = {name: step.transform for name, step in graph.steps.items()}
+    return {name: one.rows for name, one in transforms.items() if isinstance(one, Enrich)}
+
+
+def digest_of_tables(graph: Graph) -> str:
+    """The same for the same rows of the same tables, and the same hash key, alone."""
+    key = graph.hash_key
+    known = key and [key.id, key.rotate_days, key.secret.hex()]
+    read = json.dumps([tables_of(graph), known], sort_keys=True)
+    return hashlib.sha256(read.encode()).hexdigest()

@@ -1,0 +1,630 @@
+"""Several collectors as one: their processes, and one admin endpoint for all of them.
+
+A worker that ends is started again after a wait that doubles; its spool stays its own. One whose
+configuration or surroundings are wrong at the start ends all. `/status` has the workers' stages
+under ``worker-<n>/``, `/metrics` their metrics with the label `worker`. What is asked on the admin
+socket, and SIGHUP, go to all: see `penstock.collector.agent.workers`. Each is begun with the
+configuration that all run by, whatever the files say by then.
+
+The admin socket of several collectors as one: each request goes to all workers.
+
+Their answers come as one, with each worker's own under ``workers``. A configuration that one of
+them refuses is taken back by those that run by it already, so that they go on alike.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import aclosing, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+from prometheus_client import CollectorRegistry, Metric
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector as PrometheusCollector
+from typing_extensions import override
+
+from penstock.base.backoff import Backoff, Restarts
+from penstock.base.clock import SystemClock
+from penstock.collector.agent.admin import SOCKET_NAME, Action, ControlServer, asking
+from penstock.collector.agent.reload import changed_keys
+from penstock.collector.agent.settings import digest_of_tables, graph_of
+from penstock.collector.agent.worker_plan import (
+    Share,
+    config_of,
+    control_of,
+    directory_of,
+    left_behind,
+)
+from penstock.collector.config import CollectorConfig
+from penstock.collector.config_files import Texts, digest_of, read_texts, write_inherited
+from penstock.collector.limits import (
+    QUARANTINE_LINE_S,
+    RELOAD_ANSWER_S,
+    REPLAY_ANSWER_S,
+    RESTART_CALM_S,
+    RESTART_MAX_S,
+    RESTART_MIN_S,
+)
+from penstock.logd.errors import RefusedError
+from penstock.logd.storage import DirectoryLock
+from penstock.service import (
+    ConfigError,
+    ExitCode,
+    Health,
+    ServiceError,
+    Stage,
+    Status,
+    UnavailableError,
+    admin_server,
+    ask_admin,
+    notify,
+    notify_reloading,
+)
+
+Answer = dict[str, Any]
+Checked = tuple[str, Callable[[], None]]
+
+_TAP_AGAIN_S: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """How long workers are waited for, in seconds.
+
+    Attributes:
+        reload_s: For the answer to a reload.
+        replay_s: For the answer to a replay.
+        line_s: For the next line of a quarantine.
+        tap_again_s: Before a worker whose look ended is looked for again.
+    """
+
+    reload_s: float = RELOAD_ANSWER_S
+    replay_s: float = REPLAY_ANSWER_S
+    line_s: float = QUARANTINE_LINE_S
+    tap_again_s: float = _TAP_AGAIN_S
+
+
+WAITS: Final = Waits()
+"""Those of a collector that runs."""
+
+
+def _refused(error: str, code: int) -> Answer:
+    return {"result": "refused", "error": error, "exit_code": code, "workers": {}}
+
+
+class WorkerControl:
+    """The actions.
+
+    Args:
+        sockets: The workers' own, by their numbers.
+        draining: Those of workers that only deliver what an earlier run left, and end then.
+        check: Reads the configuration again; raises `ServiceError` when no worker can run by it.
+            Returns the digest of what it read, and what is called when all run by that.
+        status: The account of all, now.
+        waits: For workers that do not answer.
+    """
+
+    def __init__(
+        self,
+        sockets: Mapping[int, Path],
+        *,
+        draining: Mapping[int, Path],
+        check: Callable[[], Checked],
+        status: Callable[[], Status],
+        waits: Waits = WAITS,
+    ) -> None:
+        self._sockets = sockets
+        self._draining = draining
+        self._check = check
+        self._status = status
+        self._waits = waits
+        self._reloading = asyncio.Lock()
+        self._log = structlog.get_logger()
+
+    @property
+    def actions(self) -> dict[str, Action]:
+        """By name."""
+        return {
+            "quarantine": self.quarantine,
+            "reload": self.reload,
+            "replay": self.replay,
+            "status": self.status,
+            "tap": self.tap,
+        }
+
+    async def reload(self, _: Mapping[str, Any]) -> AsyncIterator[Mapping[str, Any]]:
+        """Let all read the configuration again, or none."""
+        report = await self.reload_all()
+        if report["result"] == "refused":
+            yield {
+                "ok": False,
+                "error": report["error"],
+                "exit_code": report["exit_code"],
+                "report": report,
+            }
+        else:
+            yield {"ok": True, "report": report}
+
+    async def settled(self) -> None:
+        """Return when no reload is under way: a worker begun in one could miss it."""
+        async with self._reloading:
+            return
+
+    async def reload_all(self) -> Answer:
+        """The same as `reload`; returns what came of it."""
+        async with self._reloading:
+            notify_reloading()
+            try:
+                digest, accept = await asyncio.to_thread(self._check)
+                report = await self._reload_workers(digest)
+                if report["result"] != "refused":
+                    accept()
+            except ServiceError as error:
+                report = _refused(str(error), int(error.exit_code))
+            except Exception as error:  # noqa: BLE001 - all go on
+                self._log.exception("a reload failed")
+                report = _refused(repr(error), int(ExitCode.SOFTWARE))
+            notify(READY=1)
+            self._log.info("reloaded", **report)
+            return report
+
+    async def _reload_workers(self, digest: str) -> Answer:
+        everyone = {**self._sockets, **self._draining}
+        request = {"do": "reload", "digest": digest}
+        answers = await self._ask_all(request, self._waits.reload_s, everyone)
+        for index in self._draining:
+            if answers[index].get("away"):  # it is done, or is begun with what all run by
+                del answers[index]
+        reports = {str(index): answer.get("report") for index, answer in answers.items()}
+        errors = [f"worker {i}: {one['error']}" for i, one in answers.items() if not one["ok"]]
+        results = {one["report"]["result"] for one in answers.values() if one["ok"]}
+        if not errors:
+            result = "applied" if "applied" in results else "unchanged"
+            return {"result": result, "error": "", "workers": reports}
+        changed = {
+            index: one["report"]["generation"]
+            for index, one in answers.items()
+            if one["ok"] and one["report"]["result"] == "applied"
+        }
+        undone = await asyncio.gather(
+            *(
+                self._ask(everyone[index], {"do": "reload", "undo": number}, self._waits.reload_s)
+                for index, number in changed.items()
+            )
+        )
+        for index, answer in zip(changed, undone, strict=True):
+            reports[str(index)] = answer.get("report")
+            if not answer["ok"]:
+                errors.append(f"worker {index} could not go back: {answer['error']}")
+        codes = (one.get("exit_code") for one in answers.values() if not one["ok"])
+        code = next((code for code in codes if code), int(ExitCode.UNAVAILABLE))
+        return {**_refused("; ".join(errors), code), "workers": reports}
+
+    async def replay(self, request: Mapping[str, Any]) -> AsyncIterator[Mapping[str, Any]]:
+        """Put back what is in the quarantines of all that receive."""
+        if request.get("offsets"):
+            raise ValueError("offsets are those of one worker: name its own admin socket")
+        answers = await self._ask_all(request, self._waits.replay_s, self._sockets)
+        counts: Counter[str] = Counter()
+        stopped = []
+        for index, answer in answers.items():
+            if not answer["ok"]:
+                stopped.append(f"worker {index}: {answer['error']}")
+                continue
+            if answer["stopped"]:
+                stopped.append(f"worker {index}: {answer['stopped']}")
+            counts.update({name: answer[name] for name in ("replayed", "before", "unknown")})
+        whole = {name: counts[name] for name in ("replayed", "before", "unknown")}
+        each = {str(index): answer for index, answer in answers.items()}
+        yield {"ok": True, **whole, "stopped": "; ".join(stopped), "workers": each}
+
+    async def quarantine(self, request: Mapping[str, Any]) -> AsyncIterator[Mapping[str, Any]]:
+        """Everything in quarantine, one worker after the other, each with its worker.
+
+        Of those that receive; what others left is told by themselves, or lies in their directories.
+        """
+        for index, path in self._sockets.items():
+            async with aclosing(asking(path, request)) as lines:
+                while (line := await self._next_line(index, lines)) is not None:
+                    if "kept" in line:
+                        yield {"kept": {**line["kept"], "worker": index}}
+                    elif not line.get("ok"):
+                        raise UnavailableError(
+                            f"worker {index}: {line.get('error')}", fix="look at its log"
+                        )
+        yield {"ok": True, "workers": [*self._sockets]}
+
+    async def _next_line(self, index: int, lines: AsyncGenerator[Answer, None]) -> Answer | None:
+        try:
+            async with asyncio.timeout(self._waits.line_s):
+                return await anext(lines, None)
+        except TimeoutError:
+            raise UnavailableError(
+                f"worker {index}: nothing for {self._waits.line_s:g} s",
+                fix="end that process if it hangs, and ask again: it is started anew",
+            ) from None
+
+    async def status(self, _: Mapping[str, Any]) -> AsyncIterator[Mapping[str, Any]]:
+        """What is in `/status`."""
+        status = await asyncio.to_thread(self._status)
+        yield {"ok": True, "status": asdict(status)}
+
+    async def tap(self, request: Mapping[str, Any]) -> AsyncIterator[Mapping[str, Any]]:
+        """Records as they pass in any worker, each with its worker."""
+        everyone = {**self._sockets, **self._draining}
+        lines: asyncio.Queue[Answer | None] = asyncio.Queue(maxsize=len(everyone))
+
+        async def read(index: int, path: Path) -> None:
+            done = False
+            while not done:
+                try:
+                    async with aclosing(asking(path, request)) as answers:
+                        async for line in answers:
+                            done = line.get("ok") is False
+                            await lines.put({**line, "worker": index})
+                except (ServiceError, ValueError) as error:
+                    self._log.info("a worker is looked for", worker=index, error=str(error))
+                done |= index in self._draining
+                if not done:  # it ended, and is begun again
+                    await asyncio.sleep(self._waits.tap_again_s)
+            await lines.put(None)  # cancelled there is nobody any more who would make room for it
+
+        readers = [asyncio.create_task(read(i, path)) for i, path in everyone.items()]
+        try:
+            left = len(readers)
+            while left:
+                line = await lines.get()
+                if line is None:
+                    left -= 1
+                else:
+                    yield line
+        finally:
+            for reader in readers:
+                reader.cancel()
+            await asyncio.gather(*readers, return_exceptions=True)
+
+    async def _ask_all(
+        self, request: Mapping[str, Any], within_s: float, sockets: Mapping[int, Path]
+    ) -> dict[int, Answer]:
+        asked = (self._ask(path, request, within_s) for path in sockets.values())
+        return dict(zip(sockets, await asyncio.gather(*asked), strict=True))
+
+    async def _ask(self, path: Path, request: Mapping[str, Any], within_s: float) -> Answer:
+        """One worker's only answer; that it does not answer is an error like another."""
+        try:
+            async with asyncio.timeout(within_s), aclosing(asking(path, request)) as answers:
+                async for answer in answers:
+                    return answer
+        except TimeoutError:
+            return {"ok": False, "error": f"no answer within {within_s:g} s; it may still do it"}
+        except (ServiceError, ValueError) as error:
+            return {"ok": False, "error": str(error), "away": True}
+        return {"ok": False, "error": "it ended the connection", "away": True}
+
+
+_ASK_S: Final = 2.0
+_READY_POLL_S: Final = 0.1
+_ORPHAN_POLL_S: Final = 0.5
+_FOR_GOOD: Final = frozenset({ExitCode.CONFIG, ExitCode.USAGE, ExitCode.UNAVAILABLE})
+_WORST: Final = (Health.FAILED, Health.STARTING, Health.DRAINING, Health.DEGRADED, Health.READY)
+
+
+async def stop_when_orphaned(
+    stop: asyncio.Event,
+    supervisor: int,
+    *,
+    parent: Callable[[], int] = os.getppid,
+    poll_s: float = _ORPHAN_POLL_S,
+) -> None:
+    """In a worker: drain and end when the process that started it is gone, perhaps already.
+
+    Args:
+        stop: Set then.
+        supervisor: The process id of who started it.
+        parent: Says whose child this process is now.
+        poll_s: How often that is looked at.
+    """
+    while parent() == supervisor:  # noqa: ASYNC110 - the kernel tells nobody
+        await asyncio.sleep(poll_s)
+    stop.set()
+
+
+class WorkerEndedError(ServiceError):
+    """A worker could not start, or not deliver everything; the exit code is its own."""
+
+    def __init__(self, index: int, code: int) -> None:
+        super().__init__(f"worker {index} ended with {code}", fix="its log above says why")
+        with suppress(ValueError):
+            self.exit_code = ExitCode(code)
+
+
+class Worker:
+    """One process, begun again when it ends.
+
+    Args:
+        texts: What all run by, once that is settled.
+    """
+
+    def __init__(
+        self, share: Share, config: CollectorConfig, texts: Callable[[], Awaitable[Texts]]
+    ) -> None:
+        self.share = share
+        self._texts = texts
+        access = config.admin_access
+        self._access = access and access.model_copy(update={"cert_file": None})
+        self._endpoints = directory_of(config.data_dir, share.index) / "endpoints.json"
+        self._process: asyncio.subprocess.Process | None = None
+        self._stopping = asyncio.Event()
+        self._restarts = Restarts(Backoff(RESTART_MIN_S, RESTART_MAX_S), calm=RESTART_CALM_S)
+        self._clock = SystemClock()
+        self._log = structlog.get_logger().bind(worker=share.index)
+
+    async def run(self) -> int:
+        """Keep it running until it is stopped or done; returns its exit code."""
+        while True:
+            began_ns = self._clock.monotonic_ns()
+            self._endpoints.unlink(missing_ok=True)
+            self._process = await self._begin(await self._texts())
+            if self._stopping.is_set():
+                self.signal(signal.SIGTERM)
+            code = await self._process.wait()
+            self._process = None
+            was_ready = self.endpoint is not None or self._restarts.count
+            if self._stopping.is_set() and code == -signal.SIGTERM:
+                return ExitCode.TEMPORARY  # it had not begun; what it has is delivered next time
+            if self._stopping.is_set() or (code == 0 and not self.share.receives):
+                return code
+            if code in _FOR_GOOD and not was_ready:
+                return code
+            wait_s = self._restarts.failed((self._clock.monotonic_ns() - began_ns) / 1e9)
+            self._log.error("a worker ended; it is started again", code=code)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), wait_s)
+            if self._stopping.is_set():
+                return code if code > 0 else ExitCode.TEMPORARY
+
+    async def _begin(self, texts: Texts) -> asyncio.subprocess.Process:
+        share, handed = self.share, write_inherited(texts)
+        try:
+            # Of a session of its own: what a terminal sends to all is passed on once, by us.
+            return await asyncio.create_subprocess_exec(
+                *(sys.executable, "-P", "-m", "penstock.collector", "run"),
+                *(part for path in texts for part in ("--config", str(path))),
+                *("--worker", f"{share.index}/{share.count}/{os.getpid()}"),
+                *("--handed", str(handed)),
+                start_new_session=True,
+                pass_fds=(handed,),
+            )
+        finally:
+            os.close(handed)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Pass a signal on; SIGTERM also ends `run`."""
+        if number is signal.SIGTERM:
+            self._stopping.set()
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                self._process.send_signal(number)
+
+    @property
+    def endpoint(self) -> str | None:
+        """Its admin address; None while it has none."""
+        with suppress(OSError, ValueError, KeyError):
+            return str(json.loads(self._endpoints.read_text())["admin"])
+        return None
+
+    def get(self, path: str) -> bytes | None:
+        """What it answers; None while it does not. Call it in a thread."""
+        if self.endpoint is None:
+            return None
+        with suppress(OSError, ConfigError):  # it says itself what it has against a file
+            return ask_admin(self.endpoint, path, self._access, timeout_s=_ASK_S)
+        return None
+
+
+class Workers(PrometheusCollector):
+    """All workers of one configuration.
+
+    Args:
+        config: At the start.
+        texts: The files that say it.
+        load: Makes a configuration of what they say.
+    """
+
+    def __init__(
+        self,
+        config: CollectorConfig,
+        count: int,
+        texts: Texts,
+        *,
+        load: Callable[[Texts], CollectorConfig],
+    ) -> None:
+        self._config = config
+        self._load = load
+        self._texts = texts
+        self._asked: set[asyncio.Task[dict[str, Any]]] = set()
+        shares = [Share(index, count) for index in range(count)]
+        shares += [Share(index, count) for index in left_behind(config.data_dir, count)]
+        for share in shares:
+            config_of(config, share)  # what cannot be shared is said before anything runs
+        self._workers = [Worker(share, config, self._settled_texts) for share in shares]
+        sockets = {s.index: control_of(config.data_dir, s.index) for s in shares}
+        self._control = WorkerControl(
+            {index: path for index, path in sockets.items() if index < count},
+            draining={index: path for index, path in sockets.items() if index >= count},
+            check=self._check,
+            status=self.status,
+        )
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Run until `stop`, then drain.
+
+        Raises:
+            WorkerEndedError: One could not start, or holds what it could not deliver.
+        """
+        self._expect_nobody()
+        registry = CollectorRegistry()
+        registry.register(self)
+        admin = admin_server(
+            self.status,
+            registry,
+            self._config.admin_access,
+            hosts=self._config.admin_hosts,
+        )
+        admin.start(self._config.admin)
+        loop = asyncio.get_running_loop()
+        control = ControlServer(
+            self._config.admin_socket or self._config.data_dir / SOCKET_NAME, self._control.actions
+        )
+        await control.start()
+        loop.add_signal_handler(signal.SIGHUP, self._on_hangup)
+        tasks = {asyncio.create_task(worker.run()): worker for worker in self._workers}
+        ready = asyncio.create_task(self._tell_when_ready())
+        stopped = asyncio.create_task(stop.wait())
+        ended: list[asyncio.Task[int]] = []
+        try:
+            running = set(tasks)
+            while running and not stopped.done():
+                done, _ = await asyncio.wait(
+                    {*running, stopped}, return_when=asyncio.FIRST_COMPLETED
+                )
+                running -= done
+                ended += [task for task in tasks if task in done]
+                if any(tasks[task].share.receives for task in ended):
+                    break
+        finally:
+            notify(STOPPING=1)
+            self._signal(signal.SIGTERM)
+            await asyncio.gather(*tasks)
+            ready.cancel()
+            stopped.cancel()
+            loop.remove_signal_handler(signal.SIGHUP)
+            await control.close()
+            await asyncio.to_thread(admin.close)
+        for task in (*ended, *tasks):  # who ended by itself says why, and not who was then stopped
+            if task.result() != 0:
+                raise WorkerEndedError(tasks[task].share.index, task.result())
+
+    def _expect_nobody(self) -> None:
+        """The admin socket of a collector that runs must not be taken from it."""
+        directory = self._config.data_dir
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            DirectoryLock(directory).release()
+        except RefusedError as error:
+            raise UnavailableError(
+                f"data_dir: {error}",
+                fix="stop the other collector, or give this one a data_dir of its own",
+            ) from None
+        except OSError as error:
+            raise ConfigError(
+                f"data_dir: {directory} cannot be written: {error.strerror}",
+                fix="create the directory and let this process's user write to it",
+            ) from None
+
+    def _on_hangup(self) -> None:
+        task = asyncio.get_running_loop().create_task(self._control.reload_all())
+        self._asked.add(task)
+        task.add_done_callback(self._asked.discard)
+
+    async def _settled_texts(self) -> Texts:
+        await self._control.settled()
+        return self._texts
+
+    def _check(self) -> Checked:
+        """Whether the workers can run by the configuration as it is now; called on a thread."""
+        texts = read_texts([*self._texts])
+        config = self._load(texts)
+        changed_keys(self._config, config)
+        for worker in self._workers:
+            config_of(config, worker.share)
+
+        def accept() -> None:
+            self._texts = texts
+
+        return f"{digest_of(texts)}-{digest_of_tables(graph_of(config))}", accept
+
+    def _signal(self, number: signal.Signals) -> None:
+        for worker in self._workers:
+            worker.signal(number)
+
+    async def _tell_when_ready(self) -> None:
+        while (  # noqa: ASYNC110 - processes tell nobody
+            await asyncio.to_thread(self.status)
+        ).health is Health.STARTING:
+            await asyncio.sleep(_READY_POLL_S)
+        notify(READY=1)
+
+    def status(self) -> Status:
+        """Everything the workers say of themselves; called on threads."""
+        told = {worker.share.index: _read(worker.get("/status")) for worker in self._workers}
+        wanted = [worker.share.index for worker in self._workers if worker.share.receives]
+        health = [Health(told[i]["health"]) if told[i] else Health.STARTING for i in wanted]
+        reasons = [
+            f"worker {i}: {reason}" for i, one in told.items() if one for reason in one["reasons"]
+        ]
+        reasons += [f"worker {i} does not answer" for i in wanted if not told[i]]
+        stages = [
+            Stage(**{**stage, "name": f"worker-{i}/{stage['name']}"})
+            for i, one in told.items()
+            if one
+            for stage in one["stages"]
+        ]
+        return Status(
+            component="collector",
+            name=self._config.name,
+            version=next((one["version"] for one in told.values() if one), ""),
+            health=min(health, key=_WORST.index),
+            reasons=tuple(reasons),
+            stages=tuple(stages),
+            info={
+                "workers": {str(i): one["info"] for i, one in told.items() if one},
+                "reconciliation": _merged(
+                    one["info"].get("reconciliation", {}) for one in told.values() if one
+                ),
+            },
+        )
+
+    @override
+    def collect(self) -> Iterable[Metric]:
+        """The workers' metrics, each sample with its worker."""
+        families: dict[str, Metric] = {}
+        for worker in self._workers:
+            text = worker.get("/metrics")
+            for family in text_string_to_metric_families((text or b"").decode()):
+                whole = families.setdefault(
+                    family.name, Metric(family.name, family.documentation, family.type)
+                )
+                for sample in family.samples:
+                    labels = {**sample.labels, "worker": str(worker.share.index)}
+                    whole.add_sample(sample.name, labels, sample.value)
+        return families.values()
+
+
+def _read(body: bytes | None) -> dict[str, Any]:
+    status: dict[str, Any] = json.loads(body) if body else {}
+    return status
+
+
+def _merged(accounts: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Accounts of the same source added up."""
+    whole: dict[str, Any] = {}
+    for account in accounts:
+        for source, counts in account.items():
+            _add(whole.setdefault(source, {}), counts)
+    return whole
+
+
+def _add(into: dict[str, Any], counts: dict[str, Any]) -> None:
+    for name, count in counts.items():
+        if isinstance(count, dict):
+            _add(into.setdefault(name, {}), count)
+        else:
+            into[name] = into.get(name, 0) + count

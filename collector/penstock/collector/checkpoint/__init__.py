@@ -1,0 +1,1 @@
+"""What the collector writes down of its progress, and reads when it starts."""

@@ -1,0 +1,194 @@
+"""The checkpoint of a running collector: what is done, written before the spool gives it back.
+
+Room on the disk that is kept for the checkpoint.
+
+The room of what is delivered is given back once a checkpoint says that it is. On a disk that is
+full none could be written, so nothing would ever be given back. A file of a size that a checkpoint
+fits into stands by for that.
+"""
+
+import asyncio
+import errno
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from penstock.collector import failpoints
+from penstock.collector.checkpoint.state import SPOOL_ORIGIN, SPOOL_ORIGINS, URGENT_ORIGIN, State
+from penstock.collector.delivery.core import Delivery
+from penstock.collector.sources.files.identity import Generations
+from penstock.collector.sources.files.source import FileSource
+from penstock.collector.spool.replay import Replayer
+from penstock.collector.spool.spool import Spools
+
+if TYPE_CHECKING:
+    from penstock.collector.checkpoint.recovery import DataDirectory
+
+NAME: Final = "reserve"
+_BYTES_MIN: Final = 256 * 1024
+_CHECKPOINTS: Final = 4
+
+
+class Reserve:
+    """The file.
+
+    Args:
+        directory: Of the collector's data.
+        checkpoint: The file that it is for.
+    """
+
+    def __init__(self, directory: Path, checkpoint: Path) -> None:
+        self._path = directory / NAME
+        self._checkpoint = checkpoint
+        self._bytes = 0
+        self._log = structlog.get_logger()
+
+    def make(self) -> None:
+        """Take the room, or more of it, where there is some."""
+        try:
+            size = max(_BYTES_MIN, _CHECKPOINTS * self._checkpoint.stat().st_size)
+            if size <= self._bytes:
+                return
+            descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                os.posix_fallocate(descriptor, 0, size)
+            finally:
+                os.close(descriptor)
+        except OSError as error:  # it goes on without, as long as the disk has room
+            self._log.debug("no room is kept for the checkpoint", error=str(error))
+        else:
+            self._bytes = size
+
+    def give(self) -> None:
+        """Give the room to who writes next."""
+        self._bytes = 0
+        self._path.unlink(missing_ok=True)
+
+
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+
+
+class Checkpointer:
+    """Writes the checkpoint.
+
+    Args:
+        file_sources: Those whose positions are part of it, now.
+
+    Attributes:
+        sorting: What the next one says of how records were sorted.
+        incarnation: Which it names.
+        trouble: Why it could not be written the last time; empty when it could.
+    """
+
+    def __init__(
+        self,
+        directory: "DataDirectory",
+        spools: Spools,
+        delivery: Delivery,
+        generations: Generations,
+        replayer: Replayer,
+        file_sources: Callable[[], Iterable[FileSource]],
+    ) -> None:
+        self._checkpoint = directory.checkpoint
+        self._reserve = Reserve(directory.path, directory.checkpoint.path)
+        self.state = directory.state
+        self._spools = spools
+        self._replayer = replayer
+        self._delivery = delivery
+        self._generations = generations
+        self._file_sources = file_sources
+        self.trouble = ""
+        self._saving = asyncio.Lock()
+        self._saved: dict[str, Any] = {}
+        self.sorting = self.state.sorting
+        self.incarnation = self.state.incarnation
+        self._log = structlog.get_logger()
+
+    def begin(self) -> None:
+        """Write what was found at start, which also makes the incarnation durable."""
+        self._saved = self.state.as_document()
+        failpoints.passed("recovery_before_checkpoint")
+        try:
+            self._checkpoint.save(self._saved)
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            self._reserve.give()  # nothing else is written yet
+            self._checkpoint.save(self._saved)
+        failpoints.passed("recovery_after_checkpoint")
+        self._reserve.make()
+
+    async def run(self, interval_s: Callable[[], float]) -> None:
+        """Save regularly, until cancelled."""
+        while True:
+            await asyncio.sleep(interval_s())
+            await self.save()
+
+    async def save(self) -> bool:
+        """Write the checkpoint; then, and only then, give back what it has passed.
+
+        Returns:
+            Whether what is known now is durable.
+        """
+        async with self._saving:
+            state = self._now()
+            document = state.as_document()
+            if document == self._saved:
+                if any(spool.journal.wants_room for spool in self._spools.both):
+                    await self._give_back()  # what could not be, when it was saved
+                self.trouble = ""
+                return True
+            error = await self._write(state, document)
+            if error is not None and error.errno in _FULL:
+                bulk, urgent = self._spools.bulk.journal, self._spools.urgent.journal
+                async with bulk.held(), urgent.held():  # or they would fill what is given
+                    self._reserve.give()
+                    error = await self._write(state, document)
+                    await asyncio.to_thread(self._reserve.make)
+            self.trouble = "" if error is None else f"checkpoint cannot be written: {error}"
+            if error is not None:
+                self._log.warning("checkpoint cannot be written", error=str(error))
+            return error is None
+
+    async def _write(self, state: State, document: dict[str, Any]) -> OSError | None:
+        failpoints.passed("checkpoint_before_write")
+        try:
+            await asyncio.to_thread(self._checkpoint.save, document)
+        except OSError as error:
+            return error
+        failpoints.passed("checkpoint_after_write")
+        self.state, self._saved = state, document
+        await self._give_back()
+        await asyncio.to_thread(self._reserve.make)
+        return None
+
+    async def _give_back(self) -> None:
+        await self._spools.bulk.journal.delete_before(self.state.cursor)
+        await self._spools.urgent.journal.delete_before(self.state.urgent_cursor)
+
+    def _now(self) -> State:
+        sources = list(self._file_sources())
+        names = {source.name for source in sources}
+        absent = (s for s in self._generations.waiting if s.source not in names)
+        # A source and its successor both name what waits for that one.
+        named = (state for source in sources for state in source.states)
+        files = {state.generation: state for state in (*absent, *named)}
+        cursors = {origin: self._delivery.cursor(origin) for origin in SPOOL_ORIGINS}
+        positions = {state.origin: state.position for state in files.values()}
+        return State(
+            incarnation=self.incarnation,
+            quarantine=self.state.quarantine,
+            cursor=cursors[SPOOL_ORIGIN],
+            urgent_cursor=cursors[URGENT_ORIGIN],
+            replayed=self._replayer.done,
+            senders=self._spools.bulk.senders.snapshot(),
+            urgent_senders=self._spools.urgent.senders.snapshot(),
+            lanes=self._delivery.done(),
+            files=[files[generation] for generation in sorted(files)],
+            next_generation=self._generations.following,
+            sources=sorted({*self.state.sources, *names}),
+            sorting=self.sorting.after({**cursors, **positions}),
+        )

@@ -1,0 +1,184 @@
+"""`penstock collector`: run the agent, and the commands around it."""
+
+import asyncio
+import gc
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import click
+
+import penstock.collector.allocator  # noqa: F401 - first, see there
+from penstock.collector.agent.settings import graph_of
+from penstock.collector.agent.worker_plan import WORKERS_MAX, Share, config_of, left_behind
+from penstock.collector.cli.admin import reload, tap, top
+from penstock.collector.cli.config import COMMANDS, check_use
+from penstock.collector.cli.quarantine import quarantine
+from penstock.collector.cli.spool import spool
+from penstock.collector.config import CollectorConfig
+from penstock.collector.config_files import (
+    Texts,
+    config_files_option,
+    load_collector_config,
+    read_inherited,
+    read_texts,
+)
+from penstock.collector.sources.sections import SOURCE_TYPES
+from penstock.service import check_only, configure_logs, run_until_stopped
+from penstock.service.command import PenstockGroup, check_option
+from penstock.service.options import option_lines
+
+
+def describe_sources() -> Iterator[str]:
+    """Lines: each source's type and purpose, then its keys with type and default."""
+    for model in SOURCE_TYPES:
+        yield from option_lines(model)
+
+
+def _share(_: click.Context, __: click.Parameter, value: str | None) -> Share | None:
+    """Which worker of how many this process is; the supervisor says it."""
+    if value is None:
+        return None
+    parts = value.split("/")
+    if len(parts) != 3 or not all(part.isdecimal() for part in parts):
+        raise click.BadParameter("is not INDEX/COUNT/SUPERVISOR")
+    return Share(*map(int, parts))
+
+
+def _handed(_: click.Context, __: click.Parameter, descriptor: int | None) -> Texts | None:
+    """What the supervisor runs by, whatever the files say now."""
+    if descriptor is None:
+        return None
+    try:
+        return read_inherited(descriptor)
+    except (OSError, ValueError):
+        raise click.BadParameter("no configuration was handed over") from None
+
+
+@click.group(
+    cls=PenstockGroup,
+    invoke_without_command=True,
+    epilog="Example: penstock collector --config collector.yaml",
+)
+@config_files_option
+@check_option
+@click.pass_context
+def cli(context: click.Context, config_paths: tuple[Path, ...], *, check: bool) -> None:
+    """Collect telemetry on this host and bring it to the log."""
+    if context.invoked_subcommand is None:
+        start(context, config_paths, check=check)
+
+
+@cli.command(epilog="Example: penstock collector run --config collector.yaml --workers 4")
+@config_files_option
+@check_option
+@click.option(
+    "--workers",
+    "count",
+    type=click.IntRange(1, WORKERS_MAX),
+    default=1,
+    show_default=True,
+    help="Processes that share the network sources.",
+)
+@click.option("--worker", metavar="INDEX/COUNT/SUPERVISOR", callback=_share, hidden=True)
+@click.option("--handed", "texts", type=int, metavar="FD", callback=_handed, hidden=True)
+@click.pass_context
+def run(
+    context: click.Context,
+    config_paths: tuple[Path, ...],
+    count: int,
+    worker: Share | None,
+    texts: Texts | None,
+    *,
+    check: bool,
+) -> None:
+    """Run the collector; without options the same as without a command.
+
+    With several workers each has its own spool, the first in the data directory, the others below
+    `workers/` in it; otlp, forward and syslog are shared by all, the other sources are the first's.
+    """
+    start(context, config_paths, count=count, worker=worker, texts=texts, check=check)
+
+
+def start(
+    context: click.Context,
+    config_paths: tuple[Path, ...],
+    *,
+    count: int = 1,
+    worker: Share | None = None,
+    texts: Texts | None = None,
+    check: bool,
+) -> None:
+    """Run the collector until it is stopped, or only check its configuration.
+
+    Begins with `texts`, if they are given; the files are read again at a reload only.
+    """
+    if not config_paths:
+        raise click.UsageError("--config FILE is needed to run the collector", context)
+    config_path = Path(", ".join(map(str, config_paths)))
+
+    def load(texts: Texts) -> CollectorConfig:
+        config = load_collector_config(config_paths, texts=texts)
+        graph_of(config, str(config_path))
+        return config if worker is None else config_of(config, worker)
+
+    texts = read_texts(config_paths) if texts is None else texts
+    config = load(texts)
+    if check:
+        check_use(config, graph_of(config, str(config_path)), str(config_path))
+        click.echo(check_only(config, config_path))
+        return
+    configure_logs("collector", level=config.log_level)
+    if worker is None and (count > 1 or left_behind(config.data_dir, 1)):
+        from penstock.collector.agent.workers import Workers
+
+        run_until_stopped(Workers(config, count, texts, load=load).run)
+        return
+
+    def load_again(digest: str | None) -> CollectorConfig:
+        return load(read_texts(config_paths, digest))
+
+    _run_one(config, config_path, worker, load_again)
+
+
+def _run_one(
+    config: CollectorConfig,
+    config_path: Path,
+    worker: Share | None,
+    load: Callable[[str | None], CollectorConfig],
+) -> None:
+    from penstock.collector.agent.agent import Agent
+    from penstock.collector.agent.workers import stop_when_orphaned
+
+    share = worker or Share(0, 1)
+
+    async def main(stop: asyncio.Event) -> None:
+        agent = Agent(config, config_path, load=load, receives=share.receives, takes=share.takes)
+        watch: asyncio.Task[None] | None = None
+        if worker is not None:
+            watch = asyncio.create_task(stop_when_orphaned(stop, worker.supervisor))
+        try:
+            await agent.run(stop)
+        finally:
+            if watch is not None:
+                watch.cancel()
+
+    # What is loaded by now stays until the end, and is no garbage to be looked for.
+    gc.freeze()
+    run_until_stopped(main)
+
+
+@cli.command(epilog="Example: penstock collector sources")
+def sources() -> None:
+    """List the types of sources and their options."""
+    for line in describe_sources():
+        click.echo(line)
+
+
+for _command in (*COMMANDS, spool, quarantine, reload, tap, top):
+    cli.add_command(_command)
+
+
+def main() -> None:
+    """Run the command with the process's own arguments."""
+    cli(sys.argv[1:])

@@ -1,0 +1,218 @@
+"""`penstock collector quarantine`: records that can never be delivered; another try."""
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from penstock.base.clock import SystemClock
+from penstock.base.pluralize import pluralize
+from penstock.collector.agent.admin import ask, ask_once
+from penstock.collector.checkpoint.recovery import Sizes, open_data_directory
+from penstock.collector.cli.directories import (
+    is_running,
+    journal_argument,
+    of_workers,
+    opened,
+    socket_of,
+)
+from penstock.collector.ledger import Ledger
+from penstock.collector.spool.quarantine import facts_of, kept_in
+from penstock.collector.spool.rejection_reasons import meaning
+from penstock.collector.spool.replay import Outcome, Replayer, Wanted
+from penstock.collector.spool.spool import Spool
+from penstock.service import ExitCode, ServiceError, UnavailableError
+from penstock.service.command import PenstockGroup
+
+_DIRECTORY = journal_argument("quarantine")
+_NOTHING = "nothing is in quarantine"
+_QUARANTINE = "/var/lib/penstock/collector"
+_SOCKET = click.option(
+    "--socket",
+    "socket_path",
+    type=click.Path(path_type=Path),
+    help="The running collector's admin socket, where it is not in the data directory.",
+)
+_SIZES = Sizes(spool=1 << 30, urgent=1 << 30, quarantine=1 << 30)
+"""Of a stopped collector's journals: replaying stops when the spool holds so many bytes."""
+
+
+class ReplayStoppedError(ServiceError):
+    """Not everything could be put back."""
+
+    exit_code = ExitCode.TEMPORARY
+
+
+@click.group(cls=PenstockGroup, epilog="Example: penstock collector quarantine ls DIR")
+def quarantine() -> None:
+    """Look at records that can never be delivered, and try them again.
+
+    DIR is the collector's data directory. A running collector is asked through its admin socket.
+    """
+
+
+@quarantine.command("ls", epilog=f"Example: penstock collector quarantine ls {_QUARANTINE}")
+@_DIRECTORY
+@_SOCKET
+def quarantine_ls(directory: Path, socket_path: Path | None) -> None:
+    """Count what is in quarantine, by source and reason."""
+    counts: Counter[tuple[str, str]] = Counter()
+    replayed: Counter[tuple[str, str]] = Counter()
+    for kept in _kept(directory, socket_path):
+        counts[kept["source"], kept["reason"]] += kept["records"]
+        replayed[kept["source"], kept["reason"]] += kept["records"] * kept["replayed"]
+    for key, count in sorted(counts.items()):
+        facts = {"source": key[0], "reason": key[1], "records": count, "replayed": replayed[key]}
+        click.echo(json.dumps(_explained(facts)))
+    if not counts:
+        click.echo(_NOTHING, err=True)
+
+
+@quarantine.command("show", epilog=f"Example: penstock collector quarantine show {_QUARANTINE}")
+@_DIRECTORY
+@click.option("--source", default="", help="Only what this source received.")
+@click.option("--reason", default="", help="Only what has a reason that begins so.")
+@_SOCKET
+def quarantine_show(directory: Path, source: str, reason: str, socket_path: Path | None) -> None:
+    """Print every record in quarantine with its reason, one JSON object a line."""
+    shown = others = 0
+    for kept in _kept(directory, socket_path):
+        if source in ("", kept["source"]) and kept["reason"].startswith(reason):
+            click.echo(json.dumps(_explained(kept)))
+            shown += 1
+        else:
+            others += 1
+    if not shown:
+        words = f"nothing of it; {pluralize(others, 'entry')} of other sources or reasons"
+        click.echo(words if others else _NOTHING, err=True)
+
+
+def _explained(facts: dict[str, Any]) -> dict[str, Any]:
+    """With what a short reason means, behind it."""
+    meant = meaning(facts["reason"])
+    if meant is None:
+        return facts
+    found: dict[str, Any] = {}
+    for name, value in facts.items():
+        found[name] = value
+        if name == "reason":
+            found["meaning"] = meant
+    return found
+
+
+@quarantine.command(
+    "replay", epilog=f"Example: penstock collector quarantine replay {_QUARANTINE} --source app"
+)
+@_DIRECTORY
+@click.option("--source", default="", help="Only what this source received.")
+@click.option("--reason", default="", help="Only what has a reason that begins so.")
+@click.option("--offset", "offsets", type=int, multiple=True, help="Only this one; repeatable.")
+@_SOCKET
+def quarantine_replay(
+    directory: Path,
+    source: str,
+    reason: str,
+    offsets: tuple[int, ...],
+    socket_path: Path | None,
+) -> None:
+    """Put records back into the spool as they were received, each once, and mark them.
+
+    A running collector is asked to, through its admin socket; a stopped one's are delivered when it
+    starts. What is refused again is in quarantine again. Those of all workers are put back, also of
+    such as run no more; with --offset only what DIR itself has.
+    """
+    wanted = Wanted(source, reason, frozenset(offsets))
+    running = is_running(directory)
+    outcome, workers = _replay_in(directory, wanted, socket_path)
+    for index, other in ({} if offsets else of_workers(directory)).items():
+        if str(index) in workers:
+            continue
+        workers.setdefault("0", asdict(outcome))
+        try:
+            more, _ = _replay_in(other, wanted, None)
+        except ServiceError as error:
+            more = Outcome(stopped=f"worker {index}: {error}")
+        outcome.add(more)
+        workers[str(index)] = asdict(more)
+        if running and more.replayed and not is_running(other):
+            click.echo(f"{other.parent}: delivered when the collector is started again", err=True)
+    click.echo(json.dumps({**asdict(outcome), **({"workers": workers} if workers else {})}))
+    if outcome.stopped:
+        raise ReplayStoppedError(
+            f"not everything was put back: {outcome.stopped}",
+            fix="let the collector deliver what waits, and replay again",
+        )
+
+
+def _replay_in(
+    directory: Path, wanted: Wanted, socket_path: Path | None
+) -> tuple[Outcome, dict[str, Any]]:
+    """What became of one quarantine, or of those of all workers that are asked with it."""
+    data_dir = directory.resolve().parent
+    if not is_running(directory):
+        return asyncio.run(_replay(data_dir, wanted)), {}
+    request = {
+        "do": "replay",
+        "source": wanted.source,
+        "reason": wanted.reason,
+        "offsets": sorted(wanted.offsets),
+    }
+    answer = ask_once(socket_path or socket_of(data_dir), request)
+    answer.pop("ok")
+    workers = answer.pop("workers", {})
+    return Outcome(**answer), workers
+
+
+async def _replay(data_dir: Path, wanted: Wanted) -> Outcome:
+    """Replay with the collector stopped."""
+    found = open_data_directory(data_dir, _SIZES, where=str(data_dir))
+    try:
+        spool = Spool(found.spool, Ledger(), when_full=lambda _: "drop_newest")
+        spool.recover(found.state.senders, found.state.cursor)
+        replayer = Replayer(found.quarantine, spool, SystemClock(), done=found.state.replayed)
+        commits = [asyncio.create_task(j.run()) for j in (found.quarantine, found.spool)]
+        outcome = await replayer.replay(wanted)
+        for commit in commits:
+            commit.cancel()
+        await asyncio.gather(*commits, return_exceptions=True)
+        for journal in (found.quarantine, found.urgent, found.spool):
+            await journal.close()
+        return outcome
+    finally:
+        found.lock.release()
+
+
+def _kept(directory: Path, socket_path: Path | None) -> Iterator[dict[str, Any]]:
+    """Everything in a quarantine, and in those of the other workers, each with its worker."""
+    others = of_workers(directory)
+    told: set[int] = set()
+    for kept in _kept_in(directory, socket_path, told):
+        yield {"worker": 0, **kept} if others else kept
+    for index, other in others.items():
+        if index not in told:
+            for kept in _kept_in(other, None, told):
+                yield {"worker": index, **kept}
+
+
+def _kept_in(directory: Path, socket_path: Path | None, told: set[int]) -> Iterator[dict[str, Any]]:
+    """Of one, of a running collector through its admin socket; adds which workers that told of."""
+    if not is_running(directory):
+        with opened(directory) as log:
+            for kept, replayed in kept_in(log):
+                yield facts_of(kept, replayed=replayed)
+        return
+    socket_path = socket_path or socket_of(directory.resolve().parent)
+    for answer in ask(socket_path, {"do": "quarantine", "follow": True}):
+        if "kept" in answer:
+            yield answer["kept"]
+        elif answer.get("ok"):
+            told.update(answer.get("workers", ()))
+            return
+        else:
+            raise UnavailableError(str(answer.get("error")), fix="look at the collector's log")
+    raise UnavailableError("the collector ended the connection", fix="look at its log")

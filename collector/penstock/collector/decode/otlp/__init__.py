@@ -1,0 +1,1 @@
+"""OTLP requests, and their elements as record lines."""

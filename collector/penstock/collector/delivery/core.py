@@ -1,0 +1,477 @@
+"""The delivery core: brings records of many lanes into the log, each once and in order.
+
+It takes records that are already durable where they came from (the spool, or the file itself),
+decides what to send when, and answers how far each origin is done. It never sends: effects say
+what the shell must do, and every effect comes back as exactly one event:
+
+    Publish     -> Stored | Behind | Refused | Failed
+    Quarantine  -> Settled
+
+After a crash the shell restores `done` per lane and reads each origin from its cursor on. Records
+met again are skipped here as far as `done` knows, and by logd, which knows the rest.
+
+How many bytes may be unanswered: a window that follows what acks say of the way to the log.
+
+After TCP Vegas (Brakmo, O'Malley, Peterson: TCP Vegas, SIGCOMM 1994): the shortest time an ack took
+lately is what the way takes when nothing waits in it; what a longer time adds, times the rate, is
+what waits. The window grows while less than `_FEW` batches wait, shrinks above `_MANY`, and is
+halved when an answer does not come. It only grows where it was what held batches back, so a quiet
+collector keeps its window.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, assert_never
+
+from penstock.collector.delivery.ordered_queue import (
+    Batch,
+    Limits,
+    OrderedQueue,
+    QueueKey,
+    QueueState,
+)
+
+_FEW: Final = 2
+_MANY: Final = 6
+_MEMORY_NS: Final = 30_000_000_000
+"""For so long at least, and twice that at most, the shortest time is believed."""
+
+
+class Window:
+    """The window of one way to the log; sizes in bytes, times in nanoseconds.
+
+    Args:
+        step: A batch: what the window grows by in the time of an ack, and its least size.
+        size_max: Its greatest size.
+    """
+
+    def __init__(self, *, step: int, size_max: int) -> None:
+        self._step = min(step, size_max)
+        self._size_max = size_max
+        self.size = min(size_max, 4 * self._step)
+        self._starting = True
+        self._base_ns = 0
+        self._recent_ns = 0
+        self._since_ns = 0
+        self._calm_until_ns = 0
+
+    @property
+    def base_ns(self) -> int:
+        """The shortest time an ack took lately; 0 when none came."""
+        return min((known for known in (self._base_ns, self._recent_ns) if known), default=0)
+
+    def resize(self, *, step: int, size_max: int) -> None:
+        """Other limits hold from now on."""
+        self._step = min(step, size_max)
+        self._size_max = size_max
+        self._set(self.size)
+
+    def acked(self, size: int, took_ns: int, now_ns: int, *, held_back: bool) -> None:
+        """A batch of `size` bytes was acked; `held_back`: others waited for the window."""
+        took_ns = max(took_ns, 1)
+        self._remember(took_ns, now_ns)
+        waiting = self.size * (took_ns - self.base_ns) // took_ns
+        if waiting > _MANY * self._step:
+            self._starting = False
+            self._set(self.size - self._share(size))
+        elif held_back and waiting < _FEW * self._step:
+            self._set(self.size + (size if self._starting else self._share(size)))
+
+    def failed(self, now_ns: int) -> None:
+        """No answer came in time, or one that says that there is too much."""
+        self._starting = False
+        if now_ns >= self._calm_until_ns:  # batches sent together fail together
+            self._calm_until_ns = now_ns + max(self.base_ns, 1_000_000)
+            self._set(self.size // 2)
+
+    def _share(self, size: int) -> int:
+        """A step for each window's worth of acked bytes."""
+        return max(1, self._step * size // self.size)
+
+    def _set(self, size: int) -> None:
+        self.size = max(self._step, min(size, self._size_max))
+
+    def _remember(self, took_ns: int, now_ns: int) -> None:
+        if now_ns - self._since_ns > _MEMORY_NS:
+            self._base_ns, self._recent_ns = self._recent_ns, 0
+            self._since_ns = now_ns
+        self._recent_ns = min(self._recent_ns, took_ns) if self._recent_ns else took_ns
+
+
+URGENT_SHARE: Final = 4
+"""One part in so many of the bytes in flight is for urgent lanes alone."""
+
+_TOO_MUCH: Final = frozenset({"ack_timeout", "busy"})
+"""Failures that sending less may help against."""
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """Records read from an origin, in order; `records` is not used by the caller any more."""
+
+    lane: QueueKey
+    records: Batch
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Everything of an origin before `position` was taken, filtered or put in quarantine."""
+
+    origin: str
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Logd acknowledged the request's batch, as new or as a duplicate."""
+
+    request: int
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """Logd refused the batch's previous sequence; `last` is the one it stored last."""
+
+    request: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The same batch can never be stored."""
+
+    request: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """No answer, or one that says to try later."""
+
+    request: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """A refused batch is durably in quarantine."""
+
+    lane: QueueKey
+    batch: Batch
+
+
+@dataclass(frozen=True, slots=True)
+class Flush:
+    """Send what waits for more records now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """`next_deadline_ns` has passed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reconnected:
+    """The server can be reached again: do not wait for the end of a backoff."""
+
+
+Event = Take | Read | Stored | Behind | Refused | Failed | Settled | Flush | Tick | Reconnected
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Send a batch; `previous` is the producer's sequence before it."""
+
+    request: int
+    lane: QueueKey
+    previous: int
+    batch: Batch
+
+
+@dataclass(frozen=True, slots=True)
+class Quarantine:
+    """Make a refused batch durable in quarantine, then report `Settled`."""
+
+    lane: QueueKey
+    batch: Batch
+    reason: str
+
+
+Effect = Publish | Quarantine
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """A batch that was sent: its last sequence, its bytes, and when."""
+
+    lane: OrderedQueue
+    sequence: int
+    size: int
+    sent_ns: int
+
+
+class Delivery:
+    """All lanes of one collector.
+
+    Lanes of urgent origins go first wherever there is a choice, and a part of what may be in flight
+    is theirs alone: what is plentiful fills its own part and waits there.
+
+    Args:
+        limits: Bounds.
+        jitter: A number from 0 to 1, at random.
+        done: By lane, what a restart knows to be done.
+        urgent: Origins whose lanes go first.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        *,
+        jitter: Callable[[], float],
+        done: Mapping[QueueKey, int] | None = None,
+        urgent: Collection[str] = (),
+    ) -> None:
+        self._limits = limits
+        self._jitter = jitter
+        self._urgent = frozenset(urgent)
+        self.window = Window(step=limits.batch_bytes_max, size_max=limits.flight_bytes_max)
+        self.lanes: dict[QueueKey, OrderedQueue] = {}
+        self._read: dict[str, int] = {}
+        self._requests: dict[int, _Request] = {}
+        self._request = 0
+        self._starved: dict[QueueKey, None] = {}
+        self._busy: dict[QueueKey, OrderedQueue] = {}  # only these can have something to do
+        self._flight_bytes = 0
+        self.retired: dict[str, tuple[int, int, int]] = {}
+        """Delivered, quarantined and repeated records of forgotten lanes by source."""
+        for key, sequence in (done or {}).items():
+            self.lanes[key] = OrderedQueue(key, limits, done=sequence, chain=sequence)
+
+    def handle(self, event: Event, now_ns: int) -> list[Effect]:  # noqa: PLR0911 - one an event
+        """Apply one event; the returned effects are carried out in order."""
+        match event:
+            case Take(key, records):
+                lane = self._lane(key)
+                lane.take(records, now_ns)
+                return self._pump(lane, now_ns)
+            case Read(origin, position):
+                self._read[origin] = position
+                return []
+            case Stored() | Behind() | Refused() | Failed():
+                return self._answered(event, now_ns)
+            case Settled(key, batch):
+                settled = self.lanes.get(key)
+                if settled is None or settled.state is not QueueState.SETTLING:
+                    return []  # it was stored after all, and its origin forgotten
+                settled.settled(batch)
+                return self._pump(settled, now_ns)
+            case Flush():
+                return self._flush(now_ns)
+            case Tick():
+                return self._tick(now_ns)
+            case Reconnected():
+                for lane in self._busy.values():
+                    lane.retry_at_ns = now_ns
+                return self._tick(now_ns)
+        assert_never(event)
+
+    def next_deadline_ns(self) -> int | None:
+        """When the next batch is old enough or the next retry is due; None when neither waits."""
+        deadlines = [
+            lane.opened_ns + self._limits.batch_age_ns
+            for lane in self._busy.values()
+            if lane.open is not None
+        ]
+        deadlines += [
+            lane.retry_at_ns for lane in self._busy.values() if lane.state is QueueState.WAITING
+        ]
+        return min(deadlines, default=None)
+
+    def cursor(self, origin: str) -> int:
+        """Every record of the origin before this position is done."""
+        starts = (lane.start for key, lane in self._busy.items() if key.origin == origin)
+        pending = [start for start in starts if start is not None]
+        return min(pending, default=self._read[origin])
+
+    def done(self) -> dict[QueueKey, int]:
+        """Per lane, the sequence up to which every record is done: what a restart needs."""
+        return {key: lane.done for key, lane in self.lanes.items() if lane.done}
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes of records taken and not done."""
+        return sum(batch.size for batch in self._pending())
+
+    @property
+    def urgent_bytes(self) -> int:
+        """Those of urgent lanes."""
+        lanes = (lane for key, lane in self._busy.items() if key.origin in self._urgent)
+        return sum(batch.size for lane in lanes for batch in lane.pending())
+
+    @property
+    def flight_bytes(self) -> int:
+        """Bytes sent and not answered."""
+        return self._flight_bytes
+
+    @property
+    def pending_records(self) -> int:
+        """Records taken and not done."""
+        return sum(len(batch) for batch in self._pending())
+
+    @property
+    def troubles(self) -> dict[QueueKey, str]:
+        """Lanes that cannot deliver now, and why."""
+        return {key: lane.reason for key, lane in self.lanes.items() if lane.reason}
+
+    def limit(self, limits: Limits) -> None:
+        """Other bounds hold from now on; batches that are complete stay as they are."""
+        self._limits = limits
+        self.window.resize(step=limits.batch_bytes_max, size_max=limits.flight_bytes_max)
+        for lane in self.lanes.values():
+            lane.limits = limits
+
+    def is_pending(self, source: str) -> bool:
+        """Whether records of a source were taken and are not done."""
+        return any(
+            key.source == source and lane.start is not None for key, lane in self._busy.items()
+        )
+
+    def forget(self, origin: str) -> None:
+        """Drop an origin that is read to its end and done, with its lanes."""
+        for key in [key for key in self.lanes if key.origin == origin]:
+            self._retire(key)
+        self._read.pop(origin, None)
+
+    def _lane(self, key: QueueKey) -> OrderedQueue:
+        lane = self.lanes.get(key)
+        if lane is None:
+            if len(self.lanes) >= self._limits.lanes_max:
+                self.retire_idle()
+            lane = self.lanes[key] = OrderedQueue(key, self._limits)
+        return lane
+
+    def retire_idle(self) -> None:
+        """Forget lanes without pending records, and so all that is done beyond what was taken.
+
+        A forgotten lane that comes back starts its chain at 0, is refused by logd and goes on from
+        the sequence that logd names: one more round trip, nothing lost or repeated. One that may
+        still be met again when reading from the cursor is safe for the same reason.
+        """
+        for key in [key for key, lane in self.lanes.items() if lane.is_idle]:
+            self._retire(key)
+
+    def _retire(self, key: QueueKey) -> None:
+        lane = self.lanes.pop(key)
+        assert lane.start is None, key
+        self._busy.pop(key, None)
+        counts = (lane.delivered, lane.quarantined, lane.repeated)
+        before = self.retired.get(key.source, (0, 0, 0))
+        self.retired[key.source] = (
+            before[0] + counts[0],
+            before[1] + counts[1],
+            before[2] + counts[2],
+        )
+
+    def _pending(self) -> Iterator[Batch]:
+        for lane in self._busy.values():
+            yield from lane.pending()
+
+    def _answered(self, event: Stored | Behind | Refused | Failed, now_ns: int) -> list[Effect]:
+        request = self._requests.pop(event.request)
+        lane = request.lane
+        before = _flight_bytes(lane)
+        effects: list[Effect] = []
+        if isinstance(event, Stored):
+            took_ns = now_ns - request.sent_ns
+            self.window.acked(request.size, took_ns, now_ns, held_back=bool(self._starved))
+            lane.stored(request.sequence)
+        elif lane.is_current(event.request):
+            if isinstance(event, Failed) and event.reason in _TOO_MUCH:
+                self.window.failed(now_ns)
+            effects = self._not_stored(lane, event, now_ns)
+        self._flight_bytes += _flight_bytes(lane) - before
+        if lane.key.origin in self._urgent:
+            effects += self._pump(lane, now_ns)
+        effects += self._feed_starved(now_ns)
+        effects += self._pump(lane, now_ns)
+        return effects
+
+    def _not_stored(
+        self, lane: OrderedQueue, event: Behind | Refused | Failed, now_ns: int
+    ) -> list[Effect]:
+        match event:
+            case Behind(_, last):
+                lane.resume_after(last, now_ns, self._jitter())
+            case Failed(_, reason):
+                lane.back_off(reason, now_ns, self._jitter())
+            case Refused(request, reason):
+                batch = lane.refuse(request)
+                if batch is not None:
+                    return [Quarantine(lane.key, batch, reason)]
+        return []
+
+    def _flush(self, now_ns: int) -> list[Effect]:
+        effects: list[Effect] = []
+        for lane in self._in_turn():
+            lane.seal()
+            effects += self._pump(lane, now_ns)
+        return effects
+
+    def _tick(self, now_ns: int) -> list[Effect]:
+        effects: list[Effect] = []
+        for lane in self._in_turn():
+            if lane.open is not None and now_ns >= lane.opened_ns + self._limits.batch_age_ns:
+                lane.seal()
+            if lane.state is QueueState.WAITING and now_ns >= lane.retry_at_ns:
+                lane.state = QueueState.FLOWING
+            effects += self._pump(lane, now_ns)
+        return effects
+
+    def _in_turn(self) -> list[OrderedQueue]:
+        if not self._urgent:
+            return list(self._busy.values())
+        return sorted(self._busy.values(), key=lambda lane: lane.key.origin not in self._urgent)
+
+    def _has_room(self, lane: OrderedQueue) -> bool:
+        if lane.key.origin in self._urgent:
+            return self._flight_bytes < self._limits.flight_bytes_max
+        share = self._limits.flight_bytes_max // URGENT_SHARE if self._urgent else 0
+        return self._flight_bytes < min(self.window.size, self._limits.flight_bytes_max - share)
+
+    def _pump(self, lane: OrderedQueue, now_ns: int) -> list[Effect]:
+        """Send what the lane's window and the common one have room for; last for each event."""
+        effects: list[Effect] = []
+        while lane.can_send:
+            if not self._has_room(lane):
+                self._starved[lane.key] = None
+                break
+            self._request += 1
+            previous, batch = lane.send(self._request)
+            self._requests[self._request] = _Request(lane, batch.last, batch.size, now_ns)
+            self._flight_bytes += batch.size
+            effects.append(Publish(self._request, lane.key, previous, batch))
+        if self.lanes.get(lane.key) is not lane:  # a late answer to one that was forgotten
+            return effects
+        if lane.is_idle:
+            self._busy.pop(lane.key, None)
+        else:
+            self._busy[lane.key] = lane
+        return effects
+
+    def _feed_starved(self, now_ns: int) -> list[Effect]:
+        """Send for lanes that found no room, the urgent first, else who waited longest."""
+        effects: list[Effect] = []
+        for key in sorted(self._starved, key=lambda key: key.origin not in self._urgent):
+            lane = self.lanes.get(key)
+            if lane is None:
+                del self._starved[key]
+            elif self._has_room(lane):
+                del self._starved[key]
+                effects += self._pump(lane, now_ns)
+            else:
+                break
+        return effects
+
+
+def _flight_bytes(lane: OrderedQueue) -> int:
+    return sum(flight.batch.size for flight in lane.flight)

@@ -1,0 +1,353 @@
+"""What carries records from the spools to the log; sources feed it, the agent runs it.
+
+Records that transforms make, brought to the spool as from a source with the transform's name.
+
+The records that they were made of are done with: what is made is held until it is durable, or is
+counted in the end.
+"""
+
+import asyncio
+import random
+from collections import deque
+from functools import partial
+from typing import Final
+
+import structlog
+
+from penstock.base.clock import Clock
+from penstock.collector.agent.settings import limits_of, resource_of, sizes_of
+from penstock.collector.checkpoint.recovery import DataDirectory
+from penstock.collector.checkpoint.state import (
+    INDEX_BITS,
+    SPOOL_ORIGIN,
+    SPOOL_ORIGINS,
+    URGENT_ORIGIN,
+    State,
+)
+from penstock.collector.config import CollectorConfig, WhenFull
+from penstock.collector.delivery.core import Delivery, Quarantine
+from penstock.collector.delivery.pipeline import Pipeline
+from penstock.collector.delivery.publisher import Publisher, Sender
+from penstock.collector.descriptors import Descriptors
+from penstock.collector.errors import SpoolFailedError, SpoolFullError
+from penstock.collector.ledger import Ledger
+from penstock.collector.sources.files.identity import Generations
+from penstock.collector.spool.journal import Journal
+from penstock.collector.spool.memory_budget import Budget
+from penstock.collector.spool.quarantine import Quarantine as QuarantineLog
+from penstock.collector.spool.reader import Reader
+from penstock.collector.spool.record_kinds import Kind
+from penstock.collector.spool.replay import Replayer
+from penstock.collector.spool.spool import Spool, Spooling, Spools
+from penstock.collector.spool.writer import Payload, SpoolWriter, leave_where_it_fails
+from penstock.collector.telemetry import troubles
+from penstock.collector.transforms.graph import Graph
+from penstock.service import UnavailableError, raise_open_files
+
+_LOOK_S: Final = 0.1
+"""Between looks for what is due; the shortest interval is as long."""
+
+
+class CreatedRecords:
+    """Empties the pipeline's graph, whichever it is at the time, and those it has left."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        *,
+        spool: Spooling,
+        ledger: Ledger,
+        budget: Budget,
+        clock: Clock,
+    ) -> None:
+        self._pipeline = pipeline
+        self._spool = spool
+        self._ledger = ledger
+        self._budget = budget
+        self._clock = clock
+        self._made: deque[tuple[str, Payload]] = deque()
+        self._keeping = asyncio.Lock()
+
+    async def run(self) -> None:
+        """Take what is due, until cancelled."""
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            async with self._keeping:
+                self._flush(everything=False)
+                await self._keep()
+
+    async def finish(self) -> bool:
+        """Take all there is, as before the end; whether there was any."""
+        found = self._keeping.locked()  # `run` may be at it
+        async with self._keeping:
+            self._flush(everything=True)
+            found |= bool(self._made)
+            await self._keep()
+        return found
+
+    async def leave(self) -> None:
+        """At the end, hand over what there is without waiting for room.
+
+        `give_up` counts what does not become durable.
+        """
+        self._flush(everything=True)
+        made, self._made = self._made, deque()
+        for name, payload in made:
+            leave = partial(self._left, name)
+            try:
+                future = await self._intake(name).offer(payload, wait=False)
+            except (SpoolFullError, SpoolFailedError):
+                leave(payload)
+            else:
+                leave_where_it_fails(future, payload, leave)
+
+    def give_up(self) -> None:
+        """Count what is left as dropped."""
+        for name, payload in self._made:
+            self._ledger.dropped(name, "stopped", payload.count)
+        self._made.clear()
+
+    def _flush(self, *, everything: bool) -> None:
+        pipeline = self._pipeline
+        while pipeline.retired:
+            self._take(pipeline.retired.pop(0), everything=True)
+        self._take(pipeline.graph, everything=everything)
+
+    def _take(self, graph: Graph, *, everything: bool) -> None:
+        clock = self._clock
+        due = graph.flush(clock.monotonic_ns(), clock.unix_ns(), everything=everything)
+        for name, lines in due.items():
+            self._made.append((name, Payload("ndjson", b"\n".join(lines), len(lines))))
+
+    async def _keep(self) -> None:
+        while self._made:
+            name, payload = self._made.popleft()
+            await self._intake(name).keep_surely(payload, leave=partial(self._left, name))
+
+    def _left(self, name: str, payload: Payload) -> None:
+        self._made.append((name, payload))
+
+    def _intake(self, name: str) -> SpoolWriter:
+        return SpoolWriter(
+            name,
+            spool=self._spool,
+            ledger=self._ledger,
+            clock=self._clock,
+            share=self._budget.share(name),
+        )
+
+
+class Engine:
+    """Spools, quarantine, pipeline and delivery of one data directory.
+
+    Args:
+        directory: Open; the engine closes its journals.
+        config: Until `exchange`.
+        publisher: Until `exchange`.
+        graph: Until `exchange`.
+    """
+
+    def __init__(
+        self,
+        directory: DataDirectory,
+        config: CollectorConfig,
+        publisher: Publisher,
+        clock: Clock,
+        graph: Graph,
+    ) -> None:
+        self.directory = directory
+        self.ledger = Ledger()
+        receive = config.receive
+        self.descriptors = Descriptors(raise_open_files(), clock)
+        self._share_out_descriptors(config)
+        self.budget = Budget(
+            bytes_max=receive.bytes_max,
+            share_bytes_max=receive.source_bytes_max,
+            descriptors=self.descriptors,
+        )
+        self._config = config
+        self._log = structlog.get_logger()
+        state = directory.state
+        self.spools = Spools(
+            Spool(directory.spool, self.ledger, when_full=self._when_full),
+            Spool(directory.urgent, self.ledger, when_full=self._when_full, origin=URGENT_ORIGIN),
+        )
+        self.quarantine = QuarantineLog(directory.quarantine, state.quarantine, clock)
+        self.delivery = Delivery(
+            limits_of(config), jitter=random.random, done=state.lanes, urgent=(URGENT_ORIGIN,)
+        )
+        self.courier = Sender(
+            self.delivery,
+            clock,
+            publish=publisher.publish,
+            quarantine=self._quarantine_batch,
+        )
+        self.pipeline = Pipeline(
+            self.courier,
+            self.quarantine,
+            self.ledger,
+            graph=graph,
+            resource=resource_of(config),
+            clock=clock,
+        )
+        self._created = CreatedRecords(
+            self.pipeline, spool=self.spools, ledger=self.ledger, budget=self.budget, clock=clock
+        )
+        self._readers = [
+            Reader(spool, self.pipeline, self.courier, self.ledger, clock)
+            for spool in self.spools.both
+        ]
+        self.replayer = Replayer(directory.quarantine, self.spools.bulk, clock, done=state.replayed)
+        self.generations = Generations(following=state.next_generation, known=state.files)
+
+    def _share_out_descriptors(self, config: CollectorConfig) -> None:
+        section = config.descriptors
+        self.descriptors.share_out(
+            reserve=section.reserve,
+            files_max=section.files_max,
+            reads_files=any(source.type == "file" for source in config.sources),
+        )
+
+    @property
+    def journals(self) -> tuple[Journal, ...]:
+        """Everything that is written, in the order in which it is closed."""
+        return self.directory.urgent, self.directory.spool, self.directory.quarantine
+
+    def recover(self, state: State) -> int:
+        """Know again what was taken and not delivered; returns how many units wait.
+
+        Raises:
+            UnavailableError: The disk does not let it be read.
+        """
+        try:
+            return self._recover(state)
+        except OSError as error:
+            raise UnavailableError(
+                f"data_dir: {self.directory.path} cannot be read: {error}",
+                fix="look at what the kernel says of its disk, and at the limit of open files",
+            ) from None
+
+    def _recover(self, state: State) -> int:
+        waiting = 0
+        senders = {URGENT_ORIGIN: state.urgent_senders, SPOOL_ORIGIN: state.senders}
+        for spool, reader in zip(self.spools.both, self._readers, strict=True):
+            cursor = state.cursor_of(spool.origin)
+            spool.recover(senders[spool.origin], cursor)
+            reader.begin(cursor)
+            waiting += spool.journal.log.end_offset - cursor
+        self.quarantine.recover(self._begins(state))
+        return waiting
+
+    def _begins(self, state: State) -> dict[tuple[str, str], int]:
+        """By origin and source, the sequence before which nothing is read again."""
+        sources = {section.name or section.type for section in self._config.sources}
+        sources |= {key.source for key in state.lanes} | {*self.pipeline.graph.creators()}
+        spooled = {
+            (origin, source): state.cursor_of(origin) << INDEX_BITS
+            for origin in SPOOL_ORIGINS
+            for source in sources
+        }
+        return spooled | {(file.origin, file.source): file.position for file in state.files}
+
+    def run(self, tasks: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
+        """Begin to carry; the tasks end when they are cancelled."""
+        return [
+            *(tasks.create_task(journal.run()) for journal in self.journals),
+            tasks.create_task(self.courier.run()),
+            *(tasks.create_task(reader.run()) for reader in self._readers),
+            tasks.create_task(self._finish_replay()),
+            tasks.create_task(self._created.run()),
+        ]
+
+    async def deliver(self) -> None:
+        """Return when everything that was handed over is in the log."""
+        await self._read_spools()
+        if await self._created.finish():
+            await self._read_spools()
+        await self.courier.drain()
+
+    async def _read_spools(self) -> None:
+        for spool in self.spools.both:
+            await spool.journal.commit()
+        for reader in self._readers:
+            await reader.wait_until_read()
+
+    @property
+    def begun(self) -> dict[str, int]:
+        """By spool, the position before which everything was begun to be sorted."""
+        both = zip(self.spools.both, self._readers, strict=True)
+        return {spool.origin: reader.begun for spool, reader in both}
+
+    @property
+    def reads_again(self) -> bool:
+        """Whether something is read from a spool that an earlier run may have read, too."""
+        return any(reader.reads_again for reader in self._readers)
+
+    @property
+    def units_held(self) -> int:
+        """Units on disk that are not done."""
+        logs = (
+            (spool.journal.log, self.delivery.cursor(spool.origin)) for spool in self.spools.both
+        )
+        return sum(log.end_offset - max(log.start_offset, cursor) for log, cursor in logs)
+
+    def troubles(self, *, nats: str) -> list[str]:
+        """Why it does not carry as it should, with what NATS has; empty when it does."""
+        journals = {
+            "spool": self.directory.spool,
+            "spool-urgent": self.directory.urgent,
+            "quarantine": self.directory.quarantine,
+        }
+        reading = [reader.trouble for reader in self._readers if reader.trouble]
+        return [*reading, *troubles(self.delivery, journals, nats=nats)]
+
+    async def settle(self) -> None:
+        """At the end, make durable what can be, and count as dropped what nobody has any more."""
+        await self._created.leave()
+        for journal in self.journals:
+            await journal.commit()
+        await asyncio.sleep(0)  # what waited for that has heard
+        self._created.give_up()
+        for reader in self._readers:
+            reader.give_up()
+
+    async def close(self) -> None:
+        """Close the journals."""
+        for journal in self.journals:
+            await journal.close()
+
+    def exchange(self, config: CollectorConfig, graph: Graph, publisher: Publisher) -> None:
+        """Go on under another configuration, from what is taken next; cannot fail."""
+        self._config = config
+        self.delivery.limit(limits_of(config))
+        self.pipeline.replace(graph, resource_of(config))
+        sizes = sizes_of(config)
+        self.directory.spool.resize(sizes.spool)
+        self.directory.urgent.resize(sizes.urgent)
+        self.directory.quarantine.resize(sizes.quarantine)
+        self.courier.publish = publisher.publish
+        receive = config.receive
+        self.budget.limit(bytes_max=receive.bytes_max, share_bytes_max=receive.source_bytes_max)
+        self._share_out_descriptors(config)
+
+    def _when_full(self, kind: Kind) -> WhenFull:
+        return self._config.spool.policy(kind)
+
+    async def _finish_replay(self) -> None:
+        """Put into the spool what a replay had marked when the process was killed."""
+        try:
+            await self.replayer.finish()
+        except (SpoolFullError, SpoolFailedError, OSError) as error:
+            self._log.warning("a replay is not finished; the next one goes on", error=str(error))
+
+    async def _quarantine_batch(self, effect: Quarantine) -> None:
+        dropped = await self.quarantine.put_batch(effect)
+        account = self.ledger[effect.lane.source]
+        account.dropped["quarantine_full"] += dropped
+        account.quarantined -= dropped
+        self._log.warning(
+            "logd refused records for good",
+            subject=effect.lane.subject,
+            count=len(effect.batch),
+            reason=effect.reason,
+        )

@@ -1,0 +1,228 @@
+"""From durable bytes to lanes: decode, check against the spec, quarantine or hand to delivery.
+
+Nothing here needs to survive a crash. What was read from the spool or a file and is not done is
+read again from the cursor, and gets the same sequences:
+
+    spool   offset of the unit << 20 | index of the record in it + 1, so a spool may hold 2^44 units
+            and a unit 2^20 - 1 records
+    file    position after the record's newline
+
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import orjson
+import structlog
+
+from penstock.base.clock import Clock
+from penstock.collector.agent.taps import Taps
+from penstock.collector.checkpoint.state import INDEX_BITS, URGENT_ORIGIN
+from penstock.collector.decode.line_rules import OnError
+from penstock.collector.decode.units import Decoded, Undecodable, decode_records
+from penstock.collector.delivery.core import Take
+from penstock.collector.delivery.ordered_queue import QueueKey
+from penstock.collector.delivery.publisher import Sender
+from penstock.collector.ledger import Ledger
+from penstock.collector.spool.quarantine import Again, Quarantine, Refusal
+from penstock.collector.spool.rejection_reasons import meaning
+from penstock.collector.spool.spool import Unit
+from penstock.collector.spool.validation_cache import Known
+from penstock.collector.transforms.event import Arrival, DropReason, Outcome
+from penstock.collector.transforms.graph import Graph
+
+_SLICE_RECORDS: Final = 500
+"""Records handled before other tasks get a turn; a few milliseconds of work."""
+
+_OF_THE_WHOLE: Final = frozenset({"refused", "truncated"})
+"""What a unit's `meta` says of lines by their index."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Record lines read from one origin.
+
+    Attributes:
+        start: Position to read again from, to meet all of them.
+        resource: JSON, of the lines that have none of their own; empty when all are complete.
+        verdicts: The gate's on lines that are complete, of those where it is known already.
+        ended: What becomes of records whose time cannot be read, by sequence, unless they go on.
+    """
+
+    origin: str
+    source: str
+    start: int
+    sequences: Sequence[int]
+    lines: Sequence[bytes]
+    resource: bytes
+    observed_ns: int
+    verdicts: Known = ()
+    ended: Mapping[int, OnError] = field(default_factory=dict)
+
+
+class Pipeline:
+    """Moves records into lanes: a spool's reader and file sources hand theirs over.
+
+    Attributes:
+        taking: By origin, records of the last unit or chunk that are pending in the ledger's sense.
+        retired: Graphs that were replaced, and may still hold created records.
+    """
+
+    def __init__(
+        self,
+        courier: Sender,
+        quarantine: Quarantine,
+        ledger: Ledger,
+        *,
+        graph: Graph,
+        resource: Mapping[str, Any],
+        clock: Clock,
+    ) -> None:
+        self._courier = courier
+        self._quarantine = quarantine
+        self._ledger = ledger
+        self.graph = graph
+        self.retired: list[Graph] = []
+        self._resource = resource
+        self._clock = clock
+        self.taking: dict[str, int] = {}
+        self.taps = Taps()
+        self._log = structlog.get_logger()
+
+    def replace(self, graph: Graph, resource: Mapping[str, Any]) -> None:
+        """Check what is taken from now on like this; `retired` may still hold created records."""
+        self.retired.append(self.graph)
+        self.graph = graph
+        self._resource = resource
+
+    async def take_unit(self, origin: str, offset: int, unit: Unit) -> None:
+        """Take a spooled unit apart and hand over its records."""
+        decoded = decode_records(unit, self._resource)
+        base = (offset << INDEX_BITS) + 1
+        self._ledger.decoded(unit.source, counted=unit.count, found=decoded.count)
+        self._ledger[unit.source].notes.update(decoded.notes)
+        self.taking[origin] = decoded.count
+        await self._refuse(unit.source, _refusals(origin, unit, base, decoded.undecodable))
+        chunk = Chunk(
+            origin=origin,
+            source=unit.source,
+            start=offset,
+            sequences=[base + index for index in decoded.indexes],
+            lines=decoded.lines,
+            resource=orjson.dumps(decoded.resource) if decoded.resource else b"",
+            observed_ns=unit.received_ns,
+            verdicts=_known(unit, decoded),
+            ended={base + index: end for index, end in decoded.ended.items()},
+        )
+        await self._take(chunk)
+
+    async def take(self, chunk: Chunk) -> None:
+        """Check records and hand them to delivery; what is refused is in quarantine on return.
+
+        The ledger counts the records as pending already.
+        """
+        self.taking[chunk.origin] = len(chunk.lines)
+        await self._take(chunk)
+
+    async def _take(self, chunk: Chunk) -> None:
+        for first in range(0, len(chunk.lines), _SLICE_RECORDS):
+            outcome = self._sort(chunk, slice(first, end := first + _SLICE_RECORDS))
+            if outcome.refused:
+                await self._refuse(chunk.source, _refused(chunk, outcome))
+            await asyncio.sleep(outcome.pause_ns / 1e9)
+            if end < len(chunk.lines):  # a unit may hold many times what may be pending
+                await self._courier.wait_for_room(urgent=chunk.origin == URGENT_ORIGIN)
+
+    def _sort(self, chunk: Chunk, part: slice) -> Outcome:
+        """Let the graph judge records, count what ends here, hand the rest to delivery."""
+        sequences, lines = chunk.sequences[part], chunk.lines[part]
+        arrival = Arrival(
+            chunk.source,
+            chunk.start,
+            sequences,
+            lines,
+            chunk.resource,
+            chunk.observed_ns,
+            chunk.verdicts[part],
+            chunk.ended,
+        )
+        outcome = self.graph.process(arrival, self._clock.monotonic_ns())
+        account, ended = self._ledger[chunk.source], outcome.ended
+        self._ledger.sorted(
+            chunk.source, taken=len(lines), copies=outcome.copies, refused=len(outcome.refused)
+        )
+        self.taking[chunk.origin] -= len(lines) - len(outcome.refused)
+        account.notes["scrubbed"] += outcome.scrubbed
+        account.sensitive.update(outcome.found)
+        account.filtered += ended[DropReason.FILTERED]
+        account.sampled += ended[DropReason.SAMPLED]
+        account.deduplicated += ended[DropReason.DEDUPLICATED]
+        account.aggregated += ended[DropReason.AGGREGATED]
+        if throttled := ended[DropReason.THROTTLED]:
+            account.dropped["throttled"] += throttled
+        if self.taps.active:
+            self._show(chunk.source, lines, outcome)
+        for (subject, branch), batch in outcome.batches.items():
+            lane = QueueKey(chunk.origin, chunk.source, subject, branch)
+            self._courier.handle(Take(lane, batch))
+        return outcome
+
+    def _show(self, source: str, lines: Sequence[bytes], outcome: Outcome) -> None:
+        self.taps.show("in", source, lines)
+        for (subject, _), batch in outcome.batches.items():
+            self.taps.show("out", source, batch.lines, subject=subject)
+        for refused in outcome.refused:
+            self.taps.show("quarantine", source, [refused.line], reason=refused.reason)
+
+    async def _refuse(self, source: str, refusals: list[Refusal]) -> None:
+        if not refusals:
+            return
+        total = sum(refusal.count for refusal in refusals)
+        account = self._ledger[source]
+        for refusal in refusals:
+            account.refuse(meaning(refusal.reason) or refusal.reason, refusal.count)
+        dropped = await self._quarantine.put(refusals)
+        account.pending -= total
+        self.taking[refusals[0].origin] -= total
+        account.quarantined += total - dropped
+        account.dropped["quarantine_full"] += dropped
+
+
+def _known(unit: Unit, decoded: Decoded) -> Known:
+    """The verdicts on a unit's lines; none when they are not known."""
+    if decoded.verdicts:
+        return decoded.verdicts
+    if len(unit.verdicts) != decoded.count:
+        return ()
+    return [unit.verdicts[index] for index in decoded.indexes]
+
+
+def _refused(chunk: Chunk, outcome: Outcome) -> list[Refusal]:
+    again = Again("ndjson", _resource_of(chunk.resource), chunk.observed_ns)
+    return [
+        Refusal(chunk.origin, chunk.source, each.sequence, each.reason, each.line, again=again)
+        for each in outcome.refused
+    ]
+
+
+def _resource_of(resource: bytes) -> dict[str, Any]:
+    return {"resource": orjson.loads(resource)} if resource else {}
+
+
+def _refusals(origin: str, unit: Unit, base: int, parts: Iterable[Undecodable]) -> list[Refusal]:
+    meta = {key: value for key, value in unit.meta.items() if key not in _OF_THE_WHOLE}
+    again = Again(unit.format, meta, unit.received_ns)
+    return [
+        Refusal(
+            origin,
+            unit.source,
+            base + part.index,
+            part.reason,
+            part.raw,
+            count=part.count,
+            again=again,
+        )
+        for part in parts
+    ]

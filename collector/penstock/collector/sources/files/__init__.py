@@ -1,0 +1,1 @@
+"""Lines of files: which files, which file is which, and reading each to its end."""

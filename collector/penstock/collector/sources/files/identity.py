@@ -1,0 +1,277 @@
+"""Which file is which: identity, generations, and what a checkpoint keeps of each.
+
+A file is known by device, inode and a hash of its first bytes, because each alone lies: inodes are
+reused, heads are equal, names move. A generation is one life of one file's content. It is a number
+never given twice, durable before anything of the file is published, and part of the producer
+identity; so content that replaced other content in the same file can never be taken for a repeat.
+
+Files with one long header have equal heads. So what is before a position that was read is known,
+too: up to as many bytes, the marked ones. Those before a zero are not marked, and a zero found
+among them tells nothing, for it is written without its file being another: a block that was put
+aside is filled later, and who goes on at its old place in a file that was truncated leaves a hole.
+
+What was found against what is known (the first row that fits):
+
+    letter  device+inode  size     head     marked   verdict
+    a       unknown       0        -        -        not yet: there is nothing to know it by
+    b       unknown       > 0      -        -        new generation
+    c       known         < read   -        -        new generation: truncated
+    d       known         >= read  differs  -        new generation: replaced in place
+    e       known         >= read  equal    differs  new generation: likewise
+    f       known         >= read  equal    equal    the same: go on where reading stopped
+"""
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any, Final
+
+from penstock.collector.checkpoint.routing import FILE_ORIGIN
+from penstock.collector.limits import HEAD_BYTES
+
+DIGEST_BYTES: Final = 16
+_SECOND_NS: Final = 1_000_000_000
+_WRITTEN_ON_NS: Final = 60 * _SECOND_NS
+_KEPT_NS: Final = 1_000_000
+
+
+class Verdict(Enum):
+    """What a file found is to one that is known."""
+
+    NOT_YET = auto()
+    NEW = auto()
+    REPLACED = auto()
+    TRUNCATED = auto()
+    SAME = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A file as it is on disk now.
+
+    Attributes:
+        head: Its first `HEAD_BYTES` bytes or fewer.
+        marked: What it has where the known one is marked; empty when that was not looked at.
+    """
+
+    device: int
+    inode: int
+    size: int
+    head: bytes
+    marked: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What else is known of a file: when it was looked at last, and what is before a position.
+
+    Attributes:
+        size: Bytes that it had.
+        modified_ns: When it was last written by then.
+        end: Where the marked bytes end: at a position of the state, or how far the file had been
+            read when it was closed.
+        length: How many bytes before `end` are marked; at most `HEAD_BYTES`.
+        digest: Of these bytes, hex.
+    """
+
+    size: int
+    modified_ns: int
+    end: int
+    length: int
+    digest: str
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """Where the marked bytes begin, and end."""
+        return self.end - self.length, self.end
+
+    def as_list(self) -> list[int | str]:
+        """For the checkpoint."""
+        return [self.size, self.modified_ns, self.end, self.length, self.digest]
+
+    def is_as_new(self, modified_ns: int) -> bool:
+        """Whether a copy last written at that time may be of this file as it became.
+
+        What rotates may give the copy the time that the file had before it was renamed, though
+        its writer goes on until it is told.
+        """
+        return modified_ns > self.modified_ns - _WRITTEN_ON_NS
+
+    def is_unchanged(self, size: int, modified_ns: int) -> bool:
+        """Whether a copy of that size and time is of the file as it was looked at.
+
+        A copy has the time to the second, or but for the last digits, as some tools keep it.
+        """
+        near = abs(modified_ns - self.modified_ns) < _KEPT_NS
+        return size == self.size and (
+            near or modified_ns == self.modified_ns - self.modified_ns % _SECOND_NS
+        )
+
+
+def read_mark(value: object) -> Mark | None:
+    """What `as_list` gave; None for anything else, as a later version may write."""
+    match value:
+        case [int(size), int(modified_ns), int(end), int(length), str(digest)]:
+            return Mark(size, modified_ns, end, length, digest)
+        case _:
+            return None
+
+
+@dataclass(slots=True)
+class FileState:
+    """A file generation that is being read.
+
+    Attributes:
+        head_hash: Hash of the first `head_length` bytes, hex.
+        position: Everything before it is done; where reading starts again.
+        mark: What it, or a compressed copy, is known by besides; none from before 0060 had it.
+    """
+
+    source: str
+    generation: int
+    device: int
+    inode: int
+    head_hash: str
+    head_length: int
+    path: str
+    position: int = 0
+    mark: Mark | None = None
+
+    @property
+    def origin(self) -> str:
+        """The name of this generation in lanes."""
+        return f"{FILE_ORIGIN}{self.generation}"
+
+    def judge(self, found: Found, *, read: int, marked: str) -> Verdict:
+        """Rows c to f of the table.
+
+        Args:
+            found: Of the same device and inode.
+            read: How far the file was read.
+            marked: Hash of what was there where `found.marked` is now.
+        """
+        assert (found.device, found.inode) == (self.device, self.inode)
+        if found.size < read:
+            return Verdict.TRUNCATED
+        if head_hash(found.head[: self.head_length]) != self.head_hash:
+            return Verdict.REPLACED
+        if found.marked and b"\0" not in found.marked and head_hash(found.marked) != marked:
+            return Verdict.REPLACED
+        return Verdict.SAME
+
+    def beyond_head(self, span: tuple[int, int]) -> tuple[int, int]:
+        """The bytes to look at besides the head: these, or none where the head has them all."""
+        return span if span[1] > self.head_length else (0, 0)
+
+    def learn(self, head: bytes) -> None:
+        """The file has grown: know it by more of its head."""
+        if len(head) > self.head_length:
+            self.head_length = min(len(head), HEAD_BYTES)
+            self.head_hash = head_hash(head[: self.head_length])
+
+    def as_dict(self) -> dict[str, Any]:
+        """For the checkpoint, which has the mark elsewhere: earlier versions know none."""
+        return {
+            "source": self.source,
+            "generation": self.generation,
+            "device": self.device,
+            "inode": self.inode,
+            "head_hash": self.head_hash,
+            "head_length": self.head_length,
+            "path": self.path,
+            "position": self.position,
+        }
+
+
+class Generations:
+    """Hands out generation numbers and remembers files from before a restart."""
+
+    def __init__(self, *, following: int = 1, known: Iterable[FileState] = ()) -> None:
+        self.following = self.first = following
+        """The next number to be given, and the first one of this run."""
+        self.known: dict[tuple[str, int, int], FileState] = {}
+        """Files of the checkpoint that were not found again yet."""
+        self.lost: list[FileState] = []
+        """Files that are gone; what is unread of them may be in compressed ones. Their device and
+        inode may be another file's by now."""
+        self.remember(known)
+
+    def remember(self, states: Iterable[FileState]) -> None:
+        """Know files for when they are found again; two of one inode: the later has it.
+
+        A generation that waits already is known; an earlier version's checkpoint may have it twice.
+        """
+        waiting = {state.generation for state in self.waiting}
+        for state in states:
+            if state.generation in waiting:
+                continue
+            waiting.add(state.generation)
+            key = (state.source, state.device, state.inode)
+            other = self.known.setdefault(key, state)
+            if other is not state:
+                older, later = sorted((other, state), key=lambda state: state.generation)
+                self.known[key] = later
+                self.lost.append(older)
+
+    def lose(self, state: FileState) -> None:
+        """A known file is gone."""
+        del self.known[state.source, state.device, state.inode]
+        self.lost.append(state)
+
+    def forget(self, state: FileState) -> None:
+        """A file that waits is not read any more, whatever is unread of it."""
+        self.lost = [one for one in self.lost if one is not state]
+        key = (state.source, state.device, state.inode)
+        if self.known.get(key) is state:
+            del self.known[key]
+
+    @property
+    def waiting(self) -> list[FileState]:
+        """All that are not being read, in the order that a checkpoint needs: lost ones first."""
+        return [*self.lost, *self.known.values()]
+
+    def begin(self, source: str, found: Found, path: str) -> FileState:
+        """A new generation of a file."""
+        number, self.following = self.following, self.following + 1
+        head = found.head[:HEAD_BYTES]
+        return FileState(
+            source, number, found.device, found.inode, head_hash(head), len(head), path
+        )
+
+    def marked(self, source: str, found: Found) -> tuple[int, int]:
+        """Which bytes of a file are to be looked at before it is recognised."""
+        state = self.known.get((source, found.device, found.inode))
+        if state is None or state.mark is None:
+            return 0, 0
+        return state.beyond_head(state.mark.span)
+
+    def recognise(self, source: str, found: Found) -> tuple[Verdict, FileState | None]:
+        """The whole table; the state of a file that is the same is handed over, another is lost."""
+        state = self.known.get((source, found.device, found.inode))
+        if state is None:
+            return (Verdict.NEW, None) if found.size else (Verdict.NOT_YET, None)
+        marked = "" if state.mark is None else state.mark.digest
+        verdict = state.judge(found, read=state.position, marked=marked)
+        if verdict is Verdict.SAME:
+            del self.known[source, found.device, found.inode]
+            return verdict, state
+        self.lose(state)
+        return (verdict, None) if found.size else (Verdict.NOT_YET, None)
+
+
+def written(begin: int, data: bytes) -> tuple[int, bytes]:
+    """What of some bytes may be marked, and where that begins: zeros may still be written over.
+
+    Args:
+        begin: The position of the first of them.
+        data: They.
+    """
+    data = data.rstrip(b"\0")
+    known = data.rpartition(b"\0")[2]
+    return begin + len(data) - len(known), known
+
+
+def head_hash(head: bytes) -> str:
+    """What a file's head, or its marked bytes, are compared by."""
+    return hashlib.blake2b(head, digest_size=DIGEST_BYTES).hexdigest()

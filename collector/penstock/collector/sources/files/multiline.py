@@ -1,0 +1,193 @@
+"""Events that several lines of a file are: pieces a runtime cut, and lines that belong together.
+
+Each stream of a file is joined by itself, in two steps: pieces to a line, lines to an event. A line
+that begins an event ends the one before it, so an event waits for the next line, or for `flush`.
+
+The end of an event, the position after its last line, becomes its sequence, and sequences of a file
+must rise. So an event that is complete is held as long as another stream's may still turn out to
+end before it. `start` tells from where reading again meets everything that is held.
+
+Whoever reads again from there gets the same events, however the bytes come: what ends an event is
+the file's content. Only `flush` depends on time. An event that it cut and that is not known to be
+delivered when the process dies may come again together with its rest. It may end one that has not
+grown for long while the other streams go on: a program may close one of its outputs in the middle
+of a line, or write an event there and nothing more, and the others must not wait for that.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.collector.sources.docker import ReadFragment
+from penstock.collector.sources.line_framing import Line
+
+_OVERHEAD_BYTES: Final = 256
+"""What holding one costs besides its text: there may be many without any."""
+
+IsStart = Callable[[bytes], bool]
+"""Whether a line begins an event."""
+
+
+@dataclass(slots=True)
+class _Growing:
+    """An event, or a line, that may go on."""
+
+    text: bytearray
+    start: int
+    end: int
+    stream: str
+    time_ns: int | None
+    truncated: bool
+    grew_ns: int
+    continued: bool = False
+    attributes: Mapping[str, str] | None = None
+
+    def add(self, other: Line, text: bytes, now_ns: int, *, bytes_max: int) -> None:
+        """Append; what is beyond the bound is left out and marked."""
+        room = max(0, bytes_max - len(self.text))
+        self.text += text[:room]
+        self.end = other.end
+        self.truncated |= other.truncated or len(text) > room
+        self.grew_ns = now_ns
+
+    def line(self) -> Line:
+        """As it leaves."""
+        return Line(
+            bytes(self.text),
+            self.end,
+            self.truncated,
+            self.time_ns,
+            self.stream,
+            self.continued,
+            self.attributes,
+        )
+
+
+class Joiner:
+    """Joins the lines of one file.
+
+    Args:
+        read: What is around each line.
+        is_start: Which lines begin an event; None: each does.
+        bytes_max: Of an event; the rest is left out.
+        held_bytes_max: Of everything that waits; beyond it nothing is waited for.
+    """
+
+    def __init__(
+        self, read: ReadFragment, is_start: IsStart | None, *, bytes_max: int, held_bytes_max: int
+    ) -> None:
+        self._read = read
+        self._is_start = is_start
+        self._bytes_max = bytes_max
+        self._held_bytes_max = held_bytes_max
+        self._pieces: dict[str, _Growing] = {}
+        self._events: dict[str, _Growing] = {}
+        self._complete: list[_Growing] = []
+        self.malformed = 0
+        """Lines that are not of the format; each is an event as it stands."""
+
+    @property
+    def start(self) -> int | None:
+        """Where the first event that is held begins; None when nothing is."""
+        return min((growing.start for growing in self._held()), default=None)
+
+    def feed(self, start: int, lines: Iterable[Line], now_ns: int) -> tuple[int, list[Line]]:
+        """Add lines that follow one another.
+
+        Args:
+            start: Where the first of them begins.
+            lines: Of the file.
+            now_ns: When they were read.
+
+        Returns:
+            From where reading again meets all events returned, and the events.
+        """
+        from_ = self.start
+        begin = start
+        for line in lines:
+            self._take(line, begin, now_ns)
+            begin = line.end
+        held_bytes = sum(len(growing.text) + _OVERHEAD_BYTES for growing in self._held())
+        if held_bytes > self._held_bytes_max:
+            self._end_all()
+        return start if from_ is None else from_, self._release()
+
+    def flush(self, grown_before_ns: int | None = None) -> tuple[int, list[Line]]:
+        """Wait for nothing any more, or not for what did not grow since then.
+
+        Returns:
+            What `feed` does. Something must be held.
+        """
+        start = self.start
+        assert start is not None
+        self._end_all(grown_before_ns)
+        return start, self._release()
+
+    def _take(self, line: Line, begin: int, now_ns: int) -> None:
+        piece = self._read(line.text)
+        if piece is None:
+            self.malformed += 1
+            self._complete.append(
+                _Growing(bytearray(line.text), begin, line.end, "", None, line.truncated, now_ns)
+            )
+            return
+        growing = self._pieces.pop(piece.stream, None)
+        if growing is None:
+            growing = _Growing(
+                bytearray(),
+                begin,
+                line.end,
+                piece.stream,
+                piece.time_ns,
+                truncated=False,
+                grew_ns=now_ns,
+                continued=line.continued,
+                attributes=piece.attributes,
+            )
+        growing.add(line, piece.text, now_ns, bytes_max=self._bytes_max)
+        if piece.is_partial:
+            self._pieces[piece.stream] = growing
+        else:
+            self._end_line(growing)
+
+    def _end_line(self, line: _Growing) -> None:
+        """A line is whole: it begins an event, or goes on with one."""
+        if self._is_start is None:
+            self._complete.append(line)
+            return
+        event = self._events.get(line.stream)
+        if event is None or self._is_start(bytes(line.text)):
+            if event is not None:
+                self._complete.append(event)
+            self._events[line.stream] = line
+        else:
+            text = b"\n" + bytes(line.text)
+            event.add(line.line(), text, line.grew_ns, bytes_max=self._bytes_max)
+
+    def _end_all(self, grown_before_ns: int | None = None) -> None:
+        """End all, or what did not grow since then; an event goes on while its next line does."""
+
+        def ends(growing: _Growing) -> bool:
+            return grown_before_ns is None or growing.grew_ns < grown_before_ns
+
+        for line in sorted(filter(ends, self._pieces.values()), key=lambda growing: growing.end):
+            del self._pieces[line.stream]
+            self._end_line(line)
+        for event in list(self._events.values()):
+            if ends(event) and event.stream not in self._pieces:
+                del self._events[event.stream]
+                self._complete.append(event)
+
+    def _release(self) -> list[Line]:
+        """Complete events before which no other can end any more, in order."""
+        waits = min((growing.end for growing in self._growing()), default=None)
+        self._complete.sort(key=lambda growing: growing.end)
+        ready = [event for event in self._complete if waits is None or event.end < waits]
+        del self._complete[: len(ready)]
+        return [event.line() for event in ready]
+
+    def _growing(self) -> list[_Growing]:
+        return [*self._pieces.values(), *self._events.values()]
+
+    def _held(self) -> list[_Growing]:
+        return [*self._growing(), *self._complete]

@@ -1,0 +1,608 @@
+"""Lines of files that match patterns, followed through every kind of rotation.
+
+The file is its own spool: nothing is copied, and the position that a restart begins at moves only
+when logd has acknowledged what lies before it. A file that was renamed or removed is read to its
+end and let go only when all of it is in the log. A file that was truncated (`copytruncate`) or
+replaced in place begins a new generation. One that rotation compressed before it was read is read
+on in what it left. Polling is the only truth; it works on every file system.
+
+A file that no pattern of the configuration names any more is let go, wherever reading stopped; one
+that rotation renamed is read to its end under the name by which it was known. Files that are met
+together are read oldest first. No more files are open at once than the process's budget allows:
+see `penstock.collector.descriptors`.
+"""
+
+import asyncio
+import contextlib
+import os
+import stat
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+from typing_extensions import override
+
+from penstock.base.clock import Clock
+from penstock.collector.decode.line_rules import OnError, rules_of
+from penstock.collector.decode.lines import (
+    LineContext,
+    PlainLines,
+    decode_line,
+    is_structured,
+    printable,
+)
+from penstock.collector.decode.shapes import Made
+from penstock.collector.delivery.core import Read
+from penstock.collector.delivery.pipeline import Chunk, Pipeline
+from penstock.collector.delivery.publisher import Sender
+from penstock.collector.descriptors import OUT_OF_DESCRIPTORS, Descriptors
+from penstock.collector.ledger import Ledger
+from penstock.collector.limits import LINE_BYTES_MAX, STRUCTURED_BYTES_MAX
+from penstock.collector.sources.files.compressed import CompressedTail, Names, Search
+from penstock.collector.sources.files.discovery import Patterns, age_of, family_of
+from penstock.collector.sources.files.identity import FileState, Generations, Verdict
+from penstock.collector.sources.files.kubernetes import Pods, service_of
+from penstock.collector.sources.files.tail import Tail, look, make_tail, open_to_read, read_span
+from penstock.collector.sources.line_framing import Line, parts_of
+from penstock.collector.sources.sections import FileSource as FileSection
+from penstock.collector.sources.source import Source
+
+_SAVE_RETRY_S: Final = 1.0
+_NAMED_MAX: Final = 10
+_DIRECTORIES_NS: Final = 60 * 10**9
+"""Between two looks at which directories can be read."""
+
+
+class FileSource(Source):
+    """Follows the files of one configuration section.
+
+    Args:
+        save: Makes the checkpoint durable, with the generations begun since; whether it could.
+        first_time: Nothing is known of this source: `start: end` applies.
+        descriptors: What files may be open at once.
+        node: This machine's name in Kubernetes, unless the section names another.
+    """
+
+    def __init__(  # noqa: PLR0913 - what it reads, and what it feeds
+        self,
+        section: FileSection,
+        resource: Mapping[str, Any],
+        generations: Generations,
+        *,
+        pipeline: Pipeline,
+        courier: Sender,
+        ledger: Ledger,
+        clock: Clock,
+        save: Callable[[], Awaitable[bool]],
+        first_time: bool,
+        descriptors: Descriptors,
+        node: str = "",
+    ) -> None:
+        self.name = section.name or section.type
+        self._section = section
+        self._rules = rules_of(section.line_options())
+        self._patterns = Patterns(section.include, section.exclude)
+        self._resource = {**resource, "service.name": section.service}
+        self._generations = generations
+        self._pipeline = pipeline
+        self._courier = courier
+        self._ledger = ledger
+        self._clock = clock
+        self._save = save
+        self._descriptors = descriptors
+        self._from_end = first_time and section.start == "end"
+        self._tails: dict[tuple[int, int], Tail] = {}
+        self._retiring: dict[str, int] = {}
+        self._complained: set[str] = set()
+        self._directories_due_ns = 0
+        self._stopping = asyncio.Event()
+        self._log = structlog.get_logger().bind(source=self.name)
+        self._pods: Pods | None = None
+        if section.kubernetes is not None:
+            self._pods = Pods(
+                section.kubernetes, node, source=self.name, note=self._note, clock=clock
+            )
+        self._search = Search(section, self._note, self._complain, self._log, descriptors)
+
+    @override
+    async def start(self) -> None:
+        """Nothing to prepare: files may come later."""
+
+    @override
+    async def run(self) -> None:
+        asking = None if self._pods is None else asyncio.create_task(self._pods.run())
+        try:
+            self._let_go_unnamed()
+            self._tell_unread()
+            while not self._stopping.is_set():
+                if await self.poll():
+                    await asyncio.sleep(0)  # others have their turn, whatever there is to look at
+                else:
+                    await self._pause()
+        finally:
+            if asking is not None:
+                asking.cancel()
+            self._search.close()
+            for tail in self._tails.values():
+                with contextlib.suppress(OSError):
+                    tail.mark(tail.lines.position)  # its position moves up to there without it
+                tail.close()
+
+    async def poll(self) -> bool:
+        """Find files, read each once, let go of what is done; whether more is there at once."""
+        await self._discover()
+        self._from_end = False
+        more = self._seek()
+        more |= await self._read_round()
+        self._retire()
+        return more
+
+    @override
+    async def stop(self) -> None:
+        self._stopping.set()
+
+    @property
+    def states(self) -> list[FileState]:
+        """For the checkpoint: every file known, read to where it is done, the oldest first."""
+        self._set_positions()
+        waiting = (state for state in self._generations.waiting if state.source == self.name)
+        states = [*waiting, *(tail.state for tail in self._tails.values())]
+        return sorted(states, key=lambda state: state.generation)
+
+    def _set_positions(self) -> None:
+        delivery = self._courier.delivery
+        for tail in self._tails.values():
+            tail.state.position = delivery.cursor(tail.state.origin)
+            with contextlib.suppress(OSError):
+                tail.mark(tail.state.position)
+
+    def hand_over(self) -> None:
+        """Leave what is known of the files to the source that comes next; all read is done."""
+        self._set_positions()
+        self._generations.remember(tail.state for tail in self._tails.values())
+        self._tails.clear()
+        self._retire()
+
+    @property
+    def tails(self) -> list[Tail]:
+        """What is being read."""
+        return [*self._tails.values()]
+
+    @property
+    def lag_bytes(self) -> int:
+        """Bytes in files that were not read yet."""
+        lag = 0
+        for tail in self._tails.values():
+            with contextlib.suppress(OSError):
+                lag += max(0, tail.size - tail.lines.position)
+        return lag
+
+    @property
+    def partial_bytes(self) -> int:
+        """Bytes at the ends of files that wait for a newline."""
+        return sum(tail.partial_bytes for tail in self._tails.values())
+
+    async def _pause(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._section.poll_ms / 1000):
+                await self._stopping.wait()
+
+    # Finding files.
+
+    def _let_go_unnamed(self) -> None:
+        """Forget known files that no pattern names any more; reading goes where patterns say."""
+        for state in self._generations.waiting:
+            if state.source == self.name and not self._patterns.name(state.path):
+                self._generations.forget(state)
+                self._courier.delivery.forget(state.origin)
+                self._note("files_not_named")
+                self._log.warning(
+                    "file is not read any more: no pattern of the source names it",
+                    path=state.path,
+                    position=state.position,
+                )
+
+    def _tell_unread(self) -> None:
+        """Say which compressed files the patterns name: nothing begins in one."""
+        compressed = [str(path) for path in self._patterns.compressed()]
+        self._ledger[self.name].notes["compressed_not_read"] = len(compressed)
+        if compressed:
+            self._log.warning(
+                "compressed files are read only for the rest of a file that was read before;"
+                " decompress those that shall be read whole",
+                count=len(compressed),
+                paths=compressed[:_NAMED_MAX],
+            )
+
+    def _look_at_directories(self) -> None:
+        """Say once of each directory within the patterns that it cannot be read."""
+        now_ns = self._clock.monotonic_ns()
+        if now_ns < self._directories_due_ns:
+            return
+        self._directories_due_ns = now_ns + _DIRECTORIES_NS
+        for path in self._patterns.unreadable():
+            if path not in self._complained:
+                self._complained.add(path)
+                self._note("directories_unreadable")
+                self._log.warning(
+                    "directory cannot be read: files in it are not found; let the collector's user"
+                    " read and search it, or exclude it from the pattern",
+                    path=path,
+                )
+
+    async def _discover(self) -> None:
+        begun = False
+        self._look_at_directories()
+        for path, begin in self._unopened():
+            begun |= self._meet(path, begin=begin)
+        names = Names()
+        for tail in list(self._tails.values()):
+            try:
+                begun |= await self._watch(tail)
+            except OSError as error:
+                if not (tail.set_aside and isinstance(error, FileNotFoundError)):
+                    self._complain(tail.state.path, error)
+                else:
+                    self._find_again(tail, names)
+        if begun:
+            await self._save_surely()
+
+    def _unopened(self) -> list[tuple[Path, bool]]:
+        """Files that are there and not open, oldest first, and whether one may begin there."""
+        found: dict[tuple[int, int], tuple[Path, os.stat_result, bool]] = {}
+        for path in self._patterns.found():
+            status = self._regular(path)
+            if status is None:
+                continue
+            key = (status.st_dev, status.st_ino)
+            tail = self._tails.get(key)
+            if tail is None:
+                found.setdefault(key, (path, status, True))
+            elif not tail.has_name(Path(tail.state.path)):
+                tail.state.path = str(path)
+        for path in self._renamed(found):
+            status = self._regular(path)
+            if status is not None:
+                found.setdefault((status.st_dev, status.st_ino), (path, status, False))
+        known = self._generations.known
+        due = [
+            (path, status, begin)
+            for key, (path, status, begin) in found.items()
+            if key not in self._tails and (status.st_size or (self.name, *key) in known)
+        ]
+        due.sort(key=lambda one: age_of(one[0], one[1].st_mtime_ns))
+        return [(path, begin) for path, _, begin in due]
+
+    def _regular(self, path: Path) -> os.stat_result | None:
+        """What a path leads to; None when that is no file, or cannot be told now."""
+        try:
+            status = path.stat()
+        except FileNotFoundError:
+            return None  # it went between the listing and now
+        except OSError as error:
+            self._complain(str(path), error)
+            return None
+        return status if stat.S_ISREG(status.st_mode) else None
+
+    def _find_again(self, tail: Tail, names: Names) -> None:
+        """Open a file that was closed for others under the name that rotation gave it since."""
+        try:
+            path = names.of(tail.state)
+            if path is not None:
+                tail.reopen(path)
+            else:
+                self._lose_again(tail)
+        except OSError as error:
+            self._complain(tail.state.path, error)
+
+    async def _save_surely(self) -> None:
+        """Return when the checkpoint is durable: unsaved generations must not be published."""
+        while True:
+            if await self._save():
+                return
+            await asyncio.sleep(_SAVE_RETRY_S)
+
+    def _meet(self, path: Path, *, begin: bool) -> bool:
+        """Open a file that is not open; true when a generation began that must be saved."""
+        try:
+            return self._open(path, begin=begin)
+        except FileNotFoundError:
+            return False  # it went between the listing and now
+        except OSError as error:
+            self._complain(str(path), error)
+            return False
+
+    def _complain(self, path: str, error: OSError) -> None:
+        """Say once that a file cannot be read; it is tried again at every poll.
+
+        Where descriptors are out that may be so of thousands: it is said once in 60 s.
+        """
+        if error.errno in OUT_OF_DESCRIPTORS:
+            if self._descriptors.short("files"):
+                self._note("files_unreadable")
+                self._log.warning("file cannot be opened", path=path, error=str(error))
+        elif path not in self._complained:
+            self._complained.add(path)
+            self._note("files_unreadable")
+            self._log.warning("file cannot be read", path=path, error=error.strerror)
+
+    def _note(self, what: str) -> None:
+        self._ledger[self.name].notes[what] += 1
+
+    def _open(self, path: Path, *, begin: bool) -> bool:
+        self._descriptors.make_room()
+        descriptor = open_to_read(path)
+        try:
+            found = look(descriptor)
+            marked = read_span(descriptor, self._generations.marked(self.name, found))
+            found = replace(found, marked=marked)
+            verdict, state = self._generations.recognise(self.name, found)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        if verdict is Verdict.NOT_YET or not (begin or verdict is Verdict.SAME):
+            os.close(descriptor)
+            return False
+        begun = state is None
+        if state is None:
+            state = self._generations.begin(self.name, found, str(path))
+            state.position = found.size if self._from_end else 0
+        elif begin:  # a name that rotation gave it is not the one that a pattern named
+            state.path = str(path)
+        self._follow(make_tail(self._section, state, descriptor, self._descriptors))
+        self._log.info(
+            "file opened", path=str(path), generation=state.generation, position=state.position
+        )
+        return begun
+
+    def _follow(self, tail: Tail) -> None:
+        self._tails[tail.key] = tail
+        self._courier.handle(Read(tail.state.origin, tail.state.position))
+
+    def _renamed(self, found: Collection[tuple[int, int]]) -> Iterator[Path]:
+        """After a restart, known files under the names that rotation gave them."""
+        names = Names()
+        for state in list(self._generations.known.values()):
+            if state.source != self.name or (state.device, state.inode) in found:
+                continue
+            try:
+                path = names.of(state)
+            except OSError as error:
+                self._complain(str(Path(state.path).parent), error)
+                continue
+            if path is None:
+                self._generations.lose(state)
+            else:
+                yield path
+
+    def _seek(self) -> bool:
+        """Look for what is unread of files that are gone; true when there is more to look at."""
+        lost = [state for state in self._generations.lost if state.source == self.name]
+        if not lost:
+            self._search.close()
+            return False
+        decided, more = self._search.seek(lost, self._clock.monotonic_ns())
+        known = {state.generation for state, _ in decided}
+        self._generations.lost = [
+            state for state in self._generations.lost if state.generation not in known
+        ]
+        for state, tail in decided:
+            if tail is None:
+                self._courier.delivery.forget(state.origin)
+            else:
+                self._follow(tail)
+        return more
+
+    async def _watch(self, tail: Tail) -> bool:
+        """Begin a new generation where the content is not the one that was being read."""
+        verdict = tail.verdict()
+        if verdict is Verdict.SAME:
+            return False
+        found = look(tail.opened())
+        self._note(f"files_{verdict.name.lower()}")
+        self._log.info("file begins again", path=tail.state.path, verdict=verdict.name.lower())
+        await self._take(tail, *tail.flush_all())
+        self._retiring[tail.state.origin] = tail.position
+        if found.size == 0:
+            tail.close()
+            del self._tails[tail.key]  # met again once there is something in it
+            return False
+        state = self._generations.begin(self.name, found, tail.state.path)
+        descriptor = tail.give_up()
+        self._follow(make_tail(self._section, state, descriptor, self._descriptors))
+        return True
+
+    # Reading files.
+
+    async def _read_round(self) -> bool:
+        """One read of each file; true when some file has more."""
+        more = False
+        behind: set[str] = set()
+        for tail in sorted(self._tails.values(), key=lambda tail: tail.state.generation):
+            if self._stopping.is_set():
+                return False
+            family = family_of(Path(tail.state.path))
+            if family in behind:
+                continue  # an older file of the same rotation comes first
+            if self._pods is not None and self._pods.facts(tail.state.path) is None:
+                continue  # what its pod is comes within a moment
+            await self._courier.wait_for_room()
+            try:
+                now_ns = self._clock.monotonic_ns()
+                start, lines, at_end = tail.read(now_ns)
+            except OSError as error:
+                if not (tail.set_aside and isinstance(error, FileNotFoundError)):
+                    self._complain(tail.state.path, error)  # else it is looked for by its new name
+                if isinstance(tail, CompressedTail) and tail.failed:
+                    self._lose_again(tail)
+                continue
+            await self._take(tail, start, lines)
+            if self._is_behind(tail):
+                behind.add(family)
+            if at_end:
+                await self._flush_waiting(tail, now_ns)
+                tail.reads_again &= tail.position < tail.lines.position
+                await self._let_go(tail)
+            else:
+                more = True
+        return more
+
+    def _is_behind(self, tail: Tail) -> bool:
+        """Whether something of what the file had when it was opened is not in the log yet."""
+        if tail.catches_up_to:
+            done = self._courier.delivery.cursor(tail.state.origin) >= tail.position
+            if done and tail.lines.position >= tail.catches_up_to:
+                tail.catches_up_to = 0
+        return bool(tail.catches_up_to)
+
+    async def _flush_waiting(self, tail: Tail, now_ns: int) -> None:
+        """Hand out what waited for its other lines, or for its newline, for as long as it may."""
+        section = self._section
+        # Container runtimes write whole lines: what waits there is being written.
+        if tail.lines.waits and section.format == "plain" and section.flush_partial_s is not None:
+            if now_ns - tail.grew_ns >= section.flush_partial_s * 1e9:
+                self._note("lines_flushed")
+                await self._take(tail, *tail.flush_all())
+            return
+        waited_ns = int(section.join_timeout_s * 1e9)
+        await self._take(tail, *tail.flush_events(now_ns - waited_ns))
+
+    def _lose_again(self, tail: Tail) -> None:
+        """One that cannot be read on is looked for again, once what it gave is in the log."""
+        position = self._courier.delivery.cursor(tail.state.origin)
+        if position < tail.position:
+            return
+        tail.state.position = position
+        tail.close()
+        del self._tails[tail.key]
+        if isinstance(tail, CompressedTail):
+            self._search.release(tail.stamp)
+        self._generations.lost.append(tail.state)
+
+    async def _take(self, tail: Tail, start: int, lines: list[Line]) -> None:
+        origin = tail.state.origin
+        if lines:
+            now_ns = self._clock.unix_ns()
+            path = tail.state.path
+            context = LineContext(
+                self._resource_of(path),
+                {"log.file.path": printable(path), "log.file.name": printable(Path(path).name)},
+                self._rules,
+            )
+            account = self._ledger[self.name]
+            account.notes["lines_truncated"] += sum(line.truncated for line in lines)
+            if any(len(line.text) > LINE_BYTES_MAX for line in lines):
+                lines = self._split(lines)
+            self._ledger.read(self.name, len(lines))
+            plain = PlainLines(context, now_ns)
+            found: list[Made] = []
+            ended: dict[int, OnError] = {}
+            for line in lines:
+                made, end = self._decode(line, plain, context, now_ns)
+                found.append(made)
+                if not line.continued:
+                    tail.ended = end
+                if tail.ended != "pass":
+                    ended[line.end] = tail.ended
+            await self._pipeline.take(
+                Chunk(
+                    origin=origin,
+                    source=self.name,
+                    start=start,
+                    sequences=[line.end for line in lines],
+                    lines=[record for record, _ in found],
+                    resource=b"",
+                    observed_ns=now_ns,
+                    verdicts=[verdict for _, verdict in found],
+                    ended=ended,
+                )
+            )
+        if tail.joiner is not None and tail.joiner.malformed:
+            self._ledger[self.name].notes["lines_malformed"] += tail.joiner.malformed
+            tail.joiner.malformed = 0
+        if tail.lines.replaced:
+            self._ledger[self.name].notes["lines_bytes_replaced"] += tail.lines.replaced
+            tail.lines.replaced = 0
+        self._courier.handle(Read(origin, tail.position))
+
+    def _resource_of(self, path: str) -> Mapping[str, Any]:
+        if self._pods is None:
+            return self._resource
+        facts = self._pods.facts(path) or {}
+        own = {**self._resource, **facts}
+        if self._section.service == "from_container":
+            own["service.name"] = service_of(facts, path)
+        return own
+
+    def _split(self, lines: list[Line]) -> list[Line]:
+        """Lines that no record can hold as several; structured ones are taken apart instead."""
+        found: list[Line] = []
+        for line in lines:
+            size, whole = len(line.text), not (line.truncated or line.continued)
+            fits = size <= LINE_BYTES_MAX or (whole and size <= STRUCTURED_BYTES_MAX)
+            if fits and (size <= LINE_BYTES_MAX or is_structured(line.text, self._rules)):
+                found.append(line)
+            else:
+                self._note("lines_split")
+                found += parts_of(line, LINE_BYTES_MAX)
+        return found
+
+    def _decode(
+        self, line: Line, plain: PlainLines, context: LineContext, now_ns: int
+    ) -> tuple[Made, OnError]:
+        """A line as a record, what the gate says of it, if that is known, and what becomes of it.
+
+        It stays as it is when it cannot be made one, for the gate to judge.
+        """
+        try:
+            if line.is_plain:
+                made = plain.make(line.text)
+                if made is not None:
+                    return made, "pass"
+            record, end = decode_line(
+                line.text,
+                context,
+                now_ns,
+                truncated=line.truncated,
+                written_ns=line.time_ns,
+                stream=line.stream,
+                continued=line.continued,
+                own=line.attributes,
+                notes=self._ledger[self.name].notes,
+            )
+        except Exception:  # noqa: BLE001 - whatever fails, the next line goes on
+            self._note("lines_undecodable")
+            self._log.exception("a line cannot be decoded")
+            return (line.text, None), "pass"
+        return (record, None), end
+
+    async def _let_go(self, tail: Tail) -> None:
+        """Close a file without a name once all of it is in the log and its writer had time."""
+        if tail.has_name(Path(tail.state.path)):
+            tail.orphaned_ns = None
+            return
+        now_ns = self._clock.monotonic_ns()
+        if tail.orphaned_ns is None:
+            tail.orphaned_ns = now_ns
+        if now_ns - tail.orphaned_ns < self._section.rotate_wait_s * 1e9:
+            return
+        start, lines = tail.flush_all()
+        if lines:
+            await self._take(tail, start, lines)
+            return
+        origin = tail.state.origin
+        if self._courier.delivery.cursor(origin) >= tail.lines.position:
+            self._log.info("rotated file is done", path=tail.state.path)
+            self._courier.delivery.forget(origin)
+            tail.close()
+            del self._tails[tail.key]
+
+    def _retire(self) -> None:
+        """Forget generations that ended, once they are delivered."""
+        delivery = self._courier.delivery
+        for origin, position in list(self._retiring.items()):
+            if delivery.cursor(origin) >= position:
+                delivery.forget(origin)
+                del self._retiring[origin]

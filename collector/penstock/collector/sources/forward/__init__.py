@@ -1,0 +1,1 @@
+"""Fluent forward messages."""

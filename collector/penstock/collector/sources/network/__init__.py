@@ -1,0 +1,1 @@
+"""What sources that listen or ask over the network share."""

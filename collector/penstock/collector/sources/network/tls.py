@@ -1,0 +1,111 @@
+"""TLS of the sources that listen on the network: contexts that follow their files.
+
+A certificate that was replaced is used from the next connection on; one that has become unusable
+changes nothing and is told in the log.
+"""
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from typing import Final
+
+import grpc
+import structlog
+from typing_extensions import override
+
+from penstock.collector.sources.sections import TlsSection
+from penstock.logd.errors import LogdError
+from penstock.logd.security.renewal import Renewed
+from penstock.logd.security.tls import CertificateFiles, ClientCertificates
+from penstock.service import ConfigError
+
+_SAY_AGAIN_S: Final = 60.0
+"""Who knocks on a port again and again fills no log."""
+
+
+class ServerTls:
+    """What one source's listeners show and ask for.
+
+    Args:
+        section: The files.
+        source: Its name.
+        note: Counts a handshake that fails, which asyncio tells nobody: no TLS, or no certificate
+            that is taken. Those of gRPC, which speaks TLS itself, are not counted.
+
+    Raises:
+        ConfigError: A file is not what it should be.
+    """
+
+    def __init__(self, section: TlsSection, source: str, note: Callable[[str, int], None]) -> None:
+        files = CertificateFiles(
+            ca_file=section.ca_file, cert_file=section.cert_file, key_file=section.key_file
+        )
+        self._section = section
+        self._asks = section.ca_file is not None
+        clients = ClientCertificates.REQUIRED if self._asks else ClientCertificates.NONE
+        try:
+            self._contexts = Renewed(
+                f"tls of source {source}", files.paths(), lambda: files.server(clients)
+            )
+        except LogdError as error:
+            raise ConfigError(
+                f"source {source}: tls: {error}", fix="name readable PEM files that belong together"
+            ) from None
+        self.context = files.server(clients)
+        self.context.sni_callback = self._choose
+        self.context.sslobject_class = self._telling()
+        self._note = note
+        self._silent_until_s = 0.0
+        self._log = structlog.get_logger().bind(source=source)
+
+    @classmethod
+    def of(
+        cls, section: TlsSection | None, source: str, note: Callable[[str, int], None]
+    ) -> "ServerTls | None":
+        """None where the source has no such section."""
+        return None if section is None else cls(section, source, note)
+
+    def _choose(self, connection: ssl.SSLObject, _name: str | None, _: ssl.SSLContext) -> None:
+        """Called in every handshake, with or without a server name."""
+        self._contexts.look()
+        connection.context = self._contexts()
+
+    def _telling(self) -> type[ssl.SSLObject]:
+        """A connection's side of TLS that tells when its handshake fails."""
+        failed = self._failed
+
+        class Telling(ssl.SSLObject):
+            @override
+            def do_handshake(self) -> None:
+                try:
+                    super().do_handshake()
+                except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                    raise
+                except ssl.SSLError as error:
+                    failed(error)
+                    raise
+
+        return Telling
+
+    def _failed(self, error: ssl.SSLError) -> None:
+        self._note("tls_handshakes_failed", 1)
+        now_s = asyncio.get_running_loop().time()
+        if now_s < self._silent_until_s:
+            return
+        self._silent_until_s = now_s + _SAY_AGAIN_S
+        why = error.verify_message if isinstance(error, ssl.SSLCertVerificationError) else ""
+        self._log.warning("a TLS handshake failed", error=why or error.reason)
+
+    def grpc_credentials(self) -> grpc.ServerCredentials:
+        """The same for a gRPC server, which asks for the files at every handshake."""
+        return grpc.dynamic_ssl_server_credentials(
+            self._grpc_files(), self._grpc_files, require_client_authentication=self._asks
+        )
+
+    def _grpc_files(self) -> grpc.ServerCertificateConfiguration:
+        self._contexts.look()
+        section = self._section
+        chain = section.cert_file.read_bytes()
+        key = section.key_file.read_bytes()
+        authorities = section.ca_file.read_bytes() if section.ca_file is not None else None
+        return grpc.ssl_server_certificate_configuration([(key, chain)], authorities)

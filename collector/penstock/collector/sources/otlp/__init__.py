@@ -1,0 +1,1 @@
+"""OpenTelemetry's own protocol, over gRPC and HTTP."""

@@ -1,0 +1,154 @@
+"""OTLP over gRPC: the method ``Export`` of the services for logs, traces and metrics.
+
+gRPC's own server bounds neither its connections nor what it reads of them. So connections are
+accepted, counted and passed on by a `Listener` of ours, to a socket that has no name in any
+directory; and a request is not read before there is room for the largest that is allowed, which
+gRPC's flow control tells the sender. What it turns out to be smaller is given back then.
+"""
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+
+from penstock.collector.decode.otlp.messages import SIGNALS, Encoding, Signal
+from penstock.collector.limits import READ_BYTES, REQUEST_TIMEOUT_S
+from penstock.collector.sources.network.listener import Listener
+from penstock.collector.sources.otlp.response import Answer, Code, Take, come_again
+from penstock.collector.sources.sections import OtlpSource as Section
+from penstock.collector.spool.memory_budget import Charge
+from penstock.collector.spool.writer import SpoolWriter
+from penstock.service import UnavailableError
+
+Context = grpc.aio.ServicerContext[Any, bytes]
+Export = Callable[[AsyncIterator[bytes], Context], Awaitable[bytes]]
+_STREAMS_MAX: Final = 64
+"""Requests at once on one connection."""
+_DESCRIPTORS_EACH: Final = 3
+"""The sender's connection, and both ends of the one to gRPC's server."""
+_STOP_GRACE_S: Final = 2.0
+_CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
+
+
+class OtlpGrpc:
+    """One gRPC server.
+
+    Args:
+        section: The source's configuration.
+        take: Makes a request's records durable, or says why not.
+    """
+
+    def __init__(self, section: Section, take: Take, intake: SpoolWriter) -> None:
+        self._name = intake.source
+        self._take = take
+        self._intake = intake
+        self._message_bytes_max = section.message_bytes_max
+        self._reuse_port = section.reuse_port
+        self._calls = 0
+        self._socket = f"penstock-otlp-{secrets.token_hex(16)}"
+        self._listener = Listener(
+            self._name,
+            self._relay,
+            connections_max=section.connections_max,
+            note=intake.note,
+            descriptors=intake.share.descriptors,
+            each=_DESCRIPTORS_EACH,
+        )
+        options = (
+            ("grpc.max_receive_message_length", section.message_bytes_max),
+            ("grpc.max_concurrent_streams", _STREAMS_MAX),
+            ("grpc.http2.bdp_probe", 0),  # windows stay small: what they allow is read unasked
+            ("grpc.http2.lookahead_bytes", READ_BYTES),
+        )
+        self._server = grpc.aio.server(options=options)
+        for signal in SIGNALS:
+            handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_unary_rpc_method_handler(
+                self._method(signal)  # on the wire the same, but called before it is read
+            )
+            service = grpc.method_handlers_generic_handler(signal.service, {"Export": handler})
+            self._server.add_generic_rpc_handlers((service,))
+
+    async def start(self, address: str, credentials: grpc.ServerCredentials | None) -> str:
+        """Listen; returns the address in use.
+
+        Raises:
+            UnavailableError: The address is taken or not ours.
+        """
+        inner = f"unix-abstract:{self._socket}"
+        try:
+            if credentials is None:
+                self._server.add_insecure_port(inner)
+            else:
+                self._server.add_secure_port(inner, credentials)
+        except RuntimeError as error:
+            raise UnavailableError(
+                f"source {self._name}: gRPC cannot be served: {error}",
+                fix="see whether the machine is out of file descriptors or memory",
+            ) from None
+        await self._listener.listen_tcp(address, key="grpc", reuse_port=self._reuse_port)
+        await self._server.start()
+        assert self._listener.endpoint is not None
+        return self._listener.endpoint
+
+    async def stop(self) -> None:
+        """Refuse what comes and let what is being taken end."""
+        try:
+            await self._server.stop(_STOP_GRACE_S)
+        finally:
+            await self._listener.close()
+
+    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Pass one connection's bytes on, both ways, until either side ends it."""
+        ours, inner = await asyncio.open_unix_connection(f"\0{self._socket}", limit=READ_BYTES)
+        ways = [asyncio.ensure_future(_pump(*way)) for way in ((reader, inner), (ours, writer))]
+        try:
+            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            inner.close()  # first: we may be cancelled again while we wait
+            for way in ways:
+                way.cancel()
+            await asyncio.gather(*ways, return_exceptions=True)
+
+    def _method(self, signal: Signal) -> Export:
+        async def export(requests: AsyncIterator[bytes], context: Context) -> bytes:
+            with Charge(self._intake.share) as charge:
+                answer = await self._export(signal, requests, charge)
+            if answer.code is not Code.OK:
+                context.set_trailing_metadata((("grpc-status-details-bin", answer.body),))
+                await context.abort(_CODES[answer.code], answer.message)
+            return answer.body
+
+        return export
+
+    async def _export(
+        self, signal: Signal, requests: AsyncIterator[bytes], charge: Charge
+    ) -> Answer:
+        limits = self._intake.limits
+        if self._calls >= limits.otlp_calls_max:
+            return self._come_again("too many requests at once")
+        self._calls += 1
+        until_s = asyncio.get_running_loop().time() + limits.otlp_room_wait_s
+        try:
+            if not await charge.wait(self._message_bytes_max, limits.otlp_room_wait_s):
+                return self._come_again("too much is being received at once")
+            async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                body = await anext(requests, b"")
+            charge.split(max(0, charge.size - len(body))).close()
+            return await self._take(signal, body, Encoding.PROTOBUF, charge, until_s)
+        except TimeoutError:
+            return self._come_again(f"the request did not arrive within {REQUEST_TIMEOUT_S:g} s")
+        finally:
+            self._calls -= 1
+
+    def _come_again(self, message: str) -> Answer:
+        self._intake.note("requests_deferred")
+        return come_again(Encoding.PROTOBUF, Code.RESOURCE_EXHAUSTED, message)
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(READ_BYTES):
+        writer.write(data)
+        await writer.drain()

@@ -1,0 +1,1 @@
+"""StatsD samples, aggregated between flushes."""

@@ -1,0 +1,1 @@
+"""Syslog messages, over UDP, TCP, TLS and a Unix socket."""

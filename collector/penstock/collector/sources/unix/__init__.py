@@ -1,0 +1,1 @@
+"""Batches of the spec library, over a Unix stream socket."""

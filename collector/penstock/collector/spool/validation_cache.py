@@ -1,0 +1,83 @@
+"""The gate's verdicts on units that are on their way through a spool, so none is judged twice.
+
+A source that answers for each record (OTLP) has them judged before they are spooled. What is read
+back is byte for byte what was judged, so its verdicts hold. They are an advantage and no promise:
+what waits long, or over a restart, is judged again.
+"""
+
+import asyncio
+import math
+from collections import deque
+from collections.abc import Sequence
+from sys import getsizeof
+from typing import Final
+
+from penstock.specs import Accepted
+
+RECORDS_MAX: Final = 20_000
+BYTES_MAX: Final = 32 * 1024 * 1024
+"""Of the texts in them, which senders choose: a record may have 128 names of many characters. The
+rest of 20,000 verdicts takes some 5 MiB. Beyond either none is kept: what is next to be read stays.
+"""
+
+Known = Sequence[Accepted | None]
+"""Of each line of a unit; None where it was refused, or is none."""
+
+
+class ValidationCache:
+    """Verdicts on units in the order in which they are offered, become durable and are read.
+
+    Args:
+        records_max: The most that are held.
+        bytes_max: Of the texts in them.
+
+    Attributes:
+        records: Verdicts that are held.
+        size: Bytes of their texts.
+    """
+
+    def __init__(self, *, records_max: int = RECORDS_MAX, bytes_max: int = BYTES_MAX) -> None:
+        self._records_max = records_max
+        self._bytes_max = bytes_max
+        self._units: deque[tuple[asyncio.Future[int], int, Known]] = deque()
+        self.records = self.size = 0
+
+    def keep(self, offer: asyncio.Future[int], verdicts: Known) -> None:
+        """Have a unit's verdicts at hand for its reader, if there is room.
+
+        Args:
+            offer: Of the unit; yields its offset. It may be read as soon as that is known, before
+                anybody who waits for it hears of that.
+            verdicts: On its lines.
+        """
+        if self.records + len(verdicts) > self._records_max:
+            return
+        by_names = {id(one.names): one for one in verdicts if one is not None}  # records of a shape
+        size = sum(map(_size, by_names.values()))
+        if self.size + size <= self._bytes_max:
+            self._units.append((offer, size, verdicts))
+            self.records += len(verdicts)
+            self.size += size
+
+    def take(self, offset: int) -> Known:
+        """Those of the unit that is read now, or none; those before it are let go."""
+        while self._units and (reached := _offset_of(self._units[0][0])) <= offset:
+            _, size, verdicts = self._units.popleft()
+            self.records -= len(verdicts)
+            self.size -= size
+            if reached == offset:
+                return verdicts
+        return ()
+
+
+def _offset_of(offer: asyncio.Future[int]) -> float:
+    """Where a unit is: behind all that can be read as long as it is not durable; -1: nowhere."""
+    if not offer.done():
+        return math.inf
+    return -1 if offer.cancelled() or offer.exception() is not None else offer.result()
+
+
+def _size(verdict: Accepted) -> int:
+    """Of its texts in memory, which verdicts with the very same names share."""
+    texts = (verdict.schema, verdict.service, *verdict.names)
+    return sum(map(getsizeof, texts)) + getsizeof(verdict.names)
