@@ -28,7 +28,7 @@ _CONFIGURATIONS: Final = {
         "CollectorConfig",
         "collector/README.md#configuration",
     ),
-    "router": ("penstock.router.config", "JobConfig", "router/README.md#the-job-file"),
+    "router": ("penstock.router.job.config", "JobConfig", "router/README.md#the-job-file"),
     "console": (
         "penstock.deploy.console.config",
         "ConsoleConfig",

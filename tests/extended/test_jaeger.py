@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.router.sinks import make_sink
-from penstock.router.sinks.table import sink_kind
+from penstock.router.sinks.registry import sink_kind
 from tests.support.real_products import JAEGER_URL, jaeger_traces
 from tests.support.sink_batches import NOW_NS, batch, context, dead_letters, span_record
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.router.sinks import make_sink
-from penstock.router.sinks.table import sink_kind
+from penstock.router.sinks.registry import sink_kind
 from tests.support.real_products import OTLP_FILE, RealOtelCollector
 from tests.support.sink_batches import (
     NOW_NS,

@@ -15,7 +15,7 @@ from penstock.collector.checkpoint.recovery import Sizes, open_data_directory
 from penstock.logd.config import LogdConfig
 from penstock.logd.daemon import lock_directory, service_error
 from penstock.logd.errors import RefusedError
-from penstock.router.checkpoint import JobLock
+from penstock.router.checkpoint.local import JobLock
 from penstock.service.data_format import FILE_NAME, DataFormat, DataFormatError
 
 pytestmark = pytest.mark.live

@@ -10,24 +10,23 @@ import pytest
 import yaml
 
 from penstock.base.clock import SystemClock
-from penstock.router.backfill import backfill
-from penstock.router.batches import BatchJournal
-from penstock.router.bounded import BoundedRun, collect, replay_letters
-from penstock.router.carried import CARRIED
-from penstock.router.config import JobConfig
-from penstock.router.core.filters import filter_to_json, subject_of
-from penstock.router.core.offsets import Offsets, StreamPartition
-from penstock.router.dead_letter import Reason, lay_aside
-from penstock.router.feed import ROUTE_COLUMN
-from penstock.router.letters import find_letters
-from penstock.router.preview import last_records, preview, text
-from penstock.router.pushdown import need_of
-from penstock.router.query import logd_options
-from penstock.router.reading import LogReading
-from penstock.router.routed import Routed
-from penstock.router.routes import rows_for, steps_to
-from penstock.router.session import Session
-from penstock.router.views import view
+from penstock.router.checkpoint.journal import BatchJournal
+from penstock.router.columns.filters import filter_to_json, subject_of
+from penstock.router.columns.passthrough import CARRIED
+from penstock.router.columns.pushdown import need_of
+from penstock.router.columns.schema import view
+from penstock.router.deadletters.files import find_dead_letters
+from penstock.router.deadletters.writer import Reason, send_to_dlq
+from penstock.router.job.batch_writer import ROUTE_COLUMN
+from penstock.router.job.config import JobConfig
+from penstock.router.job.preview import last_records, preview, text
+from penstock.router.job.query import logd_options
+from penstock.router.job.routes import Routed, rows_for, steps_to
+from penstock.router.read.logd_reader import LogdReader
+from penstock.router.read.offsets import Offsets, StreamPartition
+from penstock.router.replay.backfill import backfill
+from penstock.router.replay.bounded_job import BoundedRun, collect, replay_letters
+from penstock.router.spark.session import Session
 from penstock.service import ConfigError, load_config
 from tests.support.http_sink import HttpDestination
 from tests.support.logd import Logd
@@ -86,7 +85,7 @@ def job(directory: Path, logd: Logd, **keys: Any) -> JobConfig:
 
 def bounded(config: JobConfig, spark: Session) -> BoundedRun:
     clock = SystemClock()
-    with LogReading(config.logd, retry_timeout_s=10, clock=clock) as log:
+    with LogdReader(config.logd, retry_timeout_s=10, clock=clock) as log:
         state = log.state(("logs",))
     return BoundedRun(config, spark, state, None, clock)
 
@@ -285,18 +284,21 @@ def test_letters_go_to_the_sink_and_what_is_refused_again_is_a_letter_anew(
     context = run.context("hook", tmp_path / "state")
     wanted = ["stream", "partition", "offset", "subject", "value"]
     rows = run.read(last_records(run, 4), lambda frame: frame.select(*wanted))
-    lay_aside(rows, Reason("http_400", "not now", status=400), context)
-    letters = find_letters(config.dead_letters)
+    send_to_dlq(rows, Reason("http_400", "not now", status=400), context)
+    letters = find_dead_letters(config.dead_letters)
     said: list[str] = []
     assert replay_letters(run, letters, None, said.append) == 3
     assert said == [f"{letters[0].name}: 3 of 4 to hook, 1 refused again"]
     sent = [record["attributes"]["number"] for record in destination.records]
     assert sent == [COUNT - 3, COUNT - 2, COUNT - 1]
     assert {record["body"] for record in destination.records} == {"***"}
-    (again,) = find_letters(config.dead_letters)
+    (again,) = find_dead_letters(config.dead_letters)
     (letter,) = again.letters()
     assert (letter["value"], letter["code"]) == (ODD.decode(), "malformed")
-    assert [it.state for it in find_letters(config.dead_letters, done=True)] == ["done", "waiting"]
+    assert [it.state for it in find_dead_letters(config.dead_letters, done=True)] == [
+        "done",
+        "waiting",
+    ]
     assert isinstance(rows, pa.Table)
 
 
@@ -312,12 +314,12 @@ def test_many_small_files_of_dead_letters_are_delivered_together(
     context = run.context("hook", tmp_path / "state")
     rows = batch([log_record(number) for number in range(60)])
     for number in range(60):
-        lay_aside(rows.slice(number, 1), Reason("http_400", "not now", status=400), context)
-    letters = find_letters(config.dead_letters)
+        send_to_dlq(rows.slice(number, 1), Reason("http_400", "not now", status=400), context)
+    letters = find_dead_letters(config.dead_letters)
     assert len(letters) == 60
     said: list[str] = []
     assert replay_letters(run, letters, None, said.append) == 60
     assert len(said) == 1
     assert len(destination.requests) == 1
     assert [it["attributes"]["number"] for it in destination.records] == [*range(60)]
-    assert find_letters(config.dead_letters) == []
+    assert find_dead_letters(config.dead_letters) == []

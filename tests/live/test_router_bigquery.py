@@ -16,7 +16,7 @@ from google.rpc import code_pb2, error_details_pb2
 
 from penstock.router.errors import StoppedError
 from penstock.router.sinks import SinkContext, make_sink
-from penstock.router.sinks.bigquery import BigQuerySink
+from penstock.router.sinks.bigquery.sink import BigQuerySink
 from tests.support.fake_bigquery import SCHEMA, FakeBigQuery, refusal
 from tests.support.sink_batches import NOW_NS, batch, context, dead_letters, log_record, truncate
 from tests.support.waiting import wait_until

@@ -12,7 +12,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from penstock.router.sinks import SinkContext, make_sink
-from penstock.router.sinks.bigquery import BigQuerySink
+from penstock.router.sinks.bigquery.sink import BigQuerySink
 from tests.support.fake_bigquery import FakeBigQuery
 from tests.support.fake_google import GoogleAccount, google_account
 from tests.support.sink_batches import batch, context, dead_letters, log_record

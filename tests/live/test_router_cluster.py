@@ -13,8 +13,8 @@ import psutil
 import pytest
 
 from penstock.base.clock import SystemClock
-from penstock.router.config import Spark
-from penstock.router.session import Session, SparkEndedError
+from penstock.router.job.config import Spark
+from penstock.router.spark.session import Session, SparkEndedError
 from tests.support.logd import Logd
 from tests.support.processes import arguments_of
 from tests.support.router import STREAMS, RouterJob, log_line, publish, span_line

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from penstock.base.clock import SystemClock
-from penstock.router.core.offsets import Span
-from penstock.router.reading import LogReading
+from penstock.router.read.logd_reader import LogdReader
+from penstock.router.read.offsets import Span
 from tests.support.logd_cluster import LogdCluster
 from tests.support.nats_server import running_nats_server
 from tests.support.router import publish
@@ -31,7 +31,7 @@ def test_damage_of_those_that_are_read_from_costs_no_record_that_another_has(
             flip(cluster.nodes[name].data_dir)
         servers = ",".join(node.fetch for node in cluster.nodes.values())
         rack = None if read_from == "leader" else ""
-        with LogReading(servers, retry_timeout_s=60, clock=SystemClock(), rack=rack) as log:
+        with LogdReader(servers, retry_timeout_s=60, clock=SystemClock(), rack=rack) as log:
             read = log.rows(Span("s", 0, 0, len(VALUES)), fail_on_data_loss=False)
             got = [value for rows in read for value in rows.column("value").to_pylist()]
     assert (len(got), log.lost) == (len(VALUES), 0)

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from penstock.router.cli import cli
+from penstock.router.cli.main import cli
 from tests.support.fake_elasticsearch import API_KEY, FakeElasticsearch
 from tests.support.fault_door import Asked, Backend, FaultDoor, Proxy
 from tests.support.real_products import ELASTICSEARCH_URL

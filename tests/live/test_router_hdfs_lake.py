@@ -16,7 +16,7 @@ import pytest
 from hdfs_native import WriteOptions
 
 from penstock.router.hdfs import Hdfs
-from penstock.router.sinks.parquet import ParquetLake, ParquetSink
+from penstock.router.sinks.parquet.sink import ParquetLake, ParquetSink
 from penstock.service import ConfigError, UnavailableError
 from tests.support import hdfs_lake
 from tests.support.hdfs_lake import SIZE, files, kept_by, opened, rows, stored

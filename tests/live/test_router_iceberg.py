@@ -12,7 +12,7 @@ from pyiceberg.catalog import load_catalog
 
 from penstock.router.errors import StoppedError
 from penstock.router.sinks import SinkContext, make_sink
-from penstock.router.sinks.iceberg import MARKS, IcebergSink
+from penstock.router.sinks.iceberg.sink import MARKS, IcebergSink
 from tests.support.fake_iceberg_catalog import TOKEN, FakeIcebergCatalog
 from tests.support.fault_door import Fault, FaultDoor, resets_after_taking, says
 from tests.support.lake_cases import FAST

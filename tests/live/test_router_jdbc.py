@@ -12,8 +12,8 @@ import psutil
 import pytest
 
 from penstock.router.sinks import SinkContext, make_sink
-from penstock.router.sinks.jdbc import Jdbc
-from penstock.router.sinks.table import sink_kind
+from penstock.router.sinks.jdbc.sink import Jdbc
+from penstock.router.sinks.registry import sink_kind
 from penstock.service import ConfigError
 from tests.support.jdbc_case import Database, JdbcCase, derby, h2, hsqldb, mariadb
 from tests.support.sink_batches import batch, context, dead_letters, log_record

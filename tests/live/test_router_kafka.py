@@ -13,8 +13,8 @@ from confluent_kafka import Producer
 
 from penstock.router.errors import StoppedError
 from penstock.router.sinks import SinkContext
-from penstock.router.sinks.kafka import Kafka, KafkaSink
-from penstock.router.sinks.kafka_connection import Connection
+from penstock.router.sinks.kafka.client import Connection
+from penstock.router.sinks.kafka.sink import Kafka, KafkaSink
 from tests.support import sink_batches
 from tests.support.certificates import Authority
 from tests.support.kafka_case import KafkaCase

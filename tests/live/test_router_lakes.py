@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from penstock.router.columns.schema import MARKS
+from penstock.router.deadletters.files import as_rows
 from penstock.router.errors import StoppedError
-from penstock.router.letters import as_rows
 from penstock.router.sinks import SinkContext
-from penstock.router.views import MARKS
 from tests.support.fault_door import RESET, Answered, Asked
 from tests.support.lake_cases import CASES, LakeCase
 from tests.support.sink_batches import (

@@ -11,10 +11,10 @@ import yaml
 from click.testing import CliRunner
 
 from penstock.base.clock import SystemClock
-from penstock.router.cli import cli
-from penstock.router.config import DeadLetterStream
-from penstock.router.dead_letter import Reason, lay_aside
-from penstock.router.letter_stream import NatsLetterStream
+from penstock.router.cli.main import cli
+from penstock.router.deadletters.stream import NatsDeadLetterPublisher
+from penstock.router.deadletters.writer import Reason, send_to_dlq
+from penstock.router.job.config import DeadLetterStream
 from tests.support.logd import Logd
 from tests.support.nats_server import NatsServer
 from tests.support.processes import free_port
@@ -86,8 +86,8 @@ def test_a_subject_that_nobody_stores_and_a_nats_that_is_away_cost_copies_only(
     made = context(tmp_path, sink="lake")
     for url, subject in ((nats_url, "nobody.stores.this"), (server.url, "letters.test")):
         config = DeadLetterStream(nats=url, subject=subject)
-        stream = NatsLetterStream(config, SystemClock(), wait_s=0.5)
-        lay_aside(rows, Reason("http_400", "no"), replace(made, letter_stream=stream))
+        stream = NatsDeadLetterPublisher(config, SystemClock(), wait_s=0.5)
+        send_to_dlq(rows, Reason("http_400", "no"), replace(made, letter_stream=stream))
         stream.close()
         assert stream.problem
     counted = made.meter.stage("lake", received=0, lag=0).detail["letters_not_streamed"]
@@ -117,7 +117,7 @@ def test_after_a_nats_that_was_away_letters_are_in_the_stream_again(
     server = NatsServer(tmp_path / "nats", port=port)
     with Logd(tmp_path / "logd", server.url, STREAMS) as logd:
         config = DeadLetterStream(nats=server.url, subject="letters.test")
-        stream = NatsLetterStream(config, SystemClock(), wait_s=0.5, pause_s=0.0)
+        stream = NatsDeadLetterPublisher(config, SystemClock(), wait_s=0.5, pause_s=0.0)
         assert stream.publish([b'{"offset": 1}']) == 0
         server.kill()
         assert stream.publish([b'{"offset": 2}']) == 1

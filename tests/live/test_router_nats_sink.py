@@ -13,7 +13,7 @@ import pytest
 from penstock.logd.client import LogClient
 from penstock.router.errors import StoppedError
 from penstock.router.sinks import SinkContext, make_sink
-from penstock.router.sinks.nats import NatsSink
+from penstock.router.sinks.nats.sink import NatsSink
 from tests.support.logd import Logd
 from tests.support.nats_accounts import Keys, Operator
 from tests.support.nats_server import NatsServer

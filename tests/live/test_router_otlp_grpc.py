@@ -12,7 +12,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.rpc import error_details_pb2, status_pb2
 
 from penstock.router.sinks import make_sink
-from penstock.router.sinks.table import sink_kind
+from penstock.router.sinks.registry import sink_kind
 from tests.support.fake_otlp import FakeOtlp, serve_grpc
 from tests.support.sink_batches import (
     NOW_NS,

@@ -10,8 +10,8 @@ import pytest
 from typing_extensions import override
 
 from penstock.router.sinks import make_sink
-from penstock.router.sinks.otlp import OtlpSink
-from penstock.router.sinks.table import sink_kind
+from penstock.router.sinks.otlp.sink import OtlpSink
+from penstock.router.sinks.registry import sink_kind
 from tests.support.fake_bigquery import FakeBigQuery
 from tests.support.fake_otlp import FakeOtlp, serve_grpc
 from tests.support.fault_door import Answered, Asked, FaultDoor

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock.router.sinks import make_sink
-from penstock.router.sinks.table import sink_kind
+from penstock.router.sinks.registry import sink_kind
 from tests.support.fake_otlp import FakeOtlp
 from tests.support.fault_door import FaultDoor
 from tests.support.rotel import Rotel

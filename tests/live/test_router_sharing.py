@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from penstock.router.sharing import MEMORY
+from penstock.router.read.shared.directory import MEMORY
 from tests.support.http_sink import HttpDestination
 from tests.support.logd import Logd
 from tests.support.router import STREAMS, RouterJob, log_line, publish, read_lake

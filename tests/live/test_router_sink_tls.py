@@ -12,7 +12,7 @@ import pytest
 
 from penstock.router.errors import StoppedError
 from penstock.router.sinks import make_sink
-from penstock.router.sinks.table import sink_kind
+from penstock.router.sinks.registry import sink_kind
 from tests.support.certificates import Authority, Certificate
 from tests.support.fake_otlp import FakeOtlp, serve_grpc
 from tests.support.fault_door import FaultDoor

@@ -22,12 +22,11 @@ from penstock import router
 from penstock.base.clock import SystemClock
 from penstock.logd.publisher import BlockingPublisher
 from penstock.logd.storage import CommitLog, LogConfig
-from penstock.router.carried import CARRIED, lost_of, unpack
-from penstock.router.core.filters import columns_of
-from penstock.router.frames import Steps, read_carried
-from penstock.router.masks import passing
-from penstock.router.pushdown import need_of
-from penstock.router.views import view
+from penstock.router.columns.filters import columns_of, passing
+from penstock.router.columns.passthrough import CARRIED, lost_of, unpack
+from penstock.router.columns.pushdown import need_of
+from penstock.router.columns.schema import view
+from penstock.router.spark.readers import Steps, read_carried
 from tests.support.logd import Logd
 from tests.support.nats_server import running_nats_server
 from tests.support.router import FIRST_TIME_NS, STREAMS, log_line, publish, span_line

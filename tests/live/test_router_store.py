@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from penstock.router.stores import AnyStore, Objects, open_store
+from penstock.router.checkpoint.settings import AnyStore
+from penstock.router.checkpoint.store import Objects, open_store
 from penstock.service import ConfigError, ExitCode, UnavailableError
 from tests.support.hdfs_server import hdfs_server
 from tests.support.logd import Logd

@@ -25,11 +25,11 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from penstock.base.clock import SystemClock
-from penstock.router.core.verdict import Busy
-from penstock.router.sinks.bigquery import BigQuerySink, encoded
-from penstock.router.sinks.bigquery_connection import Appended, Connection, TroubleError
-from penstock.router.sinks.cloud_logging import entry_errors
-from penstock.router.sinks.google_token import GoogleToken
+from penstock.router.delivery.result import Retryable
+from penstock.router.sinks.bigquery.client import Appended, Connection, TroubleError
+from penstock.router.sinks.bigquery.sink import BigQuerySink, encoded
+from penstock.router.sinks.google_cloud_logging import entry_errors
+from penstock.router.sinks.http.google_credentials import GoogleToken
 from penstock.specs.formats.ecs import time_text
 from tests.live.test_sink_contracts import ask, destination
 from tests.support.fake_bigquery import FakeBigQuery
@@ -200,7 +200,7 @@ def test_bigquery_takes_rows_at_the_end_of_a_stream_only(bigquery: Connection) -
     assert appended(bigquery, stream, 0, ROW, ROW) == Appended()
     for offset in (0, 1, 7):
         answer = appended(bigquery, stream, offset, ROW)
-        assert isinstance(answer.verdict, Busy)
+        assert isinstance(answer.verdict, Retryable)
         assert not answer.is_certain
     assert appended(bigquery, stream, 2, ROW) == Appended()
     assert bigquery.finalize(stream) == 3
@@ -211,7 +211,7 @@ def test_bigquery_takes_nothing_behind_the_end_that_it_told(bigquery: Connection
     assert appended(bigquery, stream, 0, ROW) == Appended()
     assert [bigquery.finalize(stream), bigquery.finalize(stream)] == [1, 1]
     answer = appended(bigquery, stream, 1, ROW)
-    assert isinstance(answer.verdict, Busy)
+    assert isinstance(answer.verdict, Retryable)
     assert not answer.is_certain
     assert bigquery.finalize(stream) == 1
 

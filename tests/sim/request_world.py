@@ -7,8 +7,8 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from penstock.router.core.breaker import Breaker, Limits
-from penstock.router.core.delivery import (
+from penstock.router.delivery.breaker import Breaker, BreakerLimits
+from penstock.router.delivery.core import (
     Delivered,
     Delivery,
     Event,
@@ -19,7 +19,7 @@ from penstock.router.core.delivery import (
     Send,
     Ticked,
 )
-from penstock.router.core.verdict import Failed, Fault, Sorted, Taken, Verdict
+from penstock.router.delivery.result import DeliveryResult, Failed, Fault, PartialFailure, Success
 
 SECOND_NS = 1_000_000_000
 FAULT = Fault("502", "bad gateway")
@@ -30,7 +30,7 @@ NEVER_S = 1e9
 """What is given up without evidence, one record an hour, is looked at elsewhere."""
 
 Record = tuple[int, int]
-Judge = Callable[[Part, int], Verdict]
+Judge = Callable[[Part, int], DeliveryResult]
 
 
 @dataclass(slots=True)
@@ -56,7 +56,7 @@ def live(
     A request that fails takes `silence_s` longer.
     """
     policy = patience or Policy(poison_after_s=NEVER_S)
-    machine = Delivery(sizes, policy=policy, breaker=Breaker(Limits(), dice))
+    machine = Delivery(sizes, policy=policy, breaker=Breaker(BreakerLimits(), dice))
     life = Life()
     event: Event = Ticked()
     while not machine.done:
@@ -91,13 +91,13 @@ def outage(seed: int, policy: Policy | None = None) -> Life:
         gap_s = BLIP_GAP_S + dice.expovariate(1 / dice.choice([30, 300]))
         blips.append(blips[-1] + int(gap_s * SECOND_NS))
 
-    def judge(_: Part, now_ns: int) -> Verdict:
+    def judge(_: Part, now_ns: int) -> DeliveryResult:
         if not begin_ns <= now_ns < end_ns:
-            return Taken()
+            return Success()
         if blips[0] <= now_ns:
             while blips[0] <= now_ns:
                 del blips[0]
-            return Taken()
+            return Success()
         return Failed(FAULT, answered=dice.random() < 0.5)
 
     sizes = [dice.choice([1, 1, 5, 100]) for _ in range(dice.randrange(1, 9))]
@@ -114,9 +114,9 @@ def poison(seed: int, *, silence_s: float = 0.0) -> tuple[Life, set[Record]]:
         sizes = [1000] * 20
         bad = {(dice.randrange(20), dice.randrange(1000)) for _ in range(dice.randrange(1, 16))}
 
-    def judge(part: Part, _: int) -> Verdict:
+    def judge(part: Part, _: int) -> DeliveryResult:
         hit = any((part.request, record) in bad for record in part.records)
-        return Failed(FAULT, answered=dice.random() < 0.5) if hit else Taken()
+        return Failed(FAULT, answered=dice.random() < 0.5) if hit else Success()
 
     patience = Policy(evidence_gap_s=max(60.0, 4 * silence_s), poison_after_s=NEVER_S)
     return live(dice, sizes, judge, patience, silence_s=silence_s), bad
@@ -127,11 +127,11 @@ def shard(seed: int, policy: Policy | None = None) -> Life:
     dice = random.Random(seed)
     end_ns = dice.randrange(1, 90) * SECOND_NS
 
-    def judge(part: Part, now_ns: int) -> Verdict:
+    def judge(part: Part, now_ns: int) -> DeliveryResult:
         if now_ns >= end_ns:
-            return Taken()
+            return Success()
         bad = [place for place, record in enumerate(part.records) if record % 5 == seed % 5]
         failed = tuple((place, FAULT) for place in bad)
-        return Sorted(failed=failed, reason="500 of some") if failed else Taken()
+        return PartialFailure(failed=failed, reason="500 of some") if failed else Success()
 
     return live(dice, [dice.randrange(1, 100) for _ in range(dice.randrange(1, 6))], judge, policy)

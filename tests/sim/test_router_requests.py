@@ -5,7 +5,7 @@
 
 import os
 
-from penstock.router.core import delivery
+from penstock.router.delivery import core
 from tests.sim.request_world import NEVER_S, SECOND_NS, outage, poison, shard
 
 SEEDS = int(os.environ.get("PENSTOCK_SIM_SEEDS", "1000"))
@@ -40,10 +40,10 @@ def test_records_that_silence_the_destination_do_not_hide_one_another() -> None:
 
 
 def test_the_world_catches_who_convicts_at_once() -> None:
-    hasty = delivery.Policy(convicted_after_s=0.0, poison_after_s=NEVER_S)
+    hasty = core.Policy(convicted_after_s=0.0, poison_after_s=NEVER_S)
     assert any(shard(seed, hasty).refused for seed in range(100))
 
 
 def test_the_world_catches_evidence_that_never_goes_stale() -> None:
-    credulous = delivery.Policy(evidence_gap_s=1e9, poison_after_s=NEVER_S)
+    credulous = core.Policy(evidence_gap_s=1e9, poison_after_s=NEVER_S)
     assert any(outage(seed, credulous).refused for seed in range(100))

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from penstock.router.hdfs import Hdfs
 from penstock.router.sinks import SinkContext
-from penstock.router.sinks.parquet import ParquetLake, ParquetSink
+from penstock.router.sinks.parquet.sink import ParquetLake, ParquetSink
 from tests.support.sink_batches import batch, context, log_record
 
 SIZE: Final = 30

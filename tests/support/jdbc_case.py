@@ -17,8 +17,8 @@ from typing import Any, Final
 import pyspark
 from typing_extensions import override
 
-from penstock.router.java import find_java
-from penstock.router.sinks.jdbc_process import spark_libraries
+from penstock.router.sinks.jdbc.client import spark_libraries
+from penstock.router.spark.java import find_java
 from tests.support.debian import program
 from tests.support.debian_daemons import daemon
 from tests.support.postgres_server import SUPERUSER

@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from penstock.router.sinks import SinkContext, make_sink
 from penstock.router.sinks.lake import LakeSink
-from penstock.router.sinks.table import sink_kind
+from penstock.router.sinks.registry import sink_kind
 from tests.support.fault_door import Asked, FaultDoor
 from tests.support.moto_server import BUCKET, S3_KEYS, MotoRun
 from tests.support.sink_batches import context

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class MemoryObjects:
-    """As `penstock.router.stores.objects.Objects`; counts what was asked of it.
+    """As `penstock.router.checkpoint.store.Objects`; counts what was asked of it.
 
     Attributes:
         held: What it has.

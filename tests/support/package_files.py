@@ -57,12 +57,18 @@ def package_file(requirement: str, *, sha256: str, binary: bool = False) -> Path
     return place
 
 
+_CLIENTS = {
+    f"penstock.router.sinks.{sink}.client" for sink in ("bigquery", "kafka", "nats", "otlp")
+}
+"""Modules of sinks that import libraries."""
+
+
 def uninstall(monkeypatch: pytest.MonkeyPatch, library: str) -> None:
     """For a test a library cannot be imported, nor can modules of sinks that import libraries."""
     for name in [*sys.modules]:
         if name == library or name.startswith(f"{library}."):
             monkeypatch.setitem(sys.modules, name, None)
-        elif name.startswith("penstock.router.sinks.") and name.endswith(("_connection", "_grpc")):
+        elif name in _CLIENTS:
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, library, None)
 

@@ -25,8 +25,8 @@ from typing_extensions import override
 from penstock.base.clock import SystemClock
 from penstock.router.errors import StoppedError
 from penstock.router.sinks import SinkContext, make_sink
-from penstock.router.sinks.requests import RequestSink
-from penstock.router.sinks.table import sink_kind
+from penstock.router.sinks.http.request_sink import RequestSink
+from penstock.router.sinks.registry import sink_kind
 from tests.support.fault_door import GONE, Answered, Asked, Backend, Fault, FaultDoor, says
 from tests.support.sink_batches import batch, context, dead_letters
 

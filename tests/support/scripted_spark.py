@@ -9,10 +9,10 @@ import pyarrow as pa
 from py4j.protocol import Py4JError
 from typing_extensions import override
 
-from penstock.router.carried import CARRIED, pack_lost
-from penstock.router.core.offsets import Offsets
-from penstock.router.feed import ROUTE_COLUMN
-from penstock.router.routed import Routed
+from penstock.router.columns.passthrough import CARRIED, pack_lost
+from penstock.router.job.batch_writer import ROUTE_COLUMN
+from penstock.router.job.routes import Routed
+from penstock.router.read.offsets import Offsets
 
 BETWEEN: Final[dict[str, Any]] = {
     "isTriggerActive": False, "isDataAvailable": False, "message": "Waiting for data to arrive",

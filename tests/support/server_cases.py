@@ -19,8 +19,8 @@ from nats.js.errors import NotFoundError
 from typing_extensions import override
 
 from penstock.router.sinks import SinkContext, make_sink
-from penstock.router.sinks.requests import RequestSink
-from penstock.router.sinks.table import sink_kind
+from penstock.router.sinks.http.request_sink import RequestSink
+from penstock.router.sinks.registry import sink_kind
 from tests.support.nats_server import NatsServer
 from tests.support.postgres_server import SUPERUSER, postgres_port
 from tests.support.sink_batches import context, log_record

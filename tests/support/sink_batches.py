@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.base.clock import BlockingClock, SystemClock
-from penstock.router.core.offsets import Offsets, StreamPartition, truncated
+from penstock.router.read.offsets import Offsets, StreamPartition, truncated
 from penstock.router.sinks import SinkContext
 from penstock.router.telemetry import Meter
 

@@ -20,10 +20,10 @@ from typing import Any, Final
 import pyarrow as pa
 from typing_extensions import override
 
-from penstock.router.core.verdict import Busy
+from penstock.router.delivery.result import Retryable
 from penstock.router.sinks import SinkContext, make_sink
-from penstock.router.sinks.requests import RequestSink
-from penstock.router.sinks.table import sink_kind
+from penstock.router.sinks.http.request_sink import RequestSink
+from penstock.router.sinks.registry import sink_kind
 from tests.support.clickhouse_server import ClickHouseRun
 from tests.support.fake_datadog import API_KEY as DATADOG_KEY
 from tests.support.fake_datadog import FakeDatadog
@@ -225,7 +225,7 @@ _OTLP: Final = RealOtelCollector if OTLP_FILE else FakeOtlp
 
 def _with_a_table(sink: Any, run: ClickHouseRun) -> None:
     run.make(sink.creation())
-    wait_until(lambda: not isinstance(sink.see_to_table(), Busy))
+    wait_until(lambda: not isinstance(sink.see_to_table(), Retryable))
 
 
 CASES: Final = {

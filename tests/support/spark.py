@@ -7,8 +7,8 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from penstock.router.config import Spark
-from penstock.router.session import Session
+from penstock.router.job.config import Spark
+from penstock.router.spark.session import Session
 
 
 def gateway_of(spark: SparkSession) -> Any:

@@ -9,7 +9,7 @@ from typing import Final
 import psutil
 import pyspark
 
-from penstock.router.java import find_java
+from penstock.router.spark.java import find_java
 from tests.support.processes import free_port
 from tests.support.waiting import wait_until
 

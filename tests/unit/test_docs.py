@@ -32,7 +32,7 @@ DAEMONS = {
     "collector": ("penstock.collector.config", "CollectorConfig"),
     "deploy": ("penstock.deploy.console.config", "ConsoleConfig"),
     "logd": ("penstock.logd.config", "LogdConfig"),
-    "router": ("penstock.router.config", "JobConfig"),
+    "router": ("penstock.router.job.config", "JobConfig"),
 }
 
 

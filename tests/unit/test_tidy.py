@@ -173,16 +173,13 @@ FULL_ROOTS = {
     "deploy/penstock/deploy",
     "deploy/penstock/deploy/console",
     "deploy/penstock/service",
-    "router/penstock/router",
-    "router/penstock/router/core",
-    "router/penstock/router/sinks",
 }
 """Packages that hold more than a dozen modules still."""
 
 CIRCLES = (
     ("deploy.demo", "deploy.launch"),
     ("logd.client.async_client", "logd.client.group_consumer"),
-    ("router.bounded", "router.checkpoint_home", "router.replay_notes"),
+    ("router.checkpoint.manager", "router.replay.audit_log", "router.replay.bounded_job"),
     ("specs.emit.api", "specs.otel.exporter"),
     ("specs.emit.current", "specs.emit.writer", "specs.models.audit", "specs.models.event",
      "specs.models.kinds", "specs.models.metric", "specs.redact.scrubber", "specs.trace.span",

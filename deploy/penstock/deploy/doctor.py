@@ -25,7 +25,7 @@ from penstock.deploy.topology import logd_parts
 from penstock.service.config import load_config, read_yaml
 
 _MODELS: Final[Mapping[str, tuple[str, str]]] = {
-    "router": ("penstock.router.config", "JobConfig"),
+    "router": ("penstock.router.job.config", "JobConfig"),
     "collector": ("penstock.collector.config", "CollectorConfig"),
     "console": ("penstock.deploy.console.config", "ConsoleConfig"),
     "logd": ("penstock.logd.config", "LogdConfig"),

@@ -83,7 +83,7 @@ def software() -> Iterator[Finding]:
 def java() -> Finding:
     """What Spark would run on."""
     try:
-        from penstock.router.java import find_java
+        from penstock.router.spark.java import find_java
 
         with tempfile.TemporaryDirectory() as work:
             found = find_java(Path(work))

@@ -67,7 +67,7 @@ def require_java(layout: Layout) -> None:
     Raises:
         UnavailableError: There is none, or only an old one.
     """
-    from penstock.router.java import find_java  # needs pyspark, which `doctor` may be without
+    from penstock.router.spark.java import find_java  # needs pyspark, which `doctor` may be without
 
     work = layout.data("router")
     work.mkdir(parents=True, exist_ok=True)

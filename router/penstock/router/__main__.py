@@ -1,6 +1,6 @@
 """`python -m penstock.router`."""
 
-from penstock.router.cli import cli
+from penstock.router.cli.main import cli
 
 if __name__ == "__main__":
     cli(prog_name="penstock router")

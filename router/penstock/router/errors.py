@@ -30,7 +30,7 @@ class DamagedError(DataLossError):
 class LargerThanPlannedError(RouterError):
     """A task's records have far more bytes than the batch was planned with; it is planned anew.
 
-    Its name passes through Spark's layers of errors: `penstock.router.query` knows it by that.
+    Its name passes through Spark's layers of errors: `penstock.router.job.query` knows it by that.
     """
 
 

@@ -15,10 +15,16 @@ settled here:
   `UnavailableError`.
 
 The user is Kerberos' principal; without Kerberos that of the process, or `HADOOP_USER_NAME`.
+
+What HDFS says when it does not do something, for whoever must act.
+
+The library's errors are texts, mostly in the form that Rust prints. Where the namenode refused,
+that is `RPCError`, with the class of Java's exception, its words and its stack.
 """
 
 import io
 import posixpath
+import re
 import threading
 import uuid
 from collections.abc import Callable
@@ -27,13 +33,206 @@ from typing import Any, Final, Generic, Self, TypeVar
 from urllib.parse import urlsplit
 
 from pydantic import model_validator
-from typing_extensions import override
+from typing_extensions import Buffer, override
 
-from penstock.router.hdfs_errors import translated
-from penstock.router.hdfs_files import PIECE_BYTES, HdfsInput, HdfsOutput, HdfsWriter
-from penstock.router.sinks.extras import MissingLibraryError, needed
-from penstock.router.sinks.settings import Seconds, Settings
-from penstock.service import ConfigError, UnavailableError
+from penstock.router.job.config_errors import MissingLibraryError, needed
+from penstock.router.job.settings import Seconds, Settings
+from penstock.service import ConfigError, ServiceError, UnavailableError
+
+_REFUSED: Final = re.compile(r'(?:Fatal)?RPCError\("(?P<kind>[^"]+)", "(?P<said>.*)"\)', re.DOTALL)
+_OTHER: Final = re.compile(r"(?P<kind>[A-Z][A-Za-z]+)\((?P<said>.*)\)", re.DOTALL)
+
+_PERMISSION: Final = (
+    "let the job's user write there, or run the job as one who may: HADOOP_USER_NAME, or Kerberos'"
+    " principal"
+)
+_SPACE: Final = "raise the quota of the directory, or remove what is not needed"
+_KERBEROS: Final = (
+    "check principal and keytab, or the user's ticket (klist); the library needs libgssapi_krb5,"
+    " and config_dir a core-site.xml with hadoop.security.authentication"
+)
+_CORRECT_SITES: Final = "correct the URL, or the core-site.xml and hdfs-site.xml that are used"
+_DIRECTORY: Final = "name another directory"
+
+_TO_CHANGE: Final = {
+    "AccessControlException": _PERMISSION,
+    "AuthorizationException": _PERMISSION,
+    "NSQuotaExceededException": _SPACE,
+    "DSQuotaExceededException": _SPACE,
+    "QuotaByStorageTypeExceededException": _SPACE,
+    "SASLError": _KERBEROS,
+    "GSSAPIError": _KERBEROS,
+    "NoSASLMechanism": _KERBEROS,
+    "InvalidToken": _KERBEROS,
+    "XmlParseError": _CORRECT_SITES,
+    "UrlParseError": _CORRECT_SITES,
+    "InvalidArgument": _CORRECT_SITES,
+    "InvalidPathException": _DIRECTORY,
+    "ParentNotDirectoryException": _DIRECTORY,
+    "PathComponentTooLongException": _DIRECTORY,
+    "MaxDirectoryItemsExceededException": _DIRECTORY,
+    "FileExistsError": _DIRECTORY,
+    "IsADirectoryError": _DIRECTORY,
+    "NotImplementedError": _DIRECTORY,
+    "UnsupportedErasureCodingPolicy": _DIRECTORY,
+}
+"""What somebody must change, by the kind of the error; every other one may pass."""
+
+_NO_NAMENODE: Final = "No NameNode hosts found"
+_WAYS: Final = (
+    (r"SafeMode|safe mode", "see why the namenode is in safe mode: hdfs dfsadmin -safemode get"),
+    (r"replicated to|DataTransfer|BlocksNotFound|datanode", "see whether the datanodes run"),
+    (r"lookup address", "check the name of the namenode, and this machine's DNS"),
+    (
+        r"listener disconnected|reset by peer",
+        "see whether the namenode runs, and whether the port is its RPC's, which mostly is 8020",
+    ),
+    (r"", "see whether the namenode and the datanodes run"),
+)
+"""What to look at, by the words of an error that may pass; the first that fits is it."""
+
+
+def translated(error: Exception, about: str) -> ServiceError:
+    """An error of the library, as the router raises it.
+
+    Args:
+        error: The library's.
+        about: The key of the job file, and what it was about.
+    """
+    kind, said = _parsed(error)
+    reason = f"{about}: {said}"
+    if said == _NO_NAMENODE:
+        return ConfigError(
+            reason,
+            fix="write the port (hdfs://namenode:8020/…), or name the directory that has the"
+            " nameservice's hdfs-site.xml as config_dir",
+        )
+    if kind in _TO_CHANGE:
+        return ConfigError(reason, fix=_TO_CHANGE[kind])
+    fix = next(fix for pattern, fix in _WAYS if re.search(pattern, f"{kind} {said}"))
+    return UnavailableError(reason, fix=f"{fix}; it is tried again")
+
+
+def _parsed(error: Exception) -> tuple[str, str]:
+    """Its kind, and the first line of what it says, without Java's stack."""
+    text = str(error)
+    found = _REFUSED.fullmatch(text) or _OTHER.fullmatch(text)
+    if found is None:
+        return text if text == "NoSASLMechanism" else type(error).__name__, _first_line(text)
+    said = found["said"].replace(r"\n", "\n").replace(r"\"", '"').removeprefix('"')
+    return re.split(r"[.$]", found["kind"])[-1], _first_line(said).removesuffix('"')
+
+
+def _first_line(text: str) -> str:
+    return text.split("\n", 1)[0]
+
+
+PIECE_BYTES: Final = 1024 * 1024
+"""What goes to the library, or comes from it, with one call."""
+
+
+class HdfsOutput(io.RawIOBase):
+    """A file of the library's that is written to."""
+
+    def __init__(self, file: Any, bounded: Callable[..., Any], path: str) -> None:
+        self._file, self._bounded, self._path = file, bounded, path
+        self._position = 0
+        self._failure: Exception | None = None
+
+    @override
+    def writable(self) -> bool:
+        return True
+
+    @override
+    def tell(self) -> int:
+        return self._position
+
+    @override
+    def write(self, data: Buffer, /) -> int:
+        taken = bytes(data)
+        self._do(lambda: self._file.write(taken))
+        self._position += len(taken)
+        return len(taken)
+
+    def sync(self) -> None:
+        """Bring what it got to the disks of the datanodes."""
+        self._do(self._file.hsync)
+
+    @override
+    def close(self) -> None:
+        if self.closed:
+            return
+        try:
+            if self._failure is None:
+                self._do(self._file.close)
+        finally:
+            super().close()
+
+    def _do(self, function: Callable[[], Any]) -> None:
+        """After a failure nothing is done any more, and the same is said."""
+        if self._failure is not None:
+            raise self._failure
+        try:
+            self._bounded(function, self._path)
+        except Exception as error:
+            self._failure = error
+            raise
+
+
+class HdfsInput(io.RawIOBase):
+    """A file of the library's that is read from."""
+
+    def __init__(self, file: Any, bounded: Callable[..., Any], path: str) -> None:
+        self._file, self._bounded, self._path = file, bounded, path
+        self._size: int = len(file)
+        self._position = 0
+
+    @override
+    def readable(self) -> bool:
+        return True
+
+    @override
+    def seekable(self) -> bool:
+        return True
+
+    @override
+    def tell(self) -> int:
+        return self._position
+
+    @override
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        begin = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        self._position = max(begin + offset, 0)
+        return self._position
+
+    @override
+    def readinto(self, buffer: Any, /) -> int:
+        wanted = max(min(len(buffer), self._size - self._position), 0)
+        if not wanted:
+            return 0
+        found: bytes = self._bounded(
+            lambda: self._file.read_range(self._position, wanted), self._path
+        )
+        buffer[: len(found)] = found
+        self._position += len(found)
+        return len(found)
+
+
+class HdfsWriter(io.BufferedWriter):
+    """A file that is being written: `sync` makes what it has durable, `close` ends it.
+
+    After a call has failed, `close` asks nothing any more: the file stays unfinished.
+    """
+
+    def __init__(self, raw: HdfsOutput) -> None:
+        super().__init__(raw, PIECE_BYTES)
+        self._output = raw
+
+    def sync(self) -> None:
+        """Bring everything written so far to the disks of the datanodes."""
+        self.flush()
+        self._output.sync()
+
 
 SCHEME: Final = "hdfs://"
 

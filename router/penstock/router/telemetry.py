@@ -9,7 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 from typing_extensions import override
 
-from penstock.router.core.breaker import STATES, Circuit
+from penstock.router.delivery.breaker import STATES, Circuit
 from penstock.service import Stage, Status, span_metrics
 
 

@@ -17,7 +17,7 @@ from penstock.deploy.console.letters import PATH, RouterDoors
 from penstock.deploy.console.polling import Polling
 from penstock.deploy.core.rates import Rates
 from penstock.logd.errors import UnavailableError
-from penstock.router import replays
+from penstock.router.replay import service
 from penstock.service import AdminAccess, ConfigError, Health, Status, Visitor, admin_server
 from tests.support.certificates import Authority
 
@@ -69,7 +69,7 @@ def config(tmp_path: Path, job: Job) -> Iterator[ConsoleConfig]:
 
 
 def test_the_console_and_the_router_speak_of_the_same_path() -> None:
-    assert PATH == replays.PATH
+    assert PATH == service.PATH
 
 
 async def test_a_job_behind_tls_is_asked_with_the_token_of_actions(

@@ -23,7 +23,7 @@ from penstock.deploy.site import ADMIN_READERS, FILES, KEYS, NATS_USERS, site_of
 from penstock.logd.config import LogdConfig
 from penstock.logd.security.acl import Acl, Action, OnCluster, OnStream
 from penstock.logd.security.api_keys import load_keys
-from penstock.router.config import JobConfig
+from penstock.router.job.config import JobConfig
 from tests.support import certificates as tests_authority
 
 DAY_NS = 86_400 * 10**9

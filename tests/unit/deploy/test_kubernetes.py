@@ -22,7 +22,7 @@ from penstock.deploy.console.config import ConsoleConfig
 from penstock.deploy.first_start import init
 from penstock.deploy.site import site_of
 from penstock.logd.config import LogdConfig
-from penstock.router.config import JobConfig
+from penstock.router.job.config import JobConfig
 from penstock.service.config import load_config
 from penstock.service.tracing import address_of
 from tests.support.kubernetes_schemas import mistakes

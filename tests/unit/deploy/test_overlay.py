@@ -16,7 +16,7 @@ from penstock.deploy.ports import choose_ports, default_ports
 from penstock.deploy.preflight import read_overlay
 from penstock.deploy.topology import Topology, logd_parts, write_configs
 from penstock.logd.config import LogdConfig
-from penstock.router.config import JobConfig
+from penstock.router.job.config import JobConfig
 from penstock.service import ConfigError
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -5,15 +5,17 @@ import re
 from pathlib import Path
 
 from penstock.base.files import atomic_write
-from penstock.router.core.manifest import PIECE_BYTES
-from penstock.router.stores.mirror import Mirror
+from penstock.router.checkpoint.manifest import PIECE_BYTES
+from penstock.router.checkpoint.sync import CheckpointSync
 from tests.support.memory_objects import MemoryObjects
 
 LARGE = PIECE_BYTES * 2 + 5
 
 
-def mirror(objects: MemoryObjects, root: Path, job: str = "archive", boot: str = "1") -> Mirror:
-    return Mirror(
+def mirror(
+    objects: MemoryObjects, root: Path, job: str = "archive", boot: str = "1"
+) -> CheckpointSync:
+    return CheckpointSync(
         objects, "sinks/lake", root,
         job=job, boot=boot, is_kept=lambda path: path.parts[0] != "jdbc",
     )  # fmt: skip

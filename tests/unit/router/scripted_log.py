@@ -13,7 +13,7 @@ from penstock.logd.client.calls import Call
 from penstock.logd.errors import CorruptError, RefusedError
 from penstock.logd.format.batch import Record, build_batch, decode_body, encode_body
 from penstock.logd.format.frame import FrameHeader, crc32c
-from penstock.router.reading import Clients, LogReading
+from penstock.router.read.logd_reader import Clients, LogdReader
 
 Frame = tuple[FrameHeader, memoryview]
 
@@ -134,10 +134,10 @@ def reading(
     retry_timeout_s: float = 0.0,
     clock: BlockingClock | None = None,
     sizes: Any = None,
-) -> LogReading:
+) -> LogdReader:
     """Through clients that are asked instead of logd's; `sizes` is asked how large records are."""
     asked: Any = sizes or AtOnce(client)
-    return LogReading(
+    return LogdReader(
         client.server,
         retry_timeout_s=retry_timeout_s,
         clock=clock or SystemClock(),

@@ -6,14 +6,14 @@ from typing import Any
 
 from typing_extensions import override
 
-from penstock.router.core.offsets import FrameSize, Offsets, Readable, Span, StreamPartition
-from penstock.router.core.starting import Subscription
+from penstock.router.columns.projection import Projection
 from penstock.router.errors import DataLossError, LogUnavailableError
-from penstock.router.options import parse_options
-from penstock.router.reading import LogState
-from penstock.router.record_sizes import Found, Look, Sample
-from penstock.router.shaping import Shape
-from penstock.router.source import LogDataSource, LogStreamReader
+from penstock.router.read.logd_reader import LogState
+from penstock.router.read.offset_spec import Subscription
+from penstock.router.read.offsets import FrameSize, Offsets, Readable, Span, StreamPartition
+from penstock.router.read.options import parse_options
+from penstock.router.read.record_sizes import Found, Look, Sample
+from penstock.router.read.source import LogDataSource, LogStreamReader
 from tests.unit.router.sink_rows import TestClock
 
 LOGS = StreamPartition("logs", 0)
@@ -109,7 +109,7 @@ class Opened(AbstractContextManager[Any]):
 def stream_reader(log: FakeLog, **options: str) -> LogStreamReader:
     given = {name: value for name, value in (NEEDED | options).items() if value}
     chosen = parse_options(given, streaming=True)
-    shape = Shape(chosen.view, chosen.view.columns)
+    shape = Projection(chosen.view, chosen.view.columns)
     return LogStreamReader(chosen, shape, log.clock, Opened(log))
 
 

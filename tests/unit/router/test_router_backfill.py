@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.router.batches import BatchJournal
-from penstock.router.core.backfill import (
+from penstock.router.checkpoint.journal import BatchJournal
+from penstock.router.read.offsets import Offsets, Readable, StreamPartition, admit
+from penstock.router.replay.backfill_plan import (
     Chunk,
     EndOf,
     Position,
@@ -17,7 +18,6 @@ from penstock.router.core.backfill import (
     of_batches_not_known,
     of_this_life,
 )
-from penstock.router.core.offsets import Offsets, Readable, StreamPartition, admit
 
 ONE = StreamPartition("logs", 0)
 TWO = StreamPartition("logs", 1)

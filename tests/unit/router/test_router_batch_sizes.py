@@ -6,11 +6,11 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from typing_extensions import override
 
-from penstock.router.batch_sizes import FURTHER_BYTES, FURTHER_LOOKS, BatchSizes
-from penstock.router.core.offsets import Readable, Span
 from penstock.router.errors import LogUnavailableError
-from penstock.router.record_sizes import RECORD_BYTES, SAMPLE_BYTES, Look, Sample
-from penstock.router.tasks import LogPartition
+from penstock.router.read.batch_sizes import FURTHER_BYTES, FURTHER_LOOKS, BatchSizes
+from penstock.router.read.offsets import Readable, Span
+from penstock.router.read.record_sizes import RECORD_BYTES, SAMPLE_BYTES, Look, Sample
+from penstock.router.read.tasks import LogPartition
 from tests.unit.router.source_log import LOGS, NEEDED, FakeLog, at, source_of, stream_reader
 
 MIB = 1024 * 1024

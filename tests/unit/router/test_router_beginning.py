@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from penstock.router.beginning import first_state, starting_offsets
-from penstock.router.checkpoint import StartingOffsets
-from penstock.router.core.offsets import EARLIEST, LATEST, Offsets, Readable, StreamPartition
-from penstock.router.core.starting import Subscription, Times
+from penstock.router.checkpoint.local import StartingOffsets
 from penstock.router.errors import DataLossError, LogUnavailableError
-from penstock.router.options import parse_options
-from penstock.router.query import logd_options
-from penstock.router.reading import LogState
+from penstock.router.job.query import logd_options
+from penstock.router.job.starting_offsets import first_state, starting_offsets
+from penstock.router.read.logd_reader import LogState
+from penstock.router.read.offset_spec import Subscription, Times
+from penstock.router.read.offsets import EARLIEST, LATEST, Offsets, Readable, StreamPartition
+from penstock.router.read.options import parse_options
 from penstock.service import ConfigError, UnavailableError, show_config
 from tests.unit.router.sink_rows import TestClock
 from tests.unit.router.test_router_config import load

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.router.sinks.bigquery_journal import Journal, Sent
+from penstock.router.sinks.bigquery.journal import Journal, Sent
 from penstock.service import ConfigError
 
 PLACE = "logs.5f2c19aa-0"

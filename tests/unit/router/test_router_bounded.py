@@ -13,14 +13,14 @@ import pytest
 from py4j.protocol import Py4JNetworkError
 
 from penstock.base.clock import SystemClock
-from penstock.router.bounded import BoundedRun, bounded_run
-from penstock.router.core.backfill import Chunk
 from penstock.router.errors import StoppedError
 from penstock.router.errors import UnavailableError as NotNowError
-from penstock.router.options import parse_options
-from penstock.router.owners import require_its_user
-from penstock.router.reading import LogState
-from penstock.router.session import SparkEndedError
+from penstock.router.job.permissions import require_its_user
+from penstock.router.read.logd_reader import LogState
+from penstock.router.read.options import parse_options
+from penstock.router.replay.backfill_plan import Chunk
+from penstock.router.replay.bounded_job import BoundedRun, bounded_run
+from penstock.router.spark.session import SparkEndedError
 from penstock.service import ConfigError, UnavailableError
 from tests.support.permissions import without_privileges
 from tests.unit.router.test_router_config import load

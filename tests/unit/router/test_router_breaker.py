@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typing_extensions import override
 
-from penstock.router.core.breaker import RETRY_AFTER_MAX_S, Breaker, Circuit, Limits
+from penstock.router.delivery.breaker import RETRY_AFTER_MAX_S, Breaker, BreakerLimits, Circuit
 
 SECOND_NS = 1_000_000_000
-LIMITS = Limits(first_s=1.0, max_s=8.0, open_after=3, paused_max_s=20.0)
+LIMITS = BreakerLimits(first_s=1.0, max_s=8.0, open_after=3, paused_max_s=20.0)
 
 
 class Least(random.Random):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.router.carried import CARRIED, lost_of, pack, pack_lost, unpack
+from penstock.router.columns.passthrough import CARRIED, lost_of, pack, pack_lost, unpack
 
 SCHEMA = pa.schema([("offset", pa.int64()), ("tags", pa.map_(pa.string(), pa.string()))])
 VERDICT = "route"

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from penstock.base.clock import SystemClock
-from penstock.router.batches import BatchJournal
-from penstock.router.checkpoint import (
+from penstock.router.checkpoint.journal import BatchJournal
+from penstock.router.checkpoint.local import (
     CheckpointDamagedError,
     CheckpointVersionError,
     JobLock,
@@ -20,7 +20,7 @@ from penstock.router.checkpoint import (
     committed_offsets,
     planned_offsets,
 )
-from penstock.router.core.offsets import Offsets, StreamPartition
+from penstock.router.read.offsets import Offsets, StreamPartition
 from penstock.service import ExitCode, UnavailableError
 
 LEFT = "73450e9c-bee1-4542-8b77-90af5fabf397"

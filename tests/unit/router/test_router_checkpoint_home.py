@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from penstock.base.clock import SystemClock
-from penstock.router.bounded import bounded_run
-from penstock.router.checkpoint_home import CheckpointHome
-from penstock.router.config import JobConfig
+from penstock.router.checkpoint.manager import CheckpointManager
 from penstock.router.errors import UnavailableError as NotNowError
+from penstock.router.job.config import JobConfig
+from penstock.router.replay.bounded_job import bounded_run
 from penstock.service import UnavailableError
 from tests.support.fault_door import Answered, FaultDoor
 from tests.support.memory_objects import MemoryObjects, S3OfObjects
@@ -54,9 +54,9 @@ def door(objects: MemoryObjects) -> Iterator[FaultDoor]:
 
 
 @pytest.fixture
-def home(door: FaultDoor) -> Callable[..., CheckpointHome]:
-    def opened(directory: Path, by: FaultDoor = door) -> CheckpointHome:
-        made = CheckpointHome(job(directory, by), SystemClock())
+def home(door: FaultDoor) -> Callable[..., CheckpointManager]:
+    def opened(directory: Path, by: FaultDoor = door) -> CheckpointManager:
+        made = CheckpointManager(job(directory, by), SystemClock())
         assert made.open()
         return made
 
@@ -64,7 +64,7 @@ def home(door: FaultDoor) -> Callable[..., CheckpointHome]:
 
 
 def test_a_job_goes_on_where_another_machine_left_off(
-    tmp_path: Path, home: Callable[..., CheckpointHome]
+    tmp_path: Path, home: Callable[..., CheckpointManager]
 ) -> None:
     first = home(tmp_path / "first")
     (tmp_path / "first" / "starting_offsets.json").write_text('{"logs": {"0": 7}}')
@@ -88,7 +88,7 @@ def test_a_job_goes_on_where_another_machine_left_off(
 
 
 def test_a_store_has_all_sinks_from_the_start_on(
-    tmp_path: Path, objects: MemoryObjects, home: Callable[..., CheckpointHome]
+    tmp_path: Path, objects: MemoryObjects, home: Callable[..., CheckpointManager]
 ) -> None:
     """One that is added to a job: no batch needs to come before its machine may go."""
     (tmp_path / "lake" / "spark" / "commits").mkdir(parents=True)
@@ -98,7 +98,7 @@ def test_a_store_has_all_sinks_from_the_start_on(
 
 
 def test_nothing_is_published_while_the_store_is_away(
-    tmp_path: Path, objects: MemoryObjects, home: Callable[..., CheckpointHome]
+    tmp_path: Path, objects: MemoryObjects, home: Callable[..., CheckpointManager]
 ) -> None:
     it = home(tmp_path)
     it.keep("lake")
@@ -112,7 +112,7 @@ def test_nothing_is_published_while_the_store_is_away(
 
 
 def test_the_lease_is_renewed_and_what_keeps_it_from_that_is_told(
-    tmp_path: Path, objects: MemoryObjects, home: Callable[..., CheckpointHome]
+    tmp_path: Path, objects: MemoryObjects, home: Callable[..., CheckpointManager]
 ) -> None:
     it, kept = home(tmp_path), threading.Event()
 
@@ -132,7 +132,7 @@ def test_the_lease_is_renewed_and_what_keeps_it_from_that_is_told(
 
 
 def test_the_lease_is_renewed_while_spark_starts_and_while_much_is_kept(
-    tmp_path: Path, objects: MemoryObjects, home: Callable[..., CheckpointHome]
+    tmp_path: Path, objects: MemoryObjects, home: Callable[..., CheckpointManager]
 ) -> None:
     it, goes_on = home(tmp_path), threading.Event()
 
@@ -153,7 +153,7 @@ def test_the_lease_is_renewed_while_spark_starts_and_while_much_is_kept(
 
 
 def test_whatever_is_wrong_with_the_directory_the_lease_is_renewed_and_it_is_told(
-    tmp_path: Path, home: Callable[..., CheckpointHome]
+    tmp_path: Path, home: Callable[..., CheckpointManager]
 ) -> None:
     it, is_full = home(tmp_path), True
 
@@ -178,7 +178,7 @@ def cut_off(objects: MemoryObjects) -> Iterator[FaultDoor]:
 
 
 def test_a_job_whose_checkpoints_another_one_took_is_told_who(
-    tmp_path: Path, cut_off: FaultDoor, home: Callable[..., CheckpointHome]
+    tmp_path: Path, cut_off: FaultDoor, home: Callable[..., CheckpointManager]
 ) -> None:
     first = home(tmp_path / "first", cut_off)
     cut_off.rule = lambda _: Answered(503)
@@ -203,14 +203,14 @@ def test_a_job_whose_checkpoints_another_one_took_is_told_who(
 
 
 def test_a_copy_of_a_directory_on_another_machine_waits(
-    tmp_path: Path, door: FaultDoor, home: Callable[..., CheckpointHome]
+    tmp_path: Path, door: FaultDoor, home: Callable[..., CheckpointManager]
 ) -> None:
     """And be it one of the same name, as of a virtual machine that was copied."""
     first = home(tmp_path / "first")
     shutil.copytree(tmp_path / "first", tmp_path / "second")
     boot_id, config = tmp_path / "boot_id", job(tmp_path / "second", door)
     boot_id.write_text("another")
-    second, looks = CheckpointHome(config, SystemClock(), boot_id=boot_id), iter([False] * 5)
+    second, looks = CheckpointManager(config, SystemClock(), boot_id=boot_id), iter([False] * 5)
     assert not second.open(lambda: next(looks, True))
     second.close()
     first.close()
@@ -220,19 +220,19 @@ def test_who_ends_while_a_batch_is_in_work_is_waited_for(
     tmp_path: Path,
     objects: MemoryObjects,
     door: FaultDoor,
-    home: Callable[..., CheckpointHome],
+    home: Callable[..., CheckpointManager],
 ) -> None:
     first = home(tmp_path / "first")
     first.close(publishes=True)
     assert "terms/00000001.released" not in objects.held
     config, looks = job(tmp_path / "second", door), iter([False] * 5)
-    second = CheckpointHome(config, SystemClock())
+    second = CheckpointManager(config, SystemClock())
     assert not second.open(lambda: next(looks, True))
     second.close()
 
 
 def test_a_replay_does_not_wait_for_a_job_that_goes_on(
-    tmp_path: Path, door: FaultDoor, home: Callable[..., CheckpointHome]
+    tmp_path: Path, door: FaultDoor, home: Callable[..., CheckpointManager]
 ) -> None:
     running = home(tmp_path / "first")
     with (
@@ -245,7 +245,7 @@ def test_a_replay_does_not_wait_for_a_job_that_goes_on(
 
 
 def test_without_a_store_nothing_of_it_is_there(tmp_path: Path) -> None:
-    it = CheckpointHome(job(tmp_path, checkpoint_store=None), SystemClock())
+    it = CheckpointManager(job(tmp_path, checkpoint_store=None), SystemClock())
     assert it.open()
     it.keep("lake")
     it.keep_between_batches(lambda: None)

@@ -7,9 +7,17 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from pydantic import ValidationError
 
-from penstock.router.core.http_codes import Answer
-from penstock.router.core.verdict import Busy, Failed, Fault, Paused, Taken, TooLarge, Unfit
-from penstock.router.sinks.clickhouse import ClickHouse, ClickHouseSink, verdict_of
+from penstock.router.delivery.classify import HttpResponse
+from penstock.router.delivery.result import (
+    Failed,
+    Fault,
+    Paused,
+    Rejected,
+    Retryable,
+    Success,
+    TooLarge,
+)
+from penstock.router.sinks.clickhouse import ClickHouse, ClickHouseSink, classify_response
 from tests.support.fault_door import Asked
 from tests.support.recorded_sink import RecordedSink
 from tests.support.sink_batches import batch, context, log_record
@@ -78,30 +86,30 @@ def test_a_password_is_a_header_that_nobody_sees(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("status", "body", "expected"),
     [
-        (200, b"", Taken),
+        (200, b"", Success),
         (202, b"", Paused),
         (204, b"", Paused),
         (400, b"Code: 36. DB::Exception: Unknown element 'x' for enum", Failed),
-        (500, b"Code: 27, e.displayText() = DB::Exception: Cannot parse input", Unfit),
-        (500, b"Code: 469. DB::Exception: Constraint `c` is violated at row 3", Unfit),
-        (500, b"Code: 252. DB::Exception: Too many parts (300)", Busy),
+        (500, b"Code: 27, e.displayText() = DB::Exception: Cannot parse input", Rejected),
+        (500, b"Code: 469. DB::Exception: Constraint `c` is violated at row 3", Rejected),
+        (500, b"Code: 252. DB::Exception: Too many parts (300)", Retryable),
         (500, b"Code: 252. DB::Exception: Too many partitions for single INSERT block", TooLarge),
-        (500, b"Code: 241. DB::Exception: Memory limit (total) exceeded", Busy),
+        (500, b"Code: 241. DB::Exception: Memory limit (total) exceeded", Retryable),
         (404, b"Code: 60. DB::Exception: Table default.t does not exist", Paused),
         (403, b"Code: 516. DB::Exception: default: Authentication failed", Paused),
         (500, b"Code: 49. DB::Exception: Logical error", Failed),
         (502, b"Bad Gateway", Failed),
-        (503, b"", Busy),
+        (503, b"", Retryable),
         (413, b"", TooLarge),
     ],
 )
 def test_clickhouses_numbers_say_more_than_https(status: int, body: bytes, expected: type) -> None:
-    assert type(verdict_of(Answer(status, {}, body))) is expected
+    assert type(classify_response(HttpResponse(status, {}, body))) is expected
 
 
 def test_an_error_may_be_said_in_a_header_only() -> None:
-    answer = Answer(200, {"x-clickhouse-exception-code": "27"}, b"")
-    assert verdict_of(answer) == Unfit(Fault("clickhouse_27", "HTTP 200", 200))
+    answer = HttpResponse(200, {"x-clickhouse-exception-code": "27"}, b"")
+    assert classify_response(answer) == Rejected(Fault("clickhouse_27", "HTTP 200", 200))
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,17 @@ import orjson
 import pytest
 from pydantic import ValidationError
 
-from penstock.router.core.http_codes import Answer
-from penstock.router.core.verdict import Busy, Failed, Fault, Paused, Sorted, Taken, Unfit
-from penstock.router.sinks.cloud_logging import CloudLogging, CloudLoggingSink, judge
+from penstock.router.delivery.classify import HttpResponse
+from penstock.router.delivery.result import (
+    Failed,
+    Fault,
+    PartialFailure,
+    Paused,
+    Rejected,
+    Retryable,
+    Success,
+)
+from penstock.router.sinks.google_cloud_logging import CloudLogging, CloudLoggingSink, judge
 from tests.support.recorded_sink import RecordedSink, sent
 from tests.support.sink_batches import NOW_NS, batch, context, log_record, span_record
 
@@ -112,24 +120,24 @@ LATER = "Cloud Logging says 'm' (code 8)"
 @pytest.mark.parametrize(
     ("status", "body", "expected"),
     [
-        (200, b"{}", Taken()),
+        (200, b"{}", Success()),
         (204, b"", Paused),
-        (400, refused(_1=3), Sorted(refused=((1, BAD),))),
-        (429, refused(_0=8, _1=3), Sorted(refused=((1, BAD),), again=(0,), reason=LATER)),
-        (400, refused(_7=3), Unfit),
-        (400, b'{"error":{"code":400}}', Unfit),
-        (400, b"<html>", Unfit),
+        (400, refused(_1=3), PartialFailure(refused=((1, BAD),))),
+        (429, refused(_0=8, _1=3), PartialFailure(refused=((1, BAD),), again=(0,), reason=LATER)),
+        (400, refused(_7=3), Rejected),
+        (400, b'{"error":{"code":400}}', Rejected),
+        (400, b"<html>", Rejected),
         (401, b"", Paused),
         (403, b"", Paused),
         (404, b"", Paused),
-        (409, b"", Busy),
-        (429, b"", Busy),
+        (409, b"", Retryable),
+        (429, b"", Retryable),
         (500, b"", Failed),
-        (503, b"", Busy),
+        (503, b"", Retryable),
     ],
 )
 def test_an_answer_means_what_google_documents(status: int, body: bytes, expected: Any) -> None:
-    found = judge(Answer(status, {}, body), 2, CloudLogging.differing)
+    found = judge(HttpResponse(status, {}, body), 2, CloudLogging.differing)
     assert found == expected or (isinstance(expected, type) and isinstance(found, expected))
 
 

@@ -9,16 +9,16 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from penstock.router.cli import cli
-from penstock.router.config import JobConfig, Spark
-from penstock.router.core.offsets import Offsets, StreamPartition
-from penstock.router.plan import picture
-from penstock.router.query import logd_options
-from penstock.router.session import at_launch, session_settings
-from penstock.router.sinks.http import HttpSink
-from penstock.router.sinks.parquet import ParquetSink
-from penstock.router.sinks.table import known_types
-from penstock.router.unreadable import unreadable
+from penstock.router.cli.inspect import picture
+from penstock.router.cli.main import cli
+from penstock.router.job.config import JobConfig, Spark
+from penstock.router.job.permissions import unreadable
+from penstock.router.job.query import logd_options
+from penstock.router.read.offsets import Offsets, StreamPartition
+from penstock.router.sinks.http.sink import HttpSink
+from penstock.router.sinks.parquet.sink import ParquetSink
+from penstock.router.sinks.registry import known_types
+from penstock.router.spark.session import at_launch, session_settings
 from penstock.service import ConfigError, load_config, show_config
 
 SAMPLE = Path("router/job.yaml")

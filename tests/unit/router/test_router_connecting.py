@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.logd.publisher.connecting import is_refusal
-from penstock.router.core.verdict import Busy, Paused
+from penstock.router.delivery.result import Paused, Retryable
 from penstock.router.sinks.postgres import refusal_of
 
 _AT = 'connection failed: connection to server at "10.0.0.7", port 5432 failed: '
@@ -12,17 +12,17 @@ _AT = 'connection failed: connection to server at "10.0.0.7", port 5432 failed: 
 @pytest.mark.parametrize(
     ("state", "text", "verdict"),
     [
-        (None, _AT + "Connection refused\n\tIs the server running on that host?", Busy),
-        (None, "connection timeout expired", Busy),
-        (None, "failed to resolve host 'nowhere': Name or service not known", Busy),
-        (None, _AT + "FATAL:  the database system is starting up", Busy),
-        (None, _AT + "FATAL:  sorry, too many clients already", Busy),
+        (None, _AT + "Connection refused\n\tIs the server running on that host?", Retryable),
+        (None, "connection timeout expired", Retryable),
+        (None, "failed to resolve host 'nowhere': Name or service not known", Retryable),
+        (None, _AT + "FATAL:  the database system is starting up", Retryable),
+        (None, _AT + "FATAL:  sorry, too many clients already", Retryable),
         (None, _AT + 'FATAL:  password authentication failed for user "x"', Paused),
         (None, _AT + 'FATAL:  database "y" does not exist', Paused),
         (None, _AT + "fe_sendauth: no password supplied", Paused),
         ("42501", "permission denied for schema public", Paused),
-        ("57014", "canceling statement due to statement timeout", Busy),
-        ("57P01", "terminating connection due to administrator command", Busy),
+        ("57014", "canceling statement due to statement timeout", Retryable),
+        ("57P01", "terminating connection due to administrator command", Retryable),
     ],
 )
 def test_only_what_somebody_must_correct_pauses_a_sink(
@@ -33,7 +33,7 @@ def test_only_what_somebody_must_correct_pauses_a_sink(
 
 def test_a_reason_is_one_line() -> None:
     refused = refusal_of(None, _AT + "Connection refused\n\tIs the server running?")
-    assert isinstance(refused, Busy)
+    assert isinstance(refused, Retryable)
     assert refused.reason == f"PostgreSQL: {_AT}Connection refused"
 
 

@@ -11,12 +11,12 @@ import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from penstock.router.core.filters import Filter, filter_from_json
-from penstock.router.core.offsets import Span
+from penstock.router.columns.filters import Filter, filter_from_json
+from penstock.router.columns.projection import Projection, Projector
+from penstock.router.columns.schema import KINDS, VIEWS, View, ViewName, view
+from penstock.router.columns.spec_versions import SpecVersions, known_versions
 from penstock.router.errors import BadOptionError
-from penstock.router.shaping import Shape, Shaper
-from penstock.router.spec_versions import SpecVersions, known_versions
-from penstock.router.views import KINDS, VIEWS, View, ViewName, view
+from penstock.router.read.offsets import Span
 from penstock.specs.formats import schemas
 from penstock.specs.models.kinds import BASE_MODELS
 from penstock.specs.versions.upcast import _UPCASTERS, upcast
@@ -77,9 +77,9 @@ def shaped(
     whole: View = view(name)
     condition: Filter | None = None if only is None else filter_from_json(only)
     chosen = whole.chosen(whole.struct(columns or None))
-    shape = Shape(whole, chosen, condition, versions or known_versions())
+    shape = Projection(whole, chosen, condition, versions or known_versions())
     texts = [json.dumps(v).encode() if isinstance(v, dict) else v for v in values]
-    found: list[dict[str, Any]] = Shaper(shape).shape(SPAN, log_rows(texts)).to_pylist()
+    found: list[dict[str, Any]] = Projector(shape).shape(SPAN, log_rows(texts)).to_pylist()
     return found
 
 
@@ -96,7 +96,7 @@ def test_each_view_has_the_columns_that_specs_export_gives() -> None:
 @pytest.mark.parametrize("name", VIEWS)
 def test_batches_have_just_the_types_that_spark_expects(name: ViewName) -> None:
     whole = view(name, include_headers=True)
-    batch = Shaper(Shape(whole, whole.columns)).shape(SPAN, log_rows([b"{}", b"x", None]))
+    batch = Projector(Projection(whole, whole.columns)).shape(SPAN, log_rows([b"{}", b"x", None]))
     assert batch.schema == to_arrow_schema(whole.struct(), timezone="UTC")
     assert batch.num_rows == 3
 
@@ -234,7 +234,7 @@ def test_what_is_no_filter_is_refused(document: Any) -> None:
 def test_executors_load_no_specs_and_no_daemon() -> None:
     """Every Python worker of Spark imports the source once, before its first record."""
     code = (
-        "import sys, penstock.router.source; "
+        "import sys, penstock.router.read.source; "
         "print([n for n in ('pydantic', 'structlog', 'nats', 'click') if n in sys.modules])"
     )
     found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)

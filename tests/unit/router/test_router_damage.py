@@ -8,8 +8,8 @@ from typing_extensions import override
 from penstock.logd.client import Fetched
 from penstock.logd.client.calls import Call
 from penstock.logd.errors import CorruptError
-from penstock.router.core.offsets import Span
 from penstock.router.errors import DataLossError, LogUnavailableError
+from penstock.router.read.offsets import Span
 from tests.unit.router.scripted_log import ScriptedClient, compacted, offsets, reading
 from tests.unit.router.sink_rows import TestClock
 

@@ -8,10 +8,18 @@ import orjson
 import pytest
 from pydantic import ValidationError
 
-from penstock.router.core.http_codes import Answer
-from penstock.router.core.verdict import Busy, Fault, Paused, Sorted, Taken, TooLarge, Unfit
-from penstock.router.sinks.datadog import Datadog, DatadogSink, judge
-from penstock.router.sinks.datadog_bodies import series_of
+from penstock.router.delivery.classify import HttpResponse
+from penstock.router.delivery.result import (
+    Fault,
+    PartialFailure,
+    Paused,
+    Rejected,
+    Retryable,
+    Success,
+    TooLarge,
+)
+from penstock.router.sinks.datadog.encode import series_of
+from penstock.router.sinks.datadog.sink import Datadog, DatadogSink, judge
 from tests.support.recorded_sink import Outcome, sent
 from tests.support.sink_batches import (
     NOW_NS,
@@ -199,27 +207,27 @@ def test_what_datadog_would_drop_is_a_dead_letter(
 @pytest.mark.parametrize(
     ("status", "headers", "body", "lane", "expected"),
     [
-        (202, {}, b"{}", "logs", Taken()),
-        (202, {}, b'{"errors":[]}', "metrics", Taken()),
-        (200, {}, b'{"rate_by_service":{}}', "traces", Taken()),
+        (202, {}, b"{}", "logs", Success()),
+        (202, {}, b'{"errors":[]}', "metrics", Success()),
+        (200, {}, b'{"rate_by_service":{}}', "traces", Success()),
         (200, {}, b"", "logs", Paused),
         (204, {}, b"", "metrics", Paused),
-        (202, {}, b'{"errors":["one point is bad"]}', "metrics", Sorted),
-        (400, {}, b"", "logs", Unfit),
+        (202, {}, b'{"errors":["one point is bad"]}', "metrics", PartialFailure),
+        (400, {}, b"", "logs", Rejected),
         (401, {}, b"", "logs", Paused),
         (403, {}, b"", "metrics", Paused),
-        (408, {}, b"", "logs", Busy),
+        (408, {}, b"", "logs", Retryable),
         (413, {}, b"", "metrics", TooLarge),
-        (429, {"x-ratelimit-reset": "7"}, b"", "metrics", Busy("HTTP 429", 7.0)),
-        (503, {}, b"", "logs", Busy),
+        (429, {"x-ratelimit-reset": "7"}, b"", "metrics", Retryable("HTTP 429", 7.0)),
+        (503, {}, b"", "logs", Retryable),
     ],
 )
 def test_an_answer_means_what_datadog_documents(
     status: int, headers: dict[str, str], body: bytes, lane: str, expected: Any
 ) -> None:
-    found = judge(Answer(status, headers, body), lane, 2)
+    found = judge(HttpResponse(status, headers, body), lane, 2)
     assert found == expected or (isinstance(expected, type) and isinstance(found, expected))
-    if isinstance(found, Sorted):
+    if isinstance(found, PartialFailure):
         assert [place for place, _ in found.refused] == [0, 1]
         assert isinstance(found.refused[0][1], Fault)
 

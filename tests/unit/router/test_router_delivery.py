@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typing_extensions import override
 
-from penstock.router.core.breaker import Breaker, Limits
-from penstock.router.core.delivery import (
+from penstock.router.delivery.breaker import Breaker, BreakerLimits
+from penstock.router.delivery.core import (
     Ask,
     Confirmed,
     Delivered,
@@ -25,19 +25,19 @@ from penstock.router.core.delivery import (
     Send,
     Ticked,
 )
-from penstock.router.core.verdict import (
+from penstock.router.delivery.result import (
     Accepted,
-    Busy,
+    DeliveryResult,
     Failed,
     Fault,
+    PartialFailure,
     Paused,
-    Sorted,
-    Taken,
+    Rejected,
+    Retryable,
+    Success,
     TooLarge,
-    Unfit,
-    Verdict,
 )
-from penstock.router.sinks.request_settings import RequestRetry
+from penstock.router.sinks.http.settings import RequestRetry
 
 SECOND_NS = 1_000_000_000
 FAULT = Fault("400", "no such field")
@@ -52,7 +52,7 @@ class LoadedDice(random.Random):
 
 
 def delivery(*requests: int, breaker: Breaker | None = None, **policy: float) -> Delivery:
-    limits = Limits(first_s=1.0, max_s=8.0, paused_max_s=8.0)
+    limits = BreakerLimits(first_s=1.0, max_s=8.0, paused_max_s=8.0)
     made = Policy(**policy)  # type: ignore[arg-type]
     return Delivery(requests, policy=made, breaker=breaker or Breaker(limits, LoadedDice()))
 
@@ -65,17 +65,17 @@ def test_requests_go_one_after_the_other_in_their_order() -> None:
     machine = delivery(2, 1)
     assert machine.handle(Ticked(), 0) == [Send(part(0, 1), 1)]
     assert machine.handle(Ticked(), 0) == []
-    assert machine.handle(Judged(Taken()), 0) == [
+    assert machine.handle(Judged(Success()), 0) == [
         Delivered(part(0, 1)),
         Send(part(0, request=1), 1),
     ]
-    assert machine.handle(Judged(Taken()), 0) == [Delivered(part(0, request=1))]
+    assert machine.handle(Judged(Success()), 0) == [Delivered(part(0, request=1))]
     assert machine.done
     assert machine.next_deadline_ns() is None
 
 
-@pytest.mark.parametrize("verdict", [Busy("full"), Paused("401"), Failed(FAULT)])
-def test_what_may_pass_is_tried_again_after_a_pause_that_doubles(verdict: Verdict) -> None:
+@pytest.mark.parametrize("verdict", [Retryable("full"), Paused("401"), Failed(FAULT)])
+def test_what_may_pass_is_tried_again_after_a_pause_that_doubles(verdict: DeliveryResult) -> None:
     machine, now_ns, pauses = delivery(1, suspect_after=99), 0, []
     machine.handle(Ticked(), 0)
     for attempt in range(2, 7):
@@ -93,17 +93,19 @@ def test_what_may_pass_is_tried_again_after_a_pause_that_doubles(verdict: Verdic
 def test_retry_after_lengthens_a_pause_within_reason() -> None:
     machine = delivery(1)
     machine.handle(Ticked(), 0)
-    machine.handle(Judged(Busy("429", 20)), 0)
+    machine.handle(Judged(Retryable("429", 20)), 0)
     assert machine.next_deadline_ns() == 20 * SECOND_NS
     machine.handle(Ticked(), 20 * SECOND_NS)
-    machine.handle(Judged(Busy("503", 1e9)), 20 * SECOND_NS)
+    machine.handle(Judged(Retryable("503", 1e9)), 20 * SECOND_NS)
     assert machine.next_deadline_ns() == (20 + 300) * SECOND_NS
 
 
-@pytest.mark.parametrize("verdict", [TooLarge(FAULT), Unfit(FAULT)])
-def test_a_refused_request_is_halved_until_the_lone_record_is_found(verdict: Verdict) -> None:
+@pytest.mark.parametrize("verdict", [TooLarge(FAULT), Rejected(FAULT)])
+def test_a_refused_request_is_halved_until_the_lone_record_is_found(
+    verdict: DeliveryResult,
+) -> None:
     poison = 5
-    outcome = run(delivery(8), lambda it: verdict if poison in it.records else Taken())
+    outcome = run(delivery(8), lambda it: verdict if poison in it.records else Success())
     assert outcome.delivered == [0, 1, 2, 3, 4, 6, 7]
     assert [(refused.part, refused.fault) for refused in outcome.refused] == [(part(5), FAULT)]
     assert outcome.sent <= 2 * 4
@@ -112,13 +114,17 @@ def test_a_refused_request_is_halved_until_the_lone_record_is_found(verdict: Ver
 @pytest.mark.parametrize("named", [False, True])
 def test_a_destination_that_refuses_every_record_gets_them_again_after_pauses(named: bool) -> None:
     """One wrong setting once made 300 dead letters with 599 requests."""
-    breaker = Breaker(Limits(first_s=1.0, paused_max_s=8.0), LoadedDice())
+    breaker = Breaker(BreakerLimits(first_s=1.0, paused_max_s=8.0), LoadedDice())
     is_wrong = True
 
-    def judge(it: Part) -> Verdict:
+    def judge(it: Part) -> DeliveryResult:
         if not is_wrong:
-            return Taken()
-        return Sorted(tuple((n, FAULT) for n in range(len(it.records)))) if named else Unfit(FAULT)
+            return Success()
+        return (
+            PartialFailure(tuple((n, FAULT) for n in range(len(it.records))))
+            if named
+            else Rejected(FAULT)
+        )
 
     machine = delivery(100, 100, 100, breaker=breaker)
     outcome = run(machine, judge, steps=30)
@@ -136,40 +142,40 @@ def test_a_destination_that_refuses_every_record_gets_them_again_after_pauses(na
 
 
 def test_records_that_are_refused_at_the_beginning_are_refused_once_others_are_taken() -> None:
-    outcome = run(delivery(40), lambda it: Unfit(FAULT) if min(it.records) < 15 else Taken())
+    outcome = run(delivery(40), lambda it: Rejected(FAULT) if min(it.records) < 15 else Success())
     assert sorted(it.part.records[0] for it in outcome.refused) == [*range(15)]
     assert outcome.delivered == [*range(15, 40)]
 
 
 def test_records_that_are_refused_for_different_reasons_are_to_blame_themselves() -> None:
-    outcome = run(delivery(4), lambda it: Unfit(Fault(f"c{it.records[0]}", "")))
+    outcome = run(delivery(4), lambda it: Rejected(Fault(f"c{it.records[0]}", "")))
     assert sorted(it.part.records[0] for it in outcome.refused) == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize(("after", "letters"), [(3, 2), (0, 9)])
 def test_small_batches_that_are_refused_count_together(after: int, letters: int) -> None:
-    breaker = Breaker(Limits(first_s=1.0, paused_max_s=8.0), LoadedDice())
+    breaker = Breaker(BreakerLimits(first_s=1.0, paused_max_s=8.0), LoadedDice())
     refused = 0
     for _ in range(9):
         machine = delivery(1, breaker=breaker, rejected_after=after)
-        refused += len(run(machine, lambda it: Unfit(FAULT), steps=20).refused)
+        refused += len(run(machine, lambda it: Rejected(FAULT), steps=20).refused)
     assert refused == letters
-    run(delivery(1, breaker=breaker), lambda it: Taken())
-    again = run(delivery(1, breaker=breaker), lambda it: Unfit(FAULT))
+    run(delivery(1, breaker=breaker), lambda it: Success())
+    again = run(delivery(1, breaker=breaker), lambda it: Rejected(FAULT))
     assert len(again.refused) == 1, "something was taken in between"
 
 
 def test_of_a_sorted_request_only_what_is_left_goes_again() -> None:
     machine = delivery(5)
     machine.handle(Ticked(), 0)
-    verdict = Sorted(refused=((1, FAULT),), again=(3, 4), reason="429 of two")
+    verdict = PartialFailure(refused=((1, FAULT),), again=(3, 4), reason="429 of two")
     delivered, refused, retrying = machine.handle(Judged(verdict), 0)
     assert (delivered, refused) == (Delivered(part(0, 2)), Refused(part(1), FAULT, 1))
     assert isinstance(retrying, Retrying)
     assert retrying.circuit.reason == "429 of two"
     assert machine.handle(Ticked(), SECOND_NS) == [Send(part(3, 4), 2)]
     # Places are those of the part that was sent.
-    assert machine.handle(Judged(Sorted(refused=((1, FAULT),))), SECOND_NS) == [
+    assert machine.handle(Judged(PartialFailure(refused=((1, FAULT),))), SECOND_NS) == [
         Delivered(part(3)),
         Refused(part(4), FAULT, 2),
     ]
@@ -179,14 +185,14 @@ def test_of_a_sorted_request_only_what_is_left_goes_again() -> None:
 def test_what_was_not_looked_at_goes_again_at_once() -> None:
     machine = delivery(3)
     machine.handle(Ticked(), 0)
-    effects = machine.handle(Judged(Sorted(refused=((1, FAULT),), again=(2,))), 0)
+    effects = machine.handle(Judged(PartialFailure(refused=((1, FAULT),), again=(2,))), 0)
     assert effects[-1] == Send(part(2), 2)
 
 
 def test_records_that_fail_one_by_one_are_given_up_when_others_pass() -> None:
-    def judge(it: Part) -> Verdict:
+    def judge(it: Part) -> DeliveryResult:
         bad = tuple((place, FAULT) for place, record in enumerate(it.records) if record == 2)
-        return Sorted(failed=bad, reason="500 of one")
+        return PartialFailure(failed=bad, reason="500 of one")
 
     outcome = run(delivery(4, 1), judge)
     assert [refused.part.records for refused in outcome.refused] == [(2,)]
@@ -204,7 +210,7 @@ def test_an_outage_gives_nothing_up_however_long_it_lasts() -> None:
     outcome = run(machine, lambda _: Failed(FAULT, answered=False), steps=2000)
     assert outcome.refused == []
     assert not machine.done
-    assert run(machine, lambda _: Taken()).delivered == list(range(8))
+    assert run(machine, lambda _: Success()).delivered == list(range(8))
 
 
 def test_a_500_outage_gives_up_at_most_a_record_an_hour() -> None:
@@ -231,14 +237,14 @@ def test_a_record_that_silences_the_destination_at_the_end_goes_after_an_hour(
 
 
 def test_failures_that_take_a_minute_are_evidence_where_a_minute_is_the_timeout() -> None:
-    def slow(it: Part) -> Verdict:
+    def slow(it: Part) -> DeliveryResult:
         verdict = _breaks(it, {(3, 77)})
         machine_time[0] += 60 if isinstance(verdict, Failed) else 0
         return verdict
 
     machine_time = [0]
     patient = RequestRetry().policy(60.0)
-    machine = Delivery([100] * 8, policy=patient, breaker=Breaker(Limits(), LoadedDice()))
+    machine = Delivery([100] * 8, policy=patient, breaker=Breaker(BreakerLimits(), LoadedDice()))
     outcome = run(machine, slow, took_s=lambda: machine_time[0])
     assert [it.part.records for it in outcome.refused] == [(77,)]
     assert outcome.now_ns < 1800 * SECOND_NS
@@ -296,7 +302,7 @@ class Outcome:
 
 def run(
     machine: Delivery,
-    judge: Callable[[Part], Verdict],
+    judge: Callable[[Part], DeliveryResult],
     *,
     steps: int = 10_000,
     took_s: Callable[[], int] = lambda: 0,
@@ -326,9 +332,9 @@ def run(
     return outcome
 
 
-def _breaks(it: Part, poison: set[tuple[int, int]]) -> Verdict:
+def _breaks(it: Part, poison: set[tuple[int, int]]) -> DeliveryResult:
     hit = any((it.request, record) in poison for record in it.records)
-    return Failed(FAULT, answered=False) if hit else Taken()
+    return Failed(FAULT, answered=False) if hit else Success()
 
 
 @given(
@@ -346,18 +352,18 @@ def test_every_record_is_delivered_or_refused_once_and_only_poison_is_refused(
     kinds = {place: dice.choice(["fail", "unfit", "large"]) for place in sorted(poison)}
     found: list[tuple[int, int]] = []
 
-    def judge(it: Part) -> Verdict:
+    def judge(it: Part) -> DeliveryResult:
         hit = sorted(kinds[it.request, r] for r in it.records if (it.request, r) in kinds)
         if not hit:
-            return Busy("now and then") if dice.random() < 0.1 else Taken()
-        verdicts: dict[str, Verdict] = {
+            return Retryable("now and then") if dice.random() < 0.1 else Success()
+        verdicts: dict[str, DeliveryResult] = {
             "fail": Failed(FAULT),
-            "unfit": Unfit(FAULT),
+            "unfit": Rejected(FAULT),
             "large": TooLarge(FAULT),
         }
         return verdicts[hit[0]]
 
-    breaker = Breaker(Limits(), dice)
+    breaker = Breaker(BreakerLimits(), dice)
     machine = Delivery(sizes, policy=Policy(poison_after_s=100.0), breaker=breaker)
     event: Event = Ticked()
     now_ns = 0
@@ -382,27 +388,27 @@ def test_every_record_is_delivered_or_refused_once_and_only_poison_is_refused(
 
 
 def test_a_circuit_outlives_its_batch_and_the_next_one_waits_for_it() -> None:
-    breaker = Breaker(Limits(first_s=1.0, max_s=8.0, open_after=1), LoadedDice())
+    breaker = Breaker(BreakerLimits(first_s=1.0, max_s=8.0, open_after=1), LoadedDice())
     first = delivery(1, breaker=breaker)
     first.handle(Ticked(), 0)
-    first.handle(Judged(Busy("503")), 0)
+    first.handle(Judged(Retryable("503")), 0)
     states = [breaker.circuit.state]
     following = delivery(1, breaker=breaker)
     assert following.handle(Ticked(), SECOND_NS - 1) == []
     assert following.next_deadline_ns() == SECOND_NS
     assert following.handle(Ticked(), SECOND_NS) == [Send(part(0), 1)]
     states.append(breaker.circuit.state)
-    assert following.handle(Judged(Unfit(FAULT)), SECOND_NS) == [Refused(part(0), FAULT, 1)]
+    assert following.handle(Judged(Rejected(FAULT)), SECOND_NS) == [Refused(part(0), FAULT, 1)]
     states.append(breaker.circuit.state)
     assert states == ["open", "half_open", "closed"], "who refuses a record is well"
 
 
 def test_a_destination_that_refuses_every_record_by_name_is_well() -> None:
-    breaker = Breaker(Limits(open_after=1), LoadedDice())
+    breaker = Breaker(BreakerLimits(open_after=1), LoadedDice())
     machine = delivery(2, 1, breaker=breaker)
     machine.handle(Ticked(), 0)
-    machine.handle(Judged(Busy("full")), 0)
+    machine.handle(Judged(Retryable("full")), 0)
     machine.handle(Ticked(), breaker.circuit.retry_at_ns or 0)
     states = [breaker.circuit.state]
-    machine.handle(Judged(Sorted(refused=((0, FAULT), (1, FAULT)))), SECOND_NS)
+    machine.handle(Judged(PartialFailure(refused=((0, FAULT), (1, FAULT)))), SECOND_NS)
     assert [*states, breaker.circuit.state] == ["half_open", "closed"]

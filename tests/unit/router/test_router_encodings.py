@@ -20,15 +20,15 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 )
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from penstock.router.json_objects import write_json, write_sorted
-from penstock.router.remembered import ANSWERS_MAX, LENGTH_MAX, remembered
+from penstock.router.columns.json_objects import write_json, write_sorted
 from penstock.router.sinks import make_sink
-from penstock.router.sinks.bigquery import encoded
-from penstock.router.sinks.cloud_logging import payload_of, severity_of
+from penstock.router.sinks.bigquery.sink import encoded
+from penstock.router.sinks.google_cloud_logging import payload_of, severity_of
+from penstock.router.sinks.http.encode import ANSWERS_MAX, LENGTH_MAX, cached
+from penstock.router.sinks.http.protobuf import field_bytes, field_size, field_varint
+from penstock.router.sinks.http.request_sink import in_log_order
 from penstock.router.sinks.loki import fit_name
-from penstock.router.sinks.protobuf import field_bytes, field_size, field_varint
-from penstock.router.sinks.requests import in_log_order
-from penstock.router.sinks.table import sink_kind
+from penstock.router.sinks.registry import sink_kind
 from penstock.specs.formats.ecs import time_text
 from penstock.specs.formats.otlp import to_otlp
 from tests.support.recorded_sink import RecordedSink, sent
@@ -245,7 +245,7 @@ def test_a_request_has_records_of_one_partition(tmp_path: Path) -> None:
 def test_few_answers_to_short_texts_are_kept() -> None:
     asked: list[str] = []
 
-    @remembered
+    @cached
     def upper(text: str) -> str:
         asked.append(text)
         return text.upper()

@@ -14,16 +14,16 @@ from prometheus_client import CollectorRegistry
 from typing_extensions import override
 
 from penstock.base.clock import BlockingClock
-from penstock.router.config import JobConfig
-from penstock.router.core.offsets import digest_of
-from penstock.router.dead_letter import (
+from penstock.router.deadletters.writer import (
     MALFORMED_COLUMNS,
     FileLimits,
     Reason,
-    lay_aside,
-    lay_each_aside,
+    send_each_to_dlq,
+    send_to_dlq,
 )
-from penstock.router.feed import ROUTE_COLUMN, Feed
+from penstock.router.job.batch_writer import ROUTE_COLUMN, BatchWriter
+from penstock.router.job.config import JobConfig
+from penstock.router.read.offsets import digest_of
 from penstock.router.sinks import Sink, SinkContext
 from penstock.router.telemetry import StatusCollector
 from penstock.service import Health, Status
@@ -93,7 +93,7 @@ def job(directory: Path, **keys: Any) -> JobConfig:
 
 def test_each_route_does_its_own_to_the_rows_it_takes(tmp_path: Path) -> None:
     sink = Notebook(context(tmp_path))
-    feed = Feed(job(tmp_path), sink, context(tmp_path))
+    feed = BatchWriter(job(tmp_path), sink, context(tmp_path))
     assert feed.columns == [
         "value",
         "service",
@@ -121,7 +121,7 @@ def test_rows_that_cannot_be_transformed_are_dead_letters_with_their_reason(tmp_
 
     its = replace(its, letter_stream=Stream())
     sink = Notebook(its)
-    Feed(job(tmp_path), sink, its).give(numbered((0, row(7, value=b"\xff?"))), 0)
+    BatchWriter(job(tmp_path), sink, its).give(numbered((0, row(7, value=b"\xff?"))), 0)
     assert sink.batches == []
     (path,) = (tmp_path / "dead" / "lake").glob("*.ndjson")
     assert path.name == f"logs.5f2c19aa-0-{7:020d}-{7:020d}.ndjson"
@@ -139,7 +139,7 @@ def test_what_is_no_record_is_a_dead_letter_with_its_own_reason(
 ) -> None:
     its = context(tmp_path)
     sink = Notebook(its)
-    feed = Feed(job(tmp_path, routes=routes, malformed="dead_letters"), sink, its)
+    feed = BatchWriter(job(tmp_path, routes=routes, malformed="dead_letters"), sink, its)
     assert set(feed.columns) >= MALFORMED_COLUMNS
     odd = {"value": b"\xff?", "subject": "telemetry.logs.odd"}
     rows = numbered((1, row(5, **odd)), (1, row(4)), (1, row(3, **odd)), (1, row(2, partition=1)))
@@ -165,22 +165,24 @@ def test_what_is_no_record_is_a_dead_letter_with_its_own_reason(
 def test_a_batch_of_nothing_but_malformed_rows_reaches_no_sink(tmp_path: Path) -> None:
     its = context(tmp_path)
     sink = Notebook(its)
-    feed = Feed(job(tmp_path, malformed="dead_letters"), sink, its)
+    feed = BatchWriter(job(tmp_path, malformed="dead_letters"), sink, its)
     feed.give(marked(numbered((0, row(1)), (1, row(2))), {0: "no", 1: "no"}), 0)
     assert sink.batches == []
 
 
 def test_a_sink_that_wants_every_column_gets_no_marks(tmp_path: Path) -> None:
-    feed = Feed(load(tmp_path), Greedy(context(tmp_path)), context(tmp_path))
+    feed = BatchWriter(load(tmp_path), Greedy(context(tmp_path)), context(tmp_path))
     assert feed.columns[-2:] == ["malformed_reason", "malformed_value"]
     assert {"value", "malformed", "attributes", "time"} <= set(feed.columns)
-    routed = Feed(load(tmp_path, malformed="route"), Greedy(context(tmp_path)), context(tmp_path))
+    routed = BatchWriter(
+        load(tmp_path, malformed="route"), Greedy(context(tmp_path)), context(tmp_path)
+    )
     assert routed.columns == feed.columns[:-2]
 
 
 def test_letters_are_cut_into_files_of_bounded_size(tmp_path: Path) -> None:
     rows, two = table([row(it) for it in (4, 2, 3)]), FileLimits(letters=2)
-    paths = lay_each_aside(rows, [Reason("x", "y")] * 3, context(tmp_path), limits=two)
+    paths = send_each_to_dlq(rows, [Reason("x", "y")] * 3, context(tmp_path), limits=two)
     kept = [[json.loads(it)["offset"] for it in path.read_text().splitlines()] for path in paths]
     assert kept == [[2, 3], [4]]
 
@@ -192,11 +194,11 @@ def test_what_a_sink_refuses_is_a_letter_as_it_lies_in_the_log(tmp_path: Path) -
     class Picky(Notebook):
         @override
         def write(self, rows: pa.Table) -> None:
-            lay_aside(rows.filter(pc.equal(rows["offset"], 2)), reason, its)
+            send_to_dlq(rows.filter(pc.equal(rows["offset"], 2)), reason, its)
 
     Picky.columns = ("stream", "partition", "offset", "value", "service")
     rows = numbered(*((0, row(offset, value=VALUE % offset)) for offset in (1, 2)))
-    Feed(job(tmp_path), Picky(its), its).give(rows, 0)
+    BatchWriter(job(tmp_path), Picky(its), its).give(rows, 0)
     (path,) = (tmp_path / "dead" / "lake").glob("*.ndjson")
     assert json.loads(path.read_text())["value"].encode() == VALUE % 2
 
@@ -207,7 +209,7 @@ VALUE = b'{"kind":"log","resource":{"service.name":"checkout"},"number":%d}'
 def test_a_sink_without_transforms_gets_the_batch_as_it_is(tmp_path: Path) -> None:
     its = context(tmp_path)
     sink = Notebook(its)
-    feed = Feed(load(tmp_path, malformed="route"), sink, its)
+    feed = BatchWriter(load(tmp_path, malformed="route"), sink, its)
     assert feed.columns == ["value", "service"]
     rows = table([row(1), row(0)])
     feed.give(rows, 0)
@@ -235,7 +237,7 @@ def test_a_paced_sink_waits_between_batches(tmp_path: Path) -> None:
     its = replace(its, stop=stop)
     sinks = {"lake": {"type": "parquet", "path": "/x", "rate_limit": {"records_per_s": 2}}}
     sink: Sink = Notebook(its)
-    feed = Feed(load(tmp_path, sinks=sinks, malformed="route"), sink, its)
+    feed = BatchWriter(load(tmp_path, sinks=sinks, malformed="route"), sink, its)
     for batch in range(3):
         feed.give(table([row(number) for number in range(4)]), batch)
     assert sum(stop.waited) == pytest.approx(3.0, abs=0.01)
@@ -246,7 +248,7 @@ def test_a_sink_of_others_need_not_know_what_came_later(tmp_path: Path) -> None:
         columns = ("value",)
 
     plain: Any = Plain()
-    feed = Feed(load(tmp_path), plain, context(tmp_path))
+    feed = BatchWriter(load(tmp_path), plain, context(tmp_path))
     feed.begin_anew()
     with does_not_raise():
         feed.give(marked(table([]), {}), 0)
@@ -261,7 +263,9 @@ def test_a_sink_hears_of_a_batch_without_any_row_for_it(tmp_path: Path) -> None:
             self.heard += 1
 
     sink = Listening(context(tmp_path))
-    Feed(load(tmp_path, routes=ROUTES), sink, context(tmp_path)).give(marked(numbered(), {}), 0)
+    BatchWriter(load(tmp_path, routes=ROUTES), sink, context(tmp_path)).give(
+        marked(numbered(), {}), 0
+    )
     assert (sink.heard, sink.batches) == (1, [])
 
 
@@ -285,7 +289,7 @@ def test_records_whose_time_is_that_of_the_log_are_counted_by_reason(tmp_path: P
     )
     its = context(tmp_path)
     routes = [{"name": "all", "sinks": ["lake"]}]
-    Feed(job(tmp_path, routes=routes), Timed(its), its).give(rows, 1)
+    BatchWriter(job(tmp_path, routes=routes), Timed(its), its).give(rows, 1)
     assert its.meter.counted() == {
         "time_replaced_missing": 1,
         "time_replaced_not_an_integer": 1,

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock.router.batch_sizes import LargestFrame, PlannedBytes
-from penstock.router.config import Spark
 from penstock.router.errors import StoppedError
-from penstock.router.heap_budget import ByteSemaphore, HeapBudget
+from penstock.router.job.config import Spark
+from penstock.router.read.batch_sizes import LargestFrame, PlannedBytes
+from penstock.router.spark.heap_budget import ByteSemaphore, HeapBudget
 from tests.support.waiting import wait_until
 
 MIB = 1024 * 1024

@@ -17,19 +17,13 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from typing_extensions import override
 
-from penstock.router.core.offsets import (
-    Offsets,
-    Readable,
-    Span,
-    StreamPartition,
-    offsets_from_json,
-)
-from penstock.router.core.starting import Subscription
-from penstock.router.reading import LogState
+from penstock.router.read.logd_reader import LogState
+from penstock.router.read.offset_spec import Subscription
+from penstock.router.read.offsets import Offsets, Readable, Span, StreamPartition, offsets_from_json
+from penstock.router.read.source import LogStreamReader
+from penstock.router.read.tasks import LostPartition
 from penstock.router.sinks import Sink, SinkContext
-from penstock.router.sinks.parquet import ParquetLake, ParquetSink
-from penstock.router.source import LogStreamReader
-from penstock.router.tasks import LostPartition
+from penstock.router.sinks.parquet.sink import ParquetLake, ParquetSink
 from tests.unit.router.sink_rows import TestClock, context, row, table
 from tests.unit.router.source_log import stream_reader
 

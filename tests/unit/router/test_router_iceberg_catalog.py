@@ -13,15 +13,15 @@ from botocore.exceptions import (
 from requests.exceptions import ConnectTimeout, InvalidURL
 from sqlalchemy import make_url
 
-from penstock.router.core.verdict import Busy, Failed, Paused, TooLarge
-from penstock.router.sinks.iceberg_catalog import (
+from penstock.router.delivery.result import Failed, Paused, Retryable, TooLarge
+from penstock.router.sinks.iceberg.client import (
     SettingError,
     blaming_settings,
+    classify_client_error,
+    classify_store_error,
     client_errors,
-    client_verdict,
     connected,
     limited_uri,
-    store_verdict,
 )
 
 
@@ -39,21 +39,21 @@ class MetastoreError(Exception):
     [
         (of_aws("AccessDeniedException", 400), Paused),
         (of_aws("ExpiredTokenException", 400), Paused),
-        (of_aws("ThrottlingException", 400), Busy),
-        (of_aws("ConcurrentModificationException", 400), Busy),
-        (of_aws("InternalServiceException", 500), Busy),
-        (of_aws("Odd", 503), Busy),
+        (of_aws("ThrottlingException", 400), Retryable),
+        (of_aws("ConcurrentModificationException", 400), Retryable),
+        (of_aws("InternalServiceException", 500), Retryable),
+        (of_aws("Odd", 503), Retryable),
         (NoCredentialsError(), Paused),
-        (EndpointConnectionError(endpoint_url="https://glue"), Busy),
-        (ReadTimeoutError(endpoint_url="https://glue"), Busy),
-        (MetastoreError("the metastore's database is away"), Busy),
+        (EndpointConnectionError(endpoint_url="https://glue"), Retryable),
+        (ReadTimeoutError(endpoint_url="https://glue"), Retryable),
+        (MetastoreError("the metastore's database is away"), Retryable),
     ],
     ids=repr,
 )
 def test_a_client_of_a_catalog_says_whether_somebody_must_correct_something(
     error: Exception, verdict: type
 ) -> None:
-    assert type(client_verdict(error, str(error))) is verdict
+    assert type(classify_client_error(error, str(error))) is verdict
 
 
 def test_errors_of_every_client_that_is_installed_are_known(
@@ -73,18 +73,18 @@ def test_errors_of_every_client_that_is_installed_are_known(
 @pytest.mark.parametrize(
     ("error", "verdict"),
     [
-        (ConnectTimeout("no answer"), Busy),
+        (ConnectTimeout("no answer"), Retryable),
         (InvalidURL("no URL"), Paused),
         (PermissionError("no"), Paused),
         (OSError("When reading: HTTP status 403"), Paused),
-        (OSError("When writing: HTTP status 503"), Busy),
+        (OSError("When writing: HTTP status 503"), Retryable),
         (OSError("HTTP status 413"), TooLarge),
         (ValueError("of a row, perhaps"), Failed),
     ],
     ids=repr,
 )
 def test_a_store_that_fails_is_waited_for(error: Exception, verdict: type) -> None:
-    assert type(store_verdict(error, str(error))) is verdict
+    assert type(classify_store_error(error, str(error))) is verdict
 
 
 def test_a_setting_that_is_wrong_is_said_without_what_it_says() -> None:

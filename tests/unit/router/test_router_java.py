@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.router.java import MODULE_ARGUMENT, Java, find_java
+from penstock.router.spark.java import MODULE_ARGUMENT, Java, find_java
 from penstock.service import UnavailableError
 
 

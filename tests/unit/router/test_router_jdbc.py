@@ -2,25 +2,25 @@
 
 import pytest
 
-from penstock.router.core.verdict import Busy, Failed, Paused, Unfit
-from penstock.router.sinks.jdbc import secrets_in, verdict_of
+from penstock.router.delivery.result import Failed, Paused, Rejected, Retryable
+from penstock.router.sinks.jdbc.sink import classify_error, secrets_in
 
 
 @pytest.mark.parametrize(
     ("state", "kind", "verdict"),
     [
-        ("22001", "data", Unfit),
-        ("23505", "other", Unfit),
+        ("22001", "data", Rejected),
+        ("23505", "other", Rejected),
         ("23502", "constraint", Paused),
-        ("23000", "constraint", Unfit),
-        ("40001", "other", Busy),
-        ("53300", "other", Busy),
-        ("HYT00", "other", Busy),
+        ("23000", "constraint", Rejected),
+        ("40001", "other", Retryable),
+        ("53300", "other", Retryable),
+        ("HYT00", "other", Retryable),
         ("28000", "other", Paused),
         ("42S02", "other", Paused),
-        ("S0001", "constraint", Unfit),
-        ("72000", "data", Unfit),
-        ("61000", "passing", Busy),
+        ("S0001", "constraint", Rejected),
+        ("72000", "data", Rejected),
+        ("61000", "passing", Retryable),
         ("S0002", "statement", Paused),
         (None, "login", Paused),
         (None, "other", Failed),
@@ -31,12 +31,12 @@ from penstock.router.sinks.jdbc import secrets_in, verdict_of
 def test_an_error_means_what_the_standard_or_else_its_category_says(
     state: str | None, kind: str, verdict: type
 ) -> None:
-    assert type(verdict_of(state, kind, "as told")) is verdict
+    assert type(classify_error(state, kind, "as told")) is verdict
 
 
 def test_a_connection_that_broke_says_nothing_about_the_records() -> None:
     for state, answered in (("08006", False), ("57014", False), ("XX000", True), (None, True)):
-        found = verdict_of(state, "other", "as told")
+        found = classify_error(state, "other", "as told")
         assert isinstance(found, Failed)
         assert found.answered is answered
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from penstock.router.core.offsets import Offsets, StreamPartition
-from penstock.router.core.starting import Goal
-from penstock.router.job import Job
+from penstock.router.job.job import Job
+from penstock.router.read.offset_spec import Goal
+from penstock.router.read.offsets import Offsets, StreamPartition
 from penstock.service import UnavailableError
 from tests.support.admin import status_code
 from tests.support.processes import free_port

@@ -7,7 +7,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.router.json_objects import NESTED_MAX, is_deep, read_object, text_of, write_json
+from penstock.router.columns.json_objects import (
+    NESTED_MAX,
+    is_deep,
+    read_object,
+    text_of,
+    write_json,
+)
 from penstock.router.transforms import Chain, Transform, Transformed
 from tests.support.sink_batches import log_record
 from tests.unit.router.sink_rows import row

@@ -7,14 +7,8 @@ import pytest
 from pydantic import ValidationError
 from typing_extensions import override
 
-from penstock.router.sinks.kafka import (
-    Kafka,
-    KafkaSink,
-    Message,
-    Position,
-    TroubleError,
-)
-from penstock.router.sinks.kafka_connection import read_position
+from penstock.router.sinks.kafka.client import read_position
+from penstock.router.sinks.kafka.sink import Kafka, KafkaSink, Message, Position, TroubleError
 from tests.support.sink_batches import batch, context, log_record
 
 

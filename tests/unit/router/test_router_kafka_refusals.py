@@ -5,8 +5,8 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
-from penstock.router.sinks.kafka import KafkaSink, Message, Position
-from penstock.router.sinks.kafka_connection import Connection
+from penstock.router.sinks.kafka.client import Connection
+from penstock.router.sinks.kafka.sink import KafkaSink, Message, Position
 
 _LATE = KafkaError._TIMED_OUT  # noqa: SLF001 - librdkafka names its own errors so, and no other way
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from penstock.router.core.offsets import Offsets
 from penstock.router.errors import UnavailableError
+from penstock.router.read.offsets import Offsets
 from penstock.router.sinks import SinkContext
-from penstock.router.sinks.bigquery_journal import Journal, Sent
-from penstock.router.sinks.parquet import ParquetLake, ParquetSink
+from penstock.router.sinks.bigquery.journal import Journal, Sent
+from penstock.router.sinks.parquet.sink import ParquetLake, ParquetSink
 from tests.support import sink_batches
 from tests.support.recorded_sink import RecordedSink
 from tests.support.scripted_spark import NoRows, plan

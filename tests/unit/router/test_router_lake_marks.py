@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from typing_extensions import override
 
-from penstock.router.sinks.iceberg import MARKS, _Table
+from penstock.router.sinks.iceberg.sink import MARKS, _Table
 from penstock.router.sinks.lake import LakeTable, Place, _missing
 
 PLACE = Place("job.sink", "logs", "5f2c19aa", 0)

@@ -9,14 +9,13 @@ import pyarrow as pa
 import pytest
 from typing_extensions import override
 
-from penstock.router import backfill
-from penstock.router.batches import BatchJournal
-from penstock.router.checkpoint import StartingOffsets
-from penstock.router.core.offsets import Offsets, StreamPartition
-from penstock.router.feed import ROUTE_COLUMN, Feed
-from penstock.router.kept_lines import KeptLines
+from penstock.router.checkpoint.journal import BatchJournal, KeptLines
+from penstock.router.checkpoint.local import StartingOffsets
+from penstock.router.job.batch_writer import ROUTE_COLUMN, BatchWriter
+from penstock.router.read.offsets import Offsets, StreamPartition
+from penstock.router.replay import backfill
 from penstock.router.transforms import Again, Chain
-from penstock.router.transforms.left_out import Judged, LeftOut, StreamId
+from penstock.router.transforms.dedupe import Judged, LeftOut, StreamId
 from penstock.service import ConfigError
 from tests.unit.router.sink_rows import context
 from tests.unit.router.test_router_feed import Notebook, job
@@ -143,14 +142,14 @@ def test_a_feed_notes_what_it_leaves_out_and_one_that_delivers_again_knows_it(
         return table.append_column(ROUTE_COLUMN, pa.array([0] * table.num_rows, pa.int32()))
 
     first = Notebook(its)
-    feed = Feed(config, first, its)
+    feed = BatchWriter(config, first, its)
     feed.give(given(rows_of(0, "a", "b")), 0)
     feed.give(given(rows_of(2, "b", "c")), 1)
     (tmp_path / "replay").mkdir()
     other = context(tmp_path / "replay")
     then = Notebook(other)
     again = Again(its.state_dir, must_be_noted=True)
-    Feed(config, then, other, again=again).give(given(rows_of(2, "b", "c")), 0)
+    BatchWriter(config, then, other, again=again).give(given(rows_of(2, "b", "c")), 0)
     assert then.batches[0].equals(first.batches[1])
     assert then.batches[0].num_rows == 1
 

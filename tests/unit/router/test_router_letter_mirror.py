@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.router.stores.letters import LetterMirror
+from penstock.router.checkpoint.sync import DeadLetterSync
 from penstock.service import ConfigError
 from tests.support.memory_objects import MemoryObjects
 from tests.unit.router.mirrors import files, write, write_long_ago
@@ -15,8 +15,8 @@ def test_letters_go_to_the_store_and_from_there_to_another_machine(tmp_path: Pat
     objects, first, second = MemoryObjects(), tmp_path / "first", tmp_path / "second"
     (tmp_path / "other").mkdir()
 
-    def letters(root: Path, marker: Path) -> LetterMirror:
-        return LetterMirror(objects, "letters/lake", root, marker=marker)
+    def letters(root: Path, marker: Path) -> DeadLetterSync:
+        return DeadLetterSync(objects, "letters/lake", root, marker=marker)
 
     here, there = tmp_path / "marker", tmp_path / "other" / "marker"
     kept = letters(first, here)
@@ -53,9 +53,9 @@ def test_what_another_machine_changed_takes_the_place_of_what_was_stored_here(
     """As `replays.ndjson`, which grows wherever somebody replays."""
     objects, first, second = MemoryObjects(), tmp_path / "first", tmp_path / "second"
 
-    def notes(root: Path) -> LetterMirror:
+    def notes(root: Path) -> DeadLetterSync:
         marker = tmp_path / f"{root.name}.marker"
-        return LetterMirror(objects, "letters", root, marker=marker, only="replays.ndjson")
+        return DeadLetterSync(objects, "letters", root, marker=marker, only="replays.ndjson")
 
     kept = notes(first)
     kept.begin(bring=False)
@@ -75,7 +75,7 @@ def test_what_another_machine_changed_takes_the_place_of_what_was_stored_here(
 
 def test_a_letter_of_the_same_tick_is_stored_as_well(tmp_path: Path) -> None:
     objects, root = MemoryObjects(), tmp_path / "letters"
-    kept = LetterMirror(objects, "letters/lake", root, marker=tmp_path / "marker")
+    kept = DeadLetterSync(objects, "letters/lake", root, marker=tmp_path / "marker")
     kept.begin(bring=False)
     write(root / "a.ndjson", b"a")
     now = root.stat().st_mtime_ns + 10**12  # one tick that takes long
@@ -90,7 +90,7 @@ def test_a_letter_of_the_same_tick_is_stored_as_well(tmp_path: Path) -> None:
 def test_letters_lead_nowhere_else(tmp_path: Path) -> None:
     objects = MemoryObjects()
     objects.put("letters/lake/../../outside", b"x")
-    letters = LetterMirror(objects, "letters/lake", tmp_path / "a" / "b", marker=tmp_path / "m")
+    letters = DeadLetterSync(objects, "letters/lake", tmp_path / "a" / "b", marker=tmp_path / "m")
     with pytest.raises(ConfigError, match="leads out of"):
         letters.begin(bring=True)
     assert not (tmp_path / "outside").exists()
@@ -100,7 +100,7 @@ def test_letters_that_the_store_has_are_not_stored_again(tmp_path: Path) -> None
     objects, marker = MemoryObjects(), tmp_path / "marker"
     root = tmp_path / "letters"
     for number in range(3):
-        kept = LetterMirror(objects, "letters/lake", root, marker=marker)
+        kept = DeadLetterSync(objects, "letters/lake", root, marker=marker)
         kept.begin(bring=False)
         write_long_ago(root / f"{number}.ndjson", b"x")
         kept.keep()

@@ -13,15 +13,15 @@ from structlog.testing import capture_logs
 from penstock.logd.errors import LogdError, RefusedError, UnavailableError
 from penstock.logd.format.acks import Nack, PubAck
 from penstock.logd.publisher import PublishRefusedError
-from penstock.router.config import DeadLetterStream
-from penstock.router.dead_letter import Reason, lay_aside
-from penstock.router.letter_stream import (
+from penstock.router.deadletters.files import find_dead_letters
+from penstock.router.deadletters.stream import (
     PAUSE_S,
     PIECE_LETTERS,
-    NatsLetterStream,
+    NatsDeadLetterPublisher,
     publish_file,
 )
-from penstock.router.letters import find_letters
+from penstock.router.deadletters.writer import Reason, send_to_dlq
+from penstock.router.job.config import DeadLetterStream
 from penstock.router.sinks import SinkContext
 from tests.unit.router.sink_rows import TestClock, context, row, table
 
@@ -69,10 +69,10 @@ def publisher() -> Publisher:
     return Publisher()
 
 
-def stream_of(clock: TestClock, publisher: Any) -> NatsLetterStream:
+def stream_of(clock: TestClock, publisher: Any) -> NatsDeadLetterPublisher:
     """One that publishes by this, or by what a function connects to."""
     connect = publisher if callable(publisher) else lambda: publisher
-    return NatsLetterStream(DeadLetterStream(subject="letters"), clock, connect=connect)
+    return NatsDeadLetterPublisher(DeadLetterStream(subject="letters"), clock, connect=connect)
 
 
 def line(offset: int, **more: Any) -> bytes:
@@ -80,7 +80,7 @@ def line(offset: int, **more: Any) -> bytes:
 
 
 def lay(its: SinkContext, rows: pa.Table, code: str = "http_400") -> Path:
-    (path,) = lay_aside(rows, Reason(code, "no"), its)
+    (path,) = send_to_dlq(rows, Reason(code, "no"), its)
     return path
 
 
@@ -167,7 +167,7 @@ def test_what_is_not_latin_and_what_is_no_character_is_stored_as_short_as_can_be
     value = "привет\u2028" * 100
     path = lay(its, table([row(0, value=value.encode())]), code="half \ud83d\r\n/")
     assert len(path.read_bytes()) < len(value.encode()) + 500
-    (file,) = find_letters(its.dead_letters)
+    (file,) = find_dead_letters(its.dead_letters)
     (letter,) = file.letters()
     assert (letter["value"], letter["code"]) == (value, "half \ud83d\r\n/")
     assert publisher.ids == ["job/lake/logs/5f2c19aa00000000/0/0/half%20%3F%0D%0A%2F"]

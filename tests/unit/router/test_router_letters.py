@@ -15,22 +15,22 @@ from pyarrow.dataset import dataset
 from typing_extensions import override
 
 from penstock.base.clock import SystemClock
-from penstock.router.bounded import BoundedRun, ReplayStoppedError, replay_letters
-from penstock.router.cli import cli
-from penstock.router.dead_letter import Reason, lay_aside
-from penstock.router.errors import StoppedError
-from penstock.router.feed import Feed
-from penstock.router.letters import (
+from penstock.router.cli.main import cli
+from penstock.router.deadletters.files import (
     CODES_MAX,
     LIMITS,
-    Letter,
-    LetterFile,
-    Limits,
-    OddLetterError,
+    DeadLetter,
+    DeadLetterFile,
+    DeadLetterLimits,
+    MalformedDeadLetterError,
     as_rows,
-    find_letters,
+    find_dead_letters,
 )
-from penstock.router.reading import LogState
+from penstock.router.deadletters.writer import Reason, send_to_dlq
+from penstock.router.errors import StoppedError
+from penstock.router.job.batch_writer import BatchWriter
+from penstock.router.read.logd_reader import LogState
+from penstock.router.replay.bounded_job import BoundedRun, ReplayStoppedError, replay_letters
 from penstock.service import ConfigError, UnavailableError
 from tests.unit.router.sink_rows import context, row, table
 from tests.unit.router.test_router_config import JOB, load
@@ -40,7 +40,7 @@ REASON = Reason("http_400", "no such index", status=400, attempt=3)
 
 def refuse(directory: Path, *offsets: int, **fields: Any) -> None:
     rows = table([row(offset, **fields) for offset in offsets])
-    lay_aside(rows, REASON, context(directory))
+    send_to_dlq(rows, REASON, context(directory))
 
 
 def command(directory: Path, *arguments: str) -> str:
@@ -96,34 +96,34 @@ def test_a_sink_that_the_job_does_not_have_is_refused_unless_it_has_letters(tmp_
 
 def test_a_name_that_is_none_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no dead letters 'lake/x'"):
-        find_letters(tmp_path / "dead", names=("lake/x",))
+        find_dead_letters(tmp_path / "dead", names=("lake/x",))
 
 
 def test_letters_under_replay_do_not_stand_in_the_way_of_new_ones(tmp_path: Path) -> None:
     refuse(tmp_path, 7)
-    (file,) = find_letters(tmp_path / "dead")
+    (file,) = find_dead_letters(tmp_path / "dead")
     begun = file.begin()
     refuse(tmp_path, 7)
-    assert [it.state for it in find_letters(tmp_path / "dead")] == ["replaying", "waiting"]
+    assert [it.state for it in find_dead_letters(tmp_path / "dead")] == ["replaying", "waiting"]
     assert begun.begin() == begun, "one that a killed replay left is taken up"
     begun.end()
-    assert [it.state for it in find_letters(tmp_path / "dead")] == ["waiting"]
-    assert len(find_letters(tmp_path / "dead", done=True)) == 2
+    assert [it.state for it in find_dead_letters(tmp_path / "dead")] == ["waiting"]
+    assert len(find_dead_letters(tmp_path / "dead", done=True)) == 2
 
 
-def position_of(begun: LetterFile) -> Path:
+def position_of(begun: DeadLetterFile) -> Path:
     """Where it is written down how far a file is."""
     return begun.path.with_suffix(".position")
 
 
-def deliver_first(begun: LetterFile) -> None:
+def deliver_first(begun: DeadLetterFile) -> None:
     """As a replay that is killed behind the first letter."""
-    pieces = replace(begun, limits=Limits(piece_letters=1)).pieces("lake")
+    pieces = replace(begun, limits=DeadLetterLimits(piece_letters=1)).pieces("lake")
     next(pieces)
     next(pieces)
 
 
-def left_of(begun: LetterFile) -> list[int]:
+def left_of(begun: DeadLetterFile) -> list[int]:
     """The offsets of what is still to be delivered."""
     return [letter["offset"] for piece in begun.pieces("lake") for letter in piece]
 
@@ -131,7 +131,7 @@ def left_of(begun: LetterFile) -> list[int]:
 def test_a_list_that_is_out_of_date_takes_nothing_from_the_replay_since(tmp_path: Path) -> None:
     """As when the job moved the file between a listing and the end of the job."""
     refuse(tmp_path, 7, 8)
-    (listed,) = find_letters(tmp_path / "dead")
+    (listed,) = find_dead_letters(tmp_path / "dead")
     begun = listed.begin()
     deliver_first(begun)
     with pytest.raises(UnavailableError, match="has been moved meanwhile"):
@@ -142,7 +142,7 @@ def test_a_list_that_is_out_of_date_takes_nothing_from_the_replay_since(tmp_path
 def test_how_far_a_file_is_holds_for_no_other_of_its_name(tmp_path: Path) -> None:
     """Killed between a file's end and the removal of its position, or before the latter was."""
     refuse(tmp_path, 7, 8)
-    (file,) = find_letters(tmp_path / "dead")
+    (file,) = find_dead_letters(tmp_path / "dead")
     begun = file.begin()
     deliver_first(begun)
     assert left_of(begun) == [8]
@@ -150,8 +150,8 @@ def test_how_far_a_file_is_holds_for_no_other_of_its_name(tmp_path: Path) -> Non
     begun.end()
     later = context(tmp_path)
     later.clock.sleep(1)
-    lay_aside(table([row(offset) for offset in (7, 8)]), REASON, later)
-    (file,) = find_letters(tmp_path / "dead")
+    send_to_dlq(table([row(offset) for offset in (7, 8)]), REASON, later)
+    (file,) = find_dead_letters(tmp_path / "dead")
     again = file.begin()
     position_of(again).write_bytes(position)
     assert left_of(again) == [7, 8]
@@ -162,11 +162,11 @@ def test_what_a_killed_replay_left_is_replayed_before_newer_letters_take_its_pla
 ) -> None:
     """7 and 9 were refused anew, under the same name; 8 was not delivered when it was killed."""
     refuse(tmp_path, 7, 8, 9)
-    (file,) = find_letters(tmp_path / "dead")
+    (file,) = find_dead_letters(tmp_path / "dead")
     file.begin()
     refuse(tmp_path, 7, 9)
     replayed = []
-    for file in find_letters(tmp_path / "dead"):
+    for file in find_dead_letters(tmp_path / "dead"):
         begun = file.begin()
         replayed.append([letter["offset"] for letter in begun.letters()])
         begun.end()
@@ -177,11 +177,11 @@ class RunWithoutSpark(BoundedRun):
     """Every letter is wanted."""
 
     @override
-    def letter_rows(self, letters: Sequence[Letter]) -> Any:
+    def letter_rows(self, letters: Sequence[DeadLetter]) -> Any:
         return as_rows(letters)
 
     @override
-    def deliver(self, feed: Feed, sink: str, rows: Any, batch: int) -> int:
+    def deliver(self, feed: BatchWriter, sink: str, rows: Any, batch: int) -> int:
         if self.stop.is_set():
             raise StoppedError("as the real one")
         feed.give(rows.select(feed.columns), batch)
@@ -203,7 +203,7 @@ def test_a_replayed_file_stays_delivered_when_the_next_one_lies_within_its_offse
     of_a_range = tmp_path / "checkpoint" / "lake" / "replay" / "journal"
     of_a_range.parent.mkdir(parents=True)
     of_a_range.touch()
-    assert replay_letters(run, find_letters(tmp_path / "dead"), None, print) == 4
+    assert replay_letters(run, find_dead_letters(tmp_path / "dead"), None, print) == 4
     assert of_a_range.exists(), "a stopped replay of a range goes on with it"
     found = dataset(tmp_path / "lake", format="parquet", partitioning="hive").to_table()
     assert sorted(found["offset"].to_pylist()) == [1, 5, 9, 9]
@@ -232,11 +232,11 @@ def test_small_files_are_delivered_together_and_told_of_in_one_line(tmp_path: Pa
         refuse(tmp_path, offset, value=RECORD)
     said: list[str] = []
     run = lake_run(tmp_path)
-    assert replay_letters(run, find_letters(tmp_path / "dead"), None, said.append) == 3
+    assert replay_letters(run, find_dead_letters(tmp_path / "dead"), None, said.append) == 3
     (line,) = said
     assert line.startswith("lake/logs.5f2c19aa-0-00000000000000000003-")
     assert line.endswith("(3 files): 3 of 3 to lake")
-    assert (run.progress.done, find_letters(tmp_path / "dead")) == (3, [])
+    assert (run.progress.done, find_dead_letters(tmp_path / "dead")) == (3, [])
     assert lake_offsets(tmp_path) == [3, 7, 9]
     assert len([*(tmp_path / "lake").rglob("*.parquet")]) == 1
 
@@ -246,18 +246,22 @@ def test_a_replay_that_is_killed_delivers_the_same_batch_again(tmp_path: Path) -
 
     class Killed(RunWithoutSpark):
         @override
-        def deliver(self, feed: Feed, sink: str, rows: Any, batch: int) -> int:
+        def deliver(self, feed: BatchWriter, sink: str, rows: Any, batch: int) -> int:
             super().deliver(feed, sink, rows, batch)
             raise KeyboardInterrupt
 
     for offset in (3, 7):
         refuse(tmp_path, offset, value=RECORD)
     with pytest.raises(KeyboardInterrupt):
-        replay_letters(lake_run(tmp_path, Killed), find_letters(tmp_path / "dead"), None, print)
+        replay_letters(
+            lake_run(tmp_path, Killed), find_dead_letters(tmp_path / "dead"), None, print
+        )
     refuse(tmp_path, 5, value=RECORD)
-    assert replay_letters(lake_run(tmp_path), find_letters(tmp_path / "dead"), None, print) == 3
+    assert (
+        replay_letters(lake_run(tmp_path), find_dead_letters(tmp_path / "dead"), None, print) == 3
+    )
     assert lake_offsets(tmp_path) == [3, 5, 7]
-    assert find_letters(tmp_path / "dead") == []
+    assert find_dead_letters(tmp_path / "dead") == []
 
 
 def test_files_of_a_delivered_batch_are_marked_as_done_and_not_delivered_again(
@@ -265,23 +269,23 @@ def test_files_of_a_delivered_batch_are_marked_as_done_and_not_delivered_again(
 ) -> None:
     for offset in (3, 7):
         refuse(tmp_path, offset, value=RECORD)
-    name = find_letters(tmp_path / "dead")[1].path.name
+    name = find_dead_letters(tmp_path / "dead")[1].path.name
     in_its_way = tmp_path / "dead" / "lake" / "done" / name
     in_its_way.mkdir(parents=True)
     with pytest.raises(UnavailableError, match="cannot write to"):
-        replay_letters(lake_run(tmp_path), find_letters(tmp_path / "dead"), None, print)
+        replay_letters(lake_run(tmp_path), find_dead_letters(tmp_path / "dead"), None, print)
     in_its_way.rmdir()
     said: list[str] = []
-    left = find_letters(tmp_path / "dead")
+    left = find_dead_letters(tmp_path / "dead")
     assert replay_letters(lake_run(tmp_path), left, None, said.append) == 0
     assert said == [f"lake/{name.removesuffix('.ndjson')}: was delivered before"]
-    assert find_letters(tmp_path / "dead") == []
+    assert find_dead_letters(tmp_path / "dead") == []
     assert lake_offsets(tmp_path) == [3, 7]
 
 
 def test_a_letter_is_a_row_again_typed_anew(tmp_path: Path) -> None:
     refuse(tmp_path, 7, value=b'\xff{"kind":"log"}')
-    (file,) = find_letters(tmp_path / "dead")
+    (file,) = find_dead_letters(tmp_path / "dead")
     (letter,) = file.letters()
     moment = datetime.fromisoformat(letter["time"])
     other = {
@@ -303,7 +307,7 @@ def test_a_letter_is_a_row_again_typed_anew(tmp_path: Path) -> None:
     assert (paid["kind"], paid["body"], paid["malformed"]) == ("log", "paid", False)
 
 
-def big(directory: Path, count: int, *, size: int = 100) -> LetterFile:
+def big(directory: Path, count: int, *, size: int = 100) -> DeadLetterFile:
     """A file of another tool's making, larger than any of the router's."""
     path = directory / "dead" / "lake" / "big.ndjson"
     path.parent.mkdir(parents=True)
@@ -318,12 +322,14 @@ def big(directory: Path, count: int, *, size: int = 100) -> LetterFile:
             resource = {"service.name": "shop"}
             value = json.dumps({"kind": "log", "body": "x" * size, "resource": resource})
             file.write(json.dumps(place | about | {"value": value}) + "\n")
-    return LetterFile(path, "lake", "waiting")
+    return DeadLetterFile(path, "lake", "waiting")
 
 
 def test_no_more_of_a_file_is_held_than_a_piece(tmp_path: Path) -> None:
     """16 MiB; a piece is 1 MiB, and letters are some times as large as their text."""
-    file = replace(big(tmp_path, 256, size=64 * 1024), limits=Limits(piece_bytes=1024 * 1024))
+    file = replace(
+        big(tmp_path, 256, size=64 * 1024), limits=DeadLetterLimits(piece_bytes=1024 * 1024)
+    )
     assert file.path.stat().st_size > 16 * 1024 * 1024
     tracemalloc.start()
     try:
@@ -364,7 +370,7 @@ def test_a_piece_has_so_many_letters_at_most(tmp_path: Path) -> None:
 def test_a_file_of_something_else_is_refused(tmp_path: Path, line: str, why: str) -> None:
     path = tmp_path / "lake.ndjson"
     path.write_text(f"{line}\n")
-    file = LetterFile(path, "lake", "waiting", Limits(line_bytes=100))
+    file = DeadLetterFile(path, "lake", "waiting", DeadLetterLimits(line_bytes=100))
     with pytest.raises(ConfigError, match=why):
         list(file.letters())
     assert why in file.summary()["problem"]
@@ -382,12 +388,12 @@ def test_a_damaged_position_is_told_of(tmp_path: Path, held: str) -> None:
 @pytest.mark.parametrize("corrected", [12, 3])
 def test_a_file_that_is_corrected_goes_on_where_it_was(tmp_path: Path, corrected: int) -> None:
     """By an editor that writes it anew; what changed before is another file to all knowledge."""
-    begun = replace(big(tmp_path, 25), limits=Limits(piece_letters=10)).begin()
+    begun = replace(big(tmp_path, 25), limits=DeadLetterLimits(piece_letters=10)).begin()
     whole = begun.path.read_bytes().splitlines(keepends=True)
     begun.path.write_bytes(b"".join([*whole[:12], b"{\n", *whole[13:]]))
     first = begun.pieces("lake")
     assert next(first)[0]["offset"] == 0
-    with pytest.raises(OddLetterError, match="line 13"):
+    with pytest.raises(MalformedDeadLetterError, match="line 13"):
         next(first)
     whole[corrected] = whole[corrected].replace(b"{", b"{ ", 1)
     anew = tmp_path / "anew"
@@ -399,7 +405,7 @@ def test_a_file_that_is_corrected_goes_on_where_it_was(tmp_path: Path, corrected
 
 def test_a_stopped_file_goes_on_behind_the_pieces_that_were_delivered(tmp_path: Path) -> None:
     big(tmp_path, 25)
-    ten = Limits(piece_letters=10)
+    ten = DeadLetterLimits(piece_letters=10)
     sinks = {"lake": {"type": "parquet", "path": str(tmp_path / "lake")}}
     config = load(tmp_path, sinks=sinks, checkpoint_dir=str(tmp_path / "checkpoint"))
     session: Any = None
@@ -410,7 +416,7 @@ def test_a_stopped_file_goes_on_behind_the_pieces_that_were_delivered(tmp_path: 
         batches: list[int]
 
         @override
-        def letter_rows(self, letters: Sequence[Letter]) -> Any:
+        def letter_rows(self, letters: Sequence[DeadLetter]) -> Any:
             self.batches.append(letters[0]["offset"])
             if len(self.batches) == 2:
                 self.stop.set()
@@ -423,9 +429,9 @@ def test_a_stopped_file_goes_on_behind_the_pieces_that_were_delivered(tmp_path: 
 
     first = run()
     with pytest.raises(ReplayStoppedError, match="after 0 of 1 files, 10 records"):
-        replay_letters(first, find_letters(tmp_path / "dead", limits=ten), None, print)
+        replay_letters(first, find_dead_letters(tmp_path / "dead", limits=ten), None, print)
     assert first.batches == [0, 10]
-    (left,) = find_letters(tmp_path / "dead", limits=ten)
+    (left,) = find_dead_letters(tmp_path / "dead", limits=ten)
     assert left.state == "replaying"
     position = position_of(left).read_bytes()
     assert [it[0]["offset"] for it in left.pieces("search")] == [0, 10, 20], "elsewhere, all of it"
@@ -434,7 +440,7 @@ def test_a_stopped_file_goes_on_behind_the_pieces_that_were_delivered(tmp_path: 
     second.batches = [-1, -1]  # it is not told to stop
     assert replay_letters(second, [left], None, print) == 15
     assert second.batches[2:] == [10, 20]
-    assert find_letters(tmp_path / "dead") == []
+    assert find_dead_letters(tmp_path / "dead") == []
     assert list((tmp_path / "dead").rglob("*.position")) == []
     found = dataset(tmp_path / "lake", format="parquet", partitioning="hive").to_table()
     assert sorted(found["offset"].to_pylist()) == list(range(25))
@@ -442,7 +448,7 @@ def test_a_stopped_file_goes_on_behind_the_pieces_that_were_delivered(tmp_path: 
 
 def test_an_odd_letter_keeps_no_other_file_back(tmp_path: Path) -> None:
     """It stays as it is, and so do letters that would take its place."""
-    two = Limits(piece_letters=2)
+    two = DeadLetterLimits(piece_letters=2)
     odd = big(tmp_path, 5)
     lines = odd.path.read_text().splitlines()
     for name, line in (("again", '{"stream": "logs"}'), ("big", lines[3].replace("time", "when"))):
@@ -456,7 +462,7 @@ def test_an_odd_letter_keeps_no_other_file_back(tmp_path: Path) -> None:
 
     def replay() -> int:
         run = RunWithoutSpark(config, session, LogState({}, {}), None, SystemClock())
-        return replay_letters(run, find_letters(dead, limits=two), None, said.append)
+        return replay_letters(run, find_dead_letters(dead, limits=two), None, said.append)
 
     with pytest.raises(ConfigError, match=r"again\.ndjson: .*line 4 says nothing usable") as told:
         replay()
@@ -476,4 +482,4 @@ def test_an_odd_letter_keeps_no_other_file_back(tmp_path: Path) -> None:
     for name in ("again", "big"):
         (dead / "lake" / "replaying" / f"{name}.ndjson").write_text("\n".join(lines) + "\n")
     assert replay() == 3 + 3 + 1, "the first two of each were delivered"
-    assert find_letters(dead) == []
+    assert find_dead_letters(dead) == []

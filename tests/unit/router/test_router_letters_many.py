@@ -11,15 +11,14 @@ import pyarrow as pa
 import pytest
 from typing_extensions import override
 
-from penstock.router.core.offsets import digest_of
-from penstock.router.core.verdict import Failed, Fault, Sorted, Taken, Verdict
-from penstock.router.dead_letter import FILE_LIMITS, FileLimits, Reason, lay_each_aside
+from penstock.router.deadletters.files import DeadLetterLimits, find_dead_letters
+from penstock.router.deadletters.writer import FILE_LIMITS, FileLimits, Reason, send_each_to_dlq
+from penstock.router.delivery.result import DeliveryResult, Failed, Fault, PartialFailure, Success
 from penstock.router.errors import StoppedError
-from penstock.router.letters import Limits, find_letters
-from penstock.router.sinks.guarantee import Guarantee, Replay
-from penstock.router.sinks.request_settings import HttpSettings
-from penstock.router.sinks.requests import Item, Request, RequestSink, Row
-from penstock.router.sinks.sink import Originals, SinkContext
+from penstock.router.read.offsets import digest_of
+from penstock.router.sinks.http.request_sink import Item, Request, RequestSink, Row
+from penstock.router.sinks.http.settings import HttpSettings
+from penstock.router.sinks.sink import Guarantee, Originals, Replay, SinkContext
 from tests.support.sink_batches import batch, context, dead_letters, log_record
 
 
@@ -34,7 +33,7 @@ class Picky(RequestSink):
     guarantee = Guarantee(Replay.AT_LEAST_ONCE, "so it is")
     address = "nowhere"
 
-    def __init__(self, its: SinkContext, *verdicts: Verdict, **keys: Any) -> None:
+    def __init__(self, its: SinkContext, *verdicts: DeliveryResult, **keys: Any) -> None:
         settings = {"type": "picky", "url": "http://127.0.0.1:1", **keys}
         super().__init__(Settings.model_validate(settings), its)
         self.verdicts = list(verdicts)
@@ -46,8 +45,8 @@ class Picky(RequestSink):
         return Item(row["value"], len(row["value"]))
 
     @override
-    def exchange(self, request: Request, attempt: int) -> Verdict:
-        return self.verdicts.pop(0) if self.verdicts else Taken()
+    def exchange(self, request: Request, attempt: int) -> DeliveryResult:
+        return self.verdicts.pop(0) if self.verdicts else Success()
 
 
 @pytest.fixture
@@ -87,10 +86,12 @@ def test_records_that_cannot_be_encoded_are_one_file(tmp_path: Path, fsyncs: lis
 def test_what_the_answers_to_a_batch_refuse_is_one_file(tmp_path: Path, fsyncs: list[int]) -> None:
     its = context(tmp_path)
     refused = tuple((place, Fault(f"http_{place}", f"no {place}", 400)) for place in (0, 3, 7))
-    again = Sorted(refused=((1, Fault("late", "no", 400)),))
+    again = PartialFailure(refused=((1, Fault("late", "no", 400)),))
     away = Failed(Fault("http_500", "no", 500), answered=True)
     retry = {"first_s": 0.001, "max_s": 0.001}
-    sink = Picky(its, away, Sorted(refused=refused), again, batch={"records_max": 10}, retry=retry)
+    sink = Picky(
+        its, away, PartialFailure(refused=refused), again, batch={"records_max": 10}, retry=retry
+    )
     sink.write(records(40).filter(pa.array([True, False] * 20)))
     assert (len(files(its)), len(fsyncs)) == (1, 4)
     assert reasons(its) == [
@@ -156,7 +157,7 @@ def test_the_originals_of_many_rows_are_found_at_once_each_with_its_reason(
     rows = rows.set_column(rows.column_names.index("value"), "value", hidden)
     chosen = [4, 2, 0, 3]  # 0/1, 1/2, 1/0, 0/0
     texts = [Reason("x", text) for text in ("0/1", "1/2", "1/0", "0/0")]
-    paths = lay_each_aside(rows.take(chosen), texts, its, limits=FileLimits(letters=1))
+    paths = send_each_to_dlq(rows.take(chosen), texts, its, limits=FileLimits(letters=1))
     found = [json.loads(path.read_text()) for path in paths]
     assert [it["value"] for it in found] == ["0/0", "0/1", "1/0", "1/2"]
     assert [it["value"] for it in found] == [it["reason"] for it in found]
@@ -165,7 +166,7 @@ def test_the_originals_of_many_rows_are_found_at_once_each_with_its_reason(
 
 def refuse(its: SinkContext, *offsets: int) -> Path:
     rows = records(max(offsets) + 1).take(list(offsets))
-    (path,) = lay_each_aside(rows, [Reason("x", "no")] * len(offsets), its)
+    (path,) = send_each_to_dlq(rows, [Reason("x", "no")] * len(offsets), its)
     return path
 
 
@@ -183,19 +184,19 @@ def test_other_letters_between_the_same_ends_take_no_files_place(tmp_path: Path)
 
 
 def test_files_with_a_digest_are_listed_chosen_and_replayed_as_others(tmp_path: Path) -> None:
-    its, one = context(tmp_path), Limits(piece_letters=1)
+    its, one = context(tmp_path), DeadLetterLimits(piece_letters=1)
     paths = [refuse(its, 2, 3, 4), refuse(its, 2, 4), refuse(its, 4)]
-    listed = find_letters(its.dead_letters)
+    listed = find_dead_letters(its.dead_letters)
     assert [it.name for it in listed] == sorted(f"{its.sink}/{path.stem}" for path in paths)
     assert sum(it.summary()["letters"] for it in listed) == 6
     name = f"{its.sink}/{paths[1].stem}"
-    (chosen,) = find_letters(its.dead_letters, names=(name,), limits=one)
+    (chosen,) = find_dead_letters(its.dead_letters, names=(name,), limits=one)
     begun = chosen.begin()
     pieces = begun.pieces("lake")
     assert [next(pieces)[0]["offset"], next(pieces)[0]["offset"]] == [2, 4]
     (position,) = its.dead_letters.rglob("*.position")
     assert position.stem == paths[1].stem
-    (left,) = find_letters(its.dead_letters, names=(name,), limits=one)
+    (left,) = find_dead_letters(its.dead_letters, names=(name,), limits=one)
     assert (left.state, left.name) == ("replaying", name)
     assert [[it["offset"] for it in piece] for piece in left.pieces("lake")] == [[4]]
     assert left.end().path == its.dead_letters / its.sink / "done" / paths[1].name
@@ -206,7 +207,7 @@ def test_files_with_a_digest_are_listed_chosen_and_replayed_as_others(tmp_path: 
 def test_a_file_ends_with_the_letter_that_makes_its_values_enough(tmp_path: Path) -> None:
     its, few = context(tmp_path), FileLimits(values_bytes=10)
     rows = batch([b"x" * size for size in (4, 5, 1, 10, 0, 30, 9)])
-    paths = lay_each_aside(rows, [Reason("x", str(it)) for it in range(7)], its, limits=few)
+    paths = send_each_to_dlq(rows, [Reason("x", str(it)) for it in range(7)], its, limits=few)
     found = [[json.loads(line) for line in it.read_text().splitlines()] for it in paths]
     assert [[it["offset"] for it in file] for file in found] == [[0, 1, 2], [3], [4, 5], [6]]
     assert all(it["reason"] == str(it["offset"]) for file in found for it in file)
@@ -217,5 +218,5 @@ def test_letters_without_a_value_are_kept(tmp_path: Path) -> None:
     rows = records(2)
     nothing = pa.nulls(2, pa.binary())
     rows = rows.set_column(rows.column_names.index("value"), "value", nothing)
-    lay_each_aside(rows, [Reason("x", "no")] * 2, its)
+    send_each_to_dlq(rows, [Reason("x", "no")] * 2, its)
     assert [it["value"] for it in dead_letters(its)] == [None, None]

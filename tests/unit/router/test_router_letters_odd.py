@@ -10,12 +10,12 @@ from click.testing import CliRunner, Result
 from pyarrow.dataset import dataset
 
 from penstock.base.clock import SystemClock
-from penstock.router.bounded import BoundedRun, bounded_run, replay_letters
-from penstock.router.cli import cli
-from penstock.router.job import Job
-from penstock.router.letters import LetterFile, as_rows, find_letters
-from penstock.router.owners import require_room_for_letters
-from penstock.router.reading import LogState
+from penstock.router.cli.main import cli
+from penstock.router.deadletters.files import DeadLetterFile, as_rows, find_dead_letters
+from penstock.router.job.job import Job
+from penstock.router.job.permissions import require_room_for_letters
+from penstock.router.read.logd_reader import LogState
+from penstock.router.replay.bounded_job import BoundedRun, bounded_run, replay_letters
 from penstock.service import ConfigError, UnavailableError
 from tests.support.permissions import without_privileges
 from tests.support.scripted_nats import ScriptedNats
@@ -30,11 +30,11 @@ WHOLE = PLACE | {
 }
 
 
-def lay(directory: Path, *letters: dict[str, Any]) -> LetterFile:
+def lay(directory: Path, *letters: dict[str, Any]) -> DeadLetterFile:
     path = directory / "dead" / "lake" / "x.ndjson"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(letter) + "\n" for letter in letters))
-    return LetterFile(path, "lake", "waiting")
+    return DeadLetterFile(path, "lake", "waiting")
 
 
 def dlq(directory: Path, *arguments: str, **keys: Any) -> Result:
@@ -135,7 +135,7 @@ def test_letters_without_subject_go_where_none_is_needed(tmp_path: Path) -> None
     hook = {"type": "http", "url": "http://127.0.0.1:1/"}
     with pytest.raises(ConfigError, match="nothing as 'subject'"):
         replay_letters(run(tmp_path, hook=hook), [file], "hook", print)
-    (left,) = find_letters(tmp_path / "dead")
+    (left,) = find_dead_letters(tmp_path / "dead")
     assert replay_letters(run(tmp_path), [left], "lake", print) == 1
     found = dataset(tmp_path / "lake", format="parquet", partitioning="hive").to_table()
     assert found["offset"].to_pylist() == [7]
@@ -202,7 +202,7 @@ def test_a_directory_that_may_not_be_read_is_not_an_empty_one(tmp_path: Path) ->
     home.chmod(0)
     try:
         with pytest.raises(ConfigError, match="lake cannot be read: Permission denied") as told:
-            without_privileges(lambda: find_letters(tmp_path / "dead"))
+            without_privileges(lambda: find_dead_letters(tmp_path / "dead"))
     finally:
         home.chmod(0o700)
     assert "run this as" in told.value.fix

@@ -1,10 +1,18 @@
 """What a store has of a directory, as an object."""
 
-from penstock.router.core.manifest import DamagedManifestError, Kept, Manifest, decode, encode
+from penstock.router.checkpoint.manifest import (
+    DamagedManifestError,
+    Manifest,
+    StoredFile,
+    decode,
+    encode,
+)
 
 
 def test_bytes_that_are_changed_anywhere_are_damage() -> None:
-    data = encode(Manifest("archive", "abc", {f"{number}": Kept(b"x") for number in range(20)}))
+    data = encode(
+        Manifest("archive", "abc", {f"{number}": StoredFile(b"x") for number in range(20)})
+    )
     for at in range(len(data)):
         try:
             decode(data[:at] + bytes([data[at] ^ 0x55]) + data[at + 1 :])
@@ -15,5 +23,5 @@ def test_bytes_that_are_changed_anywhere_are_damage() -> None:
 
 def test_a_manifest_comes_back_as_it_was() -> None:
     pieces = (f"00000001/{'0' * 64}", f"00000002/{'f' * 64}")
-    it = Manifest("archive", "abc", {"a": Kept(b"\x00\xff"), "b/c": Kept(None, pieces)})
+    it = Manifest("archive", "abc", {"a": StoredFile(b"\x00\xff"), "b/c": StoredFile(None, pieces)})
     assert decode(encode(it)) == it

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from penstock.router.sinks import make_sink
-from penstock.router.sinks.table import sink_kind
+from penstock.router.sinks.registry import sink_kind
 from penstock.router.transforms.mappings import PRESETS, to_cim, to_loki
 from penstock.specs.formats.ecs import to_ecs
 from tests.support.sink_batches import NOW_NS, batch, context

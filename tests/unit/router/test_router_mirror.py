@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.router.stores.mirror import forget
+from penstock.router.checkpoint.sync import forget
 from penstock.service import ConfigError, UnavailableError
 from tests.support.memory_objects import MemoryObjects
 from tests.unit.router.mirrors import LARGE, files, mirror, write

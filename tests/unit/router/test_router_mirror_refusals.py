@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.router.core import manifest
-from penstock.router.stores.letters import LetterMirror
+from penstock.router.checkpoint import manifest
+from penstock.router.checkpoint.sync import DeadLetterSync
 from penstock.service import ConfigError
 from tests.support.memory_objects import MemoryObjects
 from tests.support.permissions import without_privileges
@@ -166,7 +166,7 @@ def test_what_would_not_be_the_newest_is_not_stored(tmp_path: Path) -> None:
 def test_a_directory_that_cannot_be_listed_is_not_an_empty_one(tmp_path: Path) -> None:
     objects, root = MemoryObjects(), tmp_path / "root"
     kept = mirror(objects, root)
-    letters = LetterMirror(objects, "letters/lake", root, marker=tmp_path / "marker")
+    letters = DeadLetterSync(objects, "letters/lake", root, marker=tmp_path / "marker")
     kept.begin()
     letters.begin(bring=False)
     write(root / "spark/offsets/1", b"x")

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import structlog
 
-from penstock.router.sinks.nats import Fate, Message, NatsSink
-from penstock.router.sinks.nats_connection import Connection
+from penstock.router.sinks.nats.client import Connection
+from penstock.router.sinks.nats.sink import Fate, Message, NatsSink
 from tests.support.waiting import wait_until
 
 INFO = (

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.router.sinks import make_sink
-from penstock.router.sinks.table import sink_kind
+from penstock.router.sinks.registry import sink_kind
 from tests.support.sink_batches import batch, context, log_record, span_record
 from tests.unit.router.test_router_conversion import shaped
 

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.router.core.offsets import (
+from penstock.router.errors import BadOptionError, DataLossError
+from penstock.router.read.offsets import (
     EARLIEST,
     LATEST,
     FrameSize,
@@ -24,7 +25,6 @@ from penstock.router.core.offsets import (
     within_bytes,
     within_measured_bytes,
 )
-from penstock.router.errors import BadOptionError, DataLossError
 
 LOGS = StreamPartition("logs", 0)
 TRACES = StreamPartition("traces", 0)

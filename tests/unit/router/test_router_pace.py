@@ -3,13 +3,13 @@
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from penstock.router.core.pace import Pace
+from penstock.router.delivery.rate_limiter import RateLimiter
 
 SECOND = 1_000_000_000
 
 
-def pace(records_per_s: float | None = None, bytes_per_s: float | None = None) -> Pace:
-    return Pace(records_per_s=records_per_s, bytes_per_s=bytes_per_s, now_ns=0)
+def pace(records_per_s: float | None = None, bytes_per_s: float | None = None) -> RateLimiter:
+    return RateLimiter(records_per_s=records_per_s, bytes_per_s=bytes_per_s, now_ns=0)
 
 
 def test_without_limits_nothing_waits() -> None:

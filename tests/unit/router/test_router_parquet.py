@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from penstock.router.sinks import SinkContext
-from penstock.router.sinks.parquet import ParquetLake, ParquetSink
+from penstock.router.sinks.parquet.sink import ParquetLake, ParquetSink
 from penstock.service import ConfigError
 from tests.unit.router.sink_rows import MORNING, context, row, table
 

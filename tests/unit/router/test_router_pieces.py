@@ -5,8 +5,9 @@ from itertools import pairwise
 
 import pytest
 
-from penstock.router.core.offsets import Span
-from penstock.router.core.pieces import (
+from penstock.router.read.chunks import Cut, FrameChunk, pieces_of
+from penstock.router.read.offsets import Span
+from penstock.router.read.shared.policy import (
     PIECE_BYTES,
     PIECE_OFFSETS,
     PIECE_RECORDS_MIN,
@@ -14,7 +15,6 @@ from penstock.router.core.pieces import (
     Kept,
     too_many,
 )
-from penstock.router.pieces import Cut, Piece, pieces_of
 from tests.unit.router.scripted_log import Frame, ScriptedClient, compacted, frame, reading
 
 FRAME_RECORDS_MAX = 900
@@ -85,8 +85,8 @@ def test_the_oldest_go_until_the_others_fit() -> None:
     assert list(too_many(kept, 0)) == ["a", "b", "c"]
 
 
-def piece(some: Frame, start: int, end: int) -> Piece:
-    return Piece((Cut(*some, start, end, "s/0"),))
+def piece(some: Frame, start: int, end: int) -> FrameChunk:
+    return FrameChunk((Cut(*some, start, end, "s/0"),))
 
 
 def test_a_name_tells_all_that_the_rows_follow_from() -> None:
@@ -99,7 +99,7 @@ def test_a_name_tells_all_that_the_rows_follow_from() -> None:
         piece(frame(4, [b"a", b"b"]), 5, 6).name("x"),
         piece(frame(4, [b"a", b"b"]), 4, 5).name("x"),
         piece(compacted(4, 2, [0]), 4, 6).name("x"),
-        Piece((*whole.cuts, *piece(frame(6, [b"a"]), 6, 7).cuts)).name("x"),
+        FrameChunk((*whole.cuts, *piece(frame(6, [b"a"]), 6, 7).cuts)).name("x"),
     ]
     assert len(set(names)) == len(names)
     assert piece(frame(4, [b"a", b"b"], epoch=2), 4, 6).name("x") == whole.name("x")

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from penstock.router import preview
-from penstock.router.sinks.request_settings import legible
+from penstock.router.job import preview
+from penstock.router.sinks.http.settings import legible
 from tests.support.sink_batches import batch, context, gauge_record, log_record
 from tests.unit.router.test_router_config import load
 

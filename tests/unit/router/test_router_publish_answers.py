@@ -10,28 +10,20 @@ import pyarrow as pa
 import pytest
 
 from penstock.logd.format.acks import Nack
-from penstock.router.core.breaker import Breaker, Limits
-from penstock.router.core.delivery import (
-    Delivered,
-    Delivery,
-    Judged,
-    Policy,
-    Refused,
-    Send,
-    Ticked,
-)
-from penstock.router.core.verdict import Failed, Fault, Sorted, Taken
+from penstock.router.delivery.breaker import Breaker, BreakerLimits
+from penstock.router.delivery.core import Delivered, Delivery, Judged, Policy, Refused, Send, Ticked
+from penstock.router.delivery.result import Failed, Fault, PartialFailure, Success
 from penstock.router.sinks import make_sink
-from penstock.router.sinks.nats import (
+from penstock.router.sinks.nats.client import Connection
+from penstock.router.sinks.nats.sink import (
     Fate,
     Message,
     NatsSink,
     NatsSubject,
     Outcome,
+    classify_outcomes,
     read_answer,
-    verdict_of,
 )
-from penstock.router.sinks.nats_connection import Connection
 from tests.support.scripted_nats import Published, ScriptedNats
 from tests.support.sink_batches import batch, context, log_record
 
@@ -88,16 +80,18 @@ def test_what_logd_may_store_later_is_no_records_fault(nack: Nack) -> None:
 
 
 def test_a_request_of_which_everything_is_stored_is_taken() -> None:
-    assert verdict_of([STORED, STORED], "") == Taken()
+    assert classify_outcomes([STORED, STORED], "") == Success()
 
 
 def test_each_message_has_its_own_fate() -> None:
-    verdict = verdict_of([LARGE, STORED, FULL, SEALED], "")
-    assert verdict == Sorted(((0, LARGE.fault),), ((3, SEALED.fault),), (2,), "full; sealed")
+    verdict = classify_outcomes([LARGE, STORED, FULL, SEALED], "")
+    assert verdict == PartialFailure(
+        ((0, LARGE.fault),), ((3, SEALED.fault),), (2,), "full; sealed"
+    )
 
 
 def test_messages_that_a_slow_stream_has_not_answered_in_time_are_never_given_up() -> None:
-    delivery = Delivery([40], policy=Policy(), breaker=Breaker(Limits(), random.Random(1)))
+    delivery = Delivery([40], policy=Policy(), breaker=Breaker(BreakerLimits(), random.Random(1)))
     effects, stored = delivery.handle(Ticked(), 0), 0
     for _ in range(100):
         if delivery.done:
@@ -105,7 +99,9 @@ def test_messages_that_a_slow_stream_has_not_answered_in_time_are_never_given_up
         match effects[-1]:
             case Send(part, _):
                 outcomes = [STORED, STORED, STORED, *[SILENT] * len(part.records)]
-                said = verdict_of(outcomes[: len(part.records)], "NATS: no answer within 10 s")
+                said = classify_outcomes(
+                    outcomes[: len(part.records)], "NATS: no answer within 10 s"
+                )
                 effects = delivery.handle(Judged(said), 0)
             case _:
                 effects = delivery.handle(Ticked(), delivery.next_deadline_ns() or 0)
@@ -123,13 +119,13 @@ def test_what_the_server_denies_is_not_stored_where_nobody_acknowledges() -> Non
             outcomes, problem = connection.exchange([Message("out", b"1", {})] * 2)
         finally:
             connection.close()
-    verdict = verdict_of(outcomes, problem)
-    assert isinstance(verdict, Sorted)
+    verdict = classify_outcomes(outcomes, problem)
+    assert isinstance(verdict, PartialFailure)
     assert (verdict.refused, verdict.failed, verdict.again) == ((), (), (0, 1))
 
 
 def test_silence_after_a_whole_request_is_a_failure_that_nobody_answered() -> None:
-    verdict = verdict_of([SILENT, SILENT], "NATS: the connection was lost")
+    verdict = classify_outcomes([SILENT, SILENT], "NATS: the connection was lost")
     assert isinstance(verdict, Failed)
     assert not verdict.answered
     assert "the connection was lost" in verdict.fault.reason
@@ -138,8 +134,8 @@ def test_silence_after_a_whole_request_is_a_failure_that_nobody_answered() -> No
 def test_a_denied_subject_is_waited_for() -> None:
     """The server says so beside the answers; the message is not to blame."""
     said = 'nats: permissions violation for publish to "out.log"'
-    verdict = verdict_of([STORED, SILENT], said)
-    assert isinstance(verdict, Sorted)
+    verdict = classify_outcomes([STORED, SILENT], said)
+    assert isinstance(verdict, PartialFailure)
     assert (verdict.failed, verdict.again) == ((), (1,))
     assert said in verdict.reason
 

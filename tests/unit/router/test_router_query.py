@@ -9,12 +9,12 @@ from pyspark.errors import PySparkException
 from structlog.testing import capture_logs
 from typing_extensions import override
 
-from penstock.router.batch_sizes import LargestFrame, PlannedBytes
-from penstock.router.batches import BatchJournal
-from penstock.router.config import JobConfig
-from penstock.router.core.offsets import Offsets, StreamPartition
+from penstock.router.checkpoint.journal import BatchJournal
 from penstock.router.errors import LargerThanPlannedError, RecordTooLargeError
-from penstock.router.query import RESTART_MIN_S, SinkQuery, first_lines
+from penstock.router.job.config import JobConfig
+from penstock.router.job.query import RESTART_MIN_S, SinkQuery, first_lines
+from penstock.router.read.batch_sizes import LargestFrame, PlannedBytes
+from penstock.router.read.offsets import Offsets, StreamPartition
 from penstock.router.sinks import SinkContext
 from tests.support.scripted_spark import (
     BEGINNING,

@@ -4,15 +4,15 @@ import pytest
 
 from penstock.logd.client import PartitionInfo, StreamInfo
 from penstock.logd.errors import CorruptError, RefusedError
-from penstock.router.core.offsets import Readable, Span, StreamPartition
-from penstock.router.core.starting import Subscription, Times
 from penstock.router.errors import (
     BadOptionError,
     DataLossError,
     LogRefusedError,
     LogUnavailableError,
 )
-from penstock.router.reading import LogState
+from penstock.router.read.logd_reader import LogState
+from penstock.router.read.offset_spec import Subscription, Times
+from penstock.router.read.offsets import Readable, Span, StreamPartition
 from tests.unit.router.scripted_log import Frame, ScriptedClient, compacted, offsets, reading
 
 

@@ -12,10 +12,10 @@ from penstock.logd.client.calls import Call
 from penstock.logd.errors import RefusedError
 from penstock.logd.format.batch import Record, build_batch, encode_body
 from penstock.logd.format.frame import crc32c
-from penstock.router.core.offsets import Span
 from penstock.router.errors import LogUnavailableError
-from penstock.router.reading import LogReading
-from penstock.router.record_sizes import AT_A_TIME, Look, RecordSizes, Sample, sample_of
+from penstock.router.read.logd_reader import LogdReader
+from penstock.router.read.offsets import Span
+from penstock.router.read.record_sizes import AT_A_TIME, Look, RecordSizes, Sample, sample_of
 from tests.unit.router.scripted_log import AtOnce, Frame, ScriptedClient, compacted, reading
 
 
@@ -44,7 +44,7 @@ class OnlyFirst(ScriptedClient):
 
 
 def size_at(
-    log: LogReading, offset: int, *, subject: str | None = None, patiently: bool = False
+    log: LogdReader, offset: int, *, subject: str | None = None, patiently: bool = False
 ) -> tuple[int, int]:
     """0 for None."""
     look, told = Look(Span("s", 0, 0, 100), offset), list[tuple[int, int]]()

@@ -16,12 +16,12 @@ import yaml
 from click.testing import CliRunner
 
 from penstock.base.clock import SystemClock
-from penstock.router import bounded, replay_process
-from penstock.router.cli import cli
-from penstock.router.config import JobConfig
-from penstock.router.letters import LetterFile, find_letters
-from penstock.router.replay_notes import typed, who_types
-from penstock.router.replay_progress import Progress
+from penstock.router.cli.main import cli
+from penstock.router.deadletters.files import DeadLetterFile, find_dead_letters
+from penstock.router.job.config import JobConfig
+from penstock.router.replay import bounded_job, process
+from penstock.router.replay.audit_log import typed, who_types
+from penstock.router.replay.progress import Progress
 from penstock.service import UnavailableError
 from tests.unit.router.test_router_letters import deliver_first, left_of, refuse
 
@@ -60,9 +60,9 @@ def delivered(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return 3
 
     # The command's own part is meant: a Spark for each test would take seconds.
-    monkeypatch.setattr(bounded, "bounded_run", run)
-    monkeypatch.setattr(bounded, "replay_letters", replay)
-    monkeypatch.setattr(replay_process, "attended", lambda *_: nullcontext())
+    monkeypatch.setattr(bounded_job, "bounded_run", run)
+    monkeypatch.setattr(bounded_job, "replay_letters", replay)
+    monkeypatch.setattr(process, "attended", lambda *_: nullcontext())
     return found
 
 
@@ -120,26 +120,26 @@ def test_what_the_job_moved_before_it_ended_is_found_where_it_is(
     job: Path, delivered: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The job still runs when the command begins, and has the lock."""
-    begin = bounded.bounded_run
+    begin = bounded_job.bounded_run
     shutil.rmtree(job.parent / LETTERS)
     refuse(job.parent / "checkpoint", 7, 8)
     (job.parent / "checkpoint" / "dead").rename(job.parent / LETTERS)
 
     @contextmanager
     def run(config: JobConfig, **keys: Any) -> Iterator[Any]:
-        (file,) = find_letters(config.dead_letters)
+        (file,) = find_dead_letters(config.dead_letters)
         begun = file.begin()
         deliver_first(begun)
         with begin(config, **keys) as found:
             yield found
 
-    def replay(_: Any, files: list[LetterFile], *__: Any) -> int:
+    def replay(_: Any, files: list[DeadLetterFile], *__: Any) -> int:
         delivered.extend(offset for it in files for offset in left_of(it.begin()))
         return 0
 
     # As `delivered`: between the command's two looks the lock is had, which starts Spark.
-    monkeypatch.setattr(bounded, "bounded_run", run)
-    monkeypatch.setattr(bounded, "replay_letters", replay)
+    monkeypatch.setattr(bounded_job, "bounded_run", run)
+    monkeypatch.setattr(bounded_job, "replay_letters", replay)
     done = CliRunner().invoke(cli, ["dlq", "replay", str(job)])
     assert (done.exit_code, delivered) == (0, [8]), done.output
 

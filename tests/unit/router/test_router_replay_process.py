@@ -16,10 +16,10 @@ from click.testing import CliRunner
 from typing_extensions import override
 
 from penstock.base.clock import SystemClock
-from penstock.router.action_token import PATH
-from penstock.router.cli import cli
-from penstock.router.replay_process import attended
-from penstock.router.replay_progress import Progress
+from penstock.router.cli.main import cli
+from penstock.router.job.permissions import PATH
+from penstock.router.replay.process import attended
+from penstock.router.replay.progress import Progress
 from penstock.service import AdminStatusError, ExitCode, ask_admin
 from tests.support.admin import status_code
 from tests.support.processes import free_port

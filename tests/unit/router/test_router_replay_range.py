@@ -11,9 +11,9 @@ from typing_extensions import override
 
 from penstock.base.clock import SystemClock
 from penstock.logd.format.batch import Record
-from penstock.router.cli import cli
-from penstock.router.cli_again import range_of
-from penstock.router.core.offsets import Readable, StreamPartition
+from penstock.router.cli.main import cli
+from penstock.router.cli.replay import range_of
+from penstock.router.read.offsets import Readable, StreamPartition
 from penstock.service import ExitCode
 from penstock.service.positions import POSITION
 from tests.support.fake_log import FakeLog

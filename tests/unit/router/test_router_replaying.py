@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from typing_extensions import override
 
-from penstock.router import backfill
-from penstock.router.batches import BatchJournal
-from penstock.router.bounded import ReplayStoppedError
-from penstock.router.checkpoint import StartingOffsets
-from penstock.router.core.offsets import Offsets, Readable, StreamPartition
+from penstock.router.checkpoint.journal import BatchJournal
+from penstock.router.checkpoint.local import StartingOffsets
 from penstock.router.errors import LogUnavailableError, StoppedError
-from penstock.router.reading import LogState
-from penstock.router.replay_progress import Progress, ReplayNote
+from penstock.router.read.logd_reader import LogState
+from penstock.router.read.offsets import Offsets, Readable, StreamPartition
+from penstock.router.replay import backfill
+from penstock.router.replay.bounded_job import ReplayStoppedError
+from penstock.router.replay.progress import Progress, ReplayNote
 from penstock.router.sinks import Sink, SinkContext
 from penstock.service import ConfigError, UnavailableError
 from tests.unit.router.sink_rows import context

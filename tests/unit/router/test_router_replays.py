@@ -12,12 +12,12 @@ import pyarrow as pa
 import pytest
 from typing_extensions import override
 
-from penstock.router.bounded import ReplayStoppedError
-from penstock.router.core.offsets import Offsets
 from penstock.router.errors import StoppedError
-from penstock.router.job import Job
-from penstock.router.query import SinkQuery
-from penstock.router.replays import PATH, REST_S, Replay, Replays
+from penstock.router.job.job import Job
+from penstock.router.job.query import SinkQuery
+from penstock.router.read.offsets import Offsets
+from penstock.router.replay.bounded_job import ReplayStoppedError
+from penstock.router.replay.service import PATH, REST_S, ReplayRequest, ReplayService
 from penstock.service import UnavailableError, Visitor, ask_admin
 from tests.support.processes import free_port
 from tests.support.scripted_spark import (
@@ -42,7 +42,7 @@ class Running:
     """A job with one sink, `lake`, that has refused two records."""
 
     def __init__(
-        self, directory: Path, deliver: Callable[[Replay], int] | None = None, **keys: Any
+        self, directory: Path, deliver: Callable[[ReplayRequest], int] | None = None, **keys: Any
     ) -> None:
         (directory / "token").write_text(f"{TOKEN}\n")
         refuse(directory, 7, 8)
@@ -61,13 +61,13 @@ class Running:
         self.query.poll(as_session(self.spark))
         plan(within.state_dir, [Offsets({})])
         self.spark_query.status = BETWEEN
-        self.begun: list[Replay] = []
-        self.delivered: list[Replay] = []
+        self.begun: list[ReplayRequest] = []
+        self.delivered: list[ReplayRequest] = []
         self.goes_on = threading.Event()
         self.within = within
         self.opened_again = 0
         self.opens_not = ""
-        self.replays = Replays(
+        self.replays = ReplayService(
             self.job, self.clock, deliver=deliver or self.deliver, reopen=self.reopen
         )
 
@@ -100,7 +100,7 @@ class Running:
                 goes_on.set()
             batch.result(60)
 
-    def deliver(self, replay: Replay) -> int:
+    def deliver(self, replay: ReplayRequest) -> int:
         assert self.sinks[-1].closed == 1, "the sink has two writers"
         self.begun.append(replay)
         while not self.goes_on.wait(0.01):
@@ -193,7 +193,7 @@ def test_a_sink_that_need_not_rest_after_all_goes_on(tmp_path: Path) -> None:
 
 
 def test_a_replay_that_fails_leaves_the_job_running(tmp_path: Path) -> None:
-    def fail(replay: Replay) -> int:
+    def fail(replay: ReplayRequest) -> int:
         replay.progress.records = 9
         raise RuntimeError("the destination is on fire")
 

@@ -6,12 +6,20 @@ from typing import Any
 
 import pytest
 
-from penstock.router.core.http_codes import Answer, verdict_of
-from penstock.router.core.verdict import Busy, Failed, Fault, Paused, Taken, TooLarge, Unfit
+from penstock.router.delivery.classify import HttpResponse, classify_response
+from penstock.router.delivery.result import (
+    Failed,
+    Fault,
+    Paused,
+    Rejected,
+    Retryable,
+    Success,
+    TooLarge,
+)
 from penstock.router.sinks import make_sink
-from penstock.router.sinks.http import HttpPost, HttpSink
-from penstock.router.sinks.table import sink_kind
-from penstock.router.sinks.transport import compressed, retry_after_s
+from penstock.router.sinks.http.client import compressed, retry_after_s
+from penstock.router.sinks.http.sink import HttpPost, HttpSink
+from penstock.router.sinks.registry import sink_kind
 from penstock.service import ConfigError
 from penstock.service.secret import Secret
 from tests.support.recorded_sink import sent
@@ -90,18 +98,19 @@ def test_a_preview_shows_the_request_and_no_secret(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("status", "expected"),
     [
-        (200, Taken), (204, Taken), (301, Paused), (400, Unfit), (401, Paused), (403, Paused),
-        (404, Paused), (408, Busy), (409, Unfit), (413, TooLarge), (422, Unfit), (425, Busy),
-        (429, Busy), (500, Failed), (501, Failed), (502, Failed), (503, Busy), (504, Failed),
+        (200, Success), (204, Success), (301, Paused), (400, Rejected), (401, Paused), (403,
+        Paused), (404, Paused), (408, Retryable), (409, Rejected), (413, TooLarge), (422, Rejected),
+        (425, Retryable), (429, Retryable), (500, Failed), (501, Failed), (502, Failed), (503,
+        Retryable), (504, Failed),
     ],
 )  # fmt: skip
 def test_statuses_mean_what_the_documents_say(status: int, expected: type) -> None:
-    assert type(verdict_of(Answer(status, {}, b""))) is expected
+    assert type(classify_response(HttpResponse(status, {}, b""))) is expected
 
 
 def test_a_gateway_that_fails_is_no_answer_of_the_destination() -> None:
     """Only what the destination says itself may convict a record that is alone."""
-    answers = {status: verdict_of(Answer(status, {}, b"no")) for status in (500, 502)}
+    answers = {status: classify_response(HttpResponse(status, {}, b"no")) for status in (500, 502)}
     assert answers[500] == Failed(Fault("http_500", "HTTP 500 no", 500), answered=True)
     assert answers[502] == Failed(Fault("http_502", "HTTP 502 no", 502), answered=False)
 

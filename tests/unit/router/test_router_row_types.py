@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.router.row_types import FEW, MET_MAX, NULL, RowTypes
+from penstock.router.columns.decode import FEW, MET_MAX, NULL, RowTypes
 from tests.unit.router.test_router_conversion import LOG, METRIC, TORN, shaped
 
 SPAN: dict[str, Any] = {

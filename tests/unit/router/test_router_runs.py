@@ -7,10 +7,10 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.router.dead_letter import Reason, lay_each_aside
-from penstock.router.runs import runs
+from penstock.router.columns.run_length import runs
+from penstock.router.deadletters.writer import Reason, send_each_to_dlq
 from penstock.router.sinks.lake import _by_place
-from penstock.router.sinks.parquet import split_by_place
+from penstock.router.sinks.parquet.sink import split_by_place
 from tests.support.sink_batches import batch, context, log_record
 from tests.unit.router.sink_rows import row, table
 
@@ -70,7 +70,7 @@ def test_dead_letters_of_one_file_are_of_one_partition(tmp_path: Path) -> None:
         batch([log_record(0)] * (partition % 5 + 1), stream=stream, partition=partition)
         for stream, partition in PLACES
     )
-    paths = lay_each_aside(rows, [Reason("x", "no")] * rows.num_rows, context(tmp_path))
+    paths = send_each_to_dlq(rows, [Reason("x", "no")] * rows.num_rows, context(tmp_path))
     letters = [[json.loads(line) for line in path.read_text().splitlines()] for path in paths]
     assert [{(it["stream"], it["partition"]) for it in file} for file in letters] == [
         {place} for place in PLACES

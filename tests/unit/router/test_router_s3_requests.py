@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 from typing_extensions import override
 
-from penstock.router.core.offsets import Offsets, StreamPartition
+from penstock.router.read.offsets import Offsets, StreamPartition
+from penstock.router.sinks.registry import sink_kind
 from penstock.router.sinks.s3 import S3, S3Sink
-from penstock.router.sinks.table import sink_kind
 from tests.support.fault_door import Answered, Asked, Backend
 from tests.support.recorded_sink import RecordedSink, resets, sent
 from tests.support.sink_batches import batch, context, log_record

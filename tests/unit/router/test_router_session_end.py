@@ -12,8 +12,8 @@ import pytest
 from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.logger import PySparkLogger
 
-from penstock.router.config import Spark
-from penstock.router.session import Session, SparkEndedError, raise_only, reason_of
+from penstock.router.job.config import Spark
+from penstock.router.spark.session import Session, SparkEndedError, raise_only, reason_of
 from penstock.service import UnavailableError
 
 

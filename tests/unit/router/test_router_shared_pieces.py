@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.router.shared_pieces import SharedPieces
+from penstock.router.read.shared.cache import SharedPieces
 
 MIB = 1024 * 1024
 NAME = "ab" * 20

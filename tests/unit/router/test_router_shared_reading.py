@@ -16,18 +16,18 @@ import pytest
 from typing_extensions import override
 
 from penstock.base.clock import SystemClock
-from penstock.router.carried import CARRIED, unpack
-from penstock.router.core import filters
-from penstock.router.core.offsets import Span
-from penstock.router.core.pieces import PIECE_OFFSETS, Cutter
-from penstock.router.options import SourceOptions, parse_options
-from penstock.router.pieces import Piece
-from penstock.router.shaping import Shape, arrow_schema
-from penstock.router.shared_pieces import SharedPieces
-from penstock.router.shared_reading import WAIT_S, SharedReading
-from penstock.router.spec_versions import SpecVersions, known_versions
-from penstock.router.tasks import shaped_rows
-from penstock.router.views import view
+from penstock.router.columns import filters
+from penstock.router.columns.passthrough import CARRIED, unpack
+from penstock.router.columns.projection import Projection, arrow_schema
+from penstock.router.columns.schema import view
+from penstock.router.columns.spec_versions import SpecVersions, known_versions
+from penstock.router.read.chunks import FrameChunk
+from penstock.router.read.offsets import Span
+from penstock.router.read.options import SourceOptions, parse_options
+from penstock.router.read.shared.cache import SharedPieces
+from penstock.router.read.shared.policy import PIECE_OFFSETS, Cutter
+from penstock.router.read.shared.reader import WAIT_S, SharedReading
+from penstock.router.read.tasks import shaped_rows
 from tests.support.permissions import without_privileges
 from tests.support.router import log_line, span_line
 from tests.unit.router.scripted_log import Frame, ScriptedClient, frame, reading, thinned
@@ -102,7 +102,7 @@ class Sink:
     def rows(self, log: list[Frame], span: Span, share_in: Path | None) -> pa.Table:
         more = {} if share_in is None else {"shareIn": str(share_in)}
         options = parse_options(self.given | more, streaming=True)
-        shape = Shape(options.view, self.columns, options.only, VERSIONS, self.carried)
+        shape = Projection(options.view, self.columns, options.only, VERSIONS, self.carried)
         batches = list(read(log, span, options, shape))
         judged = [name.name for name in self.columns]
         looked_at = pa.Table.from_batches(batches, self.given_schema())
@@ -115,7 +115,7 @@ class Sink:
 
 
 def read(
-    log: list[Frame], span: Span, options: SourceOptions, shape: Shape
+    log: list[Frame], span: Span, options: SourceOptions, shape: Projection
 ) -> Iterator[pa.RecordBatch]:
     its = reading(ScriptedClient(log))
     its.cutter = lambda: Cutter(offsets=SMALL_OFFSETS, records_min=16)
@@ -151,17 +151,17 @@ def test_what_a_shape_is_known_by_tells_all_that_rows_follow_from() -> None:
     columns = records.columns[:3]
     one, one_and_a_half = filters.Test("=", "offset", (1,)), filters.Test("=", "offset", (1.5,))
     shapes = [
-        Shape(records, columns),
-        Shape(logs, columns),
-        Shape(records, columns[::-1]),
-        Shape(records, columns[:2]),
-        Shape(records, columns[:2], None, SpecVersions(), columns[2:]),
-        Shape(records, columns, one),
-        Shape(records, columns, one_and_a_half),
-        Shape(records, columns, filters.Joined("not", (one,))),
-        Shape(records, columns, None, SpecVersions({"log": (1,)})),
-        Shape(records, columns, None, SpecVersions({}, frozenset({("log", 1)}))),
-        Shape(records, columns, None, SpecVersions({}, frozenset(), ("module",))),
+        Projection(records, columns),
+        Projection(logs, columns),
+        Projection(records, columns[::-1]),
+        Projection(records, columns[:2]),
+        Projection(records, columns[:2], None, SpecVersions(), columns[2:]),
+        Projection(records, columns, one),
+        Projection(records, columns, one_and_a_half),
+        Projection(records, columns, filters.Joined("not", (one,))),
+        Projection(records, columns, None, SpecVersions({"log": (1,)})),
+        Projection(records, columns, None, SpecVersions({}, frozenset({("log", 1)}))),
+        Projection(records, columns, None, SpecVersions({}, frozenset(), ("module",))),
     ]
     assert len({shape.known_by for shape in shapes}) == len(shapes)
     of_another_process = pickle.loads(pickle.dumps(shapes))
@@ -179,7 +179,7 @@ class Counted:
         return rows.select(["offset", "value"])
 
 
-def some_pieces(count: int) -> list[Piece]:
+def some_pieces(count: int) -> list[FrameChunk]:
     size = PIECE_OFFSETS
     log = [frame(at * size, [b"%d" % at] * size) for at in range(count)]
     client = ScriptedClient(log)
@@ -337,6 +337,6 @@ def test_a_piece_of_which_compaction_has_left_nothing_is_no_rows(tmp_path: Path)
     log = [thinned(frame(0, [log_line(number) for number in range(5)]), [])]
     sink = Sink(random.Random(0))
     options = parse_options(sink.given | {"shareIn": str(tmp_path)}, streaming=True)
-    shape = Shape(options.view, sink.columns, options.only, VERSIONS, sink.carried)
+    shape = Projection(options.view, sink.columns, options.only, VERSIONS, sink.carried)
     for _ in range(2):
         assert list(read(log, Span("s", 0, 0, 5), options, shape)) == []

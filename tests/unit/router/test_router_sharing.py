@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from penstock.router.config import JobConfig
-from penstock.router.options import parse_options
-from penstock.router.sharing import Sharing
+from penstock.router.job.config import JobConfig
+from penstock.router.read.options import parse_options
+from penstock.router.read.shared.directory import Sharing
 from tests.support.permissions import without_privileges
 from tests.unit.router.source_log import NEEDED
 from tests.unit.router.test_router_config import load

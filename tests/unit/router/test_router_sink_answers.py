@@ -13,22 +13,22 @@ import pytest
 from pydantic import ValidationError
 
 from penstock.base.clock import SystemClock
-from penstock.router.core.http_codes import Answer
-from penstock.router.core.verdict import (
-    Busy,
+from penstock.router.delivery.classify import HttpResponse
+from penstock.router.delivery.result import (
+    DeliveryResult,
     Failed,
     Fault,
+    PartialFailure,
     Paused,
-    Sorted,
+    Rejected,
+    Retryable,
     TooLarge,
-    Unfit,
-    Verdict,
 )
 from penstock.router.sinks import Sink, make_sink
-from penstock.router.sinks.elasticsearch import judge_items
-from penstock.router.sinks.otlp_grpc import Channel, verdict_of
+from penstock.router.sinks.elasticsearch.sink import judge_items
+from penstock.router.sinks.otlp.client import Channel, classify_error
+from penstock.router.sinks.registry import sink_kind
 from penstock.router.sinks.splunk_hec import judge
-from penstock.router.sinks.table import sink_kind
 from penstock.service.secret import Secret
 from tests.support.fake_splunk import TOKEN, FakeSplunk
 from tests.support.fault_door import GONE, Answered
@@ -169,7 +169,7 @@ def test_metadata_that_grpc_takes_is_sent() -> None:
     signal: Any = SimpleNamespace(method="/x")
     verdict = channel.export(signal, b"", 1)
     channel.close()
-    assert isinstance(verdict, Busy), "nobody is there"
+    assert isinstance(verdict, Retryable), "nobody is there"
 
 
 @pytest.mark.parametrize(
@@ -178,20 +178,20 @@ def test_metadata_that_grpc_takes_is_sent() -> None:
         ("grpc: received message larger than max (5 vs. 4)", TooLarge),
         ("gRPC message exceeds maximum size 4194304: 5000000", TooLarge),
         ("TRACE_TOO_LARGE: max size of trace (5000000) exceeded", TooLarge),
-        ("RATE_LIMITED: ingestion rate limit (local: 15000000 bytes) exceeded", Busy),
+        ("RATE_LIMITED: ingestion rate limit (local: 15000000 bytes) exceeded", Retryable),
         ("RATE_LIMITED: batch size (9 bytes) exceeds ingestion limit (burst: 5 bytes)", TooLarge),
-        ("ingestion rate limit exceeded, burst size 5", Busy),
-        ("LIVE_TRACES_EXCEEDED: max live traces exceeded", Busy),
-        ("", Busy),
+        ("ingestion rate limit exceeded, burst size 5", Retryable),
+        ("LIVE_TRACES_EXCEEDED: max live traces exceeded", Retryable),
+        ("", Retryable),
     ],
 )
-def test_what_is_exhausted_is_told_by_the_text(told: str, expected: type[Verdict]) -> None:
+def test_what_is_exhausted_is_told_by_the_text(told: str, expected: type[DeliveryResult]) -> None:
     error = SimpleNamespace(
         code=lambda: grpc.StatusCode.RESOURCE_EXHAUSTED,
         details=lambda: told,
         trailing_metadata=lambda: (),
     )
-    assert type(verdict_of(error)) is expected
+    assert type(classify_error(error)) is expected
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,9 @@ def test_a_grpc_connection_that_is_lost_in_a_call_may_be_the_work_of_a_record(
         trailing_metadata=lambda: (),
     )
     fault = Fault("grpc_unavailable", f"gRPC UNAVAILABLE: {told}")
-    assert verdict_of(error) == (Failed(fault, answered=False) if is_lost else Busy(fault.reason))
+    assert classify_error(error) == (
+        Failed(fault, answered=False) if is_lost else Retryable(fault.reason)
+    )
 
 
 def test_grpc_has_no_zstd() -> None:
@@ -226,11 +228,13 @@ def test_grpc_has_no_zstd() -> None:
 def test_splunk_may_name_the_first_event_of_a_body_that_is_too_large() -> None:
     said = {"text": "Invalid data format", "code": 6, "invalid-event-number": 0}
     fault = Fault("splunk_6", "Splunk says 'Invalid data format' (code 6)", 400)
-    assert judge(Answer(400, {}, b""), said, 4) == Unfit(fault)
+    assert judge(HttpResponse(400, {}, b""), said, 4) == Rejected(fault)
     fault = replace(fault, about_record=True)
-    assert judge(Answer(400, {}, b""), said, 1) == Sorted(refused=((0, fault),))
+    assert judge(HttpResponse(400, {}, b""), said, 1) == PartialFailure(refused=((0, fault),))
     third = said | {"invalid-event-number": 2}
-    assert judge(Answer(400, {}, b""), third, 4) == Sorted(refused=((2, fault),), again=(3,))
+    assert judge(HttpResponse(400, {}, b""), third, 4) == PartialFailure(
+        refused=((2, fault),), again=(3,)
+    )
 
 
 @pytest.mark.parametrize("acknowledge", [False, True])
@@ -260,8 +264,8 @@ def test_a_pipeline_that_is_not_there_is_waited_for() -> None:
     }  # fmt: skip
     item = {"create": {"status": 400, "error": error}}
     body = orjson.dumps({"errors": True, "items": [item, item]})
-    found = judge_items(Answer(200, {}, body), 2)
-    assert isinstance(found, Sorted)
+    found = judge_items(HttpResponse(200, {}, body), 2)
+    assert isinstance(found, PartialFailure)
     assert (found.refused, found.failed, found.again) == ((), (), (0, 1))
     assert "pipeline with id [p]" in found.reason
 

@@ -18,9 +18,17 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from structlog.testing import capture_logs
 
-from penstock.router.core.http_codes import Answer
-from penstock.router.core.verdict import Busy, Failed, Fault, Paused, Sorted, Taken, Unfit
-from penstock.router.sinks.elasticsearch import judge_items
+from penstock.router.delivery.classify import HttpResponse
+from penstock.router.delivery.result import (
+    Failed,
+    Fault,
+    PartialFailure,
+    Paused,
+    Rejected,
+    Retryable,
+    Success,
+)
+from penstock.router.sinks.elasticsearch.sink import judge_items
 from penstock.router.sinks.prometheus import STALE
 from penstock.router.sinks.splunk_hec import judge
 from penstock.router.transforms.mappings import PRESETS
@@ -150,35 +158,39 @@ def test_a_record_that_breaks_its_spec_blocks_no_sink(
 @pytest.mark.parametrize(
     ("status", "said", "expected"),
     [
-        (200, {"text": "Success", "code": 0}, Taken()),
-        (200, {"text": "Success", "code": 24}, Taken()),
-        (503, {"text": "Server is busy", "code": 9}, Busy),
-        (429, {"code": 26}, Busy),
+        (200, {"text": "Success", "code": 0}, Success()),
+        (200, {"text": "Success", "code": 24}, Success()),
+        (503, {"text": "Server is busy", "code": 9}, Retryable),
+        (429, {"code": 26}, Retryable),
         (401, {"code": 3}, Paused),
         (403, {"code": 4}, Paused),
         (400, {"text": "Data channel is missing", "code": 10}, Paused),
         (500, {"text": "Internal server error", "code": 8}, Failed),
-        (400, {"text": "Invalid data format", "code": 6}, Unfit),
+        (400, {"text": "Invalid data format", "code": 6}, Rejected),
         (404, {}, Paused),
     ],
 )
 def test_splunks_codes_say_more_than_https(status: int, said: Any, expected: Any) -> None:
-    found = judge(Answer(status, {}, orjson.dumps(said)), said, 3)
-    assert found == expected if isinstance(expected, Taken) else type(found) is expected
+    found = judge(HttpResponse(status, {}, orjson.dumps(said)), said, 3)
+    assert found == expected if isinstance(expected, Success) else type(found) is expected
 
 
 def test_what_is_before_the_event_that_splunk_names_is_indexed() -> None:
     said = {"text": "Event field is required", "code": 12, "invalid-event-number": 1}
     text = "Splunk says 'Event field is required' (code 12)"
     fault = Fault("splunk_12", text, 400, about_record=True)
-    assert judge(Answer(400, {}, b""), said, 4) == Sorted(refused=((1, fault),), again=(2, 3))
+    assert judge(HttpResponse(400, {}, b""), said, 4) == PartialFailure(
+        refused=((1, fault),), again=(2, 3)
+    )
 
 
 def test_an_incorrect_index_may_be_that_of_the_event_before() -> None:
     """So nobody is refused by the number alone."""
     said = {"text": "Incorrect index", "code": 7, "invalid-event-number": 3}
-    assert judge(Answer(400, {}, b""), said, 5) == Sorted(again=(2, 3, 4))
-    assert type(judge(Answer(400, {}, b""), said | {"invalid-event-number": 1}, 5)) is Unfit
+    assert judge(HttpResponse(400, {}, b""), said, 5) == PartialFailure(again=(2, 3, 4))
+    assert (
+        type(judge(HttpResponse(400, {}, b""), said | {"invalid-event-number": 1}, 5)) is Rejected
+    )
 
 
 def test_elasticsearch_gets_an_action_and_a_document_for_each_record(tmp_path: Path) -> None:
@@ -198,8 +210,8 @@ def test_each_document_has_an_outcome_of_its_own() -> None:
         return {"create": {"status": status, "error": {"type": kind, "reason": "r"}}}
 
     said = {"errors": True, "items": [item(s, "k") for s in (201, 409, 429, 400, 500)]}
-    found = judge_items(Answer(200, {}, orjson.dumps(said)), 5)
-    assert found == Sorted(
+    found = judge_items(HttpResponse(200, {}, orjson.dumps(said)), 5)
+    assert found == PartialFailure(
         refused=((3, Fault("http_400", "400 k: r", 400)),),
         failed=((4, Fault("http_500", "500 k: r", 500)),),
         again=(2,),
@@ -209,7 +221,7 @@ def test_each_document_has_an_outcome_of_its_own() -> None:
 
 @pytest.mark.parametrize("body", [b"", b"[]", b'{"errors":true,"items":[]}', b'{"items":[]}'])
 def test_an_answer_that_does_not_name_every_document_proves_nothing(body: bytes) -> None:
-    assert type(judge_items(Answer(200, {}, body), 2)) is Failed
+    assert type(judge_items(HttpResponse(200, {}, body), 2)) is Failed
 
 
 def test_loki_gets_lines_by_stream_with_what_identifies_them(tmp_path: Path) -> None:

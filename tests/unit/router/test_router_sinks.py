@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from typing_extensions import override
 
 from penstock.base.extras import install_command
-from penstock.router.cli import cli
+from penstock.router.cli.main import cli
 from penstock.router.sinks import (
     Guarantee,
     Replay,
@@ -21,8 +21,8 @@ from penstock.router.sinks import (
     SinkContext,
     make_sink,
     open_sink,
+    registry,
 )
-from penstock.router.sinks import table as registry
 from penstock.service import ConfigError
 from tests.support.package_files import uninstall
 from tests.unit.router.sink_rows import context, row, table

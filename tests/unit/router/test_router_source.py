@@ -13,12 +13,12 @@ from pyspark.sql.streaming.datasource import (
     ReadMinRows,
 )
 
-from penstock.router.core.offsets import EARLIEST, LATEST, Offsets, Readable, StreamPartition
-from penstock.router.core.starting import Times
 from penstock.router.errors import BadOptionError, LogUnavailableError
-from penstock.router.options import OPTIONS, parse_options
-from penstock.router.source import LogDataSource
-from penstock.router.tasks import spare_what_stays
+from penstock.router.read.offset_spec import Times
+from penstock.router.read.offsets import EARLIEST, LATEST, Offsets, Readable, StreamPartition
+from penstock.router.read.options import OPTIONS, parse_options
+from penstock.router.read.source import LogDataSource
+from penstock.router.read.tasks import spare_what_stays
 from tests.unit.router.source_log import LOGS, NEEDED, FakeLog, at, both, stream_reader
 
 MIB = 1024 * 1024

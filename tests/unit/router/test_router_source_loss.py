@@ -3,8 +3,8 @@
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from penstock.router.core.offsets import Offsets, Readable
 from penstock.router.errors import BadOptionError, DataLossError
+from penstock.router.read.offsets import Offsets, Readable
 from tests.unit.router.source_log import LOGS, NEEDED, FakeLog, at, both, source_of, stream_reader
 
 

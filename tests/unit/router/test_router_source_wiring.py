@@ -10,12 +10,12 @@ from pyspark.sql.types import BinaryType
 
 from penstock.base.clock import SystemClock
 from penstock.logd.format.batch import Record, build_batch
-from penstock.router import pieces
-from penstock.router.carried import CARRIED, lost_of
-from penstock.router.core.offsets import Readable, Span, StreamPartition
-from penstock.router.core.starting import Times
-from penstock.router.options import parse_options
-from penstock.router.reading import Clients, LogReading
+from penstock.router.columns.passthrough import CARRIED, lost_of
+from penstock.router.read import chunks
+from penstock.router.read.logd_reader import Clients, LogdReader
+from penstock.router.read.offset_spec import Times
+from penstock.router.read.offsets import Readable, Span, StreamPartition
+from penstock.router.read.options import parse_options
 from tests.unit.router.source_log import NEEDED, FakeLog, at, source_of, stream_reader
 
 HEADED = Record("t.a", b"1", 1, headers=(("Trace", b"x"), ("Nats-Msg-Id", b"\xff")))
@@ -38,7 +38,7 @@ class ReadLog(FakeLog):
         rows = build_batch([HEADED, Record("t.b", b"2", 2)])
         offsets = pc.cast(rows.column(0), pa.int64())
         columns = [offsets, *rows.columns[1:]]
-        yield pa.RecordBatch.from_arrays(columns, schema=pieces.LOG_SCHEMA)
+        yield pa.RecordBatch.from_arrays(columns, schema=chunks.LOG_SCHEMA)
 
     def at_times(self, times: Times, readable: Any) -> dict[StreamPartition, int]:
         found = {where: times.of(where) for where in readable}
@@ -70,20 +70,20 @@ def test_who_is_read_from_is_what_the_client_prefers(
 
     options = parse_options(NEEDED | given)
     clients = Clients(blocking=connect)
-    LogReading("h:1", retry_timeout_s=0, clock=SystemClock(), rack=options.rack, clients=clients)
+    LogdReader("h:1", retry_timeout_s=0, clock=SystemClock(), rack=options.rack, clients=clients)
     assert [(it["prefer"], it["rack"]) for it in made] == [(prefer, rack)]
 
 
-@pytest.mark.parametrize(("wanted", "pieces"), [("", 1), ("1", 1), ("4", 4)])
-def test_a_batch_is_read_in_so_many_pieces(log: ReadLog, wanted: str, pieces: int) -> None:
+@pytest.mark.parametrize(("wanted", "count"), [("", 1), ("1", 1), ("4", 4)])
+def test_a_batch_is_read_in_so_many_pieces(log: ReadLog, wanted: str, count: int) -> None:
     source = source_of(log, NEEDED | {"minPartitions": wanted})
     reader = stream_reader(log, minPartitions=wanted)
     of_stream = [(it.span.start, it.span.end) for it in reader.partitions(at(20), at(60))]
     of_batch = [(it.span.start, it.span.end) for it in source.reader(source.schema()).partitions()]
-    step = 100 // pieces
-    assert of_batch == [(step * n, step * (n + 1)) for n in range(pieces)]
-    step = 40 // pieces
-    assert of_stream == [(20 + step * n, 20 + step * (n + 1)) for n in range(pieces)]
+    step = 100 // count
+    assert of_batch == [(step * n, step * (n + 1)) for n in range(count)]
+    step = 40 // count
+    assert of_stream == [(20 + step * n, 20 + step * (n + 1)) for n in range(count)]
 
 
 ONLY = '["=", "subject", "t.b"]'

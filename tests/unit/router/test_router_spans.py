@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.router.batch_spans import BatchSpans
+from penstock.router.job.query import BatchSpans
 from penstock.service.tracing import OWN_SUBJECTS
 from tests.support.tracing import ended, make_tracer
 from tests.unit.router.sink_rows import context, row, table

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.router.spark_doors import OnlyFrom, unix_sockets
+from penstock.router.spark.session import OnlyFrom, unix_sockets
 
 CONNECT = """
 import socket, sys

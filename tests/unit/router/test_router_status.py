@@ -12,10 +12,10 @@ from click.testing import CliRunner
 from prometheus_client import CollectorRegistry
 
 from penstock.logd.errors import RefusedError, UnavailableError
-from penstock.router.cli import cli
-from penstock.router.core.breaker import STATES
-from penstock.router.core.offsets import Offsets, StreamPartition
-from penstock.router.positions import INTERVAL_S, PublishedPositions
+from penstock.router.cli.main import cli
+from penstock.router.delivery.breaker import STATES
+from penstock.router.job.job import INTERVAL_S, CursorPublisher
+from penstock.router.read.offsets import Offsets, StreamPartition
 from penstock.router.telemetry import StatusCollector
 from penstock.service import AdminServer, Health, Stage, Status
 from tests.unit.router.sink_rows import TestClock
@@ -173,7 +173,7 @@ class Cursors:
 
 def test_positions_are_published_as_they_change_and_not_too_often() -> None:
     client, clock = Cursors(), TestClock()
-    published = PublishedPositions("job", ["logs"], client, clock)  # type: ignore[arg-type]
+    published = CursorPublisher("job", ["logs"], client, clock)  # type: ignore[arg-type]
     at = StreamPartition("logs", 0)
     published.publish({"lake": Offsets({at: 5}, {"logs": "a"})})
     published.publish({"lake": Offsets({at: 6}, {"logs": "a"})})
@@ -191,7 +191,7 @@ def test_positions_are_published_as_they_change_and_not_too_often() -> None:
 
 def test_many_positions_are_published_in_pieces_that_logd_takes() -> None:
     client, clock = Cursors(), TestClock()
-    published = PublishedPositions("job", ["logs"], client, clock)  # type: ignore[arg-type]
+    published = CursorPublisher("job", ["logs"], client, clock)  # type: ignore[arg-type]
     at = Offsets({StreamPartition("logs", number): 5 for number in range(64)}, {"logs": "a"})
     published.publish({f"sink{number}": at for number in range(7)})
     assert published.problem is None
@@ -201,7 +201,7 @@ def test_many_positions_are_published_in_pieces_that_logd_takes() -> None:
 def test_a_stream_that_is_gone_keeps_no_cursor_of_another_from_being_published() -> None:
     client, clock = Cursors(), TestClock()
     streams = ["logs", "more", "traces"]
-    published = PublishedPositions("job", streams, client, clock)  # type: ignore[arg-type]
+    published = CursorPublisher("job", streams, client, clock)  # type: ignore[arg-type]
     read_once = StreamPartition("left", 0)
     position = Offsets({StreamPartition(name, 0): 5 for name in streams} | {read_once: 5})
     client.gone = {"more", "left"}

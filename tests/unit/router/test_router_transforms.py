@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.router.transforms import Chain, Transform, Transformed
-from penstock.router.transforms.entries import keep_entries, rename_entries
+from penstock.router.transforms.fields import keep_entries, rename_entries
 from penstock.router.transforms.sampling import randomness
 from penstock.service import ConfigError
 from tests.unit.router.sink_rows import SCHEMA, row

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.router.worker_python import worker_python
+from penstock.router.spark.session import worker_python
 
 
 @pytest.mark.parametrize("own", [None, "/opt/my own:/opt/specs"])

@@ -9,7 +9,7 @@ from penstock.deploy.console.config import ConsoleConfig, is_loopback
 from penstock.logd.errors import UnavailableError
 
 PATH: Final = "/dead-letters"
-"""Of a job's admin endpoint; `penstock.router.replays` describes it."""
+"""Of a job's admin endpoint; `penstock.router.replay.service` describes it."""
 
 
 ROUTER: Final = "router"

@@ -1,9 +1,8 @@
 """Destinations of records, each with its own progress."""
 
-from penstock.router.sinks.guarantee import Guarantee, Replay
-from penstock.router.sinks.settings import SinkConfig
-from penstock.router.sinks.sink import Preview, Sink, SinkContext
-from penstock.router.sinks.table import make_sink, open_sink
+from penstock.router.job.settings import SinkConfig
+from penstock.router.sinks.registry import make_sink, open_sink
+from penstock.router.sinks.sink import Guarantee, Preview, Replay, Sink, SinkContext
 
 __all__ = [
     "Guarantee",

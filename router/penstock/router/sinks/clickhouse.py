@@ -38,25 +38,23 @@ import orjson
 from pydantic import Field
 from typing_extensions import override
 
-from penstock.router.core.http_codes import Answer, Meaning
-from penstock.router.core.http_codes import verdict_of as usual_verdict
-from penstock.router.core.verdict import (
-    Busy,
+from penstock.router.delivery.classify import HttpResponse, Meaning
+from penstock.router.delivery.classify import classify_response as usual_verdict
+from penstock.router.delivery.result import (
+    DeliveryResult,
     Failed,
     Fault,
     Paused,
-    Taken,
+    Rejected,
+    Retryable,
+    Success,
     TooLarge,
-    Unfit,
-    Verdict,
 )
-from penstock.router.sinks.documents import Json, place_of, record_of, section, time_ns
-from penstock.router.sinks.guarantee import Guarantee, Replay
-from penstock.router.sinks.http_requests import HttpRequestSink
-from penstock.router.sinks.request_settings import HttpSettings, RequestBatch
-from penstock.router.sinks.requests import Item, Request, Row
-from penstock.router.sinks.sink import SinkContext
-from penstock.router.sinks.transport import HttpRequest
+from penstock.router.sinks.http.client import HttpRequest
+from penstock.router.sinks.http.encode import Json, place_of, record_of, section, time_ns
+from penstock.router.sinks.http.request_sink import HttpRequestSink, Item, Request, Row
+from penstock.router.sinks.http.settings import HttpSettings, RequestBatch
+from penstock.router.sinks.sink import Guarantee, Replay, SinkContext
 from penstock.service.secret import Secret
 
 KEY: Final = ("stream", "incarnation", "partition", "offset")
@@ -111,8 +109,8 @@ quota, memory, disk, parts to be merged, replicas, the connection between them.
 """
 
 
-_OF_RECORDS: Final[Mapping[Meaning, type[Unfit | TooLarge | Failed]]] = {
-    Meaning.UNFIT: Unfit,
+_OF_RECORDS: Final[Mapping[Meaning, type[Rejected | TooLarge | Failed]]] = {
+    Meaning.UNFIT: Rejected,
     Meaning.TOO_LARGE: TooLarge,
     Meaning.FAILED: Failed,
 }
@@ -202,7 +200,7 @@ class ClickHouse(HttpRequestSink):
         return HttpRequest(path, headers, body, compression, secrets=secrets)
 
     @override
-    def exchange(self, request: Request, attempt: int) -> Verdict:
+    def exchange(self, request: Request, attempt: int) -> DeliveryResult:
         if not self._seen:
             try:
                 refusal = self.see_to_table()
@@ -212,7 +210,7 @@ class ClickHouse(HttpRequestSink):
                 return refusal
         return super().exchange(request, attempt)
 
-    def see_to_table(self) -> Verdict | None:
+    def see_to_table(self) -> DeliveryResult | None:
         """Make the table where there is none, and look at it; returns why it cannot be used."""
         found = self._said(self._question())
         if found == [] and self._config.create:
@@ -233,23 +231,23 @@ class ClickHouse(HttpRequestSink):
         self._seen = True
         return None
 
-    def _said(self, statement: str) -> list[str] | Verdict:
+    def _said(self, statement: str) -> list[str] | DeliveryResult:
         """The lines of an answer; or why there are none: whatever it is, no record's fault."""
         answer = self.fetch(self._made({}, statement.encode()))
-        if answer is None or not isinstance(verdict_of(answer), Taken):
+        if answer is None or not isinstance(classify_response(answer), Success):
             return self._refusal(answer)
         return answer.body.decode(errors="replace").splitlines()
 
-    def _refusal(self, answer: Answer | None) -> Verdict:
+    def _refusal(self, answer: HttpResponse | None) -> DeliveryResult:
         """Why the table cannot be used."""
         if answer is None:
-            return Busy("no answer")
-        verdict = verdict_of(answer)
-        if isinstance(verdict, Busy | Paused):
+            return Retryable("no answer")
+        verdict = classify_response(answer)
+        if isinstance(verdict, Retryable | Paused):
             return verdict
         reason = answer.fault.reason
         later = isinstance(verdict, Failed) and code_of(answer) not in MEANINGS
-        return Busy(reason, answer.after_s) if later else Paused(reason, answer.after_s)
+        return Retryable(reason, answer.after_s) if later else Paused(reason, answer.after_s)
 
     def creation(self) -> str:
         """The statement that makes the table."""
@@ -270,14 +268,14 @@ class ClickHouse(HttpRequestSink):
         )
 
     @override
-    def judge(self, answer: Answer, request: Request) -> Verdict:
-        verdict = verdict_of(answer)
+    def judge(self, answer: HttpResponse, request: Request) -> DeliveryResult:
+        verdict = classify_response(answer)
         if isinstance(verdict, Paused):
             self._seen = False  # somebody may have changed the table
         return verdict
 
 
-def code_of(answer: Answer) -> int:
+def code_of(answer: HttpResponse) -> int:
     """The number of ClickHouse's error; 0 where there is none."""
     named = answer.headers.get("x-clickhouse-exception-code", "")
     if named.isdecimal():
@@ -286,13 +284,13 @@ def code_of(answer: Answer) -> int:
     return int(found[1]) if found and answer.status != 200 else 0
 
 
-def verdict_of(answer: Answer) -> Verdict:
+def classify_response(answer: HttpResponse) -> DeliveryResult:
     """What an answer means for a request's rows, of which all are there or none."""
     code = code_of(answer)
     if not code and answer.status // 100 == 2:
         # ClickHouse says 200 and nothing else of rows that are there.
         other = Paused(f"not an answer of ClickHouse: {answer.fault.reason}")
-        return Taken() if answer.status == 200 else other
+        return Success() if answer.status == 200 else other
     meaning = MEANINGS.get(code)
     if code == _TOO_MANY_PARTS and _OF_ONE_BLOCK in answer.body:
         meaning = Meaning.TOO_LARGE  # it is for too many partitions of the table
@@ -305,7 +303,7 @@ def verdict_of(answer: Answer) -> Verdict:
         case Meaning.PAUSED:
             return Paused(fault.reason, answer.after_s)
         case _:
-            return Busy(fault.reason, answer.after_s)
+            return Retryable(fault.reason, answer.after_s)
 
 
 def _moment_ns(row: Row, record: Json) -> int:

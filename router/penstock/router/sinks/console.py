@@ -18,9 +18,8 @@ from typing_extensions import override
 
 from penstock.base.files import atomic_write
 from penstock.base.pluralize import pluralize
-from penstock.router.sinks.guarantee import Guarantee, Replay
-from penstock.router.sinks.settings import SinkConfig
-from penstock.router.sinks.sink import Sink, SinkContext
+from penstock.router.job.settings import SinkConfig
+from penstock.router.sinks.sink import Guarantee, Replay, Sink, SinkContext
 
 Key = tuple[str, str]
 """Service and severity; what has no severity is counted under its kind."""

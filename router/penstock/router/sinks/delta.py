@@ -27,12 +27,18 @@ import pyarrow.compute as pc
 from pydantic import Field
 from typing_extensions import override
 
-from penstock.router.core.verdict import Busy, Failed, Fault, Paused, TooLarge, Unfit, Verdict
-from penstock.router.sinks.extras import needed
-from penstock.router.sinks.guarantee import Guarantee, Replay
+from penstock.router.delivery.result import (
+    DeliveryResult,
+    Failed,
+    Fault,
+    Paused,
+    Rejected,
+    Retryable,
+    TooLarge,
+)
+from penstock.router.job.config_errors import WrongKeyError, needed
 from penstock.router.sinks.lake import LakeSettings, LakeSink, LakeTable, Place
-from penstock.router.sinks.sink import SinkContext
-from penstock.router.wrong_key import WrongKeyError
+from penstock.router.sinks.sink import Guarantee, Replay, SinkContext
 from penstock.service.secret import Secret
 
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
@@ -148,14 +154,14 @@ class Delta(LakeSink):
         return own | {name: it.read() for name, it in self._config.storage.items()}
 
     @override
-    def judge(self, error: Exception) -> Verdict:
+    def judge(self, error: Exception) -> DeliveryResult:
         self._table = None  # what it knows may be what is wrong
         said = _in_one_line(error)
         if isinstance(error, self._exceptions.CommitFailedError):
-            return Busy(f"another commit came first: {said[:_REASON_MAX]}")
+            return Retryable(f"another commit came first: {said[:_REASON_MAX]}")
         if isinstance(error, self._lasting):
             return Paused(said[:_REASON_MAX])
-        return verdict_of(said)
+        return classify_error(said)
 
 
 class OtherTypeError(ValueError):
@@ -224,12 +230,12 @@ class _Table(LakeTable):
         )
 
 
-def verdict_of(said: str) -> Verdict:
+def classify_error(said: str) -> DeliveryResult:
     """What the library's words mean for the rows of a commit."""
     found = _STATUS.search(said)
     status = int(found[1]) if found else 0
     if unfit := _UNFIT.match(said):
-        return Unfit(Fault("delta_constraint", unfit["said"][-_REASON_MAX:]))
+        return Rejected(Fault("delta_constraint", unfit["said"][-_REASON_MAX:]))
     reason = said[:_REASON_MAX]
     fault = Fault(f"http_{status}" if status else "delta", reason, status)
     if status == 413 or "EntityTooLarge" in said:
@@ -237,7 +243,7 @@ def verdict_of(said: str) -> Verdict:
     if 300 <= status < 500 and status not in (408, 409, 425, 429):
         return Paused(reason)
     if status or _TRANSIENT.search(said):
-        return Busy(reason)
+        return Retryable(reason)
     if _REFUSED.search(said):
         return Paused(reason)
     return Failed(fault)

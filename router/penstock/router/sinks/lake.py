@@ -25,11 +25,11 @@ import pyarrow.compute as pc
 from pydantic import Field
 from typing_extensions import override
 
-from penstock.router.core.verdict import Taken, Verdict
-from penstock.router.runs import runs
-from penstock.router.sinks.request_settings import RequestBatch, RequestSettings
-from penstock.router.sinks.requests import Faulty, Item, Request, RequestSink, cut
-from penstock.router.sinks.settings import Seconds
+from penstock.router.columns.run_length import runs
+from penstock.router.delivery.result import DeliveryResult, Success
+from penstock.router.job.settings import Seconds
+from penstock.router.sinks.http.request_sink import Faulty, Item, Request, RequestSink, cut
+from penstock.router.sinks.http.settings import RequestBatch, RequestSettings
 from penstock.router.sinks.sink import Preview, SinkContext, as_json_lines
 
 PLACE_COLUMNS: Final = ("stream", "incarnation", "partition", "offset", "sink")
@@ -100,7 +100,7 @@ class LakeSink(RequestSink):
         """The table, made for rows of this schema if there is none, as of its newest commit."""
         raise NotImplementedError
 
-    def judge(self, error: Exception) -> Verdict:
+    def judge(self, error: Exception) -> DeliveryResult:
         """What one of `failures` means for a request, of which nothing is known to be there."""
         raise NotImplementedError
 
@@ -122,7 +122,7 @@ class LakeSink(RequestSink):
         return [self._request("", piece, whole) for piece in pieces], []
 
     @override
-    def exchange(self, request: Request, attempt: int) -> Verdict:
+    def exchange(self, request: Request, attempt: int) -> DeliveryResult:
         rows = self._rows.take(list(request.rows))
         try:
             table = self.newest(rows)
@@ -133,7 +133,7 @@ class LakeSink(RequestSink):
         except self.failures as error:
             return self.judge(error)
         self.context.meter.count("already_there", rows.num_rows - missing.num_rows)
-        return Taken()
+        return Success()
 
     @override
     def show(self, request: Request) -> Preview:

@@ -25,22 +25,13 @@ from typing import Final, Literal
 from pydantic import Field
 from typing_extensions import override
 
-from penstock.router.core.verdict import Fault
-from penstock.router.json_objects import text_of, write_json, write_sorted
-from penstock.router.remembered import remembered
-from penstock.router.sinks.documents import (
-    Json,
-    document_of,
-    event_id,
-    section,
-    time_ns,
-)
-from penstock.router.sinks.guarantee import Guarantee, Replay
-from penstock.router.sinks.http_requests import HttpRequestSink
-from penstock.router.sinks.request_settings import HttpSettings
-from penstock.router.sinks.requests import Item, Request, Row
-from penstock.router.sinks.sink import SinkContext
-from penstock.router.sinks.transport import HttpRequest
+from penstock.router.columns.json_objects import text_of, write_json, write_sorted
+from penstock.router.delivery.result import Fault
+from penstock.router.sinks.http.client import HttpRequest
+from penstock.router.sinks.http.encode import Json, cached, document_of, event_id, section, time_ns
+from penstock.router.sinks.http.request_sink import HttpRequestSink, Item, Request, Row
+from penstock.router.sinks.http.settings import HttpSettings
+from penstock.router.sinks.sink import Guarantee, Replay, SinkContext
 from penstock.service.secret import Secret
 
 _LABELS: Final = {
@@ -190,7 +181,7 @@ def _named(parts: Iterable[tuple[str, Json]]) -> dict[str, str]:
     return found
 
 
-@remembered
+@cached
 def fit_name(name: str) -> str:
     """A name as Loki and Prometheus take it: letters, digits and `_`, no digit first."""
     fitted = _FOREIGN_IN_NAME.sub("_", name)

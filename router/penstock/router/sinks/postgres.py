@@ -28,16 +28,21 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field
 from typing_extensions import override
 
-from penstock.router.core.verdict import Busy, Failed, Fault, Paused, Taken, Unfit, Verdict
-from penstock.router.dead_letter import as_text
-from penstock.router.sinks.documents import Json, place_of, record_of
-from penstock.router.sinks.extras import needed
-from penstock.router.sinks.guarantee import Guarantee, Replay
-from penstock.router.sinks.record_rows import ABOUT, KEY, describe
-from penstock.router.sinks.request_settings import RequestBatch, RequestSettings
-from penstock.router.sinks.requests import Item, Request, RequestSink, Row
-from penstock.router.sinks.sink import Preview, SinkContext
-from penstock.router.wrong_key import WrongKeyError
+from penstock.router.deadletters.writer import as_text
+from penstock.router.delivery.result import (
+    DeliveryResult,
+    Failed,
+    Fault,
+    Paused,
+    Rejected,
+    Retryable,
+    Success,
+)
+from penstock.router.job.config_errors import WrongKeyError, needed
+from penstock.router.sinks.http.encode import ABOUT, KEY, Json, describe, place_of, record_of
+from penstock.router.sinks.http.request_sink import Item, Request, RequestSink, Row
+from penstock.router.sinks.http.settings import RequestBatch, RequestSettings
+from penstock.router.sinks.sink import Guarantee, Preview, Replay, SinkContext
 from penstock.service.secret import Secret
 
 COLUMNS: Final[Mapping[str, str]] = {
@@ -154,7 +159,7 @@ class Postgres(RequestSink):
         return Item(content, len(value) + _BYTES_BESIDE_VALUE)
 
     @override
-    def exchange(self, request: Request, attempt: int) -> Verdict:
+    def exchange(self, request: Request, attempt: int) -> DeliveryResult:
         if (refusal := self._refusal()) is not None:
             self.close()
             return refusal
@@ -165,10 +170,10 @@ class Postgres(RequestSink):
             if self._connection.closed or self._connection.broken:
                 self.close()
             data_error = isinstance(error, self._psycopg.DataError)
-            return verdict_of(error.sqlstate, _first_line(error), data_error=data_error)
-        return Taken()
+            return classify_error(error.sqlstate, _first_line(error), data_error=data_error)
+        return Success()
 
-    def _refusal(self) -> Verdict | None:
+    def _refusal(self) -> DeliveryResult | None:
         """Why there is no connection, or no table for it."""
         try:
             said = self.connect()
@@ -251,7 +256,7 @@ def _end(line: socket.socket) -> None:
         line.shutdown(socket.SHUT_RDWR)
 
 
-def verdict_of(state: str | None, text: str, *, data_error: bool = False) -> Verdict:
+def classify_error(state: str | None, text: str, *, data_error: bool = False) -> DeliveryResult:
     """What an error means for the rows of its transaction, none of which is there.
 
     Args:
@@ -262,27 +267,27 @@ def verdict_of(state: str | None, text: str, *, data_error: bool = False) -> Ver
     reason = f"PostgreSQL {state or ''}: {text}".replace(" :", ":")
     fault = Fault(f"sql_{state or ('data' if data_error else 'none')}", reason)
     if state is None:
-        return Unfit(fault) if data_error else Failed(fault, answered=False)
+        return Rejected(fault) if data_error else Failed(fault, answered=False)
     if state.startswith(_BUSY):
-        return Busy(reason)
+        return Retryable(reason)
     if state.startswith(_PAUSED):
         return Paused(reason)
     if state.startswith(_UNFIT):
-        return Unfit(fault)
+        return Rejected(fault)
     return Failed(fault, answered=not state.startswith(("57", "08")))
 
 
-def refusal_of(state: str | None, text: str) -> Verdict:
+def refusal_of(state: str | None, text: str) -> DeliveryResult:
     """What it means that no connection could be made.
 
     libpq tells no SQLSTATE then. A server that answers says FATAL; else nobody is there.
     """
     reason = f"PostgreSQL: {(text.strip().splitlines() or ['no connection'])[0][:200]}"
     if state is not None:
-        return Paused(reason) if state.startswith(_PAUSED) else Busy(reason)
+        return Paused(reason) if state.startswith(_PAUSED) else Retryable(reason)
     answered = "FATAL:" in text or "no password" in text
     if not answered or any(passing in text for passing in _PASSING):
-        return Busy(reason)
+        return Retryable(reason)
     return Paused(reason)
 
 

@@ -43,19 +43,17 @@ import pyarrow as pa
 from pydantic import Field
 from typing_extensions import override
 
-from penstock.router.core.http_codes import Answer
-from penstock.router.core.verdict import Failed, Fault, Taken, Unfit, Verdict
-from penstock.router.json_objects import text_of
-from penstock.router.sinks.documents import Json, record_of, section
-from penstock.router.sinks.guarantee import Guarantee, Replay
-from penstock.router.sinks.http_requests import HttpRequestSink
+from penstock.router.columns.json_objects import text_of
+from penstock.router.delivery.classify import HttpResponse
+from penstock.router.delivery.result import DeliveryResult, Failed, Fault, Rejected, Success
+from penstock.router.sinks.http.client import HttpRequest
+from penstock.router.sinks.http.encode import Json, record_of, section
+from penstock.router.sinks.http.metric_names import MetricNames
+from penstock.router.sinks.http.protobuf import field_bytes, field_double, field_varint
+from penstock.router.sinks.http.request_sink import HttpRequestSink, Item, Request, Row
+from penstock.router.sinks.http.settings import HttpSettings, RequestBatch
 from penstock.router.sinks.loki import fit_name
-from penstock.router.sinks.metric_names import MetricNames
-from penstock.router.sinks.protobuf import field_bytes, field_double, field_varint
-from penstock.router.sinks.request_settings import HttpSettings, RequestBatch
-from penstock.router.sinks.requests import Item, Request, Row
-from penstock.router.sinks.sink import SinkContext
-from penstock.router.sinks.transport import HttpRequest
+from penstock.router.sinks.sink import Guarantee, Replay, SinkContext
 from penstock.service.secret import Secret
 
 STALE: Final[float] = struct.unpack("<d", (0x7FF0_0000_0000_0002).to_bytes(8, "little"))[0]
@@ -169,18 +167,18 @@ class PrometheusWrite(HttpRequestSink):
         self._came_before = False
 
     @override
-    def exchange(self, request: Request, attempt: int) -> Verdict:
+    def exchange(self, request: Request, attempt: int) -> DeliveryResult:
         verdict = super().exchange(request, attempt)
         if isinstance(verdict, Failed):
             self._doubtful.update(request.rows)
         return verdict
 
     @override
-    def judge(self, answer: Answer, request: Request) -> Verdict:
+    def judge(self, answer: HttpResponse, request: Request) -> DeliveryResult:
         verdict = super().judge(answer, request)
         if self._transport is not None and self._transport.repeated:
             self._doubtful.update(request.rows)
-        if not isinstance(verdict, Unfit | Failed):
+        if not isinstance(verdict, Rejected | Failed):
             return verdict
         if len(request.items) > 1 and _KEEPS_THE_GOOD.search(answer.body):
             self._doubtful.update(request.rows)
@@ -188,8 +186,8 @@ class PrometheusWrite(HttpRequestSink):
             return verdict
         if len(request.items) == 1 and self._doubtful.issuperset(request.rows):
             self.context.meter.count("already_there")
-            return Taken()
-        return Unfit(verdict.fault)
+            return Success()
+        return Rejected(verdict.fault)
 
     @override
     def encode(self, row: Row) -> Item | Fault:

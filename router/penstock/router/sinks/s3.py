@@ -31,26 +31,31 @@ from pydantic import Field
 from typing_extensions import override
 
 from penstock.base.files import atomic_write
-from penstock.router.core.http_codes import Answer
-from penstock.router.core.offsets import digest_of
-from penstock.router.core.verdict import Busy, Failed, Paused, Taken, TooLarge, Unfit, Verdict
+from penstock.router.delivery.classify import HttpResponse
+from penstock.router.delivery.result import (
+    DeliveryResult,
+    Failed,
+    Paused,
+    Rejected,
+    Retryable,
+    Success,
+    TooLarge,
+)
 from penstock.router.errors import UnavailableError
-from penstock.router.sinks.extras import needed
-from penstock.router.sinks.guarantee import Guarantee, Replay
-from penstock.router.sinks.http_requests import HttpRequestSink
-from penstock.router.sinks.parquet import (
+from penstock.router.job.config_errors import needed
+from penstock.router.job.settings import S3Keys, Seconds
+from penstock.router.read.offsets import digest_of
+from penstock.router.sinks.http.client import Compression, HttpRequest
+from penstock.router.sinks.http.request_sink import Faulty, HttpRequestSink, Item, Request, cut
+from penstock.router.sinks.http.settings import HttpSettings, RequestBatch
+from penstock.router.sinks.parquet.sink import (
     of_same_batch,
     place_tag_of,
     split_by_place,
     without_spans,
     write_parquet,
 )
-from penstock.router.sinks.request_settings import HttpSettings, RequestBatch
-from penstock.router.sinks.requests import Faulty, Item, Request, cut
-from penstock.router.sinks.s3_keys import S3Keys
-from penstock.router.sinks.settings import Seconds
-from penstock.router.sinks.sink import Preview, SinkContext, as_json_lines
-from penstock.router.sinks.transport import Compression, HttpRequest
+from penstock.router.sinks.sink import Guarantee, Preview, Replay, SinkContext, as_json_lines
 
 _CODE: Final = re.compile(rb"<Code>(\w+)</Code>")
 _PLACE: Final = "penstock_place"
@@ -236,34 +241,34 @@ class S3(HttpRequestSink):
         return found.get_frozen_credentials()
 
     @override
-    def exchange(self, request: Request, attempt: int) -> Verdict:
+    def exchange(self, request: Request, attempt: int) -> DeliveryResult:
         """As others; but an object that may be there already is never sent in other pieces."""
         verdict = super().exchange(request, attempt)
         if not isinstance(verdict, Failed):
             return verdict
         fix = "it is sent again whole: raise timeout_s where a link is too slow for it"
-        return Busy(f"{verdict.fault.reason}; {fix}")
+        return Retryable(f"{verdict.fault.reason}; {fix}")
 
     @override
-    def judge(self, answer: Answer, request: Request) -> Verdict:
+    def judge(self, answer: HttpResponse, request: Request) -> DeliveryResult:
         found = _CODE.search(answer.body)
         code = found[1].decode() if found else ""
         if answer.status == 412 and self._config.conditional:
             self.context.meter.count("already_there", len(request.items))
-            return Taken()
+            return Success()
         if code == "EntityTooLarge":
             return TooLarge(answer.fault)
         if answer.status == 409 or code == "RequestTimeout":
-            return Busy(answer.fault.reason, answer.after_s)
+            return Retryable(answer.fault.reason, answer.after_s)
         verdict = super().judge(answer, request)
         damaged = code in ("BadDigest", "IncompleteBody", "XAmzContentSHA256Mismatch")
         if damaged or isinstance(
             verdict, Failed
         ):  # a store looks into no object: no record's fault
-            return Busy(answer.fault.reason, answer.after_s)
-        if isinstance(verdict, Taken):
+            return Retryable(answer.fault.reason, answer.after_s)
+        if isinstance(verdict, Success):
             self.context.meter.count("files")
-        return Paused(answer.fault.reason) if isinstance(verdict, Unfit) else verdict
+        return Paused(answer.fault.reason) if isinstance(verdict, Rejected) else verdict
 
     @override
     def show(self, request: Request) -> Preview:

@@ -5,26 +5,61 @@ import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from typing_extensions import override
 
 from penstock.base.clock import BlockingClock
-from penstock.router.core.offsets import (
+from penstock.router.errors import StoppedError
+from penstock.router.job.settings import SinkConfig
+from penstock.router.read.offsets import (
     Generations,
     Offsets,
     StreamPartition,
     generation_at,
     reading_begins,
 )
-from penstock.router.errors import StoppedError
-from penstock.router.sinks.guarantee import Guarantee
-from penstock.router.sinks.settings import SinkConfig
 from penstock.router.telemetry import Meter
 from penstock.service.tracing import Tracer
+
+
+class Replay(StrEnum):
+    """How often a record is in the destination after its batch came twice."""
+
+    EXACTLY_ONCE = "exactly once"
+    EFFECTIVELY_ONCE = "effectively once"
+    AT_LEAST_ONCE = "at least once"
+
+
+@dataclass(frozen=True, slots=True)
+class Guarantee:
+    """A sink's promise.
+
+    Attributes:
+        level: How often a record is there.
+        how: By what; part of a sentence, for people.
+        within: For effectively once, how far the promise reaches: a time, a number, a condition.
+    """
+
+    level: Replay
+    how: str
+    within: str | None = None
+
+    def __post_init__(self) -> None:
+        """A reach belongs to effectively once, and to nothing else."""
+        if (self.within is not None) != (self.level is Replay.EFFECTIVELY_ONCE):
+            raise ValueError("name `within` for effectively once, and only for that")
+
+    @override
+    def __str__(self) -> str:
+        """As the table says it."""
+        reach = f" within {self.within}" if self.within else ""
+        return f"{self.level}{reach}: {self.how}"
 
 
 class Originals:
@@ -49,7 +84,7 @@ def _places(rows: pa.Table) -> Iterator[tuple[str, int, int]]:
     return zip(*(rows.column(key).to_pylist() for key in keys), strict=True)
 
 
-class LetterStream(Protocol):
+class DeadLetterPublisher(Protocol):
     """Where dead letters go beside their files, as far as they can."""
 
     def publish(self, lines: Sequence[bytes]) -> int:
@@ -101,7 +136,7 @@ class SinkContext:
     starts: dict[str, int] = field(default_factory=dict)
     generations: dict[StreamPartition, Generations] = field(default_factory=dict)
     shortened: set[str] = field(default_factory=set)
-    letter_stream: LetterStream | None = None
+    letter_stream: DeadLetterPublisher | None = None
     originals: Originals = field(default_factory=Originals)
     tracer: Tracer | None = None
     of_letters: bool = False

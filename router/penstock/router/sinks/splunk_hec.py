@@ -28,17 +28,22 @@ import orjson
 from pydantic import Field
 from typing_extensions import override
 
-from penstock.router.core.http_codes import Answer, Meaning, as_verdict, verdict_of
-from penstock.router.core.verdict import Accepted, Fault, Sorted, Taken, Unfit, Verdict
-from penstock.router.json_objects import write_json
-from penstock.router.sinks.documents import document_of, event_id, section, time_ns
-from penstock.router.sinks.guarantee import Guarantee, Replay
-from penstock.router.sinks.http_requests import HttpRequestSink
-from penstock.router.sinks.request_settings import HttpSettings
-from penstock.router.sinks.requests import Item, Request, Row
-from penstock.router.sinks.settings import Seconds
-from penstock.router.sinks.sink import SinkContext
-from penstock.router.sinks.transport import HttpRequest
+from penstock.router.columns.json_objects import write_json
+from penstock.router.delivery.classify import HttpResponse, Meaning, classify_response, to_result
+from penstock.router.delivery.result import (
+    Accepted,
+    DeliveryResult,
+    Fault,
+    PartialFailure,
+    Rejected,
+    Success,
+)
+from penstock.router.job.settings import Seconds
+from penstock.router.sinks.http.client import HttpRequest
+from penstock.router.sinks.http.encode import document_of, event_id, section, time_ns
+from penstock.router.sinks.http.request_sink import HttpRequestSink, Item, Request, Row
+from penstock.router.sinks.http.settings import HttpSettings
+from penstock.router.sinks.sink import Guarantee, Replay, SinkContext
 from penstock.service.secret import Secret
 
 _EVENT_PATH: Final = "/services/collector/event"
@@ -138,17 +143,17 @@ class SplunkHec(HttpRequestSink):
         return {**self.own_headers(), "Authorization": f"Splunk {self._config.token.read()}"}
 
     @override
-    def judge(self, answer: Answer, request: Request) -> Verdict:
+    def judge(self, answer: HttpResponse, request: Request) -> DeliveryResult:
         said = read_answer(answer)
         verdict = judge(answer, said, len(request.items))
-        if isinstance(verdict, Sorted) and self._config.acknowledge:
+        if isinstance(verdict, PartialFailure) and self._config.acknowledge:
             # What stood before the bad one was taken, but will never be acknowledged.
             if not verdict.refused:
-                return verdict_of(answer)
+                return classify_response(answer)
             refused = {at for at, _ in verdict.refused}
             rest = (at for at in range(len(request.items)) if at not in refused)
-            return Sorted(verdict.refused, again=tuple(rest))
-        if isinstance(verdict, Taken) and self._config.acknowledge:
+            return PartialFailure(verdict.refused, again=tuple(rest))
+        if isinstance(verdict, Success) and self._config.acknowledge:
             ack = said.get("ackId")
             if ack is not None:
                 return Accepted(str(ack))
@@ -170,7 +175,7 @@ class SplunkHec(HttpRequestSink):
         return [token for token in tokens if found.get(token) is True]
 
 
-def read_answer(answer: Answer) -> dict[str, Any]:
+def read_answer(answer: HttpResponse) -> dict[str, Any]:
     """HEC's JSON object; empty where something else answered."""
     try:
         found = orjson.loads(answer.body)
@@ -179,15 +184,15 @@ def read_answer(answer: Answer) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def judge(answer: Answer, said: Mapping[str, Any], count: int) -> Verdict:
+def judge(answer: HttpResponse, said: Mapping[str, Any], count: int) -> DeliveryResult:
     """What HEC's answer means for `count` objects."""
     code = said.get("code")
     if answer.status == 200:
-        return Taken()
+        return Success()
     if isinstance(code, int) and code in _CODES:
-        return as_verdict(_CODES[code], answer)
+        return to_result(_CODES[code], answer)
     bad = said.get("invalid-event-number")
-    verdict = verdict_of(answer)
+    verdict = classify_response(answer)
     if answer.status != 400 or not isinstance(bad, int) or not 0 <= bad < count:
         return verdict
     reason = f"Splunk says {said.get('text', '')!r} (code {code})"
@@ -195,11 +200,11 @@ def judge(answer: Answer, said: Mapping[str, Any], count: int) -> Verdict:
     if code == _INCORRECT_INDEX:
         # Versions differ on whether the number is the bad object's or the next one's. What is
         # certainly before it is indexed; the rest is found out by sending it again.
-        return Sorted(again=tuple(range(bad - 1, count))) if bad >= 2 else verdict
+        return PartialFailure(again=tuple(range(bad - 1, count))) if bad >= 2 else verdict
     if code in _OF_ONE_EVENT:
         # Splunk Cloud says of a body that is too large that its first event has no valid format.
         whole = code == _INVALID_FORMAT and bad == 0 and count > 1
         alone = (bad, replace(fault, about_record=True))
-        found = Sorted(refused=(alone,), again=tuple(range(bad + 1, count)))
-        return Unfit(fault) if whole else found
+        found = PartialFailure(refused=(alone,), again=tuple(range(bad + 1, count)))
+        return Rejected(fault) if whole else found
     return verdict

@@ -8,15 +8,14 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.router.json_objects import is_deep, read_object, write_json
+from penstock.router.columns.json_objects import is_deep, read_object, write_json
+from penstock.router.job.config_errors import WrongKeyError
 from penstock.router.transforms import content, sampling
 from penstock.router.transforms.dedupe import COLUMNS as DEDUPE_COLUMNS
-from penstock.router.transforms.dedupe import Again, Seen
+from penstock.router.transforms.dedupe import Again, Seen, StreamId, nameless
 from penstock.router.transforms.fields import ENVELOPE, Field, parse_field
-from penstock.router.transforms.left_out import StreamId, nameless
 from penstock.router.transforms.mappings import PRESETS
 from penstock.router.transforms.settings import Transform
-from penstock.router.wrong_key import WrongKeyError
 
 _ROW_ONLY: Final = frozenset({"sample", "dedupe"})
 """Steps that leave rows out; all others change what a record says."""

@@ -9,14 +9,18 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.router.json_objects import is_deep, read_json, text_of, write_json
-from penstock.router.transforms.entries import (
+from penstock.router.columns.json_objects import is_deep, read_json, text_of, write_json
+from penstock.router.transforms.fields import (
+    ENVELOPE,
+    MAPS,
     Change,
+    Field,
+    all_columns,
     change_entries,
     keep_entries,
+    parse_field,
     rename_entries,
 )
-from penstock.router.transforms.fields import ENVELOPE, MAPS, Field, all_columns, parse_field
 from penstock.router.transforms.settings import Hash, Mask
 
 Records = list[dict[str, Any]]

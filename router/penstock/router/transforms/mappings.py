@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, Final
 
-from penstock.router.json_objects import text_of
+from penstock.router.columns.json_objects import text_of
 from penstock.specs.formats.ecs import to_ecs
 
 Json = dict[str, Any]

@@ -13,8 +13,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.router.transforms.entries import entry
-from penstock.router.transforms.fields import parse_field
+from penstock.router.transforms.fields import entry, parse_field
 from penstock.router.transforms.settings import Sample
 
 _RANGE: Final = 1 << 56

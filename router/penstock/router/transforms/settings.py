@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import AfterValidator, Field, model_validator
 
-from penstock.router.sinks.settings import Seconds, Settings
+from penstock.router.job.settings import Seconds, Settings
 from penstock.router.transforms.fields import ENVELOPE, MAPS, parse_field
 
 KEY_BYTES_MIN: Final = 16

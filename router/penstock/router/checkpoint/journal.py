@@ -1,0 +1,109 @@
+"""The journal of a sink's batches: where each ended, so that a replay makes the same ones again.
+
+    CHECKPOINT_DIR/SINK/batches.ndjson      {"logs": {"0": 1200, "incarnation": "5f2c…"}}
+
+A line is added before a batch is delivered. What a crash loses of it is cut anew by a replay. The
+first line is where the first batch began, until older lines make room.
+"""
+
+import json
+import os
+from collections import deque
+from pathlib import Path
+from typing import Final
+
+from penstock.base.files import atomic_write
+from penstock.router.errors import BadOptionError
+from penstock.router.read.offsets import Offsets, offsets_from_json
+
+
+class KeptLines:
+    """The file. What a crash, or a full disk, leaves of a line is no part of the next one.
+
+    Args:
+        path: Its name.
+        lines_max: Lines that are kept; the older ones make room, half of them at a time.
+        bytes_max: Likewise, about; None: they may be of any size.
+    """
+
+    def __init__(self, path: Path, *, lines_max: int, bytes_max: int | None = None) -> None:
+        self._path = path
+        self._lines_max = lines_max
+        self._bytes_max = bytes_max
+        lines = self.load()
+        self.count = len(lines)
+        self.last = lines[-1] if lines else ""
+        self._may_be_torn = True
+
+    def add(self, line: str) -> None:
+        """Add one that has no line break in it."""
+        if self.count >= self._lines_max or (self.count and self._is_large()):
+            kept = self.load()[self.count // 2 :]
+            atomic_write(self._path, "".join(f"{it}\n" for it in kept).encode(), parents=True)
+            self.count = len(kept)
+        with self._path.open("ab") as file:
+            torn = self._may_be_torn and file.tell() and not self._ends_whole()
+            self._may_be_torn = True
+            file.write((b"\n" if torn else b"") + line.encode() + b"\n")
+        self._may_be_torn = False
+        self.last = line
+        self.count += 1
+
+    def load(self) -> list[str]:
+        """Those that are kept, in their order."""
+        if not self._path.exists():
+            return []
+        with self._path.open(errors="replace") as file:
+            return [line.rstrip("\n") for line in deque(file, maxlen=self._lines_max)]
+
+    def _is_large(self) -> bool:
+        return self._bytes_max is not None and self._path.stat().st_size >= self._bytes_max
+
+    def _ends_whole(self) -> bool:
+        with self._path.open("rb") as file:
+            file.seek(-1, os.SEEK_END)
+            return file.read() == b"\n"
+
+
+JOURNAL: Final = "batches.ndjson"
+"""Its file, in a sink's directory."""
+
+BATCHES_MAX: Final = 100_000
+"""Lines that are kept; the older ones make room, half of them at a time."""
+
+
+class BatchJournal:
+    """One sink's.
+
+    Args:
+        state_dir: The sink's directory.
+        batches_max: Lines that are kept.
+    """
+
+    def __init__(self, state_dir: Path, *, batches_max: int = BATCHES_MAX) -> None:
+        self._lines = KeptLines(state_dir / JOURNAL, lines_max=batches_max)
+
+    def begin(self, at: Offsets) -> None:
+        """The next batch begins there; only the first one's beginning is news."""
+        if not self._lines.count:
+            self.note(at)
+
+    def note(self, end: Offsets) -> None:
+        """A batch that ends there is about to be delivered, perhaps again."""
+        line = json.dumps(end.to_json())
+        if line != self._lines.last:
+            self._lines.add(line)
+
+    def has(self, end: Offsets) -> bool:
+        """Whether the newest batch that was about to be delivered ends there."""
+        return self._lines.last == json.dumps(end.to_json())
+
+    def ends(self) -> list[Offsets]:
+        """Where batches ended, in their order; a line that a crash tore is left out."""
+        found = []
+        for line in self._lines.load():
+            try:
+                found.append(offsets_from_json(json.loads(line)))
+            except (ValueError, BadOptionError):
+                continue
+        return found

@@ -1,0 +1,210 @@
+"""What a job keeps on disk between runs, beside what Spark keeps for each sink.
+
+    CHECKPOINT_DIR/
+      format                  which format it has: `penstock.service.data_format`
+      lock                    held while the job runs, so that it does not run twice
+      starting_offsets.json   where each stream was begun; written before it is first read
+      SINK/spark/             Spark's checkpoint of the sink's query
+      SINK/                   the sink's own state
+      SINK/replay.json        how far a replay of a range is, while it is not at its end
+      SINK/replay/            the sink's own state of it
+      SINK/replay-letters/    that of the last replay of dead letters
+      endpoints.json          addresses in use, while the job runs
+
+Spark asks a source anew for its first offset until a first batch has ended, so "latest" could mean
+something else after a crash. The job therefore decides once and writes it down.
+"""
+
+import fcntl
+import json
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from penstock.base.clock import BlockingClock
+from penstock.base.files import atomic_write
+from penstock.router.errors import BadOptionError
+from penstock.router.job.config_errors import WrongKeyError
+from penstock.router.read.offsets import Offsets, offsets_from_json
+from penstock.service import ExitCode, ServiceError, UnavailableError
+from penstock.service.data_format import DataFormat
+
+DATA_FORMAT: Final = DataFormat("router")
+_LOCK_POLL_S: Final = 0.1
+_OFFSET_LOG_VERSION: Final = "v1"
+_UNFINISHED: Final = re.compile(r"\.+\d+\.[0-9a-f-]{36}\.tmp(\.crc)?")
+
+
+class CheckpointVersionError(ServiceError):
+    """A checkpoint is there, and another version's."""
+
+    exit_code = ExitCode.CONFIG
+
+
+class CheckpointDamagedError(ServiceError):
+    """A file of a checkpoint is not what it should be."""
+
+    exit_code = ExitCode.CONFIG
+
+
+_FOR_THE_OPERATOR: Final = (
+    FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError,
+)  # fmt: skip
+"""Errors of a file that do not pass."""
+
+
+class JobLock:
+    """An exclusive lock on a checkpoint directory.
+
+    The JVM inherits the descriptor, so the lock outlives a killed job until its JVM is gone too.
+    """
+
+    def __init__(self, directory: Path, *, wait_s: float, clock: BlockingClock) -> None:
+        """Take the lock; wait for it as long as a killed job's JVM may need to notice.
+
+        Raises:
+            ConfigError: The directory cannot be written to.
+            UnavailableError: Another job holds it still after `wait_s` seconds.
+            DataFormatError: A later version wrote it, or another part of Penstock.
+        """
+        DATA_FORMAT.check(directory)
+        path = directory / "lock"
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise WrongKeyError(
+                f"checkpoint_dir: cannot write to {directory}: {error.strerror}",
+                fix="name a directory that this user may write to",
+            ) from None
+        deadline_ns = clock.monotonic_ns() + round(wait_s * 1e9)
+        while not self._try():
+            if clock.monotonic_ns() < deadline_ns:
+                clock.sleep(_LOCK_POLL_S)
+                continue
+            holder = path.read_text(errors="replace").strip() or "another process"
+            os.close(self.descriptor)
+            raise UnavailableError(
+                f"checkpoint_dir: {directory} is in use by {holder}",
+                fix="stop that job, or give this one its own checkpoint_dir",
+            )
+        os.ftruncate(self.descriptor, 0)
+        os.write(self.descriptor, f"process {os.getpid()}\n".encode())
+        DATA_FORMAT.open(directory)
+
+    def _try(self) -> bool:
+        try:
+            fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def release(self) -> None:
+        """Give the lock up."""
+        os.close(self.descriptor)
+
+
+class StartingOffsets:
+    """Where a job began each stream."""
+
+    def __init__(self, checkpoint_dir: Path) -> None:
+        self._path = checkpoint_dir / "starting_offsets.json"
+
+    def load(self) -> Offsets:
+        """What is written down so far."""
+        if not self._path.exists():
+            return Offsets({})
+        with _readable(self._path):
+            return offsets_from_json(json.loads(self._path.read_text()))
+
+    def extend(self, resolved: Offsets) -> Offsets:
+        """Write down the streams that are new; the others stay as they are."""
+        known = self.load()
+        merged = Offsets(
+            {**resolved.next, **known.next}, {**resolved.incarnations, **known.incarnations}
+        )
+        if merged != known:
+            atomic_write(self._path, json.dumps(merged.to_json(), indent=1).encode(), parents=True)
+        return merged
+
+
+def committed_offsets(spark_checkpoint: Path) -> Offsets | None:
+    """The position behind the last batch that Spark has noted as done; None before the first."""
+    with _readable(spark_checkpoint / "commits"):
+        batch = _newest(spark_checkpoint / "commits")
+    return None if batch is None else planned_offsets(spark_checkpoint, batch)
+
+
+def clear_unfinished(spark_checkpoint: Path) -> None:
+    """Remove what a killed driver left of files that Spark had not finished.
+
+    Spark refuses a first batch for ever while its directory of offsets is not empty
+    (STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY), be it with such a file. No query may run meanwhile.
+    """
+    for name in ("offsets", "commits"):
+        for path in (spark_checkpoint / name).glob(".*"):
+            if _UNFINISHED.fullmatch(path.name):
+                path.unlink(missing_ok=True)
+
+
+def discard_planned(spark_checkpoint: Path, batch: int) -> None:
+    """Have Spark plan a batch anew that has not ended. No query may run meanwhile."""
+    if not (spark_checkpoint / "commits" / str(batch)).exists():
+        for name in (str(batch), f".{batch}.crc"):
+            (spark_checkpoint / "offsets" / name).unlink(missing_ok=True)
+
+
+def planned_offsets(spark_checkpoint: Path, batch: int) -> Offsets:
+    """The position behind a batch, which Spark notes before it begins with it."""
+    path = spark_checkpoint / "offsets" / str(batch)
+    with _readable(path):
+        lines = path.read_text().splitlines()
+        version = lines[0]
+    if version != _OFFSET_LOG_VERSION:
+        raise CheckpointVersionError(
+            f"{path}: an offset log of version {version!r}; this router reads"
+            f" {_OFFSET_LOG_VERSION!r}: another version of Spark wrote it",
+            fix="run the job with the pyspark that wrote it until it has caught up, then begin anew"
+            " with an empty checkpoint_dir and starting_offsets as the status's `committed` says",
+        )
+    with _readable(path):
+        return offsets_from_json(json.loads(lines[2]))
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Within it, a file that does not hold what it should is the operator's matter.
+
+    What a disk or a share cannot give now is not: whoever runs the job starts it again.
+    """
+    try:
+        yield
+    except OSError as error:
+        if not isinstance(error, _FOR_THE_OPERATOR):
+            raise UnavailableError(
+                f"{path} cannot be read now: {error.strerror or error}",
+                fix="look at the disk or share that checkpoint_dir is on; it may pass",
+            ) from None
+        raise _damaged(path, error) from None
+    except (ValueError, IndexError, RecursionError, BadOptionError) as error:
+        raise _damaged(path, error) from None
+
+
+def _damaged(path: Path, error: Exception) -> CheckpointDamagedError:
+    why = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
+    return CheckpointDamagedError(
+        f"{path} cannot be read: {why}",
+        fix="let this user read it; if it is damaged, restore checkpoint_dir from a backup, or"
+        " begin anew with an empty one and starting_offsets as the job's cursors in logd say",
+    )
+
+
+def _newest(directory: Path) -> int | None:
+    if not directory.is_dir():
+        return None
+    return max(
+        (int(entry.name) for entry in directory.iterdir() if entry.name.isdigit()), default=None
+    )

@@ -1,0 +1,160 @@
+"""Checkpoints in a bucket of S3, or of what speaks its protocol, by botocore's client.
+
+A name is made by one of many because it is put with `If-None-Match: *`. Stores of which some ignore
+that header are found out when the lease is taken: see `CheckpointHome`.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Lock
+from typing import Any, Final, TypeVar
+
+from penstock.router.checkpoint.settings import S3Store
+from penstock.router.job.config_errors import WrongKeyError, needed
+from penstock.service import UnavailableError
+
+T = TypeVar("T")
+
+_KEY: Final = "checkpoint_store"
+_FOR_THE_OPERATOR: Final = frozenset(
+    {
+        "400", "401", "403", "AccessDenied", "AllAccessDisabled", "AuthorizationHeaderMalformed",
+        "InvalidAccessKeyId", "InvalidBucketName", "NoSuchBucket", "NotImplemented",
+        "PermanentRedirect", "SignatureDoesNotMatch",
+    }
+)  # fmt: skip
+_ATTEMPTS: Final = 2
+
+
+class S3Objects:
+    """The objects below the URL; see `Objects`."""
+
+    def __init__(self, config: S3Store) -> None:
+        self._config = config
+        self._botocore_session = needed("botocore.session", extra="s3")
+        self._settings = needed("botocore.config", extra="s3").Config
+        errors = needed("botocore.exceptions", extra="s3")
+        self._refused = errors.ClientError
+        self._failed = errors.BotoCoreError
+        self._no_credentials = (errors.NoCredentialsError, errors.PartialCredentialsError)
+        self._lock = Lock()
+        self._client: Any = None
+
+    def create(self, name: str, data: bytes) -> bool:
+        """As `Objects.create`."""
+        with self._telling(name):
+            try:
+                self._call("put_object", Key=self._key(name), Body=data, IfNoneMatch="*")
+            except self._refused as error:
+                # The latter: somebody else is at it.
+                if _code(error) in ("PreconditionFailed", "412", "ConditionalRequestConflict"):
+                    return False
+                raise
+        return True
+
+    def put(self, name: str, data: bytes) -> None:
+        """As `Objects.put`."""
+        with self._telling(name):
+            self._call("put_object", Key=self._key(name), Body=data)
+
+    def get(self, name: str) -> bytes | None:
+        """As `Objects.get`."""
+        with self._telling(name):
+            try:
+                found: bytes = self._call("get_object", Key=self._key(name))["Body"].read()
+            except self._refused as error:
+                if _code(error) in ("NoSuchKey", "404"):
+                    return None
+                raise
+        return found
+
+    def names(self, below: str) -> list[str]:
+        """As `Objects.names`."""
+        found: list[str] = []
+        more: dict[str, str] = {}
+        with self._telling(below):
+            while True:
+                page = self._call("list_objects_v2", Prefix=self._key(f"{below}/"), **more)
+                found += [it["Key"] for it in page.get("Contents", ())]
+                if not page.get("IsTruncated"):
+                    break
+                more = {"ContinuationToken": page["NextContinuationToken"]}
+        return sorted(key.removeprefix(self._config.prefix) for key in found)
+
+    def remove(self, name: str) -> None:
+        """As `Objects.remove`."""
+        with self._telling(name):
+            self._call("delete_object", Key=self._key(name))
+
+    def close(self) -> None:
+        """As `Objects.close`."""
+        with self._lock:
+            client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    def _key(self, name: str) -> str:
+        return f"{self._config.prefix}{name}"
+
+    def _call(self, what: str, **about: Any) -> Any:
+        call: Callable[..., Any] = getattr(self._connected(), what)
+        return call(Bucket=self._config.bucket, **about)
+
+    def _connected(self) -> Any:
+        with self._lock:
+            if self._client is None:
+                self._client = self._connect()
+            return self._client
+
+    def _connect(self) -> Any:
+        config = self._config
+        keys = {
+            "aws_access_key_id": config.access_key_id,
+            "aws_secret_access_key": config.secret_access_key,
+            "aws_session_token": config.session_token,
+        }
+        return self._botocore_session.get_session().create_client(
+            "s3",
+            region_name=config.region,
+            endpoint_url=str(config.endpoint) if config.endpoint else None,
+            verify=str(config.ca_file) if config.ca_file else None,
+            **{name: secret.read() for name, secret in keys.items() if secret is not None},
+            config=self._settings(
+                connect_timeout=config.answer_s / 2 / _ATTEMPTS,
+                read_timeout=config.answer_s / 2 / _ATTEMPTS,
+                retries={"mode": "standard", "total_max_attempts": _ATTEMPTS},
+                s3={"addressing_style": "path" if config.endpoint else "auto"},
+                # What is not Amazon's does not know the newer checksums.
+                request_checksum_calculation="when_required",
+                response_checksum_validation="when_required",
+            ),
+        )
+
+    @contextmanager
+    def _telling(self, name: str) -> Iterator[None]:
+        """Within it, what goes wrong is told with the place, and by who must act."""
+        place = f"{_KEY}: {self._config.url.rstrip('/')}: {name}"
+        try:
+            yield
+        except self._refused as error:
+            code = _code(error)
+            said = f"{place}: {code}: {error.response.get('Error', {}).get('Message', '')}"
+            self.close()  # another client reads secrets, and finds a role's credentials, anew
+            if code in _FOR_THE_OPERATOR:
+                raise WrongKeyError(
+                    said,
+                    fix=f"see to the URL, the region, the credentials and their rights below {_KEY}"
+                    " (to get, put, list and delete objects); the store must know If-None-Match",
+                ) from None
+            raise UnavailableError(said, fix="it is tried again") from None
+        except self._no_credentials as error:
+            raise WrongKeyError(
+                f"{place}: {error}", fix=f"give {_KEY}.access_key_id and .secret_access_key"
+            ) from None
+        except (self._failed, OSError) as error:
+            self.close()
+            raise UnavailableError(f"{place}: {error}", fix="it is tried again") from None
+
+
+def _code(error: Any) -> str:
+    return str(error.response.get("Error", {}).get("Code", "unknown"))

@@ -1,0 +1,96 @@
+"""`penstock router`: run a job, check it, look at it."""
+
+from pathlib import Path
+
+import click
+
+from penstock.base.pluralize import pluralize
+from penstock.router.cli.inspect import plan, preview, sinks, status, template
+from penstock.router.cli.job import (
+    check_expressions,
+    check_libraries,
+    job_argument,
+    load_job,
+    quiet_option,
+    run_job,
+    steps_without_match,
+    teller,
+)
+from penstock.router.cli.replay import dlq, replay, stop_replay
+from penstock.router.job.config import JobConfig
+from penstock.router.job.config_errors import naming
+from penstock.router.job.permissions import unreadable
+from penstock.service import check_only
+from penstock.service.command import PenstockGroup, check_option, config_option
+
+_UNTIL = click.option(
+    "--until-caught-up",
+    is_flag=True,
+    help="Stop once every sink has all that the log held at the start; exit 69 when one gets"
+    " nothing for source.retry_timeout_s.",
+)
+
+
+@click.group(
+    cls=PenstockGroup,
+    invoke_without_command=True,
+    epilog="Example: penstock router --config job.yaml --until-caught-up",
+)
+@config_option
+@check_option
+@_UNTIL
+@click.pass_context
+def cli(
+    context: click.Context, config_path: Path | None, *, check: bool, until_caught_up: bool
+) -> None:
+    """Run a router job: read streams of the log, route the records, feed the sinks."""
+    if context.invoked_subcommand is not None:
+        return
+    if config_path is None:
+        raise click.UsageError("name a job with --config FILE, or a subcommand")
+    with naming(config_path):
+        config = load_job(config_path)
+        if not check:
+            run_job(config, until_caught_up=until_caught_up)
+            return
+        check_libraries(config)
+        check_expressions(config, teller())
+    click.echo(check_only(config, config_path), nl=False)
+    _tell_notes(config)
+
+
+def _tell_notes(config: JobConfig) -> None:
+    """What is valid in a job and may still not be what was meant."""
+    for told in steps_without_match(config):
+        click.echo(f"but {told}; this step changes nothing there", err=True)
+    for told in unreadable(config):
+        click.echo(f"but {told}; until this user may read it, it is waited for", err=True)
+
+
+@cli.command(epilog="Example: penstock router run job.yaml --master spark://10.0.0.5:7077")
+@job_argument
+@_UNTIL
+@click.option("--master", metavar="URL", help="Spark's master, instead of the job's spark.master.")
+def run(path: Path, *, until_caught_up: bool, master: str | None) -> None:
+    """Run a job until SIGTERM, as `--config` does."""
+    config = load_job(path)
+    if master is not None:
+        config = config.on_master(master)
+    run_job(config, until_caught_up=until_caught_up)
+
+
+@cli.command(epilog="Example: penstock router validate job.yaml")
+@job_argument
+@quiet_option
+def validate(path: Path, *, quiet: bool) -> None:
+    """Check a job, its conditions, key files and libraries; exit 78 when something is wrong."""
+    config = load_job(path)
+    check_libraries(config)
+    check_expressions(config, teller(quiet=quiet))
+    routes, sinks_ = pluralize(len(config.routes), "route"), pluralize(len(config.sinks), "sink")
+    click.echo(f"{path} is valid: {routes}, {sinks_}")
+    _tell_notes(config)
+
+
+for command in (plan, preview, replay, stop_replay, status, sinks, template, dlq):
+    cli.add_command(command)

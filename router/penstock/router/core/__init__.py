@@ -1,1 +1,0 @@
-"""Decisions of the router without I/O: offset arithmetic, delivery and restarts."""

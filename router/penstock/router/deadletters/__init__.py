@@ -1,0 +1,1 @@
+"""Dead-letter records: written to files, published to a stream, read back."""

@@ -1,0 +1,505 @@
+"""Dead letters of a job, found, shown, and put back as rows of the log.
+
+DIR/SINK/NAME.ndjson            to be looked at
+DIR/SINK/replaying/NAME.ndjson  being replayed, or left there by a replay that was killed
+DIR/SINK/done/NAME.ndjson       replayed: a sink has the records, or refused them anew
+
+A file may be of any size, for other tools make some, too. It is read line by line and delivered in
+pieces of bounded size: `DeadLetterLimits`. How far a file of several pieces is, and where it goes
+to, is in DIR/SINK/replaying/NAME.position meanwhile, with a digest of what is before: so one of the
+same name that comes later begins at its first letter, and what is corrected behind it goes on.
+
+Small files of a sink are delivered in one batch. Which they are, and whether the batch is
+delivered, is in DIR/SINK/replaying/batch.json until all of them are done:
+
+    {"to": SINK, "files": [NAME, ...], "delivered": false}
+
+So a replay that is killed delivers the same batch again, or marks what is left of it as done.
+"""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+import pyarrow as pa
+
+from penstock.base.files import atomic_write, sync_directories
+from penstock.router.columns.projection import Projection, Projector
+from penstock.router.columns.schema import view
+from penstock.router.columns.spec_versions import known_versions
+from penstock.router.deadletters.record import (
+    bytes_of,
+    problem_with_place,
+    problem_with_row,
+    time_ns_of,
+)
+from penstock.router.job.permissions import owner_of
+from penstock.router.read.offsets import Span
+from penstock.service import ConfigError, UnavailableError
+
+DeadLetter = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterLimits:
+    """How much of a file of dead letters is held at once.
+
+    Attributes:
+        piece_letters: Letters that are delivered together.
+        piece_bytes: Bytes of their lines likewise: a piece ends with the letter that reaches it.
+        line_bytes: Of one letter at most: logd takes messages of 32 MiB, and a byte is six of JSON.
+    """
+
+    piece_letters: int = 5000
+    piece_bytes: int = 32 * 1024 * 1024
+    line_bytes: int = 256 * 1024 * 1024
+
+
+LIMITS: Final = DeadLetterLimits()
+
+_STATES: Final = ("replaying", "done")
+_PATTERN: Final = "*.ndjson"
+_blake2b: Final = partial(hashlib.blake2b, digest_size=16)
+
+CODES_MAX: Final = 20
+"""Codes that a summary tells apart; the rest are `others`."""
+
+
+class MalformedDeadLetterError(ConfigError):
+    """A file holds something else than letters, or one of which no row can be made."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterFile:
+    """One file of letters.
+
+    Attributes:
+        path: Where it lies now.
+        sink: Whose it is.
+        state: `waiting`, `replaying` or `done`.
+        limits: How much of it is held at once.
+    """
+
+    path: Path
+    sink: str
+    state: str
+    limits: DeadLetterLimits = LIMITS
+
+    @property
+    def home(self) -> Path:
+        """The sink's directory of dead letters."""
+        return self.path.parent if self.state == "waiting" else self.path.parent.parent
+
+    @property
+    def name(self) -> str:
+        """What commands call it: SINK/NAME."""
+        return f"{self.sink}/{self.path.stem}"
+
+    def letters(self) -> Iterator[DeadLetter]:
+        """Its letters, in the log's order, one at a time.
+
+        Raises:
+            OddLetterError: It holds something else.
+        """
+        at = 0
+        for line in self._lines(0):
+            yield self._letter(line, at)
+            at += len(line)
+
+    def summary(self) -> dict[str, Any]:
+        """What it holds, in a few words; with `problem`, up to what is no letter."""
+        codes: Counter[str] = Counter()
+        first: DeadLetter = {}
+        problem = None
+        try:
+            for letter in self.letters():
+                first = first or letter
+                code = str(letter.get("code", letter.get("status")))
+                codes[code if code in codes or len(codes) < CODES_MAX else "others"] += 1
+        except (ConfigError, UnavailableError) as error:  # others are to be listed all the same
+            problem = error.reason
+        return {
+            "name": self.name,
+            "state": self.state,
+            "letters": codes.total(),
+            "codes": dict(codes),
+            "time": first.get("time"),
+            "reason": first.get("reason"),
+            "problem": problem,
+        }
+
+    def pieces(self, target: str) -> Iterator[list[DeadLetter]]:
+        """What of it is to be delivered to a sink, in pieces; to be called once it has begun.
+
+        A piece counts as delivered when the next one is asked for. What an earlier replay to that
+        sink has delivered is left out.
+
+        Raises:
+            OddLetterError: It holds something else, or of a letter no row can be made.
+        """
+        at, begun = self._delivered(target)
+        piece: list[DeadLetter] = []
+        size = 0
+        for line in self._lines(at):
+            begun.update(line)
+            letter = self._letter(line, at + size)
+            if (problem := problem_with_row(letter)) is not None:
+                raise self._cannot_go(letter, problem)
+            piece.append(letter)
+            size += len(line)
+            if self._is_a_piece(len(piece), size):
+                yield piece
+                at += size
+                self._keep(target, at, begun.hexdigest())
+                piece, size = [], 0
+        if piece:
+            yield piece
+
+    def whole(self) -> list[DeadLetter] | None:
+        """All its letters; None if they are a piece or more, or a replay has delivered some.
+
+        Raises:
+            OddLetterError: It holds something else, or of a letter no row can be made.
+        """
+        if self._position.exists():
+            return None
+        letters: list[DeadLetter] = []
+        size = 0
+        for line in self._lines(0):
+            letter = self._letter(line, size)
+            if (problem := problem_with_row(letter)) is not None:
+                raise self._cannot_go(letter, problem)
+            letters.append(letter)
+            size += len(line)
+            if self._is_a_piece(len(letters), size):
+                return None
+        return letters
+
+    def _is_a_piece(self, letters: int, size: int) -> bool:
+        return letters >= self.limits.piece_letters or size >= self.limits.piece_bytes
+
+    def require_subjects(self, letters: Sequence[DeadLetter]) -> None:
+        """For a sink that sends them along.
+
+        Raises:
+            OddLetterError: One is not said.
+        """
+        for letter in letters:
+            if letter.get("subject") is None:
+                raise self._cannot_go(
+                    letter, "says nothing as 'subject', which the sink sends along"
+                )
+
+    def _keep(self, target: str, at: int, digest: str) -> None:
+        """Write down that what lies before this byte, which has that digest, is delivered."""
+        with _writing(self._position.parent):
+            found = {"to": target, "bytes": at, "digest": digest}
+            atomic_write(self._position, json.dumps(found).encode(), parents=True)
+
+    @property
+    def _position(self) -> Path:
+        return self.path.with_suffix(".position")
+
+    def _delivered(self, target: str) -> tuple[int, hashlib.blake2b]:
+        """Bytes of the lines that a replay which was ended early has delivered, and their digest.
+
+        None where they are not these bytes any more: another file has the name now. Lines behind
+        them may have been corrected.
+        """
+        try:
+            position = json.loads(self._position.read_text())
+            to, at, of = position["to"], max(0, int(position["bytes"])), position.get("digest")
+        except FileNotFoundError:
+            return 0, _blake2b()
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ConfigError(
+                f"{self._position} cannot be read: {type(error).__name__}: {error}",
+                fix=f"remove it; then {self.name} is delivered again from its first letter",
+            ) from None
+        begun = self._digest(at)
+        return (at, begun) if to == target and of == begun.hexdigest() else (0, _blake2b())
+
+    def _digest(self, upto: int) -> hashlib.blake2b:
+        digest, left = _blake2b(), upto
+        with self._opened() as file:
+            while left > 0 and (data := file.read(min(left, self.limits.piece_bytes))):
+                digest.update(data)
+                left -= len(data)
+        return digest
+
+    def _lines(self, begin: int) -> Iterator[bytes]:
+        with self._opened() as file:
+            file.seek(begin)
+            longest = self.limits.line_bytes
+            while line := file.readline(longest + 1):
+                if len(line) > longest:
+                    raise self._is_none(f"a line is longer than {longest} bytes")
+                yield line
+
+    def _opened(self) -> BinaryIO:
+        try:
+            return self.path.open("rb")
+        except FileNotFoundError:
+            raise self._is_gone() from None
+        except OSError as error:
+            raise ConfigError(
+                f"{self.path}: cannot be read: {error.strerror}",
+                fix="let this user read it, or move it out of there",
+            ) from None
+
+    def _letter(self, line: bytes, at: int) -> DeadLetter:
+        """What a line holds that begins at this byte."""
+        try:
+            letter = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise self._is_none(f"line {self._number(at)}: {error}") from None
+        if not isinstance(letter, dict):
+            raise self._is_none(f"line {self._number(at)} is no JSON object")
+        if (problem := problem_with_place(letter)) is not None:
+            raise self._is_none(f"line {self._number(at)} {problem}")
+        return letter
+
+    def _number(self, at: int) -> int:
+        """Of the line that begins at this byte."""
+        count, size = 1, 0
+        for line in self._lines(0):
+            size += len(line)
+            if size > at:
+                break
+            count += 1
+        return count
+
+    def _cannot_go(self, letter: DeadLetter, problem: str) -> MalformedDeadLetterError:
+        where = f"{letter['stream']}/{letter['partition']} offset {letter['offset']}"
+        return MalformedDeadLetterError(
+            f"{self.path}: the letter of {where!r} {problem}",
+            fix="correct that line, or move it out of there; then replay again",
+        )
+
+    def _is_gone(self) -> UnavailableError:
+        return UnavailableError(
+            f"{self.path} has been moved meanwhile",
+            fix="ask again; a replay goes on from where the file is now",
+        )
+
+    def _is_none(self, why: str) -> MalformedDeadLetterError:
+        return MalformedDeadLetterError(
+            f"{self.path}: no file of dead letters: {why}",
+            fix="correct that line, or move it out of there",
+        )
+
+    def begin(self, *, sync: bool = True) -> "DeadLetterFile":
+        """Set it apart, so that letters of the same name can be written meanwhile.
+
+        Args:
+            sync: Whether the move is on disk at the end; else `sync_moves` brings it there.
+        """
+        return self._moved("replaying", sync)
+
+    def end(self, *, sync: bool = True) -> "DeadLetterFile":
+        """Mark it as replayed; `sync` is as in `begin`."""
+        done = self._moved("done", sync)
+        with _writing(self._position.parent):
+            self._position.unlink(missing_ok=True)
+        return done
+
+    def _moved(self, state: str, sync: bool) -> "DeadLetterFile":
+        if state == self.state:
+            return self
+        target = self.home / state / self.path.name
+        with _writing(self.home):
+            target.parent.mkdir(exist_ok=True)
+            try:
+                self.path.replace(target)
+            except FileNotFoundError:
+                raise self._is_gone() from None
+            if state == "replaying":  # not before it is there: else another replay's would be lost
+                target.with_suffix(".position").unlink(missing_ok=True)  # of one that went before
+            if sync:
+                sync_directories([target.parent, self.path.parent])
+        return replace(self, path=target, state=state)
+
+
+@dataclass(frozen=True, slots=True)
+class FileBatch:
+    """Files of one sink that are delivered together.
+
+    Attributes:
+        home: The sink's directory of dead letters.
+        target: The sink that gets them.
+        names: The files' names, without their ending.
+        delivered: Whether the target has them.
+    """
+
+    home: Path
+    target: str
+    names: tuple[str, ...]
+    delivered: bool = False
+
+    @classmethod
+    def left_in(cls, home: Path) -> "FileBatch | None":
+        """The one that a replay had in work when it was ended.
+
+        Raises:
+            ConfigError: The note of it cannot be read.
+        """
+        path = cls._path(home)
+        try:
+            note = json.loads(path.read_bytes())
+            names = tuple(str(name) for name in note["files"])
+            return cls(home, str(note["to"]), names, bool(note["delivered"]))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ConfigError(
+                f"{path} cannot be read: {type(error).__name__}: {error}",
+                fix="remove it; then files that are in `replaying` are delivered again",
+            ) from None
+
+    def keep(self) -> None:
+        """Write it down."""
+        note = {"to": self.target, "files": self.names, "delivered": self.delivered}
+        with _writing(self.home):
+            atomic_write(self._path(self.home), json.dumps(note).encode(), parents=True)
+
+    def remove(self) -> None:
+        """Forget it: every file of it is done, or is delivered otherwise."""
+        with _writing(self.home):
+            self._path(self.home).unlink(missing_ok=True)
+
+    def sync_moves(self) -> None:
+        """Bring to disk which of its files are begun and ended."""
+        homes = (self.home, *(self.home / state for state in _STATES))
+        with _writing(self.home):
+            sync_directories([it for it in homes if it.exists()])
+
+    def files(self, limits: DeadLetterLimits = LIMITS) -> list[DeadLetterFile]:
+        """Those that are not done."""
+        paths = (self.home / "replaying" / f"{name}.ndjson" for name in self.names)
+        return [
+            DeadLetterFile(it, self.home.name, "replaying", limits) for it in paths if it.exists()
+        ]
+
+    @staticmethod
+    def _path(home: Path) -> Path:
+        return home / "replaying" / "batch.json"
+
+
+def find_dead_letters(
+    directory: Path,
+    *,
+    sink: str | None = None,
+    names: tuple[str, ...] = (),
+    done: bool = False,
+    limits: DeadLetterLimits = LIMITS,
+) -> list[DeadLetterFile]:
+    """The files of a job, oldest name first.
+
+    Of the same name, what a killed replay left comes before what was refused since, which would
+    else take its place.
+
+    Args:
+        directory: The job's dead letters.
+        sink: Only this sink's.
+        names: Only these, as `DeadLetterFile.name` has them; all without.
+        done: Also those that were replayed.
+        limits: How much of each is held at once.
+
+    Raises:
+        ConfigError: There is none of a name.
+    """
+    found = sorted(_all(directory), key=lambda file: (file.name, file.state))
+    chosen = [
+        replace(file, limits=limits)
+        for file in found
+        if (done or file.state != "done")
+        and (sink is None or file.sink == sink)
+        and (not names or file.name in names)
+    ]
+    for name in names:
+        if name not in {file.name for file in chosen}:
+            raise ConfigError(
+                f"there are no dead letters {name!r} in {directory}",
+                fix="penstock router dlq ls JOB lists them",
+            )
+    return chosen
+
+
+def _all(directory: Path) -> Iterator[DeadLetterFile]:
+    for home in _entries(directory):
+        if not home.is_dir():
+            continue
+        for path in _entries(home):
+            if path.name in _STATES and path.is_dir():
+                files = [it for it in _entries(path) if it.match(_PATTERN)]
+                yield from (DeadLetterFile(it, home.name, path.name) for it in files)
+            elif path.match(_PATTERN):
+                yield DeadLetterFile(path, home.name, "waiting")
+
+
+def _entries(directory: Path) -> list[Path]:
+    """What is in it; nothing is where it is not there."""
+    try:
+        return [path for path in directory.iterdir() if not path.name.startswith(".")]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise ConfigError(
+            f"dead letters: {directory} cannot be read: {error.strerror}",
+            fix=f"run this as {owner_of(directory)}, or correct the key `dead_letter_dir`",
+        ) from None
+
+
+@contextmanager
+def _writing(directory: Path) -> Iterator[None]:
+    """Within it, what the file system refuses is said to whoever can change it."""
+    try:
+        yield
+    except PermissionError as error:
+        raise ConfigError(
+            f"dead letters: cannot write to {directory}: {error.strerror}",
+            fix=f"run this as {owner_of(directory)}, or let this user write there",
+        ) from None
+    except OSError as error:
+        raise UnavailableError(
+            f"dead letters: cannot write to {directory}: {error.strerror}",
+            fix="see what keeps its disk; the same replay, asked for again, goes on from there",
+        ) from None
+
+
+def as_rows(letters: Sequence[DeadLetter]) -> pa.Table:
+    """Letters as rows of the view `records`: the records as they were refused, typed anew.
+
+    A letter that does not say when the log got the record has the time of its refusal; one that
+    does not say its subject has none.
+
+    Args:
+        letters: As `DeadLetterFile.pieces` has them.
+    """
+    shaper = Projector(Projection(_RECORDS, _RECORDS.columns, versions=known_versions()))
+    places = {(letter["stream"], letter["partition"]) for letter in letters}
+    batches = []
+    for stream, partition in sorted(places):
+        mine = [it for it in letters if (it["stream"], it["partition"]) == (stream, partition)]
+        log = {name: pa.array(map(of, mine), kind) for name, (kind, of) in _LOG.items()}
+        span = Span(stream, partition, mine[0]["offset"], mine[-1]["offset"] + 1)
+        batches.append(shaper.shape(span, pa.RecordBatch.from_pydict(log)))
+    return pa.Table.from_batches(batches)
+
+
+_RECORDS: Final = view("records")
+_LOG: Final[Mapping[str, tuple[pa.DataType, Callable[[DeadLetter], Any]]]] = {
+    "offset": (pa.int64(), itemgetter("offset")),
+    "timestamp": (pa.timestamp("ns", tz="UTC"), time_ns_of),
+    "subject": (pa.string(), lambda letter: letter.get("subject")),
+    "key": (pa.binary(), lambda letter: bytes_of(letter, "key")),
+    "value": (pa.binary(), lambda letter: bytes_of(letter, "value")),
+}
+"""The log's own columns: of which type, and what a letter has for them."""

@@ -1,0 +1,200 @@
+"""Dead letters: records that do not get into a sink for good, kept with the reason.
+
+    DIR/SINK/logs.5f2c19aa-0-00000000000000000120-00000000000000000121.ndjson
+
+One JSON object a line: `time` (of the refusal), `job`, `sink`, `stream`, `incarnation`,
+`partition`, `offset`, `subject`, `timestamp_ns` and `key_base64` where the sink gets them, `code`,
+`status` (of HTTP, else 0), `reason`, `attempt`, and the record as it lies in the log, before any
+transform, as `value` where it is UTF-8 text, else as `value_base64`. The same refusal met again
+replaces its file: the name says the first and the last offset, and where some between them are
+missing it has a digest of all before `.ndjson`. Letters that were replayed lie in `DIR/SINK/done`.
+"""
+
+import base64
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.base.files import atomic_write
+from penstock.router.columns.run_length import runs
+from penstock.router.columns.schema import MARKS
+from penstock.router.read.offsets import digest_of
+from penstock.router.sinks.sink import SinkContext
+
+_PLACE: Final = ["stream", "partition", "offset"]
+_WANTED: Final = (*_PLACE, "subject", "timestamp_ns", "key", "value")
+MALFORMED: Final = "malformed"
+"""The code of rows that are no records."""
+
+MALFORMED_COLUMNS: Final = frozenset({*_WANTED, *MARKS} - {"value"})
+"""What letters of such rows are made of."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileLimits:
+    """Limits of one file of dead letters, so that not too much is held in memory at once.
+
+    Attributes:
+        letters: So many at most.
+        values_bytes: Bytes of their values: a file ends with the letter that reaches it.
+    """
+
+    letters: int = 5000
+    values_bytes: int = 32 * 1024 * 1024
+
+
+FILE_LIMITS: Final = FileLimits()
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why records do not get into a sink.
+
+    Attributes:
+        code: What to look for, such as `http_400` or `not_a_record`.
+        text: For people.
+        status: Of HTTP; 0 where there is none.
+        attempt: How often it had been tried.
+    """
+
+    code: str
+    text: str
+    status: int = 0
+    attempt: int = 1
+
+
+def send_to_dlq(rows: pa.Table, reason: Reason, context: SinkContext) -> list[Path]:
+    """Keep refused rows and count them; a file for each partition of the log.
+
+    Args:
+        rows: With the columns `stream`, `partition`, `offset` and `value` at least.
+        reason: Why.
+        context: The sink's.
+    """
+    return send_each_to_dlq(rows, [reason] * rows.num_rows, context)
+
+
+def send_malformed_to_dlq(rows: pa.Table, context: SinkContext) -> list[Path]:
+    """Keep rows that are no records, each with its own reason.
+
+    Args:
+        rows: With `MALFORMED_COLUMNS`.
+        context: The sink's.
+    """
+    reasons = [Reason(MALFORMED, text) for text in rows.column("malformed_reason").to_pylist()]
+    names = ["value" if name == "malformed_value" else name for name in rows.column_names]
+    return send_each_to_dlq(rows.rename_columns(names), reasons, context)
+
+
+def send_each_to_dlq(
+    rows: pa.Table,
+    reasons: Sequence[Reason],
+    context: SinkContext,
+    *,
+    limits: FileLimits = FILE_LIMITS,
+) -> list[Path]:
+    """Keep refused rows and count them, each with its own reason: as few files as can be.
+
+    Args:
+        rows: As for `lay_aside`; in any order.
+        reasons: One for each row.
+        context: The sink's.
+        limits: Of each file.
+
+    Raises:
+        StoppedError: The sink is to stop and not all files are written; the rows come again.
+    """
+    order = pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in _PLACE])
+    rows, reasons = rows.take(order), [reasons[number] for number in order.to_pylist()]
+    originals = context.originals.of(rows)
+    sizes = pc.fill_null(pc.binary_length(originals.column("value")), 0).to_pylist()
+    paths: list[Path] = []
+    for first, end in runs(rows, _PLACE[:2]):
+        begin = first
+        while begin < end:
+            if paths:
+                context.wait(0)
+            count = _count_of_file(sizes[begin : min(begin + limits.letters, end)], limits)
+            piece = originals.slice(begin, count)
+            paths.append(_keep(piece, reasons[begin : begin + count], context))
+            begin += count
+    context.meter.failed("dead_letters", records=rows.num_rows)
+    return paths
+
+
+def _count_of_file(sizes: Sequence[int], limits: FileLimits) -> int:
+    """How many of the letters whose values have these sizes are in one file."""
+    for count, held in enumerate(accumulate(sizes), start=1):
+        if held >= limits.values_bytes:
+            return count
+    return len(sizes)
+
+
+def _keep(rows: pa.Table, reasons: Sequence[Reason], context: SinkContext) -> Path:
+    """One file of rows of one partition, in their order and as they lie in the log."""
+    path = context.dead_letters / context.sink / f"{_name_of(rows, context)}.ndjson"
+    moment = datetime.fromtimestamp(context.clock.unix_ns() // 10**9, UTC).isoformat()
+    about = {"time": moment, "job": context.job, "sink": context.sink}
+    lines = [
+        as_line(about | row | _why(reason))
+        for reason, row in zip(reasons, _rows(rows, context), strict=True)
+    ]
+    atomic_write(path, b"\n".join(lines) + b"\n", parents=True)
+    if context.letter_stream is not None and (missed := context.letter_stream.publish(lines)):
+        context.meter.count("letters_not_streamed", missed)
+    return path
+
+
+def as_line(letter: Mapping[str, Any]) -> bytes:
+    """A letter as JSON in one line, without its end.
+
+    Characters stand as they are: escapes would triple a text that is not Latin, and make it too
+    large for NATS. Half a character, out of an answer, becomes JSON's escape.
+    """
+    return json.dumps(letter, ensure_ascii=False).encode(errors="backslashreplace")
+
+
+def _name_of(rows: pa.Table, context: SinkContext) -> str:
+    """Only these rows have it; see the module's docstring."""
+    first = rows.select(_PLACE).slice(0, 1).to_pylist()[0]
+    offsets = rows.column("offset").to_pylist()
+    place = context.place_tag(first["stream"], first["partition"], offsets[0])
+    name = f"{place}-{offsets[0]:020d}-{offsets[-1]:020d}"
+    has_gap = any(after - before != 1 for before, after in pairwise(offsets))
+    return f"{name}.{digest_of(offsets)}" if has_gap else name
+
+
+def _why(reason: Reason) -> dict[str, Any]:
+    return {
+        "code": reason.code,
+        "status": reason.status,
+        "reason": reason.text,
+        "attempt": reason.attempt,
+    }
+
+
+def _rows(rows: pa.Table, context: SinkContext) -> Iterator[dict[str, Any]]:
+    wanted = [name for name in _WANTED if name in rows.column_names]
+    for row in rows.select(wanted).to_pylist():
+        value = row.pop("value")
+        if (key := row.pop("key", None)) is not None:
+            row["key_base64"] = base64.b64encode(key).decode()
+        row["incarnation"] = context.stream_id(row["stream"], row["partition"], row["offset"])
+        yield row | as_text(value)
+
+
+def as_text(value: bytes | None) -> dict[str, str | None]:
+    """A payload as part of a JSON object: `value`, or `value_base64` where it is no text."""
+    if value is None:
+        return {"value": None}
+    try:
+        return {"value": value.decode()}
+    except UnicodeDecodeError:
+        return {"value_base64": base64.b64encode(value).decode()}

@@ -1,0 +1,481 @@
+"""Delivering a batch's requests: what to send, when, in which pieces, and when to give a record up.
+
+    requests ─▶ queue ─▶ Send ─▶ verdict ─▶ Taken    ─▶ Delivered
+                  ▲                  │   ─▶ Accepted ─▶ unconfirmed ─▶ Ask ─▶ Delivered, or queue
+                  │                  │   ─▶ Sorted   ─▶ Delivered, Refused; the rest to the queue
+                  ├── halves ◀───────┤   ─▶ TooLarge, Unfit; a lone record ─▶ Refused
+                  └── same again ◀───┘   ─▶ Busy, Paused, Failed
+
+One request is out at a time, in the order of the log. When one may go, `core.breaker` says, which
+outlives the batch.
+
+**A record that makes the destination fail** (500 each time, or silence) must neither block its sink
+for ever nor be told from an outage by a guess. A request that failed `suspect_after` times in a row
+is suspected: it goes behind the others, in halves. A failure is evidence against it, and not for an
+outage, if others were delivered since its failure before; what still fails then is bisected at
+once. A lone record is refused when `CONVICTING` failures, its own or of what it was cut from, were
+evidence, and meanwhile others were delivered without a pause of `evidence_gap_s`, and it fails
+`convicted_after_s` later, too: one request that gets through an outage convicts nothing. How long
+other suspects take, one after the other, does not count. With less evidence nothing is
+given up, but for one lone record each `poison_after_s` that the destination itself answers so, or
+that is suspected: what breaks it at the end of its batch would else block it for ever.
+
+**A setting that is wrong** makes the destination refuse every record (a wrong index, a missing
+header). So a lone record that is refused is held back until another is delivered, and refused only
+then. Where `rejected_after` are held for one reason, some others are tried, from all over the
+batch. If these are refused, too, the breaker is told: the records stay, and go again after a pause.
+A batch of fewer records counts with those before it, as long as nothing was delivered in between.
+"""
+
+from collections import deque
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, assert_never
+
+from penstock.router.delivery.breaker import Breaker, Circuit
+from penstock.router.delivery.result import (
+    Accepted,
+    DeliveryResult,
+    Failed,
+    Fault,
+    PartialFailure,
+    Paused,
+    Rejected,
+    Retryable,
+    Success,
+    TooLarge,
+)
+
+_NANOSECONDS: Final = 1_000_000_000
+_PROBES: Final = 4
+"""Further records that are tried before every record counts as refused."""
+
+CONVICTING: Final = 3
+"""Failures, with other records delivered in between, after which a record may be refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How patient a sink is with records and requests.
+
+    Attributes:
+        suspect_after: Failures in a row after which a request's records are suspected.
+        evidence_gap_s: Between two deliveries; after a longer one the count of failures that are
+            evidence begins anew, for an outage lets a request through now and then.
+        convicted_after_s: How long a record goes on failing after the first evidence against it; a
+            server that starts again, or a shard that moves, takes a minute.
+        poison_after_s: How long a lone record may fail without any evidence.
+        confirm_s: How long the destination may take to confirm what it accepted.
+        confirm_every_s: Between two questions whether it did.
+        unconfirmed_max: Requests that may wait for that at once.
+        rejected_after: Records refused for one reason, and none taken meanwhile, after which no
+            record is to blame; 0: each is.
+    """
+
+    suspect_after: int = 5
+    evidence_gap_s: float = 60.0
+    convicted_after_s: float = 120.0
+    poison_after_s: float = 3600.0
+    confirm_s: float = 300.0
+    confirm_every_s: float = 1.0
+    unconfirmed_max: int = 100
+    rejected_after: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Records, by their places in the request numbered `request`, that travel together."""
+
+    request: int
+    records: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ticked:
+    """Time has passed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What became of the part that was sent."""
+
+    verdict: DeliveryResult
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """The destination confirms what it accepted under these tokens, of those asked for."""
+
+    tokens: Collection[str]
+
+
+Event = Ticked | Judged | Confirmed
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send the part; for its records this is attempt `attempt`, from 1 on."""
+
+    part: Part
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Ask whether what was accepted under these tokens is confirmed."""
+
+    tokens: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Retrying:
+    """Something goes on later; `circuit` says what went wrong, and when that is."""
+
+    circuit: Circuit
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """The destination has these records."""
+
+    part: Part
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The destination will never take these records."""
+
+    part: Part
+    fault: Fault
+    attempt: int
+
+
+Effect = Send | Ask | Retrying | Delivered | Refused
+
+
+@dataclass(slots=True)
+class _Task:
+    """A part on its way.
+
+    Attributes:
+        failures: In a row that a record may be to blame for, since it was cut.
+        seen: How many deliveries there had been at the last of them, or of what it was cut from;
+            None before the first. More, at the next, are evidence.
+        failing_since_ns: The first such failure.
+        convictions: Failures that were evidence, since deliveries last paused.
+        evident_since_ns: The delivery that made the first of those evidence.
+        evident_ns: The last such delivery.
+    """
+
+    part: Part
+    attempt: int = 0
+    failures: int = 0
+    seen: int | None = None
+    failing_since_ns: int = 0
+    convictions: int = 0
+    evident_since_ns: int = 0
+    evident_ns: int = 0
+
+    def cut(self, records: tuple[int, ...]) -> "_Task":
+        """A piece of it, as suspect as it is itself."""
+        return replace(self, part=Part(self.part.request, records), failures=0)
+
+
+def _is_past(since_ns: int, seconds: float, now_ns: int) -> bool:
+    return now_ns - since_ns >= int(seconds * _NANOSECONDS)
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """What the destination has accepted and not confirmed."""
+
+    task: _Task
+    until_ns: int
+
+
+class Delivery:
+    """The state of one batch's requests.
+
+    Args:
+        requests: How many records each has, in the order in which they are to go.
+        policy: How patient to be.
+        breaker: The destination's; it is told of each answer.
+    """
+
+    def __init__(self, requests: Sequence[int], *, policy: Policy, breaker: Breaker) -> None:
+        self._policy = policy
+        self._breaker = breaker
+        self._queue = deque(
+            _Task(Part(number, tuple(range(count)))) for number, count in enumerate(requests)
+        )
+        self._flying: _Task | None = None
+        self._asking = False
+        self._unconfirmed: dict[str, _Waiting] = {}
+        self._deliveries = 0
+        self._taken_ns = 0
+        self._flowing_since_ns = 0
+        self._deadline_ns: int | None = None
+        self._ask_at_ns = 0
+        self._given_up_ns: int | None = None
+        self._held: list[tuple[_Task, Fault]] = []
+        self._probes = 0
+
+    @property
+    def done(self) -> bool:
+        """Whether every record is delivered or refused."""
+        return not (self._queue or self._flying or self._unconfirmed or self._held)
+
+    def next_deadline_ns(self) -> int | None:
+        """When to call `handle(Ticked())`; None while an answer is awaited or all is done."""
+        if self._flying or self._asking or self.done:
+            return None
+        held = (self._deadline_ns, self._breaker.next_deadline_ns())
+        return max((it for it in held if it is not None), default=None)
+
+    def handle(self, event: Event, now_ns: int) -> list[Effect]:
+        """Take an event, the first one `Ticked`; at most the last effect is `Send` or `Ask`."""
+        match event:
+            case Ticked():
+                effects: list[Effect] = []
+            case Judged(verdict):
+                assert self._flying is not None, "nothing was sent"
+                task, self._flying = self._flying, None
+                effects = self._judged(task, verdict, now_ns)
+                effects += self._settle_held(now_ns)
+            case Confirmed(tokens):
+                assert self._asking, "nothing was asked"
+                self._asking = False
+                effects = self._confirmed(tokens, now_ns)
+            case _:
+                assert_never(event)
+        return effects + self._go_on(now_ns)
+
+    def _go_on(self, now_ns: int) -> list[Effect]:
+        if self._flying or self._asking or self.done:
+            return []
+        if self._deadline_ns is not None and now_ns < self._deadline_ns:
+            return []
+        if not self._breaker.admits(now_ns):
+            return []
+        self._deadline_ns = None
+        if self._unconfirmed and now_ns >= self._ask_at_ns:
+            self._ask_at_ns = now_ns + int(self._policy.confirm_every_s * _NANOSECONDS)
+            self._asking = True
+            return [Ask(tuple(self._unconfirmed))]
+        if self._queue and len(self._unconfirmed) < self._policy.unconfirmed_max:
+            self._flying = self._queue.popleft()
+            self._flying.attempt += 1
+            return [Send(self._flying.part, self._flying.attempt)]
+        self._deadline_ns = self._ask_at_ns
+        return []
+
+    def _judged(self, task: _Task, verdict: DeliveryResult, now_ns: int) -> list[Effect]:
+        match verdict:
+            case Success():
+                return [self._delivered(task.part, now_ns)]
+            case Accepted(token):
+                self._took_some(now_ns)
+                if not self._unconfirmed:
+                    self._ask_at_ns = now_ns + int(self._policy.confirm_every_s * _NANOSECONDS)
+                if earlier := self._unconfirmed.pop(token, None):
+                    self._queue.append(earlier.task)  # the destination counts from 0 again
+                until_ns = now_ns + int(self._policy.confirm_s * _NANOSECONDS)
+                self._unconfirmed[token] = _Waiting(task, until_ns)
+                return []
+            case PartialFailure():
+                return self._sorted(task, verdict, now_ns)
+            case TooLarge(fault) | Rejected(fault):
+                return self._halve(task, fault, now_ns, isinstance(verdict, TooLarge))
+            case Retryable(reason, after_s) | Paused(reason, after_s):
+                self._queue.appendleft(task)
+                tell = (
+                    self._breaker.failed
+                    if isinstance(verdict, Retryable)
+                    else self._breaker.refused
+                )
+                tell(reason, after_s, now_ns)
+                return [Retrying(self._breaker.circuit)]
+            case Failed():
+                return self._failed(task, verdict, now_ns)
+            case _:
+                assert_never(verdict)
+
+    def _took_some(self, now_ns: int) -> None:
+        if _is_past(self._taken_ns, self._policy.evidence_gap_s, now_ns):
+            self._flowing_since_ns = now_ns
+        self._deliveries += 1
+        self._taken_ns = now_ns
+        self._breaker.refusals = 0
+        self._breaker.succeeded(now_ns)
+
+    def _delivered(self, part: Part, now_ns: int) -> Effect:
+        self._took_some(now_ns)
+        return Delivered(part)
+
+    def _sorted(self, task: _Task, verdict: PartialFailure, now_ns: int) -> list[Effect]:
+        places, effects, before = task.part.records, list[Effect](), self._deliveries
+        apart = {index for index, _ in (*verdict.refused, *verdict.failed)} | set(verdict.again)
+        if taken := tuple(place for index, place in enumerate(places) if index not in apart):
+            effects.append(self._delivered(Part(task.part.request, taken), now_ns))
+        elif verdict.refused:
+            self._found_fault(now_ns)
+        if verdict.failed:
+            self._blame(task, before, now_ns)
+        convicted = self._convicted(task, verdict, now_ns)
+        for index, fault in verdict.refused:
+            effects += self._refuse(task.cut((places[index],)), fault)
+        for index, fault in convicted:
+            alone = Part(task.part.request, (places[index],))
+            effects.append(Refused(alone, fault, task.attempt))
+        later = [index for index, _ in verdict.failed[len(convicted) :]]
+        if later:
+            failed = task.cut(tuple(places[index] for index in later))
+            failed.failures = task.failures
+            self._queue.append(failed)
+        if verdict.again:
+            again = tuple(places[index] for index in sorted(verdict.again))
+            self._queue.appendleft(_Task(Part(task.part.request, again), task.attempt))
+        if later or (verdict.again and verdict.reason):
+            effects.append(self._wait(verdict.reason, verdict.after_s, now_ns))
+        return effects
+
+    def _convicted(
+        self, task: _Task, verdict: PartialFailure, now_ns: int
+    ) -> tuple[tuple[int, Fault], ...]:
+        """Of the records that failed again, each by itself, the first ones: all, one, or none."""
+        if not verdict.failed or self._is_convicted(task, task.failures, now_ns):
+            return verdict.failed
+        if self._is_alone_too_long(task, now_ns):
+            self._given_up_ns = now_ns
+            return verdict.failed[:1]
+        return ()
+
+    def _halve(self, task: _Task, fault: Fault, now_ns: int, is_too_large: bool) -> list[Effect]:
+        self._found_fault(now_ns)
+        if len(task.part.records) == 1:
+            if is_too_large:
+                return [Refused(task.part, fault, task.attempt)]
+            return self._refuse(task, fault)
+        first, second = _halves(task)
+        self._queue.appendleft(second)
+        self._queue.appendleft(first)
+        return []
+
+    def _found_fault(self, now_ns: int) -> None:
+        """The destination is well, and says what is wrong with records; unless it does with all."""
+        if self._breaker.circuit.state != "rejected":
+            self._breaker.succeeded(now_ns)
+
+    def _refuse(self, task: _Task, fault: Fault) -> list[Effect]:
+        """Give a lone record up, or hold it until it is known whether others are taken."""
+        if fault.about_record or self._deliveries or not self._policy.rejected_after:
+            return [Refused(task.part, fault, task.attempt)]
+        self._held.append((task, fault))
+        return []
+
+    def _settle_held(self, now_ns: int) -> list[Effect]:
+        """What becomes of the records that are held."""
+        if not self._held:
+            return []
+        refusals = self._breaker.refusals + len(self._held)
+        others = bool(self._queue or self._unconfirmed)
+        differ = len({fault.code for _, fault in self._held}) > 1
+        if self._breaker.circuit.state == "rejected" and not self._deliveries:
+            return self._reject(now_ns)
+        if self._deliveries or differ or not (others or refusals >= self._policy.rejected_after):
+            held, self._held = self._held, []
+            if not self._deliveries:
+                self._breaker.refusals = refusals
+            return [Refused(task.part, fault, task.attempt) for task, fault in held]
+        if refusals >= self._policy.rejected_after:
+            if self._probes >= _PROBES or not self._queue:
+                return self._reject(now_ns)
+            self._probes += 1
+            self._probe()
+        return []
+
+    def _reject(self, now_ns: int) -> list[Effect]:
+        """Every record is refused for one reason: all stay, and go again after a pause."""
+        reason = self._held[0][1].reason
+        by_request: dict[int, _Task] = {}
+        for task, _ in self._held:
+            known = by_request.get(task.part.request)
+            records = (*known.part.records, *task.part.records) if known else task.part.records
+            whole = tuple(sorted(records))
+            by_request[task.part.request] = replace(task, part=replace(task.part, records=whole))
+        self._queue.extendleft(reversed(by_request.values()))
+        self._held, self._probes = [], 0
+        self._breaker.rejected(reason, now_ns)
+        return [Retrying(self._breaker.circuit)]
+
+    def _probe(self) -> None:
+        """Have a record tried next that lies elsewhere, each time somewhere else."""
+        at = -1 if self._probes == 1 else len(self._queue) * (self._probes - 1) // _PROBES
+        whole = self._queue[at]
+        *rest, last = whole.part.records
+        del self._queue[at]
+        if rest:
+            self._queue.insert(len(self._queue) if at == -1 else at, whole.cut(tuple(rest)))
+        self._queue.appendleft(whole.cut((last,)))
+
+    def _failed(self, task: _Task, verdict: Failed, now_ns: int) -> list[Effect]:
+        self._blame(task, self._deliveries, now_ns)
+        suspected = self._is_suspect(task, now_ns) or task.failures >= self._policy.suspect_after
+        if len(task.part.records) == 1:
+            may_go = suspected and (verdict.answered or task.convictions > 0)
+            blindly = may_go and self._is_alone_too_long(task, now_ns)
+            if blindly or self._is_convicted(task, task.convictions, now_ns):
+                self._given_up_ns = now_ns if blindly else self._given_up_ns
+                return [Refused(task.part, verdict.fault, task.attempt)]
+        if not suspected:
+            self._queue.appendleft(task)
+        else:
+            self._queue.extend(_halves(task) if len(task.part.records) > 1 else (task,))
+        return [self._wait(verdict.fault.reason, verdict.after_s, now_ns)]
+
+    def _blame(self, task: _Task, before: int, now_ns: int) -> None:
+        """It failed; `before` this answer there had been so many deliveries."""
+        task.failures += 1
+        if task.seen is None:
+            task.seen, task.failing_since_ns = before, now_ns
+        if self._deliveries > task.seen:
+            if not task.convictions or task.evident_ns < self._flowing_since_ns:
+                task.convictions, task.evident_since_ns = 0, self._taken_ns
+            task.convictions, task.evident_ns = task.convictions + 1, self._taken_ns
+        task.seen = self._deliveries
+
+    def _is_suspect(self, task: _Task, now_ns: int) -> bool:
+        """Whether there is evidence, and not from long ago."""
+        lasts_s = self._policy.convicted_after_s + 3 * self._policy.evidence_gap_s
+        return task.convictions > 0 and not _is_past(task.evident_ns, lasts_s, now_ns)
+
+    def _is_convicted(self, task: _Task, times: int, now_ns: int) -> bool:
+        lasted = _is_past(task.evident_since_ns, self._policy.convicted_after_s, now_ns)
+        return times >= CONVICTING and lasted and self._is_suspect(task, now_ns)
+
+    def _is_alone_too_long(self, task: _Task, now_ns: int) -> bool:
+        since_ns = max(task.failing_since_ns, self._given_up_ns or 0)
+        return _is_past(since_ns, self._policy.poison_after_s, now_ns)
+
+    def _confirmed(self, tokens: Collection[str], now_ns: int) -> list[Effect]:
+        found = [token for token in self._unconfirmed if token in tokens]
+        # No evidence that requests are taken now: it was the asking that worked.
+        effects: list[Effect] = [
+            Delivered(self._unconfirmed.pop(token).task.part) for token in found
+        ]
+        late = [token for token, held in self._unconfirmed.items() if held.until_ns <= now_ns]
+        for token in reversed(late):
+            self._queue.appendleft(self._unconfirmed.pop(token).task)
+        if late:
+            effects.append(self._wait(f"requests not confirmed: {len(late)}", 0.0, now_ns))
+        return effects
+
+    def _wait(self, reason: str, asked_s: float, now_ns: int) -> Effect:
+        self._breaker.failed(reason, asked_s, now_ns)
+        return Retrying(self._breaker.circuit)
+
+
+def _halves(task: _Task) -> tuple[_Task, _Task]:
+    records = task.part.records
+    middle = len(records) // 2
+    return task.cut(records[:middle]), task.cut(records[middle:])

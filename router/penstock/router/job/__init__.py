@@ -1,0 +1,1 @@
+"""A job: its configuration, its queries, and their lifecycle."""

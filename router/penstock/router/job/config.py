@@ -1,0 +1,458 @@
+"""A job as data: which streams, which routes, which sinks."""
+
+import os
+import re
+from collections.abc import Iterable
+from datetime import UTC, date, datetime, time
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    field_serializer,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from penstock.logd.client import Access
+from penstock.router.checkpoint.settings import AnyStore
+from penstock.router.errors import BadOptionError
+from penstock.router.job.config_errors import WrongKeyError
+from penstock.router.job.settings import Seconds, Settings
+from penstock.router.read.offset_spec import Subscription, assigned, check_subject
+from penstock.router.read.offsets import offsets_from_json
+from penstock.router.sinks.registry import AnySinkConfig
+from penstock.router.transforms.settings import Steps, Transform
+from penstock.service import AdminAccess, HostPort, HostPorts, TracingSection
+
+_FILES: Final = frozenset({"lock", "format"})
+"""What `checkpoint_dir` has of its own under a name that a sink could have."""
+
+
+def check_directories(
+    checkpoint_dir: Path, work_dir: Path, dead_letter_dir: Path, sinks: Iterable[str]
+) -> None:
+    """Make sure that each sink's directory is its own.
+
+    Args:
+        checkpoint_dir: It has a directory of each sink.
+        work_dir: Below it, Spark's directory is emptied at each start.
+        dead_letter_dir: It has a directory of each sink, too.
+        sinks: Their names.
+
+    Raises:
+        ValueError: It is not; the text begins with the key.
+    """
+    names = list(sinks)
+    homes = {name: _real(checkpoint_dir / name) for name in names}
+    work, letters = _real(work_dir), _real(dead_letter_dir)
+    for name, home in homes.items():
+        if name in _FILES:
+            raise ValueError(f"sinks.{name}: a file in checkpoint_dir has this name; use another")
+        if work.is_relative_to(home) or home.is_relative_to(work / "spark"):
+            raise ValueError(
+                f"sinks.{name}: it keeps its progress in {home}, where work_dir is, which is"
+                " emptied at each start; rename the sink or move work_dir"
+            )
+        if letters.is_relative_to(home) or home in [letters / other for other in names]:
+            raise ValueError(
+                f"sinks.{name}: it keeps its progress in {home}, where dead_letter_dir has letters;"
+                " rename the sink or move dead_letter_dir"
+            )
+
+
+def _real(path: Path) -> Path:
+    """Without links, as far as it can be told; whoever uses it tells what is wrong with it."""
+    return Path(os.path.realpath(path))
+
+
+SECRET_SETTING: Final = re.compile("secret|password|token|access[.]?key", re.IGNORECASE)
+"""What Spark takes for a secret by a setting's name (`spark.redaction.regex`); so do we."""
+
+
+def _local(value: Any) -> Any:
+    if isinstance(value, str) and "://" in value:
+        raise ValueError(
+            "must be a directory of this machine, perhaps a network volume: the job's lock, sinks'"
+            " own state, journals and dead letters need a file system with locks and renames;"
+            " `checkpoint_store` keeps all of these in S3 or HDFS as well"
+        )
+    return value
+
+
+def _subject(value: str) -> str:
+    try:
+        return check_subject(value)
+    except BadOptionError as error:
+        raise ValueError(str(error)) from None
+
+
+def _moment(value: Any) -> Any:
+    """A time as people write it; without a zone UTC, as commands take it."""
+    if isinstance(value, str) and value.isascii() and "-" in value:
+        value = datetime.fromisoformat(value)
+    if isinstance(value, date) and not isinstance(value, datetime):
+        value = datetime.combine(value, time())
+    if isinstance(value, dict):  # pydantic refuses it as no time: a file or a variable may be meant
+        return value
+    if not isinstance(value, datetime):
+        raise ValueError("a time looks like 2026-01-31T03:00:00Z")  # noqa: TRY004 - pydantic's
+    return value if value.tzinfo else value.replace(tzinfo=UTC)
+
+
+LocalDirectory = Annotated[Path, BeforeValidator(_local)]
+
+Moment = Annotated[datetime, BeforeValidator(_moment)]
+
+
+def _beginning(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+    """Of several forms, each would say in what it differs."""
+    try:
+        return handler(value)
+    except ValidationError:
+        raise PydanticCustomError(
+            "literal_error",  # as of any value in whose place a file or a variable may be named
+            "must be earliest, latest, a time such as 2026-01-31T03:00:00Z, or offsets by stream"
+            f' and partition such as {{logs: {{"0": 123}}}}, not {str(value)[:100]!r}',
+        ) from None
+
+
+def _assigned(value: dict[str, list[int]]) -> dict[str, list[int]]:
+    try:
+        assigned(value)
+    except BadOptionError as error:
+        raise ValueError(
+            str(error).removeprefix("option assign ").removeprefix("option assign: ")
+        ) from None
+    return value
+
+
+Beginning = Annotated[
+    Literal["earliest", "latest"] | Moment | dict[str, dict[str, int]], WrapValidator(_beginning)
+]
+
+Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
+"""Of a job, route or sink; it becomes part of file names."""
+
+
+class Trigger(Settings):
+    """How often a sink's query looks for new records, and how many it takes at once."""
+
+    interval_s: Annotated[float, Field(ge=0, le=604_800, allow_inf_nan=False)] = 2.0
+    records_max: Annotated[int, Field(ge=1, le=1_000_000)] = 50_000
+    bytes_max: Annotated[int, Field(ge=1_048_576, le=1_073_741_824)] = 33_554_432
+    records_min: Annotated[int, Field(ge=1, le=1_000_000)] = 1
+    delay_max_s: Annotated[int, Field(ge=1, le=604_800)] = 900
+
+    @model_validator(mode="after")
+    def _bounds_fit_together(self) -> Self:
+        if self.records_min > self.records_max:
+            raise ValueError(f"records_min ({self.records_min}) is above records_max")
+        return self
+
+    def options(self) -> dict[str, str]:
+        """The same for Spark's data source."""
+        found = {
+            "maxOffsetsPerTrigger": str(self.records_max),
+            "maxBytesPerTrigger": str(self.bytes_max),
+        }
+        if self.records_min == 1:
+            return found
+        waiting = {"minOffsetsPerTrigger": str(self.records_min)}
+        return found | waiting | {"maxTriggerDelay": f"{self.delay_max_s}s"}
+
+
+class Source(Settings):
+    """How the log is read, and how the router is let in there."""
+
+    fail_on_data_loss: bool = True
+    retry_timeout_s: Seconds = 120.0
+    cursors: bool = True
+    partitions_min: Annotated[int, Field(ge=1, le=1024)] = 1
+    assign: Annotated[dict[str, list[int]], AfterValidator(_assigned)] | None = None
+    shared_bytes_max: Annotated[int, Field(ge=0, le=8_589_934_592)] = 67_108_864
+    subject: Annotated[str, AfterValidator(_subject)] | None = None
+    read_from: Literal["leader", "replica"] = "leader"
+    rack: Annotated[str, Field(pattern=r"^\S(.{0,62}\S)?$")] | None = None
+    token_file: Path | None = None
+    tls: bool = False
+    tls_ca_file: Path | None = None
+    cert_file: Path | None = None
+    key_file: Path | None = None
+
+    @model_validator(mode="after")
+    def _keys_fit_together(self) -> Self:
+        self.access()
+        if self.rack is not None and self.read_from == "leader":
+            raise ValueError("rack: which replica is read from needs read_from: replica")
+        return self
+
+    def access(self) -> Access:
+        """As the client takes it."""
+        return Access(
+            tls=self.tls,
+            ca_file=self.tls_ca_file,
+            cert_file=self.cert_file,
+            key_file=self.key_file,
+            token_file=self.token_file,
+        )
+
+    def options(self) -> dict[str, str]:
+        """The same for Spark's data source."""
+        found = {
+            "tokenFile": self.token_file,
+            "tlsCaFile": self.tls_ca_file,
+            "certFile": self.cert_file,
+            "keyFile": self.key_file,
+        }
+        files = {name: str(path.absolute()) for name, path in found.items() if path is not None}
+        chosen = {"subject": self.subject, "rack": self.rack}
+        return {
+            **files,
+            **{name: text for name, text in chosen.items() if text is not None},
+            "readFrom": self.read_from,
+            "tls": str(self.tls).lower(),
+            "minPartitions": str(self.partitions_min),
+            "failOnDataLoss": str(self.fail_on_data_loss).lower(),
+            "retryTimeoutSeconds": str(self.retry_timeout_s),
+        }
+
+
+class Route(Settings):
+    """Records for which `where` holds go to `sinks`; all records without a `where`."""
+
+    name: Name
+    where: Annotated[str, Field(min_length=1)] | None = None
+    transforms: Steps = Field(default_factory=list)
+    sinks: Annotated[list[Name], Field(min_length=1)]
+
+
+class Unmatched(Settings):
+    """Where records go that no route wants, and what is done to them before."""
+
+    transforms: Steps = Field(default_factory=list)
+    sinks: list[Name] = Field(default_factory=list)
+
+
+class DeadLetterStream(Settings):
+    """A stream that gets each dead letter as well; some stream of logd must store `subject`."""
+
+    nats: Annotated[str, Field(pattern=r"^(nats|tls)://\S+$")] = "nats://127.0.0.1:4222"
+    subject: Annotated[str, Field(pattern=r"^[^\s.*>]+(\.[^\s.*>]+)*$")]
+
+
+class Spark(Settings):
+    """The Spark session; `conf` wins over everything that the router sets itself.
+
+    Attributes:
+        master: Where executors are.
+        driver_memory: Heap of the JVM.
+        ui: Whether Spark's own page is served, which asks nobody who they are; none: where
+            `admin_access` is not set.
+        secret_file: Holds, in its only line, what a cluster's processes know each other by
+            (`spark.authenticate.secret`); on `local` masters Spark makes one itself.
+        conf: Spark's own settings.
+    """
+
+    master: str = "local[2]"
+    driver_memory: Annotated[str, Field(pattern=r"^\d+[kmg]$")] = "640m"
+    ui: bool | None = None
+    secret_file: Path | None = None
+    conf: dict[str, str] = Field(default_factory=dict)
+
+    @field_serializer("conf", when_used="json")
+    def _hide_secrets(self, conf: dict[str, str]) -> dict[str, str]:
+        return {k: "**********" if SECRET_SETTING.search(k) else v for k, v in conf.items()}
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the driver is its only executor."""
+        return self.master.startswith("local") and "-cluster" not in self.master
+
+    @property
+    def knows_its_own(self) -> bool:
+        """Whether Spark's processes ask each other for a secret."""
+        if (chosen := self.conf.get("spark.authenticate")) is not None:
+            return chosen.strip().lower() == "true"
+        return self.is_local or self.secret_file is not None
+
+    @property
+    def is_on_this_machine(self) -> bool:
+        """Whether executors reach the driver over the loopback interface."""
+        host = self.master.partition("://")[2].partition(":")[0]
+        return self.master.startswith("local") or host in ("127.0.0.1", "localhost")
+
+
+class JobConfig(Settings):
+    """One job."""
+
+    job: Name
+    logd: HostPorts
+    streams: Annotated[list[str], Field(min_length=1)]
+    starting_offsets: Beginning = "earliest"
+    checkpoint_dir: LocalDirectory
+    checkpoint_store: AnyStore | None = None
+    work_dir: LocalDirectory | None = None
+    dead_letter_dir: LocalDirectory | None = None
+    dead_letter_stream: DeadLetterStream | None = None
+    admin: HostPort = "127.0.0.1:9296"
+    admin_hosts: tuple[str, ...] = ()
+    admin_access: AdminAccess | None = None
+    tracing: TracingSection | None = None
+    actions_token_file: Path | None = None
+    trigger: Trigger = Trigger()
+    source: Source = Source()
+    routing: Literal["fan_out", "first_match"] = "fan_out"
+    malformed: Literal["dead_letters", "route"] = "dead_letters"
+    routes: Annotated[list[Route], Field(min_length=1)]
+    unmatched: Unmatched = Unmatched()
+    sinks: Annotated[dict[Name, AnySinkConfig], Field(min_length=1)]
+    spark: Spark = Spark()
+    connect_timeout_s: Seconds = 10.0
+    drain_timeout_s: Seconds = 10.0
+
+    @property
+    def subscription(self) -> Subscription:
+        """Which streams and partitions are read."""
+        if self.source.assign is None:
+            return Subscription(names=tuple(self.streams))
+        return Subscription(partitions=assigned(self.source.assign))
+
+    @property
+    def session(self) -> Spark:
+        """Of Spark, with what follows from the rest."""
+        shown = self.admin_access is None if self.spark.ui is None else self.spark.ui
+        return self.spark.model_copy(update={"ui": shown})
+
+    def on_master(self, master: str) -> "JobConfig":
+        """The same job with its executors elsewhere.
+
+        Raises:
+            ConfigError: Strangers would reach them.
+        """
+        spark = self.spark.model_copy(update={"master": master})
+        if self.admin_access is not None and not spark.knows_its_own:
+            raise WrongKeyError(_open_to_strangers(master), fix="README, On a cluster, says how")
+        return self.model_copy(update={"spark": spark})
+
+    def without_waiting(self) -> "JobConfig":
+        """The same job, for a run with an end: the last records are too few for ever."""
+        return self.model_copy(
+            update={"trigger": self.trigger.model_copy(update={"records_min": 1})}
+        )
+
+    @property
+    def working_dir(self) -> Path:
+        """Temporary files, Spark's log and `endpoints.json`."""
+        return self.work_dir or self.checkpoint_dir / "work"
+
+    @property
+    def dead_letters(self) -> Path:
+        """What sinks refused for good."""
+        return self.dead_letter_dir or self.checkpoint_dir / "dead_letters"
+
+    @property
+    def lays_malformed_aside(self) -> bool:
+        """Whether what is no record goes to the dead letters, and to no sink."""
+        return self.malformed == "dead_letters"
+
+    def routes_to(self, sink: str) -> list[int]:
+        """The numbers of the routes to a sink; that of `unmatched` comes after the last route's."""
+        found = [index for index, route in enumerate(self.routes) if sink in route.sinks]
+        return [*found, len(self.routes)] if sink in self.unmatched.sinks else found
+
+    def transforms_to(self, sink: str) -> dict[int, list[Transform]]:
+        """What is done to records on their way to a sink, by route; only where something is."""
+        steps = [*(route.transforms for route in self.routes), self.unmatched.transforms]
+        return {index: steps[index] for index in self.routes_to(sink) if steps[index]}
+
+    def route_name(self, index: int) -> str:
+        """The name of a route, or `unmatched`."""
+        return self.routes[index].name if index < len(self.routes) else "unmatched"
+
+    def place_of(self, index: int) -> str:
+        """Where a route stands in the job file."""
+        return f"routes.{index}" if index < len(self.routes) else "unmatched"
+
+    @model_validator(mode="after")
+    def _names_fit_together(self) -> Self:
+        _refuse_repeats("streams", self.streams)
+        _check_offsets(self.starting_offsets, self.streams)
+        if self.source.assign is not None and set(self.source.assign) != set(self.streams):
+            raise ValueError(
+                f"source.assign: must name the partitions of each of the streams"
+                f" ({', '.join(self.streams)}), and of no other"
+            )
+        _refuse_repeats("routes", [route.name for route in self.routes])
+        if any(route.name == "unmatched" for route in self.routes):
+            raise ValueError("routes: the name 'unmatched' is taken by the key `unmatched`")
+        used = set(self.unmatched.sinks)
+        places = [(f"routes.{index}", route.sinks) for index, route in enumerate(self.routes)]
+        for place, names in [*places, ("unmatched", self.unmatched.sinks)]:
+            _refuse_repeats(f"{place}.sinks", names)
+            used |= set(names)
+            for name in names:
+                if name not in self.sinks:
+                    known = ", ".join(self.sinks)
+                    raise ValueError(f"{place}.sinks: there is no sink {name!r}, only {known}")
+        for name in self.sinks:
+            if name not in used:
+                raise ValueError(f"sinks.{name}: no route leads to it")
+        check_directories(self.checkpoint_dir, self.working_dir, self.dead_letters, self.sinks)
+        return self
+
+    @model_validator(mode="after")
+    def _strangers_are_kept_out_of_spark(self) -> Self:
+        if self.admin_access is not None and not self.spark.knows_its_own:
+            raise ValueError(_open_to_strangers(self.spark.master))
+        return self
+
+    @model_validator(mode="before")
+    @classmethod
+    def _empty_blocks_are_defaults(cls, document: Any) -> Any:
+        """`spark:` with nothing below is what an example leaves behind, not an error."""
+        _refuse_nul(document)
+        if isinstance(document, dict):
+            return {key: value for key, value in document.items() if value is not None}
+        return document
+
+
+def _open_to_strangers(master: str) -> str:
+    return (
+        f"spark.master: with admin_access nobody may reach Spark on {master} unknown: name the"
+        " cluster's secret with spark.secret_file, or set spark.authenticate in spark.conf"
+    )
+
+
+def _check_offsets(wanted: str | datetime | dict[str, dict[str, int]], streams: list[str]) -> None:
+    if isinstance(wanted, str | datetime):
+        return
+    try:
+        offsets_from_json(wanted)
+    except BadOptionError as error:
+        raise ValueError(f"starting_offsets: {error}") from None
+    for stream in wanted:
+        if stream not in streams:
+            raise ValueError(f"starting_offsets: {stream!r} is not among the streams")
+
+
+def _refuse_nul(value: Any, place: str = "") -> None:
+    """No name, path or condition may hold one, and where it comes to light nobody expects it."""
+    if isinstance(value, str) and "\0" in value:
+        raise ValueError(f"{place}: holds a NUL")
+    parts: dict[Any, Any] = value if isinstance(value, dict) else {}
+    if isinstance(value, list):
+        parts = dict(enumerate(value))
+    for key, part in parts.items():
+        _refuse_nul(part, f"{place}.{key}" if place else str(key))
+
+
+def _refuse_repeats(place: str, names: list[str]) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"{place}: {name!r} stands there twice")

@@ -1,0 +1,554 @@
+"""One sink's streaming query: from the log through the routes into the sink, at its own pace."""
+
+import json
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from enum import Enum, auto
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import structlog
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+
+from penstock.base.backoff import Backoff, Restarts
+from penstock.router.checkpoint.journal import BatchJournal
+from penstock.router.checkpoint.local import (
+    clear_unfinished,
+    committed_offsets,
+    discard_planned,
+    planned_offsets,
+)
+from penstock.router.delivery.breaker import Circuit
+from penstock.router.errors import LargerThanPlannedError, RecordTooLargeError, StoppedError
+from penstock.router.job.batch_writer import BatchWriter
+from penstock.router.job.config import JobConfig
+from penstock.router.job.routes import Routed
+from penstock.router.read.batch_sizes import PlannedBytes
+from penstock.router.read.offsets import Offsets, StreamPartition, count_between, reading_begins
+from penstock.router.sinks import Sink, SinkContext
+from penstock.router.spark.heap_budget import HeapBudget
+
+SUBJECT = "subject"
+
+
+class BatchSpans:
+    """Of one sink.
+
+    A batch in which there is nothing but Penstock's own spans makes none.
+
+    Args:
+        context: The sink's, with the tracer.
+        columns: That the sink needs.
+
+    Attributes:
+        columns: To be read for it.
+    """
+
+    def __init__(self, context: SinkContext, columns: Sequence[str]) -> None:
+        self._tracer = context.tracer
+        self._names = {"penstock.job": context.job, "penstock.sink": context.sink}
+        self._adds_subject = self._tracer is not None and SUBJECT not in columns
+        self.columns = [*columns, SUBJECT] if self._adds_subject else list(columns)
+
+    @contextmanager
+    def delivering(self, rows: pa.Table, reading_ns: int) -> Iterator[pa.Table]:
+        """Around the delivery of a batch; gives the rows as the sink needs them.
+
+        Args:
+            rows: As they were read.
+            reading_ns: How long that took.
+        """
+        given = rows.drop_columns([SUBJECT]) if self._adds_subject else rows
+        tracer = self._tracer
+        if tracer is None or not self._is_told(rows):
+            yield given
+            return
+        whole = tracer.start("micro-batch", kind="CONSUMER", ago_ns=reading_ns)
+        if whole is None:
+            yield given
+            return
+        if read := tracer.part(whole, "read", ago_ns=reading_ns):
+            read.end()
+        work = tracer.part(whole, "deliver", kind="CLIENT")
+        whole.attributes |= {**self._names, "messaging.batch.message_count": rows.num_rows}
+        error = ""
+        try:
+            yield given
+        except BaseException as failure:
+            error = type(failure).__name__
+            raise
+        finally:
+            if work is not None:
+                work.end(error=error)
+            whole.end(error=error)
+
+    def _is_told(self, rows: pa.Table) -> bool:
+        tracer = self._tracer
+        if tracer is None or not rows.num_rows:
+            return False
+        return not all(map(tracer.is_own, pc.unique(rows.column(SUBJECT)).to_pylist()))
+
+
+_ERROR_LINE: Final = re.compile(
+    r"^(?:: |Caused by: )?(?:[\w.$]+\.)?(\w*(?:Error|Exception))(?:: (.*))?$", re.MULTILINE
+)
+"""The last line of a Python traceback, or the first one of a Java stack trace or of its cause."""
+
+_WRAPPING: Final = re.compile(r"An error occurred while calling |Traceback \(most recent call last")
+"""Begins what py4j and Spark say of an error that somebody else has raised."""
+_REASON_LENGTH_MAX: Final = 500
+_RESULT_LIMIT: Final = "spark.driver.maxResultSize"
+_NO_PACKAGE: Final = "No module named 'penstock"
+RESTART_MIN_S: Final = 1.0
+RESTART_MAX_S: Final = 60.0
+"""Seconds before a query that failed is started again; they double from the first to the last."""
+
+RESTART_CALM_S: Final = 120.0
+"""One that ran so long before it failed is started again as after the first time."""
+
+_WAITING: Final = "Waiting for"
+"""How Spark's message begins between triggers, and not before the first one has ended."""
+
+
+class _State(Enum):
+    WAITING = auto()
+    RUNNING = auto()
+    RESTING = auto()
+    STOPPED = auto()
+
+
+class SinkQuery:
+    """The query of one sink. It is started again when it failed, and nothing else notices.
+
+    Args:
+        job: The job.
+        sink: The sink, open.
+        context: What the sink got.
+        starting: Where it begins what it has not read yet.
+        sharing: Options of the source, by which it reads together with the other sinks.
+        budget: Of the heap, which the sinks of a job have in common; None: one of its own.
+        routed: Makes of the log what a sink gets, of the columns named.
+    """
+
+    def __init__(  # noqa: PLR0913 - each is an input of its own
+        self,
+        job: JobConfig,
+        sink: Sink,
+        context: SinkContext,
+        starting: Offsets,
+        sharing: Mapping[str, str],
+        budget: HeapBudget | None = None,
+        *,
+        routed: Callable[[JobConfig, str, Sequence[str]], Routed] = Routed,
+    ) -> None:
+        self.name = context.sink
+        self.failure: str | None = None
+        self.received = 0
+        self.records_per_s = 0.0
+        self._job = job
+        self._feed = BatchWriter(job, sink, context)
+        self._spans = BatchSpans(context, self._feed.columns)
+        self._routed = routed(job, context.sink, self._spans.columns)
+        self._context = context
+        self._starting = starting
+        self._sharing = sharing
+        self._budget = budget or HeapBudget(job.spark)
+        self._plan_path = job.working_dir / "plans" / f"{context.sink}.json"
+        self._measures = self._budget.has_run_out
+        self._replanned: int | None = None
+        self._refusal: str | None = None
+        self._journal = BatchJournal(context.state_dir)
+        self._restarts = Restarts(Backoff(RESTART_MIN_S, RESTART_MAX_S), calm=RESTART_CALM_S)
+        self._state = _State.WAITING
+        self._start_at_ns = 0
+        self._restarted_at_ns = 0
+        self._failed_at_ns = 0
+        self._query: Any = None
+        self._closed = False
+        self._is_to_rest = False
+        self._writes = False
+        self._work = threading.Lock()  # held by a batch that is being delivered
+        self._log = structlog.get_logger().bind(sink=self.name)
+
+    @property
+    def problem(self) -> str | None:
+        """What keeps the query or its sink from delivering; None while they work."""
+        return self.failure or self._context.meter.problem
+
+    @property
+    def circuit(self) -> Circuit:
+        """The sink's circuit breaker; it counts as open while the query itself is down."""
+        circuit = self._context.meter.circuit
+        if self.failure is None:
+            return circuit
+        waits = self._state is _State.WAITING
+        return Circuit(
+            state="open" if waits else "half_open",
+            since_ns=self._failed_at_ns,
+            retry_at_ns=self._start_at_ns if waits else None,
+            opened=circuit.opened,
+            reason=self.failure,
+        )
+
+    @property
+    def restarts(self) -> int:
+        """How often the query failed."""
+        return self._restarts.count
+
+    def committed(self) -> dict[StreamPartition, int]:
+        """The next offset of each partition, as far as batches are done."""
+        return dict(self.position().next)
+
+    def position(self) -> Offsets:
+        """`committed`, with the incarnations that these offsets are of."""
+        done = committed_offsets(self._spark_checkpoint) or Offsets({})
+        return Offsets(
+            {**self._starting.next, **done.next},
+            {**self._starting.incarnations, **done.incarnations},
+            {},
+            done.generations,
+        )
+
+    def poll(self, spark: SparkSession) -> None:
+        """Start the query when that is due, and notice what has become of it."""
+        if self._is_to_rest:
+            return
+        now_ns = self._context.clock.monotonic_ns()
+        if self._state is _State.WAITING and now_ns >= self._start_at_ns:
+            self._begin(spark, now_ns)
+        elif self._state is _State.RUNNING and not self._query.isActive:
+            self._failed(now_ns)
+        elif self._state is _State.RUNNING and (self.failure or self.records_per_s):
+            self._see_pause()
+
+    def _begin(self, spark: SparkSession, now_ns: int) -> None:
+        try:
+            self._start(spark)
+        except (PySparkException, Py4JJavaError) as error:  # others: the JVM is gone
+            self._wait_after(first_lines(str(error)), now_ns)
+        else:
+            self._state = _State.RUNNING
+
+    def _see_pause(self) -> None:
+        """Between triggers, the last one has delivered everything; or found nothing to deliver."""
+        status = self._query.status
+        if status["isTriggerActive"] or not str(status["message"]).startswith(_WAITING):
+            return
+        self.failure = None
+        if not status["isDataAvailable"]:
+            self.records_per_s = 0.0
+
+    def keep_between_batches(self) -> None:
+        """Have what Spark has noted kept in the store, unless a batch is in work, which does that.
+
+        Raises:
+            penstock.router.errors.UnavailableError: That cannot be now.
+        """
+        if self._work.acquire(blocking=False):
+            try:
+                self._context.keep()
+            finally:
+                self._work.release()
+
+    @property
+    def writes(self) -> bool:
+        """Whether the sink has rows of a batch; a batch that is still read may be given up."""
+        return self._writes
+
+    @property
+    def delivers(self) -> bool:
+        """Whether a batch is in work, be it that of a query that was stopped."""
+        return self._work.locked()
+
+    def is_idle(self) -> bool:
+        """Whether no batch is in work now."""
+        if self._state is not _State.RUNNING or not self._query.isActive:
+            return True
+        return not self._query.status["isTriggerActive"]
+
+    def stop(self) -> None:
+        """End the query; a batch in work is given up and comes again at the next start."""
+        running, self._state = self._state is _State.RUNNING, _State.STOPPED
+        if running:
+            try:
+                self._query.stop()
+            except (Py4JError, PySparkException) as error:
+                # A sink that hangs cannot be interrupted. Its thread ends with the JVM.
+                self._log.warning("query does not stop", reason=type(error).__name__)
+                return
+        if not self._closed:
+            self._closed = True
+            self._feed.close()
+
+    def rest(self) -> bool:
+        """End the query between two batches and close the sink, until `resume`; whether it rests.
+
+        From the first call on no batch is begun: one that Spark begins is given up, to come again.
+        To be called until it is so, or until `go_on`.
+        """
+        if self._state is _State.RESTING:
+            return True
+        self._is_to_rest = True
+        if self._state is _State.STOPPED or self._work.locked():
+            return False
+        if self._state is _State.RUNNING:
+            try:
+                self._query.stop()
+            except (Py4JError, PySparkException) as error:
+                self._log.warning("query does not stop", reason=type(error).__name__)
+                return False
+        self._state = _State.RESTING
+        self.records_per_s = 0.0
+        self._closed = True
+        self._feed.close()
+        return True
+
+    def resume(self, sink: Sink) -> None:
+        """Go on with the sink, opened anew, after `rest`."""
+        if self._state is not _State.RESTING:
+            sink.close()
+            return
+        try:
+            self._feed = BatchWriter(self._job, sink, self._context)
+        except Exception:
+            sink.close()
+            raise
+        self._closed = self._is_to_rest = False
+        self._state, self._start_at_ns = _State.WAITING, 0
+
+    def go_on(self) -> None:
+        """It need not rest after all."""
+        self._is_to_rest = False
+        if self._state is _State.RUNNING and not self._query.isActive:
+            self._state, self._start_at_ns = _State.WAITING, 0
+
+    @property
+    def _spark_checkpoint(self) -> Path:
+        return self._context.state_dir / "spark"
+
+    def _start(self, spark: SparkSession) -> None:
+        job = self._job
+        clear_unfinished(self._spark_checkpoint)
+        self._discard_replanned()
+        options = logd_options(job, self._starting)
+        options |= {
+            **job.trigger.options(),
+            **self._sharing,
+            "maxBytesPerTrigger": str(min(job.trigger.bytes_max, self._budget.largest)),
+            "planIn": str(self._plan_path),
+            "measureSizes": str(self._measures).lower(),
+        }
+        self._plan_path.parent.mkdir(parents=True, exist_ok=True)
+        self._plan_path.unlink(missing_ok=True)
+        rows = self._routed.frame(spark, options, streaming=True)
+        # A pool of its own, so that one sink's backlog does not make the others queue.
+        spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.name)
+        self._query = (
+            rows.writeStream.queryName(f"{job.job}.{self.name}")
+            .option("checkpointLocation", str(self._spark_checkpoint))
+            .trigger(processingTime=f"{round(job.trigger.interval_s * 1000)} milliseconds")
+            .foreachBatch(self._write)
+            .start()
+        )
+        self._log.info("query started", restarts=self._restarts.count)
+
+    def _write(self, frame: DataFrame, batch: int) -> None:
+        with self._work:
+            if self._is_ending():
+                raise StoppedError("the job stops, or the sink rests; this batch comes again")
+            self._deliver(frame, batch)
+
+    def _is_ending(self) -> bool:
+        return self._context.stop.is_set() or self._is_to_rest
+
+    def _deliver(self, frame: DataFrame, batch: int) -> None:
+        planned, before = self._planned(batch), self._planned(batch - 1)
+        size = self._size_of(batch, planned)
+        with self._budget.holding(size, self._is_ending):
+            begun_ns = self._context.clock.monotonic_ns()
+            made = self._collected(frame, batch)
+        rows, lost = self._routed.rows(made), self._routed.lost(made)
+        self._context.begin_batch(before, planned, lost=lost)
+        self._report_truncation(before, planned, batch)
+        self._journal.begin(Offsets(before.next, planned.incarnations, {}, before.generations))
+        if rows.num_rows:
+            self._journal.note(planned)
+        self._context.keep()
+        reading_ns = self._context.clock.monotonic_ns() - begun_ns
+        self._writes = True  # before the look at `stop`, which the job's end sets before this
+        try:
+            if self._context.stop.is_set():
+                raise StoppedError("the job stops before this batch is written; it comes again")
+            with self._spans.delivering(rows, reading_ns) as given:
+                self._feed.give(given, batch)
+        finally:
+            self._writes = False
+        # By offsets: of most rows that no route leads here, Spark hears nothing.
+        count = count_between(before, planned)
+        self._context.meter.count("left_out_routing", count - rows.num_rows - lost)
+        if lost:
+            self._context.meter.count("left_out_lost", lost)
+            self._log.warning("records are lost", batch=batch, offsets=lost)
+        self.received += count
+        took_ns = self._context.clock.monotonic_ns() - begun_ns
+        self.records_per_s = round(count * 1e9 / max(took_ns, 1), 1)
+        self.failure = None
+
+    def _size_of(self, batch: int, planned: Offsets) -> int | None:
+        """The bytes that a batch was planned with; None: they are not known.
+
+        Raises:
+            LargerThanPlannedError: They are too many, and it is planned anew.
+            RecordTooLargeError: They are too many however it is planned.
+        """
+        found = PlannedBytes.read(self._plan_path)
+        if found is None or not found.next.items() <= planned.next.items():
+            return None  # that of another batch: Spark has not planned this one as it used to
+        refusal = self._budget.refusal(found)
+        if refusal is None:
+            return found.size
+        it = found.largest
+        may_be_smaller = it is None or it.size < found.size or it.end > it.start + 1
+        if may_be_smaller and not (self._measures and self._journal.has(planned)):
+            self._plan_anew(batch)
+            raise LargerThanPlannedError(refusal)
+        self._refusal = refusal
+        raise RecordTooLargeError(refusal)
+
+    def _collected(self, frame: DataFrame, batch: int) -> pa.Table:
+        try:
+            return frame.toArrow()
+        except (PySparkException, Py4JError) as error:
+            said = str(error)
+            is_larger = LargerThanPlannedError.__name__ in said or _RESULT_LIMIT in said
+            if is_larger and not self._measures:
+                self._plan_anew(batch)
+            raise
+
+    def _plan_anew(self, batch: int) -> None:
+        """Have the query begin again, with every frame measured, and the batch planned anew."""
+        self._measures, self._replanned = True, batch
+
+    def _discard_replanned(self) -> None:
+        """Forget a batch that is to be planned anew, unless the sink may have a part of it."""
+        batch, self._replanned = self._replanned, None
+        if batch is not None and not self._journal.has(self._planned(batch)):
+            discard_planned(self._spark_checkpoint, batch)
+
+    def _planned(self, batch: int) -> Offsets:
+        """The position behind a batch, with partitions that were not read yet where they begin."""
+        at = planned_offsets(self._spark_checkpoint, batch) if batch >= 0 else Offsets({})
+        next_ = {**self._starting.next, **at.next}
+        return Offsets(next_, at.incarnations, {}, at.generations)
+
+    def _report_truncation(self, before: Offsets, planned: Offsets, batch: int) -> None:
+        """Say which offsets the log gives again, that the sink had got already."""
+        for at, generations in planned.generations.items():
+            begin, known = reading_begins(at, before, planned), before.next.get(at, 0)
+            if begin < known:
+                self._context.meter.count("log_truncated", known - begin)
+                self._log.warning(
+                    "log truncated",
+                    stream=at.stream,
+                    partition=at.partition,
+                    offset=begin,
+                    read_up_to=known,
+                    generation=generations[-1][1],
+                    batch=batch,
+                    delivered="kept",
+                )
+
+    def _failed(self, now_ns: int) -> None:
+        error = self._query.exception()
+        if self._context.stop.is_set():
+            self._state = _State.STOPPED
+            return
+        self._state, self.records_per_s = _State.WAITING, 0.0
+        if self._replanned is not None:
+            self._start_at_ns = now_ns
+            self._log.warning(
+                "batch planned anew",
+                batch=self._replanned,
+                reason="it is larger than the records at its ends said; all are measured now",
+            )
+            return
+        refusal, self._refusal = self._refusal, None
+        self._wait_after(
+            refusal or reason_of(error),
+            now_ns,
+            is_told=refusal is not None and refusal == self.failure,
+        )
+
+    def _wait_after(self, reason: str, now_ns: int, *, is_told: bool = False) -> None:
+        """Start the query again after a pause.
+
+        Args:
+            reason: Why it failed.
+            now_ns: Monotonic.
+            is_told: Whether that was said before, and stays so: the status has it still.
+        """
+        self._failed_at_ns = now_ns
+        wait_s = self._restarts.failed((now_ns - self._restarted_at_ns) / 1e9)
+        self._start_at_ns = self._restarted_at_ns = now_ns + int(wait_s * 1e9)
+        self.failure = reason
+        self._context.meter.failed("query_failures")
+        if is_told:
+            return
+        self._log.error(
+            "query failed",
+            reason=self.failure,
+            restart_in_s=round(wait_s, 1),
+        )
+
+
+def logd_options(job: JobConfig, first: Offsets, last: Offsets | None = None) -> dict[str, str]:
+    """The options with which a job reads the log, to the end of it or to `last`."""
+    options = {
+        "logd": job.logd,
+        **_subscribed(job),
+        "startingOffsets": json.dumps(first.to_json()),
+        **job.source.options(),
+    }
+    return options if last is None else options | {"endingOffsets": json.dumps(last.to_json())}
+
+
+def _subscribed(job: JobConfig) -> dict[str, str]:
+    if job.source.assign is not None:
+        return {"assign": json.dumps(job.source.assign)}
+    return {"subscribe": ",".join(job.streams)}
+
+
+def reason_of(error: StreamingQueryException | None) -> str:
+    """What a person needs to know of a query's failure, out of Spark's layers of stack traces."""
+    if error is None:
+        return "the query ended by itself"
+    return first_lines(str(error))
+
+
+def first_lines(text: str) -> str:
+    """The error at the bottom of Spark's stack traces."""
+    if _RESULT_LIMIT in text:
+        return (
+            f"a batch is larger than {_RESULT_LIMIT}, half of spark.driver_memory:"
+            " docs/howto/size-it.md says under Router how to get past one that was begun"
+        )
+    if _NO_PACKAGE in text:
+        return (
+            "an executor's Python has no package penstock: install it on each worker for the Python"
+            " that spark.conf's spark.pyspark.python names"
+        )
+    named = [
+        ": ".join(part for part in found.groups() if part)
+        for found in _ERROR_LINE.finditer(text)
+        if not _WRAPPING.match(found[2] or "")
+    ]
+    lines = [it.strip(" :\t") for it in text.splitlines()]
+    plain = [it for it in lines if it and not _WRAPPING.match(it)]
+    reason = named[-1] if named else next(iter(plain or lines), "no reason was given")
+    return reason[:_REASON_LENGTH_MAX]

@@ -1,0 +1,196 @@
+"""Routing as Spark expressions: which rows a sink gets by which route, and if a job's are valid.
+
+With `routing: fan_out` a record goes to the sinks of every route that matches; with `first_match`
+only to those of the first one. Where several of a sink's routes match, the first decides what is
+done to the record.
+
+A malformed row has unknown fields, and so a condition on it may be unknown. With
+`malformed: dead_letters` it comes to every sink that it might have been for, to be laid aside
+there: to those with a route whose condition is not false. Its kind, where none can be told, is
+unknown as well, and not `raw`. With `malformed: route` it is a row like others.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from typing import Final
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
+
+from penstock.router.columns.passthrough import CARRIED, lost_of, unpack
+from penstock.router.columns.projection import arrow_schema
+from penstock.router.columns.schema import KINDS, RAW_KIND, view
+from penstock.router.job.batch_writer import ROUTE_COLUMN
+from penstock.router.job.config import JobConfig, Route
+from penstock.router.job.config_errors import WrongKeyError
+from penstock.router.spark.readers import Steps, read_carried
+
+
+def steps_to(sink: str, job: JobConfig, columns: list[str]) -> Steps:
+    """From rows of the view `records` to the given columns of those for one sink."""
+    return lambda rows: rows_for(sink, job, rows).select(*columns)
+
+
+def judge_for(sink: str, job: JobConfig) -> Steps:
+    """From rows of the view `records` to the number of the route that leads each to a sink.
+
+    The column is `ROUTE_COLUMN`, NULL where none does; `CARRIED` is kept.
+    """
+
+    def judge(rows: DataFrame) -> DataFrame:
+        number = F.lit(None).cast("int")
+        for index in reversed(job.routes_to(sink)):
+            number = F.when(_takes(job, index), index).otherwise(number)
+        kept = [CARRIED] if CARRIED in rows.columns else []
+        return routable(job, rows).select(*kept, number.alias(ROUTE_COLUMN))
+
+    return judge
+
+
+def rows_for(sink: str, job: JobConfig, rows: DataFrame) -> DataFrame:
+    """The rows that some route, or the lack of one, leads to a sink; each once.
+
+    They have `ROUTE_COLUMN` as well where a route to that sink has transforms.
+    """
+    leading = job.routes_to(sink)
+    takes = [_takes(job, index) for index in leading]
+    rows = routable(job, rows).where(reduce(lambda one, other: one | other, takes))
+    if not job.transforms_to(sink):
+        return rows
+    number = F.lit(leading[-1])
+    for index, condition in zip(reversed(leading[:-1]), reversed(takes[:-1]), strict=True):
+        number = F.when(condition, index).otherwise(number)
+    return rows.withColumn(ROUTE_COLUMN, number)
+
+
+def routable(job: JobConfig, rows: DataFrame) -> DataFrame:
+    """Rows as conditions look at them."""
+    if not job.lays_malformed_aside:
+        return rows
+    return rows.withColumn("kind", F.expr(f"nullif(kind, '{RAW_KIND}')"))
+
+
+def matches(route: Route) -> Column:
+    """Whether a route takes a row; NULL is no."""
+    return _condition(route, if_unknown=F.lit(False))
+
+
+def _condition(route: Route, *, if_unknown: Column) -> Column:
+    if route.where is None:
+        return F.lit(True)
+    return F.coalesce(F.expr(route.where), if_unknown)
+
+
+def _takes(job: JobConfig, index: int) -> Column:
+    """Whether a row comes to the sinks of a route; that of `unmatched` follows the last route."""
+    is_rest = index == len(job.routes)
+    taken = F.lit(True)
+    if not is_rest:
+        unknown = F.col("malformed") if job.lays_malformed_aside else F.lit(False)
+        taken = _condition(job.routes[index], if_unknown=unknown)
+    others = job.routes[:index] if is_rest or job.routing == "first_match" else []
+    return reduce(lambda so_far, route: so_far & ~matches(route), others, taken)
+
+
+_TEXT: Final = r"'[^']*'"
+_KIND: Final = re.compile(rf"\bkind\s*(?:==?\s*({_TEXT})|in\s*\(([^)]*)\))", re.IGNORECASE)
+_CHOICE: Final = re.compile(r"\b(?:or|not|case|if|coalesce|nvl)\b|<=>|[!|]", re.IGNORECASE)
+
+
+def kinds_of(where: str | None) -> frozenset[str]:
+    """The kinds of record that a condition may take; all of them unless it plainly says less.
+
+    Plainly is ``kind = 'log'`` or ``kind in ('log', 'span')``, alone or joined by AND.
+    """
+    every = frozenset(KINDS)
+    if where is None or _CHOICE.search(re.sub(_TEXT, "''", where)):
+        return every
+    for found in _KIND.finditer(where):
+        every &= frozenset(text[1:-1] for text in re.findall(_TEXT, found[1] or found[2]))
+    return every
+
+
+def check_routes(job: JobConfig, spark: SparkSession) -> None:
+    """Analyse each `where` against the columns there are.
+
+    Raises:
+        ConfigError: One is not a valid condition; names the route.
+    """
+    rows = spark.createDataFrame([], view("records").struct())
+    for index, route in enumerate(job.routes):
+        if route.where is not None:
+            _check(route.where, rows, f"routes.{index}.where: route {route.name!r}")
+
+
+_FIXED_MOMENT: Final = re.compile(
+    r"\b(?:date|timestamp(?:_[ln]tz)?)\s*(['\"])\s*(now|today|tomorrow|yesterday)\s*\1",
+    re.IGNORECASE,
+)
+"""Typed literals that Spark's parser makes a constant of: the job's start."""
+
+
+def _check(where: str, rows: DataFrame, place: str) -> None:
+    if fixed := _FIXED_MOMENT.search(where):
+        raise WrongKeyError(
+            f"{place}: {fixed[0]} in {where!r} is fixed when the job starts",
+            fix="write current_timestamp() or current_date(), which each batch computes again",
+        )
+    try:
+        chosen = rows.where(where)
+        condition = chosen._jdf.queryExecution().analyzed().condition()  # noqa: SLF001 - no public way
+        same_each_time = bool(condition.deterministic())
+    except PySparkException as error:
+        reason = (error.getMessage() or str(error)).splitlines()[0]
+        raise WrongKeyError(
+            f"{place}: {where!r} is not a condition: {reason}",
+            fix="use the columns that `penstock router plan` lists; text in single quotes",
+        ) from None
+    if not same_each_time:
+        raise WrongKeyError(
+            f"{place}: {where!r} can give another answer when a batch is repeated",
+            fix="leave out rand(), uuid() and the like; use a hash of trace_id or record_id",
+        )
+
+
+class Routed:
+    """The rows for one sink.
+
+    Args:
+        job: The job.
+        sink: The sink's name.
+        columns: Of the view `records`, and `ROUTE_COLUMN` where that is wanted.
+    """
+
+    def __init__(self, job: JobConfig, sink: str, columns: Sequence[str]) -> None:
+        self._columns = list(columns)
+        self._carried = [name for name in columns if name != ROUTE_COLUMN]
+        known = {column.name: column for column in view("records").columns}
+        self._schema = arrow_schema(known[name] for name in self._carried)
+        self._steps = steps_to(sink, job, self._columns)
+        self._judge = judge_for(sink, job)
+
+    def frame(
+        self, spark: SparkSession, options: Mapping[str, str], *, streaming: bool
+    ) -> DataFrame:
+        """What Spark makes of the log.
+
+        Args:
+            spark: The session.
+            options: Of the data source.
+            streaming: Whether for a stream or a batch.
+        """
+        return read_carried(
+            spark, options, self._steps, self._judge, self._carried, streaming=streaming
+        )
+
+    def rows(self, table: pa.Table) -> pa.Table:
+        """The rows, of what that or a part of it was collected to."""
+        return unpack(table, ROUTE_COLUMN, self._schema).select(self._columns)
+
+    @staticmethod
+    def lost(table: pa.Table) -> int:
+        """How many offsets were passed over, for they are gone or damaged."""
+        return lost_of(table)

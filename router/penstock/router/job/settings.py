@@ -1,0 +1,68 @@
+"""What the settings of all sinks have in common; each sink's own stand beside it."""
+
+from typing import Annotated, Self
+
+from pydantic import ConfigDict, Field, model_validator
+
+from penstock.service import Quantities
+from penstock.service.secret import Secret
+
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class Settings(Quantities):
+    """A block of a job file: unknown keys are mistakes, and nothing changes while it runs."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class RateLimit(Settings):
+    """How fast records go to a sink, on the average over batches."""
+
+    records_per_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    bytes_per_s: Annotated[float, Field(ge=1024, allow_inf_nan=False)] | None = None
+
+
+class SinkConfig(Settings):
+    """The settings of one sink; a subclass narrows `type` to its one name.
+
+    Secrets are `SecretStr`, or paths of files that hold them.
+    """
+
+    type: str
+    rate_limit: RateLimit = RateLimit()
+
+    def about(self) -> str:
+        """One line for `penstock router plan`: where records go, and how often each."""
+        return self.type
+
+
+class Batch(Settings):
+    """The size of one request."""
+
+    records_max: Annotated[int, Field(ge=1, le=100_000)] = 1000
+    bytes_max: Annotated[int, Field(ge=1024, le=64 * 1024 * 1024)] = 1024 * 1024
+
+
+class Retry(Settings):
+    """Full jitter: a random pause up to `first_s`, doubled at each attempt up to `max_s`."""
+
+    first_s: Seconds = 0.5
+    max_s: Seconds = 30.0
+
+
+class S3Keys(Settings):
+    """Credentials; none: those that AWS's tools find."""
+
+    region: Annotated[str, Field(pattern=r"^[a-z0-9-]{1,40}$")] = "us-east-1"
+    access_key_id: Secret | None = None
+    secret_access_key: Secret | None = None
+    session_token: Secret | None = None
+
+    @model_validator(mode="after")
+    def _credentials_are_whole(self) -> Self:
+        if (self.access_key_id is None) != (self.secret_access_key is None):
+            raise ValueError("give access_key_id and secret_access_key, or neither")
+        if self.session_token is not None and self.access_key_id is None:
+            raise ValueError("session_token is of no use without access_key_id")
+        return self

@@ -1,0 +1,319 @@
+"""Bytes of a stream's micro-batches: where one ends because of them, and the tasks that read it.
+
+Spark plans by offsets, and says how large records are only when they are read. So some are looked
+at beforehand, where a batch begins and where it would end. Where a batch was larger than that said,
+for large records lay in its middle, its query measures every frame from then on: it fetches all of
+a batch to plan it, and again to read it.
+
+The query that delivers the batch runs in another process, and reads its bytes from a file:
+
+    {"next": {"logs": {"0": 124, ...}}, "size": 31457433, "is_measured": true,
+     "largest": {"stream": "logs", "partition": 0, "start": 123, "end": 124, "size": 31457433}}
+"""
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Final, Self
+
+from penstock.router.read.logd_reader import LogdReader
+from penstock.router.read.offsets import (
+    FrameSize,
+    Offsets,
+    Span,
+    StreamPartition,
+    offsets_from_json,
+    split,
+    split_by_size,
+    within_bytes,
+    within_measured_bytes,
+)
+from penstock.router.read.record_sizes import RECORD_BYTES, Look, Sample
+
+FURTHER_BYTES: Final = 4 * 1024 * 1024
+"""Of a log, as it lies on disk, that are searched at a time for the first record that matches."""
+
+FURTHER_LOOKS: Final = 8
+"""How often, for one batch."""
+
+TASK_BYTES: Final = 8 * 1024 * 1024
+"""Of records that one task reads, about: the JVM copies what a task gives several times."""
+
+
+def bytes_allowed(planned: int) -> int:
+    """Those of a task before its batch counts as larger than planned.
+
+    Records in between are not as those that were looked at; twice as much is no surprise.
+    """
+    return 2 * planned + TASK_BYTES
+
+
+@dataclass(slots=True)
+class _Known:
+    """What logd has told of a partition's part in the batch that begins at `start`.
+
+    Attributes:
+        start: There.
+        seen: The offset behind those that were looked at.
+        sizes: Bytes of an offset, at each place that could be read and has something.
+        looks: How often it was looked at.
+        is_bare: Whether nothing that matches lies between `start` and `seen`.
+        is_ended: Whether that ends at `seen`.
+    """
+
+    start: int
+    seen: int
+    sizes: list[int] = field(default_factory=list)
+    looks: int = 0
+    is_bare: bool = False
+    is_ended: bool = False
+
+    def next_look(self, span: Span) -> Look | None:
+        """Where the span begins and where it ends; or for what matches, where it begins bare."""
+        if self.looks == 0:
+            return Look(span, self.start)
+        if self.seen >= span.end:
+            return None
+        if not self.is_bare:
+            return Look(span, span.end - 1)
+        if self.is_ended or self.looks > FURTHER_LOOKS:
+            return None
+        return Look(span, self.seen, FURTHER_BYTES)
+
+    def take(self, sample: Sample) -> None:
+        """Note what was found."""
+        self.is_bare = self.is_bare or (self.looks == 0 and sample.size == 0)
+        self.is_ended = self.is_bare and sample.size != 0
+        self.looks += 1
+        self.seen = sample.first if self.is_ended else sample.seen
+        if sample.size:
+            self.sizes.append(sample.size)
+
+    def upto(self, end: int) -> int:
+        """Where the batch ends at the latest: where what is bare does, if it is."""
+        return min(end, self.seen) if self.is_bare else end
+
+    def size_to(self, end: int) -> int:
+        """That of the records where the batch begins or of those where it ends."""
+        if self.is_bare and end <= self.seen:
+            return 0
+        return max(self.sizes, default=RECORD_BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class LargestFrame:
+    """The frame of a batch with the most bytes; a large record has one for itself."""
+
+    stream: str
+    partition: int
+    start: int
+    end: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedBytes:
+    """What a batch was planned with.
+
+    Attributes:
+        next: Where it ends.
+        size: Bytes of memory that its records take.
+        is_measured: Whether every frame was; else some were looked at.
+        largest: If so, the largest one.
+    """
+
+    next: Mapping[StreamPartition, int]
+    size: int
+    is_measured: bool
+    largest: LargestFrame | None
+
+    def write(self, path: Path) -> None:
+        """Put it into a file, whole; it need not outlive this machine's run."""
+        told = {
+            "next": Offsets(self.next).to_json(),
+            "size": self.size,
+            "is_measured": self.is_measured,
+            "largest": self.largest and asdict(self.largest),
+        }
+        fresh = path.with_name(f".{path.name}.{os.getpid()}")
+        fresh.write_text(json.dumps(told))
+        fresh.replace(path)
+
+    @classmethod
+    def read(cls, path: Path) -> Self | None:
+        """What is in the file; None: there is none."""
+        try:
+            told = json.loads(path.read_text())
+        except FileNotFoundError:
+            return None
+        return cls(
+            offsets_from_json(told["next"]).next,
+            told["size"],
+            told["is_measured"],
+            told["largest"] and LargestFrame(**told["largest"]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """Frames of a partition's part in the batch that begins at `start`, as far as they were read.
+
+    Attributes:
+        start: There.
+        seen: The offset behind those that were.
+        frames: One behind the other.
+    """
+
+    start: int
+    seen: int
+    frames: tuple[FrameSize, ...]
+
+    def serves(self, span: Span, upto: int | None) -> bool:
+        """Whether that is all of a span, or as much of it as has so many bytes."""
+        if self.start != span.start:
+            return False
+        whole = sum(frame.size for frame in self.frames)
+        return self.seen >= span.end or (upto is not None and whole >= upto)
+
+    def size_of(self, span: Span) -> int:
+        """Bytes of a span, of a frame that is in it in part its share."""
+        return sum(_share_of(frame, span) for frame in self.frames)
+
+
+@dataclass(slots=True)
+class BatchSizes:
+    """Those of one stream's batches, one after the other.
+
+    Attributes:
+        bytes_max: Of a batch, about; None: it is not bounded, and nobody is asked.
+        task_bytes: Of what one task reads, likewise.
+        subject: Of the records that are read.
+        measures: Whether every frame is measured.
+    """
+
+    bytes_max: int | None
+    task_bytes: int | None
+    subject: str | None
+    measures: bool = False
+    _known: dict[StreamPartition, _Known] = field(default_factory=dict)
+    _measured: dict[StreamPartition, _Measured] = field(default_factory=dict)
+    _passed_over: dict[StreamPartition, int] = field(default_factory=dict)
+
+    def cut(
+        self,
+        log: LogdReader,
+        first: Mapping[StreamPartition, int],
+        last: Mapping[StreamPartition, int],
+        *,
+        patiently: bool,
+    ) -> dict[StreamPartition, int]:
+        """Where a batch ends that begins at `first` and ends at `last` at most.
+
+        Raises:
+            LogUnavailableError: As `LogdReader.sample`; what logd has told of this batch
+                until then is known when it is asked for again.
+        """
+        spans = [Span(*at, first[at], end) for at, end in last.items() if end > first[at]]
+        if self.bytes_max is None or not spans:
+            return dict(last)
+        waiting = [span.where for span in spans]
+        order = sorted(waiting, key=lambda at: (-self._passed_over.get(at, 0), at))
+        if self.measures:
+            frames = {it.where: self._frames(log, it, self.bytes_max) for it in spans}
+            found = within_measured_bytes(first, frames, self.bytes_max, order=order)
+            ends = {**last, **found}
+        else:
+            self._learn(log, spans, patiently=patiently)
+            ends = {**last, **{it.where: self._known[it.where].upto(it.end) for it in spans}}
+            sizes = {it.where: self._known[it.where].size_to(ends[it.where]) for it in spans}
+            ends = within_bytes(first, ends, sizes, self.bytes_max, order=order)
+        self._passed_over = {
+            at: self._passed_over.get(at, 0) + 1 for at in waiting if ends[at] == first[at]
+        }
+        return ends
+
+    def divide(self, log: LogdReader, spans: Sequence[Span]) -> list[Span]:
+        """The spans of a batch, one a partition, in pieces of about `task_bytes`, in their order.
+
+        Raises:
+            LogUnavailableError: logd stayed away.
+        """
+        most = self.task_bytes
+        if most is None or not spans:
+            return list(spans)
+        if self.measures:
+            pieces = [split_by_size(it, self._frames(log, it), most) for it in spans]
+        else:
+            self._learn(log, spans, patiently=True)
+            pieces = [split([it], round(self.size_of(it) / most)) for it in spans]
+        return [span for piece in pieces for span in piece]
+
+    def size_of(self, span: Span) -> int:
+        """Bytes of a span or a piece of it, which was divided."""
+        if self.measures:
+            return self._measured[span.where].size_of(span)
+        return span.length * self._known[span.where].size_to(span.end)
+
+    def largest(self, spans: Iterable[Span]) -> LargestFrame | None:
+        """The largest frame of spans that were divided; None: nobody knows."""
+        if not self.measures:
+            return None
+        frames = [
+            LargestFrame(*span.where, max(it.start, span.start), min(it.end, span.end), size)
+            for span in spans
+            for it in self._measured[span.where].frames
+            if (size := _share_of(it, span))
+        ]
+        return max(frames, key=lambda frame: frame.size, default=None)
+
+    def _frames(self, log: LogdReader, span: Span, upto: int | None = None) -> list[FrameSize]:
+        """Those of a span as far as they have `upto` bytes, one larger than that in parts."""
+        known = self._measured.get(span.where)
+        if known is None or not known.serves(span, upto):
+            frames, seen, size = list[FrameSize](), span.end, 0
+            for frame in log.frame_sizes(span, subject=self.subject):
+                frames.append(frame)
+                size += frame.size
+                if upto is not None and size >= upto:
+                    seen = frame.end
+                    break
+            known = self._measured[span.where] = _Measured(span.start, seen, tuple(frames))
+        found = [part for frame in known.frames for part in _parts(frame, upto)]
+        found = [frame for frame in found if frame.start < span.end]
+        end = min(known.seen, span.end)
+        if not found or found[-1].end < end:  # there is nothing more in between
+            found.append(FrameSize(found[-1].end if found else span.start, end, 0))
+        return found
+
+    def _learn(self, log: LogdReader, spans: Sequence[Span], *, patiently: bool) -> None:
+        """See how large records are; all partitions are asked at a time."""
+        for span in spans:
+            known = self._known.get(span.where)
+            if known is None or known.start != span.start:
+                self._known[span.where] = _Known(span.start, seen=span.start)
+        known_of = {span: self._known[span.where] for span in spans}
+
+        def found(look: Look, sample: Sample) -> None:
+            known_of[look.span].take(sample)
+
+        while looks := [it for span, known in known_of.items() if (it := known.next_look(span))]:
+            log.sample(looks, subject=self.subject, patiently=patiently, found=found)
+
+
+def _parts(frame: FrameSize, most: int | None) -> list[FrameSize]:
+    """A frame of several records that is larger than a bound, in parts that are not."""
+    count = 1 if most is None else min(-(-frame.size // most), frame.end - frame.start)
+    if count <= 1:
+        return [frame]
+    length = frame.end - frame.start
+    cuts = [frame.start + length * number // count for number in range(count + 1)]
+    return [FrameSize(*cut, frame.size // count) for cut in pairwise(cuts)]
+
+
+def _share_of(frame: FrameSize, span: Span) -> int:
+    """Bytes of a frame that lie in a span, as if its records were of one size."""
+    inside = min(frame.end, span.end) - max(frame.start, span.start)
+    return frame.size * max(inside, 0) // (frame.end - frame.start)

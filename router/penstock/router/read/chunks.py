@@ -1,0 +1,131 @@
+"""Pieces of a partition: some frames that follow one another, decoded only where that is needed."""
+
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.logd.client import decoded_size, slice_rows
+from penstock.logd.errors import CorruptError
+from penstock.logd.format.batch import SCHEMA, decode_body
+from penstock.logd.format.frame import FrameHeader
+from penstock.router.errors import LargerThanPlannedError
+from penstock.router.read.offsets import Span
+from penstock.router.read.shared.policy import Cutter
+
+LOG_SCHEMA: Final = SCHEMA.remove(0).insert(0, pa.field("offset", pa.int64()))
+"""Of the records as they are read: the log's columns, the first one with absolute offsets."""
+
+NAME_BYTES: Final = 20
+"""Of a name: no two pieces have the same one, by chance or on purpose."""
+
+_PLACE: Final = struct.Struct("<qqqqq")
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A frame, and which of its offsets are read: `start` inclusive, `end` exclusive."""
+
+    header: FrameHeader
+    body: memoryview
+    start: int
+    end: int
+    where: str
+
+    @property
+    def size(self) -> int:
+        """Bytes of memory of what is read, by what the frame says of all of it."""
+        whole = self.header.last_offset_delta + 1
+        return _size_of(self.body) * (self.end - self.start) // whole
+
+    def rows(self) -> pa.RecordBatch:
+        """Its records, maybe none: compaction may have removed all.
+
+        Raises:
+            CorruptError: The body is no batch.
+        """
+        batch = decode_body(self.body, where=f"{self.where} offset {self.header.base_offset}")
+        rows = slice_rows(self.header, batch, self.start, self.end)
+        offsets = pc.add(rows.column(0).cast(pa.int64()), self.header.base_offset)
+        return pa.RecordBatch.from_arrays([offsets, *rows.columns[1:]], schema=LOG_SCHEMA)
+
+
+@dataclass(frozen=True, slots=True)
+class FrameChunk:
+    """Frames that were read, one at least."""
+
+    cuts: tuple[Cut, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes of the frames."""
+        return sum(len(cut.body) for cut in self.cuts)
+
+    def rows(self) -> pa.RecordBatch:
+        """Their records, maybe none.
+
+        Raises:
+            CorruptError: As `Cut.rows`.
+        """
+        return together([cut.rows() for cut in self.cuts])
+
+    def name(self, purpose: str) -> str:
+        """What only a piece has that was read with the very same bytes, for the same purpose.
+
+        Args:
+            purpose: Everything beside the records that decides what is made of them.
+        """
+        digest = blake2b(purpose.encode(), digest_size=NAME_BYTES)
+        digest.update(b"\0")
+        for cut in self.cuts:
+            header = cut.header
+            place = (header.base_offset, header.last_offset_delta, cut.start, cut.end)
+            digest.update(_PLACE.pack(*place, len(cut.body)))
+            digest.update(cut.body)
+        return digest.hexdigest()
+
+
+def within(cuts: Iterable[Cut], bytes_max: int | None, span: Span) -> Iterator[Cut]:
+    """Frames of a span, as long as they have no more bytes in memory than that.
+
+    Raises:
+        LargerThanPlannedError: They have more.
+    """
+    size = 0
+    for cut in cuts:
+        size += cut.size if bytes_max is not None else 0
+        if bytes_max is not None and size > bytes_max:
+            raise LargerThanPlannedError(
+                f"{cut.where}: offsets {span.start} to {cut.end - 1} take {size} bytes, above"
+                f" {bytes_max}, which the task was given for {span.start} to {span.end - 1}"
+            )
+        yield cut
+
+
+def pieces_of(cuts: Iterable[Cut], cutter: Cutter) -> Iterator[FrameChunk]:
+    """Frames by the piece that they belong to."""
+    held = list[Cut]()
+    for cut in cuts:
+        header, size = cut.header, _size_of(cut.body)
+        if cutter.begins(header.base_offset, records=header.record_count, size=size):
+            yield FrameChunk(tuple(held))
+            held = []
+        held.append(cut)
+    if held:
+        yield FrameChunk(tuple(held))
+
+
+def together(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
+    """Batches of one schema as one."""
+    return parts[0] if len(parts) == 1 else pa.concat_batches(parts)
+
+
+def _size_of(body: memoryview) -> int:
+    try:
+        return decoded_size(body)
+    except CorruptError:  # decoding it says what is wrong, and where
+        return 0

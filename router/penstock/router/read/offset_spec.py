@@ -1,0 +1,193 @@
+"""Where a reading begins or ends: an end of the log, offsets, or times; and which streams it reads.
+
+Names and meanings are those of Spark's Kafka source.
+"""
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from penstock.router.errors import BadOptionError
+from penstock.router.read.offsets import Offsets, StreamPartition
+
+_SUBJECT: Final = re.compile(r"(?:(?:\*|[^\s.*>]+)\.)*(?:\*|>|[^\s.*>]+)")
+
+Strategy = Literal["error", "latest"]
+"""What to do where no record is as young as a time: fail, or begin at the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """In place of offsets: the first record at or after a time.
+
+    Attributes:
+        every: Milliseconds since 1970 UTC, for each partition; None: only those named.
+        each: By partition.
+        strategy: Where there is no such record.
+    """
+
+    every: int | None = None
+    each: Mapping[StreamPartition, int] = field(default_factory=dict)
+    strategy: Strategy = "error"
+
+    def of(self, where: StreamPartition) -> int | None:
+        """The time for a partition; None where it has none."""
+        return self.each.get(where, self.every)
+
+
+OffsetSpec = Offsets | Times | int
+"""`EARLIEST`, `LATEST`, offsets that may contain them, or times."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """Which streams and partitions are read; just one of the three is given.
+
+    Attributes:
+        names: Streams.
+        pattern: A regular expression that a stream's whole name must match.
+        partitions: Some partitions only.
+    """
+
+    names: tuple[str, ...] = ()
+    pattern: str | None = None
+    partitions: frozenset[StreamPartition] = frozenset()
+
+    def streams(self, known: Collection[str]) -> tuple[str, ...]:
+        """The streams to read, of those that are known or whether they are or not."""
+        if self.pattern is not None:
+            matching = _matcher(self.pattern)
+            return tuple(sorted(name for name in known if matching(name)))
+        return self.names or tuple(sorted({where.stream for where in self.partitions}))
+
+    def covers(self, where: StreamPartition) -> bool:
+        """Whether a partition of a stream that is read is read."""
+        return not self.partitions or where in self.partitions
+
+    def wants(self, stream: str) -> bool:
+        """Whether a stream is one to read."""
+        return stream in self.streams([stream])
+
+
+class Goal:
+    """Where each sink of a job is to come: to the end of what was in the log as the job started.
+
+    Args:
+        ends: Of each partition then.
+        incarnations: Of each stream then.
+        written: How far each partition's log goes, be it readable yet or not.
+    """
+
+    def __init__(
+        self,
+        ends: Mapping[StreamPartition, int],
+        incarnations: Mapping[str, str],
+        written: Mapping[StreamPartition, int],
+    ) -> None:
+        self._ends = dict(ends)
+        self._incarnations = dict(incarnations)
+        self._written = written
+
+    def log_is(
+        self,
+        incarnations: Mapping[str, str],
+        written: Mapping[StreamPartition, int],
+        *,
+        losses_are_accepted: bool,
+    ) -> None:
+        """The log says how it is now; where losses are accepted, what is gone is not waited for."""
+        self._written = written
+        if losses_are_accepted:
+            self._ends = {
+                at: min(end, written.get(at, end))
+                for at, end in self._ends.items()
+                if incarnations.get(at.stream) == self._incarnations[at.stream]
+            }
+
+    def is_reached(self, at: Offsets) -> bool:
+        """Whether a sink that has come so far has it all."""
+        if any(self._written.get(where, offset) < offset for where, offset in at.next.items()):
+            return False  # the log lost what it has read: the next batch fails, or begins there
+        return all(
+            at.next.get(where, 0) >= end
+            and at.incarnations.get(where.stream) == self._incarnations.get(where.stream)
+            for where, end in self._ends.items()
+            if end > 0
+        )
+
+
+def check_subject(subject: str) -> str:
+    """Make sure that records can be on a subject, or on those that its wildcards stand for.
+
+    Raises:
+        BadOptionError: It is no subject of NATS.
+    """
+    if _SUBJECT.fullmatch(subject) is None:
+        raise BadOptionError(
+            f"{subject!r} is no subject: tokens with dots between them, `*` for any one, and at the"
+            " end `>` for all that follow"
+        )
+    return subject
+
+
+def check_pattern(pattern: str) -> None:
+    """Make sure that a pattern can be matched in time linear in the name.
+
+    Raises:
+        BadOptionError: It cannot.
+    """
+    _matcher(pattern)
+
+
+def assigned(document: Any) -> frozenset[StreamPartition]:
+    """Partitions from `{"logs": [0, 1]}`.
+
+    Raises:
+        BadOptionError: Of another form.
+    """
+    if not isinstance(document, dict) or not document:
+        raise BadOptionError(f'option assign must look like {{"logs": [0, 1]}}, not {document!r}')
+    found: set[StreamPartition] = set()
+    for stream, partitions in document.items():
+        numbers = partitions if isinstance(partitions, list) else None
+        if not numbers or not all(type(n) is int and n >= 0 for n in numbers):
+            raise BadOptionError(f"option assign: {stream!r} needs a list of partitions")
+        found |= {StreamPartition(stream, number) for number in numbers}
+    return frozenset(found)
+
+
+def times_by_partition(document: Any, option: str) -> dict[StreamPartition, int]:
+    """Times from `{"logs": {"0": 1795000000000}}`.
+
+    Raises:
+        BadOptionError: Of another form.
+    """
+    if not isinstance(document, dict):
+        raise BadOptionError(f'option {option} must look like {{"logs": {{"0": 1795000000000}}}}')
+    found: dict[StreamPartition, int] = {}
+    for stream, partitions in document.items():
+        if not isinstance(partitions, dict):
+            raise BadOptionError(f"option {option}: {stream!r} must map partitions to times")
+        for name, time_ms in partitions.items():
+            if not name.isdigit() or type(time_ms) is not int or time_ms < 0:
+                raise BadOptionError(f"option {option}: {stream!r}: {name!r}: {time_ms!r}")
+            found[StreamPartition(stream, int(name))] = time_ms
+    return found
+
+
+def _matcher(pattern: str) -> Any:
+    try:
+        import re2
+    except ImportError:
+        raise BadOptionError(
+            "option subscribePattern needs google-re2, which the extra `router` installs"
+        ) from None
+    options = re2.Options()
+    options.log_errors = False
+    try:
+        return re2.compile(pattern, options=options).fullmatch
+    except re2.error as error:
+        raise BadOptionError(
+            f"option subscribePattern: {pattern!r} is no regular expression of RE2: {error}"
+        ) from None

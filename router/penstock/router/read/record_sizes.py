@@ -1,0 +1,145 @@
+"""How large records are, by some that are fetched to see it, of many partitions at a time."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from penstock.logd.client import AsyncLogClient, Fetched, decoded_size
+from penstock.logd.errors import CorruptError, UnavailableError
+from penstock.router.errors import DataLossError, LogRefusedError
+from penstock.router.read.fetch import NotPermittedError, look_at, warn
+from penstock.router.read.offsets import Span
+
+SAMPLE_BYTES: Final = 8 * 1024
+"""Bytes asked for to see how large records are; a frame comes whole, however large it is."""
+
+RECORD_BYTES: Final = 1024 * 1024
+"""A record that nobody knows is taken to have so many: what NATS lets pass by default."""
+
+AT_A_TIME: Final = 32
+"""Looks under way; a server takes twice as many of a connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """At an offset of a span, and about so many bytes as they lie on disk."""
+
+    span: Span
+    offset: int
+    bytes_max: int = SAMPLE_BYTES
+
+
+class Sample(NamedTuple):
+    """What is found at a place.
+
+    Attributes:
+        size: Bytes of memory that an offset takes from `first` on, on the average and rounded up;
+            None: what is there cannot be read; 0: nothing matches.
+        first: Of the frames that are there; the offset that was asked for, if there is none.
+        seen: The offset behind those that were looked at.
+    """
+
+    size: int | None
+    first: int
+    seen: int
+
+
+Found = Callable[[Look, Sample], None]
+"""Takes what was found."""
+
+
+class RecordSizes:
+    """Looks at records over a connection of its own.
+
+    Args:
+        connect: Makes its client.
+    """
+
+    def __init__(self, connect: Callable[[], AsyncLogClient]) -> None:
+        self._connect = connect
+        self._open: tuple[asyncio.Runner, AsyncLogClient] | None = None
+        self._is_narrowed = False  # to records of its subject
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._open is not None:
+            (runner, client), self._open = self._open, None
+            runner.run(client.__aexit__(None, None, None))
+            runner.close()
+
+    def ask(self, looks: Iterable[Look], subject: str | None, found: Found) -> None:
+        """Look, and tell what is found of each.
+
+        Args:
+            looks: Where.
+            subject: Of the records that are read. Others count as well, if they may be read: where
+                none matches here, many may further on.
+            found: Told.
+
+        Raises:
+            UnavailableError: logd is away, or has no time for this reader: the first that is put
+                off ends it. `found` has what was told until then.
+        """
+        if self._open is None:
+            self._open = asyncio.Runner(), self._connect()
+        runner, client = self._open
+        runner.run(self._ask(client, deque(looks), subject, found))
+
+    async def _ask(
+        self, client: AsyncLogClient, left: deque[Look], subject: str | None, found: Found
+    ) -> None:
+        async def work() -> None:
+            while left:
+                look = left.popleft()
+                try:
+                    found(look, await self._look(client, look, subject))
+                except UnavailableError:
+                    left.clear()
+                    raise
+
+        if left:  # alone at first: who is put off, or may read its subject alone, is refused once
+            first = left.popleft()
+            found(first, await self._look(client, first, subject))
+        workers = [work() for _ in range(min(AT_A_TIME, len(left)))]
+        for failed in await asyncio.gather(*workers, return_exceptions=True):
+            if failed is not None:
+                raise failed
+
+    async def _look(self, client: AsyncLogClient, look: Look, subject: str | None) -> Sample:
+        try:
+            return sample_of(await self._fetch(client, look, subject), look.offset)
+        except (DataLossError, LogRefusedError, CorruptError) as error:
+            where = f"{look.span.stream}/{look.span.partition} {look.offset}"
+            warn(f"how large records are at {where}: {error}")
+            return Sample(None, look.offset, look.offset + 1)
+
+    async def _fetch(self, client: AsyncLogClient, look: Look, subject: str | None) -> Fetched:
+        only = subject if self._is_narrowed else None
+        try:
+            return await look_at(
+                client, look.span, look.offset, subject=only, bytes_max=look.bytes_max
+            )
+        except NotPermittedError:
+            if only == subject:
+                raise
+        self._is_narrowed = True  # asked again it would be one more refusal that logd notes
+        return await self._fetch(client, look, subject)
+
+
+def sample_of(fetched: Fetched, offset: int) -> Sample:
+    """What was found.
+
+    Args:
+        fetched: Frames, or a range that has none.
+        offset: That was asked for; the first frame may begin before it.
+
+    Raises:
+        CorruptError: A frame holds no batch.
+    """
+    size = sum(decoded_size(body) for _, body in fetched.frames)
+    headers = [header for header, _ in fetched.frames]
+    first = headers[0].base_offset if headers else offset
+    seen = max([fetched.next_offset, *(header.next_offset for header in headers)])
+    return Sample(-(-size // (seen - first)), first, seen)

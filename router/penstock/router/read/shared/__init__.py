@@ -1,0 +1,1 @@
+"""Decoded rows in memory that the sinks of one job share."""

@@ -1,0 +1,111 @@
+"""Reading that the sinks of a job share: each reads for itself, and one makes the rows for all.
+
+Every task fetches its frames from logd, and so sees what logd says of them now: what is lost,
+refused, deleted or compacted. Shared is only what follows from the frames' bytes: their rows, in
+the columns and by the conditions of a sink, which is nearly all of the work. Tasks that come to the
+same pieces at the same time make some of them each. One waits for what another makes, `WAIT_S` at
+most; for a task that has died it does not wait.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Final
+
+import pyarrow as pa
+
+from penstock.base.clock import BlockingClock
+from penstock.router.read.chunks import FrameChunk
+from penstock.router.read.fetch import warn
+from penstock.router.read.shared.cache import SharedPieces
+
+WAIT_S: Final = 1.0
+"""For pieces that others make; one takes some hundredths of a second."""
+
+_POLL_S: Final = 0.005
+_AHEAD: Final = 4
+"""Pieces looked at together: where another makes the first one, the next may be free."""
+
+_AHEAD_BYTES: Final = 4 * 1024 * 1024
+"""Of frames, at which it is fewer."""
+
+
+@dataclass(slots=True)
+class SharedReading:
+    """That of one task.
+
+    Attributes:
+        opened: Gives what others have made.
+        purpose: Everything beside the records that decides what `make` makes.
+        make: The rows of records.
+        clock: For waiting.
+        wait_s: For pieces that others make, at most.
+    """
+
+    opened: Callable[[], SharedPieces]
+    purpose: str
+    make: Callable[[pa.RecordBatch], pa.RecordBatch]
+    clock: BlockingClock
+    wait_s: float = WAIT_S
+    _shared: SharedPieces | None = None
+    _is_alone: bool = False
+
+    def batches(self, pieces: Iterable[FrameChunk]) -> Iterator[pa.RecordBatch]:
+        """The rows of each piece, maybe none of some, in their order."""
+        ahead, size = list[FrameChunk](), 0
+        for piece in pieces:
+            ahead.append(piece)
+            size += piece.size
+            if len(ahead) == _AHEAD or size >= _AHEAD_BYTES:
+                yield from self._of(ahead)
+                ahead, size = [], 0
+        yield from self._of(ahead)
+
+    def _of(self, pieces: list[FrameChunk]) -> list[pa.RecordBatch]:
+        names = [piece.name(self.purpose) for piece in pieces]
+        made: dict[int, pa.RecordBatch] = {}
+        waited_s = 0.0
+        while len(made) < len(pieces):
+            before = len(made)
+            for at, (piece, name) in enumerate(zip(pieces, names, strict=True)):
+                if at in made:
+                    continue
+                rows = (
+                    self._found_or_made(piece, name) if waited_s < self.wait_s else self._own(piece)
+                )
+                if rows is not None:
+                    made[at] = rows
+            if len(made) == before:
+                self.clock.sleep(_POLL_S)
+                waited_s += _POLL_S
+        return [rows for _, rows in sorted(made.items())]
+
+    def _own(self, piece: FrameChunk) -> pa.RecordBatch:
+        return self.make(piece.rows())
+
+    def _found_or_made(self, piece: FrameChunk, name: str) -> pa.RecordBatch | None:
+        """What another has made, or is made here for others; None: another is about to make it."""
+        if self._is_alone:
+            return self._own(piece)
+        try:
+            return self._found_or_kept(piece, name)
+        except OSError as error:
+            _warn_once(f"going on without what other sinks have read: {error}")
+            self._is_alone = True
+            return self._own(piece)
+
+    def _found_or_kept(self, piece: FrameChunk, name: str) -> pa.RecordBatch | None:
+        shared = self._shared = self._shared or self.opened()
+        if (found := shared.find(name)) is not None:
+            return found
+        with shared.making(name) as is_mine:
+            if not is_mine:
+                return None
+            if (found := shared.find(name)) is None:  # nor has it been made just now
+                found = self._own(piece)
+                shared.keep(name, found)
+            return found
+
+
+_warn_once: Final = cache(warn)
+"""Of what may stay so for a job's life, and each task meets."""

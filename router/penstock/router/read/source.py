@@ -1,0 +1,433 @@
+"""The Spark data source `format("logd")`: streams of a logd by offset, as they lie in the log.
+
+    from penstock.router import LogDataSource
+
+    spark.dataSource.register(LogDataSource)
+    frame = (
+        spark.readStream.format("logd")
+        .option("logd", "127.0.0.1:9293")
+        .option("subscribe", "logs,traces")
+        .load()
+    )
+
+The options are those of `penstock.router.read.options`. Spark tells a data source written in Python
+neither which columns a query needs nor, of a stream, its conditions. So both can be given as the
+options `columns` and `filter`; `penstock.router.logs(spark, ...)` and its like do that.
+
+Spark runs the planning side in one Python process beside the driver, and `read` in its workers.
+This module is imported by both: it must not import the daemons' libraries.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    Filter,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+from typing_extensions import override
+
+from penstock.base.clock import BlockingClock, SystemClock
+from penstock.router.columns.passthrough import CARRIED
+from penstock.router.columns.projection import Projection
+from penstock.router.columns.pushdown import pushed
+from penstock.router.columns.schema import view
+from penstock.router.columns.spec_versions import SpecVersions, known_versions
+from penstock.router.errors import BadOptionError, DataLossError, LogUnavailableError
+from penstock.router.read.batch_sizes import TASK_BYTES, BatchSizes
+from penstock.router.read.logd_reader import LogdReader, LogState
+from penstock.router.read.offset_spec import OffsetSpec, Times
+from penstock.router.read.offsets import (
+    EARLIEST,
+    LATEST,
+    Admission,
+    Generations,
+    Offsets,
+    Readable,
+    Span,
+    StreamPartition,
+    admit,
+    forgiven,
+    offsets_from_json,
+    resolve,
+    spans_between,
+    truncated,
+    with_streams_not_read,
+)
+from penstock.router.read.options import SourceOptions, parse_options
+from penstock.router.read.tasks import OpenLog, Task, plan, read_task, subject_to_read
+
+_NOTHING: Final = Readable(0, 0)
+
+
+class LogDataSource(DataSource):  # type: ignore[misc] # pyspark is untyped here
+    """Streams of a logd.
+
+    Attributes:
+        open_log: Opens it; a subclass may have a log of another kind.
+    """
+
+    open_log: ClassVar[OpenLog] = SourceOptions.reading
+
+    @classmethod
+    @override
+    def name(cls) -> str:
+        return "logd"
+
+    @override
+    def schema(self) -> StructType:
+        options = parse_options(self.options)
+        return options.struct(options.columns)
+
+    @override
+    def reader(self, schema: StructType) -> "LogBatchReader":
+        options = parse_options(self.options, streaming=False)
+        kind = PushingBatchReader if options.push_filters else LogBatchReader
+        return kind(options, _shape(options, schema), type(self).open_log)
+
+    @override
+    def streamReader(self, schema: StructType) -> "LogStreamReader":
+        options = parse_options(self.options, streaming=True)
+        return LogStreamReader(options, _shape(options, schema), open_log=type(self).open_log)
+
+
+class LogBatchReader(DataSourceReader):  # type: ignore[misc] # pyspark is untyped here
+    """Reads a bounded range once."""
+
+    def __init__(
+        self, options: SourceOptions, shape: Projection, open_log: OpenLog = SourceOptions.reading
+    ) -> None:
+        self._options = options
+        self._shape = shape
+        self._open_log = open_log
+
+    @override
+    def partitions(self) -> Sequence[Task]:
+        options = self._options
+        with self._open_log(options, SystemClock()) as log:
+            state = log.state(options.subscription)
+            first = _resolved(log, options.starting, state.readable, missing=EARLIEST)
+            last = _resolved(log, options.ending, state.readable, missing=LATEST)
+            if options.starting != EARLIEST and options.ending != LATEST:  # both were asked for
+                _check_order(first, last)
+            lives = state.incarnations
+            spans = spans_between(Offsets(first, lives), Offsets(last, lives))
+            sizes = BatchSizes(None, options.task_bytes, subject_to_read(options, self._shape))
+            return plan(spans, state.readable, options, sizes, log, ends=last)
+
+    @override
+    def read(self, partition: Task) -> Iterator[pa.RecordBatch]:
+        return read_task(partition, self._options, self._shape, self._open_log)
+
+
+class PushingBatchReader(LogBatchReader):
+    """That, and takes conditions over from Spark.
+
+    A class of its own, for Spark refuses a reader that could unless its setting
+    `spark.sql.python.filterPushdown.enabled` is on.
+    """
+
+    @override
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        only, left = pushed(filters, self._shape.view)
+        self._shape = self._shape.narrowed(only)
+        return left
+
+
+class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
+    """Reads on from a position, micro-batch by micro-batch.
+
+    Where logd cannot be reached when a batch is planned, there is simply nothing new; only after
+    `retryTimeoutSeconds` of that the query fails.
+    """
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        shape: Projection,
+        clock: BlockingClock | None = None,
+        open_log: OpenLog = SourceOptions.reading,
+    ) -> None:
+        self._options = options
+        self._shape = shape
+        self._clock = clock or SystemClock()
+        self._open_log = open_log
+        self._log = open_log(options, self._clock)
+        self._admission = Admission(options.rows_min, options.trigger_delay_ns)
+        self._target: Mapping[StreamPartition, int] | None = None
+        self._seen: LogState | None = None
+        self._unreachable_since_ns: int | None = None
+        self._answered: dict[tuple[StreamPartition, int, int, int], int] = {}
+        if options.bytes_max is None and (options.plan_in or options.measures):
+            raise BadOptionError("options planIn and measureSizes need maxBytesPerTrigger")
+        self._sizes = BatchSizes(
+            options.bytes_max,
+            None if options.bytes_max is None else TASK_BYTES,
+            subject_to_read(options, shape),
+            measures=options.measures,
+        )
+
+    @override
+    def __getstate__(self) -> dict[str, Any]:
+        """Executors get what `read` needs, and no connection."""
+        kept = {"_options": self._options, "_shape": self._shape}
+        return kept | {"_open_log": self._open_log}
+
+    @override
+    def initialOffset(self) -> dict[str, Any]:
+        state = self._log.state(self._options.subscription)
+        at = _resolved(self._log, self._options.starting, state.readable, missing=EARLIEST)
+        return Offsets(at, state.incarnations, state.epochs).to_json()
+
+    @override
+    def getDefaultReadLimit(self) -> ReadLimit:
+        options = self._options
+        if options.rows_max is not None:
+            return ReadMaxRows(options.rows_max)
+        if options.rows_min is not None:
+            return ReadMinRows(options.rows_min)
+        return ReadAllAvailable() if options.bytes_max is None else ReadMaxBytes(options.bytes_max)
+
+    @override
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        asked_ns = self._clock.monotonic_ns()
+        try:
+            end = self._latest(start, limit)
+        except LogUnavailableError:
+            since_ns = self._unreachable_since_ns = self._unreachable_since_ns or asked_ns
+            late = asked_ns - since_ns > self._options.retry_timeout_s * 1e9
+            if late or self._target is not None:  # nothing new would be the end of the query
+                raise
+            return start
+        self._unreachable_since_ns = None
+        return end
+
+    def _latest(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        state = self._state_of_trigger()
+        known = offsets_from_json(start)
+        self._check_streams(known, state)
+        generations = self._generations(known, state)
+        first = self._still_there(known, state, generations)
+        last = {where: max(span.end, first[where]) for where, span in state.readable.items()}
+        if self._target is not None:
+            last = {
+                where: max(min(end, self._target.get(where, 0)), first[where])
+                for where, end in last.items()
+            }
+        elif not isinstance(limit, ReadAllAvailable):
+            waiting = sum(max(end - first[where], 0) for where, end in last.items())
+            if not self._admission.admits(waiting, self._clock.monotonic_ns()):
+                return start
+        if isinstance(limit, ReadMaxRows) and limit.max_rows > 0:
+            last = admit(first, last, limit.max_rows)
+        if not isinstance(limit, ReadAllAvailable):
+            patiently = self._target is not None
+            last = self._sizes.cut(self._log, first, last, patiently=patiently)
+        end = Offsets(last, state.incarnations, state.epochs, generations)
+        end = with_streams_not_read(end, known)
+        if (end.next, end.incarnations, end.generations) == (
+            known.next,
+            known.incarnations,
+            known.generations,
+        ):
+            return start  # though leaders may have changed
+        self._admission.begun(self._clock.monotonic_ns())
+        return end.to_json()
+
+    @override
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        state = self._seen  # of `latestOffset` just now
+        if state is None:
+            return None
+        last = {where: span.end for where, span in state.readable.items()}
+        return Offsets(last, state.incarnations).to_json()
+
+    @override
+    def prepareForTriggerAvailableNow(self) -> None:
+        state = self._state()
+        self._target = {where: span.end for where, span in state.readable.items()}
+
+    @override
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[Task]:
+        known, last = offsets_from_json(start), offsets_from_json(end)
+        # A batch planned before a restart may hold a stream that is not read any more.
+        of_batch = {
+            at.stream
+            for at, upto in last.next.items()
+            if known.next.get(at) != upto or known.generations.get(at) != last.generations.get(at)
+        }
+        state = self._seen
+        if state is None or any(
+            upto > state.readable.get(at, _NOTHING).end
+            for at, upto in last.next.items()
+            if at.stream in of_batch
+        ):
+            state = self._log.state(tuple(sorted(of_batch)), may_be_gone=self._may_be_gone)
+        first = Offsets(
+            self._first(known, state), known.incarnations, known.epochs, known.generations
+        )
+        if not self._options.fail_on_data_loss:
+            first = forgiven(first, last)
+        elif truncated_now := sorted(last.generations.items() - known.generations.items()):
+            where, generations = truncated_now[0]
+            raise DataLossError(
+                f"{where.stream}/{where.partition} was truncated to {generations[-1][0]}, below"
+                f" {known.next.get(where, 0)} where the next batch begins: the log lost records"
+                " that were read, and gives their offsets again; failOnDataLoss=false, in a job"
+                " `source: {fail_on_data_loss: false}`, goes on where it was truncated"
+            )
+        spans = spans_between(first, last)
+        kept = {
+            span.where: min(self._kept_until(span.where, span.end, last, state), span.end)
+            for span in spans
+        }
+        readable = {
+            at: Readable(it.start, min(it.end, kept.get(at, it.end)))
+            for at, it in state.readable.items()
+        }
+        return plan(spans, readable, self._options, self._sizes, self._log, ends=last.next)
+
+    @override
+    def read(self, partition: Task) -> Iterator[pa.RecordBatch]:
+        return read_task(partition, self._options, self._shape, self._open_log)
+
+    @override
+    def stop(self) -> None:
+        self._log.close()
+
+    def _first(self, known: Offsets, state: LogState) -> dict[StreamPartition, int]:
+        """Where to read on.
+
+        A stream that is read for the first time begins where `startingOffsets` has offsets for it,
+        else at the earliest: records may have come since it was made. A partition that was added
+        to a stream which is read begins at its very first record.
+        """
+        wish = self._options.starting
+        offsets = wish if isinstance(wish, Offsets) else Offsets({})
+        starting = resolve(offsets, state.readable, missing=EARLIEST)
+        streams = {where.stream for where in known.next}
+        added = {where: 0 for where in starting if where.stream in streams}
+        if self._options.subscription.partitions:  # it was there, and is assigned to this job now
+            added = {where: 0 for where in added if where not in offsets.next}
+        return starting | added | dict(known.next)
+
+    def _still_there(
+        self,
+        known: Offsets,
+        state: LogState,
+        generations: Mapping[StreamPartition, Generations],
+    ) -> Mapping[StreamPartition, int]:
+        """That, as far as the log goes; `partitions` says if that is a loss."""
+        first = Offsets(self._first(known, state), known.incarnations, {}, known.generations)
+        ends = {at: state.written.get(at, span.end) for at, span in state.readable.items()}
+        return forgiven(first, Offsets(ends, state.incarnations, {}, generations)).next
+
+    def _generations(self, known: Offsets, state: LogState) -> dict[StreamPartition, Generations]:
+        """Those of the streams that are read, with what was truncated since `known`."""
+        found: dict[StreamPartition, Generations] = {}
+        for at in state.readable:
+            if known.incarnations.get(at.stream) != state.incarnations.get(at.stream):
+                continue
+            position, generations = known.next.get(at, 0), known.generations.get(at, ())
+            kept = self._kept_until(at, position, known, state)
+            if kept < position:
+                generations = truncated(generations, kept)
+            if generations:
+                found[at] = generations
+        return found
+
+    def _kept_until(
+        self, at: StreamPartition, position: int, known: Offsets, state: LogState
+    ) -> int:
+        """How far the log still has what was before a position; at most that position.
+
+        A log that is shorter has lost the rest. One that is longer may have other records in their
+        place: a later leader then knows where those of the earlier one ended.
+        """
+        end = state.written.get(at, state.readable[at].end) if at in state.readable else position
+        epoch = known.epochs.get(at)
+        if not position or epoch is None or state.epochs.get(at, epoch) <= epoch:
+            return min(end, position)
+        question = (at, position, epoch, state.epochs[at])
+        if question not in self._answered:
+            span = Span(at.stream, at.partition, position, position, planned_epoch=epoch)
+            patiently = self._target is not None
+            answer = self._log.kept_until(span, patiently=patiently)
+            self._answered = {it: n for it, n in self._answered.items() if it[0] != at}
+            self._answered[question] = answer
+        return min(self._answered[question], end, position)
+
+    def _check_streams(self, known: Offsets, state: LogState) -> None:
+        """A stream that is gone may have had records that were not read."""
+        if not self._options.fail_on_data_loss:
+            return
+        gone = {where.stream for where in known.next} - state.incarnations.keys()
+        for stream in sorted(gone):
+            if self._options.subscription.wants(stream):
+                at = {n.partition: offset for n, offset in known.next.items() if n.stream == stream}
+                raise DataLossError(
+                    f"stream {stream!r} was deleted; it was read up to these offsets: {at}"
+                )
+
+    @property
+    def _may_be_gone(self) -> bool:
+        return not self._options.fail_on_data_loss
+
+    def _state(self) -> LogState:
+        return self._log.state(self._options.subscription, may_be_gone=self._may_be_gone)
+
+    def _state_of_trigger(self) -> LogState:
+        ask = self._log.state_now if self._target is None else self._log.state
+        self._seen = ask(self._options.subscription, may_be_gone=self._may_be_gone)
+        return self._seen
+
+
+def row_type(*, include_headers: bool) -> StructType:
+    """The log's own columns."""
+    return view("raw", include_headers=include_headers).struct()
+
+
+def _shape(options: SourceOptions, schema: StructType) -> Projection:
+    known = {column.name: column for column in options.view.columns}
+    carried = tuple(known[name] for name in options.carry)
+    columns = options.view.chosen(
+        [field for field in schema if not carried or field.name != CARRIED]
+    )
+    if not columns and not carried:
+        raise BadOptionError("no column is to be read; name one in the option columns")
+    versions = known_versions(options.specs) if options.view.is_typed else SpecVersions()
+    return Projection(options.view, columns, options.only, versions, carried)
+
+
+def _resolved(
+    log: LogdReader, wish: OffsetSpec, readable: Mapping[StreamPartition, Readable], *, missing: int
+) -> dict[StreamPartition, int]:
+    if isinstance(wish, Times):
+        wish = Offsets(log.at_times(wish, readable))
+    return resolve(wish, readable, missing=missing)
+
+
+def _check_order(first: Mapping[StreamPartition, int], last: Mapping[StreamPartition, int]) -> None:
+    """Make sure that a range begins before it ends, or there.
+
+    Raises:
+        BadOptionError: It does not.
+    """
+    for where, offset in sorted(first.items()):
+        if offset > last[where]:
+            raise BadOptionError(
+                f"startingOffsets lie behind endingOffsets: {where.stream}/{where.partition} would"
+                f" be read from {offset} to {last[where]}"
+            )

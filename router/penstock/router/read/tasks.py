@@ -1,0 +1,164 @@
+"""The tasks that Spark reads a batch in: which there are, and what each does.
+
+What a task finds lost, and passes over because that is accepted, it tells the driver in a row of
+its own (`penstock.router.columns.passthrough`): no other way leads there from a worker.
+"""
+
+import gc
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import InputPartition
+
+from penstock.base.clock import BlockingClock, SystemClock
+from penstock.router.columns.filters import subject_of
+from penstock.router.columns.projection import Projection, Projector
+from penstock.router.read.batch_sizes import BatchSizes, PlannedBytes, bytes_allowed
+from penstock.router.read.fetch import warn
+from penstock.router.read.logd_reader import LogdReader
+from penstock.router.read.offsets import (
+    Readable,
+    Span,
+    StreamPartition,
+    check_readable,
+    clip,
+    split,
+)
+from penstock.router.read.options import SourceOptions
+from penstock.router.read.shared.cache import SharedPieces
+from penstock.router.read.shared.reader import SharedReading
+
+
+class LogPartition(InputPartition):  # type: ignore[misc] # pyspark is untyped here
+    """What one task reads.
+
+    Attributes:
+        span: Records of a partition.
+        bytes_max: Bytes of memory that they may take; None: they are not counted.
+    """
+
+    def __init__(self, span: Span, bytes_max: int | None = None) -> None:
+        super().__init__(span)
+        self.span = span
+        self.bytes_max = bytes_max
+
+
+class LostPartition(InputPartition):  # type: ignore[misc] # pyspark is untyped here
+    """Offsets of a batch that nothing reads, for they are gone."""
+
+    def __init__(self, lost: int) -> None:
+        super().__init__(lost)
+        self.lost = lost
+
+
+Task = LogPartition | LostPartition
+
+
+def plan(
+    spans: list[Span],
+    readable: Mapping[StreamPartition, Readable],
+    options: SourceOptions,
+    sizes: BatchSizes,
+    log: LogdReader,
+    *,
+    ends: Mapping[StreamPartition, int],
+) -> list[Task]:
+    """Divide the spans of a batch into tasks.
+
+    Args:
+        spans: One a partition.
+        readable: What there is of partitions.
+        options: Of the source; with `planIn` the batch's bytes are written there.
+        sizes: Of the batch.
+        log: To ask for them.
+        ends: Where the batch ends, by partition.
+
+    Raises:
+        DataLossError: Records of it are gone, and that is not accepted.
+    """
+    lost: list[Task] = []
+    if options.fail_on_data_loss:
+        check_readable(spans, readable)
+    else:
+        kept = clip(spans, readable)
+        if kept != spans:
+            warn(f"going on without lost records: {spans} -> {kept}")
+            lost = [LostPartition(_length(spans) - _length(kept))]
+        spans = kept
+    pieces = split(sizes.divide(log, spans), options.partitions_min)
+    if options.plan_in is None:
+        return [*lost, *map(LogPartition, pieces)]
+    found = {piece: sizes.size_of(piece) for piece in pieces}
+    planned = PlannedBytes(ends, sum(found.values()), sizes.measures, sizes.largest(spans))
+    planned.write(options.plan_in)
+    return [*lost, *(LogPartition(piece, bytes_allowed(size)) for piece, size in found.items())]
+
+
+def _length(spans: list[Span]) -> int:
+    return sum(span.length for span in spans)
+
+
+def subject_to_read(options: SourceOptions, shape: Projection) -> str | None:
+    """Of which subject records are asked for; None: of all."""
+    return options.subject or subject_of(shape.only)
+
+
+OpenLog = Callable[[SourceOptions, BlockingClock], LogdReader]
+"""Opens the log that options name."""
+
+
+def read_task(
+    task: Task, options: SourceOptions, shape: Projection, open_log: OpenLog = SourceOptions.reading
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a task, and last what of it is lost, if whoever gets them can tell that."""
+    if task.value is None:  # Spark's stand-in where there is nothing to read
+        return
+    if isinstance(task, LostPartition):
+        yield from Projector(shape).lost(task.lost)
+        return
+    with open_log(options, SystemClock()) as log:
+        for rows in shaped_rows(task.span, log, options, shape, task.bytes_max):
+            if rows.num_rows:
+                yield rows
+        if log.lost:
+            yield from Projector(shape).lost(log.lost)
+    if TaskContext.get() is not None:
+        spare_what_stays(gc)
+
+
+def shaped_rows(
+    span: Span,
+    log: LogdReader,
+    options: SourceOptions,
+    shape: Projection,
+    bytes_max: int | None = None,
+) -> Iterable[pa.RecordBatch]:
+    """The rows of a span, some of no rows; made with others where the options say so."""
+    make = partial(Projector(shape).shape, span)
+    how: Any = {
+        "fail_on_data_loss": options.fail_on_data_loss,
+        "subject": subject_to_read(options, shape),
+    }
+    if bytes_max is not None:
+        how["bytes_max"] = bytes_max
+    if options.share_in is None:
+        return map(make, log.rows(span, **how))
+    shared = partial(SharedPieces, options.share_in, options.share_bytes)
+    reading = SharedReading(shared, f"{span.where} {shape.known_by}", make, SystemClock())
+    return reading.batches(log.pieces(span, **how))
+
+
+def spare_what_stays(collector: Any) -> None:
+    """Exempt what this worker has loaded from the collections of garbage to come, once.
+
+    Spark's workers collect all garbage after each task, which goes through every object of every
+    module: 30 ms of CPU time, several times what reading a record takes.
+
+    Args:
+        collector: The module `gc`.
+    """
+    if not collector.get_freeze_count():
+        collector.freeze()

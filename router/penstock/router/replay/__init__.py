@@ -1,0 +1,1 @@
+"""Replays of ranges of the log and of dead-letter records."""

@@ -1,0 +1,110 @@
+"""`replays.ndjson` beside a job's dead letters: who had records delivered again, and how it ended.
+
+One JSON object a line: `time`, `what`, `sink`, `to`, `by`, and counts. `what` is asked, then ended,
+failed or stopped, with `records` as far as batches were delivered whole; or stop asked, by whoever
+had it stopped over the network. Before it stands `range ` where not letters but a range of the log
+goes again. `by` is what they say of themselves, `peer` the address that the request came from.
+
+The line `asked` is synced before anything is done, so what cannot be taken down is not done. After
+a kill -9 it is the last one of its replay: no line says how that ended.
+"""
+
+import json
+import os
+import pwd
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.base.clock import BlockingClock
+from penstock.base.pluralize import pluralize
+from penstock.service import UnavailableError
+
+if TYPE_CHECKING:
+    from penstock.router.replay.bounded_job import (
+        BoundedRun,  # Spark, which most commands do without
+    )
+
+NAME: Final = "replays.ndjson"
+BY_MAX: Final = 128
+"""Characters of what somebody says of themselves."""
+
+
+def append_audit(directory: Path, clock: BlockingClock, what: str, **about: Any) -> None:
+    """Write a line.
+
+    Args:
+        directory: Of the job's dead letters.
+        clock: For the time.
+        what: What was done.
+        about: More about it.
+
+    Raises:
+        OSError: The disk failed.
+    """
+    line = json.dumps({"time": now_of(clock), "what": what, **about}) + "\n"
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / NAME).open("a") as file:
+        file.write(line)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def now_of(clock: BlockingClock) -> str:
+    """The time as it is written, to the second."""
+    return datetime.fromtimestamp(clock.unix_ns() // 10**9, UTC).isoformat()
+
+
+def who_types(user: int | None = None) -> str:
+    """A user, as the machine knows them, by number; without one, that of this process.
+
+    Whatever the environment says.
+    """
+    number = os.getuid() if user is None else user
+    try:
+        name = pwd.getpwuid(number).pw_name
+    except KeyError:  # of a container
+        name = str(number)
+    return f"command line, for {name}"
+
+
+@contextmanager
+def typed(run: "BoundedRun", clock: BlockingClock, kind: str = "", **about: Any) -> Iterator[None]:
+    """Take down that somebody asks for a replay from the command line, and how it ended.
+
+    Args:
+        run: Delivers it within the block.
+        clock: As `take_down`.
+        kind: Before the word for what was done.
+        about: What was asked for.
+
+    Raises:
+        UnavailableError: It cannot be taken down; where that is so before, nothing is done.
+    """
+    directory, about = run.config.dead_letters, {**about, "by": who_types()}
+    _note(directory, clock, f"{kind}asked", about, "nothing was delivered")
+    try:
+        yield
+    except BaseException as error:
+        problem = str(error) or type(error).__name__
+        about |= {"records": run.progress.records, "problem": problem}
+        what = "stopped" if run.stop.is_set() else "failed"
+        _note(directory, clock, f"{kind}{what}", about, problem)
+        raise
+    records = run.progress.records
+    about |= {"records": records, "problem": ""}
+    _note(directory, clock, f"{kind}ended", about, f"delivered: {pluralize(records, 'record')}")
+
+
+def _note(
+    directory: Path, clock: BlockingClock, what: str, about: dict[str, Any], so_far: str
+) -> None:
+    try:
+        append_audit(directory, clock, what, **about)
+    except OSError as error:
+        raise UnavailableError(
+            f"{directory / NAME}: {error.strerror}; {so_far}",
+            fix="let this user write to that file: it says who had what delivered again",
+        ) from None

@@ -1,0 +1,250 @@
+"""Delivering a range of the log to one sink again, in the batches it got then."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from itertools import islice
+from pathlib import Path
+
+from penstock.base.pluralize import pluralize
+from penstock.router.checkpoint.journal import JOURNAL, BatchJournal
+from penstock.router.checkpoint.local import StartingOffsets, committed_offsets
+from penstock.router.errors import LogUnavailableError, StoppedError
+from penstock.router.job.batch_writer import BatchWriter
+from penstock.router.read.batch_sizes import BatchSizes
+from penstock.router.read.logd_reader import LogdReader, LogState
+from penstock.router.read.offsets import Offsets, Readable, StreamPartition, admit, generations_of
+from penstock.router.replay.backfill_plan import (
+    Chunk,
+    EndOf,
+    Position,
+    are_all_since,
+    chunks,
+    known_ends,
+    of_batches_not_known,
+    of_this_life,
+)
+from penstock.router.replay.bounded_job import BoundedRun, ReplayStoppedError
+from penstock.router.replay.progress import ReplayNote, Report, Unfinished
+from penstock.router.sinks.registry import sink_kind
+from penstock.router.transforms import Again
+from penstock.service import ConfigError, UnavailableError
+
+
+def backfill(
+    run: BoundedRun,
+    sink: str,
+    first: Position,
+    upto: Mapping[StreamPartition, int | None],
+    tell: Report,
+) -> int:
+    """Deliver a range of the log to one sink again, in the batches it got then.
+
+    Args:
+        run: The run.
+        sink: Its name.
+        first: Where to begin, of every partition.
+        upto: Where to end; None is as far as the sink has come.
+        tell: Takes a line for each batch.
+
+    Returns:
+        How many rows the sink got.
+
+    Raises:
+        ConfigError: The log does not hold the range, or there is nothing in it.
+        UnavailableError: logd stayed away before the first batch.
+        RunFailedError: Spark or the sink failed; the batches told of are delivered.
+        ReplayStoppedError: `run.stop` was set; likewise.
+    """
+    config = run.config
+    home = config.checkpoint_dir.resolve() / sink
+    done = committed_offsets(home / "spark") or StartingOffsets(config.checkpoint_dir).load()
+    ends = {at: done.next.get(at, 0) if end is None else end for at, end in upto.items()}
+    last = {at: max(begin, ends[at]) for at, begin in first.items()}
+    if last == dict(first):
+        ranges = (f"{it.stream}/{it.partition} {at} to {ends[it]}" for it, at in first.items())
+        raise ConfigError(
+            f"there is nothing between --from and --to: {', '.join(islice(ranges, 5))}",
+            fix="widen the range; --from comes first, and the record at --to is left out",
+        )
+    lives = run.state.incarnations
+    begin = Offsets(first, lives)
+    it = Unfinished(begin, begin, Offsets(last, lives))
+    return _deliver_range(run, sink, it, tell, resumed=False)
+
+
+def resume(run: BoundedRun, sink: str, tell: Report) -> int:
+    """Go on with a replay of a range that was ended early, behind the last batch it told of.
+
+    The sink is told that, and has what it wrote down of the batch it gave up. Where nothing is
+    left, the replay was killed behind its last batch, and that is told.
+
+    Args, returns and raises as `backfill`; `ConfigError` also where there is none.
+    """
+    note = ReplayNote(run.config.checkpoint_dir.resolve() / sink).load()
+    if note is None:
+        raise ConfigError(
+            f"no replay to {sink} was ended before its time", fix="say what to replay with --from"
+        )
+    state = run.state
+    for stream, life in note.first.incarnations.items():
+        if state.incarnations.get(stream, life) != life:
+            raise ConfigError(
+                f"the stream {stream!r} was made anew since that replay began",
+                fix="say what to replay with --from",
+            )
+
+    def placed(at: Offsets) -> Offsets:
+        known = {place: at.next.get(place, span.start) for place, span in state.readable.items()}
+        return Offsets(known, state.incarnations)
+
+    first, done, last = map(placed, (note.first, note.done, note.last))
+    it = Unfinished(first, done, last, note.batches)
+    return _deliver_range(run, sink, it, tell, resumed=True)
+
+
+def _deliver_range(
+    run: BoundedRun, sink: str, it: Unfinished, tell: Report, *, resumed: bool
+) -> int:
+    """Deliver what is left of a range, a batch at a time, and write down how far it is."""
+    home = run.config.checkpoint_dir.resolve() / sink
+    parts, again = _planned(run, sink, it)
+    note, progress = ReplayNote(home), run.progress
+    if not parts and resumed:
+        note.remove()
+        tell(
+            f"the replay to {sink} had come to its end: {pluralize(it.batches, 'batch')} delivered"
+        )
+        return 0
+    _check_readable(run.state, parts)
+    if not resumed:
+        _give_up(note, sink, tell)
+        note.remove()  # before its state goes, and not replaced before it has gone
+    context = run.context(sink, home / "replay", anew=not resumed)
+    note.keep(it)
+    progress.sink, progress.meter = sink, context.meter
+    progress.begin_anew()
+    progress.done, progress.of = it.batches, it.batches + len(parts)
+    feed = BatchWriter(run.config, run.open_sink(sink, context), context, again=again)
+    if resumed:
+        feed.go_on()
+    else:
+        feed.begin_anew()
+    with closing(feed):
+        for part in parts:
+            try:
+                context.starts.clear()
+                for at, begin in part.start.items():
+                    context.starts[context.place_tag(*at, begin)] = begin
+                refused = progress.refused
+                rows = run.deliver(feed, sink, run.rows(part), progress.done)
+            except StoppedError:
+                raise ReplayStoppedError(
+                    f"the replay to {sink} was stopped after {progress}",
+                    fix=f"`penstock router replay JOB --sink {sink} --resume` goes on from there",
+                ) from None
+            progress.done += 1
+            done = Offsets(part.end, run.state.incarnations)
+            note.keep(Unfinished(it.first, done, it.last, batches=progress.done))
+            refused = progress.refused - refused
+            notes = f" ({refused} refused again)" if refused else ""
+            told = f"{pluralize(rows, 'record')}{notes}, {_range(part)}"
+            tell(f"batch {progress.done} of {progress.of}: {told}")
+    note.remove()
+    return progress.records
+
+
+def _planned(run: BoundedRun, sink: str, it: Unfinished) -> tuple[list[Chunk], Again]:
+    """What is left of a range, in batches, and what the sink's job noted of them."""
+    home, lives = run.config.checkpoint_dir.resolve() / sink, run.state.incarnations
+    done = committed_offsets(home / "spark") or Offsets({})
+    generations = generations_of(lives, done)
+    ends = of_this_life(BatchJournal(home).ends(), lives, generations)
+    (begun,) = of_this_life([StartingOffsets(run.config.checkpoint_dir).load()], lives)
+    known = known_ends(ends, begun, it.last.next)
+    # A batch that touches the range in one partition may end below it in another.
+    begin = {at: max(done, it.first.next.get(at, 0)) for at, done in it.done.next.items()}
+    kind = sink_kind(run.config.sinks[sink].type).sink
+    # Which a sink that is no `Sink` may lack.
+    knows_batches_only = getattr(kind, "knows_batches_only", False)
+    if knows_batches_only:
+        _check_known(sink, of_batches_not_known(begin, it.last.next, known, begun), known, home)
+    with run.reading() as log:
+        end_of = _ends(run, log)
+        parts = list(chunks(begin, it.last.next, known, end_of))
+        must_be_noted = False
+        if knows_batches_only and known:
+            # What is delivered from the job's beginning on, `dedupe` judges as it did then.
+            whole = list(chunks(it.first.next, it.last.next, known, end_of))
+            must_be_noted = not are_all_since(begun, whole)
+    return parts, Again(home, must_be_noted=must_be_noted)
+
+
+def _ends(run: BoundedRun, log: LogdReader) -> EndOf:
+    """Where batches end that are not known: as the job would make them now."""
+    trigger, readable = run.config.trigger, run.state.readable
+    sizes = BatchSizes(trigger.bytes_max, None, run.config.source.subject)
+
+    def end_of(first: Position, last: Position) -> Position:
+        end = admit(first, last, trigger.records_max)
+        for at, upto in end.items():
+            if first[at] < upto and not readable[at].start <= first[at] < upto <= readable[at].end:
+                return end  # what the log does not hold is refused
+        try:
+            return sizes.cut(log, first, end, patiently=True)
+        except LogUnavailableError as error:
+            raise UnavailableError(f"logd: {error}", fix="start the replay again later") from None
+
+    return end_of
+
+
+def _give_up(note: ReplayNote, sink: str, tell: Report) -> None:
+    """Tell of an unfinished replay before another one takes its place."""
+    try:
+        earlier = note.load()
+    except ConfigError as error:
+        tell(f"an earlier replay to {sink} is given up: {error}")
+        return
+    if earlier is not None:
+        tell(
+            f"an earlier replay to {sink}, which ended before its time after {earlier.batches}"
+            " batches, is given up: --resume goes on with this one from now on"
+        )
+
+
+def _check_known(
+    sink: str,
+    unknown: Mapping[StreamPartition, Readable],
+    known: Sequence[Position],
+    home: Path,
+) -> None:
+    """In other batches than then, the sink would have the records twice."""
+    for where, span in unknown.items():
+        raise ConfigError(
+            f"{where.stream}/{where.partition}: {sink} got offsets {span.start} to {span.end - 1}"
+            " in batches that are not known any more, and in others it would have them twice",
+            fix=f"begin with --from {known[0][where]} or later; or, if {sink} has none of those"
+            f" records any more, remove {home / JOURNAL}",
+        )
+
+
+def _check_readable(state: LogState, parts: Sequence[Chunk]) -> None:
+    for where, span in state.readable.items():
+        begin = min(part.start[where] for part in parts)
+        end = max(part.end[where] for part in parts)
+        if begin < end and (begin < span.start or end > span.end):
+            starts = (it.start[where] for it in parts if it.start[where] < it.end[where])
+            there = next((at for at in starts if at >= span.start), span.end)
+            raise ConfigError(
+                f"{where.stream}/{where.partition}: offsets {begin} to {end - 1} are wanted, with"
+                f" the batches they came in, but the log holds {span.start} to {span.end - 1}",
+                fix=f"begin with --from {there} or later, or end earlier with --to",
+            )
+
+
+def _range(part: Chunk) -> str:
+    spans = [
+        f"{where.stream}/{where.partition} {begin} to {part.end[where] - 1}"
+        for where, begin in sorted(part.start.items())
+        if part.end[where] > begin
+    ]
+    return ", ".join(spans)

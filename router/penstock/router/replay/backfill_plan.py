@@ -1,0 +1,134 @@
+"""Cutting a range of the log into the batches that a sink got, so that it knows them again."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from types import MappingProxyType
+
+from penstock.router.read.offsets import Generations, Offsets, Readable, StreamPartition
+
+Position = Mapping[StreamPartition, int]
+
+EndOf = Callable[[Position, Position], Position]
+"""Where a batch ends that begins at the one and ends at the other at most, which lies behind it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Records that are delivered together: `start` inclusive, `end` exclusive, by partition."""
+
+    start: Position
+    end: Position
+
+
+def chunks(
+    first: Position, last: Position, known: Sequence[Position], end_of: EndOf
+) -> Iterator[Chunk]:
+    """Cut `first` to `last`.
+
+    Where the sink's batches are known, those that touch the range come whole, even where they reach
+    beyond it: a part of a batch would be another batch to the destination. The rest is cut anew.
+
+    Args:
+        first: Where the range begins, of every partition.
+        last: Where it ends.
+        known: As `known_ends` has them.
+        end_of: Where chunks end whose batches are not known.
+    """
+    if not known:
+        yield from _cut(first, last, end_of)
+        return
+    yield from _cut(first, _lower(last, known[0]), end_of)
+    before = known[0]
+    for end in known[1:]:
+        if _touches(first, last, before, end):
+            yield Chunk(before, end)
+        before = end
+    yield from _cut(_higher(first, before), last, end_of)
+
+
+def are_all_since(begun: Position, parts: Sequence[Chunk]) -> bool:
+    """Whether chunks are all that a job has read of their partitions, none left out between."""
+    begins = (it for part in parts[:1] for it in part.start.items())
+    return all(at <= begun.get(where, 0) for where, at in begins) and all(
+        part.start == before.end for before, part in pairwise(parts)
+    )
+
+
+def of_batches_not_known(
+    first: Position, last: Position, known: Sequence[Position], begun: Position
+) -> dict[StreamPartition, Readable]:
+    """What of a range was delivered in batches that are not known, where others are.
+
+    Args, as `chunks` and `known_ends` have them.
+    """
+    if not known:
+        return {}
+    spans = {
+        where: Readable(max(begin, begun.get(where, 0)), min(last[where], known[0][where]))
+        for where, begin in first.items()
+    }
+    return {where: span for where, span in spans.items() if span.start < span.end}
+
+
+def of_this_life(
+    ends: Sequence[Offsets],
+    incarnations: Mapping[str, str],
+    generations: Mapping[StreamPartition, Generations] = MappingProxyType({}),
+) -> list[Position]:
+    """The positions of batches, as far as their streams are the same ones and as long."""
+    found: list[Position] = []
+    for end in ends:
+        same = {
+            at: offset
+            for at, offset in end.next.items()
+            if end.incarnations.get(at.stream) == incarnations.get(at.stream)
+            and end.generations.get(at, ()) == generations.get(at, ())
+        }
+        found.append(same)
+    return found
+
+
+def known_ends(
+    ends: Sequence[Position], begun: Position, places: Iterable[StreamPartition]
+) -> list[Position]:
+    """Where the batches of the last run from the beginning ended, each of `places` in each.
+
+    Args:
+        ends: The position behind each batch that is known, in their order, all of one life of
+            their streams; the first may be where the first batch began.
+        begun: Where the job began, of what it reads; elsewhere it is the very beginning.
+        places: The partitions that are asked for.
+    """
+    places = tuple(places)
+    found: list[Position] = []
+    for end in ends:
+        at = {where: end.get(where, begun.get(where, 0)) for where in places}
+        if found and any(at[where] < offset for where, offset in found[-1].items()):
+            found = []
+        if not found or at != found[-1]:
+            found.append(at)
+    return found
+
+
+def _cut(first: Position, last: Position, end_of: EndOf) -> Iterator[Chunk]:
+    at = first
+    goal = _higher(first, last)
+    while at != goal:
+        end = end_of(at, goal)
+        yield Chunk(at, end)
+        at = end
+
+
+def _touches(first: Position, last: Position, start: Position, end: Position) -> bool:
+    return any(
+        max(begin, start[where]) < min(last[where], end[where]) for where, begin in first.items()
+    )
+
+
+def _lower(one: Position, other: Position) -> dict[StreamPartition, int]:
+    return {where: min(offset, other[where]) for where, offset in one.items()}
+
+
+def _higher(one: Position, other: Position) -> dict[StreamPartition, int]:
+    return {where: max(offset, other[where]) for where, offset in one.items()}

@@ -1,0 +1,165 @@
+"""How far a replay is, and what keeps it; whoever delivers tells, any thread may ask.
+
+A replay of a range also writes it down, so that one that was ended early goes on where it was:
+
+    CHECKPOINT_DIR/SINK/replay.json   {"batches": 3, "first": OFFSETS, "done": OFFSETS,
+                                       "last": OFFSETS}
+
+`first` and `last` are the range, `done` is the position behind the last batch that was delivered.
+OFFSETS are as in the journal of batches.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from typing_extensions import override
+
+from penstock.base.files import atomic_write, sync_directories
+from penstock.base.pluralize import pluralize
+from penstock.router.errors import BadOptionError
+from penstock.router.read.offsets import Offsets, offsets_from_json
+from penstock.router.telemetry import Meter
+from penstock.service import ConfigError
+
+Unit = Literal["batches", "files"]
+
+
+class Progress:
+    """Of one replay.
+
+    Attributes:
+        sink: Which sink gets it; empty until that is known.
+        unit: What is counted.
+        done: Of them, delivered.
+        of: Of them, in all; 0 until that is known.
+        records: That the sink got.
+        refused: That it would not have; they are dead letters again.
+        left_out: That transforms left out.
+        meter: The sink's own.
+    """
+
+    def __init__(self, unit: Unit, sink: str = "") -> None:
+        self.sink = sink
+        self.unit = unit
+        self.done = 0
+        self.of = 0
+        self.records = self.refused = self.left_out = 0
+        self.meter = Meter()
+
+    def begin_anew(self) -> None:
+        """A run may have had a replay before."""
+        self.done = self.records = self.refused = self.left_out = 0
+
+    def took(self, routed: int, before: Counter[str]) -> None:
+        """Count a batch that is done.
+
+        Args:
+            routed: Records that routes led to the sink.
+            before: What the meter had counted until then.
+        """
+        more = self.meter.counted() - before
+        refused = more["dead_letters"]
+        left_out = sum(count for name, count in more.items() if name.startswith("left_out_"))
+        self.refused += refused
+        self.left_out += left_out
+        self.records += routed - refused - left_out
+
+    def others(self) -> str:
+        """What became of the records that the sink did not get, behind how many it did."""
+        refused = f", {self.refused} refused again (dead letters)" if self.refused else ""
+        left_out = f", {self.left_out} left out by transforms" if self.left_out else ""
+        return refused + left_out
+
+    @property
+    def problem(self) -> str | None:
+        """What keeps the sink from taking it; None while it does."""
+        return self.meter.problem
+
+    def as_json(self, now_ns: int) -> dict[str, Any]:
+        """For a status."""
+        return {
+            "sink": self.sink,
+            "unit": self.unit,
+            "done": self.done,
+            "of": self.of,
+            "records": self.records,
+            "problem": self.problem or "",
+            "circuit": self.meter.circuit.as_json(now_ns),
+        }
+
+    @override
+    def __str__(self) -> str:
+        """For people."""
+        records = pluralize(self.records, "record")
+        return f"{self.done} of {self.of} {self.unit}, {records}{self.others()}"
+
+
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """A replay of a range that was begun.
+
+    Attributes:
+        first: Where the range begins.
+        done: How far it is.
+        last: Where it ends.
+        batches: That were delivered.
+    """
+
+    first: Offsets
+    done: Offsets
+    last: Offsets
+    batches: int = 0
+
+
+class ReplayNote:
+    """Keeps one sink's."""
+
+    def __init__(self, state_dir: Path) -> None:
+        self._path = state_dir / "replay.json"
+
+    def load(self) -> Unfinished | None:
+        """What is to be gone on with.
+
+        Raises:
+            ConfigError: The file is damaged.
+        """
+        try:
+            found = json.loads(self._path.read_text())
+            first, done, last = (offsets_from_json(found[it]) for it in ("first", "done", "last"))
+            return Unfinished(first, done, last, int(found["batches"]))
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError, BadOptionError) as error:
+            raise ConfigError(
+                f"{self._path} cannot be read: {error}", fix="remove it, and replay the range anew"
+            ) from None
+
+    def keep(self, it: Unfinished) -> None:
+        """Write it down."""
+        document = {
+            "batches": it.batches,
+            "first": it.first.to_json(),
+            "done": it.done.to_json(),
+            "last": it.last.to_json(),
+        }
+        atomic_write(self._path, json.dumps(document).encode(), parents=True)
+
+    def remove(self) -> None:
+        """It came to its end, or is given up."""
+        try:
+            self._path.unlink()
+        except FileNotFoundError:
+            return
+        sync_directories([self._path.parent])
+
+
+Report = Callable[[str], None]
+"""Takes a line, for people."""
+
+
+def silent(_: str) -> None:
+    """Nobody wants to know."""

@@ -1,0 +1,257 @@
+"""The BigQuery sink: rows of one table by the Storage Write API, at offsets of the sink's own.
+
+    CreateWriteStream(COMMITTED)  →  projects/P/datasets/D/tables/T/streams/S
+    AppendRows(S, offset 0, rows…), AppendRows(S, offset 120, rows…), …
+    FinalizeWriteStream(S)        →  how many rows it has
+
+A stream takes rows only at its end, and an append says at which offset that is. Before each one the
+sink writes into its directory, durably, which records go to which offset of which stream
+(`Journal`). When it is not known what became of an append, because of a crash or of an answer that
+never came, the stream is finalized: nothing can be appended to it any more, not by a request that
+is still on its way either, and it says how many rows it has. So it is known which records of the
+batch are there, they are left out, and a new stream takes the others. Rows can be queried as soon
+as an append is answered.
+
+That holds for the batch in work, and as long as the sink's directory (`checkpoint_dir`) is kept. It
+holds also for the batch that a replay of a range had in work, when that goes on. A replay and dead
+letters are delivered again on purpose, and so are the letters that a stopped replay had in work and
+a batch whose last append was of a stream that Google has forgotten meanwhile (counted as
+`unknown`). The columns `stream`, `incarnation`, `partition` and `offset` tell rows that are there
+twice.
+
+The table is yours to make; columns that it has beside these get their defaults:
+
+    CREATE TABLE telemetry.records (
+      stream STRING, incarnation STRING, `partition` INT64, `offset` INT64, time TIMESTAMP,
+      time_unix_nano INT64, kind STRING, service STRING, severity_number INT64, trace_id STRING,
+      record STRING, raw BYTES)
+    PARTITION BY DATE(time) CLUSTER BY kind, service
+
+`record` may be JSON. An append is taken as a whole or not at all; rows that are wrong are named, go
+to the dead letters, and the others are sent again.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, Self
+
+import pyarrow as pa
+from pydantic import Field, HttpUrl, model_validator
+from typing_extensions import override
+
+from penstock.router.delivery.result import DeliveryResult, Fault, PartialFailure, Success
+from penstock.router.job.config_errors import needed
+from penstock.router.sinks.bigquery.journal import Journal, Sent
+from penstock.router.sinks.http.encode import place_of, record_of, section, time_ns
+from penstock.router.sinks.http.google_credentials import NoTokenError
+from penstock.router.sinks.http.protobuf import varint
+from penstock.router.sinks.http.request_sink import Item, Request, RequestSink, Row
+from penstock.router.sinks.http.settings import RequestBatch, RequestSettings
+from penstock.router.sinks.sink import Guarantee, Preview, Replay, SinkContext, as_json_lines
+
+COLUMNS: Final[tuple[tuple[str, str], ...]] = (
+    ("stream", "STRING"),
+    ("incarnation", "STRING"),
+    ("partition", "INT64"),
+    ("offset", "INT64"),
+    ("time", "TIMESTAMP"),
+    ("time_unix_nano", "INT64"),
+    ("kind", "STRING"),
+    ("service", "STRING"),
+    ("severity_number", "INT64"),
+    ("trace_id", "STRING"),
+    ("record", "STRING"),
+    ("raw", "BYTES"),
+)
+"""A row's fields are numbered in this order, from 1."""
+
+_TAGS: Final = tuple(
+    (varint(number << 3), varint(number << 3 | 2)) for number in range(1, len(COLUMNS) + 1)
+)
+"""Each field's, as a number and as text or bytes."""
+
+_REQUEST_BYTES_MAX: Final = 9_000_000
+_TIME_US_MAX: Final = 253_402_300_799_999_999
+"""The last microsecond of the year 9999, the last one that BigQuery has."""
+_INT64_MAX: Final = 2**63 - 1
+
+
+class BigQuerySink(RequestSettings):
+    """Rows in a table of Google BigQuery."""
+
+    type: Literal["bigquery"]
+    table: Annotated[
+        str, Field(pattern=r"^[a-z][a-z0-9.:-]{2,62}\.[A-Za-z0-9_]{1,1024}\.[A-Za-z0-9_-]{1,1024}$")
+    ]
+    credentials_file: Path | None = None
+    url: HttpUrl = HttpUrl("https://bigquerystorage.googleapis.com")
+    timeout_s: Annotated[float, Field(gt=0)] = 60.0
+    batch: RequestBatch = RequestBatch(records_max=10_000, bytes_max=4 * 1024 * 1024)
+
+    @model_validator(mode="after")
+    def _requests_are_not_larger_than_google_takes(self) -> Self:
+        if self.batch.bytes_max > _REQUEST_BYTES_MAX:
+            raise ValueError(f"batch: at most {_REQUEST_BYTES_MAX} bytes")
+        return self
+
+    @property
+    def path(self) -> str:
+        """The table as the API names it."""
+        project, dataset, table = self.table.rsplit(".", 2)
+        return f"projects/{project}/datasets/{dataset}/tables/{table}"
+
+    @override
+    def about(self) -> str:
+        return f"rows of {self.table} in BigQuery; once for the batch in work"
+
+
+class BigQuery(RequestSink):
+    """Appends rows; see the module's docstring."""
+
+    config_class = BigQuerySink
+    guarantee = Guarantee(
+        Replay.EFFECTIVELY_ONCE,
+        "rows are appended at offsets of the sink's own stream, which is asked how far it came",
+        within="the batch that was in work, while `checkpoint_dir` is kept",
+    )
+
+    def __init__(self, config: BigQuerySink, context: SinkContext) -> None:
+        super().__init__(config, context)
+        self._config = config
+        self.address = f"{config.url.host}:{config.url.port}"
+        self._library = needed("penstock.router.sinks.bigquery.client", extra="google")
+        self._connection: Any = None
+        self._journal = Journal(context.state_dir / "bigquery.json", context.keep)
+
+    @override
+    def open(self) -> None:
+        self._connection = self._library.Connection(self._config, self.context.clock)
+        self._journal.read()
+
+    @override
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+
+    @override
+    def begin_anew(self) -> None:
+        """The journal of the job's own batch stays as it is."""
+        self._journal = Journal(self.context.state_dir / "bigquery-again.json", self.context.keep)
+
+    @override
+    def go_on(self) -> None:
+        """The stream that was appended to is asked, as after a crash of the job."""
+        self.begin_anew()
+        self._journal.read()
+
+    @override
+    def write(self, rows: pa.Table) -> None:
+        places = rows.select(["stream", "partition", "offset"]).to_pylist()
+        self._journal.begin((self._place(row), row["offset"]) for row in places)
+        super().write(rows)
+
+    def _place(self, row: Row) -> str:
+        return self.context.place_tag(*place_of(row))
+
+    @override
+    def encode(self, row: Row) -> Item | Fault:
+        value: bytes = row["value"] or b""
+        record = record_of(row) or {}
+        moment_ns = time_ns(row, record)
+        if moment_ns > _INT64_MAX or moment_ns // 1000 > _TIME_US_MAX:
+            moment_ns = row["timestamp_ns"]
+        text = _utf8(value)
+        severity, trace = record.get("severity_number"), record.get("trace_id")
+        service = section(record, "resource").get("service.name")
+        fields: tuple[str | int | bytes | None, ...] = (
+            row["stream"],
+            self.context.stream_id(*place_of(row)),
+            row["partition"],
+            row["offset"],
+            moment_ns // 1000,
+            moment_ns,
+            row["kind"],
+            service if isinstance(service, str) else None,
+            severity if type(severity) is int and 0 <= severity <= _INT64_MAX else None,
+            trace if isinstance(trace, str) else None,
+            text,
+            None if text is not None else value,
+        )
+        content = encoded(fields)
+        return Item((self._place(row), row["offset"], content, fields), len(content) + 4)
+
+    @override
+    def exchange(self, request: Request, attempt: int) -> DeliveryResult:
+        connection, journal = self._connection, self._journal
+        try:
+            if journal.sent is not None or journal.is_left:
+                self._settle()
+            left = [
+                (place, item.content)
+                for place, item in enumerate(request.items)
+                if not journal.has(item.content[0], item.content[1])
+            ]
+            self.context.meter.count("already_there", len(request.items) - len(left))
+            if not left:
+                return Success()
+            if journal.stream is None:
+                journal.start(connection.create())
+            records = tuple((content[0], content[1]) for _, content in left)
+            journal.send(Sent(journal.rows, records))
+            answer = connection.append(
+                journal.stream, journal.rows, [content[2] for _, content in left]
+            )
+        except NoTokenError as error:
+            return error.verdict
+        except connection.failures as error:
+            found: DeliveryResult = connection.verdict_of(error)
+            return found
+        return self._read(answer, [place for place, _ in left])
+
+    def _read(self, answer: Any, places: Sequence[int]) -> DeliveryResult:
+        """What became of the records at these places of a request."""
+        verdict: DeliveryResult | None = answer.verdict
+        if verdict is None:
+            self._journal.taken()
+            return Success()
+        if not answer.is_certain:
+            return verdict
+        self._journal.refused()
+        if not answer.rows:
+            return verdict
+        refused = tuple((places[row], fault) for row, fault in answer.rows)
+        named = {place for place, _ in refused}
+        return PartialFailure(refused=refused, again=tuple(it for it in places if it not in named))
+
+    def _settle(self) -> None:
+        """Find out what became of the last append, and never append to its stream again."""
+        count: int | None = self._connection.finalize(self._journal.stream)
+        if count is None:
+            self.context.meter.count("unknown")
+        self._journal.settle(count)
+
+    @override
+    def show(self, request: Request) -> Preview:
+        names = [name for name, _ in COLUMNS]
+        rows = [dict(zip(names, item.content[3], strict=True)) for item in request.items]
+        lines = as_json_lines(pa.Table.from_pylist(rows))
+        return Preview(f"append to {self._config.path}", len(rows), lines)
+
+
+def encoded(fields: Sequence[str | int | bytes | None]) -> bytes:
+    """A row, or its first fields, as a message of proto2: what is not there is left out."""
+    found: list[bytes] = []
+    for (of_number, of_text), value in zip(_TAGS, fields, strict=False):
+        if isinstance(value, int):
+            found += of_number, varint(value)
+        elif value is not None:
+            text = value.encode() if isinstance(value, str) else value
+            found += of_text, varint(len(text)), text
+    return b"".join(found)
+
+
+def _utf8(value: bytes) -> str | None:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return None

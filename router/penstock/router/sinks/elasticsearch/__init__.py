@@ -1,0 +1,1 @@
+"""The Elasticsearch and OpenSearch sink."""

@@ -1,0 +1,1 @@
+"""The request sink that sinks over HTTP and gRPC share, and the HTTP sink."""

@@ -1,0 +1,146 @@
+"""Requests of sinks over the one HTTP client: compressed, and what became of them.
+
+`timeout_s` is for connecting, and again for the whole of an answer: a request of which nothing was
+sent is told from one that nobody answered.
+"""
+
+import gzip
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
+from typing import Final, Literal
+
+from penstock.base.clock import BlockingClock
+from penstock.base.http.client import AnswerTooLargeError, HttpClient, forbidden_header
+from penstock.base.http.client import Request as ClientRequest
+from penstock.router.delivery.classify import HttpResponse
+
+Compression = Literal["none", "gzip", "zstd"]
+
+ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Of an answer's body: that of a bulk request names each record of it."""
+
+_GZIP_LEVEL: Final = 5
+_ZSTD_LEVEL: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class HttpRequest:
+    """One request.
+
+    Attributes:
+        path: With its query.
+        headers: Without those of the connection; `Content-Encoding` comes with the compression.
+        body: Before it is compressed.
+        compression: Of the body.
+        secrets: Headers that nobody may see.
+    """
+
+    path: str
+    headers: Mapping[str, str]
+    body: bytes
+    compression: Compression = "none"
+    method: str = "POST"
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def forbidden(self) -> str | None:
+        """The name of a header that cannot be sent; its value may be a secret."""
+        return forbidden_header({**self.headers, **self.secrets})
+
+
+@dataclass(frozen=True, slots=True)
+class NotSent:
+    """There was no connection; the destination saw nothing."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Silent:
+    """It was sent, and there was no answer: nobody knows whether it was taken."""
+
+    reason: str
+
+
+Reply = HttpResponse | NotSent | Silent
+
+
+class Transport:
+    """The connection to one host.
+
+    Args:
+        url: Of the destination; its scheme, host and port count.
+        timeout_s: For connecting, and for the whole of an answer.
+        tls: For `https`; the system's authorities without it.
+    """
+
+    def __init__(
+        self, url: str, *, timeout_s: float, clock: BlockingClock, tls: ssl.SSLContext | None = None
+    ) -> None:
+        self._client = HttpClient(
+            url, timeout_s=timeout_s, body_bytes_max=ANSWER_BYTES_MAX, tls=tls, clock=clock
+        )
+        self._clock = clock
+
+    @property
+    def repeated(self) -> bool:
+        """Whether the last request went twice, as the kept connection had ended."""
+        return self._client.repeated
+
+    def send(self, request: HttpRequest) -> Reply:
+        """Send a request and wait for its answer."""
+        if (name := request.forbidden()) is not None:
+            return NotSent(f"header {name} has a character that HTTP forbids")
+        body, encoding = compressed(request.body, request.compression)
+        headers = {**request.headers, **encoding, **request.secrets}
+        try:
+            self._client.connect()
+        except OSError as error:
+            return NotSent(f"{type(error).__name__}: {error}")
+        try:
+            answer = self._client.send(
+                ClientRequest(request.path, headers, method=request.method, body=body)
+            )
+        except AnswerTooLargeError as error:
+            answer = error.response
+        except OSError as error:
+            return Silent(f"{type(error).__name__}: {error}")
+        after_s = retry_after_s(answer.headers.get("retry-after"), self._clock.unix_ns())
+        return HttpResponse(answer.status, answer.headers, answer.body, after_s)
+
+    def close(self) -> None:
+        """Give the connection back."""
+        self._client.close()
+
+
+def compressed(body: bytes, how: Compression) -> tuple[bytes, dict[str, str]]:
+    """A body and its `Content-Encoding`; the same bytes each time."""
+    match how:
+        case "gzip":
+            body = gzip.compress(body, _GZIP_LEVEL, mtime=0)
+        case "zstd":
+            import zstandard
+
+            body = zstandard.ZstdCompressor(level=_ZSTD_LEVEL).compress(body)
+        case _:
+            pass
+    return body, encoding_of(how)
+
+
+def encoding_of(how: Compression) -> dict[str, str]:
+    """What a request's headers say of its compression."""
+    return {} if how == "none" else {"Content-Encoding": how}
+
+
+def retry_after_s(text: str | None, now_unix_ns: int) -> float:
+    """Seconds from now, from either form of the header (RFC 9110, section 10.2.3)."""
+    if text is None:
+        return 0.0
+    if text.strip().isdecimal():
+        return float(text)
+    try:
+        moment = parsedate_to_datetime(text)
+    except ValueError:
+        return 0.0
+    return max(moment.timestamp() - now_unix_ns / 1e9, 0.0)

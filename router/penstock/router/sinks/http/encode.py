@@ -1,0 +1,146 @@
+"""A row's record as a JSON object, for sinks that write documents."""
+
+from collections.abc import Callable
+from functools import lru_cache, wraps
+from typing import Any, Final, Literal, TypeVar
+
+from penstock.router.columns.json_objects import read_object
+from penstock.router.deadletters.writer import as_text
+from penstock.router.sinks.http.request_sink import TIME_REPLACED, Row
+from penstock.router.sinks.sink import SinkContext
+
+Json = dict[str, Any]
+TimeProblem = Literal["missing", "not_an_integer", "before_1970", "after_2262"]
+
+_TIME_END: Final = 1 << 63
+"""Nanoseconds since 1970: April 2262. Most destinations, and Arrow, hold no later time."""
+
+
+def time_problem(found: object) -> TimeProblem | None:
+    """Why a record's `time_unix_nano` is no time; None where it is one."""
+    if found is None:
+        return "missing"
+    if not isinstance(found, int) or isinstance(found, bool):
+        return "not_an_integer"
+    if found < 0:
+        return "before_1970"
+    return "after_2262" if found >= _TIME_END else None
+
+
+def record_of(row: Row) -> Json | None:
+    """The record; None where the row is no JSON record.
+
+    A time that there cannot be (none, before 1970, after 2262) is that at which the log got it; why
+    is in the row, as `TIME_REPLACED`, for the sink to count.
+    """
+    if row["kind"] == "raw" or row["value"] is None:
+        return None
+    record = read_object(row["value"])
+    if record is not None and "kind" in record:  # else a route's `map` has made something of it
+        if (reason := time_problem(record.get("time_unix_nano"))) is not None:
+            row[TIME_REPLACED] = reason
+        record["time_unix_nano"] = time_ns(row, record)
+    return record
+
+
+def document_of(row: Row) -> Json:
+    """The record, or what stands for a row that is none."""
+    record = record_of(row)
+    if record is not None:
+        return record
+    about = {name: row[name] for name in ("stream", "partition", "offset", "subject")}
+    return {"kind": "raw", "time_unix_nano": row["timestamp_ns"], **about, **as_text(row["value"])}
+
+
+def place_of(row: Row) -> tuple[str, int, int]:
+    """Where a record lies in the log: stream, partition and offset."""
+    return row["stream"], row["partition"], row["offset"]
+
+
+def event_id(row: Row, context: SinkContext) -> str:
+    """What a record is told apart by, the same whenever it is sent: its place in the log."""
+    return f"{context.stream_tag(*place_of(row))}/{row['partition']}/{row['offset']}"
+
+
+def time_ns(row: Row, record: Json) -> int:
+    """The record's time; that at which the log got it where there is none from 1970 to 2262."""
+    found = record.get("time_unix_nano")
+    if isinstance(found, int) and time_problem(found) is None:
+        return found
+    own: int = row["timestamp_ns"]
+    return own
+
+
+def section(record: Json, name: str) -> Json:
+    """A part of a record that is an object, such as `resource`; empty where it is not."""
+    found = record.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+ANSWERS_MAX: Final = 512
+LENGTH_MAX: Final = 1024
+"""Of a text; what is longer is worked out each time, so that no records fill the memory."""
+
+Text = TypeVar("Text", str, bytes)
+Answer = TypeVar("Answer")
+
+
+def cached(function: Callable[[Text], Answer]) -> Callable[[Text], Answer]:
+    """The same function, which knows what it answered last.
+
+    Args:
+        function: Depends on its text alone, and answers what nobody changes.
+    """
+    known = lru_cache(ANSWERS_MAX)(function)
+
+    @wraps(function)
+    def answer(text: Text) -> Answer:
+        return known(text) if len(text) <= LENGTH_MAX else function(text)
+
+    return answer
+
+
+KEY: Final = ("stream", "incarnation", "partition", "offset")
+"""A record's place in the log: the table's primary key."""
+
+ABOUT: Final = (*KEY, "time_unix_nano", "kind", "service", "severity_number", "trace_id")
+"""What `describe` tells; the record itself follows as the sink can store it."""
+
+_BIGINT_MAX: Final = 2**63 - 1
+_SMALLINT_MAX: Final = 2**15 - 1
+
+
+def describe(row: Row, record: Json, incarnation: str) -> tuple[Any, ...]:
+    """The values of `ABOUT`.
+
+    Args:
+        row: Of the log.
+        record: What it holds; empty where that is none.
+        incarnation: Of its stream.
+    """
+    severity = record.get("severity_number")
+    return (
+        row["stream"],
+        incarnation,
+        row["partition"],
+        row["offset"],
+        _moment_ns(row, record),
+        row["kind"],
+        _text(section(record, "resource").get("service.name")),
+        severity if _is_small(severity) else None,
+        _text(record.get("trace_id")),
+    )
+
+
+def _moment_ns(row: Row, record: Json) -> int:
+    found = time_ns(row, record)
+    own: int = row["timestamp_ns"]
+    return found if found <= _BIGINT_MAX else own
+
+
+def _is_small(value: Any) -> bool:
+    return type(value) is int and abs(value) <= _SMALLINT_MAX
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) and "\0" not in value else None

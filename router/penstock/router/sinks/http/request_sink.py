@@ -1,0 +1,432 @@
+"""What all sinks have in common that send requests: cutting, sending, judging, giving up.
+
+A sink of this kind says how a record is encoded, how encoded records make a request, and what an
+answer means. The rest is here, and the same for all:
+
+- Rows go in the order of the log. A request holds consecutive rows of one partition; it ends
+  before `batch.records_max` records or `batch.bytes_max` bytes, counted as they are encoded and
+  before they are compressed. The same rows make the same requests, with the same key.
+- A record that cannot be encoded goes to the dead letters, and so does what the destination
+  refuses for good. `core.delivery` decides when that is.
+"""
+
+import random
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from operator import itemgetter
+from typing import Any, ClassVar, Final, NamedTuple, assert_never
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from typing_extensions import override
+
+from penstock.router.deadletters.writer import Reason, send_each_to_dlq
+from penstock.router.delivery.breaker import Breaker, Circuit
+from penstock.router.delivery.classify import HttpResponse, Meaning, classify_response
+from penstock.router.delivery.core import (
+    Ask,
+    Confirmed,
+    Delivered,
+    Delivery,
+    Effect,
+    Event,
+    Judged,
+    Part,
+    Refused,
+    Retrying,
+    Send,
+    Ticked,
+)
+from penstock.router.delivery.result import DeliveryResult, Failed, Fault, Paused, Retryable
+from penstock.router.job.config_errors import WrongKeyError
+from penstock.router.sinks.http.client import HttpRequest, NotSent, Silent, Transport, encoding_of
+from penstock.router.sinks.http.settings import (
+    HIDDEN,
+    HttpSettings,
+    RequestBatch,
+    RequestSettings,
+    hidden_query,
+)
+from penstock.router.sinks.sink import Preview, Sink, SinkContext
+from penstock.service.secret import Secret
+
+Row = dict[str, Any]
+
+TIME_REPLACED: Final = "time_replaced"
+"""A row has it where the sink took the log's time for the record's: the reason, to be counted."""
+
+
+_NOT_ENCODABLE: Final = (
+    LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError,
+)  # fmt: skip
+"""What a record may make of whoever writes it in another form; nesting deeply is one way."""
+
+
+class Item(NamedTuple):
+    """One record as the destination takes it.
+
+    Attributes:
+        content: What the sink's `request` puts together.
+        size: Bytes that it adds to a request's body before compression.
+        lane: Records of different lanes never share a request.
+    """
+
+    content: Any
+    size: int
+    lane: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Records of one partition of the log that travel together.
+
+    Attributes:
+        items: In the order of the log.
+        rows: Their places in the batch's table.
+        key: The same for the same records: job, sink, stream, partition, first and last offset.
+    """
+
+    lane: str
+    items: tuple[Item, ...]
+    rows: tuple[int, ...]
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Faulty:
+    """A row of the batch that cannot be encoded."""
+
+    row: int
+    fault: Fault
+
+
+class RequestSink(Sink):
+    """A sink that sends requests; see the module's docstring."""
+
+    columns: tuple[str, ...] = (
+        "stream", "partition", "offset", "timestamp_ns", "subject", "key", "kind", "value",
+    )  # fmt: skip
+    empty_size = 0
+    """Bytes of a request's body beside its records."""
+
+    address: str
+    """Where requests go, for people; without secrets."""
+
+    def __init__(self, config: RequestSettings, context: SinkContext) -> None:
+        self.context = context
+        self._batch = config.batch
+        self._policy = config.retry.policy(config.timeout_s)
+        dice = random.Random()  # noqa: S311 - jitter
+        self._breaker = Breaker(config.retry.limits(), dice)
+
+    # What a sink of this kind says.
+
+    def encode(self, row: Row) -> Item | Fault | None:
+        """One record, or why it cannot be one.
+
+        None when the destination can store nothing of it; the sink counts it then.
+        """
+        raise NotImplementedError
+
+    def prepare(self, requests: Sequence[Request]) -> None:
+        """What comes before a batch's first request; an error here brings the batch again."""
+
+    def exchange(self, request: Request, attempt: int) -> DeliveryResult:
+        """Send a request; returns what became of it."""
+        raise NotImplementedError
+
+    def confirmed(self, tokens: Sequence[str]) -> Iterable[str]:
+        """Which of the tokens of `Accepted` verdicts the destination confirms now."""
+        raise NotImplementedError
+
+    def show(self, request: Request) -> Preview:
+        """The request for people."""
+        raise NotImplementedError
+
+    # What is the same for all.
+
+    @override
+    def open(self) -> None:
+        """Nothing is checked: a destination that is away now may come."""
+
+    @override
+    def write(self, rows: pa.Table) -> None:
+        """Deliver, or lay among the dead letters, every row; returns only then."""
+        rows = in_log_order(rows)
+        requests, faulty = self._requests(rows)
+        self.prepare(requests)
+        refused = [(each.row, each.fault, 0) for each in faulty]
+        counts = [len(request.items) for request in requests]
+        delivery = Delivery(counts, policy=self._policy, breaker=self._breaker)
+        event: Event = Ticked()
+        while not delivery.done:
+            effects = delivery.handle(event, self.context.clock.monotonic_ns())
+            event = self._perform(effects, requests, rows, delivery, refused)
+        self._bury(rows, refused)  # all at once, so that a batch makes one file of them
+        self.context.meter.problem = None
+
+    @override
+    def preview(self, rows: pa.Table) -> list[Preview]:
+        """The requests themselves; nothing is sent."""
+        rows = in_log_order(rows)
+        requests, faulty = self._requests(rows)
+        refused = [Preview(f"dead letters: {it.fault.reason}", 1, "") for it in faulty]
+        return [self.show(request) for request in requests] + refused
+
+    def _requests(self, rows: pa.Table) -> tuple[list[Request], list[Faulty]]:
+        present = [name for name in self.columns if name in rows.column_names]
+        whole = rows.select(present).to_pylist()
+        faulty: list[Faulty] = []
+        requests: list[Request] = []
+        for begin, end in _partitions(whole):
+            lanes: dict[str, list[tuple[int, Item]]] = {}
+            for index in range(begin, end):
+                item = self._encoded(whole[index])
+                if isinstance(item, Fault):
+                    faulty.append(Faulty(index, item))
+                elif item is not None:
+                    lanes.setdefault(item.lane, []).append((index, item))
+            for lane, encoded in lanes.items():
+                pieces = cut(encoded, self._batch, self.empty_size)
+                requests.extend(self._request(lane, piece, whole) for piece in pieces)
+        return requests, faulty
+
+    def _encoded(self, row: Row) -> Item | Fault | None:
+        """A record that breaks its spec may not block its sink."""
+        try:
+            return self.encode(row)
+        except _NOT_ENCODABLE as error:
+            return Fault("not_encodable", f"{type(error).__name__}: {error}")
+        finally:
+            if (reason := row.get(TIME_REPLACED)) is not None:
+                self.context.meter.count(f"{TIME_REPLACED}_{reason}")
+
+    def _request(self, lane: str, piece: Sequence[tuple[int, Item]], rows: list[Row]) -> Request:
+        indices = tuple(index for index, _ in piece)
+        key = self._key(rows[indices[0]], rows[indices[-1]])
+        return Request(lane, tuple(item for _, item in piece), indices, key)
+
+    def _key(self, first: Row, last: Row) -> str:
+        tag = self.context.stream_tag(first["stream"], first["partition"], first["offset"])
+        span = f"{first['offset']}-{last['offset']}"
+        return f"{self.context.job}/{self.context.sink}/{tag}/{first['partition']}/{span}"
+
+    def _perform(
+        self,
+        effects: list[Effect],
+        requests: list[Request],
+        rows: pa.Table,
+        delivery: Delivery,
+        refused: list[tuple[int, Fault, int]],
+    ) -> Event:
+        """Carry effects out, noting in `refused` what is; returns the next event."""
+        self.context.meter.circuit = self._breaker.circuit
+        next_: Send | Ask | None = None
+        for effect in effects:
+            match effect:
+                case Send() | Ask():
+                    next_ = effect
+                case Delivered(part):
+                    self.context.meter.sent(len(part.records))
+                    self.context.meter.problem = None
+                case Refused(part, fault, attempt):
+                    places = requests[part.request].rows
+                    refused += [(places[it], fault, attempt) for it in part.records]
+                case Retrying(circuit):
+                    self.context.meter.failed("retries")
+                    self.context.meter.problem = self._problem(circuit)
+                case _:
+                    assert_never(effect)
+        if isinstance(next_, Send):
+            self.context.meter.count("requests")
+            request = self._part(requests, next_.part, rows)
+            return Judged(self.exchange(request, next_.attempt))
+        if isinstance(next_, Ask):
+            return Confirmed(frozenset(self.confirmed(next_.tokens)))
+        deadline_ns = delivery.next_deadline_ns()
+        if deadline_ns is not None:
+            pause_ns = deadline_ns - self.context.clock.monotonic_ns()
+            self.context.wait(max(pause_ns, 0) / 1e9)
+        return Ticked()
+
+    def _problem(self, circuit: Circuit) -> str:
+        said = f"{self.address}: {circuit.reason}"
+        if circuit.state == "rejected":
+            return (
+                f"{said}; rejected: every record is refused for this reason, and kept. Correct the"
+                " sink's settings or the destination; or set retry.rejected_after to 0, and each"
+                " becomes a dead letter"
+            )
+        return f"{said}; paused until that is corrected" if circuit.state == "paused" else said
+
+    def _part(self, requests: list[Request], part: Part, rows: pa.Table) -> Request:
+        whole = requests[part.request]
+        if len(part.records) == len(whole.items):
+            return whole
+        indices = tuple(whole.rows[it] for it in part.records)
+        ends = rows.select(["stream", "partition", "offset"]).take([indices[0], indices[-1]])
+        first, last = ends.to_pylist()
+        items = tuple(whole.items[it] for it in part.records)
+        return replace(whole, items=items, rows=indices, key=self._key(first, last))
+
+    def _bury(self, rows: pa.Table, refused: Sequence[tuple[int, Fault, int]]) -> None:
+        """Lay rows among the dead letters: which row, why, and at which attempt."""
+        if refused:
+            reasons = [Reason(it.code, it.reason, it.status, attempt) for _, it, attempt in refused]
+            send_each_to_dlq(rows.take([row for row, _, _ in refused]), reasons, self.context)
+
+
+def in_log_order(rows: pa.Table) -> pa.Table:
+    """Rows by stream, partition and offset."""
+    order = [("stream", "ascending"), ("partition", "ascending"), ("offset", "ascending")]
+    return rows.take(pc.sort_indices(rows, sort_keys=order))
+
+
+def cut(
+    encoded: Sequence[tuple[int, Item]], batch: RequestBatch, empty_size: int
+) -> Iterator[Sequence[tuple[int, Item]]]:
+    """Cut records into requests as large as allowed; a record that is too large goes alone."""
+    begin, held = 0, empty_size
+    for index, (_, item) in enumerate(encoded):
+        full = index - begin >= batch.records_max or held + item.size > batch.bytes_max
+        if index > begin and full:
+            yield encoded[begin:index]
+            begin, held = index, empty_size
+        held += item.size
+    if begin < len(encoded):
+        yield encoded[begin:]
+
+
+def _partitions(rows: list[Row]) -> Iterator[tuple[int, int]]:
+    """Where the rows of each partition of the log begin and end; they are in its order."""
+    place, begin = itemgetter("stream", "partition"), 0
+    while begin < len(rows):
+        end = bisect_right(rows, place(rows[begin]), begin, key=place)
+        yield begin, end
+        begin = end
+
+
+class HttpRequestSink(RequestSink):
+    """A sink whose requests are HTTP's; a subclass says what is in them and what answers mean."""
+
+    differing: ClassVar[Mapping[int, Meaning]] = {}
+    """Status codes to which the protocol gives another meaning."""
+
+    def __init__(self, config: HttpSettings, context: SinkContext) -> None:
+        super().__init__(config, context)
+        self._settings = config
+        self.url = str(config.url).rstrip("/")
+        self.address = f"{config.url.scheme}://{config.url.host}:{config.url.port}"
+        self._transport: Transport | None = None
+
+    def request_of(self, request: Request, attempt: int) -> HttpRequest:
+        """What goes over the wire.
+
+        Raises:
+            OSError: A secret's file cannot be read.
+        """
+        raise NotImplementedError
+
+    def judge(self, answer: HttpResponse, request: Request) -> DeliveryResult:  # noqa: ARG002 - for subclasses
+        """What an answer means."""
+        return classify_response(answer, self.differing)
+
+    @override
+    def open(self) -> None:
+        """Read the certificates; the destination itself may come later.
+
+        Raises:
+            ConfigError: They cannot be read.
+        """
+        config = self._settings
+        try:
+            tls = config.tls.context() if config.url.scheme == "https" else None
+        except OSError as error:
+            raise WrongKeyError(
+                f"sinks.{self.context.sink}.tls: {error}", fix="name PEM files that can be read"
+            ) from None
+        self._transport = Transport(
+            str(config.url), timeout_s=config.timeout_s, clock=self.context.clock, tls=tls
+        )
+
+    @override
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+    @override
+    def exchange(self, request: Request, attempt: int) -> DeliveryResult:
+        try:
+            made = self.request_of(request, attempt)
+        except OSError as error:
+            return Paused(f"a secret cannot be read: {error}")
+        return self.send(made, request)
+
+    def send(self, made: HttpRequest, request: Request) -> DeliveryResult:
+        """Send what `request_of` made; returns what became of it."""
+        assert self._transport is not None, "open() first"
+        if (name := made.forbidden()) is not None:
+            return Paused(f"header {name} has a character that HTTP forbids")
+        reply = self._transport.send(made)
+        match reply:
+            case HttpResponse():
+                verdict = self.judge(reply, request)
+            case NotSent(reason):
+                verdict = Retryable(reason)
+            case Silent(reason):
+                verdict = Failed(Fault("no_answer", reason), answered=False)
+            case _:
+                assert_never(reply)
+        return verdict
+
+    def fetch(self, made: HttpRequest) -> HttpResponse | None:
+        """Send something that is no records; None without an answer."""
+        assert self._transport is not None, "open() first"
+        reply = self._transport.send(made)
+        return reply if isinstance(reply, HttpResponse) else None
+
+    @override
+    def show(self, request: Request) -> Preview:
+        made = self.request_of(request, 1)
+        secrets = dict.fromkeys(made.secrets, HIDDEN)
+        headers = {**made.headers, **encoding_of(made.compression), **secrets}
+        return Preview(
+            f"{made.method} {self.address}{self.shown_path(made.path)}",
+            len(request.items),
+            made.body.decode(errors="replace"),
+            tuple(sorted(headers.items())),
+        )
+
+    def path(self, below: str = "") -> str:
+        """The path of the configured URL, with something below it."""
+        parts = str(self._settings.url).split("/", 3)
+        own = "/" + (parts[3] if len(parts) > 3 else "")
+        before, question, query = own.partition("?")
+        return f"{before.rstrip('/')}{below}{question}{query}" if below else own
+
+    def shown_path(self, path: str) -> str:
+        """A path for people: what the configured URL's query says may be a key."""
+        query = str(self._settings.url).partition("?")[2]
+        return path.replace(f"?{query}", f"?{hidden_query(query)}", 1) if query else path
+
+    def query(self, path: str, query: str) -> str:
+        """A path with (more of) a query."""
+        return f"{path}{'&' if '?' in path else '?'}{query}"
+
+    def own_headers(self) -> dict[str, str]:
+        """Those of the job file; their values are secrets.
+
+        Raises:
+            OSError: A secret cannot be read.
+        """
+        return revealed(self._settings.headers)
+
+
+def revealed(headers: Mapping[str, Secret]) -> dict[str, str]:
+    """Headers with their values, which HTTP has no blanks or line breaks around.
+
+    Raises:
+        OSError: A secret cannot be read.
+    """
+    return {name: value.read() for name, value in headers.items()}

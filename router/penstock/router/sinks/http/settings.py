@@ -1,0 +1,143 @@
+"""Settings that all sinks share that send requests."""
+
+import ssl
+from pathlib import Path
+from typing import Annotated, Any, Final, Self, TypeVar
+from urllib.parse import urlsplit, urlunsplit
+
+from pydantic import BaseModel, Field, HttpUrl, SecretStr, model_validator
+from typing_extensions import override
+
+from penstock.router.delivery.breaker import BreakerLimits
+from penstock.router.delivery.core import Policy
+from penstock.router.job.settings import Batch, Retry, Seconds, Settings, SinkConfig
+from penstock.router.sinks.http.client import Compression
+from penstock.service.secret import Secret
+
+EVIDENCE_GAP_S: Final = 60.0
+"""At least; requests that an outage lets through now and then are further apart."""
+
+HIDDEN: Final = "***"
+"""Stands for what people are not shown."""
+
+
+class RequestBatch(Batch):
+    """The size of one request; `bytes_max` before compression."""
+
+
+class RequestRetry(Retry):
+    """How patient a sink is with a destination, and with a record that seems to break it."""
+
+    open_after: Annotated[int, Field(ge=1, le=100)] = 5
+    paused_max_s: Seconds = 60.0
+    suspect_after: Annotated[int, Field(ge=2, le=100)] = 5
+    convicted_after_s: Seconds = 120.0
+    poison_after_s: Seconds = 3600.0
+    rejected_after: Annotated[int, Field(ge=0, le=1000)] = 3
+
+    def policy(self, timeout_s: float) -> Policy:
+        """For the core; a destination that falls silent takes `timeout_s` to fail."""
+        return Policy(
+            suspect_after=self.suspect_after,
+            evidence_gap_s=max(EVIDENCE_GAP_S, 4 * timeout_s),
+            convicted_after_s=self.convicted_after_s,
+            poison_after_s=self.poison_after_s,
+            rejected_after=self.rejected_after,
+        )
+
+    def limits(self) -> BreakerLimits:
+        """For the circuit breaker."""
+        return BreakerLimits(
+            first_s=self.first_s,
+            max_s=self.max_s,
+            open_after=self.open_after,
+            paused_max_s=self.paused_max_s,
+        )
+
+
+class RequestSettings(SinkConfig):
+    """Of a sink that sends requests."""
+
+    timeout_s: Seconds = 10.0
+    batch: RequestBatch = RequestBatch()
+    retry: RequestRetry = RequestRetry()
+
+
+class Tls(Settings):
+    """Which authority to trust, and which certificate to show; PEM files."""
+
+    ca_file: Path | None = None
+    cert_file: Path | None = None
+    key_file: Path | None = None
+
+    @model_validator(mode="after")
+    def _files_fit_together(self) -> Self:
+        if self.key_file is not None and self.cert_file is None:
+            raise ValueError("key_file is of no use without cert_file")
+        return self
+
+    def context(self) -> ssl.SSLContext:
+        """For a connection.
+
+        Raises:
+            OSError: A file cannot be read, or is none of its kind.
+        """
+        made = ssl.create_default_context(cafile=self.ca_file)
+        if self.cert_file is not None:
+            made.load_cert_chain(self.cert_file, self.key_file)
+        return made
+
+
+class HttpSettings(RequestSettings):
+    """Of a sink that speaks HTTP."""
+
+    url: HttpUrl
+    headers: dict[str, Secret] = Field(default_factory=dict)
+    compression: Compression = "gzip"
+    tls: Tls = Tls()
+
+    @override
+    def about(self) -> str:
+        return f"{self.type} at {self.shown_url}"
+
+    @property
+    def shown_url(self) -> str:
+        """The URL for people: without user and password, which are not sent either.
+
+        Nor does it show what its query says, for that may be a key.
+        """
+        parts = urlsplit(str(self.url))
+        host = parts.netloc.rpartition("@")[2]
+        return urlunsplit(parts._replace(netloc=host, query=hidden_query(parts.query)))
+
+
+def hidden_query(query: str) -> str:
+    """The query of a URL with the names that it has, and no values."""
+    parts = query.split("&") if query else []
+    return "&".join(
+        f"{name}={HIDDEN}" if is_named else HIDDEN
+        for name, is_named, _ in (part.partition("=") for part in parts)
+    )
+
+
+T = TypeVar("T")
+
+
+def legible(value: T) -> T:
+    """Settings for a look at what is sent: a secret that this user may not read is `***`.
+
+    Args:
+        value: A sink's settings, or a part of them.
+    """
+    copy: Any = value
+    if isinstance(value, Secret):
+        try:
+            value.read()
+        except OSError:
+            copy = Secret(value=SecretStr(HIDDEN))
+    elif isinstance(value, BaseModel):
+        copy = value.model_copy(update={name: legible(part) for name, part in value})
+    elif isinstance(value, dict):
+        copy = {name: legible(part) for name, part in value.items()}
+    found: T = copy
+    return found

@@ -1,0 +1,245 @@
+"""The Iceberg sink: rows of one table of Apache Iceberg, each record exactly once.
+
+A request is one snapshot. Its summary has, as `penstock.marks`, the offset behind the last row of
+each partition of the log that it has rows of (`sinks.lake` says what follows of it). A mark is that
+of the newest snapshot, from the current one back, that names the partition. Where maintenance has
+expired the snapshots that would, the table itself is asked for rows behind those in hand.
+
+A snapshot is committed by the table's catalog, which takes it only if the snapshot before it is the
+one that the sink has looked at. If it is not, somebody was faster, perhaps another driver of the
+same job: the sink loads the table again and looks again. The library would put its snapshot behind
+the other one unseen, so it is kept from trying again by itself. What a commit that failed had
+written is part of no snapshot; removing orphan files is maintenance.
+
+The catalog is whatever the library knows: REST, SQL, Glue, Hive. A store or catalog that fails is
+no record's fault. A catalog that falls silent is given up after `timeout_s`, or after a minute
+(Glue, DynamoDB): `sinks.iceberg_catalog` says what the client of each can be told.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Final, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import Field
+from typing_extensions import override
+
+from penstock.router.delivery.result import DeliveryResult, Paused, Retryable
+from penstock.router.job.config_errors import needed
+from penstock.router.sinks.iceberg.client import (
+    SettingError,
+    blaming_settings,
+    classify_client_error,
+    classify_store_error,
+    client_errors,
+    connected,
+)
+from penstock.router.sinks.lake import LakeSettings, LakeSink, LakeTable, Place
+from penstock.router.sinks.sink import Guarantee, Replay, SinkContext
+from penstock.service.secret import Secret
+
+MARKS: Final = "penstock.marks"
+
+_RETRIES: Final = "commit.retry.num-retries"
+_REASON_MAX: Final = 300
+_AGAIN: Final = (
+    "CommitFailedException", "CommitStateUnknownException", "NamespaceAlreadyExistsError",
+    "ServerError", "ServiceUnavailableError", "TableAlreadyExistsError", "TooManyRequestsError",
+    "WaitingForLockException",
+)  # fmt: skip
+"""The library's exceptions that pass; all its others are about settings, rights or the table."""
+
+
+class IcebergSink(LakeSettings):
+    """Rows in a table of Apache Iceberg."""
+
+    type: Literal["iceberg"]
+    table: Annotated[str, Field(pattern=r"^[^\s.]+(\.[^\s.]+)+$")]
+    catalog: dict[str, Secret]
+    catalog_name: str = "default"
+
+    @override
+    def about(self) -> str:
+        return f"rows of the Iceberg table {self.table}; each record exactly once"
+
+
+class Iceberg(LakeSink):
+    """Appends rows; see the module's docstring."""
+
+    config_class = IcebergSink
+    guarantee = Guarantee(
+        Replay.EXACTLY_ONCE,
+        "a snapshot's summary has its rows' place in the log, and what may be there is looked up",
+    )
+
+    def __init__(self, config: IcebergSink, context: SinkContext) -> None:
+        super().__init__(config, context)
+        self._config = config
+        exceptions = needed("pyiceberg.exceptions", extra="iceberg")
+        self._missing_table = exceptions.NoSuchTableError
+        theirs = [it for it in vars(exceptions).values() if isinstance(it, type)]
+        self._theirs = tuple(it for it in theirs if issubclass(it, Exception))
+        sql = needed("sqlalchemy.exc", extra="iceberg")
+        self._sql_error, self._wrong_uri = sql.SQLAlchemyError, sql.ArgumentError
+        self._clients = client_errors()
+        others = (OSError, ValueError, ImportError, pa.ArrowException, self._sql_error)
+        self.failures = (*self._theirs, *others, *self._clients)
+        self.address = f"the Iceberg table {config.table}"
+        self._properties: dict[str, str] = {}
+        self._catalog: Any = None
+        self._table: Any = None
+
+    @override
+    def close(self) -> None:
+        if self._catalog is not None:
+            self._catalog.close()
+        self._catalog = self._table = None
+
+    @override
+    def newest(self, rows: pa.Table) -> LakeTable:
+        config = self._config
+        if self._catalog is None:
+            self._properties = self._store()
+        with blaming_settings(self._properties):
+            if self._catalog is None:
+                name = config.catalog_name
+                self._catalog = connected(name, self._properties, config.timeout_s)
+            if self._table is None:
+                self._table = self._loaded(rows)
+            else:
+                self._table.refresh()
+        # Ours alone, and not committed: see the module's docstring.
+        self._table.metadata.properties[_RETRIES] = "0"
+        return _Table(self._table, adds_columns=config.new_columns == "add")
+
+    def _loaded(self, rows: pa.Table) -> Any:
+        config, catalog = self._config, self._catalog
+        try:
+            return catalog.load_table(config.table)
+        except self._missing_table:
+            if not config.create:
+                raise
+        catalog.create_namespace_if_not_exists(config.table.rpartition(".")[0])
+        with (
+            catalog.create_table_transaction(config.table, schema=rows.schema) as making,
+            making.update_spec() as spec,
+        ):
+            for name in config.partition_by:
+                spec.add_identity(name)
+        return catalog.load_table(config.table)
+
+    def _store(self) -> dict[str, str]:
+        """The catalog's properties; the secrets among them as they are now."""
+        limit = str(max(round(self._config.timeout_s), 1))
+        own = {"s3.connect-timeout": limit, "s3.request-timeout": limit}
+        return own | {name: it.read() for name, it in self._config.catalog.items()}
+
+    @override
+    def judge(self, error: Exception) -> DeliveryResult:
+        self.close()  # what it knows may be what is wrong
+        said = " ".join(str(error).split())[:_REASON_MAX] or type(error).__name__
+        if isinstance(error, self._theirs):
+            passes = type(error).__name__ in _AGAIN
+            return Retryable(said) if passes else Paused(f"{type(error).__name__}: {said}")
+        if isinstance(error, OtherTypeError | SettingError | ImportError | self._wrong_uri):
+            return Paused(said)
+        if isinstance(error, self._sql_error):
+            return Retryable(said)
+        if isinstance(error, self._clients):
+            return classify_client_error(error, said)
+        return classify_store_error(error, said)
+
+
+class OtherTypeError(ValueError):
+    """A column of the table is of another type than here."""
+
+
+class _Table(LakeTable):
+    """The table as of its current snapshot."""
+
+    def __init__(self, table: Any, *, adds_columns: bool) -> None:
+        self._table = table
+        self._adds_columns = adds_columns
+
+    @override
+    def mark(self, place: Place, first: int) -> int | None:
+        for marks in self._noted():
+            if marks is None:
+                return self._mark_by_rows(place, first)
+            if place.key in marks:
+                return marks[place.key]
+        return None
+
+    def _noted(self) -> Iterator[dict[str, int] | None]:
+        """The marks of each snapshot, the newest first; None where one may be expired.
+
+        Some tools leave the name of a parent that is expired, others remove it; the first snapshot
+        of a table has the sequence number 1.
+        """
+        known = {it.snapshot_id: it for it in self._table.snapshots()}
+        snapshot = self._table.current_snapshot()
+        while snapshot is not None:
+            text = snapshot.summary.get(MARKS) if snapshot.summary is not None else None
+            yield json.loads(text) if text else {}
+            parent = snapshot.parent_snapshot_id
+            first = parent is None and snapshot.sequence_number == 1
+            snapshot = known.get(parent)
+            if snapshot is None and not first:
+                yield None
+
+    def _mark_by_rows(self, place: Place, first: int) -> int | None:
+        """Of files that end before `first`, which are nearly all, their statistics are enough."""
+        lasts = (
+            pc.max(batch.column("offset")).as_py()
+            for batch in self._scan(place, first, 2**63 - 1).to_arrow_batch_reader()
+            if batch.num_rows
+        )
+        last = max(lasts, default=None)
+        return None if last is None else int(last) + 1
+
+    @override
+    def offsets(self, place: Place, first: int, last: int) -> pa.Array:
+        found = self._scan(place, first, last).to_arrow()
+        return found.column("offset").combine_chunks()
+
+    def _scan(self, place: Place, first: int, last: int) -> Any:
+        expressions = needed("pyiceberg.expressions", extra="iceberg")
+        conditions = (
+            expressions.EqualTo("stream", place.stream),
+            expressions.EqualTo("incarnation", place.incarnation),
+            expressions.EqualTo("partition", place.partition),
+            expressions.EqualTo("sink", place.sink),
+            expressions.GreaterThanOrEqual("offset", first),
+            expressions.LessThanOrEqual("offset", last),
+        )
+        return self._table.scan(
+            row_filter=expressions.And(*conditions), selected_fields=("offset",)
+        )
+
+    @override
+    def append(self, rows: pa.Table, marks: Mapping[Place, int]) -> None:
+        change = self._table.transaction()
+        known = {field.name for field in self._table.schema().fields}
+        new = [field for field in rows.schema if field.name not in known]
+        if new and self._adds_columns:
+            with change.update_schema() as schema:
+                schema.union_by_name(pa.schema(new))
+        elif new:
+            rows = rows.drop_columns([field.name for field in new])
+        self._check_types(rows.schema)
+        noted = {place.key: mark for place, mark in marks.items()}
+        change.append(rows, snapshot_properties={MARKS: json.dumps(noted)})
+        change.commit_transaction()
+
+    def _check_types(self, schema: pa.Schema) -> None:
+        """Before the library does, which prints a table of it.
+
+        Raises:
+            OtherTypeError: One differs.
+        """
+        validation = needed("pyiceberg.exceptions", extra="iceberg").ValidationError
+        try:  # as if the table were to take them over; nothing of it is kept
+            self._table.transaction().update_schema().union_by_name(schema)
+        except (validation, ValueError) as error:
+            raise OtherTypeError(f"a column is of another type in the table: {error}") from error

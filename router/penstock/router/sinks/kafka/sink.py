@@ -1,0 +1,310 @@
+"""The Kafka sink: records as messages of one topic, a transaction for each request.
+
+A message's value is the record as it lies in the log, its key what `key` says, its time the
+record's; the header `penstock_id` is the record's place in the log. A tombstone is one again.
+
+A transaction holds a request's messages and one more, in the sink's own compacted topic of
+positions: how far the batch in work has come in this partition of the log, and a digest of what it
+had until there. The producer's `transactional.id` is that of job and sink, so whoever begins ends
+what a crash left open, and then reads the positions: of a batch that comes again what is there is
+known, and not sent. It is known by its offsets, so a batch of other records is another batch.
+
+Who reads with `isolation.level=read_committed` (the default of few clients) therefore has each
+record of a batch once, however often it came again after a crash. What is delivered again on
+purpose, an earlier range or dead letters, is there again; `penstock_id` tells, and with `key:
+place` in a compacted topic the last one stays.
+
+Requests keep the log's order. What Kafka refuses a record for (its size, its time, a key that is
+missing in a compacted topic) is looked for in halves and goes to the dead letters; without a right,
+a login or a topic the sink is paused; everything else is waited for.
+"""
+
+import hashlib
+from array import array
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal, NamedTuple, Self
+
+import orjson
+import pyarrow as pa
+from pydantic import Field, model_validator
+from typing_extensions import override
+
+from penstock.router.delivery.result import (
+    DeliveryResult,
+    Fault,
+    PartialFailure,
+    Paused,
+    Rejected,
+    Retryable,
+    Success,
+    TooLarge,
+)
+from penstock.router.job.config_errors import needed
+from penstock.router.sinks.http.encode import event_id, place_of, record_of, section, time_ns
+from penstock.router.sinks.http.request_sink import Item, Request, RequestSink, Row
+from penstock.router.sinks.http.settings import RequestBatch, RequestSettings, Tls
+from penstock.router.sinks.sink import Guarantee, Preview, Replay, SinkContext
+from penstock.service.secret import Secret
+
+_TOPIC: Final = r"^[a-zA-Z0-9._-]{1,249}$"
+_SERVER: Final = r"[^\s,:@/]+:\d{1,5}"
+_BYTES_OF_RECORD: Final = 36
+_BYTES_OF_LENGTHS: Final = 10
+"""What a record of format 2 has beside key, value and headers; and each header, beside its text."""
+_TIME_MS_MAX: Final = 2**63 // 1_000_000
+_MILLISECOND_NS: Final = 1_000_000
+
+TOO_LARGE: Final = frozenset({"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE", "INVALID_MSG_SIZE"})
+UNFIT: Final = frozenset({"INVALID_MSG", "INVALID_RECORD", "INVALID_TIMESTAMP", "POLICY_VIOLATION"})
+"""What Kafka says of messages, by librdkafka's names of errors."""
+
+PAUSED: Final = frozenset({
+    "_AUTHENTICATION", "_FENCED", "_INVALID_ARG", "_SSL", "_UNKNOWN_PARTITION", "_UNKNOWN_TOPIC",
+    "_UNSUPPORTED_FEATURE", "CLUSTER_AUTHORIZATION_FAILED", "GROUP_AUTHORIZATION_FAILED",
+    "INVALID_REQUIRED_ACKS", "INVALID_TRANSACTION_TIMEOUT", "SASL_AUTHENTICATION_FAILED",
+    "SECURITY_DISABLED", "TOPIC_AUTHORIZATION_FAILED", "TOPIC_DELETION_DISABLED", "TOPIC_EXCEPTION",
+    "TRANSACTIONAL_ID_AUTHORIZATION_FAILED", "UNKNOWN_TOPIC_OR_PART",
+    "UNSUPPORTED_COMPRESSION_TYPE", "UNSUPPORTED_FOR_MESSAGE_FORMAT", "UNSUPPORTED_SASL_MECHANISM",
+    "UNSUPPORTED_VERSION",
+})  # fmt: skip
+"""What somebody has to correct; also that another one produces under the same id."""
+
+
+class KafkaSink(RequestSettings):
+    """Messages in a topic of Kafka, in transactions."""
+
+    type: Literal["kafka"]
+    servers: Annotated[str, Field(pattern=rf"^{_SERVER}(,{_SERVER})*$")]
+    topic: Annotated[str, Field(pattern=_TOPIC)]
+    key: Literal["record", "trace_id", "service", "place"] = "record"
+    positions_topic: Annotated[str, Field(pattern=_TOPIC)] | None = None
+    create: bool = True
+    compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = "zstd"
+    message_bytes_max: Annotated[int, Field(ge=1024, le=1_000_000_000)] = 1_000_000
+    security_protocol: Literal["plaintext", "ssl", "sasl_plaintext", "sasl_ssl"] = "plaintext"
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "SCRAM-SHA-512"
+    user: str | None = None
+    password: Secret | None = None
+    tls: Tls = Tls()
+    batch: RequestBatch = RequestBatch(records_max=10_000, bytes_max=8 * 1024 * 1024)
+
+    @model_validator(mode="after")
+    def _login_and_protocol_fit(self) -> Self:
+        logs_in = self.security_protocol.startswith("sasl")
+        if logs_in != (self.user is not None and self.password is not None):
+            raise ValueError("user and password are for the security_protocol sasl_…, which needs")
+        if not self.security_protocol.endswith("ssl") and self.tls != Tls():
+            raise ValueError("tls is for the security_protocol ssl and sasl_ssl")
+        return self
+
+    @model_validator(mode="after")
+    def _positions_have_a_topic_of_their_own(self) -> Self:
+        if self.positions_topic == self.topic:
+            raise ValueError("positions_topic must be another one than topic, and is compacted")
+        return self
+
+    @override
+    def about(self) -> str:
+        return f"messages in {self.topic} at {self.servers}; in transactions"
+
+
+class Message(NamedTuple):
+    """One record on its way; `offset` and `place` are those in the log."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes], ...]
+    time_ms: int
+    place: str
+    offset: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of it in a batch, at most."""
+        size = _BYTES_OF_RECORD + len(self.key or b"") + len(self.value or b"")
+        for name, text in self.headers:
+            size += len(name) + len(text) + _BYTES_OF_LENGTHS
+        return size
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far a batch has come in one partition of the log.
+
+    Attributes:
+        first: The first offset of the batch.
+        end: Behind the last one that is there or among the dead letters.
+        digest: Of all the batch's offsets before `end`, and of what they are delivered again for.
+    """
+
+    first: int
+    end: int
+    digest: str
+
+
+class TroubleError(Exception):
+    """What Kafka, or the way there, says of a request; `name` is librdkafka's."""
+
+    def __init__(self, name: str, text: str) -> None:
+        super().__init__(text)
+        self.name = name
+        self.text = text
+
+
+class Kafka(RequestSink):
+    """Produces messages; see the module's docstring."""
+
+    config_class = KafkaSink
+    guarantee = Guarantee(
+        Replay.EFFECTIVELY_ONCE,
+        "a transaction holds records and the position behind them",
+        within="the batch that was in work, for readers of committed messages",
+    )
+
+    def __init__(self, config: KafkaSink, context: SinkContext, *, connection: Any = None) -> None:
+        """Make the sink; `connection` replaces the one that `kafka_connection` makes."""
+        super().__init__(config, context)
+        self._config = config
+        self.address = config.servers
+        if connection is None:
+            module = needed("penstock.router.sinks.kafka.client", extra="kafka")
+            connection = module.Connection(config, f"{context.job}.{context.sink}")
+        self._connection = connection
+        self._offsets: dict[str, array[int]] = {}
+        self._occasion = ""
+
+    @override
+    def begin_anew(self) -> None:
+        """What is there of an earlier delivery is to be there again."""
+        self._occasion = str(self.context.clock.unix_ns())
+
+    @override
+    def close(self) -> None:
+        self._connection.close()
+
+    @override
+    def encode(self, row: Row) -> Item | Fault:
+        record = record_of(row) or {}
+        value: bytes | None = row["value"]
+        headers = (
+            ("penstock_id", event_id(row, self.context).encode()),
+            ("penstock_kind", row["kind"].encode()),
+            ("penstock_subject", row["subject"].encode()),
+        )
+        time_ms = time_ns(row, record) // _MILLISECOND_NS
+        if time_ms > _TIME_MS_MAX:
+            time_ms = row["timestamp_ns"] // _MILLISECOND_NS
+        message = Message(
+            self._key_of(row, record), value, headers, time_ms, self._place(row), row["offset"]
+        )
+        size = message.size
+        if size > self._config.message_bytes_max:
+            limit = f"{size} bytes are more than message_bytes_max"
+            return _fault(TroubleError("MSG_SIZE_TOO_LARGE", limit))
+        return Item(message, size)
+
+    def _key_of(self, row: Row, record: dict[str, Any]) -> bytes | None:
+        if self._config.key == "record":
+            own: bytes | None = row.get("key")
+            return own
+        if self._config.key == "place":
+            return event_id(row, self.context).encode()
+        by_trace = self._config.key == "trace_id"
+        found = record.get("trace_id") if by_trace else service_of(record)
+        return found.encode() if isinstance(found, str) and found else None
+
+    def _place(self, row: Row) -> str:
+        place = f"{self.context.stream_tag(*place_of(row))}/{row['partition']}"
+        return f"again/{place}" if self._occasion else place  # the job's own stays as it is
+
+    @override
+    def write(self, rows: pa.Table) -> None:
+        self._offsets = self._offsets_of(rows)
+        super().write(rows)
+
+    def _offsets_of(self, rows: pa.Table) -> dict[str, "array[int]"]:
+        """The offsets of each partition, in order."""
+        found: dict[str, list[int]] = {}
+        for row in rows.select(["stream", "partition", "offset"]).to_pylist():
+            found.setdefault(self._place(row), []).append(row["offset"])
+        return {place: array("q", sorted(offsets)) for place, offsets in found.items()}
+
+    def _position(self, place: str, end: int) -> Position:
+        offsets = self._offsets[place]
+        before = offsets[: bisect_left(offsets, end)].tobytes()
+        had = hashlib.blake2b(self._occasion.encode() + before, digest_size=8)
+        return Position(offsets[0], end, had.hexdigest())
+
+    @override
+    def exchange(self, request: Request, attempt: int) -> DeliveryResult:
+        messages: list[Message] = [item.content for item in request.items]
+        place = messages[0].place
+        try:
+            found: Position | None = self._connection.position(place)
+            known = found is not None and found == self._position(place, found.end)
+            there = sum(it.offset < found.end for it in messages) if found and known else 0
+            left, refused = messages[there:], dict[int, TroubleError]()
+            if left:
+                behind = self._position(place, left[-1].offset + 1)
+                refused = self._connection.send(left, place, behind)
+        except OSError as error:
+            return Paused(f"a file cannot be read: {error}")
+        except TroubleError as trouble:
+            return classify_error({}, trouble)
+        if refused:
+            return classify_error(refused, None, there, len(messages))
+        self.context.meter.count("already_there", there)
+        return Success()
+
+    @override
+    def show(self, request: Request) -> Preview:
+        lines = "\n".join(_line(item.content) for item in request.items)
+        target = f"produce to {self._config.topic} at {self.address}"
+        return Preview(target, len(request.items), lines)
+
+
+def classify_error(
+    refused: Mapping[int, TroubleError],
+    trouble: TroubleError | None,
+    there: int = 0,
+    count: int = 0,
+) -> DeliveryResult:
+    """What trouble means; nothing of the request's transaction is there.
+
+    Args:
+        refused: Messages that Kafka refuses, by their places behind those that are there.
+        trouble: Of the whole transaction, where there is any.
+        there: How many of the request were there before.
+        count: Of the request.
+    """
+    if trouble is None:
+        place, trouble = next(iter(refused.items()))
+        if len(refused) == 1:  # else one may be refused for another of its batch
+            alone = there + place
+            again = tuple(it for it in range(count) if it != alone)
+            return PartialFailure(refused=((alone, _fault(trouble)),), again=again)
+    if trouble.name in TOO_LARGE:
+        return TooLarge(_fault(trouble))
+    if trouble.name in UNFIT:
+        return Rejected(_fault(trouble))
+    if trouble.name in PAUSED:
+        return Paused(_fault(trouble).reason)
+    return Retryable(_fault(trouble).reason)
+
+
+def service_of(record: dict[str, Any]) -> Any:
+    """What the record calls its service."""
+    return section(record, "resource").get("service.name")
+
+
+def _fault(trouble: TroubleError) -> Fault:
+    return Fault(f"kafka_{trouble.name}", f"Kafka {trouble.name}: {trouble.text[:200]}")
+
+
+def _line(message: Message) -> str:
+    key = "-" if message.key is None else message.key.decode(errors="replace")
+    value = "null" if message.value is None else message.value.decode(errors="replace")
+    about = orjson.dumps({name: text.decode() for name, text in message.headers}).decode()
+    return f"{key} {about} {value}"

@@ -1,0 +1,1 @@
+"""The Spark session: its JVM, its memory, and the log as DataFrames."""
