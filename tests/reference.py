@@ -14,10 +14,10 @@ from typing import Any, Final
 import click
 
 from penstock.base.errors import ExitCode
-from penstock.deploy.commands import cli
+from penstock.deploy.cli import cli
 from penstock.logd.cli.server import FIXES
 from penstock.logd.format.acks import Nack
-from penstock.service.options import shown
+from penstock.service.config import show_value
 
 ROOT = Path(__file__).resolve().parents[1]
 HOME = ROOT / "docs" / "reference"
@@ -118,12 +118,14 @@ def _default(schema: Mapping[str, Any]) -> str:
     if "default" not in schema or isinstance(schema["default"], dict):
         return ""
     default = schema["default"]
-    return "none" if default is None else f"`{_cell(shown(default, schema))}`"
+    return "none" if default is None else f"`{_cell(show_value(default, schema))}`"
 
 
 def _bounds(schema: Mapping[str, Any]) -> str:
     own = [
-        words.format(shown(schema[key], schema)) for key, words in _BOUNDS.items() if key in schema
+        words.format(show_value(schema[key], schema))
+        for key, words in _BOUNDS.items()
+        if key in schema
     ]
     return ", ".join(own + [found for one in schema.get("anyOf", []) if (found := _bounds(one))])
 

@@ -40,7 +40,7 @@ def test_the_command_in_an_app_says_that_it_has_no_commands(
     program = (
         "import sys; from tests.support.extras_only import forbid_all_but\n"
         f"forbid_all_but(['app'], brought={brought})\n"
-        "sys.argv = ['penstock', 'up']; from penstock.deploy.command import main; main()"
+        "sys.argv = ['penstock', 'up']; from penstock.deploy.main import main; main()"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False

@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from penstock.deploy.console.config import ConsoleConfig
 from penstock.deploy.console.daemon import Console
-from penstock.deploy.console.polling import PAUSE_S_MAX
+from penstock.deploy.console.poller import PAUSE_S_MAX
 from penstock.deploy.console.web import PAGE
 from penstock.logd.format.batch import Record
 from tests.support.browser import Watched, chromium, watched

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from penstock.deploy.accounts import final_status
-from penstock.deploy.layout import Layout
+from penstock.deploy.up.demo.report import final_status
+from penstock.deploy.up.layout import Layout
 from tests.support.untrusted_directory import untrusted_directory
 from tests.support.waiting import wait_until
 

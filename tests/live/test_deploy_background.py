@@ -12,8 +12,8 @@ import psutil
 import pytest
 from prometheus_client import CollectorRegistry
 
-from penstock.deploy import background
-from penstock.deploy.layout import Layout, read_running
+from penstock.deploy.up import background
+from penstock.deploy.up.layout import Layout, read_running
 from penstock.service import AdminServer, Health, Status, UnavailableError
 from tests.support.untrusted_directory import untrusted_directory
 from tests.support.waiting import wait_until
@@ -24,7 +24,7 @@ LAUNCHER = """
 import os, signal, sys, threading
 from pathlib import Path
 from prometheus_client import CollectorRegistry
-from penstock.deploy.layout import Layout, claimed, write_running
+from penstock.deploy.up.layout import Layout, claimed, write_running
 from penstock.service import AdminServer, Health, Status
 
 layout = Layout(Path(sys.argv[sys.argv.index("--dir") + 1]))

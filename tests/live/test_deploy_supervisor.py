@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from penstock.base.clock import SystemClock
-from penstock.deploy import guard
-from penstock.deploy.core.supervision import (
+from penstock.deploy.up import reaper
+from penstock.deploy.up.supervision import (
     SECOND_NS,
     AllReady,
     CutShort,
@@ -27,7 +27,7 @@ from penstock.deploy.core.supervision import (
     Restarting,
     StartPart,
 )
-from penstock.deploy.supervisor import Part, Supervisor
+from penstock.deploy.up.supervisor import Part, Supervisor
 from tests.support.audited import audited
 from tests.support.processes import Daemon, free_port
 from tests.support.waiting import wait_until
@@ -175,7 +175,7 @@ def test_a_program_that_cannot_be_started_ends_the_launch(tmp_path: Path) -> Non
     log = tmp_path / "part.log"
     part = Part(PartPlan("part"), (str(tmp_path / "nothing"),), log, is_ready=never)
     asyncio.run(Supervisor([part], ["part"], clock=SystemClock(), report=seen.append).run())
-    assert GaveUp("part", guard.NOT_STARTED) in seen
+    assert GaveUp("part", reaper.NOT_STARTED) in seen
     assert "No such file" in log.read_text()
 
 
@@ -202,7 +202,7 @@ def _guards_of(launcher: int) -> list[int]:
             parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
         except OSError:
             continue
-        if parent == launcher and guard.__file__.encode() in command:
+        if parent == launcher and reaper.__file__.encode() in command:
             found.append(int(entry.name))
     return found
 
@@ -224,7 +224,7 @@ def test_a_part_ends_even_when_the_guard_is_killed_too(tmp_path: Path) -> None:
         try:
             wait_until(lambda: not _is_alive(ids[0]), what="the part ended", within_s=10)
         finally:
-            guard.signal_session(ids[0], signal.SIGKILL)
+            reaper.signal_session(ids[0], signal.SIGKILL)
 
 
 def test_a_console_with_few_open_files_answers_however_many_connect(tmp_path: Path) -> None:

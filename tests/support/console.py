@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from penstock.deploy.console.config import ConsoleConfig
 from penstock.deploy.console.daemon import Console
-from penstock.deploy.console.polling import Names
+from penstock.deploy.console.poller import NameResolver
 from penstock.logd.client import (
     ClusterInfo,
     Fetched,
@@ -186,7 +186,7 @@ def running_console(
     parts: dict[str, str],
     log: FakeConsoleLog | None = None,
     *,
-    names: Names | None = None,
+    names: NameResolver | None = None,
     **more: Any,
 ) -> Iterator[Console]:
     """A console that serves, on a free port unless `more` says otherwise."""

@@ -103,7 +103,7 @@ def main(directory: Path, extras: Sequence[str]) -> None:
     file.touch()
     import click
 
-    from penstock.deploy.commands import cli
+    from penstock.deploy.cli import cli
 
     for path in _paths(cli):
         for arguments in ([*path, "--help"], [*path, *_arguments(cli, path, file, click)]):

@@ -12,7 +12,7 @@ from typing import Any, Final, Self
 import yaml
 
 from penstock.base.clock import SystemClock
-from penstock.deploy.first_start import init
+from penstock.deploy.init import init
 from penstock.deploy.site import DATA, FILES, RUN, site_of
 from penstock.logd.client import Access, LogClient
 from tests.support.nats_server import NatsServer

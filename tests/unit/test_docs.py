@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 from pydantic import BaseModel
 
-from penstock.deploy.commands import PARTS, cli
+from penstock.deploy.cli import PARTS, cli
 from penstock.logd.config import LogdConfig
 from penstock.service import load_config
 

@@ -21,7 +21,11 @@ VIOLATIONS = [
         "deploy/penstock/deploy/console/web.py",
         "import penstock.collector.limits",
     ),
-    ("console-asks-parts", "deploy/penstock/deploy/kept.py", "import penstock.router.errors"),
+    (
+        "console-asks-parts",
+        "deploy/penstock/deploy/private_file.py",
+        "import penstock.router.errors",
+    ),
     (
         "log-knows-no-telemetry",
         "logd/penstock/logd/limits.py",
@@ -30,7 +34,7 @@ VIOLATIONS = [
     ("client-is-light", "logd/penstock/logd/client/client.py", "import penstock.service"),
     ("log-store-is-protected", "router/penstock/router/errors.py", "import penstock.logd.storage"),
     ("cores-are-pure", "logd/penstock/logd/intake/intake.py", "import time"),
-    ("cores-are-pure", "deploy/penstock/deploy/core/reconcile.py", "import asyncio"),
+    ("cores-are-pure", "deploy/penstock/deploy/up/demo/reconciliation.py", "import asyncio"),
     ("models-are-light", "specs/penstock/specs/models/envelope.py", "import structlog"),
 ]
 

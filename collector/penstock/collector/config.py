@@ -19,7 +19,7 @@ from penstock.collector.sources.sections import OtlpSource, Section, Source, cla
 from penstock.collector.spool.record_kinds import Kind
 from penstock.collector.transforms.sections import Name, OutputSection, TestCase, TransformConfig
 from penstock.service import AdminAccess, ConfigError, FilePath, HostPort, TracingSection
-from penstock.service.secret import Secret
+from penstock.service.config_types import Secret
 from penstock.specs.errors import SpecError
 from penstock.specs.redact.detectors import DetectorName, Detectors
 from penstock.specs.redact.scrubber import check_actions

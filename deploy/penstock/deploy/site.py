@@ -11,14 +11,15 @@ from typing import Any, Final
 
 import yaml
 
-from penstock.deploy.layout import Layout
-from penstock.deploy.ports import LOGD_PORTS, default_ports
-from penstock.deploy.topology import (
+from penstock.deploy.up.layout import Layout
+from penstock.deploy.up.topology import (
     CLUSTER,
+    LOGD_PORTS,
     NATS_PAYLOAD_BYTES_MAX,
     STREAMS,
     Topology,
     collector_document,
+    default_ports,
     logd_document,
     logd_parts,
     router_document,

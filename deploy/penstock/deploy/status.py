@@ -3,7 +3,9 @@
 import asyncio
 import json
 import sys
+from collections import Counter
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +15,93 @@ from rich.text import Text
 
 from penstock.base.clock import SystemClock
 from penstock.base.errors import ExitCode, UnavailableError
-from penstock.deploy.cluster_status import print_cluster, read_cluster
-from penstock.deploy.layout import Layout, default_root, read_running
-from penstock.deploy.probe import get_json, is_serving
-from penstock.deploy.progress import stage_cells
+from penstock.deploy.up.layout import Layout, default_root, read_running
+from penstock.deploy.up.probe import get_json, is_serving
+from penstock.deploy.up.progress import stage_cells
+from penstock.logd.client import LogClient
+from penstock.logd.errors import LogdError
+
+_TIMEOUT_S = 5.0
+
+
+def read_cluster(servers: str) -> dict[str, Any] | None:
+    """Nodes and partitions as a node knows them; None when none answers.
+
+    Args:
+        servers: Addresses of the nodes, joined by commas.
+    """
+    try:
+        with LogClient(servers, timeout_s=_TIMEOUT_S) as log:
+            info, streams = log.cluster(), log.streams()
+    except LogdError:
+        return None
+    partitions = [
+        {
+            "stream": stream.name,
+            "partition": part.partition,
+            "leader": part.leader,
+            "isr": list(part.isr),
+            "replicas": list(part.replicas),
+        }
+        for stream in streams
+        for part in stream.partitions
+    ]
+    return {
+        "controller": info.controller,
+        "nodes": [asdict(node) for node in info.nodes],
+        "partitions": partitions,
+    }
+
+
+def print_cluster(cluster: dict[str, Any] | None) -> None:
+    """One row for each node, then one for each partition."""
+    console = Console(highlight=False)
+    console.print()
+    if cluster is None:
+        console.print(Text("no node of the cluster answers", style="red"))
+        return
+    console.print(_nodes(cluster))
+    console.print()
+    console.print(_partitions(cluster))
+    if cluster["controller"] is None:
+        console.print(Text("no node is the controller: nothing can be changed", style="yellow"))
+
+
+def _nodes(cluster: dict[str, Any]) -> Table:
+    leads = Counter(part["leader"] for part in cluster["partitions"])
+    table = _table("node", "state", "role", "fetch", "leads")
+    for node in cluster["nodes"]:
+        state = node["state"] if node["live"] else "gone"
+        table.add_row(
+            Text(node["node"], style="bold"),
+            Text(state, style={"active": "green", "gone": "red"}.get(state, "yellow")),
+            "controller" if node["node"] == cluster["controller"] else "",
+            node["fetch"],
+            f"{leads[node['node']]:,}",
+        )
+    return table
+
+
+def _partitions(cluster: dict[str, Any]) -> Table:
+    table = _table("stream", "partition", "leader", "in sync", "out of sync")
+    for part in cluster["partitions"]:
+        missing = [name for name in part["replicas"] if name not in part["isr"]]
+        table.add_row(
+            part["stream"],
+            str(part["partition"]),
+            part["leader"] or Text("none", style="red"),
+            ", ".join(part["isr"]),
+            Text(", ".join(missing), style="yellow"),
+        )
+    return table
+
+
+def _table(*titles: str) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
+    for title in titles:
+        table.add_column(title)
+    return table
+
 
 Statuses = Mapping[str, dict[str, Any] | None]
 """What each part says of itself, by part; None: it does not answer."""

@@ -5,7 +5,15 @@ does not use it, so that applications install pydantic alone (docs/decisions/000
 """
 
 from penstock.base.errors import ConfigError, ExitCode, ServiceError, UnavailableError
-from penstock.service.admin import Action, AdminServer, Admission, Health, Stage, Status, Visitor
+from penstock.service.admin import (
+    Action,
+    AdminServer,
+    Authorization,
+    Health,
+    Requester,
+    Stage,
+    Status,
+)
 from penstock.service.admin_access import AdminAccess, AdminStatusError, admin_server, ask_admin
 from penstock.service.config import (
     HostPort,
@@ -14,27 +22,25 @@ from penstock.service.config import (
     load_config,
     show_config,
 )
+from penstock.service.config_errors import naming_known_keys
+from penstock.service.config_types import FilePath, NoNul, Quantities, SocketPath, absolute
 from penstock.service.logs import configure_logs
-from penstock.service.mistakes import naming_known_keys
 from penstock.service.notify import notify, notify_reloading
-from penstock.service.paths import FilePath, NoNul, SocketPath, absolute
-from penstock.service.release import release
-from penstock.service.run import (
+from penstock.service.process import (
     LoopFailures,
     exit_on_error,
     raise_open_files,
     run_until_stopped,
 )
-from penstock.service.span_sender import Tracing
-from penstock.service.tracing import Span, Tracer, TracingSection, span_metrics
-from penstock.service.units import Quantities
+from penstock.service.release import release
+from penstock.service.tracing import Span, Tracer, Tracing, TracingSection, span_metrics
 
 __all__ = [
     "Action",
     "AdminAccess",
     "AdminServer",
     "AdminStatusError",
-    "Admission",
+    "Authorization",
     "ConfigError",
     "ExitCode",
     "FilePath",
@@ -44,6 +50,7 @@ __all__ = [
     "LoopFailures",
     "NoNul",
     "Quantities",
+    "Requester",
     "ServiceError",
     "SocketPath",
     "Span",
@@ -53,7 +60,6 @@ __all__ = [
     "Tracing",
     "TracingSection",
     "UnavailableError",
-    "Visitor",
     "absolute",
     "admin_server",
     "ask_admin",

@@ -10,6 +10,12 @@ Where callers must be known, `/healthz` says to others no more than the health, 
 secrets; the rest is 401, or 403 to whom it is not for. Connections are those of
 `penstock.base.http.server`, each for one request; each request is answered on a thread of its own,
 so that a slow one holds up no other.
+
+By which names an HTTP endpoint may be called: a guard against DNS rebinding.
+
+A page of another site that has its name resolve to this machine calls the endpoint by that name,
+and a browser lets it read the answer. Such a name is one of the public DNS, so it has a dot. An
+address, and a name without a dot, cannot be an attacker's.
 """
 
 import asyncio
@@ -22,6 +28,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
+from ipaddress import ip_address
 from typing import Any, Final, TypeVar
 from urllib.parse import unquote
 
@@ -41,8 +48,56 @@ from penstock.base.http.server import (
 )
 from penstock.base.sockets import connections_within
 from penstock.service.config import join_host_port, split_host_port
-from penstock.service.host_guard import HostGuard
-from penstock.service.run import LoopFailures
+from penstock.service.process import LoopFailures
+
+
+class HostGuard:
+    """Looks at the headers `Host` and `Origin` of requests. Any thread.
+
+    Args:
+        names: Further names by which the endpoint may be called.
+    """
+
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        self._names = {_host_of(name) for name in names}
+        self._lock = threading.Lock()
+        self._own: str | None = None
+
+    def allows(self, host: str, origin: str = "") -> bool:
+        """Whether a request may be answered.
+
+        Args:
+            host: Its header `Host`; empty: it has none, as of a client that is no browser.
+            origin: Its header `Origin`, which must be the endpoint's own; empty: it has none.
+        """
+        if origin and origin.partition("://")[2].lower() != host.lower():
+            return False
+        name = _host_of(host)
+        return "." not in name or _is_address(name) or name in self._names or self._is_own(name)
+
+    def _is_own(self, name: str) -> bool:
+        """Whether it is this machine's name, or the beginning of it: `logd-0.logd` of a pod."""
+        with self._lock:
+            if self._own is None:
+                self._own = socket.getfqdn().lower()
+            return f"{self._own}.".startswith(f"{name}.")
+
+
+def _host_of(called: str) -> str:
+    """The host of `HOST`, `HOST:PORT` or `[IPv6]:PORT`, in lower case."""
+    called = called.strip().lower()
+    if called.startswith("["):
+        return called.partition("]")[0].removeprefix("[")
+    return called.partition(":")[0].removesuffix(".") if called.count(":") <= 1 else called
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
+
 
 FINAL_STATUS = "final status"
 """The event under which `AdminServer.close` logs the last status."""
@@ -110,7 +165,7 @@ class Status:
 
 
 @dataclass(frozen=True, slots=True)
-class Visitor:
+class Requester:
     """What a request shows of who makes it.
 
     Attributes:
@@ -129,7 +184,7 @@ class Visitor:
         return bool(self.authorization) or self.certificate is not None
 
 
-class Admission(StrEnum):
+class Authorization(StrEnum):
     """What somebody may see."""
 
     ALL = "all"
@@ -140,10 +195,10 @@ class Admission(StrEnum):
     """The health: it is known who asks, and that they may not see the rest."""
 
 
-Admit = Callable[[Visitor], Admission]
+Authorize = Callable[[Requester], Authorization]
 """Says what somebody may see. Called on the threads of connections, and does not wait."""
 
-Action = Callable[[Visitor, bytes], tuple[str, Mapping[str, Any]]]
+Action = Callable[[Requester, bytes], tuple[str, Mapping[str, Any]]]
 """Does what the body of a POST asks for; returns the status line and a document. It decides itself
 who may. Called on the threads of connections, and does not wait."""
 
@@ -174,7 +229,7 @@ class AdminServer:
         registry: CollectorRegistry,
         *,
         tls: TlsSource | None = None,
-        admit: Admit | None = None,
+        admit: Authorize | None = None,
         actions: Mapping[str, Action] | None = None,
         hosts: Iterable[str] = (),
         whole_s: float = WHOLE_S,
@@ -241,16 +296,16 @@ class AdminServer:
             words = "that is not a name of this endpoint: add it to the key `admin_hosts`"
             return _json(421, {"error": words})
         shown = request.headers.get("authorization", "")
-        visitor = Visitor(shown, peer.certificate, "{}:{}".format(*peer.address[:2]))
+        visitor = Requester(shown, peer.certificate, "{}:{}".format(*peer.address[:2]))
         path = unquote(request.path, "latin-1")
         if path in self._actions:
             return _act(self._actions[path], request, visitor)
         return self._answer(path, request, visitor)
 
-    def _answer(self, path: str, request: Request, visitor: Visitor) -> Response:
+    def _answer(self, path: str, request: Request, visitor: Requester) -> Response:
         admission = self._admission(visitor, path)
         probed = path in _PROBED
-        if not probed and admission is not Admission.ALL:
+        if not probed and admission is not Authorization.ALL:
             return _turned_away(admission)
         if path == "/metrics":
             return self._metrics_for(request)
@@ -261,7 +316,7 @@ class AdminServer:
         if path == "/status":
             return _json(200, status)
         del status["stages"], status["info"]
-        if admission is not Admission.ALL:
+        if admission is not Authorization.ALL:
             status = {key: status[key] for key in ("component", "health")}
         serving = path == "/livez" or status["health"] in (Health.READY, Health.DEGRADED)
         return _json(200 if serving else 503, status)
@@ -285,16 +340,16 @@ class AdminServer:
         ((status, headers),) = began
         return Response(int(status.split()[0]), body, dict(headers))
 
-    def _admission(self, visitor: Visitor, path: str) -> Admission:
+    def _admission(self, visitor: Requester, path: str) -> Authorization:
         """What whoever asks may see; a probe that shows nothing is not known."""
         if self._admit is None:
-            return Admission.ALL
+            return Authorization.ALL
         if path in _PROBED and not visitor.shows_something:
-            return Admission.UNKNOWN
+            return Authorization.UNKNOWN
         return self._admit(visitor)
 
 
-def _act(action: Action, request: Request, visitor: Visitor) -> Response:
+def _act(action: Action, request: Request, visitor: Requester) -> Response:
     if request.method != "POST":
         return _json(405, {"error": "only POST"})
     if isinstance(request.body, Unread):
@@ -303,8 +358,8 @@ def _act(action: Action, request: Request, visitor: Visitor) -> Response:
     return _json(int(status.split()[0]), document)
 
 
-def _turned_away(admission: Admission) -> Response:
-    if admission is Admission.FORBIDDEN:
+def _turned_away(admission: Authorization) -> Response:
+    if admission is Authorization.FORBIDDEN:
         return _json(403, {"error": "it is known who you are: not for you"})
     words = {"error": "say who you are: a client certificate, or Authorization: Bearer ..."}
     return _json(401, words, ("WWW-Authenticate", "Bearer"))

@@ -27,9 +27,9 @@ from penstock.base.http.client import (
     Response,
     client_tls,
 )
-from penstock.service.admin import Action, AdminServer, Admission, Status, Visitor
+from penstock.service.admin import Action, AdminServer, Authorization, Requester, Status
 from penstock.service.config import split_host_port
-from penstock.service.paths import FilePath
+from penstock.service.config_types import FilePath
 
 Value = TypeVar("Value")
 
@@ -72,10 +72,10 @@ class AdminAccess(BaseModel):
         """
         token = _Watched((self.token_file,), self.token)
 
-        def admit(visitor: Visitor) -> Admission:
+        def admit(visitor: Requester) -> Authorization:
             shown = visitor.authorization.encode("latin-1", "replace")  # as headers are read
             known = hmac.compare_digest(shown, b"Bearer " + token.current())
-            return Admission.ALL if known else Admission.UNKNOWN
+            return Authorization.ALL if known else Authorization.UNKNOWN
 
         if self.cert_file is None:
             return AdminServer(status, registry, admit=admit, actions=actions, hosts=hosts)

@@ -16,9 +16,9 @@ from typing import Final
 import pyarrow.parquet as pq
 from typing_extensions import override
 
-from penstock.deploy.lake import lake_files
-from penstock.deploy.layout import Layout
-from penstock.deploy.topology import logd_parts
+from penstock.deploy.up.demo.lake import lake_files
+from penstock.deploy.up.layout import Layout
+from penstock.deploy.up.topology import logd_parts
 from tests.harness.checkers.claims import Arrived, each_once, judge
 from tests.harness.checkers.steady import (
     Complaints,

@@ -6,15 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from penstock.deploy.accounts import (
-    AppReport,
-    app_report,
-    collector_account,
-    final_status,
-    received_from_app,
-)
-from penstock.deploy.core.reconcile import Account, Landed
-from penstock.deploy.lake import (
+from penstock.deploy.up.demo.lake import (
     KindTotal,
     lake_files,
     landed_offsets,
@@ -22,7 +14,15 @@ from penstock.deploy.lake import (
     severities,
     totals,
 )
-from penstock.deploy.layout import Layout
+from penstock.deploy.up.demo.reconciliation import Account, Landed
+from penstock.deploy.up.demo.report import (
+    AppReport,
+    app_report,
+    collector_account,
+    final_status,
+    received_from_app,
+)
+from penstock.deploy.up.layout import Layout
 
 SOURCE = {
     "recovered": 1, "received": 10, "delivered": 7, "filtered": 0, "quarantined": 1,

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.deploy import background
-from penstock.deploy.layout import Layout, read_running, write_running
+from penstock.deploy.up import background
+from penstock.deploy.up.layout import Layout, read_running, write_running
 from penstock.service import ConfigError, ExitCode, UnavailableError
 from tests.support.privileges import closed, others_process
 from tests.support.waiting import wait_until

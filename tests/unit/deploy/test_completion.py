@@ -7,7 +7,7 @@ import sys
 import pytest
 from click.testing import CliRunner
 
-from penstock.deploy.commands import cli
+from penstock.deploy.cli import cli
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
@@ -28,7 +28,7 @@ def test_what_a_shell_asks_is_answered() -> None:
         "COMP_CWORD": "3",
     }
     done = subprocess.run(
-        [sys.executable, "-c", "from penstock.deploy.command import main; main()"],
+        [sys.executable, "-c", "from penstock.deploy.main import main; main()"],
         env=os.environ | asked, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert done.stdout.split() == ["plain,readonly", "plain,resume"]

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from penstock.deploy.console.asking import ask_json
+from penstock.deploy.console.authorizer import Authorizer, token_of
 from penstock.deploy.console.config import AccessSection, ConsoleConfig
 from penstock.deploy.console.daemon import CONNECTIONS_MAX, Console
-from penstock.deploy.console.door import Door, token_of
-from penstock.deploy.console.records import BEHIND_MAX, RECORDS_MAX, Wish, newest
+from penstock.deploy.console.http_client import ask_json
+from penstock.deploy.console.records import BEHIND_MAX, RECORDS_MAX, RecordQuery, newest_records
 from penstock.deploy.console.web import page_files
 from penstock.logd.format.batch import Record
 from penstock.service import ConfigError
@@ -297,9 +297,9 @@ async def test_an_answer_that_is_none_is_a_problem_and_no_error() -> None:
 
 async def test_a_tail_that_falls_behind_goes_on_near_the_end_and_says_what_it_passed_over() -> None:
     log = FakeConsoleLog(records={"s": [Record("a", b"x", n) for n in range(BEHIND_MAX + 1000)]})
-    found = await newest(log, Wish("s", {0: 10}))
+    found = await newest_records(log, RecordQuery("s", {0: 10}))
     assert found["skipped"] + len(found["records"]) == BEHIND_MAX + 990
-    found = await newest(log, Wish("s", {0: BEHIND_MAX}))
+    found = await newest_records(log, RecordQuery("s", {0: BEHIND_MAX}))
     assert len(found["records"]) == RECORDS_MAX
     assert found["records"][-1]["offset"] == BEHIND_MAX + 999
     assert found["skipped"] == 1000 - RECORDS_MAX
@@ -307,21 +307,23 @@ async def test_a_tail_that_falls_behind_goes_on_near_the_end_and_says_what_it_pa
 
 async def test_a_tail_goes_on_where_a_stream_was_made_again() -> None:
     log = FakeConsoleLog(records={"s": [Record("a", b"x", 1)]})
-    assert len((await newest(log, Wish("s", {0: 500})))["records"]) == 1
+    assert len((await newest_records(log, RecordQuery("s", {0: 500})))["records"]) == 1
 
 
 async def test_bytes_that_are_no_text_are_shown_in_base64_and_long_ones_are_cut() -> None:
     records = [Record("a", b"\xff\x00", 1, key=b"\xfe"), Record("a", b"y" * 10_000, 2)]
-    shown = (await newest(FakeConsoleLog(records={"s": records}), Wish("s", {0: None})))["records"]
+    shown = (
+        await newest_records(FakeConsoleLog(records={"s": records}), RecordQuery("s", {0: None}))
+    )["records"]
     assert (shown[0]["value"], shown[0]["key"]) == ("base64:/wA=", "base64:/g==")
     assert (len(shown[1]["value"]), shown[1]["cut"]) == (8192, 10_000 - 8192)
 
 
 async def test_headers_are_cut_as_values_are() -> None:
     record = Record("a", b"x", 1, headers=((f"n{'n' * 20_000}", b"h" * 100_000),) * 40)
-    (shown,) = (await newest(FakeConsoleLog(records={"s": [record]}), Wish("s", {0: None})))[
-        "records"
-    ]
+    (shown,) = (
+        await newest_records(FakeConsoleLog(records={"s": [record]}), RecordQuery("s", {0: None}))
+    )["records"]
     assert len(json.dumps(shown)) < 128 * 1024
     assert shown["headers"][0][1].endswith("h…")
 
@@ -372,7 +374,7 @@ def test_a_start_that_is_cut_short_leaves_no_token_that_keeps_the_next_from_star
 
 
 def test_the_console_is_called_by_the_names_it_is_given() -> None:
-    door = Door(ConsoleConfig(hosts=("Console.example",)), "127.0.0.1:9299")
+    door = Authorizer(ConsoleConfig(hosts=("Console.example",)), "127.0.0.1:9299")
     assert door.is_called_by_name("console.example:9299", "")
     assert door.is_called_by_name("localhost:9299", "http://127.0.0.1:9299")
     assert not door.is_called_by_name("console.example:9299", "null")

@@ -10,15 +10,15 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from penstock.base.clock import SystemClock
-from penstock.deploy.console.asking import Answer, one_line_of
+from penstock.deploy.console.actions import DEAD_LETTERS_PATH, RouterClient
+from penstock.deploy.console.authorizer import token_of
 from penstock.deploy.console.config import AccessSection, ConsoleConfig
-from penstock.deploy.console.door import token_of
-from penstock.deploy.console.letters import PATH, RouterDoors
-from penstock.deploy.console.polling import Polling
-from penstock.deploy.core.rates import Rates
+from penstock.deploy.console.http_client import Answer, one_line_of
+from penstock.deploy.console.poller import Poller
+from penstock.deploy.console.rates import Rates
 from penstock.logd.errors import UnavailableError
 from penstock.router.replay import service
-from penstock.service import AdminAccess, ConfigError, Health, Status, Visitor, admin_server
+from penstock.service import AdminAccess, ConfigError, Health, Requester, Status, admin_server
 from tests.support.certificates import Authority
 
 READS, ACTS = "0123456789abcdef", "fedcba9876543210"
@@ -30,15 +30,15 @@ class Job:
     def __init__(self) -> None:
         self.asked: list[tuple[str, dict[str, Any]]] = []
 
-    def answer(self, visitor: Visitor, body: bytes) -> tuple[str, Mapping[str, Any]]:
+    def answer(self, visitor: Requester, body: bytes) -> tuple[str, Mapping[str, Any]]:
         self.asked.append((visitor.authorization, json.loads(body)))
         if visitor.authorization != f"Bearer {ACTS}":
             return "401 Unauthorized", {"error": "that is not the token"}
         return "202 Accepted", {"done": "1 file"}
 
 
-def doors_of(config: ConsoleConfig, component: str = "router") -> RouterDoors:
-    return RouterDoors(config, lambda _: component)
+def doors_of(config: ConsoleConfig, component: str = "router") -> RouterClient:
+    return RouterClient(config, lambda _: component)
 
 
 @pytest.fixture
@@ -56,7 +56,9 @@ def config(tmp_path: Path, job: Job) -> Iterator[ConsoleConfig]:
         token_file=tmp_path / "admin.token", cert_file=made.cert, key_file=made.key
     )
     status = Status("router", "lake", "1.0", Health.READY)
-    server = admin_server(lambda: status, CollectorRegistry(), access, {PATH: job.answer})
+    server = admin_server(
+        lambda: status, CollectorRegistry(), access, {DEAD_LETTERS_PATH: job.answer}
+    )
     address = server.start("127.0.0.1:0")
     yield ConsoleConfig(
         parts={"router": f"https://{address}"},
@@ -69,7 +71,7 @@ def config(tmp_path: Path, job: Job) -> Iterator[ConsoleConfig]:
 
 
 def test_the_console_and_the_router_speak_of_the_same_path() -> None:
-    assert PATH == service.PATH
+    assert DEAD_LETTERS_PATH == service.PATH
 
 
 async def test_a_job_behind_tls_is_asked_with_the_token_of_actions(
@@ -128,9 +130,9 @@ async def test_the_token_of_actions_is_not_sent_in_clear_to_other_machines(
         asked.append(url)
         return Answer({})
 
-    def doors(url: str) -> RouterDoors:
+    def doors(url: str) -> RouterClient:
         known = config.model_copy(update={"parts": {"router": url}})
-        return RouterDoors(known, lambda _: "router", ask)
+        return RouterClient(known, lambda _: "router", ask)
 
     with pytest.raises(UnavailableError, match=r"not sent over plain http.*https://"):
         await doors(url).about_letters("router", {"do": "list"})
@@ -142,11 +144,13 @@ async def test_the_token_of_actions_is_not_sent_in_clear_to_other_machines(
 
 async def test_what_a_part_is_its_last_answer_says(job: Job) -> None:
     status = Status("collector", "edge", "1.0", Health.READY)
-    server = admin_server(lambda: status, CollectorRegistry(), None, {PATH: job.answer})
+    server = admin_server(
+        lambda: status, CollectorRegistry(), None, {DEAD_LETTERS_PATH: job.answer}
+    )
     address = server.start("127.0.0.1:0")
     config = ConsoleConfig(parts={"router": f"http://{address}"}, timeout_s=20)
     answered = asyncio.Event()
-    polling = Polling(config, Rates(10**9), SystemClock(), answered.set)
+    polling = Poller(config, Rates(10**9), SystemClock(), answered.set)
     assert polling.component_of("router") == polling.component_of("other") == ""
     task = asyncio.create_task(polling.run())
     await answered.wait()

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from penstock.deploy.console import polling
+from penstock.deploy.console import poller
+from penstock.deploy.console.authorizer import Authorizer
 from penstock.deploy.console.config import ConsoleConfig
 from penstock.deploy.console.daemon import Console
-from penstock.deploy.console.door import Door
 from tests.support.console import (
     FakeConsoleLog,
     FakePart,
@@ -61,7 +61,7 @@ def test_who_has_the_token_for_looking_looks_and_does_not_act(
 
 def test_one_token_for_both_acts(tokens: dict[str, str]) -> None:
     both = tokens | {"read_token_file": tokens["token_file"]}
-    door = Door(ConsoleConfig.model_validate(both), "127.0.0.1:1")
+    door = Authorizer(ConsoleConfig.model_validate(both), "127.0.0.1:1")
     assert door.may_act(f"Bearer {ACT}")
     assert not door.may_only_look(f"Bearer {ACT}")
 
@@ -70,7 +70,7 @@ def test_without_any_token_nobody_could_look(tokens: dict[str, str]) -> None:
     with pytest.raises(ValidationError, match="nobody may look"):
         ConsoleConfig(read_without_token=False)
     reading = {"read_without_token": False, "read_token_file": tokens["read_token_file"]}
-    door = Door(ConsoleConfig.model_validate(reading), "127.0.0.1:1")
+    door = Authorizer(ConsoleConfig.model_validate(reading), "127.0.0.1:1")
     assert (door.may_look(f"Bearer {READ}"), door.acts) == (True, False)
 
 
@@ -86,8 +86,8 @@ class Names:
         self.addresses = ["127.0.0.1", "127.0.0.2"]
         self.failed = 0
 
-    def often(self) -> polling.Names:
-        return polling.Names(self.look_up, interval_s=0.05)
+    def often(self) -> poller.NameResolver:
+        return poller.NameResolver(self.look_up, interval_s=0.05)
 
     def look_up(self, host: Any, port: Any, **named: Any) -> list[Any]:
         assert host == "collectors.test"

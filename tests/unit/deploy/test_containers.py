@@ -21,7 +21,7 @@ from pydantic import BaseModel
 from penstock.base.clock import SystemClock
 from penstock.collector.config import CollectorConfig
 from penstock.deploy.console.config import ConsoleConfig
-from penstock.deploy.first_start import init
+from penstock.deploy.init import init
 from penstock.deploy.site import site_of
 from penstock.logd.config import LogdConfig
 from penstock.router.job.config import JobConfig

@@ -10,10 +10,10 @@ from click.testing import CliRunner
 from typing_extensions import override
 
 from penstock.base.clock import Clock, SystemClock
-from penstock.deploy import examination
-from penstock.deploy.authority import Authority
-from penstock.deploy.commands import cli
-from penstock.deploy.examination import Finding, Verdict
+from penstock.deploy import doctor
+from penstock.deploy.cli import cli
+from penstock.deploy.doctor import Finding, Verdict
+from penstock.deploy.init import Authority
 from tests.support.privileges import closed
 from tests.support.processes import free_port
 
@@ -52,19 +52,21 @@ def test_a_disk_is_judged_by_its_space_and_by_whether_it_keeps_what_it_is_given(
     tmp_path: Path, free: int, place: str, verdict: Verdict
 ) -> None:
     mounts = MOUNTS.replace(f" {place} ", f" {tmp_path} ") if place != "/" else MOUNTS
-    assert says(examination.disk("disk", tmp_path / "not" / "yet", mounts, lambda _: free), verdict)
+    assert says(
+        doctor.check_disk("disk", tmp_path / "not" / "yet", mounts, lambda _: free), verdict
+    )
 
 
 def test_a_directory_that_cannot_be_written_to_is_wrong(tmp_path: Path) -> None:
     with closed(tmp_path, mode=0o555):
-        finding = examination.disk("disk", tmp_path, MOUNTS)
+        finding = doctor.check_disk("disk", tmp_path, MOUNTS)
     assert "cannot be written to" in finding.found
     assert says(finding, Verdict.WRONG)
 
 
 def test_a_place_below_a_file_is_no_place(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    finding = examination.disk("disk", tmp_path / "file" / "state", MOUNTS)
+    finding = doctor.check_disk("disk", tmp_path / "file" / "state", MOUNTS)
     assert says(finding, Verdict.WRONG)
     assert "is no directory" in finding.found
 
@@ -75,24 +77,24 @@ def test_a_place_that_this_user_may_not_even_look_at_is_wrong_and_no_error(
     place = tmp_path / "closed" / "state"
     place.mkdir(parents=True)
     with closed(place.parent):
-        assert says(examination.disk("disk", place, MOUNTS), Verdict.WRONG)
+        assert says(doctor.check_disk("disk", place, MOUNTS), Verdict.WRONG)
 
 
 @pytest.mark.parametrize(
     ("soft", "verdict"), [(65536, Verdict.OK), (1024, Verdict.WARNING), (256, Verdict.WRONG)]
 )
 def test_few_open_files_are_told(soft: int, verdict: Verdict) -> None:
-    assert says(examination.open_files(soft, 65536), verdict)
+    assert says(doctor.check_open_files(soft, 65536), verdict)
 
 
 def test_little_memory_is_told() -> None:
-    assert says(examination.memory("MemTotal: 1 kB\nMemAvailable: 8000000 kB\n"), Verdict.OK)
-    assert says(examination.memory("MemAvailable: 500000 kB\n"), Verdict.WARNING)
+    assert says(doctor.check_memory("MemTotal: 1 kB\nMemAvailable: 8000000 kB\n"), Verdict.OK)
+    assert says(doctor.check_memory("MemAvailable: 500000 kB\n"), Verdict.WARNING)
 
 
 def test_a_clock_that_was_never_set_is_wrong() -> None:
-    assert says(examination.clock_state(Standing(10**18)), Verdict.WRONG)
-    assert examination.clock_state(SystemClock()).verdict is not Verdict.WRONG
+    assert says(doctor.check_clock(Standing(10**18)), Verdict.WRONG)
+    assert doctor.check_clock(SystemClock()).verdict is not Verdict.WRONG
 
 
 def test_a_port_in_use_and_a_server_that_is_away_are_wrong() -> None:
@@ -100,14 +102,14 @@ def test_a_port_in_use_and_a_server_that_is_away_are_wrong() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        assert says(examination.port("port", address), Verdict.WRONG)
-        assert says(examination.reach("logd", address), Verdict.OK)
-    assert says(examination.port("port", address), Verdict.OK)
-    assert says(examination.reach("logd", address), Verdict.WRONG)
+        assert says(doctor.check_port("port", address), Verdict.WRONG)
+        assert says(doctor.check_reachable("logd", address), Verdict.OK)
+    assert says(doctor.check_port("port", address), Verdict.OK)
+    assert says(doctor.check_reachable("logd", address), Verdict.WRONG)
 
 
 def test_nats_that_is_away_is_told_without_its_password() -> None:
-    found = examination.nats(f"nats://me:s3cret@127.0.0.1:{free_port()}")
+    found = doctor.check_nats(f"nats://me:s3cret@127.0.0.1:{free_port()}")
     assert says(found, Verdict.WRONG)
     assert "s3cret" not in found.found
 
@@ -123,16 +125,16 @@ def test_a_certificate_that_ends_is_told_before(
     cert, _ = authority.sign("a", ["a"])
     (tmp_path / "a.pem").write_bytes(cert)
     later = Standing(now.unix_ns() + days * 86_400 * 10**9)
-    assert says(examination.certificate(tmp_path / "a.pem", later), verdict)
+    assert says(doctor.check_certificate(tmp_path / "a.pem", later), verdict)
 
 
 def test_what_is_no_certificate_is_wrong(tmp_path: Path) -> None:
     (tmp_path / "a.pem").write_text("none")
     for name in ("a.pem", "b.pem"):
-        assert says(examination.certificate(tmp_path / name, SystemClock()), Verdict.WRONG)
+        assert says(doctor.check_certificate(tmp_path / name, SystemClock()), Verdict.WRONG)
 
 
-def doctor(*arguments: str) -> tuple[int, dict[str, dict[str, str]]]:
+def run_doctor(*arguments: str) -> tuple[int, dict[str, dict[str, str]]]:
     result = CliRunner().invoke(cli, ["doctor", "--json", *arguments])
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     return result.exit_code, {one["about"]: one for one in json.loads(result.stdout)}
@@ -150,7 +152,7 @@ def test_a_configuration_is_examined_for_what_it_names(tmp_path: Path) -> None:
             "admin": f"127.0.0.1:{free_port()}",
         }
         config.write_text(yaml.safe_dump(document))
-        code, found = doctor("--config", str(config))
+        code, found = run_doctor("--config", str(config))
     assert code == 1
     verdicts = {about: one["verdict"] for about, one in found.items()}
     assert {verdicts[about] for about in ("nats", "port fetch")} == {"wrong"}
@@ -165,7 +167,7 @@ def test_a_consoles_configuration_is_examined_as_one(tmp_path: Path) -> None:
         "logd": f"127.0.0.1:{free_port()}",
     }
     config.write_text(yaml.safe_dump(document))
-    code, found = doctor("--config", str(config))
+    code, found = run_doctor("--config", str(config))
     assert found["configuration"]["verdict"] == "ok", found["configuration"]
     assert found["port listen"]["verdict"] == "ok"
     assert {found[about]["verdict"] for about in ("logd", "part logd-1")} == {"wrong"}
@@ -175,14 +177,14 @@ def test_a_consoles_configuration_is_examined_as_one(tmp_path: Path) -> None:
 def test_a_configuration_that_is_wrong_is_told_with_its_fix(tmp_path: Path) -> None:
     config = tmp_path / "router.yaml"
     config.write_text("job: lake\nstreams: []\n")
-    code, found = doctor("--config", str(config))
+    code, found = run_doctor("--config", str(config))
     assert code == 1
     assert "streams" in found["configuration"]["found"]
     assert found["configuration"]["fix"]
 
 
 def test_an_empty_directory_is_examined_for_a_first_start(tmp_path: Path) -> None:
-    code, found = doctor("--dir", str(tmp_path))
+    code, found = run_doctor("--dir", str(tmp_path))
     assert {"python", "java", "disk", "clock", "port nats", "port logd fetch"} <= set(found)
     wrong = [name for name, one in found.items() if one["verdict"] == Verdict.WRONG.value]
     assert code == (1 if wrong else 0), found
@@ -193,7 +195,7 @@ def test_a_launch_that_is_not_for_this_user_is_a_finding_among_others(tmp_path: 
     running = tmp_path / "running.json"
     running.write_text("{}")
     with closed(running):
-        code, found = doctor("--dir", str(tmp_path))
+        code, found = run_doctor("--dir", str(tmp_path))
     assert code == 1
     assert found["directory"]["verdict"] == Verdict.WRONG.value
     assert "disk" in found

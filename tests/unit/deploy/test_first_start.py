@@ -16,9 +16,8 @@ from typing_extensions import override
 from penstock.base.clock import Clock
 from penstock.base.errors import ConfigError
 from penstock.collector.config import CollectorConfig
-from penstock.deploy.authority import LEAF_DAYS, RENEW_DAYS, Authority
 from penstock.deploy.console.config import ConsoleConfig
-from penstock.deploy.first_start import Made, init
+from penstock.deploy.init import LEAF_DAYS, RENEW_DAYS, Authority, InitResult, init
 from penstock.deploy.site import ADMIN_READERS, FILES, KEYS, NATS_USERS, site_of
 from penstock.logd.config import LogdConfig
 from penstock.logd.security.acl import Acl, Action, OnCluster, OnStream
@@ -121,7 +120,7 @@ def test_a_second_start_changes_nothing(tmp_path: Path, calendar: Calendar) -> N
     made = init(tmp_path, site_of("compose", 3), calendar)
     before = contents(tmp_path)
     assert len(made.written) == len(before)
-    assert init(tmp_path, site_of("compose", 3), calendar) == Made()
+    assert init(tmp_path, site_of("compose", 3), calendar) == InitResult()
     assert contents(tmp_path) == before
 
 
@@ -160,7 +159,7 @@ def test_a_certificate_is_made_anew_before_it_ends_and_its_authority_stays(
     init(tmp_path, site, calendar)
     before = contents(tmp_path)
     calendar.now_ns += (LEAF_DAYS - RENEW_DAYS - 1) * DAY_NS
-    assert init(tmp_path, site, calendar) == Made()
+    assert init(tmp_path, site, calendar) == InitResult()
     calendar.now_ns += 2 * DAY_NS
     renewed = {str(path.relative_to(tmp_path)) for path in init(tmp_path, site, calendar).written}
     assert renewed == {name for name in before if re.search(r"/(cert|node)\.(pem|key)$", name)}
@@ -226,7 +225,7 @@ def test_what_was_edited_or_is_somebody_elses_stays_and_is_named(
     assert path in forced.written
     assert [copy.read_bytes() for copy in forced.copies] == [before[name]]
     assert all(copy.stat().st_mode & 0o777 == 0o600 for copy in forced.copies)
-    assert init(tmp_path, site_of("compose", 3), calendar, force=True) == Made()
+    assert init(tmp_path, site_of("compose", 3), calendar, force=True) == InitResult()
 
 
 def test_a_certificate_of_another_authority_stays_with_its_key(

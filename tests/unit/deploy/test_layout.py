@@ -12,11 +12,17 @@ from typing import Any
 import pytest
 import yaml
 
-from penstock.deploy.layout import Layout, claimed, read_running, write_running
-from penstock.deploy.ports import DEFAULT_PORTS, choose_ports, default_ports
-from penstock.deploy.preflight import require_nats, require_same_nodes, require_writable
-from penstock.deploy.supervisor import keep_bounded
-from penstock.deploy.topology import Topology, logd_parts, write_configs
+from penstock.deploy.up.layout import Layout, claimed, read_running, write_running
+from penstock.deploy.up.preflight import require_nats, require_same_nodes, require_writable
+from penstock.deploy.up.supervisor import rotate_log
+from penstock.deploy.up.topology import (
+    DEFAULT_PORTS,
+    Topology,
+    choose_ports,
+    default_ports,
+    logd_parts,
+    write_configs,
+)
 from penstock.service import ConfigError, ExitCode, UnavailableError
 from penstock.specs import HashKey
 
@@ -181,7 +187,7 @@ def test_the_url_of_the_nats_server_is_shown_without_credentials(tmp_path: Path)
 def test_what_a_part_prints_and_its_log_are_set_aside_beside_each_other(tmp_path: Path) -> None:
     layout = Layout(tmp_path)
     for path in (layout.log("router"), layout.output("router")):
-        keep_bounded(path, 4)
+        rotate_log(path, 4)
         path.write_text(path.name)
-        keep_bounded(path, 4)
+        rotate_log(path, 4)
     assert sorted(path.name for path in layout.logs.iterdir()) == ["router.log.1", "router.out.1"]

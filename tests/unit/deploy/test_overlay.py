@@ -10,11 +10,16 @@ from hypothesis import strategies as st
 
 from penstock.collector.config import CollectorConfig
 from penstock.deploy.console.config import ConsoleConfig
-from penstock.deploy.core.overlay import check_overlay, merged
-from penstock.deploy.layout import Layout
-from penstock.deploy.ports import choose_ports, default_ports
-from penstock.deploy.preflight import read_overlay
-from penstock.deploy.topology import Topology, logd_parts, write_configs
+from penstock.deploy.up.layout import Layout
+from penstock.deploy.up.overlay import check_overlay, merged
+from penstock.deploy.up.preflight import read_overlay
+from penstock.deploy.up.topology import (
+    Topology,
+    choose_ports,
+    default_ports,
+    logd_parts,
+    write_configs,
+)
 from penstock.logd.config import LogdConfig
 from penstock.router.job.config import JobConfig
 from penstock.service import ConfigError

@@ -5,15 +5,15 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.deploy.core.picture import (
-    Seen,
+from penstock.deploy.console.rates import SECOND_NS, Rates
+from penstock.deploy.console.snapshot import (
+    PartSnapshot,
     describe_collectors,
     describe_parts,
     describe_pipeline,
     describe_routers,
     note_rates,
 )
-from penstock.deploy.core.rates import SECOND_NS, Rates
 from tests.support.console import a_stage, a_status
 
 KEYS = (
@@ -48,12 +48,12 @@ JSON = st.recursive(
 )
 
 
-def seen(component: str, *stages: dict[str, Any], **more: Any) -> Seen:
+def seen(component: str, *stages: dict[str, Any], **more: Any) -> PartSnapshot:
     name = more.pop("part", component)
-    return Seen(name, a_status(component, name, *stages, **more), "", 0)
+    return PartSnapshot(name, a_status(component, name, *stages, **more), "", 0)
 
 
-def observed(*times: list[Seen]) -> Rates:
+def observed(*times: list[PartSnapshot]) -> Rates:
     rates = Rates(10 * SECOND_NS)
     for second, parts in enumerate(times):
         for part in parts:
@@ -62,7 +62,7 @@ def observed(*times: list[Seen]) -> Rates:
 
 
 def test_the_picture_follows_the_data_path_and_counts_each_record_once() -> None:
-    def parts(n: int) -> list[Seen]:
+    def parts(n: int) -> list[PartSnapshot]:
         return [
             seen(
                 "router", a_stage("sink/lake", 30 * n, lag=7), a_stage("sink/loki", 20 * n, lag=9)
@@ -88,7 +88,9 @@ def test_the_picture_follows_the_data_path_and_counts_each_record_once() -> None
 
 
 def test_the_worst_of_several_is_shown_and_what_does_not_answer_has_no_rate() -> None:
-    away = Seen("logd-2", a_status("logd", "logd-2", a_stage("stream/x", 5)), "nothing listens", 9)
+    away = PartSnapshot(
+        "logd-2", a_status("logd", "logd-2", a_stage("stream/x", 5)), "nothing listens", 9
+    )
     parts = [seen("logd", a_stage("stream/logs", 1), part="logd-1"), away]
     rates = observed(parts, parts)
     (node,) = describe_pipeline(parts, rates, SECOND_NS)["nodes"]
@@ -100,8 +102,11 @@ def test_the_worst_of_several_is_shown_and_what_does_not_answer_has_no_rate() ->
 
 
 def test_a_part_that_never_answered_is_what_its_name_says() -> None:
-    assert Seen("collector-2", None, "no answer").component == "collector"
-    assert describe_pipeline([Seen("router", None, "x")], Rates(1), 0)["nodes"][0]["id"] == "router"
+    assert PartSnapshot("collector-2", None, "no answer").component == "collector"
+    assert (
+        describe_pipeline([PartSnapshot("router", None, "x")], Rates(1), 0)["nodes"][0]["id"]
+        == "router"
+    )
 
 
 def test_reasons_are_bounded_and_the_rest_counted() -> None:
@@ -142,7 +147,7 @@ def test_a_job_says_of_each_sink_how_far_it_is_behind_by_stream() -> None:
 @given(st.dictionaries(st.sampled_from(("component", "stages", "info", "reasons", "health")), JSON))
 def test_nothing_that_a_part_says_keeps_the_others_from_being_shown(status: dict[str, Any]) -> None:
     for component in ("collector", "router", "logd"):
-        odd = Seen("odd", {"component": component} | status, "", 0)
+        odd = PartSnapshot("odd", {"component": component} | status, "", 0)
         parts, rates = [odd, seen("logd")], Rates(SECOND_NS)
         note_rates(odd, rates, 0)
         assert len(describe_parts(parts, rates, 0)) == 2

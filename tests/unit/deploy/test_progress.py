@@ -7,9 +7,9 @@ from rich.console import Console
 from typing_extensions import override
 
 from penstock.base.clock import SystemClock
-from penstock.deploy.core.supervision import Phase, TerminatePart
-from penstock.deploy.layout import Layout
-from penstock.deploy.progress import Screen
+from penstock.deploy.up.layout import Layout
+from penstock.deploy.up.progress import Screen
+from penstock.deploy.up.supervision import Phase, TerminatePart
 
 
 class StoppedClock(SystemClock):

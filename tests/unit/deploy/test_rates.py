@@ -5,7 +5,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.deploy.core.rates import SECOND_NS, Rates
+from penstock.deploy.console.rates import SECOND_NS, Rates
 
 STEPS = st.lists(
     st.tuples(st.integers(-5 * SECOND_NS, 60 * SECOND_NS), st.integers(0, 10**15)), max_size=60

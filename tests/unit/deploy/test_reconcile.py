@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.deploy.core.reconcile import Account, Figures, Landed, Span, reconcile
+from penstock.deploy.up.demo.reconciliation import Account, Figures, Landed, Span, reconcile
 
 GOOD = Figures(
     app_acked=60,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.deploy.core.supervision import (
+from penstock.deploy.up.supervision import (
     BACKOFF_MAX_NS,
     BACKOFF_MIN_NS,
     SECOND_NS,

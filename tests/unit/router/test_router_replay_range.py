@@ -15,7 +15,7 @@ from penstock.router.cli.main import cli
 from penstock.router.cli.replay import range_of
 from penstock.router.read.offsets import Readable, StreamPartition
 from penstock.service import ExitCode
-from penstock.service.positions import POSITION
+from penstock.service.cli import POSITION
 from tests.support.fake_log import FakeLog
 from tests.unit.router.test_router_config import JOB
 

@@ -18,7 +18,7 @@ from penstock.router.job.query import SinkQuery
 from penstock.router.read.offsets import Offsets
 from penstock.router.replay.bounded_job import ReplayStoppedError
 from penstock.router.replay.service import PATH, REST_S, ReplayRequest, ReplayService
-from penstock.service import UnavailableError, Visitor, ask_admin
+from penstock.service import Requester, UnavailableError, ask_admin
 from tests.support.processes import free_port
 from tests.support.scripted_spark import (
     BETWEEN,
@@ -116,7 +116,7 @@ class Running:
         return self.sinks[-1]
 
     def ask(self, token: str = TOKEN, **wanted: Any) -> tuple[str, Any]:
-        visitor = Visitor(f"Bearer {token}" if token else "", None, "10.0.0.1:5")
+        visitor = Requester(f"Bearer {token}" if token else "", None, "10.0.0.1:5")
         return self.replays.answer(visitor, json.dumps({"sink": "lake"} | wanted).encode())
 
     def poll(self) -> None:
@@ -242,7 +242,7 @@ def test_what_is_not_understood_is_refused(tmp_path: Path) -> None:
         assert job.ask(**wanted)[0] == "400 Bad Request", wanted
     for to in ("attic", ["lake"]):
         assert job.ask(do="replay", to=to)[0] == "400 Bad Request"
-    visitor = Visitor(f"Bearer {TOKEN}", None, "")
+    visitor = Requester(f"Bearer {TOKEN}", None, "")
     for body in (b"", b"[" * 10_000, b"[]", b"\xff"):
         assert job.replays.answer(visitor, body)[0] == "400 Bad Request"
 

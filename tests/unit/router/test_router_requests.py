@@ -21,7 +21,7 @@ from penstock.router.sinks.http.client import compressed, retry_after_s
 from penstock.router.sinks.http.sink import HttpPost, HttpSink
 from penstock.router.sinks.registry import sink_kind
 from penstock.service import ConfigError
-from penstock.service.secret import Secret
+from penstock.service.config_types import Secret
 from tests.support.recorded_sink import sent
 from tests.support.sink_batches import batch, context, log_record
 

@@ -29,7 +29,7 @@ from penstock.router.sinks.elasticsearch.sink import judge_items
 from penstock.router.sinks.otlp.client import Channel, classify_error
 from penstock.router.sinks.registry import sink_kind
 from penstock.router.sinks.splunk_hec import judge
-from penstock.service.secret import Secret
+from penstock.service.config_types import Secret
 from tests.support.fake_splunk import TOKEN, FakeSplunk
 from tests.support.fault_door import GONE, Answered
 from tests.support.recorded_sink import RecordedSink, closes, resets, sent

@@ -15,10 +15,10 @@ from prometheus_client import CollectorRegistry, Counter
 from penstock.service import (
     AdminServer,
     Health,
+    Requester,
     Stage,
     Status,
     UnavailableError,
-    Visitor,
     configure_logs,
 )
 from penstock.service.admin import FINAL_STATUS
@@ -176,7 +176,7 @@ def test_metrics_are_compressed_for_whom_takes_that(url: str) -> None:
 def test_what_may_be_done_is_done_by_a_post_of_bounded_size() -> None:
     done: list[bytes] = []
 
-    def act(visitor: Visitor, body: bytes) -> tuple[str, dict[str, str]]:
+    def act(visitor: Requester, body: bytes) -> tuple[str, dict[str, str]]:
         done.append(body)
         return "202 Accepted", {"by": visitor.authorization}
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from penstock.service import AdminServer, Admission, Health, Status, Visitor
+from penstock.service import AdminServer, Authorization, Health, Requester, Status
 from penstock.service.admin import CONNECTIONS_MAX
 from tests.support.certificates import Authority
 from tests.support.waiting import wait_until
@@ -18,11 +18,11 @@ from tests.support.waiting import wait_until
 STATUS = Status("logd", "logd-1", "0.1.0", Health.READY, ("a secret reason",))
 
 
-def admit(visitor: Visitor) -> Admission:
+def admit(visitor: Requester) -> Authorization:
     if visitor.authorization == "Bearer other":
-        return Admission.FORBIDDEN
+        return Authorization.FORBIDDEN
     known = visitor.authorization == "Bearer good" or visitor.certificate is not None
-    return Admission.ALL if known else Admission.UNKNOWN
+    return Authorization.ALL if known else Authorization.UNKNOWN
 
 
 @contextmanager

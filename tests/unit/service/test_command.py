@@ -8,7 +8,7 @@ import pytest
 import structlog
 
 from penstock.service import ConfigError, UnavailableError, exit_on_error
-from penstock.service.command import PenstockGroup
+from penstock.service.cli import PenstockGroup
 
 
 @click.group(cls=PenstockGroup)

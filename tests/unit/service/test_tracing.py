@@ -15,11 +15,11 @@ from pydantic import ValidationError
 from typing_extensions import override
 
 from penstock.base.clock import Clock
-from penstock.service.span_sender import Tracing
 from penstock.service.tracing import (
     BATCH_SPANS_MAX,
     LINKS_MAX,
     Tracer,
+    Tracing,
     TracingSection,
     address_of,
     span_of,

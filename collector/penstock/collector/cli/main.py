@@ -25,8 +25,8 @@ from penstock.collector.config_files import (
 )
 from penstock.collector.sources.sections import SOURCE_TYPES
 from penstock.service import check_only, configure_logs, run_until_stopped
-from penstock.service.command import PenstockGroup, check_option
-from penstock.service.options import option_lines
+from penstock.service.cli import PenstockGroup, check_option
+from penstock.service.config import option_lines
 
 
 def describe_sources() -> Iterator[str]:

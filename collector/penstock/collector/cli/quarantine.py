@@ -27,7 +27,7 @@ from penstock.collector.spool.rejection_reasons import meaning
 from penstock.collector.spool.replay import Outcome, Replayer, Wanted
 from penstock.collector.spool.spool import Spool
 from penstock.service import ExitCode, ServiceError, UnavailableError
-from penstock.service.command import PenstockGroup
+from penstock.service.cli import PenstockGroup
 
 _DIRECTORY = journal_argument("quarantine")
 _NOTHING = "nothing is in quarantine"

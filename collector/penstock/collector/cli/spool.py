@@ -21,7 +21,7 @@ from penstock.collector.spool.spool import Unit, decode_unit
 from penstock.logd.format.frame import FrameHeader
 from penstock.logd.offline.fsck import Inspection, PartitionReport, apply, plan
 from penstock.service import configure_logs, run_until_stopped
-from penstock.service.command import PenstockGroup
+from penstock.service.cli import PenstockGroup
 
 _DIRECTORY = journal_argument("spool", "spool-urgent", "quarantine")
 _NOTHING = "no unit is there"

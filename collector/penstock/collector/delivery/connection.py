@@ -30,7 +30,7 @@ from penstock.logd.publisher.connecting import (
 )
 from penstock.logd.security.tls import CertificateFiles, TlsFileError
 from penstock.service import ConfigError, UnavailableError
-from penstock.service.secret import Secret
+from penstock.service.config_types import Secret
 
 
 @dataclass(frozen=True, slots=True)

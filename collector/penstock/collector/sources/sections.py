@@ -31,10 +31,8 @@ from penstock.collector.limits import (
 )
 from penstock.collector.regex import compile_pattern
 from penstock.service import FilePath, HostPort, NoNul, Quantities, SocketPath, absolute
-from penstock.service.config import split_host_port
-from penstock.service.options import OCTAL
-from penstock.service.paths import check_unexpanded
-from penstock.service.secret import Secret
+from penstock.service.config import OCTAL, split_host_port
+from penstock.service.config_types import Secret, check_unexpanded
 
 TOKEN: Final = re.compile(r"[!-~]+")
 _REUSE: Final = "other processes of this user may listen there, too"

@@ -2,7 +2,7 @@
 
 import sys
 
-from penstock.deploy.commands import cli
+from penstock.deploy.cli import cli
 
 if __name__ == "__main__":
     cli(["console", *sys.argv[1:]], prog_name="penstock")

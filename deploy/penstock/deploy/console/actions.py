@@ -1,12 +1,15 @@
 """What may be done from the page: only what logd's own interface does for everybody."""
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, Protocol
+from urllib.parse import urlsplit
 
 import structlog
 
+from penstock.deploy.console.config import ConsoleConfig, is_loopback
+from penstock.deploy.console.http_client import Answer, Posted, ask_json, one_line_of
 from penstock.logd.client import StreamInfo
-from penstock.logd.errors import LogdError, RefusedError
+from penstock.logd.errors import LogdError, RefusedError, UnavailableError
 
 _MODES: Final[Mapping[str, Mapping[str, bool]]] = {
     "pause": {"paused": True, "held": True},
@@ -17,7 +20,7 @@ _MODES: Final[Mapping[str, Mapping[str, bool]]] = {
 """By name: what becomes of a stream of a cluster."""
 
 
-class Changing(Protocol):
+class StreamAdmin(Protocol):
     """What of `AsyncLogClient` is needed to act."""
 
     async def set_stream_mode(
@@ -32,7 +35,7 @@ class Changing(Protocol):
         ...
 
 
-_LETTERS: Final[Mapping[str, str]] = {
+_DEAD_LETTER_ACTIONS: Final[Mapping[str, str]] = {
     "list-letters": "list",
     "replay-letters": "replay",
     "stop-replay": "stop",
@@ -56,13 +59,13 @@ class NoActionError(Exception):
     """Nothing of that name can be done."""
 
 
-def is_about_letters(wanted: Mapping[str, Any]) -> bool:
+def is_dead_letter_action(wanted: Mapping[str, Any]) -> bool:
     """Whether a router is to do it, and not logd."""
     action = wanted.get("action")
-    return isinstance(action, str) and action in _LETTERS
+    return isinstance(action, str) and action in _DEAD_LETTER_ACTIONS
 
 
-async def act_on_letters(
+async def act_on_dead_letters(
     routers: Routers, wanted: Mapping[str, Any], *, peer: str
 ) -> Mapping[str, Any]:
     """Do what is wanted: `action`, `router`, `sink` and perhaps `to`. Returns the job's answer.
@@ -75,7 +78,11 @@ async def act_on_letters(
     if not isinstance(action, str) or not isinstance(router, str) or not isinstance(sink, str):
         msg = "name the router and its sink"
         raise NoActionError(msg)
-    document: dict[str, Any] = {"do": _LETTERS[action], "sink": sink, "by": f"console, for {peer}"}
+    document: dict[str, Any] = {
+        "do": _DEAD_LETTER_ACTIONS[action],
+        "sink": sink,
+        "by": f"console, for {peer}",
+    }
     if isinstance(wanted.get("to"), str):
         document["to"] = wanted["to"]
     say = structlog.get_logger().bind(action=action, router=router, sink=sink, peer=peer)
@@ -88,7 +95,7 @@ async def act_on_letters(
     return answer
 
 
-async def act(log: Changing, wanted: Mapping[str, Any], *, peer: str) -> str:
+async def act(log: StreamAdmin, wanted: Mapping[str, Any], *, peer: str) -> str:
     """Do what is wanted: `action` and `stream`. Returns what was done, for people.
 
     Raises:
@@ -99,7 +106,7 @@ async def act(log: Changing, wanted: Mapping[str, Any], *, peer: str) -> str:
     if not isinstance(action, str) or action not in _MODES or not isinstance(stream, str):
         msg = (
             f"no such action; known: {', '.join(_MODES)}, each with the name of a stream, and"
-            f" {', '.join(_LETTERS)} with a router and its sink"
+            f" {', '.join(_DEAD_LETTER_ACTIONS)} with a router and its sink"
         )
         raise NoActionError(msg)
     say = structlog.get_logger().bind(action=action, stream=stream, peer=peer)
@@ -111,3 +118,74 @@ async def act(log: Changing, wanted: Mapping[str, Any], *, peer: str) -> str:
         raise
     say.info("action done")
     return f"{action}: {stream}"
+
+
+DEAD_LETTERS_PATH: Final = "/dead-letters"
+"""Of a job's admin endpoint; `penstock.router.replay.service` describes it."""
+
+
+ROUTER: Final = "router"
+"""The component that takes the token of actions; it is shown to no other."""
+
+
+class RouterClient:
+    """As `penstock.deploy.console.actions.Routers`: the parts that are configured.
+
+    Args:
+        config: Where they are.
+        component_of: What a part last said it is; empty: it has never answered.
+        ask: Sends the question.
+    """
+
+    def __init__(
+        self,
+        config: ConsoleConfig,
+        component_of: Callable[[str], str],
+        ask: Callable[..., Awaitable[Answer]] = ask_json,
+    ) -> None:
+        self._ask = ask
+        self._config = config
+        self._component_of = component_of
+
+    async def about_letters(self, router: str, wanted: Mapping[str, Any]) -> Mapping[str, Any]:
+        """As `Routers`."""
+        config = self._config
+        url, path = config.parts.get(router), config.router_token_file or config.token_file
+        if url is None or path is None:
+            raise UnavailableError(
+                f"the console knows no router {router!r}, or has no token for it"
+            )
+        self._check(router, url)
+        try:
+            token = one_line_of(path)
+        except OSError as error:
+            raise UnavailableError(f"{path}: {error.strerror}") from None
+        except ValueError as error:
+            raise UnavailableError(str(error)) from None
+        posted = Posted(dict(wanted), token)
+        address = f"{url.rstrip('/')}{DEAD_LETTERS_PATH}"
+        answer = await self._ask(address, config.access, timeout_s=config.timeout_s, posted=posted)
+        if answer.document is None:
+            raise UnavailableError(f"{router}: {answer.problem}")
+        return answer.document
+
+    def _check(self, name: str, url: str) -> None:
+        """Whether the token of actions may be shown there.
+
+        Raises:
+            UnavailableError: It may not; why, and what to do.
+        """
+        component = self._component_of(name)
+        if component != ROUTER:
+            seen = f"is a {component}" if component else "has not said yet that it is a router"
+            raise UnavailableError(
+                f"{name} {seen}: the token of actions is shown to routers alone; name a router, or"
+                " correct the key `parts` of the console"
+            )
+        parts = urlsplit(url)
+        if parts.scheme != "https" and not is_loopback(parts.hostname or ""):
+            raise UnavailableError(
+                f"{name}: the token of actions is not sent over plain http, where others can read"
+                " it: give the router `admin_access` with `cert_file` and `key_file`, and name it"
+                " with https:// in the key `parts` of the console"
+            )

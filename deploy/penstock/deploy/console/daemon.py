@@ -3,8 +3,10 @@
 import asyncio
 import ssl
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Final, Protocol
 
+import click
 import structlog
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -21,14 +23,15 @@ from penstock.base.http.server import (
     ServerLimits,
 )
 from penstock.base.sockets import connections_within
-from penstock.deploy.console.config import ConsoleConfig
-from penstock.deploy.console.door import Door
-from penstock.deploy.console.letters import RouterDoors
-from penstock.deploy.console.polling import Names, Polling
+from penstock.deploy.console.actions import RouterClient
+from penstock.deploy.console.authorizer import Authorizer
+from penstock.deploy.console.config import PREFIX, ConsoleConfig
+from penstock.deploy.console.poller import NameResolver, Poller
+from penstock.deploy.console.rates import SECOND_NS, Rates
 from penstock.deploy.console.streams import Log, Streams
 from penstock.deploy.console.view import View
 from penstock.deploy.console.web import BODY_BYTES_MAX, LogAccess, Web
-from penstock.deploy.core.rates import SECOND_NS, Rates
+from penstock.deploy.up.layout import Layout, default_root, read_running
 from penstock.logd.client import AsyncLogClient
 from penstock.service import (
     ConfigError,
@@ -37,11 +40,14 @@ from penstock.service import (
     Tracing,
     UnavailableError,
     admin_server,
+    check_only,
+    configure_logs,
     notify,
     release,
+    run_until_stopped,
     span_metrics,
 )
-from penstock.service.config import join_host_port, split_host_port
+from penstock.service.config import check_document, join_host_port, load_config, split_host_port
 
 _OPEN_FILES_PART: Final = 2
 CONNECTIONS_MAX: Final = 128
@@ -90,7 +96,7 @@ class Console:
         config: ConsoleConfig,
         log: ConsoleLog | None = None,
         *,
-        names: Names | None = None,
+        names: NameResolver | None = None,
     ) -> None:
         self.address = ""
         self._config = config
@@ -103,15 +109,15 @@ class Console:
         self._log = log
         if log is None:
             self._streams.problem = "the console knows no logd; see its key `logd`"
-        self._polling = Polling(config, self._rates, self._clock, self._note, names)
+        self._polling = Poller(config, self._rates, self._clock, self._note, names)
         self._tls = _context(config)
-        door = Door(config, config.listen)
+        door = Authorizer(config, config.listen)
         self._view = View(
             self._polling, self._streams, self._rates, self._clock,
             started_ns=self._clock.unix_ns(), can_act=door.acts,
         )  # fmt: skip
         self._tracing = Tracing(config.tracing, "console", config.listen)
-        doors = RouterDoors(config, self._polling.component_of)
+        doors = RouterClient(config, self._polling.component_of)
         self._web = Web(door, self._view, self._log, doors, self._tracing.tracer)
         self._server = self._make_server()
         self._health = Health.STARTING
@@ -139,7 +145,7 @@ class Console:
                 fix="stop what uses the port, or name another with --listen",
             ) from None
         self.address = join_host_port(host, port)
-        self._web.door = Door(config, self.address)
+        self._web.door = Authorizer(config, self.address)
         scheme = "http" if self._tls is None else "https"
         structlog.get_logger().info("console serves", url=f"{scheme}://{self.address}/")
         self._health = Health.READY
@@ -233,3 +239,41 @@ def _context(config: ConsoleConfig) -> ssl.SSLContext | None:
             f"tls: {config.tls.cert_file}: {error}", fix="name a PEM certificate and its key"
         ) from None
     return context
+
+
+def run_console(
+    *, config_path: Path | None, directory: Path | None, listen: str | None, check: bool
+) -> None:
+    """Serve the console until it is stopped.
+
+    Raises:
+        ConfigError: The configuration cannot be used.
+        UnavailableError: Nothing runs in the directory, or the port is taken.
+    """
+    config = _config(config_path, directory, listen)
+    if check:
+        click.echo(check_only(config, config_path or Path("the command line")), nl=False)
+        return
+    configure_logs("console")
+    run_until_stopped(Console(config).run)
+
+
+def _config(path: Path | None, directory: Path | None, listen: str | None) -> ConsoleConfig:
+    changes = {} if listen is None else {"listen": listen}
+    if path is not None:
+        return load_config(ConsoleConfig, path, env_prefix=PREFIX, changes=changes)
+    places = [directory] if directory else [default_root(), Path(".work/demo")]
+    for place in places:
+        layout = Layout(place.absolute())
+        running = read_running(layout)
+        if running is None:
+            continue
+        parts = {name: url for name, url in running["parts"].items() if name != "console"}
+        document = {"parts": parts, "logd": running.get("logd"), **changes}
+        return check_document(
+            ConsoleConfig, document | {"token_file": layout.console_token}, layout.running
+        )
+    raise UnavailableError(
+        f"no penstock runs in {' or '.join(map(str, places))}",
+        fix="start it with `penstock up`, name its directory with --dir, or the parts in --config",
+    )

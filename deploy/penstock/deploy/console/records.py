@@ -29,7 +29,7 @@ PARTITIONS_MAX: Final = 16
 _FETCH_BYTES: Final = 1024 * 1024
 
 
-class Reading(Protocol):
+class RecordReader(Protocol):
     """What of `AsyncLogClient` is needed to read."""
 
     async def offsets(self, stream: str, partition: int = 0) -> OffsetRange:
@@ -44,7 +44,7 @@ class Reading(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class RecordQuery:
     """What to look for.
 
     Attributes:
@@ -59,7 +59,7 @@ class Wish:
     text: str = ""
 
 
-async def newest(log: Reading, wish: Wish) -> dict[str, Any]:
+async def newest_records(log: RecordReader, wish: RecordQuery) -> dict[str, Any]:
     """Records after where the tail is, at most the newest `RECORDS_MAX`, in the order of time.
 
     Raises:
@@ -79,7 +79,7 @@ async def newest(log: Reading, wish: Wish) -> dict[str, Any]:
     }
 
 
-async def _look(log: Reading, wish: Wish, partition: int) -> dict[str, Any]:
+async def _look(log: RecordReader, wish: RecordQuery, partition: int) -> dict[str, Any]:
     readable = await log.offsets(wish.stream, partition)
     wanted = wish.at[partition]
     start = max(readable.start, readable.end - BACK) if wanted is None else wanted

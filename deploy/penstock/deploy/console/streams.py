@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from penstock.base.clock import Clock
-from penstock.deploy.core.rates import Rates
+from penstock.deploy.console.rates import Rates
 from penstock.logd.client import ClusterInfo, PartitionInfo, StreamInfo
 from penstock.logd.errors import LogdError
 

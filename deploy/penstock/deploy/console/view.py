@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from penstock.base.clock import Clock
-from penstock.deploy.console.polling import Polling
-from penstock.deploy.console.streams import Streams
-from penstock.deploy.core.picture import (
+from penstock.deploy.console.poller import Poller
+from penstock.deploy.console.rates import Rates
+from penstock.deploy.console.snapshot import (
     describe_collectors,
     describe_parts,
     describe_pipeline,
     describe_routers,
 )
-from penstock.deploy.core.rates import Rates
+from penstock.deploy.console.streams import Streams
 
 HISTORY_MAX: Final = 120
 """Points of each line of the picture, one for each `_POINT_NS`."""
@@ -29,7 +29,7 @@ _AGE_NS: Final = 400_000_000
 class View:
     """Makes documents."""
 
-    polling: Polling
+    polling: Poller
     streams: Streams
     rates: Rates
     clock: Clock

@@ -1,7 +1,7 @@
 """Answers the page's requests.
 
     GET  /                the page, and its files by name
-    GET  /api/snapshot    all that is known (see `penstock.deploy.core.picture`)
+    GET  /api/snapshot    all that is known (see `penstock.deploy.console.snapshot`)
     GET  /api/records     newest records of a stream: stream, at=0:17,1:4, subject, text
     POST /api/actions     {"action": "pause", "stream": "logs"}, with the token; or
                           {"action": "replay-letters", "router": "router", "sink": "lake"}
@@ -20,15 +20,20 @@ from urllib.parse import parse_qs
 
 from penstock.base.http.server import Request, Response
 from penstock.deploy.console.actions import (
-    Changing,
     NoActionError,
     Routers,
+    StreamAdmin,
     act,
-    act_on_letters,
-    is_about_letters,
+    act_on_dead_letters,
+    is_dead_letter_action,
 )
-from penstock.deploy.console.door import Door
-from penstock.deploy.console.records import PARTITIONS_MAX, Reading, Wish, newest
+from penstock.deploy.console.authorizer import Authorizer
+from penstock.deploy.console.records import (
+    PARTITIONS_MAX,
+    RecordQuery,
+    RecordReader,
+    newest_records,
+)
 from penstock.deploy.console.view import View
 from penstock.logd.errors import LogdError, RefusedError
 from penstock.service import Tracer
@@ -62,7 +67,7 @@ _FILTER_CHARACTERS_MAX: Final = 512
 _PLACE: Final = re.compile(r"([0-9]{1,6})(?::([0-9]{0,18}))?")
 
 
-class LogAccess(Reading, Changing, Protocol):
+class LogAccess(RecordReader, StreamAdmin, Protocol):
     """What the page needs of `AsyncLogClient`."""
 
 
@@ -88,7 +93,7 @@ class Web:
         counts: Answers by status code.
     """
 
-    door: Door
+    door: Authorizer
     view: View
     log: LogAccess | None
     routers: Routers
@@ -134,8 +139,8 @@ class Web:
             what = "the console shows what it knows to whom has its token"
             raise _RefusalError(401, "TOKEN", what)
         if request.path == "/api/records":
-            wish = wish_of(request.query)
-            return _answered(await newest(self._reachable(), wish))
+            wish = record_query_of(request.query)
+            return _answered(await newest_records(self._reachable(), wish))
         packed = "gzip" in request.headers.get("accept-encoding", "")
         more = {"content-encoding": "gzip"} if packed else {}
         return Response(200, self.view.encoded(packed=packed), _JSON | more)
@@ -171,8 +176,8 @@ class Web:
         return done
 
     async def _done(self, wanted: Mapping[str, Any], peer: str) -> Mapping[str, Any]:
-        if is_about_letters(wanted):
-            return await act_on_letters(self.routers, wanted, peer=peer)
+        if is_dead_letter_action(wanted):
+            return await act_on_dead_letters(self.routers, wanted, peer=peer)
         return {"done": await act(self._reachable(), wanted, peer=peer)}
 
     def _reachable(self) -> LogAccess:
@@ -182,7 +187,7 @@ class Web:
         return self.log
 
 
-def wish_of(query: str) -> Wish:
+def record_query_of(query: str) -> RecordQuery:
     """What a request for records wants; raises a refusal where it says so wrongly."""
     try:
         fields = {name: values[0] for name, values in parse_qs(query, max_num_fields=16).items()}
@@ -197,7 +202,7 @@ def wish_of(query: str) -> Wish:
         raise _RefusalError(400, "BAD_REQUEST", what)
     at = {int(place[1]): int(place[2]) if place[2] else None for place in places if place}
     subject = fields.get("subject", "")[:_FILTER_CHARACTERS_MAX]
-    return Wish(stream, at, subject or None, fields.get("text", "")[:_FILTER_CHARACTERS_MAX])
+    return RecordQuery(stream, at, subject or None, fields.get("text", "")[:_FILTER_CHARACTERS_MAX])
 
 
 class _RefusalError(Exception):

@@ -26,7 +26,7 @@ from penstock.logd.security.acl import (
 from penstock.logd.security.api_keys import line_of, make_key
 from penstock.logd.security.quotas import Quota
 from penstock.service import ExitCode
-from penstock.service.command import PenstockGroup
+from penstock.service.cli import PenstockGroup
 
 _ACTIONS = [str(action) for action in Action]
 _EFFECTS = [str(effect) for effect in Effect]

@@ -40,7 +40,7 @@ from penstock.logd.errors import RefusedError, UnavailableError
 from penstock.logd.replication.events import REJOIN
 from penstock.service import ExitCode, ServiceError
 from penstock.service import UnavailableError as ServiceUnavailableError
-from penstock.service.command import PenstockGroup
+from penstock.service.cli import PenstockGroup
 
 
 class Place(NamedTuple):

@@ -8,7 +8,7 @@ import click
 from penstock.logd.cli.output import echo_json, json_option, table, tell
 from penstock.logd.cli.server import asking, server_option, stream_argument
 from penstock.logd.client import Cursor, GroupInfo, LogClient
-from penstock.service.command import PenstockGroup
+from penstock.service.cli import PenstockGroup
 
 PartitionPlace = tuple[str, str, int]
 """Stream, incarnation and number of a partition."""

@@ -18,7 +18,7 @@ from penstock.logd.cli.query import export, query
 from penstock.logd.cli.records import fetch, tail
 from penstock.logd.cli.streams import gaps, match, streams
 from penstock.service import check_only, configure_logs, load_config, run_until_stopped
-from penstock.service.command import PenstockGroup, check_option, config_option
+from penstock.service.cli import PenstockGroup, check_option, config_option
 
 _FORMER: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
     ("streams", "list"): ("streams", "ls"),

@@ -26,7 +26,7 @@ from penstock.logd.offline.backup import FILE_BYTES
 from penstock.logd.publisher import BlockingPublisher, PublishOptions
 from penstock.service import ServiceError
 from penstock.service import UnavailableError as ServiceUnavailableError
-from penstock.service.positions import POSITION, Position
+from penstock.service.cli import POSITION, Position
 
 FIXES: Final[Mapping[str, str]] = {
     "BAD_BACKUP": "make another backup: these are not the frames of one",

@@ -24,7 +24,7 @@ from penstock.logd.client import LogClient, PartitionInfo, StreamInfo
 from penstock.logd.errors import UnavailableError
 from penstock.service import ServiceError
 from penstock.service import UnavailableError as ServiceUnavailableError
-from penstock.service.command import PenstockGroup
+from penstock.service.cli import PenstockGroup
 
 
 @click.command(epilog="Example: penstock logd streams purge logs --before 2026-01-31 --yes")

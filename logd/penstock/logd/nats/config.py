@@ -8,7 +8,7 @@ from pydantic import model_validator as check_model
 
 from penstock.logd.nats.connect import Login, NatsAccess, TlsFiles
 from penstock.logd.nats.servers import hide_credentials, parse_servers
-from penstock.service.secret import Secret
+from penstock.service.config_types import Secret
 
 
 class NatsTlsSettings(BaseModel):

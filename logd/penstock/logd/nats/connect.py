@@ -43,7 +43,7 @@ from penstock.logd.security.tls import (
     TlsSource,
     refuses_our_certificate,
 )
-from penstock.service.secret import Secret
+from penstock.service.config_types import Secret
 
 _FILE_SIZE_MAX: Final = 64 * 1024
 """Bytes of a seed or credentials file; a JWT with many permissions has some thousands."""

@@ -30,7 +30,7 @@ from penstock.logd.security.tls import (
     TlsSource,
     load_server_tls,
 )
-from penstock.service import Admission, Visitor
+from penstock.service import Authorization, Requester
 
 _LOOK_S: Final = 1.0
 """Seconds between two looks at the files."""
@@ -136,7 +136,7 @@ class Keeper:
 
     def admit(
         self, may: Callable[[Principal], bool] | None = None
-    ) -> Callable[[Visitor], Admission] | None:
+    ) -> Callable[[Requester], Authorization] | None:
         """Says what a visitor of the admin endpoint may see; None: everybody may see all.
 
         Args:
@@ -282,7 +282,7 @@ class Keeper:
             age_s_max=section.jwks_age_s_max,
         )
 
-    def _sees(self, visitor: Visitor) -> Admission:
+    def _sees(self, visitor: Requester) -> Authorization:
         try:
             identity = self.authenticator.certificate(visitor.certificate)
             if visitor.authorization:
@@ -292,11 +292,11 @@ class Keeper:
             caller = self.authenticator.principal(identity)
         except UnauthenticatedError as error:
             self.authenticator.note_failure(_DOOR, error, visitor.peer)
-            return Admission.UNKNOWN
+            return Authorization.UNKNOWN
         self.authenticator.note_success(_DOOR)
         if self._may is None or self._may(caller):
-            return Admission.ALL
-        return Admission.UNKNOWN if caller.is_anonymous else Admission.FORBIDDEN
+            return Authorization.ALL
+        return Authorization.UNKNOWN if caller.is_anonymous else Authorization.FORBIDDEN
 
 
 def _sound(what: str, make: Callable[[], Made]) -> Made:

@@ -19,7 +19,7 @@ from penstock.router.columns.schema import view
 from penstock.router.job.config import JobConfig, Route
 from penstock.router.telemetry import times_replaced
 from penstock.service import AdminStatusError, UnavailableError, ask_admin
-from penstock.service.options import option_lines
+from penstock.service.config import option_lines
 
 _TIMEOUT_S: Final = 10.0
 

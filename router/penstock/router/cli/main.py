@@ -21,7 +21,7 @@ from penstock.router.job.config import JobConfig
 from penstock.router.job.config_errors import naming
 from penstock.router.job.permissions import unreadable
 from penstock.service import check_only
-from penstock.service.command import PenstockGroup, check_option, config_option
+from penstock.service.cli import PenstockGroup, check_option, config_option
 
 _UNTIL = click.option(
     "--until-caught-up",

@@ -27,8 +27,7 @@ from penstock.service import (
     UnavailableError,
     ask_admin,
 )
-from penstock.service.command import PenstockGroup
-from penstock.service.positions import POSITION
+from penstock.service.cli import POSITION, PenstockGroup
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _NS_PER_US: Final = 1000

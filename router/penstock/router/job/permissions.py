@@ -10,8 +10,8 @@ from typing import Any, Final
 from penstock.router.errors import LogUnavailableError
 from penstock.router.job.config import JobConfig
 from penstock.router.job.config_errors import WrongKeyError
-from penstock.service import ServiceError, UnavailableError, Visitor
-from penstock.service.secret import secrets_of
+from penstock.service import Requester, ServiceError, UnavailableError
+from penstock.service.config_types import secrets_of
 
 
 def require_its_user(directory: Path, *, user: int | None = None) -> None:
@@ -88,7 +88,7 @@ PATH: Final = "/dead-letters"
 Answer = tuple[str, Mapping[str, Any]]
 
 
-def refusal(config: JobConfig, visitor: Visitor) -> Answer | None:
+def refusal(config: JobConfig, visitor: Requester) -> Answer | None:
     """What somebody is told who may not; None: they may."""
     path = config.actions_token_file
     if path is None:

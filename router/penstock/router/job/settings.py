@@ -5,7 +5,7 @@ from typing import Annotated, Self
 from pydantic import ConfigDict, Field, model_validator
 
 from penstock.service import Quantities
-from penstock.service.secret import Secret
+from penstock.service.config_types import Secret
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 

@@ -36,9 +36,9 @@ from penstock.service import (
     AdminServer,
     ExitCode,
     Health,
+    Requester,
     Status,
     UnavailableError,
-    Visitor,
     admin_server,
     release,
 )
@@ -178,7 +178,7 @@ class _Door:
             "spark_ui": self._run.session.ui,
         }
 
-    def answer(self, visitor: Visitor, body: bytes) -> Answer:
+    def answer(self, visitor: Requester, body: bytes) -> Answer:
         """As `penstock.service.Action`."""
         refused = refusal(self._run.config, visitor)
         if refused is not None:

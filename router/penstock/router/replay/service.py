@@ -34,7 +34,7 @@ from penstock.router.replay.audit_log import BY_MAX, append_audit, now_of
 from penstock.router.replay.bounded_job import ReplayStoppedError
 from penstock.router.replay.progress import Progress
 from penstock.router.sinks import Sink
-from penstock.service import ServiceError, Visitor
+from penstock.service import Requester, ServiceError
 
 __all__ = ["LISTED_MAX", "PATH", "REST_S", "ReplayRequest", "ReplayService"]
 LISTED_MAX: Final = 50
@@ -113,7 +113,7 @@ class ReplayService:
         self._waiting: dict[str, int] = {}
         self._counted_ns: int | None = None
 
-    def answer(self, visitor: Visitor, body: bytes) -> Answer:
+    def answer(self, visitor: Requester, body: bytes) -> Answer:
         """As `penstock.service.Action`."""
         refused = refusal(self._config, visitor)
         if refused is not None:

@@ -55,7 +55,7 @@ from penstock.router.sinks.http.encode import Json, place_of, record_of, section
 from penstock.router.sinks.http.request_sink import HttpRequestSink, Item, Request, Row
 from penstock.router.sinks.http.settings import HttpSettings, RequestBatch
 from penstock.router.sinks.sink import Guarantee, Replay, SinkContext
-from penstock.service.secret import Secret
+from penstock.service.config_types import Secret
 
 KEY: Final = ("stream", "incarnation", "partition", "offset")
 COLUMNS: Final[Mapping[str, str]] = {

@@ -39,7 +39,7 @@ from penstock.router.delivery.result import (
 from penstock.router.job.config_errors import WrongKeyError, needed
 from penstock.router.sinks.lake import LakeSettings, LakeSink, LakeTable, Place
 from penstock.router.sinks.sink import Guarantee, Replay, SinkContext
-from penstock.service.secret import Secret
+from penstock.service.config_types import Secret
 
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
 _STATUS: Final = re.compile(r"status code:?\W+(\d{3})\b")

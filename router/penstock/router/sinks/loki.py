@@ -32,7 +32,7 @@ from penstock.router.sinks.http.encode import Json, cached, document_of, event_i
 from penstock.router.sinks.http.request_sink import HttpRequestSink, Item, Request, Row
 from penstock.router.sinks.http.settings import HttpSettings
 from penstock.router.sinks.sink import Guarantee, Replay, SinkContext
-from penstock.service.secret import Secret
+from penstock.service.config_types import Secret
 
 _LABELS: Final = {
     "service_name": "resource.service.name",

@@ -43,7 +43,7 @@ from penstock.router.sinks.http.encode import ABOUT, KEY, Json, describe, place_
 from penstock.router.sinks.http.request_sink import Item, Request, RequestSink, Row
 from penstock.router.sinks.http.settings import RequestBatch, RequestSettings
 from penstock.router.sinks.sink import Guarantee, Preview, Replay, SinkContext
-from penstock.service.secret import Secret
+from penstock.service.config_types import Secret
 
 COLUMNS: Final[Mapping[str, str]] = {
     "stream": "text NOT NULL",

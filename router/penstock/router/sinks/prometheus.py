@@ -54,7 +54,7 @@ from penstock.router.sinks.http.request_sink import HttpRequestSink, Item, Reque
 from penstock.router.sinks.http.settings import HttpSettings, RequestBatch
 from penstock.router.sinks.loki import fit_name
 from penstock.router.sinks.sink import Guarantee, Replay, SinkContext
-from penstock.service.secret import Secret
+from penstock.service.config_types import Secret
 
 STALE: Final[float] = struct.unpack("<d", (0x7FF0_0000_0000_0002).to_bytes(8, "little"))[0]
 """The NaN that says that a series has ended (prometheus/model/value)."""

@@ -44,7 +44,7 @@ from penstock.router.sinks.http.encode import document_of, event_id, section, ti
 from penstock.router.sinks.http.request_sink import HttpRequestSink, Item, Request, Row
 from penstock.router.sinks.http.settings import HttpSettings
 from penstock.router.sinks.sink import Guarantee, Replay, SinkContext
-from penstock.service.secret import Secret
+from penstock.service.config_types import Secret
 
 _EVENT_PATH: Final = "/services/collector/event"
 _ACK_PATH: Final = "/services/collector/ack"

@@ -41,7 +41,7 @@ from penstock.router.sinks.http.metric_names import MetricNames
 from penstock.router.sinks.http.request_sink import HttpRequestSink, Item, Request, Row
 from penstock.router.sinks.http.settings import HttpSettings
 from penstock.router.sinks.sink import Guarantee, Preview, Replay, SinkContext
-from penstock.service.secret import Secret
+from penstock.service.config_types import Secret
 
 _LOGS_MAX: Final = 1000
 _REQUEST_BYTES_MAX: Final = 5_000_000

@@ -37,7 +37,7 @@ from penstock.router.sinks.http.encode import Json, cached, place_of, record_of,
 from penstock.router.sinks.http.request_sink import HttpRequestSink, Item, Request, Row
 from penstock.router.sinks.http.settings import HttpSettings
 from penstock.router.sinks.sink import Guarantee, Replay, SinkContext
-from penstock.service.secret import Secret
+from penstock.service.config_types import Secret
 from penstock.specs.formats.ecs import GROUPS, numbers_apart, time_text, to_ecs
 
 _FOREIGN_IN_INDEX: Final = re.compile(r"[^a-z0-9._-]")

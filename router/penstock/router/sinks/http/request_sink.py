@@ -49,7 +49,7 @@ from penstock.router.sinks.http.settings import (
     hidden_query,
 )
 from penstock.router.sinks.sink import Preview, Sink, SinkContext
-from penstock.service.secret import Secret
+from penstock.service.config_types import Secret
 
 Row = dict[str, Any]
 

@@ -12,7 +12,7 @@ from penstock.router.delivery.breaker import BreakerLimits
 from penstock.router.delivery.core import Policy
 from penstock.router.job.settings import Batch, Retry, Seconds, Settings, SinkConfig
 from penstock.router.sinks.http.client import Compression
-from penstock.service.secret import Secret
+from penstock.service.config_types import Secret
 
 EVIDENCE_GAP_S: Final = 60.0
 """At least; requests that an outage lets through now and then are further apart."""

@@ -37,7 +37,7 @@ from penstock.router.sinks.iceberg.client import (
 )
 from penstock.router.sinks.lake import LakeSettings, LakeSink, LakeTable, Place
 from penstock.router.sinks.sink import Guarantee, Replay, SinkContext
-from penstock.service.secret import Secret
+from penstock.service.config_types import Secret
 
 MARKS: Final = "penstock.marks"
 

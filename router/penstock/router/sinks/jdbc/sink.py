@@ -39,7 +39,7 @@ from penstock.router.sinks.http.request_sink import Item, Request, RequestSink, 
 from penstock.router.sinks.http.settings import HIDDEN, RequestBatch, RequestSettings
 from penstock.router.sinks.jdbc.client import JdbcProcess, ProcessEndedError
 from penstock.router.sinks.sink import Guarantee, Preview, Replay, SinkContext
-from penstock.service.secret import Secret
+from penstock.service.config_types import Secret
 
 _STANDARD: Final[Mapping[str, str]] = {
     "stream": "VARCHAR(255) NOT NULL",

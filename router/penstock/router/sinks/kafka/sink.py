@@ -46,7 +46,7 @@ from penstock.router.sinks.http.encode import event_id, place_of, record_of, sec
 from penstock.router.sinks.http.request_sink import Item, Request, RequestSink, Row
 from penstock.router.sinks.http.settings import RequestBatch, RequestSettings, Tls
 from penstock.router.sinks.sink import Guarantee, Preview, Replay, SinkContext
-from penstock.service.secret import Secret
+from penstock.service.config_types import Secret
 
 _TOPIC: Final = r"^[a-zA-Z0-9._-]{1,249}$"
 _SERVER: Final = r"[^\s,:@/]+:\d{1,5}"

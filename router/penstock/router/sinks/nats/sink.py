@@ -42,7 +42,7 @@ from penstock.router.sinks.http.encode import cached, event_id, record_of, secti
 from penstock.router.sinks.http.request_sink import Item, Request, RequestSink, Row
 from penstock.router.sinks.http.settings import RequestSettings, Tls
 from penstock.router.sinks.sink import Guarantee, Preview, Replay, SinkContext
-from penstock.service.secret import Secret
+from penstock.service.config_types import Secret
 
 _PART: Final = r"(?:[A-Za-z0-9_-]|\{(?:stream|kind|service|subject)\})+"
 _SUBJECT: Final = rf"^{_PART}(?:\.{_PART})*$"

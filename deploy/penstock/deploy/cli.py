@@ -1,0 +1,410 @@
+"""The click commands of `penstock`. Each imports what it needs only when it runs."""
+
+import importlib
+import importlib.util
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+from typing_extensions import override
+
+from penstock.base.errors import UnavailableError
+from penstock.base.extras import extra_of, install_command
+from penstock.service.cli import PenstockGroup, check_option, config_option
+
+# What `penstock --help` says of each part; the text stands here so that help imports none of them.
+PARTS: Mapping[str, str] = {
+    "specs": "Telemetry specs: list and export them, validate records, check what a change breaks.",
+    "collector": "The collector: run it, check its configuration, look into its spool.",
+    "logd": "The log: streams, tail, fetch; run the daemon.",
+    "router": "Router jobs: run one, check it, see its progress.",
+}
+
+
+class PartsGroup(PenstockGroup):
+    """The commands of this module, and one lazily imported group for each part."""
+
+    @override
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*self.commands, *PARTS]
+
+    @override
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in PARTS:
+            return _load(cmd_name)
+        return super().get_command(ctx, cmd_name)
+
+    @override
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        own = [(name, command.get_short_help_str(80)) for name, command in self.commands.items()]
+        with formatter.section("Run the pipeline"):
+            formatter.write_dl(own)
+        with formatter.section("The parts"):
+            formatter.write_dl(list(PARTS.items()))
+
+    @override
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        _write_examples(self.epilog or "", formatter)
+
+
+class ExampleCommand(click.Command):
+    """A command whose epilog is its examples, kept line by line."""
+
+    @override
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        _write_examples(self.epilog or "", formatter)
+
+
+def _write_examples(text: str, formatter: click.HelpFormatter) -> None:
+    if text:
+        with formatter.section("Examples"):
+            for line in text.strip().splitlines():
+                formatter.write(f"{'':>{formatter.current_indent}}{line.strip()}\n")
+
+
+def _load(name: str) -> click.Command:
+    """Import a part's commands.
+
+    Raises:
+        UnavailableError: A library of the part's extra is not installed.
+    """
+    try:
+        module = importlib.import_module(f"penstock.{name}.cli")
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("penstock"):
+            raise
+        extra = extra_of(str(error.name), part="service" if name == "specs" else name)
+        raise UnavailableError(
+            f"penstock {name} needs {error.name}, which is not installed",
+            fix=install_command(extra),
+        ) from None
+    command: click.Command = module.cli
+    return command
+
+
+@click.group(
+    cls=PartsGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="""
+    penstock demo                  try the whole pipeline for a minute
+    penstock up                    run it here until you stop it
+    penstock status                is everything well?
+    penstock logd tail logs        see records arrive
+    """,
+)
+@click.version_option(package_name="penstock", message="penstock %(version)s")
+def cli() -> None:
+    """Penstock: an observability pipeline in one appliance.
+
+    Apps and hosts write telemetry once; Penstock makes it durable, ordered and replayable, and
+    routes it to any number of backends.
+    """
+
+
+directory_option = click.option(
+    "--dir",
+    "directory",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Directory for all state, configuration and logs.",
+)
+nats_option = click.option(
+    "--nats-url", metavar="URL", help="Use this NATS server instead of starting one."
+)
+
+
+def nodes_option(default: int) -> Callable[[click.decorators.FC], click.decorators.FC]:
+    """How many logd there are."""
+    return click.option(
+        "--nodes",
+        type=click.IntRange(1, 5),
+        default=default,
+        show_default=True,
+        help="Run so many logd; more than one are a cluster, with up to 3 copies of each stream.",
+    )
+
+
+@cli.command(
+    cls=ExampleCommand,
+    epilog="""
+    penstock up
+    penstock up --nodes 3
+    penstock up --detach           and later: penstock down
+    penstock up --config shop.yaml
+    penstock up --dir /srv/penstock --nats-url nats://10.0.0.5:4222
+    penstock up --free-ports       when the default ports are taken
+    """,
+)
+@directory_option
+@click.option(
+    "--config",
+    "config_path",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="YAML with settings of your own for logd, collector, router and console.",
+)
+@nats_option
+@nodes_option(1)
+@click.option("--free-ports", is_flag=True, help="Listen on any free ports.")
+@click.option(
+    "--detach", is_flag=True, help="Return when all parts are ready; stop it with `penstock down`."
+)
+def up(*, detach: bool, **options: Any) -> None:
+    """Run the pipeline on this host until it is stopped.
+
+    Starts nats-server, logd, a collector and a router as separate processes. Ctrl-C drains and
+    stops them; a second Ctrl-C kills them. State stays in DIR (~/.local/state/penstock).
+    """
+    _extra_all()
+    if detach:
+        from penstock.deploy.up.background import start
+
+        ports = ["--free-ports"] if options["free_ports"] else []
+        url = ["--nats-url", options["nats_url"]] if options["nats_url"] else []
+        own = ["--config", str(options["config_path"])] if options["config_path"] else []
+        arguments = ["--nodes", str(options["nodes"]), *ports, *url, *own]
+        start(directory=options["directory"], arguments=arguments)
+        return
+    from penstock.deploy.up.launch import launch_up
+
+    launch_up(**options)
+
+
+@cli.command(
+    cls=ExampleCommand,
+    epilog="""
+    penstock demo
+    penstock demo --seconds 20 --json result.json
+    penstock demo --forever        until Ctrl-C, then drain and check
+    """,
+)
+@click.option(
+    "--seconds", type=click.IntRange(1), default=60, show_default=True, help="How long to collect."
+)
+@click.option("--forever", is_flag=True, help="Collect until Ctrl-C.")
+@directory_option
+@nats_option
+@nodes_option(3)
+@click.option(
+    "--json",
+    "json_path",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Also write the result as JSON.",
+)
+def demo(**options: Any) -> None:
+    """Run the pipeline on real input, then check that all of it arrived.
+
+    Collects an example app's logs, spans, metrics, events and audit records, this host's metrics
+    and the log files of nats-server and Penstock. Then drains, shows what landed in the Parquet
+    files and verifies the counts stage by stage; exits with 1 when they do not reconcile. When half
+    of the time is over, it kills the logd that leads the busiest stream with kill -9.
+    """
+    _extra_all()
+    from penstock.deploy.up.launch import launch_demo
+
+    launch_demo(**options)
+
+
+@cli.command(
+    cls=ExampleCommand,
+    epilog="""
+    penstock status
+    penstock status --wait 60      until all is well, for a minute at most
+    penstock status --dir .work/demo --json
+    penstock status --url http://127.0.0.1:9294
+    """,
+)
+@directory_option
+@click.option("--url", "urls", multiple=True, metavar="URL", help="Ask this admin endpoint.")
+@click.option(
+    "--wait",
+    "wait_s",
+    type=click.FloatRange(0),
+    default=0,
+    metavar="SECONDS",
+    help="Wait so long until all is well.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
+def status(**options: Any) -> None:
+    """Say how each part is: exit 0 healthy, 1 degraded, 69 not running."""
+    _extra_all()
+    from penstock.deploy.status import show_status
+
+    show_status(**options)
+
+
+@cli.command(
+    cls=ExampleCommand,
+    epilog="""
+    penstock console                        of what `penstock up` runs here
+    penstock console --listen 127.0.0.1:8080 --dir /srv/penstock
+    penstock console --config console.yaml
+    """,
+)
+@directory_option
+@click.option("--listen", metavar="HOST:PORT", help="Where browsers find it (127.0.0.1:9299).")
+@config_option
+@check_option
+def console(**options: Any) -> None:
+    """Serve one web page that shows all of the pipeline, live.
+
+    `penstock up` serves it, too. Whoever reaches it may look; to act takes the token in
+    DIR/console.token. Beyond this machine it is served with TLS, and everything needs the token.
+    """
+    _require("collector", "structlog", "yaml", "h11", "pyarrow")
+    from penstock.deploy.console.daemon import run_console
+
+    run_console(**options)
+
+
+@cli.command(
+    cls=ExampleCommand,
+    epilog="""
+    penstock doctor                what `penstock up` would need here, or what runs
+    penstock doctor --dir /srv/penstock --nodes 3
+    penstock doctor --config /etc/penstock/logd.yaml --json
+    """,
+)
+@directory_option
+@nats_option
+@nodes_option(1)
+@click.option(
+    "--config",
+    "configs",
+    multiple=True,
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Examine what this part's configuration needs instead; may be repeated.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+def doctor(**options: Any) -> None:
+    """Look for what is wrong on this host, and say what to do about it.
+
+    Versions, Java, limits, the clock, the disk, ports, NATS, and the parts that run. Exits with 0
+    when nothing is wrong, 1 when something keeps Penstock from working; warnings alone are 0.
+    """
+    _service_libraries()
+    from penstock.deploy.doctor import run_checks
+
+    run_checks(**options)
+
+
+@cli.command(
+    cls=ExampleCommand,
+    epilog="""
+    penstock down
+    penstock down --dir /srv/penstock --timeout 300
+    """,
+)
+@directory_option
+@click.option(
+    "--timeout", "timeout_s", type=click.IntRange(1, 86_400), default=180, show_default=True,
+    metavar="SECONDS", help="How long to wait for everything to be drained.",
+)  # fmt: skip
+def down(**options: Any) -> None:
+    """Drain and stop what `penstock up` runs in DIR, as Ctrl-C there does.
+
+    When nothing runs there, that is what was asked for: exit 0. Exits with 75 when it takes longer
+    than the timeout; the draining goes on.
+    """
+    _service_libraries()
+    from penstock.deploy.up.background import stop
+
+    stop(**options)
+
+
+@cli.command(
+    cls=ExampleCommand,
+    epilog="""
+    penstock init --for compose --dir /etc/penstock
+    penstock init --for kubernetes --dir deploy/k8s/secrets
+    """,
+)
+@click.option(
+    "--for", "kind", type=click.Choice(["compose", "kubernetes"]), required=True,
+    help="Which deployment: deploy/compose.yaml or deploy/k8s.",
+)  # fmt: skip
+@click.option(
+    "--dir", "directory", type=click.Path(path_type=Path, file_okay=False), required=True,
+    metavar="DIR", help="Gets a directory for each part.",
+)  # fmt: skip
+@click.option("--nodes", type=click.IntRange(1, 5), default=3, show_default=True, help="logd.")
+@click.option(
+    "--force", is_flag=True,
+    help="Replace files that were edited, too, and those of others; a copy of each stays.",
+)  # fmt: skip
+def init(kind: str, directory: Path, nodes: int, *, force: bool) -> None:
+    """Make certificates, keys, passwords and files for a first start.
+
+    Of deploy/compose.yaml or deploy/k8s: a directory with what each part needs. It may run before
+    every start: it replaces nothing but what an earlier run wrote and nobody has changed since,
+    such as a certificate that is about to end. DIR/operator holds what signs and opens everything:
+    keep it away from the parts, and a copy of it in a safe place.
+    """
+    _service_libraries("cryptography")
+    from penstock.base.clock import SystemClock
+    from penstock.base.pluralize import pluralize
+    from penstock.deploy.init import init as make
+    from penstock.deploy.site import site_of
+
+    made = make(directory.absolute(), site_of(kind, nodes), SystemClock(), force=force)
+    for path in made.copies:
+        click.echo(f"kept a copy: {path}")
+    for path in made.written:
+        click.echo(f"wrote {path}")
+    for path in made.kept:
+        click.echo(
+            f"left {path}: it was edited or is not of `penstock init`; --force replaces it and"
+            " keeps a copy"
+        )
+    written = pluralize(len(made.written), "file")
+    click.echo(f"{written} written; {directory}/operator is for you alone")
+
+
+@cli.command(cls=ExampleCommand, epilog="penstock version")
+def version() -> None:
+    """Show the versions of Penstock, Python and the key libraries."""
+    from penstock.deploy.version import version_report
+
+    for name, value in version_report():
+        click.echo(f"{name:<18} {value}")
+
+
+@cli.command(
+    cls=ExampleCommand,
+    epilog="""
+    source <(penstock completion bash)               here and now; in ~/.bashrc: for ever
+    penstock completion zsh > ~/.zfunc/_penstock     a directory of fpath
+    penstock completion fish > ~/.config/fish/completions/penstock.fish
+    """,
+)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print what makes SHELL complete the commands and options of penstock."""
+    from click.shell_completion import get_completion_class
+
+    kind = get_completion_class(shell)
+    assert kind is not None
+    script = kind(cli, {}, "penstock", "_PENSTOCK_COMPLETE")
+    click.echo(script.source_template % script.source_vars())  # source() would run bash
+
+
+def _extra_all() -> None:
+    """Refuse, naming the extra, when the appliance's libraries are not installed."""
+    _require("all", "rich", "pyarrow", "psutil", "nats", "pyspark")
+
+
+def _service_libraries(*names: str) -> None:
+    """Refuse, naming the extra, when a part's libraries are not installed."""
+    _require("logd", "structlog", "yaml", *names)
+
+
+def _require(extra: str, *names: str) -> None:
+    for name in names:
+        if importlib.util.find_spec(name) is None:
+            raise UnavailableError(
+                f"this command needs {name}, which is not installed",
+                fix=install_command(extra),
+            )

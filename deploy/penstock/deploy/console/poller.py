@@ -1,0 +1,214 @@
+"""Asks every part how it is, each in a task of its own: one that is slow delays nobody.
+
+A part of `each_address` is as many as its host's name has addresses, asked for now and then: those
+that come are asked, too, and those that are gone are shown no more.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from socket import SOCK_STREAM, getaddrinfo
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from penstock.base.clock import Clock
+from penstock.deploy.console.config import ConsoleConfig
+from penstock.deploy.console.http_client import Answer, ask_json, port_of
+from penstock.deploy.console.rates import Rates
+from penstock.deploy.console.snapshot import PartSnapshot, note_rates
+
+NATS: Final = "nats"
+"""The part that is a nats-server: it describes itself at `/varz`."""
+
+_LOAD: Final = 10
+"""A part whose answer took so long is asked again after so many times that, but not later than
+`PAUSE_S_MAX` (or the configured interval): what ends must show soon."""
+
+PAUSE_S_MAX: Final = 1.5
+
+
+RESOLVE_S: Final = 5.0
+"""From one look at the addresses of a name to the next."""
+
+ADDRESSES_MAX: Final = 256
+"""Of one name; further ones are not asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class NameResolver:
+    """How addresses of names are looked up.
+
+    Attributes:
+        look_up: As `socket.getaddrinfo`.
+        interval_s: From one look to the next.
+    """
+
+    look_up: Callable[..., list[Any]] = getaddrinfo
+    interval_s: float = RESOLVE_S
+
+
+@dataclass(frozen=True, slots=True)
+class _Endpoint:
+    """Where a part is asked.
+
+    Attributes:
+        configured: Its name in the configuration.
+        address: Of those that the host's name has; None: any.
+    """
+
+    configured: str
+    url: str
+    address: str | None = None
+
+
+class Poller:
+    """The parts' last answers.
+
+    Args:
+        config: Where they are, and how often to ask.
+        rates: Takes their counters.
+        clock: For durations.
+        changed: Called when there is news.
+        names: How the addresses of a name are looked up.
+
+    Attributes:
+        failures: Questions that were not answered, by part.
+    """
+
+    def __init__(
+        self,
+        config: ConsoleConfig,
+        rates: Rates,
+        clock: Clock,
+        changed: Callable[[], None],
+        names: NameResolver | None = None,
+    ) -> None:
+        self._names_of = names or NameResolver()
+        self._config = config
+        self._rates = rates
+        self._clock = clock
+        self._changed = changed
+        self._statuses: dict[str, Mapping[str, Any]] = {}
+        self._answered_ns: dict[str, int] = {}
+        self._addresses: dict[str, dict[str, asyncio.Task[None]]] = {}
+        self._problems = dict.fromkeys(config.parts, "not asked yet")
+        self.failures = dict.fromkeys(config.parts, 0)
+
+    async def run(self) -> None:
+        """Ask for ever."""
+        async with asyncio.TaskGroup() as tasks:
+            for name, url in self._config.parts.items():
+                place = _Endpoint(name, url.rstrip("/"))
+                if name in self._config.each_address:
+                    tasks.create_task(self._follow_each(place, tasks))
+                else:
+                    tasks.create_task(self._follow(name, place))
+            await asyncio.Event().wait()  # also without parts
+
+    def seen(self) -> list[PartSnapshot]:
+        """What is known of each part, in the order in which they are configured."""
+        now_ns = self._clock.monotonic_ns()
+        return [
+            PartSnapshot(
+                name,
+                self._statuses.get(name),
+                self._problems[name],
+                None if name not in self._answered_ns else self._age_ms(name, now_ns),
+            )
+            for name in self._names()
+        ]
+
+    def _names(self) -> list[str]:
+        """As configured; in the place of a name with several addresses, each of those."""
+        return [one for name in self._config.parts for one in self._addresses.get(name) or [name]]
+
+    def component_of(self, name: str) -> str:
+        """What the part of that name last said it is; empty: it has never answered."""
+        return str(self._statuses.get(name, {}).get("component", ""))
+
+    def _age_ms(self, name: str, now_ns: int) -> int:
+        return (now_ns - self._answered_ns[name]) // 1_000_000
+
+    async def _follow_each(self, place: _Endpoint, tasks: asyncio.TaskGroup) -> None:
+        name = place.configured
+        known = self._addresses.setdefault(name, {})
+        while True:
+            try:
+                found = {f"{name}-{one}": one for one in await self._resolve(place.url)}
+            except (OSError, ValueError) as error:  # those that are known are asked as before
+                self._problems[name] = f"{urlsplit(place.url).hostname}: {error}"
+            else:
+                for part in known.keys() - found.keys():
+                    known.pop(part).cancel()
+                    self._forget(part)
+                for part in found.keys() - known.keys():
+                    self._problems[part], self.failures[part] = "not asked yet", 0
+                    one = _Endpoint(name, place.url, found[part])
+                    known[part] = tasks.create_task(self._follow(part, one))
+            self._changed()
+            await asyncio.sleep(self._names_of.interval_s)
+
+    async def _resolve(self, url: str) -> list[str]:
+        async with asyncio.timeout(self._config.timeout_s):  # a TimeoutError is an OSError
+            found = await asyncio.to_thread(
+                self._names_of.look_up, urlsplit(url).hostname, port_of(url), type=SOCK_STREAM
+            )
+        preferred = found[0][0]  # a host that has both kinds would be counted twice
+        return sorted({str(one[4][0]) for one in found if one[0] == preferred})[:ADDRESSES_MAX]
+
+    def _forget(self, part: str) -> None:
+        for kept in (self._statuses, self._answered_ns, self._problems, self.failures):
+            kept.pop(part, None)
+
+    async def _follow(self, name: str, place: _Endpoint) -> None:
+        while True:
+            begun_ns = self._clock.monotonic_ns()
+            answer = await self._ask(place)
+            now_ns = self._clock.monotonic_ns()
+            self._problems[name] = answer.problem
+            if answer.document is None:
+                self.failures[name] += 1
+            else:
+                self._statuses[name] = answer.document
+                self._answered_ns[name] = now_ns
+                note_rates(PartSnapshot(name, answer.document), self._rates, now_ns)
+            self._changed()
+            took_s = (now_ns - begun_ns) / 1e9 if answer.document else 0.0
+            pause_s = min(_LOAD * took_s, PAUSE_S_MAX)
+            await asyncio.sleep(max(self._config.poll_interval_s, pause_s))
+
+    async def _ask(self, place: _Endpoint) -> Answer:
+        config, name = self._config, place.configured
+        path = "/varz" if name == NATS else "/status"
+        answer = await ask_json(
+            f"{place.url}{path}",
+            config.access_to(name),
+            timeout_s=config.timeout_s,
+            address=place.address,
+        )
+        if answer.document is None:
+            return answer
+        if name == NATS:
+            return Answer(nats_status(answer.document))
+        if not isinstance(answer.document.get("stages"), list):
+            return Answer(None, "what answers there is no part of Penstock")
+        return answer
+
+
+def nats_status(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """What nats-server says at `/varz`, as a part says it."""
+    stage = {
+        "name": "messages",
+        "received": facts.get("in_msgs", 0),
+        "sent": facts.get("out_msgs", 0),
+        "lag": 0,
+        "errors": facts.get("slow_consumers", 0),
+    }
+    return {
+        "component": "nats",
+        "name": facts.get("server_name", "nats"),
+        "version": facts.get("version", ""),
+        "health": "ready",
+        "reasons": [],
+        "stages": [stage],
+    }

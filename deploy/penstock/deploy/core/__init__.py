@@ -1,1 +1,0 @@
-"""Decisions of the launcher, free of processes and clocks."""

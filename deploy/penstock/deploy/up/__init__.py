@@ -1,0 +1,1 @@
+"""A pipeline on this host: `penstock up`, `penstock demo` and `penstock down`."""

