@@ -15,10 +15,12 @@ from time import process_time_ns
 
 from pydantic import TypeAdapter
 
-from penstock.specs import Accepted, HashKey, LogRecord, Scrubber
+from penstock.specs import LogRecord
 from penstock.specs.redact.line_search import LineSearch
+from penstock.specs.redact.scrubber import Scrubber
+from penstock.specs.redact.sensitivity import HashKey
 from penstock.specs.validate.decoder import generate
-from penstock.specs.validate.fast import accept
+from penstock.specs.validate.fast import Accepted, accept
 from penstock.specs.validate.validator import check_line, check_slowly
 from tests.bench.figures import Aim, Case
 from tests.bench.harness import Bench

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from penstock.specs import Accepted, check_line
+from penstock.specs.validate.fast import Accepted
+from penstock.specs.validate.validator import check_line
 
 pytestmark = pytest.mark.live
 

@@ -33,5 +33,5 @@ def write_private_file(path: Path, content: bytes) -> bool:
 
 
 def new_hash_key() -> str:
-    """A key to make pseudonyms with, as ``penstock.specs.HashKey`` reads it."""
+    """A key to make pseudonyms with, as ``penstock.specs.redact.sensitivity.HashKey`` reads it."""
     return f"k1:{secrets.token_urlsafe(32)}"

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from penstock.collector.decode.lines import LineContext, PlainLines, decode_line
-from penstock.specs import Accepted, check_line
 from penstock.specs.limits import STRING_CHARACTERS_MAX
+from penstock.specs.validate.fast import Accepted
+from penstock.specs.validate.validator import check_line
 
 SENDERS = Path("tests/golden/senders")
 NOW_NS = 1_700_000_000_000_000_000

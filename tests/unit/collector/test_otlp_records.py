@@ -21,9 +21,10 @@ from penstock.collector.decode.otlp.messages import (
 )
 from penstock.collector.decode.otlp.records import map_element
 from penstock.collector.errors import RemoteProtocolError
-from penstock.specs import Accepted, check_line
 from penstock.specs.errors import RefusedRecordError
 from penstock.specs.models.resource import DROPPED
+from penstock.specs.validate.fast import Accepted
+from penstock.specs.validate.validator import check_line
 
 LOGS, TRACES, METRICS = SIGNALS
 NOW = 1_700_000_000_000_000_009

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from penstock.collector.decode.lines import LineContext, PlainLines, decode_line, log_record
 from penstock.collector.decode.shapes import ShapedEvents
-from penstock.specs import check_line
 from penstock.specs.limits import ATTRIBUTES_MAX, INT64_MAX, INT64_MIN, STRING_CHARACTERS_MAX
+from penstock.specs.validate.validator import check_line
 
 NOW_NS = 1_767_000_000_000_000_000
 RESOURCE = {"service.name": "shop"}

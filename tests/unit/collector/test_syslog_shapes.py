@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from penstock.collector.decode.syslog import ShapedMessages, decode_syslog, parse_message, record_of
 from penstock.collector.sources.syslog.framing import pack_messages
 from penstock.collector.spool.spool import Unit
-from penstock.specs import check_line
 from penstock.specs.limits import STRING_CHARACTERS_MAX
+from penstock.specs.validate.validator import check_line
 
 NOW_NS = 1_767_000_000_123_456_789
 RESOURCE = {"host.name": "own"}

@@ -9,8 +9,9 @@ import zstandard
 from penstock.collector.decode.units import decode_records
 from penstock.collector.limits import UNIT_DECOMPRESSED_BYTES_MAX
 from penstock.collector.spool.spool import Unit
-from penstock.specs import Accepted, check_line
 from penstock.specs.limits import STRING_CHARACTERS_MAX
+from penstock.specs.validate.fast import Accepted
+from penstock.specs.validate.validator import check_line
 from tests.support.collector import encode_batch, log_line
 
 RESOURCE = {"host.name": "h"}

@@ -24,7 +24,7 @@ from penstock.deploy.up.topology import (
     write_configs,
 )
 from penstock.service import ConfigError, ExitCode, UnavailableError
-from penstock.specs import HashKey
+from penstock.specs.redact.sensitivity import HashKey
 
 
 def test_a_directory_is_claimed_by_one_launcher_at_a_time(tmp_path: Path) -> None:

@@ -5,7 +5,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from penstock.specs import Accepted, Emitter, check_line
+from penstock.specs import Emitter
+from penstock.specs.validate.fast import Accepted
+from penstock.specs.validate.validator import check_line
 
 
 class Output:

@@ -1,10 +1,12 @@
 """Set-up, structlog, the standard library's logging, bindings: what comes out is checked."""
 
+import ast
 import asyncio
 import json
 import logging
 import logging.config
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -466,10 +468,22 @@ def test_an_import_brings_little_and_the_emitter_nothing_that_judges_lines(tmp_p
 
 
 def test_every_name_comes_from_its_module() -> None:
-    assert {name: getattr(specs, name).__name__ for name in ("doctor", "json_schema", "Event")} == {
-        "doctor": "doctor", "json_schema": "json_schema", "Event": "Event",
+    assert {name: getattr(specs, name).__name__ for name in ("doctor", "upcast", "Event")} == {
+        "doctor": "doctor", "upcast": "upcast", "Event": "Event",
     }  # fmt: skip
     assert all(getattr(specs, name) is not None for name in specs.__all__)
     assert set(specs.__all__) <= set(dir(specs))
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         specs.nothing  # noqa: B018
+
+
+README = Path(__file__).resolve().parents[3] / "specs" / "README.md"
+
+
+def test_the_readme_documents_what_the_package_exports() -> None:
+    names = README.read_text().partition("\n## Names\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `(\w+)` \| .+ \| `(.+)` \|$", names, re.MULTILINE)
+    assert sorted(name for name, _ in rows) == sorted(specs.__all__)
+    assert [name for name, example in rows if f"specs.{name}" not in example] == []
+    for _, example in rows:
+        ast.parse(f"try: pass\n{example}" if example.startswith("except ") else example)

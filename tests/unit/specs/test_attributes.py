@@ -10,11 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typing_extensions import override
 
-from penstock.specs import Accepted, Emitter, attach, bind, check_line
+from penstock.specs import Emitter, bind
 from penstock.specs.emit.writer import log_line
 from penstock.specs.models.attributes import clean_attributes, clean_text, exception_attributes
 from penstock.specs.models.codec import encode_json
 from penstock.specs.models.resource import DROPPED, fit_and_count, fit_resource
+from penstock.specs.validate.fast import Accepted
+from penstock.specs.validate.validator import attach, check_line
 
 
 class Mute:

@@ -7,8 +7,9 @@ from typing import Any, Union, get_args, get_origin
 import pytest
 from pydantic import BaseModel
 
-from penstock.specs import KINDS, fields, json_schema
+from penstock.specs.formats.schemas import fields, json_schema
 from penstock.specs.models.kinds import BASE_MODELS, WIRE_REQUIRED
+from penstock.specs.subjects import KINDS
 from tests.unit.specs import records
 
 

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
-from penstock.specs import Event, Sensitive, json_schema
+from penstock.specs import Event, Sensitive
+from penstock.specs.formats.schemas import json_schema
 from penstock.specs.models.kinds import BASE_MODELS
 from penstock.specs.versions.compat import Incompatible, incompatible, unreadable
 

@@ -10,10 +10,10 @@ from click.testing import CliRunner, Result
 from pydantic import Field
 from pyspark.sql.types import StructType
 
-from penstock.specs import Event, LogRecord, Sensitive, fields
+from penstock.specs import Event, LogRecord, Sensitive
 from penstock.specs.cli import cli
 from penstock.specs.formats import schemas
-from penstock.specs.formats.schemas import columns_of
+from penstock.specs.formats.schemas import columns_of, fields
 from penstock.specs.models.kinds import BASE_MODELS
 from tests.unit.specs import records
 

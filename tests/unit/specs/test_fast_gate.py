@@ -13,12 +13,18 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 import pytest
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from penstock.specs import Accepted, Event, Rejected, attach, check_line, encode, slow_specs
+from penstock.specs import Event, encode
 from penstock.specs.limits import RECORD_BYTES_MAX
 from penstock.specs.models.envelope import Rule
 from penstock.specs.models.scalars import Text, no_integer
-from penstock.specs.validate.fast import _HEAD_BYTES, accept, key_ends
-from penstock.specs.validate.validator import check_slowly, check_together
+from penstock.specs.validate.fast import _HEAD_BYTES, Accepted, accept, key_ends, slow_specs
+from penstock.specs.validate.validator import (
+    Rejected,
+    attach,
+    check_line,
+    check_slowly,
+    check_together,
+)
 from tests.unit.specs import records
 
 LINES = int(os.environ.get("FUZZ", "2500"))
@@ -301,7 +307,7 @@ class Missing(MetaPathFinder):
             raise ImportError(name, name=name)
 
 sys.meta_path.insert(0, Missing())
-from penstock.specs import check_line
+from penstock.specs.validate.validator import check_line
 print(check_line(sys.stdin.buffer.read()))
 """
 

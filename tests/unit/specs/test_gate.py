@@ -7,8 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.specs import Accepted, Event, Rejected, attach, check_line, encode
-from penstock.specs.validate.validator import attach_and_check, check_together
+from penstock.specs import Event, encode
+from penstock.specs.validate.fast import Accepted
+from penstock.specs.validate.validator import (
+    Rejected,
+    attach,
+    attach_and_check,
+    check_line,
+    check_together,
+)
 from tests.unit.specs import records
 
 

@@ -10,10 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.sdk.resources import Resource
 
-from penstock.specs import Accepted, RefusedRecordError, check_line
+from penstock.specs import RefusedRecordError
 from penstock.specs.formats import ecs, otlp
 from penstock.specs.models.envelope import Context
 from penstock.specs.models.kinds import BASE_MODELS, WIRE_REQUIRED
+from penstock.specs.validate.fast import Accepted
+from penstock.specs.validate.validator import check_line
 from tests.unit.specs import records
 
 Make = Callable[..., dict[str, Any]]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock.specs import Rejected, check_line
+from penstock.specs.validate.validator import Rejected, check_line
 from tests.unit.specs import records
 from tests.unit.specs.records import SPAN, TIME, TRACE
 

@@ -19,11 +19,13 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, Sampler
 
 from penstock import specs
-from penstock.specs import Emitter, HashKey, Scrubber
+from penstock.specs import Emitter
 from penstock.specs.emit.context import Bound
 from penstock.specs.limits import ATTRIBUTES_MAX
 from penstock.specs.otel.context import BoundLogRecordProcessor, BoundSpanProcessor, see_to
 from penstock.specs.otel.exporter import PenstockLogRecordExporter, PenstockSpanExporter
+from penstock.specs.redact.scrubber import Scrubber
+from penstock.specs.redact.sensitivity import HashKey
 from tests.unit.specs.output import Output
 
 

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from penstock.specs import Rejected, check_line, decode
+from penstock.specs import decode
 from penstock.specs.cli import cli
 from penstock.specs.models import envelope
 from penstock.specs.models.envelope import resolve
+from penstock.specs.validate.validator import Rejected, check_line
 from penstock.specs.versions.upcast import _UPCASTERS
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -7,9 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.specs import Accepted, Event, HashKey, Scrubber, Sensitive, check_line, encode
+from penstock.specs import Event, Sensitive, encode
 from penstock.specs.redact.detectors import ALL
 from penstock.specs.redact.line_search import LineSearch
+from penstock.specs.redact.scrubber import Scrubber
+from penstock.specs.redact.sensitivity import HashKey
+from penstock.specs.validate.fast import Accepted
+from penstock.specs.validate.validator import check_line
 from tests.unit.specs import records
 
 KEYS = ('"café"'.encode(),)

@@ -12,28 +12,24 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
 from penstock.specs import (
-    Accepted,
     Dimension,
     Event,
-    HashKey,
     LogRecord,
     MetricPoint,
     Record,
     RefusedSpecError,
-    Rejected,
-    Scrubber,
     Sensitive,
     SpecError,
-    attach,
-    check_line,
     encode,
-    json_schema,
 )
 from penstock.specs.emit.writer import LogLines, log_line
+from penstock.specs.formats.schemas import json_schema
 from penstock.specs.models.codec import encode_json
 from penstock.specs.redact.detectors import redact_text, sensitivity_of_name
-from penstock.specs.redact.scrubber import check_actions
-from penstock.specs.redact.sensitivity import ACTIONS, SENSITIVITIES, Action, truncated
+from penstock.specs.redact.scrubber import Scrubber, check_actions
+from penstock.specs.redact.sensitivity import ACTIONS, SENSITIVITIES, Action, HashKey, truncated
+from penstock.specs.validate.fast import Accepted
+from penstock.specs.validate.validator import Rejected, attach, check_line
 from tests.unit.specs import records
 from tests.unit.specs.output import Output
 
