@@ -34,7 +34,7 @@ THROUGH_ALL_MIN = 100_000
 
 _SMALL: dict[str, Any] = {
     "spark": {"master": "local[1]", "driver_memory": "512m"},
-    "trigger": {"interval_s": 1, "records_max": 10_000},
+    "trigger": {"interval_s": 1, "max_records": 10_000},
 }
 
 

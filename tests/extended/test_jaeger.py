@@ -22,7 +22,7 @@ def sent(records: list[dict[str, Any]], directory: Path, protocol: str) -> None:
     url = os.environ["PENSTOCK_TEST_OTLP_URL"]
     if protocol == "grpc":
         url = f"http://{os.environ['PENSTOCK_TEST_OTLP_GRPC']}"
-    settings = {"type": "otlp", "url": url, "protocol": protocol, "batch": {"records_max": 40}}
+    settings = {"type": "otlp", "url": url, "protocol": protocol, "batch": {"max_records": 40}}
     made = context(directory)
     sink = make_sink(sink_kind("otlp").config.model_validate(settings), made)
     sink.open()

@@ -48,14 +48,14 @@ def rows_but(odd: int, **columns: Any) -> Any:
     return pa.Table.from_pylist(rows, schema=SCHEMA)
 
 
-@pytest.mark.parametrize("records_max", [1, 5, COUNT])
+@pytest.mark.parametrize("max_records", [1, 5, COUNT])
 def test_a_key_that_a_compacted_topic_misses_is_a_dead_letter(
-    case: RealKafkaCase, records_max: int
+    case: RealKafkaCase, max_records: int
 ) -> None:
     """Nor does it hold up the others: what is behind it in the transaction is never answered."""
     topic = f"{case.run}.compacted"
     case.make_topic(topic, **{"cleanup.policy": "compact"})
-    sink, context = case.sink(topic=topic, batch={"records_max": records_max}, timeout_s=100)
+    sink, context = case.sink(topic=topic, batch={"max_records": max_records}, timeout_s=100)
     sink.write(rows_but(7, key=None))
     case.run = topic
     assert case.stored() == Counter(range(COUNT)) - Counter([7])
@@ -77,7 +77,7 @@ def test_a_time_that_the_topic_does_not_take_is_a_dead_letter(case: RealKafkaCas
 def test_what_is_too_large_for_the_topic_goes_in_halves(case: RealKafkaCase) -> None:
     topic = f"{case.run}.small"
     case.make_topic(topic, **{"max.message.bytes": "3000"})
-    sink, context = case.sink(topic=topic, compression="none", message_bytes_max=100_000)
+    sink, context = case.sink(topic=topic, compression="none", max_message_bytes=100_000)
     records = [log_record(number) for number in range(COUNT)]
     records[7] |= {"padding": "x" * 4000}
     sink.write(batch(records))
@@ -100,7 +100,7 @@ def test_who_is_fenced_by_another_router_goes_on_once(case: RealKafkaCase) -> No
 
 
 def test_a_broker_that_stands_still_loses_and_doubles_nothing(case: RealKafkaCase) -> None:
-    sink, context = case.sink(batch={"records_max": 2}, timeout_s=1)
+    sink, context = case.sink(batch={"max_records": 2}, timeout_s=1)
     first, rest = (batch([log_record(it) for it in part], first=part[0]) for part in PARTS)
     sink.write(first)
     os.kill(case.real.pid, signal.SIGSTOP)

@@ -40,7 +40,7 @@ def taken(directory: Path, way: str, compression: str) -> dict[str, list[dict[st
         url = f"http://{os.environ['PENSTOCK_TEST_OTLP_GRPC']}"
     settings = {
         "type": "otlp", "url": url, "protocol": way, "compression": compression,
-        "batch": {"records_max": 40},
+        "batch": {"max_records": 40},
     }  # fmt: skip
     made = context(directory)
     sink = make_sink(sink_kind("otlp").config.model_validate(settings), made)

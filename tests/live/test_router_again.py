@@ -108,7 +108,7 @@ def test_each_sink_gets_what_its_routes_take(
     tmp_path: Path, logd: Logd, spark: Session, routing: str, malformed: str
 ) -> None:
     """And what is no record, of which no condition is known to be false, to be laid aside."""
-    keys = {"routing": routing, "malformed": malformed, "unmatched": {"sinks": ["two"]}}
+    keys = {"routing": routing, "on_malformed": malformed, "unmatched": {"sinks": ["two"]}}
     config = job(tmp_path, logd, routes=ROUTES, sinks=TWO, **keys)
     run = bounded(config, spark)
     chunk = last_records(run, COUNT + 1)
@@ -159,7 +159,7 @@ def test_spark_gets_one_row_for_many_where_no_condition_is_left_to_it(
     tmp_path: Path, logd: Logd, spark: Session, condition: str | None
 ) -> None:
     route = {"name": "all", "sinks": ["lake"]} | ({"where": condition} if condition else {})
-    run = bounded(job(tmp_path, logd, routes=[route], malformed="route"), spark)
+    run = bounded(job(tmp_path, logd, routes=[route], on_malformed="route"), spark)
     table, seen = carried(run, spark, "lake", ["offset", "value"])
     assert seen.column_names == [CARRIED, ROUTE_COLUMN]
     lines = [line for line in (*LINES, ODD) if condition is None or line != ODD]
@@ -232,7 +232,9 @@ def test_the_source_makes_only_what_routes_and_sink_need(
     template = reader.options(logd=logd.fetch, view="records", subscribe="-").load()
     needs = {}
     for malformed in ("dead_letters", "route"):
-        config = job(tmp_path, logd, routes=routes, malformed=malformed, sinks={"one": TWO["one"]})
+        config = job(
+            tmp_path, logd, routes=routes, on_malformed=malformed, sinks={"one": TWO["one"]}
+        )
         needs[malformed] = need_of(steps_to("one", config, ["offset", "body"])(template), whole)
     routed, aside = needs["route"], needs["dead_letters"]
     assert set(routed.columns) == {"offset", "subject", "kind", "severity_number", "body"}
@@ -250,7 +252,7 @@ def files(lake: Path) -> set[str]:
 def test_a_replay_makes_the_batches_that_the_sink_knows(
     tmp_path: Path, logd: Logd, spark: Session
 ) -> None:
-    config = job(tmp_path, logd, trigger={"records_max": 90})
+    config = job(tmp_path, logd, trigger={"max_records": 90})
     run = bounded(config, spark)
     said: list[str] = []
     home = tmp_path / "checkpoint" / "lake"

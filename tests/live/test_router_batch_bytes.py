@@ -68,7 +68,7 @@ def test_a_batch_that_is_too_large_and_begun_is_planned_anew_by_hand(
     assert (checkpoint / "offsets" / "0").exists()
     assert not (checkpoint / "commits" / "0").exists()
     (checkpoint / "offsets" / "0").unlink()
-    again = RouterJob(tmp_path / "router", logd.fetch, trigger={"records_max": 100})
+    again = RouterJob(tmp_path / "router", logd.fetch, trigger={"max_records": 100})
     catch_up(again)
     assert again.rows()["value"].to_pylist() == lines
     assert len(list(again.lake.rglob("*.parquet"))) == 6

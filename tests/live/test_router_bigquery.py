@@ -26,7 +26,12 @@ pytestmark = pytest.mark.live
 COUNT = 12
 EACH_ONCE = Counter(range(COUNT))
 FAST = {
-    "retry": {"first_s": 0.005, "max_s": 0.02, "convicted_after_s": 0.02, "paused_max_s": 0.02},
+    "retry": {
+        "initial_backoff_s": 0.005,
+        "max_backoff_s": 0.02,
+        "convicted_after_s": 0.02,
+        "max_paused_backoff_s": 0.02,
+    },
     "timeout_s": 10,
 }
 
@@ -79,7 +84,7 @@ def until_stopped(sink: Any, wanted: Any) -> None:
 
 
 def test_a_row_has_its_place_its_time_and_its_record(table: FakeBigQuery, tmp_path: Path) -> None:
-    sink, context = sink_of(table, tmp_path, batch={"records_max": 5})
+    sink, context = sink_of(table, tmp_path, batch={"max_records": 5})
     sink.write(batch([log_record(3, trace_id="ab" * 16), b"\xff"], first=41))
     first, second = table.rows()
     assert (first["stream"], first["incarnation"]) == ("logs", "5f2c19aa00000000")
@@ -102,7 +107,7 @@ def test_a_batch_that_comes_again_is_not_appended_again(
     sink.write(rows())
     sink.write(rows())
     sink.close()
-    again, context = sink_of(table, tmp_path, batch={"records_max": 5})
+    again, context = sink_of(table, tmp_path, batch={"max_records": 5})
     again.write(rows())
     assert table.stored() == EACH_ONCE
     assert detail(context)["already_there"] == COUNT
@@ -178,7 +183,7 @@ def test_a_replay_is_delivered_and_leaves_the_batch_in_work_alone(
 def test_what_passes_is_tried_again_until_everything_is_there_once(
     table: FakeBigQuery, tmp_path: Path, fault: Any
 ) -> None:
-    sink, context = sink_of(table, tmp_path, batch={"records_max": 2})
+    sink, context = sink_of(table, tmp_path, batch={"max_records": 2})
     table.faults += [fault, fault]
     sink.write(rows())
     assert table.stored() == EACH_ONCE
@@ -197,7 +202,7 @@ def test_a_backend_that_drains_is_left(table: FakeBigQuery, tmp_path: Path) -> N
             context.abort(grpc.StatusCode.UNAVAILABLE, "draining")
 
     table.rule = drains
-    sink, context = sink_of(table, tmp_path, batch={"records_max": 2})
+    sink, context = sink_of(table, tmp_path, batch={"max_records": 2})
     sink.write(rows())
     sink.close()
     assert table.stored() == EACH_ONCE
@@ -209,7 +214,7 @@ def test_a_backend_that_drains_is_left(table: FakeBigQuery, tmp_path: Path) -> N
 def test_an_append_without_an_answer_is_asked_for(
     table: FakeBigQuery, tmp_path: Path, takes: bool
 ) -> None:
-    sink, context = sink_of(table, tmp_path, timeout_s=1, batch={"records_max": 4})
+    sink, context = sink_of(table, tmp_path, timeout_s=1, batch={"max_records": 4})
 
     def hangs(context: Any, take: Callable[[], Any]) -> Any:
         if takes:
@@ -225,7 +230,7 @@ def test_an_append_without_an_answer_is_asked_for(
 
 def test_an_append_that_comes_late_comes_to_nothing(table: FakeBigQuery, tmp_path: Path) -> None:
     """It was on its way when the sink gave it up: its stream takes no more by then."""
-    sink, _ = sink_of(table, tmp_path, timeout_s=1, batch={"records_max": 4})
+    sink, _ = sink_of(table, tmp_path, timeout_s=1, batch={"max_records": 4})
     late: list[Any] = []
 
     def kept_back(context: Any, take: Callable[[], Any]) -> Any:
@@ -360,7 +365,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from tests.live.test_router_bigquery import rows, sink_of
 keys = {"table": sys.argv[2], "url": sys.argv[3], "credentials_file": sys.argv[4]}
-sink, _ = sink_of(SimpleNamespace(keys=lambda: keys), Path(sys.argv[1]), batch={"records_max": 4})
+sink, _ = sink_of(SimpleNamespace(keys=lambda: keys), Path(sys.argv[1]), batch={"max_records": 4})
 sink.write(rows())
 """
 
@@ -393,7 +398,7 @@ def test_kill_9_within_an_append_repeats_and_loses_nothing(
         process.wait(30)
     table.rule = lambda asked, context: None
     assert table.stored() == Counter(range(8 if takes else 4))
-    sink, context = sink_of(table, tmp_path, batch={"records_max": 5})
+    sink, context = sink_of(table, tmp_path, batch={"max_records": 5})
     sink.write(rows())
     assert table.stored() == EACH_ONCE
     assert detail(context)["already_there"] == (8 if takes else 4)

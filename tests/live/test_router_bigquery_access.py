@@ -22,7 +22,10 @@ pytestmark = pytest.mark.live
 
 COUNT = 6
 EACH_ONCE = Counter(range(COUNT))
-FAST = {"retry": {"first_s": 0.005, "max_s": 0.02, "paused_max_s": 0.02}, "timeout_s": 10}
+FAST = {
+    "retry": {"initial_backoff_s": 0.005, "max_backoff_s": 0.02, "max_paused_backoff_s": 0.02},
+    "timeout_s": 10,
+}
 
 
 @pytest.fixture
@@ -34,7 +37,7 @@ def table() -> Iterator[FakeBigQuery]:
 
 def sink_of(table: FakeBigQuery, directory: Path, **keys: Any) -> tuple[Any, SinkContext]:
     made = context(directory)
-    own = {"type": "bigquery", "batch": {"records_max": 2}, **FAST}
+    own = {"type": "bigquery", "batch": {"max_records": 2}, **FAST}
     settings = own | table.keys() | keys
     sink = make_sink(BigQuerySink.model_validate(settings), made)
     sink.open()

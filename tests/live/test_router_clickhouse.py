@@ -66,7 +66,7 @@ def test_a_row_has_its_place_its_time_and_its_record(door: FaultDoor, tmp_path: 
 def test_what_was_cut_otherwise_is_there_once_for_final(door: FaultDoor, tmp_path: Path) -> None:
     rows = batch([log_record(number) for number in range(12)])
     sink_of(door, tmp_path)[0].write(rows)
-    sink_of(door, tmp_path, batch={"records_max": 5})[0].write(rows)
+    sink_of(door, tmp_path, batch={"max_records": 5})[0].write(rows)
     assert run_of(door).stored() == Counter(range(12))
 
 

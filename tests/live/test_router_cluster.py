@@ -156,8 +156,8 @@ def job(directory: Path, logd: Logd, conf: dict[str, str]) -> RouterJob:
         routes=routes,
         spark={"conf": conf, "secret_file": str(directory / "secret")},
         admin_access={"token_file": str(directory / "token")},
-        source={"partitions_min": WORKERS},
-        trigger={"interval_s": 0.2, "records_max": 1500},
+        source={"min_partitions": WORKERS},
+        trigger={"interval_s": 0.2, "max_records": 1500},
     )
 
 

@@ -29,7 +29,7 @@ def door() -> Iterator[FaultDoor]:
 def test_a_token_is_asked_for_once_and_again_when_it_is_not_known(
     door: FaultDoor, tmp_path: Path
 ) -> None:
-    sink, context = CASE.sink(door, tmp_path, batch={"records_max": 2})
+    sink, context = CASE.sink(door, tmp_path, batch={"max_records": 2})
     tokens = google_account().tokens
     before = tokens.given
     sink.write(batch([log_record(number) for number in range(6)]))

@@ -37,7 +37,7 @@ def test_a_job_has_each_record_once_in_hdfs_whoever_is_killed(
             tmp_path / "router",
             logd.fetch,
             sinks={"lake": lake},
-            trigger={"interval_s": 0.1, "records_max": 200},
+            trigger={"interval_s": 0.1, "max_records": 200},
         )
         job.daemon.start(within_s=180)
         wait_until(lambda: len(values(url)) > 400, within_s=120, what="some batches")

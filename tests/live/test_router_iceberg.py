@@ -231,8 +231,13 @@ def test_a_catalog_that_falls_silent_is_given_up_and_asked_again(
 def test_a_setting_that_makes_no_sense_pauses_the_sink_and_lays_nothing_aside(
     tmp_path: Path, catalog: dict[str, str]
 ) -> None:
-    hasty = {"first_s": 0.001, "max_s": 0.002, "suspect_after": 2, "poison_after_s": 0.01}
-    sink, context = local(tmp_path, catalog=catalog, retry={**hasty, "paused_max_s": 0.002})
+    hasty = {
+        "initial_backoff_s": 0.001,
+        "max_backoff_s": 0.002,
+        "suspect_after": 2,
+        "poison_after_s": 0.01,
+    }
+    sink, context = local(tmp_path, catalog=catalog, retry={**hasty, "max_paused_backoff_s": 0.002})
     writing = threading.Thread(target=_until_stopped, args=(sink, batch([log_record(0)])))
     writing.start()
     problem = wait_until(lambda: context.meter.problem) or ""

@@ -22,7 +22,10 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.live
 
 MOMENT_NS = 1_795_000_000_123_456_789
-FAST = {"retry": {"first_s": 0.005, "max_s": 0.05, "convicted_after_s": 0.02}, "timeout_s": 10}
+FAST = {
+    "retry": {"initial_backoff_s": 0.005, "max_backoff_s": 0.05, "convicted_after_s": 0.02},
+    "timeout_s": 10,
+}
 
 
 @pytest.fixture(params=[derby, h2, hsqldb, mariadb], ids=lambda made: made.__name__)
@@ -75,7 +78,7 @@ def test_rows_are_there_once_with_their_place_their_time_and_their_record(
     with of(database) as (sink, _):
         sink.write(batch(records[:3]))
         sink.write(batch(records[5:7], first=5))
-    with of(database, batch={"records_max": 4}) as (sink, made):
+    with of(database, batch={"max_records": 4}) as (sink, made):
         sink.write(batch(records))
         detail = made.meter.stage("x", received=10, lag=0).detail
         assert detail["already_there"] == 5
@@ -111,7 +114,7 @@ def test_two_that_write_the_same_rows_at_once_make_each_once(tmp_path: Path) -> 
     case = JdbcCase(tmp_path)
     records = [log_record(number) for number in range(50)]
     try:
-        pair = [case.sink(batch={"records_max": number}) for number in (7, 9)]
+        pair = [case.sink(batch={"max_records": number}) for number in (7, 9)]
         for first in range(0, 1000, 50):
             rows = batch(records, first=first)
             writing = [threading.Thread(target=sink.write, args=(rows,)) for sink, _ in pair]
@@ -166,7 +169,7 @@ def test_a_process_that_stands_still_is_ended_and_its_rows_are_there_once(tmp_pa
 
 def test_memory_that_is_too_small_is_named(tmp_path: Path) -> None:
     """It follows what a request may hold; a record that is larger goes alone all the same."""
-    with of(derby(tmp_path), batch={"bytes_max": 1024}) as (sink, made):
+    with of(derby(tmp_path), batch={"max_bytes": 1024}) as (sink, made):
         big = [log_record(0, padding="x" * 80_000_000)]
         said = problem_of_batch(sink, made, big)
     assert "OutOfMemoryError" in said

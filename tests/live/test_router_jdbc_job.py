@@ -37,9 +37,9 @@ def test_a_job_that_is_killed_has_each_record_once_and_leaves_no_process(
             tmp_path / "router",
             logd.fetch,
             streams=["logs"],
-            sinks={"db": sink | {"batch": {"records_max": 50}}},
+            sinks={"db": sink | {"batch": {"max_records": 50}}},
             routes=[{"name": "all", "sinks": ["db"]}],
-            trigger={"interval_s": 0.1, "records_max": 300},
+            trigger={"interval_s": 0.1, "max_records": 300},
         )
         job.daemon.start(within_s=180)
         wait_until(lambda: len(stored(database)) >= COUNT // 10, within_s=240, what="some rows")

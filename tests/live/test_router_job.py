@@ -54,11 +54,11 @@ def test_kill_9_in_the_middle_of_a_batch_leaves_each_record_once(
     publish(nats_url, "telemetry.logs.x", logs)
     publish(nats_url, "telemetry.traces.x", spans)
     job = RouterJob(
-        tmp_path / "a router", logd.fetch, trigger={"interval_s": 0.1, "records_max": 1200}
+        tmp_path / "a router", logd.fetch, trigger={"interval_s": 0.1, "max_records": 1200}
     )
     try:
         job.daemon.start(within_s=60)
-        assert '"starting Spark"' in job.daemon.log(), "that takes some seconds"
+        assert '"spark_starting"' in job.daemon.log(), "that takes some seconds"
         family = descendants(job.daemon.pid)
         assert any("java" in child.name() for child in family)
         published = wait_until(
@@ -155,8 +155,8 @@ def with_hook(directory: Path, logd: Logd, destination: HttpDestination, **keys:
             "hook": {
                 "type": "http",
                 "url": destination.url,
-                "batch": {"records_max": 100},
-                "retry": {"first_s": 0.05, "max_s": 0.2},
+                "batch": {"max_records": 100},
+                "retry": {"initial_backoff_s": 0.05, "max_backoff_s": 0.2},
             },
         },
         **keys,
@@ -261,7 +261,12 @@ def test_a_job_begins_at_a_time_and_reads_some_subjects_from_a_replica(
         streams=["logs"],
         starting_offsets=moment.isoformat(),
         source={"subject": "telemetry.*.x", "read_from": "replica", "rack": "a"},
-        trigger={"interval_s": 0.1, "records_min": 4, "records_max": 4, "delay_max_s": 3600},
+        trigger={
+            "interval_s": 0.1,
+            "min_offsets_per_trigger": 4,
+            "max_records": 4,
+            "max_trigger_delay_s": 3600,
+        },
     )
     job.daemon.start("--until-caught-up", within_s=60)
     try:

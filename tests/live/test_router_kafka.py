@@ -73,7 +73,7 @@ def stopped_at(sink: Any, context: SinkContext, written: Any) -> str:
 
 def died_after(case: KafkaCase, requests: int, written: Any) -> None:
     """A sink that delivers so many requests of four records, and then ends."""
-    sink, context = case.sink(batch={"records_max": 4}, timeout_s=2)
+    sink, context = case.sink(batch={"max_records": 4}, timeout_s=2)
     heal = case.breaks_after(requests)
     stopped_at(sink, context, written)
     sink.close()
@@ -98,7 +98,7 @@ def test_a_message_has_its_place_its_time_and_its_record(case: KafkaCase) -> Non
 def test_a_sink_that_died_within_a_batch_goes_on_where_it_was(case: KafkaCase) -> None:
     died_after(case, 2, rows())
     assert case.stored() == Counter(range(8))
-    sink, context = case.sink(batch={"records_max": 5})
+    sink, context = case.sink(batch={"max_records": 5})
     sink.write(rows())
     assert case.stored() == EACH_ONCE
     assert context.meter.stage("x", received=COUNT, lag=0).detail["already_there"] == 8
@@ -133,7 +133,7 @@ def test_partitions_of_the_log_have_positions_of_their_own(case: KafkaCase) -> N
 
 
 def test_a_record_that_the_broker_refuses_is_a_dead_letter(case: KafkaCase) -> None:
-    sink, context = case.sink(batch={"records_max": 1})
+    sink, context = case.sink(batch={"max_records": 1})
     case.refuse(PRODUCE, *DELIVERED, INVALID_RECORD)
     sink.write(rows(3))
     assert case.stored() == Counter([0, 2])
@@ -243,7 +243,7 @@ def test_a_connection_is_encrypted_with_an_authority_of_its_own(
     ours = Authority(tmp_path / "ours")
     with case.encrypted(tmp_path / "theirs") as (port, theirs):
         keys = {
-            "servers": f"127.0.0.1:{port}", "security_protocol": "ssl", "timeout_s": 2,
+            "bootstrap_servers": f"127.0.0.1:{port}", "security_protocol": "ssl", "timeout_s": 2,
             "tls": {"ca_file": str(tmp_path / "authority.pem")},
         }  # fmt: skip
         trusted = tmp_path / "authority.pem"

@@ -82,7 +82,7 @@ def test_a_job_that_is_killed_between_files_and_commits_has_each_record_once(
             logd.fetch,
             sinks=settings,
             routes=[{"name": "all", "sinks": list(settings)}],
-            trigger={"interval_s": 0.1, "records_max": 400},
+            trigger={"interval_s": 0.1, "max_records": 400},
         )
         held = [HeldCommits(case) for case in cases]
         job.daemon.start(within_s=180)

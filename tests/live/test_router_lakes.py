@@ -67,7 +67,7 @@ def passing(case: LakeCase, times: int, answered: Answered, *, of: str = "commit
 
 
 def test_every_record_arrives_once_and_any_reader_sees_it(case: LakeCase) -> None:
-    sink, context = case.sink(batch={"records_max": 5})
+    sink, context = case.sink(batch={"max_records": 5})
     sink.write(rows())
     assert case.stored() == EACH_ONCE
     found = case.rows().sort_by("offset").slice(3, 1).to_pylist()[0]
@@ -84,7 +84,7 @@ def test_a_batch_that_comes_again_is_not_committed_again(case: LakeCase) -> None
     """However it is cut: other settings make other requests of it."""
     case.sink()[0].write(rows())
     commits = case.commits()
-    sink, context = case.sink(batch={"records_max": 5})
+    sink, context = case.sink(batch={"max_records": 5})
     sink.write(rows())
     assert case.stored() == EACH_ONCE
     assert case.commits() == commits

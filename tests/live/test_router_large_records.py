@@ -94,7 +94,7 @@ def test_records_of_16_and_30_mb_among_small_ones_arrive_once_in_each_of_three_s
     catch_up(job)
     for sink in SINKS:
         assert stored(directory, sink) == lines, sink
-    assert "batch planned anew" in job.daemon.log()
+    assert "batch_replanned" in job.daemon.log()
 
 
 def test_a_heap_that_is_too_small_is_told_of_once_and_with_more_of_it_the_job_goes_on(
@@ -123,7 +123,7 @@ def test_a_heap_that_is_too_small_is_told_of_once_and_with_more_of_it_the_job_go
         assert job.daemon.stop() == 0, job.daemon.log()[-3000:]
     finally:
         job.daemon.close()
-    said = [it for it in job.daemon.log().splitlines() if '"query failed"' in it]
+    said = [it for it in job.daemon.log().splitlines() if '"query_failed"' in it]
     assert len(said) == len(SINKS), said
     catch_up(job_of(directory, logd, spark={"driver_memory": "640m"}))
     for sink in SINKS:

@@ -64,9 +64,11 @@ def test_a_letter_that_the_stream_cannot_have_keeps_no_batch_from_its_sink(
         job.daemon.close()
     assert stage["sent"] == 40
     assert [row["offset"] for row in job.rows().to_pylist()] == [*range(20), *range(22, 42)]
-    counted = {name: stage["detail"][name] for name in ("dead_letters", "letters_not_streamed")}
-    assert counted == {"dead_letters": 3, "letters_not_streamed": 1}
-    assert 'penstock_router_letters_not_streamed_total{sink="lake"} 1.0' in metrics
+    counted = {
+        name: stage["detail"][name] for name in ("dead_letters", "dead_letters_not_streamed")
+    }
+    assert counted == {"dead_letters": 3, "dead_letters_not_streamed": 1}
+    assert 'penstock_router_dead_letters_not_streamed_total{sink="lake"} 1.0' in metrics
     assert info["sinks"]["lake"]["restarts"] == 0
     assert f"at most {MAX_PAYLOAD} bytes" in info["letter_stream"]
     assert "dead letters are in their files" in job.daemon.log()
@@ -90,7 +92,7 @@ def test_a_subject_that_nobody_stores_and_a_nats_that_is_away_cost_copies_only(
         send_to_dlq(rows, Reason("http_400", "no"), replace(made, letter_stream=stream))
         stream.close()
         assert stream.problem
-    counted = made.meter.stage("lake", received=0, lag=0).detail["letters_not_streamed"]
+    counted = made.meter.stage("lake", received=0, lag=0).detail["dead_letters_not_streamed"]
     assert (counted, letters(logd)) == (2 * 600, [])
 
     job = RouterJob(

@@ -161,7 +161,7 @@ def test_what_a_partial_success_rejects_is_laid_aside_with_its_request(
     receiver: tuple[FakeOtlp, int], tmp_path: Path
 ) -> None:
     fake, port = receiver
-    sink, made = over_grpc(port, tmp_path, batch={"records_max": 2})
+    sink, made = over_grpc(port, tmp_path, batch={"max_records": 2})
     poison = log_record(2, body="order 2 POISON")
     sink.write(batch([log_record(0), log_record(1), poison, log_record(3)]))
     sink.close()
@@ -202,7 +202,7 @@ def test_a_record_that_kills_a_grpc_receiver_each_time_is_found_and_blocks_no_ot
 ) -> None:
     way = TcpDoor(receiver[1], b"KILLER")
     way.faults += [Break.RESET] * 200
-    sink, made = over_grpc(way.port, tmp_path, compression="none", batch={"records_max": 16})
+    sink, made = over_grpc(way.port, tmp_path, compression="none", batch={"max_records": 16})
     records = [log_record(number) for number in range(32)]
     records[5] = log_record(5, body="order 5 KILLER")
     try:
@@ -219,7 +219,7 @@ def test_an_outage_that_breaks_each_grpc_connection_convicts_no_record(
     receiver: tuple[FakeOtlp, int], broken_way: TcpDoor, tmp_path: Path
 ) -> None:
     broken_way.faults += [Break.RESET] * 40
-    sink, made = over_grpc(broken_way.port, tmp_path, compression="none", batch={"records_max": 2})
+    sink, made = over_grpc(broken_way.port, tmp_path, compression="none", batch={"max_records": 2})
     sink.write(batch([log_record(number) for number in range(8)]))
     sink.close()
     assert not broken_way.faults

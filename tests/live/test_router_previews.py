@@ -43,7 +43,7 @@ def test_an_http_request_is_shown_as_it_is_sent(
     door = FaultDoor(case.backend())
     door.rule = lambda asked: Answered(204) if name in NOT_READ else None
     try:
-        keys: dict[str, Any] = {"headers": {"X-Team": SECRET}, "batch": {"records_max": 2}}
+        keys: dict[str, Any] = {"headers": {"X-Team": SECRET}, "batch": {"max_records": 2}}
         keys |= {} if name == "prometheus" else {"compression": compression}
         sink, _ = case.sink(door, tmp_path, **keys)
         rows = batch([case.record(number) for number in range(5)])
@@ -120,7 +120,7 @@ def test_a_grpc_request_is_shown_as_it_is_sent(tmp_path: Path) -> None:
 def test_messages_of_kafka_are_shown_as_they_are_sent(tmp_path: Path) -> None:
     case = kafka_case(tmp_path)
     try:
-        sink, _ = case.sink(key="place", batch={"records_max": 2})
+        sink, _ = case.sink(key="place", batch={"max_records": 2})
         rows = batch([log_record(number) for number in range(3)])
         shown = sink.preview(rows)
         assert list(case.messages()) == []
@@ -142,7 +142,7 @@ def _kafka_line(message: Any) -> str:
 
 def test_rows_of_bigquery_are_shown_as_they_are_sent(tmp_path: Path) -> None:
     fake = FakeBigQuery()
-    settings = {"type": "bigquery", "batch": {"records_max": 2}, **fake.keys()}
+    settings = {"type": "bigquery", "batch": {"max_records": 2}, **fake.keys()}
     sink = make_sink(sink_kind("bigquery").config.model_validate(settings), context(tmp_path))
     sink.open()
     try:

@@ -204,7 +204,7 @@ def test_a_replay_of_a_range_is_seen_stopped_and_gone_on_with(
     destination = Dying()
     destination.open()
     with Logd(tmp_path / "logd", nats_url, STREAMS) as logd:
-        trigger = {"records_max": 10}
+        trigger = {"max_records": 10}
         job = RouterJob(tmp_path / "router", logd.fetch, trigger=trigger, **hook(destination))
         publish(nats_url, "telemetry.logs.x", [log_line(number) for number in range(40)])
         replaying = command(

@@ -57,7 +57,7 @@ def sent(url: str, directory: Path, **keys: Any) -> None:
     """Bring all records there; none may become a dead letter."""
     directory.mkdir()
     made = context(directory)
-    settings = {"type": "otlp", "url": url, "timeout_s": 20, "batch": {"records_max": 40}, **keys}
+    settings = {"type": "otlp", "url": url, "timeout_s": 20, "batch": {"max_records": 40}, **keys}
     sink = make_sink(sink_kind("otlp").config.model_validate(settings), made)
     sink.open()
     sink.write(batch(records()))

@@ -48,7 +48,7 @@ def records(case: ServerCase, *, poison: int | None = None) -> list[Any]:
 
 
 def test_every_record_arrives_once(case: ServerCase) -> None:
-    sink, context = case.sink(batch={"records_max": 5})
+    sink, context = case.sink(batch={"max_records": 5})
     sink.write(batch(records(case)))
     assert case.stored() == EACH_ONCE
     stage = context.meter.stage("x", received=COUNT, lag=0)
@@ -58,7 +58,7 @@ def test_every_record_arrives_once(case: ServerCase) -> None:
 def test_a_batch_that_comes_again_is_there_once(case: ServerCase) -> None:
     """However it is cut: other settings make other requests of it."""
     case.sink()[0].write(batch(records(case)))
-    sink, context = case.sink(batch={"records_max": 5})
+    sink, context = case.sink(batch={"max_records": 5})
     sink.write(batch(records(case)))
     assert case.stored() == EACH_ONCE
     assert context.meter.stage("x", received=COUNT, lag=0).detail["already_there"] == COUNT
@@ -81,7 +81,7 @@ def test_records_whose_offsets_the_log_gives_again_are_there_beside_the_ones_bef
 def test_a_connection_that_breaks_costs_nothing_and_doubles_nothing(
     case: ServerCase, fault: Break
 ) -> None:
-    sink, context = case.sink(batch={"records_max": 4})
+    sink, context = case.sink(batch={"max_records": 4})
     case.door.faults += [fault, fault]
     sink.write(batch(records(case)))
     assert case.stored() == EACH_ONCE

@@ -36,8 +36,8 @@ def job_of(directory: Path, logd: Logd, destination: HttpDestination) -> RouterJ
     sinks["hook"] = {
         "type": "http",
         "url": destination.url,
-        "batch": {"records_max": 1000},
-        "retry": {"first_s": 0.05, "max_s": 0.2},
+        "batch": {"max_records": 1000},
+        "retry": {"initial_backoff_s": 0.05, "max_backoff_s": 0.2},
     }
     return RouterJob(
         directory,
@@ -45,7 +45,7 @@ def job_of(directory: Path, logd: Logd, destination: HttpDestination) -> RouterJ
         streams=["logs"],
         routes=[{"name": "everything", "sinks": list(sinks)}],
         sinks=sinks,
-        trigger={"interval_s": 0.2, "records_max": 5000},
+        trigger={"interval_s": 0.2, "max_records": 5000},
     )
 
 

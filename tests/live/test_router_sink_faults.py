@@ -71,7 +71,7 @@ def at_least_as_promised(case: Case, stored: Counter[int]) -> None:
 
 
 def test_every_record_arrives_once(case: Case, door: FaultDoor, tmp_path: Any) -> None:
-    sink, context = case.sink(door, tmp_path, batch={"records_max": 5})
+    sink, context = case.sink(door, tmp_path, batch={"max_records": 5})
     sink.write(batch(records(case)))
     assert case.stored(door.backend) == EACH_ONCE
     assert len(case.brought(door)) == 3
@@ -125,7 +125,7 @@ def test_records_whose_offsets_the_log_gives_again_are_stored_beside_the_ones_be
 def test_what_passes_is_tried_again_until_everything_is_there(
     case: Case, door: FaultDoor, tmp_path: Any, fault: Any
 ) -> None:
-    sink, context = case.sink(door, tmp_path, batch={"records_max": 2})
+    sink, context = case.sink(door, tmp_path, batch={"max_records": 2})
     door.faults += [fault, fault]
     sink.write(batch(records(case)))
     at_least_as_promised(case, case.stored(door.backend))
@@ -223,7 +223,7 @@ def test_a_backend_that_drains_is_left(case: Case, door: FaultDoor, tmp_path: An
     """Behind a balancer a connection stays with its backend, which may answer 503 for ever."""
     clock = Skipping()
     made = replace(context(tmp_path, clock=clock), stop=Stop(clock))
-    sink, its = case.sink(door, tmp_path, made=made, batch={"records_max": 4})
+    sink, its = case.sink(door, tmp_path, made=made, batch={"max_records": 4})
     met: list[int] = []
 
     def drains(asked: Asked) -> Answered | None:
@@ -330,7 +330,7 @@ def test_a_time_that_there_cannot_be_is_that_at_which_the_log_got_the_record(
 def test_dead_letters_of_a_batch_are_one_file(tmp_path: Any) -> None:
     case = CASES["http"]
     door = FaultDoor(case.backend())
-    sink, context = case.sink(door, tmp_path, batch={"records_max": 10})
+    sink, context = case.sink(door, tmp_path, batch={"max_records": 10})
     sink.write(
         batch([(case.poison if n % 7 == 5 else case.record)(n) for n in range(100)])  # type: ignore[misc]
     )

@@ -127,7 +127,7 @@ def test_whom_tls_does_not_know_gets_no_record_and_none_is_lost(
 ) -> None:
     """Each record alone as well: as many attempts as would convict it."""
     with WAYS[way](trust, mode) as (settings, stored):
-        keys = {"tls": trust.keys(mode), "batch": {"records_max": 1}}
+        keys = {"tls": trust.keys(mode), "batch": {"max_records": 1}}
         sink, made = opened(tmp_path, **settings, **keys)
         _is_waited_for(sink, made, {"http": http_says, "grpc": grpc_says}[way])
         sink.close()

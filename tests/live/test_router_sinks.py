@@ -44,7 +44,7 @@ def splunk() -> Iterator[FaultDoor]:
 def acknowledged(door: FaultDoor, directory: Path, **keys: Any) -> tuple[Any, Any]:
     waiting = {"acknowledge_interval_s": 0.02, "acknowledge_timeout_s": 0.3}
     return CASES["splunk_hec"].sink(
-        door, directory, acknowledge=True, batch={"records_max": 2}, **waiting | keys
+        door, directory, acknowledge=True, batch={"max_records": 2}, **waiting | keys
     )
 
 

@@ -57,10 +57,10 @@ class KafkaCase(ServerCase):
     @override
     def keys(self) -> dict[str, Any]:
         return {
-            "servers": f"127.0.0.1:{self.door.port}",
+            "bootstrap_servers": f"127.0.0.1:{self.door.port}",
             "topic": self.run,
             "positions_topic": f"{self.run}.positions",
-            "message_bytes_max": 1500,
+            "max_message_bytes": 1500,
         }
 
     @override

@@ -18,7 +18,10 @@ from tests.support.fault_door import Asked, FaultDoor
 from tests.support.moto_server import BUCKET, S3_KEYS, MotoRun
 from tests.support.sink_batches import context
 
-FAST = {"retry": {"first_s": 0.005, "max_s": 0.05, "convicted_after_s": 0.02}, "timeout_s": 20}
+FAST = {
+    "retry": {"initial_backoff_s": 0.005, "max_backoff_s": 0.05, "convicted_after_s": 0.02},
+    "timeout_s": 20,
+}
 TABLE = f"s3://{BUCKET}/telemetry"
 
 

@@ -152,7 +152,8 @@ class RealKafkaCase(KafkaCase):
     @override
     def locked_out(self) -> tuple[dict[str, Any], Callable[[], None]]:
         keys = {
-            "servers": f"127.0.0.1:{self.real.login}", "security_protocol": "sasl_plaintext",
+            "bootstrap_servers": f"127.0.0.1:{self.real.login}",
+            "security_protocol": "sasl_plaintext",
             "user": self.real.user, "password": self.secret("wrong"),
         }  # fmt: skip
         return keys, partial(self.write_secret, self.real.password)

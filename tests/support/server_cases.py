@@ -26,7 +26,10 @@ from tests.support.postgres_server import SUPERUSER, postgres_port
 from tests.support.sink_batches import context, log_record
 from tests.support.tcp_door import TcpDoor
 
-FAST = {"retry": {"first_s": 0.005, "max_s": 0.05, "convicted_after_s": 0.02}, "timeout_s": 10}
+FAST = {
+    "retry": {"initial_backoff_s": 0.005, "max_backoff_s": 0.05, "convicted_after_s": 0.02},
+    "timeout_s": 10,
+}
 
 Trouble = Callable[[], Callable[[], None]]
 """Makes the server refuse; what it returns makes it well again."""

@@ -57,12 +57,16 @@ class Meter:
             return Stage(f"sink/{sink}", received, self._sent, lag, self._errors, detail)
 
 
-_COUNTERS: Final = ("received", "sent", "errors")
+_COUNTERS: Final = {
+    "received": "Records that a sink's query read from the log.",
+    "sent": "Records that a sink's destination confirmed.",
+    "errors": "Failures of a sink: records that it refused, failed requests, failed queries.",
+}
 _DETAILS: Final = {
-    "left_out_lost": "Records that a sink did not get, gone from the log or damaged, by sink.",
-    "log_truncated": "Records that a sink got and that the log lost afterwards, by sink.",
-    "dead_letters": "Records a sink gave up, by sink.",
-    "letters_not_streamed": "Records of dead letters that `dead_letter_stream` has not, by sink.",
+    "left_out_lost": "Records that a sink did not get because the log no longer had them intact.",
+    "log_truncated": "Records that the log lost after a sink got them.",
+    "dead_letters": "Records that a sink sent to its dead-letter queue.",
+    "dead_letters_not_streamed": "Dead-letter records that did not reach `dead_letter_stream`.",
 }
 
 _TIME_REASONS: Final = ("missing", "not_an_integer", "before_1970", "after_2262")
@@ -88,10 +92,8 @@ class StatusCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         status = self._status()
         stages = status.stages
-        for name in _COUNTERS:
-            counter = CounterMetricFamily(
-                f"penstock_router_{name}", f"Records {name} by sink.", labels=["sink"]
-            )
+        for name, about in _COUNTERS.items():
+            counter = CounterMetricFamily(f"penstock_router_{name}", about, labels=["sink"])
             for stage in stages:
                 counter.add_metric([stage.name.partition("/")[2]], getattr(stage, name))
             yield counter
@@ -102,7 +104,7 @@ class StatusCollector(Collector):
             yield detail
         replaced = CounterMetricFamily(
             "penstock_router_times_replaced",
-            "Records whose time a sink has from the log, by sink and reason.",
+            "Records whose time a sink replaced by the time at which the log got them.",
             labels=["sink", "reason"],
         )
         for stage in stages:
@@ -111,7 +113,9 @@ class StatusCollector(Collector):
                 replaced.add_metric([stage.name.partition("/")[2], reason], number)
         yield replaced
         lag = GaugeMetricFamily(
-            "penstock_router_lag", "Records of the log that a sink has not got.", labels=["sink"]
+            "penstock_router_lag",
+            "Records in the log that a sink has not received yet.",
+            labels=["sink"],
         )
         for stage in stages:
             lag.add_metric([stage.name.partition("/")[2]], stage.lag)
@@ -123,11 +127,13 @@ class StatusCollector(Collector):
 def _circuits(sinks: Mapping[str, Any]) -> Iterable[Metric]:
     state = GaugeMetricFamily(
         "penstock_router_circuit",
-        "The state of a sink's circuit breaker: 1 for the one it is in.",
+        "The state of a sink's circuit breaker: 1 for the current state, 0 for the others.",
         labels=["sink", "state"],
     )
     opened = CounterMetricFamily(
-        "penstock_router_circuit_opened", "How often it opened or paused.", labels=["sink"]
+        "penstock_router_circuit_opened",
+        "Times that a sink's circuit breaker opened or paused.",
+        labels=["sink"],
     )
     for sink, info in sinks.items():
         for name in STATES:

@@ -197,7 +197,7 @@ class RouterUnderLoad(System):
             sinks=sinks,
             spark=spark,
             connect_timeout_s=60,
-            trigger={"interval_s": 0.2, "records_max": 4000},
-            source={"partitions_min": 2},
+            trigger={"interval_s": 0.2, "max_records": 4000},
+            source={"min_partitions": 2},
             **keys,
         )

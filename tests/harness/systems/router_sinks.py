@@ -91,14 +91,14 @@ class RouterSinks:
 
     def config(self) -> dict[str, dict[str, Any]]:
         """For the job file."""
-        retry = {"first_s": 0.05, "max_s": 0.5, "paused_max_s": 1}
+        retry = {"initial_backoff_s": 0.05, "max_backoff_s": 0.5, "max_paused_backoff_s": 1}
         return {
             "lake": {"type": "parquet", "path": str(self._lake)},
             "table": {"type": "postgres", "dsn": self._dsn, "table": _TABLE, "retry": retry},
             "search": {
                 "type": "elasticsearch", "url": self._door.url, "documents": "record",
                 "api_key": {"file": str(self._secret)}, "retry": retry, "timeout_s": 2,
-                "batch": {"records_max": 500},
+                "batch": {"max_records": 500},
             },
         }  # fmt: skip
 

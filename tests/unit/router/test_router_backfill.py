@@ -27,17 +27,17 @@ def spans(parts: list[Chunk], where: StreamPartition = ONE) -> list[tuple[int, i
     return [(part.start[where], part.end[where]) for part in parts]
 
 
-def end_of(rows_max: int) -> EndOf:
-    return lambda first, last: admit(first, last, rows_max)
+def end_of(max_rows: int) -> EndOf:
+    return lambda first, last: admit(first, last, max_rows)
 
 
-def cut(first: int, last: int, *ends: int, rows_max: int = 100) -> list[tuple[int, int]]:
+def cut(first: int, last: int, *ends: int, max_rows: int = 100) -> list[tuple[int, int]]:
     known = known_ends([{ONE: end} for end in ends], {}, [ONE])
-    return spans(list(chunks({ONE: first}, {ONE: last}, known, end_of(rows_max))))
+    return spans(list(chunks({ONE: first}, {ONE: last}, known, end_of(max_rows))))
 
 
 def test_without_known_batches_the_range_is_cut() -> None:
-    assert cut(5, 25, rows_max=10) == [(5, 15), (15, 25)]
+    assert cut(5, 25, max_rows=10) == [(5, 15), (15, 25)]
     assert cut(5, 5) == []
 
 
@@ -47,7 +47,7 @@ def test_known_batches_come_whole() -> None:
 
 
 def test_what_lies_before_and_behind_known_batches_is_cut() -> None:
-    assert cut(0, 45, 10, 20, rows_max=10) == [(0, 10), (10, 20), (20, 30), (30, 40), (40, 45)]
+    assert cut(0, 45, 10, 20, max_rows=10) == [(0, 10), (10, 20), (20, 30), (30, 40), (40, 45)]
 
 
 def test_only_the_last_run_from_the_beginning_counts() -> None:
@@ -68,9 +68,9 @@ def test_partitions_are_cut_together() -> None:
     st.integers(1, 20),
 )
 def test_chunks_follow_one_another_and_cover_the_range(
-    ends: list[int], first: int, length: int, rows_max: int
+    ends: list[int], first: int, length: int, max_rows: int
 ) -> None:
-    parts = cut(first, first + length, *ends, rows_max=rows_max)
+    parts = cut(first, first + length, *ends, max_rows=max_rows)
     covered = {offset for begin, end in parts for offset in range(begin, end)}
     assert set(range(first, first + length)) <= covered
     assert len(covered) == sum(end - begin for begin, end in parts), "a record would come twice"
@@ -121,7 +121,7 @@ def test_a_torn_line_takes_no_other_with_it(tmp_path: Path, restarted: bool) -> 
 
 
 def test_the_journal_is_bounded(tmp_path: Path) -> None:
-    journal = BatchJournal(tmp_path, batches_max=10)
+    journal = BatchJournal(tmp_path, max_batches=10)
     for end in range(25):
         journal.note(Offsets({ONE: end}))
     kept = [end.next[ONE] for end in journal.ends()]

@@ -129,16 +129,16 @@ class Sparse(FakeLog):
 
     @override
     def size_at(self, look: Look) -> Sample:
-        seen = min(look.offset + look.bytes_max // 1024, look.span.end)
+        seen = min(look.offset + look.max_bytes // 1024, look.span.end)
         found = [at for at in range(look.offset, seen) if at in self.matching]
         if not found:
             return Sample(0, look.offset, seen)
         return Sample(self.size, found[0], found[0] + 1)
 
 
-def ends_of(log: FakeLog, end: int, bytes_max: int = 8 * MIB) -> list[int]:
+def ends_of(log: FakeLog, end: int, max_bytes: int = 8 * MIB) -> list[int]:
     """Where batches end, one after the other."""
-    sizes, found = BatchSizes(bytes_max, None, "t.a"), [0]
+    sizes, found = BatchSizes(max_bytes, None, "t.a"), [0]
     while found[-1] < end:
         first, last = {LOGS: found[-1]}, {LOGS: end}
         found.append(sizes.cut(log, first, last, patiently=False)[LOGS])  # type: ignore[arg-type]

@@ -168,18 +168,18 @@ def test_a_time_is_shown_as_it_was_given(tmp_path: Path) -> None:
 
 def test_what_a_job_says_of_its_source_is_what_the_source_takes(tmp_path: Path) -> None:
     source = {"subject": "telemetry.*.>", "read_from": "replica", "rack": "a b"}
-    trigger = {"records_min": 50, "records_max": 60, "delay_max_s": 7}
-    job = load(tmp_path, source=source | {"partitions_min": 3}, trigger=trigger)
+    trigger = {"min_offsets_per_trigger": 50, "max_records": 60, "max_trigger_delay_s": 7}
+    job = load(tmp_path, source=source | {"min_partitions": 3}, trigger=trigger)
 
     def taken(config: Any) -> Any:
         options = logd_options(config, Offsets({LOGS: 3})) | config.trigger.options()
         return parse_options(options, streaming=True)
 
     its = taken(job)
-    assert (its.subject, its.rack, its.partitions_min) == ("telemetry.*.>", "a b", 3)
-    assert (its.rows_min, its.rows_max, its.trigger_delay_ns) == (50, 60, 7 * 10**9)
+    assert (its.subject, its.rack, its.min_partitions) == ("telemetry.*.>", "a b", 3)
+    assert (its.min_rows, its.max_rows, its.trigger_delay_ns) == (50, 60, 7 * 10**9)
     at_end = taken(job.without_waiting())
-    assert (at_end.rows_min, at_end.rows_max) == (None, 60)
+    assert (at_end.min_rows, at_end.max_rows) == (None, 60)
     plain = taken(load(tmp_path))
-    assert (plain.subject, plain.rack, plain.rows_min, plain.rows_max) == (None, None, None, 50_000)
+    assert (plain.subject, plain.rack, plain.min_rows, plain.max_rows) == (None, None, None, 50_000)
     assert parse_options(logd_options(job, Offsets({}), Offsets({})), streaming=False).rack == "a b"

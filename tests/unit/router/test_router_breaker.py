@@ -9,7 +9,9 @@ from typing_extensions import override
 from penstock.router.delivery.breaker import RETRY_AFTER_MAX_S, Breaker, BreakerLimits, Circuit
 
 SECOND_NS = 1_000_000_000
-LIMITS = BreakerLimits(first_s=1.0, max_s=8.0, open_after=3, paused_max_s=20.0)
+LIMITS = BreakerLimits(
+    initial_backoff_s=1.0, max_backoff_s=8.0, failure_threshold=3, max_paused_backoff_s=20.0
+)
 
 
 class Least(random.Random):
@@ -117,11 +119,11 @@ def test_whatever_happens_a_pause_has_its_bounds_and_ends(
         circuit = breaker.circuit
         is_paused = what == "refused"
         assert circuit.state == (
-            "paused" if is_paused else "open" if streak >= LIMITS.open_after else "closed"
+            "paused" if is_paused else "open" if streak >= LIMITS.failure_threshold else "closed"
         )
         assert circuit.retry_at_ns is not None
         pause_s = (circuit.retry_at_ns - now_ns) / SECOND_NS
         least_s = min(asked_s, RETRY_AFTER_MAX_S)
-        most_s = LIMITS.paused_max_s if is_paused else LIMITS.max_s
+        most_s = LIMITS.max_paused_backoff_s if is_paused else LIMITS.max_backoff_s
         assert least_s - 1e-6 <= pause_s <= max(least_s, most_s)
         assert breaker.admits(now_ns) is (pause_s == 0)

@@ -71,7 +71,7 @@ NEEDY = {
     "google": {"type": "bigquery", "table": "shop.d.t"},
     "delta": {"type": "delta", "table": "/var/lib/d"},
     "iceberg": {"type": "iceberg", "table": "d.t", "catalog": {"type": "sql"}},
-    "kafka": {"type": "kafka", "servers": "127.0.0.1:9092", "topic": "t"},
+    "kafka": {"type": "kafka", "bootstrap_servers": "127.0.0.1:9092", "topic": "t"},
     "nats": {"type": "nats", "servers": "nats://127.0.0.1:4222", "subject": "out.{kind}"},
     "otlp": {"type": "otlp", "url": "http://127.0.0.1:4317", "protocol": "grpc"},
     "postgres": {"type": "postgres", "dsn": "postgresql://u:p@h/d", "table": "t"},

@@ -143,7 +143,7 @@ def test_an_answer_means_what_google_documents(status: int, body: bytes, expecte
 
 def test_more_than_google_takes_is_refused_before_it_is_sent(tmp_path: Path) -> None:
     with pytest.raises(ValidationError, match="at most 10000000 bytes"):
-        sink(tmp_path, batch={"bytes_max": 11_000_000})
+        sink(tmp_path, batch={"max_bytes": 11_000_000})
 
 
 def test_a_record_that_nests_too_deep_is_a_dead_letter(tmp_path: Path) -> None:

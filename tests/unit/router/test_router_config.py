@@ -79,14 +79,14 @@ def test_values_of_sinks_and_times_may_be_in_files(tmp_path: Path) -> None:
     for name, held in {"url": "http://x/y\n", "size": "64KiB\n", "at": "2026-01-31\n"}.items():
         (tmp_path / name).write_text(held)
     given = {name: {"file": str(tmp_path / name)} for name in ("url", "size", "at", "none")}
-    hook = {"type": "http", "url": given["url"], "batch": {"bytes_max": given["size"]}}
+    hook = {"type": "http", "url": given["url"], "batch": {"max_bytes": given["size"]}}
     keys: dict[str, Any] = {"routes": [{"name": "all", "sinks": ["lake", "hook"]}]}
     keys["starting_offsets"] = given["at"]
     job = load(tmp_path, **keys, sinks=JOB["sinks"] | {"hook": hook})
     assert job.starting_offsets == datetime(2026, 1, 31, tzinfo=UTC)
     assert isinstance(job.sinks["hook"], HttpSink)
-    assert job.sinks["hook"].batch.bytes_max == 65_536
-    assert yaml.safe_load(show_config(job))["sinks"]["hook"]["batch"]["bytes_max"] == given["size"]
+    assert job.sinks["hook"].batch.max_bytes == 65_536
+    assert yaml.safe_load(show_config(job))["sinks"]["hook"]["batch"]["max_bytes"] == given["size"]
     hook["url"] = given["none"]
     with pytest.raises(ConfigError, match=r"sinks\.hook\.url: .*none: cannot be read: No such"):
         load(tmp_path, **keys, sinks=JOB["sinks"] | {"hook": hook})
@@ -111,7 +111,7 @@ def test_settings_of_spark_that_are_secrets_are_not_shown(tmp_path: Path) -> Non
         ({"routes": [{"name": "a", "sinks": ["lake"]}] * 2}, "routes: 'a' stands there twice"),
         ({"unmatched": {"sinks": ["sea"]}}, "unmatched.sinks"),
         ({"sinks": JOB["sinks"] | {"other": {"type": "console"}}}, "sinks.other: no route"),
-        ({"trigger": {"records_max": 0}}, "trigger.records_max"),
+        ({"trigger": {"max_records": 0}}, "trigger.max_records"),
         ({"job": "Not A Name"}, "job"),
         ({"checkpoint_dir": "/var/a\0b"}, "checkpoint_dir: holds a NUL"),
         ({"checkpoint_dir": "s3://b/x"}, "checkpoint_dir: must be a directory of this machine"),
@@ -146,8 +146,11 @@ def test_settings_of_spark_that_are_secrets_are_not_shown(tmp_path: Path) -> Non
         ({"source": {"rack": " ", "read_from": "replica"}}, "source.rack"),
         ({"source": {"read_from": "follower"}}, "source.read_from"),
         ({"source": {"subject": "a.>.b"}}, "source.subject: 'a.>.b' is no subject"),
-        ({"trigger": {"records_min": 11, "records_max": 10}}, "trigger: records_min (11) is above"),
-        ({"trigger": {"delay_max_s": 0}}, "trigger.delay_max_s"),
+        (
+            {"trigger": {"min_offsets_per_trigger": 11, "max_records": 10}},
+            "trigger: min_offsets_per_trigger (11) is above",
+        ),
+        ({"trigger": {"max_trigger_delay_s": 0}}, "trigger.max_trigger_delay_s"),
     ],
 )
 def test_a_mistake_is_refused_with_its_place(

@@ -234,6 +234,6 @@ def test_an_answer_means_what_datadog_documents(
 
 def test_more_than_datadog_takes_is_refused_before_it_is_sent(tmp_path: Path) -> None:
     with pytest.raises(ValidationError, match="at most 1000 records"):
-        sink(tmp_path, batch={"records_max": 1001})
+        sink(tmp_path, batch={"max_records": 1001})
     with pytest.raises(ValidationError, match="site"):
         sink(tmp_path, site="evil.example/x")

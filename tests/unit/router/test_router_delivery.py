@@ -52,7 +52,7 @@ class LoadedDice(random.Random):
 
 
 def delivery(*requests: int, breaker: Breaker | None = None, **policy: float) -> Delivery:
-    limits = BreakerLimits(first_s=1.0, max_s=8.0, paused_max_s=8.0)
+    limits = BreakerLimits(initial_backoff_s=1.0, max_backoff_s=8.0, max_paused_backoff_s=8.0)
     made = Policy(**policy)  # type: ignore[arg-type]
     return Delivery(requests, policy=made, breaker=breaker or Breaker(limits, LoadedDice()))
 
@@ -114,7 +114,7 @@ def test_a_refused_request_is_halved_until_the_lone_record_is_found(
 @pytest.mark.parametrize("named", [False, True])
 def test_a_destination_that_refuses_every_record_gets_them_again_after_pauses(named: bool) -> None:
     """One wrong setting once made 300 dead letters with 599 requests."""
-    breaker = Breaker(BreakerLimits(first_s=1.0, paused_max_s=8.0), LoadedDice())
+    breaker = Breaker(BreakerLimits(initial_backoff_s=1.0, max_paused_backoff_s=8.0), LoadedDice())
     is_wrong = True
 
     def judge(it: Part) -> DeliveryResult:
@@ -154,7 +154,7 @@ def test_records_that_are_refused_for_different_reasons_are_to_blame_themselves(
 
 @pytest.mark.parametrize(("after", "letters"), [(3, 2), (0, 9)])
 def test_small_batches_that_are_refused_count_together(after: int, letters: int) -> None:
-    breaker = Breaker(BreakerLimits(first_s=1.0, paused_max_s=8.0), LoadedDice())
+    breaker = Breaker(BreakerLimits(initial_backoff_s=1.0, max_paused_backoff_s=8.0), LoadedDice())
     refused = 0
     for _ in range(9):
         machine = delivery(1, breaker=breaker, rejected_after=after)
@@ -268,7 +268,7 @@ def test_what_is_confirmed_counts_and_what_is_not_goes_again() -> None:
 
 
 def test_no_more_is_left_unconfirmed_than_allowed() -> None:
-    machine = delivery(1, 1, unconfirmed_max=1, confirm_every_s=1)
+    machine = delivery(1, 1, max_unconfirmed=1, confirm_every_s=1)
     machine.handle(Ticked(), 0)
     assert machine.handle(Judged(Accepted("0")), 0) == []
     assert machine.handle(Ticked(), SECOND_NS) == [Ask(("0",))]
@@ -388,7 +388,9 @@ def test_every_record_is_delivered_or_refused_once_and_only_poison_is_refused(
 
 
 def test_a_circuit_outlives_its_batch_and_the_next_one_waits_for_it() -> None:
-    breaker = Breaker(BreakerLimits(first_s=1.0, max_s=8.0, open_after=1), LoadedDice())
+    breaker = Breaker(
+        BreakerLimits(initial_backoff_s=1.0, max_backoff_s=8.0, failure_threshold=1), LoadedDice()
+    )
     first = delivery(1, breaker=breaker)
     first.handle(Ticked(), 0)
     first.handle(Judged(Retryable("503")), 0)
@@ -404,7 +406,7 @@ def test_a_circuit_outlives_its_batch_and_the_next_one_waits_for_it() -> None:
 
 
 def test_a_destination_that_refuses_every_record_by_name_is_well() -> None:
-    breaker = Breaker(BreakerLimits(open_after=1), LoadedDice())
+    breaker = Breaker(BreakerLimits(failure_threshold=1), LoadedDice())
     machine = delivery(2, 1, breaker=breaker)
     machine.handle(Ticked(), 0)
     machine.handle(Judged(Retryable("full")), 0)

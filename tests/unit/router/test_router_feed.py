@@ -88,7 +88,7 @@ def marked(rows: pa.Table, reasons: dict[int, str]) -> pa.Table:
 
 
 def job(directory: Path, **keys: Any) -> JobConfig:
-    return load(directory, **({"routes": ROUTES, "malformed": "route"} | keys))
+    return load(directory, **({"routes": ROUTES, "on_malformed": "route"} | keys))
 
 
 def test_each_route_does_its_own_to_the_rows_it_takes(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_what_is_no_record_is_a_dead_letter_with_its_own_reason(
 ) -> None:
     its = context(tmp_path)
     sink = Notebook(its)
-    feed = BatchWriter(job(tmp_path, routes=routes, malformed="dead_letters"), sink, its)
+    feed = BatchWriter(job(tmp_path, routes=routes, on_malformed="dead_letters"), sink, its)
     assert set(feed.columns) >= MALFORMED_COLUMNS
     odd = {"value": b"\xff?", "subject": "telemetry.logs.odd"}
     rows = numbered((1, row(5, **odd)), (1, row(4)), (1, row(3, **odd)), (1, row(2, partition=1)))
@@ -165,7 +165,7 @@ def test_what_is_no_record_is_a_dead_letter_with_its_own_reason(
 def test_a_batch_of_nothing_but_malformed_rows_reaches_no_sink(tmp_path: Path) -> None:
     its = context(tmp_path)
     sink = Notebook(its)
-    feed = BatchWriter(job(tmp_path, malformed="dead_letters"), sink, its)
+    feed = BatchWriter(job(tmp_path, on_malformed="dead_letters"), sink, its)
     feed.give(marked(numbered((0, row(1)), (1, row(2))), {0: "no", 1: "no"}), 0)
     assert sink.batches == []
 
@@ -175,7 +175,7 @@ def test_a_sink_that_wants_every_column_gets_no_marks(tmp_path: Path) -> None:
     assert feed.columns[-2:] == ["malformed_reason", "malformed_value"]
     assert {"value", "malformed", "attributes", "time"} <= set(feed.columns)
     routed = BatchWriter(
-        load(tmp_path, malformed="route"), Greedy(context(tmp_path)), context(tmp_path)
+        load(tmp_path, on_malformed="route"), Greedy(context(tmp_path)), context(tmp_path)
     )
     assert routed.columns == feed.columns[:-2]
 
@@ -209,7 +209,7 @@ VALUE = b'{"kind":"log","resource":{"service.name":"checkout"},"number":%d}'
 def test_a_sink_without_transforms_gets_the_batch_as_it_is(tmp_path: Path) -> None:
     its = context(tmp_path)
     sink = Notebook(its)
-    feed = BatchWriter(load(tmp_path, malformed="route"), sink, its)
+    feed = BatchWriter(load(tmp_path, on_malformed="route"), sink, its)
     assert feed.columns == ["value", "service"]
     rows = table([row(1), row(0)])
     feed.give(rows, 0)
@@ -237,7 +237,7 @@ def test_a_paced_sink_waits_between_batches(tmp_path: Path) -> None:
     its = replace(its, stop=stop)
     sinks = {"lake": {"type": "parquet", "path": "/x", "rate_limit": {"records_per_s": 2}}}
     sink: Sink = Notebook(its)
-    feed = BatchWriter(load(tmp_path, sinks=sinks, malformed="route"), sink, its)
+    feed = BatchWriter(load(tmp_path, sinks=sinks, on_malformed="route"), sink, its)
     for batch in range(3):
         feed.give(table([row(number) for number in range(4)]), batch)
     assert sum(stop.waited) == pytest.approx(3.0, abs=0.01)

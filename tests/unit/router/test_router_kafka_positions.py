@@ -31,7 +31,7 @@ class Broker:
 
 
 def sink(directory: Path, broker: Broker) -> Kafka:
-    settings = {"type": "kafka", "servers": "127.0.0.1:1", "topic": "t"}
+    settings = {"type": "kafka", "bootstrap_servers": "127.0.0.1:1", "topic": "t"}
     return Kafka(KafkaSink.model_validate(settings), context(directory), connection=broker)
 
 
@@ -65,8 +65,8 @@ def test_a_request_of_a_replay_is_known_when_it_is_tried_again(tmp_path: Path) -
             return found
 
     broker = Silent()
-    settings = {"type": "kafka", "servers": "127.0.0.1:1", "topic": "t"}
-    retry = {"retry": {"first_s": 0.001, "max_s": 0.001}}
+    settings = {"type": "kafka", "bootstrap_servers": "127.0.0.1:1", "topic": "t"}
+    retry = {"retry": {"initial_backoff_s": 0.001, "max_backoff_s": 0.001}}
     config = KafkaSink.model_validate(settings | retry)
     made = Kafka(config, context(tmp_path), connection=broker)
     made.begin_anew()
@@ -88,7 +88,12 @@ def test_a_replay_leaves_the_position_of_the_batch_in_work(tmp_path: Path) -> No
 
 
 def test_positions_may_not_go_among_the_records(tmp_path: Path) -> None:
-    settings = {"type": "kafka", "servers": "127.0.0.1:1", "topic": "t", "positions_topic": "t"}
+    settings = {
+        "type": "kafka",
+        "bootstrap_servers": "127.0.0.1:1",
+        "topic": "t",
+        "positions_topic": "t",
+    }
     with pytest.raises(ValidationError, match="positions_topic must be another one than topic"):
         KafkaSink.model_validate(settings)
 

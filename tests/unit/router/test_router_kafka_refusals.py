@@ -51,7 +51,7 @@ class Producer:
 
 def test_what_is_behind_a_refused_message_is_not_waited_for() -> None:
     """Nor does the producer go with it: a new one has every position to read."""
-    settings = {"type": "kafka", "servers": "127.0.0.1:1", "topic": "t"}
+    settings = {"type": "kafka", "bootstrap_servers": "127.0.0.1:1", "topic": "t"}
     producer: Any = Producer()
     connection = Connection(KafkaSink.model_validate(settings), "job.sink", producer=producer)
     messages = [Message(None, b"{}", (), 0, "logs/0", offset) for offset in range(4)]

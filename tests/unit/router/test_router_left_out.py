@@ -114,7 +114,7 @@ def test_a_row_is_looked_up_without_a_copy_of_what_was_left_out() -> None:
 
 
 def test_the_lines_that_are_kept_are_bounded_by_their_size_as_well(tmp_path: Path) -> None:
-    lines = KeptLines(tmp_path / "lines", lines_max=1000, bytes_max=100)
+    lines = KeptLines(tmp_path / "lines", max_lines=1000, max_bytes=100)
     for number in range(40):
         lines.add(f"{number:09d}")
     kept = lines.load()
@@ -123,7 +123,7 @@ def test_the_lines_that_are_kept_are_bounded_by_their_size_as_well(tmp_path: Pat
 
 
 def test_the_notes_are_bounded_so(tmp_path: Path) -> None:
-    notes = LeftOut(tmp_path, stream_id_of, bytes_max=200)
+    notes = LeftOut(tmp_path, stream_id_of, max_bytes=200)
     for offset in range(30):
         notes.note(rows_of(offset, "a"), [False])
     kept = (tmp_path / "left_out.ndjson").read_text().splitlines()
@@ -184,6 +184,6 @@ def test_notes_must_be_there_where_records_would_be_twice(
     for end in ends:
         BatchJournal(home).note(Offsets({PLACE: end}, {"logs": "5f2c"}))
     routes = [{"name": "all", "transforms": [DEDUPE], "sinks": ["lake"]}]
-    run: Any = Giving(tmp_path, sinks={"lake": sink}, routes=routes, malformed="route")
+    run: Any = Giving(tmp_path, sinks={"lake": sink}, routes=routes, on_malformed="route")
     with pytest.raises(ConfigError) if must else nullcontext():
         backfill.backfill(run, "lake", {PLACE: first}, {PLACE: 10}, print)

@@ -98,7 +98,7 @@ def test_a_letter_that_is_too_large_is_counted_and_the_batch_goes_on(
         path = lay(its, table([row(0), row(1), row(2)]))
         lay(its, table([row(1)]))
     assert len(path.read_bytes().splitlines()) == 3, "the file has each"
-    assert detail(its) == {"dead_letters": 4, "letters_not_streamed": 2}
+    assert detail(its) == {"dead_letters": 4, "dead_letters_not_streamed": 2}
     assert publisher.submitted == [0, 1, 2, 1], "nobody waits for a larger NATS"
     (told,) = logs
     assert (told["log_level"], told["letters"], told["subject"]) == ("warning", 1, "letters")
@@ -142,7 +142,7 @@ def test_a_nats_that_cannot_be_reached_costs_a_copy_and_no_batch(
     its = replace(context(tmp_path), letter_stream=stream)
     lay(its, table([row(0)]))
     lay(its, table([row(1)]))
-    assert (len(tries), detail(its)["letters_not_streamed"]) == (1, 2)
+    assert (len(tries), detail(its)["dead_letters_not_streamed"]) == (1, 2)
     clock.sleep(PAUSE_S)
     lay(its, table([row(2)]))
     lay(its, table([row(3)]))

@@ -88,9 +88,9 @@ def test_what_the_answers_to_a_batch_refuse_is_one_file(tmp_path: Path, fsyncs: 
     refused = tuple((place, Fault(f"http_{place}", f"no {place}", 400)) for place in (0, 3, 7))
     again = PartialFailure(refused=((1, Fault("late", "no", 400)),))
     away = Failed(Fault("http_500", "no", 500), answered=True)
-    retry = {"first_s": 0.001, "max_s": 0.001}
+    retry = {"initial_backoff_s": 0.001, "max_backoff_s": 0.001}
     sink = Picky(
-        its, away, PartialFailure(refused=refused), again, batch={"records_max": 10}, retry=retry
+        its, away, PartialFailure(refused=refused), again, batch={"max_records": 10}, retry=retry
     )
     sink.write(records(40).filter(pa.array([True, False] * 20)))
     assert (len(files(its)), len(fsyncs)) == (1, 4)

@@ -66,20 +66,20 @@ def test_admit_divides_a_batch_in_proportion_and_starves_nobody() -> None:
 _AMOUNTS = st.dictionaries(st.sampled_from("abc"), st.integers(0, 500), min_size=1)
 
 
-@given(waiting=_AMOUNTS, rows_max=st.integers(1, 300))
-def test_admit_reaches_the_end_within_its_limit(waiting: dict[str, int], rows_max: int) -> None:
+@given(waiting=_AMOUNTS, max_rows=st.integers(1, 300))
+def test_admit_reaches_the_end_within_its_limit(waiting: dict[str, int], max_rows: int) -> None:
     end = {StreamPartition(name, 0): count for name, count in waiting.items()}
     position = dict.fromkeys(end, 0)
     batches = 0
     while position != end:
-        step = admit(position, end, rows_max)
+        step = admit(position, end, max_rows)
         taken = {at: step[at] - position[at] for at in end}
         assert all(count >= 0 for count in taken.values())
-        assert sum(taken.values()) <= rows_max + len(end)
+        assert sum(taken.values()) <= max_rows + len(end)
         assert all(taken[at] > 0 for at in end if position[at] < end[at])
         position = step
         batches += 1
-    assert batches <= sum(waiting.values()) // rows_max * 2 + 3 * len(end) + 2
+    assert batches <= sum(waiting.values()) // max_rows * 2 + 3 * len(end) + 2
 
 
 def test_a_batch_is_cut_by_bytes_in_proportion_and_a_large_record_passes() -> None:
@@ -123,17 +123,17 @@ def test_a_span_is_divided_where_its_frames_end_and_a_large_one_is_a_task() -> N
     ]  # fmt: skip
 
 
-@given(waiting=_AMOUNTS, size=st.integers(1, 50), bytes_max=st.integers(1, 2000))
+@given(waiting=_AMOUNTS, size=st.integers(1, 50), max_bytes=st.integers(1, 2000))
 def test_batches_reach_the_end_within_their_bytes(
-    waiting: dict[str, int], size: int, bytes_max: int
+    waiting: dict[str, int], size: int, max_bytes: int
 ) -> None:
     end = {StreamPartition(name, 0): count for name, count in waiting.items()}
     sizes = {at: size * (1 + number) for number, at in enumerate(end)}
     position = dict.fromkeys(end, 0)
     while position != end:
-        step = within_bytes(position, end, sizes, bytes_max)
+        step = within_bytes(position, end, sizes, max_bytes)
         taken = {at: step[at] - position[at] for at in end}
-        most = max(bytes_max, *sizes.values())
+        most = max(max_bytes, *sizes.values())
         assert sum(taken[at] * sizes[at] for at in end) <= most
         assert any(taken[at] > 0 for at in end)
         assert all(taken[at] >= 0 for at in end)

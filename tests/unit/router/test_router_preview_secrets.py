@@ -24,8 +24,8 @@ SINKS: list[dict[str, Any]] = [
      "url": "http://127.0.0.1:1/bucket"},
     {"type": "postgres", "dsn": GONE},
     {"type": "jdbc", "url": GONE, "user": "x", "password": GONE, "jars": ["/x.jar"]},
-    {"type": "kafka", "servers": "127.0.0.1:1", "topic": "t", "user": "x", "password": GONE,
-     "security_protocol": "sasl_ssl"},
+    {"type": "kafka", "bootstrap_servers": "127.0.0.1:1", "topic": "t", "user": "x",
+     "password": GONE, "security_protocol": "sasl_ssl"},
     {"type": "nats", "servers": "nats://127.0.0.1:1", "subject": "x", "token": GONE},
     {"type": "delta", "table": "s3://x/y", "storage": {"aws_access_key_id": GONE}},
     {"type": "iceberg", "table": "a.b", "catalog": {"type": "rest", "token": GONE}},
@@ -34,7 +34,7 @@ SINKS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("sink", SINKS, ids=lambda sink: sink["type"])
 def test_a_preview_needs_no_secret(tmp_path: Path, sink: dict[str, Any]) -> None:
-    config = load(tmp_path, sinks={"lake": sink}, malformed="route")
+    config = load(tmp_path, sinks={"lake": sink}, on_malformed="route")
     record = gauge_record(0) if sink["type"] == "prometheus" else log_record(0)
     run: Any = SimpleNamespace(
         config=config,

@@ -330,7 +330,7 @@ def test_a_record_that_is_too_large_is_told_of_once_and_looked_at_again(tmp_path
             assert problem.startswith("the record at logs/0 offset 41 has 943.7 MB")
             its.clock.sleep(60)
             its.poll()
-    assert [it["event"] for it in logs].count("query failed") == 1
+    assert [it["event"] for it in logs].count("query_failed") == 1
     assert offsets.exists()
 
 

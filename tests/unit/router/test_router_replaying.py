@@ -88,7 +88,7 @@ def test_a_sink_hears_that_a_replay_is_on_purpose(tmp_path: Path) -> None:
     assert run.delivered == 1
 
 
-THREES: dict[str, Any] = {"trigger": {"records_max": 3}}
+THREES: dict[str, Any] = {"trigger": {"max_records": 3}}
 
 
 def test_a_stopped_replay_goes_on_behind_its_last_batch(tmp_path: Path) -> None:

@@ -43,24 +43,24 @@ def cuts(directory: Path, rows: Any, **batch: int) -> list[tuple[str, int]]:
 
 def test_rows_are_cut_by_count_and_partition_with_keys_that_name_them(tmp_path: Path) -> None:
     rows = batch([log_record(number) for number in range(3)], first=7)
-    assert cuts(tmp_path, rows, records_max=2) == [
+    assert cuts(tmp_path, rows, max_records=2) == [
         ("job/sink/logs.5f2c19aa/0/7-8", 2),
         ("job/sink/logs.5f2c19aa/0/9-9", 1),
     ]
     two = batch([b"x"], first=3, partition=1)
-    assert cuts(tmp_path, two, records_max=2) == [("job/sink/logs.5f2c19aa/1/3-3", 1)]
+    assert cuts(tmp_path, two, max_records=2) == [("job/sink/logs.5f2c19aa/1/3-3", 1)]
 
 
 def test_rows_are_cut_by_the_bytes_that_are_sent(tmp_path: Path) -> None:
     """A row that is no record grows when it is wrapped; the bound is for what is sent."""
-    bodies = sent("http", tmp_path, [b"\xff" * 300] * 4, batch={"bytes_max": 1024}).bodies
+    bodies = sent("http", tmp_path, [b"\xff" * 300] * 4, batch={"max_bytes": 1024}).bodies
     assert max(map(len, bodies)) <= 1024
     assert sum(len(body.splitlines()) for body in bodies) == 4
 
 
 def test_a_row_larger_than_a_request_goes_alone(tmp_path: Path) -> None:
     rows = batch([b"a", b"x" * 3000, b"b"])
-    assert cuts(tmp_path, rows, bytes_max=1024) == [
+    assert cuts(tmp_path, rows, max_bytes=1024) == [
         (f"job/sink/logs.5f2c19aa/0/{offset}-{offset}", 1) for offset in range(3)
     ]
 

@@ -118,7 +118,7 @@ def read(
     log: list[Frame], span: Span, options: SourceOptions, shape: Projection
 ) -> Iterator[pa.RecordBatch]:
     its = reading(ScriptedClient(log))
-    its.cutter = lambda: Cutter(offsets=SMALL_OFFSETS, records_min=16)
+    its.cutter = lambda: Cutter(offsets=SMALL_OFFSETS, min_records=16)
     made = shaped_rows(span, its, options, shape)
     return (rows for rows in made if rows.num_rows)
 

@@ -31,7 +31,7 @@ def memory(tmp_path: Path) -> Path:
 
 
 def test_a_directory_is_its_users_alone_and_goes_with_the_job(tmp_path: Path, memory: Path) -> None:
-    sharing = Sharing.begin(job(tmp_path, source={"shared_bytes_max": 12_345}), memory)
+    sharing = Sharing.begin(job(tmp_path, source={"max_shared_bytes": 12_345}), memory)
     assert sharing is not None
     (place,) = memory.iterdir()
     assert stat.S_IMODE(place.stat().st_mode) == 0o700
@@ -46,7 +46,7 @@ def test_a_directory_is_its_users_alone_and_goes_with_the_job(tmp_path: Path, me
     "keys",
     [
         {"sinks": 1},
-        {"source": {"shared_bytes_max": 0}},
+        {"source": {"max_shared_bytes": 0}},
         {"spark": {"master": "spark://127.0.0.1:7077"}},
     ],
 )

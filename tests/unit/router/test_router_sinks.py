@@ -154,7 +154,7 @@ def test_the_documents_table_is_what_the_sinks_say() -> None:
 @pytest.mark.parametrize(
     ("settings", "missing"),
     [
-        ({"type": "kafka", "servers": "a:1", "topic": "t"}, "confluent_kafka"),
+        ({"type": "kafka", "bootstrap_servers": "a:1", "topic": "t"}, "confluent_kafka"),
         ({"type": "nats", "subject": "out"}, "nats"),
         ({"type": "postgres", "dsn": "host=a"}, "psycopg"),
         ({"type": "s3", "url": "http://127.0.0.1:1/lake"}, "botocore.auth"),

@@ -226,7 +226,7 @@ def seen(*ids_and_seconds: tuple[str | None, int]) -> pa.Table:
     return table(*rows)
 
 
-DEDUPE = {"dedupe": {"within_s": 10, "ids_max": 1000}}
+DEDUPE = {"dedupe": {"within_s": 10, "max_ids": 1000}}
 
 
 def test_what_was_there_within_the_window_is_left_out(tmp_path: Path) -> None:

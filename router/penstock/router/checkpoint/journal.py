@@ -22,14 +22,14 @@ class KeptLines:
 
     Args:
         path: Its name.
-        lines_max: Lines that are kept; the older ones make room, half of them at a time.
-        bytes_max: Likewise, about; None: they may be of any size.
+        max_lines: Lines that are kept; the older ones make room, half of them at a time.
+        max_bytes: Likewise, about; None: they may be of any size.
     """
 
-    def __init__(self, path: Path, *, lines_max: int, bytes_max: int | None = None) -> None:
+    def __init__(self, path: Path, *, max_lines: int, max_bytes: int | None = None) -> None:
         self._path = path
-        self._lines_max = lines_max
-        self._bytes_max = bytes_max
+        self._max_lines = max_lines
+        self._max_bytes = max_bytes
         lines = self.load()
         self.count = len(lines)
         self.last = lines[-1] if lines else ""
@@ -37,7 +37,7 @@ class KeptLines:
 
     def add(self, line: str) -> None:
         """Add one that has no line break in it."""
-        if self.count >= self._lines_max or (self.count and self._is_large()):
+        if self.count >= self._max_lines or (self.count and self._is_large()):
             kept = self.load()[self.count // 2 :]
             atomic_write(self._path, "".join(f"{it}\n" for it in kept).encode(), parents=True)
             self.count = len(kept)
@@ -54,10 +54,10 @@ class KeptLines:
         if not self._path.exists():
             return []
         with self._path.open(errors="replace") as file:
-            return [line.rstrip("\n") for line in deque(file, maxlen=self._lines_max)]
+            return [line.rstrip("\n") for line in deque(file, maxlen=self._max_lines)]
 
     def _is_large(self) -> bool:
-        return self._bytes_max is not None and self._path.stat().st_size >= self._bytes_max
+        return self._max_bytes is not None and self._path.stat().st_size >= self._max_bytes
 
     def _ends_whole(self) -> bool:
         with self._path.open("rb") as file:
@@ -77,11 +77,11 @@ class BatchJournal:
 
     Args:
         state_dir: The sink's directory.
-        batches_max: Lines that are kept.
+        max_batches: Lines that are kept.
     """
 
-    def __init__(self, state_dir: Path, *, batches_max: int = BATCHES_MAX) -> None:
-        self._lines = KeptLines(state_dir / JOURNAL, lines_max=batches_max)
+    def __init__(self, state_dir: Path, *, max_batches: int = BATCHES_MAX) -> None:
+        self._lines = KeptLines(state_dir / JOURNAL, max_lines=max_batches)
 
     def begin(self, at: Offsets) -> None:
         """The next batch begins there; only the first one's beginning is news."""

@@ -175,7 +175,7 @@ class StoreLease:
             try:
                 self._go(release(lease))
             except ServiceError as error:
-                _log.warning("the next to use checkpoint_store has to wait", reason=error.reason)
+                _log.warning("checkpoint_store_release_failed", reason=error.reason)
 
     def _repeat_until_end(self, name: str, what: Callable[[], None]) -> None:
         lease = self._lease
@@ -189,7 +189,7 @@ class StoreLease:
             except Exception as error:  # noqa: BLE001 - a full disk, say: it is tried again
                 problem = str(error) or type(error).__name__
             if problem is not None and self.problem is None:
-                _log.warning("checkpoint_store cannot be used now", reason=problem)
+                _log.warning("checkpoint_store_unavailable", reason=problem)
             self._problems[name] = problem
 
     def _go(self, steps: Steps) -> None:
@@ -224,7 +224,7 @@ class StoreLease:
             self._told_ns = now_ns
             holder = self._who(self._newest())
             self._problems[_TAKE] = f"checkpoint_store is waited for: {holder} has it"
-            _log.info("waits for checkpoint_store", held_by=holder, lease_s=self._length_ns / 1e9)
+            _log.info("checkpoint_store_wait", held_by=holder, lease_s=self._length_ns / 1e9)
         self._clock.sleep(self._length_ns / _POLLS / 1e9)
 
     def _claim(self, claim: Claim) -> bool:

@@ -155,7 +155,7 @@ class NatsDeadLetterPublisher:
             self._tell_at_ns = now_ns + self._pause_ns
             count, self._missed = self._missed, 0
         self._log.warning(
-            "dead letters are in their files, and not in dead_letter_stream",
+            "dead_letter_stream_failed",
             letters=count,
             subject=self._subject,
             reason=self.problem,

@@ -148,7 +148,7 @@ def _keep(rows: pa.Table, reasons: Sequence[Reason], context: SinkContext) -> Pa
     ]
     atomic_write(path, b"\n".join(lines) + b"\n", parents=True)
     if context.letter_stream is not None and (missed := context.letter_stream.publish(lines)):
-        context.meter.count("letters_not_streamed", missed)
+        context.meter.count("dead_letters_not_streamed", missed)
     return path
 
 

@@ -3,7 +3,7 @@
     closed     requests go; after a failure there is a short pause
       │ ▲
       │ └────────────────── one is taken ◀──────────┐
-      ▼ `open_after` failures in a row              │
+      ▼ `failure_threshold` failures in a row              │
     open       nothing goes ── the pause is over ─▶ half_open   one request goes
       ▲                                             │
       └─────────────────────────────────────────────┘ that fails, too: a longer pause
@@ -39,16 +39,16 @@ class BreakerLimits:
     """How patient a breaker is.
 
     Attributes:
-        first_s: Upper limit of the first pause.
-        max_s: Upper limit of any pause that the destination did not ask for.
-        open_after: Failures in a row that open it.
-        paused_max_s: Instead of `max_s` where the sender, or every record, is refused.
+        initial_backoff_s: Upper limit of the first pause.
+        max_backoff_s: Upper limit of any pause that the destination did not ask for.
+        failure_threshold: Failures in a row that open it.
+        max_paused_backoff_s: The same where the sender, or every record, is refused.
     """
 
-    first_s: float = 0.5
-    max_s: float = 30.0
-    open_after: int = 5
-    paused_max_s: float = 60.0
+    initial_backoff_s: float = 0.5
+    max_backoff_s: float = 30.0
+    failure_threshold: int = 5
+    max_paused_backoff_s: float = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,20 +125,24 @@ class Breaker:
 
     def failed(self, reason: str, asked_s: float, now_ns: int) -> None:
         """It did not take a request; it asks for a pause of `asked_s` seconds, or of 0."""
-        state: State = "open" if self._failures + 1 >= self._limits.open_after else "closed"
-        self._pause(state, self._limits.max_s, reason, asked_s, now_ns)
+        state: State = "open" if self._failures + 1 >= self._limits.failure_threshold else "closed"
+        self._pause(state, self._limits.max_backoff_s, reason, asked_s, now_ns)
 
     def refused(self, reason: str, asked_s: float, now_ns: int) -> None:
         """It does not let the sender in."""
-        self._pause("paused", self._limits.paused_max_s, reason, asked_s, now_ns)
+        self._pause("paused", self._limits.max_paused_backoff_s, reason, asked_s, now_ns)
 
     def rejected(self, reason: str, now_ns: int) -> None:
         """It refuses every record for the same reason."""
-        self._pause("rejected", self._limits.paused_max_s, reason, 0.0, now_ns)
+        self._pause("rejected", self._limits.max_paused_backoff_s, reason, 0.0, now_ns)
 
-    def _pause(self, state: State, max_s: float, reason: str, asked_s: float, now_ns: int) -> None:
+    def _pause(
+        self, state: State, max_backoff_s: float, reason: str, asked_s: float, now_ns: int
+    ) -> None:
         jitter = 1.0 if state == "closed" else 0.5
-        backoff = Backoff(self._limits.first_s, max_s, jitter=jitter, failures=self._failures)
+        backoff = Backoff(
+            self._limits.initial_backoff_s, max_backoff_s, jitter=jitter, failures=self._failures
+        )
         self._failures += 1
         pause_s = max(backoff.next_wait(self._dice.random()), min(asked_s, RETRY_AFTER_MAX_S))
         before = self._circuit

@@ -67,7 +67,7 @@ class Policy:
         poison_after_s: How long a lone record may fail without any evidence.
         confirm_s: How long the destination may take to confirm what it accepted.
         confirm_every_s: Between two questions whether it did.
-        unconfirmed_max: Requests that may wait for that at once.
+        max_unconfirmed: Requests that may wait for that at once.
         rejected_after: Records refused for one reason, and none taken meanwhile, after which no
             record is to blame; 0: each is.
     """
@@ -78,7 +78,7 @@ class Policy:
     poison_after_s: float = 3600.0
     confirm_s: float = 300.0
     confirm_every_s: float = 1.0
-    unconfirmed_max: int = 100
+    max_unconfirmed: int = 100
     rejected_after: int = 3
 
 
@@ -262,7 +262,7 @@ class Delivery:
             self._ask_at_ns = now_ns + int(self._policy.confirm_every_s * _NANOSECONDS)
             self._asking = True
             return [Ask(tuple(self._unconfirmed))]
-        if self._queue and len(self._unconfirmed) < self._policy.unconfirmed_max:
+        if self._queue and len(self._unconfirmed) < self._policy.max_unconfirmed:
             self._flying = self._queue.popleft()
             self._flying.attempt += 1
             return [Send(self._flying.part, self._flying.attempt)]

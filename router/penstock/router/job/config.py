@@ -144,27 +144,29 @@ class Trigger(Settings):
     """How often a sink's query looks for new records, and how many it takes at once."""
 
     interval_s: Annotated[float, Field(ge=0, le=604_800, allow_inf_nan=False)] = 2.0
-    records_max: Annotated[int, Field(ge=1, le=1_000_000)] = 50_000
-    bytes_max: Annotated[int, Field(ge=1_048_576, le=1_073_741_824)] = 33_554_432
-    records_min: Annotated[int, Field(ge=1, le=1_000_000)] = 1
-    delay_max_s: Annotated[int, Field(ge=1, le=604_800)] = 900
+    max_records: Annotated[int, Field(ge=1, le=1_000_000)] = 50_000
+    max_bytes: Annotated[int, Field(ge=1_048_576, le=1_073_741_824)] = 33_554_432
+    min_offsets_per_trigger: Annotated[int, Field(ge=1, le=1_000_000)] = 1
+    max_trigger_delay_s: Annotated[int, Field(ge=1, le=604_800)] = 900
 
     @model_validator(mode="after")
     def _bounds_fit_together(self) -> Self:
-        if self.records_min > self.records_max:
-            raise ValueError(f"records_min ({self.records_min}) is above records_max")
+        if self.min_offsets_per_trigger > self.max_records:
+            raise ValueError(
+                f"min_offsets_per_trigger ({self.min_offsets_per_trigger}) is above max_records"
+            )
         return self
 
     def options(self) -> dict[str, str]:
         """The same for Spark's data source."""
         found = {
-            "maxOffsetsPerTrigger": str(self.records_max),
-            "maxBytesPerTrigger": str(self.bytes_max),
+            "maxOffsetsPerTrigger": str(self.max_records),
+            "maxBytesPerTrigger": str(self.max_bytes),
         }
-        if self.records_min == 1:
+        if self.min_offsets_per_trigger == 1:
             return found
-        waiting = {"minOffsetsPerTrigger": str(self.records_min)}
-        return found | waiting | {"maxTriggerDelay": f"{self.delay_max_s}s"}
+        waiting = {"minOffsetsPerTrigger": str(self.min_offsets_per_trigger)}
+        return found | waiting | {"maxTriggerDelay": f"{self.max_trigger_delay_s}s"}
 
 
 class Source(Settings):
@@ -173,9 +175,9 @@ class Source(Settings):
     fail_on_data_loss: bool = True
     retry_timeout_s: Seconds = 120.0
     cursors: bool = True
-    partitions_min: Annotated[int, Field(ge=1, le=1024)] = 1
+    min_partitions: Annotated[int, Field(ge=1, le=1024)] = 1
     assign: Annotated[dict[str, list[int]], AfterValidator(_assigned)] | None = None
-    shared_bytes_max: Annotated[int, Field(ge=0, le=8_589_934_592)] = 67_108_864
+    max_shared_bytes: Annotated[int, Field(ge=0, le=8_589_934_592)] = 67_108_864
     subject: Annotated[str, AfterValidator(_subject)] | None = None
     read_from: Literal["leader", "replica"] = "leader"
     rack: Annotated[str, Field(pattern=r"^\S(.{0,62}\S)?$")] | None = None
@@ -217,7 +219,7 @@ class Source(Settings):
             **{name: text for name, text in chosen.items() if text is not None},
             "readFrom": self.read_from,
             "tls": str(self.tls).lower(),
-            "minPartitions": str(self.partitions_min),
+            "minPartitions": str(self.min_partitions),
             "failOnDataLoss": str(self.fail_on_data_loss).lower(),
             "retryTimeoutSeconds": str(self.retry_timeout_s),
         }
@@ -308,7 +310,7 @@ class JobConfig(Settings):
     trigger: Trigger = Trigger()
     source: Source = Source()
     routing: Literal["fan_out", "first_match"] = "fan_out"
-    malformed: Literal["dead_letters", "route"] = "dead_letters"
+    on_malformed: Literal["dead_letters", "route"] = "dead_letters"
     routes: Annotated[list[Route], Field(min_length=1)]
     unmatched: Unmatched = Unmatched()
     sinks: Annotated[dict[Name, AnySinkConfig], Field(min_length=1)]
@@ -343,7 +345,7 @@ class JobConfig(Settings):
     def without_waiting(self) -> "JobConfig":
         """The same job, for a run with an end: the last records are too few for ever."""
         return self.model_copy(
-            update={"trigger": self.trigger.model_copy(update={"records_min": 1})}
+            update={"trigger": self.trigger.model_copy(update={"min_offsets_per_trigger": 1})}
         )
 
     @property
@@ -359,7 +361,7 @@ class JobConfig(Settings):
     @property
     def lays_malformed_aside(self) -> bool:
         """Whether what is no record goes to the dead letters, and to no sink."""
-        return self.malformed == "dead_letters"
+        return self.on_malformed == "dead_letters"
 
     def routes_to(self, sink: str) -> list[int]:
         """The numbers of the routes to a sink; that of `unmatched` comes after the last route's."""

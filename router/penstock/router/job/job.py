@@ -100,7 +100,7 @@ class CursorPublisher:
         }
         problem = self._commit(changed, positions)
         if problem is not None and self.problem is None:
-            self._log.warning("cursors are not published", reason=problem)
+            self._log.warning("cursor_publish_failed", reason=problem)
         self.problem = problem
 
     def _commit(
@@ -230,14 +230,14 @@ class Job:
         if not self._home.open(is_stopping_meanwhile):
             return
         log = structlog.get_logger()
-        log.info("looking for the streams", streams=config.streams, logd=config.logd)
+        log.info("stream_lookup_started", streams=config.streams, logd=config.logd)
         state = first_state(config, self._log)
         starting = starting_offsets(config, state, self._log, self._clock)
         ends = {at: span.end for at, span in state.readable.items()}
         self._goal = Goal(ends, state.incarnations, state.written)
         self._contexts = {name: self._context(name, starting) for name in config.sinks}
         sinks = [self._open_sink(name) for name in self._contexts]
-        log.info("starting Spark", master=config.spark.master, work_dir=str(config.working_dir))
+        log.info("spark_starting", master=config.spark.master, work_dir=str(config.working_dir))
         self._session = Session.start(
             config.job, config.session, config.working_dir, lock=self._home.descriptor
         )
@@ -247,11 +247,11 @@ class Job:
             check_routes(config, self._session.spark)
         self._sharing = Sharing.begin(config)
         shared = self._sharing.options if self._sharing else {}
-        if config.trigger.bytes_max > self._budget.largest:
+        if config.trigger.max_bytes > self._budget.largest:
             log.warning(
-                "batches are smaller than trigger.bytes_max",
-                bytes_max=self._budget.largest,
-                reason="spark.driver_memory has no room for more: raise it, or lower bytes_max",
+                "batch_size_reduced",
+                max_bytes=self._budget.largest,
+                reason="spark.driver_memory has no room for more: raise it, or lower max_bytes",
             )
         for sink, context in zip(sinks, self._contexts.values(), strict=True):
             self._queries.append(SinkQuery(config, sink, context, starting, shared, self._budget))
@@ -426,7 +426,9 @@ class Job:
         run.stop, run.progress = replay.stop, replay.progress
         files = find_dead_letters(self._config.dead_letters, sink=replay.sink)
         log = structlog.get_logger().bind(by=replay.by)
-        return replay_letters(run, files, replay.target, lambda line: log.info("replay", what=line))
+        return replay_letters(
+            run, files, replay.target, lambda line: log.info("replay_progress", line=line)
+        )
 
     def _write_endpoints(self) -> None:
         assert self._session is not None

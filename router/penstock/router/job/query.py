@@ -280,7 +280,7 @@ class SinkQuery:
                 self._query.stop()
             except (Py4JError, PySparkException) as error:
                 # A sink that hangs cannot be interrupted. Its thread ends with the JVM.
-                self._log.warning("query does not stop", reason=type(error).__name__)
+                self._log.warning("query_stop_failed", reason=type(error).__name__)
                 return
         if not self._closed:
             self._closed = True
@@ -301,7 +301,7 @@ class SinkQuery:
             try:
                 self._query.stop()
             except (Py4JError, PySparkException) as error:
-                self._log.warning("query does not stop", reason=type(error).__name__)
+                self._log.warning("query_stop_failed", reason=type(error).__name__)
                 return False
         self._state = _State.RESTING
         self.records_per_s = 0.0
@@ -340,7 +340,7 @@ class SinkQuery:
         options |= {
             **job.trigger.options(),
             **self._sharing,
-            "maxBytesPerTrigger": str(min(job.trigger.bytes_max, self._budget.largest)),
+            "maxBytesPerTrigger": str(min(job.trigger.max_bytes, self._budget.largest)),
             "planIn": str(self._plan_path),
             "measureSizes": str(self._measures).lower(),
         }
@@ -356,7 +356,7 @@ class SinkQuery:
             .foreachBatch(self._write)
             .start()
         )
-        self._log.info("query started", restarts=self._restarts.count)
+        self._log.info("query_started", restarts=self._restarts.count)
 
     def _write(self, frame: DataFrame, batch: int) -> None:
         with self._work:
@@ -394,7 +394,7 @@ class SinkQuery:
         self._context.meter.count("left_out_routing", count - rows.num_rows - lost)
         if lost:
             self._context.meter.count("left_out_lost", lost)
-            self._log.warning("records are lost", batch=batch, offsets=lost)
+            self._log.warning("records_lost", batch=batch, offsets=lost)
         self.received += count
         took_ns = self._context.clock.monotonic_ns() - begun_ns
         self.records_per_s = round(count * 1e9 / max(took_ns, 1), 1)
@@ -454,7 +454,7 @@ class SinkQuery:
             if begin < known:
                 self._context.meter.count("log_truncated", known - begin)
                 self._log.warning(
-                    "log truncated",
+                    "log_truncated",
                     stream=at.stream,
                     partition=at.partition,
                     offset=begin,
@@ -473,7 +473,7 @@ class SinkQuery:
         if self._replanned is not None:
             self._start_at_ns = now_ns
             self._log.warning(
-                "batch planned anew",
+                "batch_replanned",
                 batch=self._replanned,
                 reason="it is larger than the records at its ends said; all are measured now",
             )
@@ -501,7 +501,7 @@ class SinkQuery:
         if is_told:
             return
         self._log.error(
-            "query failed",
+            "query_failed",
             reason=self.failure,
             restart_in_s=round(wait_s, 1),
         )

@@ -188,13 +188,13 @@ class BatchSizes:
     """Those of one stream's batches, one after the other.
 
     Attributes:
-        bytes_max: Of a batch, about; None: it is not bounded, and nobody is asked.
+        max_bytes: Of a batch, about; None: it is not bounded, and nobody is asked.
         task_bytes: Of what one task reads, likewise.
         subject: Of the records that are read.
         measures: Whether every frame is measured.
     """
 
-    bytes_max: int | None
+    max_bytes: int | None
     task_bytes: int | None
     subject: str | None
     measures: bool = False
@@ -217,19 +217,19 @@ class BatchSizes:
                 until then is known when it is asked for again.
         """
         spans = [Span(*at, first[at], end) for at, end in last.items() if end > first[at]]
-        if self.bytes_max is None or not spans:
+        if self.max_bytes is None or not spans:
             return dict(last)
         waiting = [span.where for span in spans]
         order = sorted(waiting, key=lambda at: (-self._passed_over.get(at, 0), at))
         if self.measures:
-            frames = {it.where: self._frames(log, it, self.bytes_max) for it in spans}
-            found = within_measured_bytes(first, frames, self.bytes_max, order=order)
+            frames = {it.where: self._frames(log, it, self.max_bytes) for it in spans}
+            found = within_measured_bytes(first, frames, self.max_bytes, order=order)
             ends = {**last, **found}
         else:
             self._learn(log, spans, patiently=patiently)
             ends = {**last, **{it.where: self._known[it.where].upto(it.end) for it in spans}}
             sizes = {it.where: self._known[it.where].size_to(ends[it.where]) for it in spans}
-            ends = within_bytes(first, ends, sizes, self.bytes_max, order=order)
+            ends = within_bytes(first, ends, sizes, self.max_bytes, order=order)
         self._passed_over = {
             at: self._passed_over.get(at, 0) + 1 for at in waiting if ends[at] == first[at]
         }

@@ -89,7 +89,7 @@ class FrameChunk:
         return digest.hexdigest()
 
 
-def within(cuts: Iterable[Cut], bytes_max: int | None, span: Span) -> Iterator[Cut]:
+def within(cuts: Iterable[Cut], max_bytes: int | None, span: Span) -> Iterator[Cut]:
     """Frames of a span, as long as they have no more bytes in memory than that.
 
     Raises:
@@ -97,11 +97,11 @@ def within(cuts: Iterable[Cut], bytes_max: int | None, span: Span) -> Iterator[C
     """
     size = 0
     for cut in cuts:
-        size += cut.size if bytes_max is not None else 0
-        if bytes_max is not None and size > bytes_max:
+        size += cut.size if max_bytes is not None else 0
+        if max_bytes is not None and size > max_bytes:
             raise LargerThanPlannedError(
                 f"{cut.where}: offsets {span.start} to {cut.end - 1} take {size} bytes, above"
-                f" {bytes_max}, which the task was given for {span.start} to {span.end - 1}"
+                f" {max_bytes}, which the task was given for {span.start} to {span.end - 1}"
             )
         yield cut
 

@@ -74,7 +74,7 @@ def fetch(
     *,
     epoch: int | None = None,
     subject: str | None = None,
-    bytes_max: int = FETCH_BYTES,
+    max_bytes: int = FETCH_BYTES,
 ) -> Fetched:
     """Read whole frames of a span, from an offset on.
 
@@ -88,28 +88,28 @@ def fetch(
         offset: In it.
         epoch: Under which the record before was read; None: not known.
         subject: A filter; None: all.
-        bytes_max: About; one frame is given whatever its size.
+        max_bytes: About; one frame is given whatever its size.
 
     Raises:
         DataLossError: Records are gone.
         LogRefusedError: logd refuses, and does not say that.
         UnavailableError: logd is away, or has no time for this reader.
     """
-    call = _call(client.server, span, offset, epoch=epoch, subject=subject, bytes_max=bytes_max)
+    call = _call(client.server, span, offset, epoch=epoch, subject=subject, max_bytes=max_bytes)
     try:
         fetched = client.ask(call)
     except CorruptError as error:
         if subject is not None:  # logd has looked at it: it was damaged on the way
             raise UnavailableError(str(error)) from None
         # One frame: of several, those that compaction has emptied would be left out like a gap.
-        return fetch(client, span, offset, epoch=epoch, subject=_ANY_SUBJECT, bytes_max=1)
+        return fetch(client, span, offset, epoch=epoch, subject=_ANY_SUBJECT, max_bytes=1)
     except RefusedError as error:
         raise _failure(span, offset, error) from None
     return _checked(span, offset, fetched)
 
 
 async def look_at(
-    client: AsyncLogClient, span: Span, offset: int, *, subject: str | None, bytes_max: int
+    client: AsyncLogClient, span: Span, offset: int, *, subject: str | None, max_bytes: int
 ) -> Fetched:
     """`fetch` among others at a time, for whoever needs no frame that is damaged.
 
@@ -117,7 +117,7 @@ async def look_at(
         CorruptError: The first frame came damaged.
         DataLossError: As of `fetch`; so the others.
     """
-    call = _call(client.server, span, offset, epoch=None, subject=subject, bytes_max=bytes_max)
+    call = _call(client.server, span, offset, epoch=None, subject=subject, max_bytes=max_bytes)
     try:
         fetched = await client.ask(call)
     except RefusedError as error:
@@ -159,13 +159,13 @@ def kept_until(client: LogClient, span: Span) -> int:
 
 
 def _call(
-    server: str, span: Span, offset: int, *, epoch: int | None, subject: str | None, bytes_max: int
+    server: str, span: Span, offset: int, *, epoch: int | None, subject: str | None, max_bytes: int
 ) -> Call[Fetched]:
     return calls.fetch(
         span.stream,
         offset,
         partition=span.partition,
-        bytes_max=bytes_max,
+        bytes_max=max_bytes,
         # With a filter a server waits for what matches, though all that is wanted be there.
         wait_ms=1000 if subject is None else 0,
         subject=subject,

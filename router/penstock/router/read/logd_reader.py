@@ -201,7 +201,7 @@ class LogdReader:
         *,
         fail_on_data_loss: bool,
         subject: str | None = None,
-        bytes_max: int | None = None,
+        max_bytes: int | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """The records of a span, in order, in batches of the log's columns.
 
@@ -212,7 +212,7 @@ class LogdReader:
             span: All of its records.
             fail_on_data_loss: Whether to raise where some are gone; else it goes on behind them.
             subject: A filter; logd sends records on other subjects not at all.
-            bytes_max: Bytes of memory that they may take; None: they are not counted.
+            max_bytes: Bytes of memory that they may take; None: they are not counted.
 
         Raises:
             LargerThanPlannedError: They take more.
@@ -223,7 +223,7 @@ class LogdReader:
         held: list[pa.RecordBatch] = []
         rows = size = 0
         cuts = self._cuts(span, fail_on_data_loss=fail_on_data_loss, subject=subject)
-        for cut in within(cuts, bytes_max, span):
+        for cut in within(cuts, max_bytes, span):
             batch = cut.rows()
             if not batch.num_rows:
                 continue
@@ -242,7 +242,7 @@ class LogdReader:
         *,
         fail_on_data_loss: bool,
         subject: str | None = None,
-        bytes_max: int | None = None,
+        max_bytes: int | None = None,
     ) -> Iterator[FrameChunk]:
         """The same records, not decoded yet, in pieces that are mostly those of other spans, too.
 
@@ -250,7 +250,7 @@ class LogdReader:
             DataLossError: As of `rows`; so the others.
         """
         cuts = self._cuts(span, fail_on_data_loss=fail_on_data_loss, subject=subject)
-        return pieces_of(within(cuts, bytes_max, span), self.cutter())
+        return pieces_of(within(cuts, max_bytes, span), self.cutter())
 
     def frame_sizes(self, span: Span, *, subject: str | None) -> Iterator[FrameSize]:
         """Bytes of every frame of a span, which is fetched and not decoded.

@@ -220,26 +220,26 @@ def resolve(
 
 
 def admit(
-    start: Mapping[StreamPartition, int], end: Mapping[StreamPartition, int], rows_max: int
+    start: Mapping[StreamPartition, int], end: Mapping[StreamPartition, int], max_rows: int
 ) -> dict[StreamPartition, int]:
-    """Cut a batch to `rows_max` offsets, each partition in proportion to what waits in it.
+    """Cut a batch to `max_rows` offsets, each partition in proportion to what waits in it.
 
     A partition with something waiting always advances, so that a busy one starves none; the sum can
-    exceed `rows_max` by one record for each partition.
+    exceed `max_rows` by one record for each partition.
     """
     total = sum(max(offset - start.get(where, 0), 0) for where, offset in end.items())
-    return dict(end) if total <= rows_max else _share(start, end, rows_max, total)
+    return dict(end) if total <= max_rows else _share(start, end, max_rows, total)
 
 
 def within_bytes(
     start: Mapping[StreamPartition, int],
     end: Mapping[StreamPartition, int],
     sizes: Mapping[StreamPartition, int],
-    bytes_max: int,
+    max_bytes: int,
     *,
     order: Sequence[StreamPartition] = (),
 ) -> dict[StreamPartition, int]:
-    """Cut a batch to about `bytes_max`, each partition to the same share of what it has of it.
+    """Cut a batch to about `max_bytes`, each partition to the same share of what it has of it.
 
     A partition advances by one record at least, if that is within the bound as well. Where records
     are larger, partitions are taken in their order until it is reached, and the others wait. The
@@ -249,7 +249,7 @@ def within_bytes(
         start: Where the batch begins.
         end: Where it would end.
         sizes: Bytes of an offset, of each partition that has some in the batch.
-        bytes_max: The bound, 1 at least.
+        max_bytes: The bound, 1 at least.
         order: Partitions that go first, where not all can; the others follow by name.
     """
     total = sum(
@@ -257,10 +257,10 @@ def within_bytes(
         for where, offset in end.items()
         if offset > start.get(where, 0)
     )
-    if total <= bytes_max:
+    if total <= max_bytes:
         return dict(end)
-    found = _share(start, end, bytes_max, total)
-    left, is_first = bytes_max, True
+    found = _share(start, end, max_bytes, total)
+    left, is_first = max_bytes, True
     for where in (*order, *sorted(found.keys() - set(order))):
         first = start.get(where, 0)
         size = (found[where] - first) * sizes[where] if found[where] > first else 0
@@ -286,11 +286,11 @@ class FrameSize(NamedTuple):
 def within_measured_bytes(
     start: Mapping[StreamPartition, int],
     frames: Mapping[StreamPartition, Sequence[FrameSize]],
-    bytes_max: int,
+    max_bytes: int,
     *,
     order: Sequence[StreamPartition] = (),
 ) -> dict[StreamPartition, int]:
-    """Cut a batch to `bytes_max`, by frames that were measured, one of each partition in turn.
+    """Cut a batch to `max_bytes`, by frames that were measured, one of each partition in turn.
 
     The very first frame is in it however large it is. A partition whose next frame does not fit
     gives no further one.
@@ -298,11 +298,11 @@ def within_measured_bytes(
     Args:
         start: Where the batch begins, of each partition that has frames.
         frames: Those of each partition, one behind the other.
-        bytes_max: The bound.
+        max_bytes: The bound.
         order: Partitions that go first; the others follow by name.
     """
     ends = {where: start[where] for where in frames}
-    left, is_first = bytes_max, True
+    left, is_first = max_bytes, True
     turns = [
         (where, iter(frames[where])) for where in (*order, *sorted(frames.keys() - set(order)))
     ]
@@ -426,14 +426,14 @@ def clip(spans: Iterable[Span], readable: Mapping[StreamPartition, Readable]) ->
     return kept
 
 
-def split(spans: list[Span], partitions_min: int) -> list[Span]:
-    """Divide spans until there are about `partitions_min`, the longest into the most pieces."""
+def split(spans: list[Span], min_partitions: int) -> list[Span]:
+    """Divide spans until there are about `min_partitions`, the longest into the most pieces."""
     total = sum(span.length for span in spans)
-    if len(spans) >= partitions_min or total == 0:
+    if len(spans) >= min_partitions or total == 0:
         return spans
     pieces: list[Span] = []
     for span in spans:
-        count = min(max(round(span.length * partitions_min / total), 1), span.length)
+        count = min(max(round(span.length * min_partitions / total), 1), span.length)
         cuts = [span.start + span.length * index // count for index in range(count + 1)]
         pieces += [_piece(span, first, last) for first, last in pairwise(cuts)]
     return pieces
@@ -478,11 +478,11 @@ class Admission:
     """The options `minOffsetsPerTrigger` and `maxTriggerDelay`, as Spark's Kafka source has them.
 
     Attributes:
-        rows_min: Records that are waited for; None: any number will do.
+        min_rows: Records that are waited for; None: any number will do.
         delay_ns: They are waited for no longer than this, counted from the batch before.
     """
 
-    rows_min: int | None
+    min_rows: int | None
     delay_ns: int
     _last_ns: int | None = None
 
@@ -493,10 +493,10 @@ class Admission:
             waiting: Records that the log has and the query has not.
             now_ns: Monotonic.
         """
-        if self.rows_min is None:
+        if self.min_rows is None:
             return True
         late = self._last_ns is None or now_ns - self._last_ns >= self.delay_ns
-        return late or waiting >= self.rows_min
+        return late or waiting >= self.min_rows
 
     def begun(self, now_ns: int) -> None:
         """A batch began."""

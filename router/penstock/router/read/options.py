@@ -147,12 +147,12 @@ class SourceOptions:
     subscription: Subscription
     starting: OffsetSpec
     ending: OffsetSpec
-    rows_max: int | None
-    bytes_max: int | None
+    max_rows: int | None
+    max_bytes: int | None
     task_bytes: int | None
-    rows_min: int | None
+    min_rows: int | None
     trigger_delay_ns: int
-    partitions_min: int
+    min_partitions: int
     fail_on_data_loss: bool
     subject: str | None
     retry_timeout_s: float
@@ -205,12 +205,12 @@ def parse_options(options: Mapping[str, str], *, streaming: bool | None = None) 
         subscription=_subscription(given),
         starting=_wish(given, "starting", LATEST if streaming else EARLIEST),
         ending=_wish(given, "ending", LATEST),
-        rows_max=given.positive("maxOffsetsPerTrigger"),
-        bytes_max=given.positive("maxBytesPerTrigger"),
+        max_rows=given.positive("maxOffsetsPerTrigger"),
+        max_bytes=given.positive("maxBytesPerTrigger"),
         task_bytes=given.positive("maxBytesPerTask"),
-        rows_min=_rows_min(given),
+        min_rows=_rows_min(given),
         trigger_delay_ns=given.duration_ns("maxTriggerDelay", _TRIGGER_DELAY),
-        partitions_min=given.positive("minPartitions") or 1,
+        min_partitions=given.positive("minPartitions") or 1,
         fail_on_data_loss=given.flag("failOnDataLoss", default=True),
         subject=_subject(given),
         retry_timeout_s=given.seconds("retryTimeoutSeconds", _RETRY_TIMEOUT_S),
@@ -363,15 +363,15 @@ def _wish(given: _Given, which: Literal["starting", "ending"], default: int) -> 
 
 
 def _rows_min(given: _Given) -> int | None:
-    rows_min, rows_max = (
+    min_rows, max_rows = (
         given.positive("minOffsetsPerTrigger"),
         given.positive("maxOffsetsPerTrigger"),
     )
-    if rows_min is not None and rows_max is not None and rows_min > rows_max:
+    if min_rows is not None and max_rows is not None and min_rows > max_rows:
         raise BadOptionError(
-            f"option minOffsetsPerTrigger ({rows_min}) is above maxOffsetsPerTrigger ({rows_max})"
+            f"option minOffsetsPerTrigger ({min_rows}) is above maxOffsetsPerTrigger ({max_rows})"
         )
-    return rows_min
+    return min_rows
 
 
 def _view(given: _Given) -> View:

@@ -28,7 +28,7 @@ class Look:
 
     span: Span
     offset: int
-    bytes_max: int = SAMPLE_BYTES
+    max_bytes: int = SAMPLE_BYTES
 
 
 class Sample(NamedTuple):
@@ -119,7 +119,7 @@ class RecordSizes:
         only = subject if self._is_narrowed else None
         try:
             return await look_at(
-                client, look.span, look.offset, subject=only, bytes_max=look.bytes_max
+                client, look.span, look.offset, subject=only, max_bytes=look.max_bytes
             )
         except NotPermittedError:
             if only == subject:

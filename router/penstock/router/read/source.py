@@ -165,16 +165,16 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
         self._clock = clock or SystemClock()
         self._open_log = open_log
         self._log = open_log(options, self._clock)
-        self._admission = Admission(options.rows_min, options.trigger_delay_ns)
+        self._admission = Admission(options.min_rows, options.trigger_delay_ns)
         self._target: Mapping[StreamPartition, int] | None = None
         self._seen: LogState | None = None
         self._unreachable_since_ns: int | None = None
         self._answered: dict[tuple[StreamPartition, int, int, int], int] = {}
-        if options.bytes_max is None and (options.plan_in or options.measures):
+        if options.max_bytes is None and (options.plan_in or options.measures):
             raise BadOptionError("options planIn and measureSizes need maxBytesPerTrigger")
         self._sizes = BatchSizes(
-            options.bytes_max,
-            None if options.bytes_max is None else TASK_BYTES,
+            options.max_bytes,
+            None if options.max_bytes is None else TASK_BYTES,
             subject_to_read(options, shape),
             measures=options.measures,
         )
@@ -194,11 +194,11 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
     @override
     def getDefaultReadLimit(self) -> ReadLimit:
         options = self._options
-        if options.rows_max is not None:
-            return ReadMaxRows(options.rows_max)
-        if options.rows_min is not None:
-            return ReadMinRows(options.rows_min)
-        return ReadAllAvailable() if options.bytes_max is None else ReadMaxBytes(options.bytes_max)
+        if options.max_rows is not None:
+            return ReadMaxRows(options.max_rows)
+        if options.min_rows is not None:
+            return ReadMinRows(options.min_rows)
+        return ReadAllAvailable() if options.max_bytes is None else ReadMaxBytes(options.max_bytes)
 
     @override
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:

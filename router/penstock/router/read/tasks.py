@@ -37,13 +37,13 @@ class LogPartition(InputPartition):  # type: ignore[misc] # pyspark is untyped h
 
     Attributes:
         span: Records of a partition.
-        bytes_max: Bytes of memory that they may take; None: they are not counted.
+        max_bytes: Bytes of memory that they may take; None: they are not counted.
     """
 
-    def __init__(self, span: Span, bytes_max: int | None = None) -> None:
+    def __init__(self, span: Span, max_bytes: int | None = None) -> None:
         super().__init__(span)
         self.span = span
-        self.bytes_max = bytes_max
+        self.max_bytes = max_bytes
 
 
 class LostPartition(InputPartition):  # type: ignore[misc] # pyspark is untyped here
@@ -88,7 +88,7 @@ def plan(
             warn(f"going on without lost records: {spans} -> {kept}")
             lost = [LostPartition(_length(spans) - _length(kept))]
         spans = kept
-    pieces = split(sizes.divide(log, spans), options.partitions_min)
+    pieces = split(sizes.divide(log, spans), options.min_partitions)
     if options.plan_in is None:
         return [*lost, *map(LogPartition, pieces)]
     found = {piece: sizes.size_of(piece) for piece in pieces}
@@ -120,7 +120,7 @@ def read_task(
         yield from Projector(shape).lost(task.lost)
         return
     with open_log(options, SystemClock()) as log:
-        for rows in shaped_rows(task.span, log, options, shape, task.bytes_max):
+        for rows in shaped_rows(task.span, log, options, shape, task.max_bytes):
             if rows.num_rows:
                 yield rows
         if log.lost:
@@ -134,7 +134,7 @@ def shaped_rows(
     log: LogdReader,
     options: SourceOptions,
     shape: Projection,
-    bytes_max: int | None = None,
+    max_bytes: int | None = None,
 ) -> Iterable[pa.RecordBatch]:
     """The rows of a span, some of no rows; made with others where the options say so."""
     make = partial(Projector(shape).shape, span)
@@ -142,8 +142,8 @@ def shaped_rows(
         "fail_on_data_loss": options.fail_on_data_loss,
         "subject": subject_to_read(options, shape),
     }
-    if bytes_max is not None:
-        how["bytes_max"] = bytes_max
+    if max_bytes is not None:
+        how["max_bytes"] = max_bytes
     if options.share_in is None:
         return map(make, log.rows(span, **how))
     shared = partial(SharedPieces, options.share_in, options.share_bytes)

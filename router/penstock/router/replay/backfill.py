@@ -182,10 +182,10 @@ def _planned(run: BoundedRun, sink: str, it: Unfinished) -> tuple[list[Chunk], A
 def _ends(run: BoundedRun, log: LogdReader) -> EndOf:
     """Where batches end that are not known: as the job would make them now."""
     trigger, readable = run.config.trigger, run.state.readable
-    sizes = BatchSizes(trigger.bytes_max, None, run.config.source.subject)
+    sizes = BatchSizes(trigger.max_bytes, None, run.config.source.subject)
 
     def end_of(first: Position, last: Position) -> Position:
-        end = admit(first, last, trigger.records_max)
+        end = admit(first, last, trigger.max_records)
         for at, upto in end.items():
             if first[at] < upto and not readable[at].start <= first[at] < upto <= readable[at].end:
                 return end  # what the log does not hold is refused

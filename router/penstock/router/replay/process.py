@@ -198,7 +198,7 @@ class _Door:
         try:
             append_audit(self._run.config.dead_letters, self._clock, f"{kind}stop asked", **about)
         except OSError as error:  # it stops all the same, and says so where it ends
-            _log.warning("stop of a replay not taken down", reason=str(error), **about)
+            _log.warning("replay_stop_audit_failed", reason=str(error), **about)
         self._run.stop.set()
         with suppress(ValueError):  # it is closed: the replay has just ended
             self._pipe.write(bytes([_STOP]))

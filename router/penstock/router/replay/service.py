@@ -244,7 +244,7 @@ class ReplayService:
         try:
             self._note(replay, "stop asked", by=by, peer=peer)
         except OSError as error:  # it stops all the same, and says so where it ends
-            _log.warning("stop of a replay not taken down", reason=str(error))
+            _log.warning("replay_stop_audit_failed", reason=str(error))
         replay.stop.set()
         return "202 Accepted", {"done": f"the replay to {replay.target} is to stop"}
 
@@ -288,7 +288,7 @@ class ReplayService:
             what = "stopped" if replay.stop.is_set() else "failed"
             self._note(replay, what if problem else "ended", records=records, problem=problem)
         except OSError as error:
-            _log.warning("replay not taken down", reason=str(error))
+            _log.warning("replay_audit_failed", reason=str(error))
         if ended:
             with self._lock:
                 self._state, self._replay = _State.NONE, None
@@ -301,7 +301,7 @@ class ReplayService:
         """
         about: dict[str, Any] = {"sink": replay.sink, "to": replay.target, "by": replay.by}
         about |= {"peer": replay.peer, **facts}
-        _log.info(f"replay {what}", **about)
+        _log.info(f"replay_{what.replace(' ', '_')}", **about)
         append_audit(self._config.dead_letters, self._clock, what, **about)
 
     def _now(self) -> str:

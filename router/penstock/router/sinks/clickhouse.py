@@ -125,7 +125,7 @@ class ClickHouseSink(HttpSettings):
     tokens: bool = True
     user: str = "default"
     password: Secret | None = None
-    batch: RequestBatch = RequestBatch(records_max=50_000, bytes_max=16 * 1024 * 1024)
+    batch: RequestBatch = RequestBatch(max_records=50_000, max_bytes=16 * 1024 * 1024)
 
     @override
     def about(self) -> str:

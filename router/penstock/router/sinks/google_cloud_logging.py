@@ -71,11 +71,11 @@ class CloudLoggingSink(HttpSettings):
     url: HttpUrl = HttpUrl("https://logging.googleapis.com")
     future_s: Seconds = _DAY_S
     past_s: Seconds = 30 * _DAY_S
-    batch: RequestBatch = RequestBatch(records_max=1000, bytes_max=4 * 1024 * 1024)
+    batch: RequestBatch = RequestBatch(max_records=1000, max_bytes=4 * 1024 * 1024)
 
     @model_validator(mode="after")
     def _requests_are_not_larger_than_google_takes(self) -> Self:
-        if self.batch.bytes_max > _REQUEST_BYTES_MAX:
+        if self.batch.max_bytes > _REQUEST_BYTES_MAX:
             raise ValueError(f"batch: at most {_REQUEST_BYTES_MAX} bytes")
         return self
 

@@ -48,7 +48,7 @@ class LakeSettings(RequestSettings):
     ] = ("date",)
     new_columns: Literal["add", "leave_out"] = "add"
     timeout_s: Seconds = 60.0
-    batch: RequestBatch = RequestBatch(records_max=100_000, bytes_max=64 * 1024 * 1024)
+    batch: RequestBatch = RequestBatch(max_records=100_000, max_bytes=64 * 1024 * 1024)
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,7 +94,7 @@ class PostgresSink(RequestSettings):
         "penstock"
     )
     create: bool = True
-    batch: RequestBatch = RequestBatch(records_max=10_000, bytes_max=16 * 1024 * 1024)
+    batch: RequestBatch = RequestBatch(max_records=10_000, max_bytes=16 * 1024 * 1024)
 
     @override
     def about(self) -> str:

@@ -92,7 +92,7 @@ class PrometheusSink(HttpSettings):
     tenant: str | None = None
     token: Secret | None = None
     future_s: Annotated[float, Field(gt=0)] = 600.0
-    batch: RequestBatch = RequestBatch(records_max=_SAMPLES_OF_ONE_REQUEST)
+    batch: RequestBatch = RequestBatch(max_records=_SAMPLES_OF_ONE_REQUEST)
 
     @override
     def about(self) -> str:

@@ -72,7 +72,7 @@ class S3Sink(S3Keys, HttpSettings):
     conditional: bool = True
     compression: Compression = "zstd"
     timeout_s: Seconds = 60.0
-    batch: RequestBatch = RequestBatch(records_max=100_000, bytes_max=64 * 1024 * 1024)
+    batch: RequestBatch = RequestBatch(max_records=100_000, max_bytes=64 * 1024 * 1024)
 
     @override
     def about(self) -> str:

@@ -73,7 +73,7 @@ class SplunkHecSink(HttpSettings):
     acknowledge: bool = False
     acknowledge_timeout_s: Seconds = 300.0
     acknowledge_interval_s: Seconds = 1.0
-    unacknowledged_max: Annotated[int, Field(ge=1, le=10_000)] = 100
+    max_unacknowledged: Annotated[int, Field(ge=1, le=10_000)] = 100
 
     @override
     def about(self) -> str:
@@ -96,7 +96,7 @@ class SplunkHec(HttpRequestSink):
             self._policy,
             confirm_s=config.acknowledge_timeout_s,
             confirm_every_s=config.acknowledge_interval_s,
-            unconfirmed_max=config.unacknowledged_max,
+            max_unconfirmed=config.max_unacknowledged,
         )
         self._channel = str(uuid.uuid4())
 

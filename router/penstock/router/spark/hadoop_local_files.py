@@ -71,4 +71,4 @@ def start_no_programs(spark: SparkSession) -> None:
         jvm.org.apache.hadoop.fs.FileSystem.get(place, settings)
     except (Py4JError, TypeError) as error:  # TypeError: a class is not there
         reason = str(error).splitlines()[0]
-        _log.warning("checkpoints start a program for each file", reason=reason)
+        _log.warning("hadoop_local_files_unavailable", reason=reason)

@@ -6,7 +6,7 @@ that goes to Python. So a query acquires the bytes that its batch was planned wi
 Spark make it, and releases them when Python has it: what Python holds is not in the heap, and a
 destination that takes long delays no other sink.
 
-    bytes of records    0 ... bytes_max     wait until that much is free
+    bytes of records    0 ... max_bytes     wait until that much is free
                         ... largest         wait until nothing else is in work
                         more                are refused: the heap would run out, again and again
 """
@@ -55,11 +55,11 @@ class ByteSemaphore:
     One that is larger than the bound goes alone.
 
     Args:
-        bytes_max: The bound.
+        max_bytes: The bound.
     """
 
-    def __init__(self, bytes_max: int) -> None:
-        self.bytes_max = bytes_max
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
         self.in_use = 0
         self._changed = threading.Condition()
         self._waiting: deque[object] = deque()
@@ -82,11 +82,11 @@ class ByteSemaphore:
         Raises:
             StoppedError: It is not.
         """
-        share, turn = min(size, self.bytes_max), object()
+        share, turn = min(size, self.max_bytes), object()
         with self._changed:
             self._waiting.append(turn)
             try:
-                while self._waiting[0] is not turn or self.in_use + share > self.bytes_max:
+                while self._waiting[0] is not turn or self.in_use + share > self.max_bytes:
                     if is_stopping():
                         raise StoppedError("this batch is given up before it is read")
                     self._changed.wait(_POLL_S)
@@ -120,13 +120,13 @@ class HeapBudget:
         self._note = note
         heap = max(_bytes_of(self._memory) - HEAP_OF_SPARK, _MIB)
         self.largest = heap // HEAP_BYTES_OF_ONE
-        bytes_max = heap // HEAP_BYTES
+        max_bytes = heap // HEAP_BYTES
         self._failed_with = 0
         if ran_out_with := self._noted():
-            least = bytes_max // _LEAST_PART  # else nothing would go any more
-            bytes_max = max(min(bytes_max, ran_out_with // 2), least)
+            least = max_bytes // _LEAST_PART  # else nothing would go any more
+            max_bytes = max(min(max_bytes, ran_out_with // 2), least)
             self.largest = max(min(self.largest, ran_out_with - 1), least)
-        self._bytes = ByteSemaphore(bytes_max)
+        self._bytes = ByteSemaphore(max_bytes)
 
     @contextmanager
     def holding(self, size: int | None, is_stopping: Callable[[], bool]) -> Iterator[None]:
@@ -158,7 +158,7 @@ class HeapBudget:
         """
         in_work = max(self._failed_with, self._bytes.in_use)
         # With few it was not they that filled it.
-        if self._note is not None and in_work >= self._bytes.bytes_max // 2:
+        if self._note is not None and in_work >= self._bytes.max_bytes // 2:
             told = {"memory": self._memory, "in_work": in_work}
             atomic_write(self._note, json.dumps(told).encode())
 

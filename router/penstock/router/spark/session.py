@@ -70,7 +70,7 @@ class OnlyFrom:
         assert server_side
         if self._has(connection):
             return connection
-        _log.warning("connection refused", door="spark")
+        _log.warning("connection_refused", endpoint="spark")
         connection.close()  # to shut it down would leave what has come already to be read
         ours, theirs = socket.socketpair()
         theirs.close()
@@ -112,7 +112,7 @@ def unix_sockets(directory: Path) -> dict[str, str]:
     place.mkdir(mode=0o700, exist_ok=True)
     found = place.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        _log.warning("python processes listen on ports", reason=f"{place} is not for us alone")
+        _log.warning("python_unix_sockets_unavailable", reason=f"{place} is not for us alone")
         return {}
     for left in place.glob(".*.sock"):  # of processes that were killed
         left.unlink(missing_ok=True)
@@ -390,7 +390,7 @@ class Session:
             raise SparkEndedError(
                 f"Spark's JVM ended with code {code}",
                 fix="start it again; if it ran out of memory, raise spark.driver_memory: a batch"
-                " that was begun stays as it is, only later ones follow trigger.bytes_max",
+                " that was begun stays as it is, only later ones follow trigger.max_bytes",
             ) from None
 
     def close(self) -> None:

@@ -87,12 +87,12 @@ class LeftOut:
     Args:
         directory: Of the route's `dedupe`.
         stream_id: As `SinkContext.stream_id`.
-        bytes_max: Of the file, about.
+        max_bytes: Of the file, about.
     """
 
-    def __init__(self, directory: Path, stream_id: StreamId, *, bytes_max: int = BYTES_MAX) -> None:
+    def __init__(self, directory: Path, stream_id: StreamId, *, max_bytes: int = BYTES_MAX) -> None:
         self._path = directory / NOTES
-        self._bytes_max = bytes_max
+        self._max_bytes = max_bytes
         self._stream_id = stream_id
         self._lines: KeptLines | None = None
         self._judged: dict[Place, Judged] | None = None
@@ -113,7 +113,7 @@ class LeftOut:
             return
         line = json.dumps([[*at, rows[0], rows[-1], runs] for at, (rows, runs) in found.items()])
         if self._lines is None:
-            self._lines = KeptLines(self._path, lines_max=BATCHES_MAX, bytes_max=self._bytes_max)
+            self._lines = KeptLines(self._path, max_lines=BATCHES_MAX, max_bytes=self._max_bytes)
         if line != self._lines.last:
             self._lines.add(line)
 
@@ -136,7 +136,7 @@ class LeftOut:
 
     def _load(self) -> dict[Place, Judged]:
         found: dict[Place, Judged] = {}
-        for line in KeptLines(self._path, lines_max=BATCHES_MAX).load():
+        for line in KeptLines(self._path, max_lines=BATCHES_MAX).load():
             try:
                 parts: list[Any] = json.loads(line)
             except ValueError:  # torn by a crash; the batch is not known then
@@ -271,7 +271,7 @@ class Seen:
             self._path(number).unlink(missing_ok=True)
             del self._files[number]
         self._times = {name: at for name, at in self._times.items() if at >= horizon}
-        above = len(self._times) - self._settings.ids_max
+        above = len(self._times) - self._settings.max_ids
         if above > 0:
             times = pa.array(list(self._times.values()), pa.int64())
             oldest = pc.select_k_unstable(times, above, [("", "ascending")])

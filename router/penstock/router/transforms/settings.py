@@ -124,7 +124,7 @@ class Dedupe(Settings):
     """Leave out records whose `record_id` was there before, within a time of the log."""
 
     within_s: Seconds = 600.0
-    ids_max: Annotated[int, Field(ge=1000, le=10_000_000)] = 500_000
+    max_ids: Annotated[int, Field(ge=1000, le=10_000_000)] = 500_000
 
 
 class Transform(Settings):

@@ -37,7 +37,7 @@ class SharedPieces:
 
     Args:
         directory: The job's.
-        bytes_max: Kept at most; of every task one piece more may be under way.
+        max_bytes: Kept at most; of every task one piece more may be under way.
         memory_bytes: Of the file system that the directory is in; it is asked where that is not
             said.
 
@@ -45,11 +45,11 @@ class SharedPieces:
         OSError: The directory cannot be used; so from each method.
     """
 
-    def __init__(self, directory: Path, bytes_max: int, *, memory_bytes: int | None = None) -> None:
+    def __init__(self, directory: Path, max_bytes: int, *, memory_bytes: int | None = None) -> None:
         self._directory = directory
         whole = os.statvfs(directory)
         there = whole.f_blocks * whole.f_frsize if memory_bytes is None else memory_bytes
-        self._bytes_max = min(bytes_max, there // _OF_MEMORY)
+        self._max_bytes = min(max_bytes, there // _OF_MEMORY)
 
     def find(self, name: str) -> pa.RecordBatch | None:
         """What was made of a piece; None: nothing is kept, or it is damaged and now gone."""
@@ -80,20 +80,20 @@ class SharedPieces:
             writer.write_batch(batch)
         body = memoryview(sink.getvalue())
         size = _HEAD.size + len(body)
-        if size > self._bytes_max // _OF_KEPT:
+        if size > self._max_bytes // _OF_KEPT:
             return
-        self._make_room(self._bytes_max - size)
+        self._make_room(self._max_bytes - size)
         fresh = self._directory / f"{name}{_MAKING}"
         try:
             with fresh.open("wb") as file:
                 file.writelines((_head(name, body), body))
         except OSError:  # others have filled the memory: they may need ours
-            self._make_room(self._bytes_max // 2)
+            self._make_room(self._max_bytes // 2)
             return
         fresh.rename(self._directory / name)
 
-    def _make_room(self, bytes_max: int) -> None:
-        for name in too_many(self._kept(), bytes_max):
+    def _make_room(self, max_bytes: int) -> None:
+        for name in too_many(self._kept(), max_bytes):
             if not name.endswith(_MAKING):
                 (self._directory / name).unlink(missing_ok=True)
                 continue

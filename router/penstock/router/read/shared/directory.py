@@ -29,12 +29,12 @@ class Sharing:
         options: Of the source, for each sink's query.
     """
 
-    def __init__(self, directory: Path, descriptor: int, bytes_max: int) -> None:
+    def __init__(self, directory: Path, descriptor: int, max_bytes: int) -> None:
         self._directory = directory
         self._descriptor = descriptor
         self.options = {
             "shareIn": str(directory),
-            "shareBytes": str(bytes_max),
+            "shareBytes": str(max_bytes),
         }
 
     @classmethod
@@ -45,7 +45,7 @@ class Sharing:
             config: The job.
             memory: Where, if there is such a directory.
         """
-        most = config.source.shared_bytes_max
+        most = config.source.max_shared_bytes
         # Of executors elsewhere each would need one, which nobody removes.
         if not most or len(config.sinks) == 1 or not config.spark.is_local or not memory.is_dir():
             return None
@@ -53,7 +53,7 @@ class Sharing:
             return cls(*_made(memory, f"penstock-router-{os.getuid()}-"), most)
         except OSError as error:
             log = structlog.get_logger()
-            log.warning("sinks share nothing of what they read", reason=str(error))
+            log.warning("shared_reads_unavailable", reason=str(error))
             return None
 
     def end(self) -> None:

@@ -25,11 +25,11 @@ class Cutter:
 
     Attributes:
         offsets: Of a piece, about.
-        records_min: Since the last place where one may begin.
+        min_records: Since the last place where one may begin.
     """
 
     offsets: int = PIECE_OFFSETS
-    records_min: int = PIECE_RECORDS_MIN
+    min_records: int = PIECE_RECORDS_MIN
     _cell: int = -1
     _records: int = 0
     _size: int = 0
@@ -44,7 +44,7 @@ class Cutter:
         """
         cell = base_offset // self.offsets
         # Not those of the piece: it may have begun because of its bytes, elsewhere for each reader.
-        is_common = cell != self._cell and self._records >= self.records_min
+        is_common = cell != self._cell and self._records >= self.min_records
         begins = is_common or self._size >= PIECE_BYTES
         if is_common:
             self._records = 0
@@ -70,12 +70,12 @@ class Kept(NamedTuple):
     size: int
 
 
-def too_many(kept: Iterable[Kept], bytes_max: int) -> Iterator[str]:
-    """The names of those that go, the oldest first, so that the others have `bytes_max` at most."""
+def too_many(kept: Iterable[Kept], max_bytes: int) -> Iterator[str]:
+    """The names of those that go, the oldest first, so that the others have `max_bytes` at most."""
     ordered = sorted(kept)
     total = sum(one.size for one in ordered)
     for one in ordered:
-        if total <= bytes_max:
+        if total <= max_bytes:
             return
         total -= one.size
         yield one.name

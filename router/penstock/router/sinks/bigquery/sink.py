@@ -86,11 +86,11 @@ class BigQuerySink(RequestSettings):
     credentials_file: Path | None = None
     url: HttpUrl = HttpUrl("https://bigquerystorage.googleapis.com")
     timeout_s: Annotated[float, Field(gt=0)] = 60.0
-    batch: RequestBatch = RequestBatch(records_max=10_000, bytes_max=4 * 1024 * 1024)
+    batch: RequestBatch = RequestBatch(max_records=10_000, max_bytes=4 * 1024 * 1024)
 
     @model_validator(mode="after")
     def _requests_are_not_larger_than_google_takes(self) -> Self:
-        if self.batch.bytes_max > _REQUEST_BYTES_MAX:
+        if self.batch.max_bytes > _REQUEST_BYTES_MAX:
             raise ValueError(f"batch: at most {_REQUEST_BYTES_MAX} bytes")
         return self
 

@@ -79,7 +79,7 @@ class DatadogSink(HttpSettings):
 
     @model_validator(mode="after")
     def _requests_are_not_larger_than_datadog_takes(self) -> Self:
-        if self.batch.records_max > _LOGS_MAX or self.batch.bytes_max > _REQUEST_BYTES_MAX:
+        if self.batch.max_records > _LOGS_MAX or self.batch.max_bytes > _REQUEST_BYTES_MAX:
             raise ValueError(f"batch: at most {_LOGS_MAX} records and {_REQUEST_BYTES_MAX} bytes")
         return self
 

@@ -45,6 +45,6 @@ class MetricNames:
             if pair not in self._pairs and len(self._pairs) < _PAIRS_MAX:
                 self._pairs.add(pair)
                 _log.warning(
-                    "two metrics have one name at the destination",
+                    "metric_name_collision",
                     sink=self._sink, names=[first, name], there=fitted,
                 )  # fmt: skip

@@ -4,7 +4,7 @@ A sink of this kind says how a record is encoded, how encoded records make a req
 answer means. The rest is here, and the same for all:
 
 - Rows go in the order of the log. A request holds consecutive rows of one partition; it ends
-  before `batch.records_max` records or `batch.bytes_max` bytes, counted as they are encoded and
+  before `batch.max_records` records or `batch.max_bytes` bytes, counted as they are encoded and
   before they are compressed. The same rows make the same requests, with the same key.
 - A record that cannot be encoded goes to the dead letters, and so does what the destination
   refuses for good. `core.delivery` decides when that is.
@@ -289,7 +289,7 @@ def cut(
     """Cut records into requests as large as allowed; a record that is too large goes alone."""
     begin, held = 0, empty_size
     for index, (_, item) in enumerate(encoded):
-        full = index - begin >= batch.records_max or held + item.size > batch.bytes_max
+        full = index - begin >= batch.max_records or held + item.size > batch.max_bytes
         if index > begin and full:
             yield encoded[begin:index]
             begin, held = index, empty_size

@@ -22,14 +22,14 @@ HIDDEN: Final = "***"
 
 
 class RequestBatch(Batch):
-    """The size of one request; `bytes_max` before compression."""
+    """The size of one request; `max_bytes` before compression."""
 
 
 class RequestRetry(Retry):
     """How patient a sink is with a destination, and with a record that seems to break it."""
 
-    open_after: Annotated[int, Field(ge=1, le=100)] = 5
-    paused_max_s: Seconds = 60.0
+    failure_threshold: Annotated[int, Field(ge=1, le=100)] = 5
+    max_paused_backoff_s: Seconds = 60.0
     suspect_after: Annotated[int, Field(ge=2, le=100)] = 5
     convicted_after_s: Seconds = 120.0
     poison_after_s: Seconds = 3600.0
@@ -48,10 +48,10 @@ class RequestRetry(Retry):
     def limits(self) -> BreakerLimits:
         """For the circuit breaker."""
         return BreakerLimits(
-            first_s=self.first_s,
-            max_s=self.max_s,
-            open_after=self.open_after,
-            paused_max_s=self.paused_max_s,
+            initial_backoff_s=self.initial_backoff_s,
+            max_backoff_s=self.max_backoff_s,
+            failure_threshold=self.failure_threshold,
+            max_paused_backoff_s=self.max_paused_backoff_s,
         )
 
 

@@ -125,7 +125,7 @@ class JdbcSink(RequestSettings):
     table: Annotated[str, Field(pattern=rf"^{_NAME}(\.{_NAME})?$")] = "penstock"
     create: bool = True
     column_types: dict[str, str] = Field(default_factory=dict)
-    batch: RequestBatch = RequestBatch(records_max=10_000, bytes_max=8 * 1024 * 1024)
+    batch: RequestBatch = RequestBatch(max_records=10_000, max_bytes=8 * 1024 * 1024)
 
     @override
     def about(self) -> str:
@@ -287,7 +287,7 @@ class Jdbc(RequestSink):
             self._process = JdbcProcess(
                 self._config.jars,
                 self.context.state_dir / "jdbc",
-                heap_bytes=_HEAP_MIN + _HEAP_OF_BATCH * self._config.batch.bytes_max,
+                heap_bytes=_HEAP_MIN + _HEAP_OF_BATCH * self._config.batch.max_bytes,
             )
         answer = self._process.ask(question, 2 * self._config.timeout_s)
         if "error" in answer:

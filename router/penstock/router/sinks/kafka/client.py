@@ -315,7 +315,7 @@ class Connection:
         """What producer, consumer and administrator have in common."""
         config = self._config
         found: dict[str, Any] = {
-            "bootstrap.servers": config.servers,
+            "bootstrap.servers": config.bootstrap_servers,
             "client.id": self._name,
             "error_cb": self._note,
             "reconnect.backoff.max.ms": _SETUP_MS_MIN,
@@ -343,7 +343,7 @@ class Connection:
             "transactional.id": self._name,
             "transaction.timeout.ms": max(3 * timeout_ms, _TRANSACTION_MS_MIN),
             "message.timeout.ms": timeout_ms,
-            "message.max.bytes": self._config.message_bytes_max,
+            "message.max.bytes": self._config.max_message_bytes,
             "linger.ms": _LINGER_MS,
             "compression.type": self._config.compression,
             "topic.metadata.propagation.max.ms": timeout_ms // 2,

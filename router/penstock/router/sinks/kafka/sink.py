@@ -76,19 +76,19 @@ class KafkaSink(RequestSettings):
     """Messages in a topic of Kafka, in transactions."""
 
     type: Literal["kafka"]
-    servers: Annotated[str, Field(pattern=rf"^{_SERVER}(,{_SERVER})*$")]
+    bootstrap_servers: Annotated[str, Field(pattern=rf"^{_SERVER}(,{_SERVER})*$")]
     topic: Annotated[str, Field(pattern=_TOPIC)]
     key: Literal["record", "trace_id", "service", "place"] = "record"
     positions_topic: Annotated[str, Field(pattern=_TOPIC)] | None = None
     create: bool = True
     compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = "zstd"
-    message_bytes_max: Annotated[int, Field(ge=1024, le=1_000_000_000)] = 1_000_000
+    max_message_bytes: Annotated[int, Field(ge=1024, le=1_000_000_000)] = 1_000_000
     security_protocol: Literal["plaintext", "ssl", "sasl_plaintext", "sasl_ssl"] = "plaintext"
     sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "SCRAM-SHA-512"
     user: str | None = None
     password: Secret | None = None
     tls: Tls = Tls()
-    batch: RequestBatch = RequestBatch(records_max=10_000, bytes_max=8 * 1024 * 1024)
+    batch: RequestBatch = RequestBatch(max_records=10_000, max_bytes=8 * 1024 * 1024)
 
     @model_validator(mode="after")
     def _login_and_protocol_fit(self) -> Self:
@@ -107,7 +107,7 @@ class KafkaSink(RequestSettings):
 
     @override
     def about(self) -> str:
-        return f"messages in {self.topic} at {self.servers}; in transactions"
+        return f"messages in {self.topic} at {self.bootstrap_servers}; in transactions"
 
 
 class Message(NamedTuple):
@@ -167,7 +167,7 @@ class Kafka(RequestSink):
         """Make the sink; `connection` replaces the one that `kafka_connection` makes."""
         super().__init__(config, context)
         self._config = config
-        self.address = config.servers
+        self.address = config.bootstrap_servers
         if connection is None:
             module = needed("penstock.router.sinks.kafka.client", extra="kafka")
             connection = module.Connection(config, f"{context.job}.{context.sink}")
@@ -200,8 +200,8 @@ class Kafka(RequestSink):
             self._key_of(row, record), value, headers, time_ms, self._place(row), row["offset"]
         )
         size = message.size
-        if size > self._config.message_bytes_max:
-            limit = f"{size} bytes are more than message_bytes_max"
+        if size > self._config.max_message_bytes:
+            limit = f"{size} bytes are more than max_message_bytes"
             return _fault(TroubleError("MSG_SIZE_TOO_LARGE", limit))
         return Item(message, size)
 
