@@ -58,22 +58,22 @@ class Door:
 def run(bench: Bench) -> Iterator[Case]:
     """Fill all streams once, then go through the doors in turns."""
     count = bench.pick(1_000_000, 200_000, 4_000)
-    with _doors(bench.directory / "o") as (doors, published):
-        for door in doors:
+    with _listeners(bench.directory / "o") as (listeners, published):
+        for door in listeners:
             bench.progress.step(f"o: filling: {door.name}")
             fill(bench, door.stream, count)
-        settle([door.stream for door in doors])
+        settle([door.stream for door in listeners])
         for name, bytes_max in FETCHES.items():
-            yield from _fetch(bench, doors, name, bytes_max)
+            yield from _fetch(bench, listeners, name, bytes_max)
         yield from _publish(bench, published)
-        yield from _subscribe(bench, doors[0].stream, count)
+        yield from _subscribe(bench, listeners[0].stream, count)
 
 
-def _fetch(bench: Bench, doors: Sequence[Door], name: str, bytes_max: int) -> tuple[Case, Case]:
-    compare = {door.name: (PLAIN,) for door in doors[1:]}
+def _fetch(bench: Bench, listeners: Sequence[Door], name: str, bytes_max: int) -> tuple[Case, Case]:
+    compare = {door.name: (PLAIN,) for door in listeners[1:]}
     speed = Case("o", f"fetch, {name} at a time", "MiB/s", compare=compare)
     cost = Case("o", f"{speed.name}: CPU time", "µs/record", "lower", compare)
-    for door, counts in bench.turns(f"o, {speed.name}", doors):
+    for door, counts in bench.turns(f"o, {speed.name}", listeners):
         job = read_job(door.stream, door.stream.stored()) | door.shown
         ran = bench.read(door.stream, **job, bytes_max=bytes_max)
         if counts:
@@ -120,7 +120,7 @@ def _subscribe(bench: Bench, stream: LogdStream, count: int) -> tuple[Case, Case
 
 
 @contextmanager
-def _doors(directory: Path) -> Iterator[tuple[list[Door], LogdStream]]:
+def _listeners(directory: Path) -> Iterator[tuple[list[Door], LogdStream]]:
     """The doors, the plain one first, and a stream to publish to; gone with the block."""
     with ExitStack() as stack:
         server = started(stack, NatsServer(directory / "nats"))

@@ -169,8 +169,8 @@ async def test_a_rewind_is_not_sent_again_when_the_connection_breaks(rewind: boo
     """Sent twice, it would take back what another commit did in between."""
     server = Breaking()
     wanted = [Cursor(consumer="c", stream="s", partition=0, offset=1, incarnation="")]
-    async with await asyncio.start_server(server.serve, "127.0.0.1", 0) as listening:
-        address = "127.0.0.1:{1}".format(*listening.sockets[0].getsockname())
+    async with await asyncio.start_server(server.serve, "127.0.0.1", 0) as subscription_manager:
+        address = "127.0.0.1:{1}".format(*subscription_manager.sockets[0].getsockname())
         async with AsyncLogClient(address) as log:
             await log.streams()
             await log.streams()  # before it, the client asks which nodes there are

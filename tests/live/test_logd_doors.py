@@ -120,12 +120,12 @@ def test_no_port_says_anything_to_strangers_but_how_it_is(
     with Logd(tmp_path / "logd", nats_url, [], access=known(callers), **options) as logd:
         wait_until(lambda: creates(logd), what="the node has joined itself")
         ports |= {name: int(str(logd.config[name]).split(":")[1]) for name in ("fetch", "admin")}
-        listening = {
+        subscription_manager = {
             found.laddr.port
             for found in psutil.Process(logd.daemon.pid).net_connections("inet")
             if found.status == psutil.CONN_LISTEN
         }
-        assert listening == set(ports.values())
+        assert subscription_manager == set(ports.values())
         asked = list(product(ports.items(), contexts.items(), PROBES.items()))
         with ThreadPoolExecutor(len(PROBES)) as pool:
             heard = pool.map(lambda one: say(one[0][1], one[2][1], one[1][1]), asked)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from penstock.logd.api.protocol import REQUEST_HEAD, Document, encode_request
-from penstock.logd.api.server import Api, FetchLimits, FetchServer, Response, SendingTurn
+from penstock.logd.api.server import Api, FetchLimits, FetchServer, Response, ResponseSlot
 from penstock.logd.cli.server import advice
 from penstock.logd.client import Access, AsyncLogClient, LogClient
 from penstock.logd.errors import NoAnswerError, RefusedError, UnavailableError
@@ -34,7 +34,7 @@ class Asked(LetsIn):
     def __init__(self) -> None:
         self.callers = list[Principal]()
 
-    async def answer(self, request: Document, turn: SendingTurn) -> Response:
+    async def answer(self, request: Document, turn: ResponseSlot) -> Response:
         self.callers.append(turn.caller)
         return Response({"streams": []})
 
@@ -387,7 +387,7 @@ class Held(LetsIn):
     def __init__(self) -> None:
         self.asked, self.may = asyncio.Event(), asyncio.Event()
 
-    async def answer(self, _: Document, __: SendingTurn) -> Response:
+    async def answer(self, _: Document, __: ResponseSlot) -> Response:
         self.asked.set()
         await self.may.wait()
         return Response({"next_offset": 1}, payload=b"a secret record")

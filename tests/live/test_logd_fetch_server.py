@@ -15,7 +15,7 @@ import structlog
 from typing_extensions import override
 
 from penstock.logd.api.protocol import REQUEST_HEAD, RESPONSE_HEAD, Document, encode_request
-from penstock.logd.api.server import Api, FetchLimits, FetchServer, Response, SendingTurn
+from penstock.logd.api.server import Api, FetchLimits, FetchServer, Response, ResponseSlot
 from penstock.logd.client import LogClient
 from penstock.logd.client.decoder import ResponseDecoder
 from penstock.logd.errors import RefusedError
@@ -36,7 +36,7 @@ class Interrupted(BaseException):
 class NoStreams(LetsIn):
     """Answers every request with the empty list of streams."""
 
-    async def answer(self, request: Document, turn: SendingTurn) -> Response:
+    async def answer(self, request: Document, turn: ResponseSlot) -> Response:
         return Response({"streams": []})
 
 
@@ -147,7 +147,7 @@ class Slow(LetsIn):
         self.payload = payload
         self.ranges = ranges or []
 
-    async def answer(self, request: Document, turn: SendingTurn) -> Response:
+    async def answer(self, request: Document, turn: ResponseSlot) -> Response:
         number = request["id"]
         self.asked.append(number)
         if request["api"] == "empty":

@@ -14,7 +14,7 @@ import grpc.aio
 import pytest
 
 from penstock.base.clock import SystemClock
-from penstock.logd.liftbridge.auth import Edge, GrpcDoor
+from penstock.logd.liftbridge.auth import AuthInterceptor, GrpcListener
 from penstock.logd.liftbridge.calls import SERVICES as REFLECTION
 from penstock.logd.liftbridge.calls import CallGuard, reflection_handlers
 from penstock.logd.liftbridge.config import GrpcSection
@@ -54,12 +54,12 @@ async def stream(_: bytes, context: Any) -> None:
 
 
 @asynccontextmanager
-async def serving(door: GrpcDoor) -> AsyncIterator[int]:
+async def serving(door: GrpcListener) -> AsyncIterator[int]:
     section = GrpcSection(connections_max=CONNECTIONS_MAX)
-    guard = CallGuard(section.calls_max)
+    authorizer = CallGuard(section.calls_max)
     keeping = doorman(section, SystemClock(), required=door.authenticator.required)
     server = grpc.aio.server(
-        interceptors=(guard, Edge(door.authenticator, guard, keeping.vouch)),
+        interceptors=(authorizer, AuthInterceptor(door.authenticator, authorizer, keeping.vouch)),
         options=server_options(section),
     )
     asked: dict[str, Any] = {
@@ -116,11 +116,13 @@ async def refused(channel: grpc.aio.Channel, token: str = "", **metadata: str) -
     return str(found["penstock-reason"])
 
 
-def door(callers: Callers, authenticator: Authenticator, clients: ClientCertificates) -> GrpcDoor:
+def door(
+    callers: Callers, authenticator: Authenticator, clients: ClientCertificates
+) -> GrpcListener:
     files = CertificateFiles(
         ca_file=callers.clients.cert, cert_file=callers.server.cert, key_file=callers.server.key
     )
-    return GrpcDoor(
+    return GrpcListener(
         authenticator=authenticator,
         permits=ANYTHING,
         tls=Renewed("tls", files.paths(), lambda: load_server_tls(files, clients)),
@@ -130,7 +132,7 @@ def door(callers: Callers, authenticator: Authenticator, clients: ClientCertific
 
 async def test_calls_are_made_by_whoever_their_metadata_names(callers: Callers) -> None:
     authenticator = callers.authenticator()
-    async with serving(GrpcDoor(authenticator=authenticator, permits=ANYTHING)) as port:
+    async with serving(GrpcListener(authenticator=authenticator, permits=ANYTHING)) as port:
         assert await ask(channel_to(port), callers.token("alice")) == "token:alice"
         assert await ask(channel_to(port), callers.key) == "key:batch"
         assert await refused(channel_to(port)) == "nobody"
@@ -147,7 +149,9 @@ async def test_calls_are_made_by_whoever_their_metadata_names(callers: Callers) 
 
 @pytest.mark.parametrize("service", REFLECTION)
 async def test_reflection_answers_those_who_may_call(callers: Callers, service: str) -> None:
-    async with serving(GrpcDoor(authenticator=callers.authenticator(), permits=ANYTHING)) as port:
+    async with serving(
+        GrpcListener(authenticator=callers.authenticator(), permits=ANYTHING)
+    ) as port:
         for token, expected in (("", "UNAUTHENTICATED"), (callers.token("alice"), "OK")):
             async with channel_to(port) as channel:
                 shown = [("authorization", f"Bearer {token}")] if token else []
@@ -160,7 +164,7 @@ async def test_reflection_answers_those_who_may_call(callers: Callers, service: 
 
 
 async def test_without_the_need_callers_may_stay_anonymous(callers: Callers) -> None:
-    open_door = GrpcDoor(authenticator=callers.authenticator(required=False), permits=ANYTHING)
+    open_door = GrpcListener(authenticator=callers.authenticator(required=False), permits=ANYTHING)
     async with serving(open_door) as port:
         assert await ask(channel_to(port)) == "anonymous:anonymous"
         assert await ask(channel_to(port), callers.token()) == "token:alice"
@@ -216,7 +220,7 @@ async def test_a_subscription_ends_with_the_identity_of_whoever_made_it(callers:
     authenticator = callers.authenticator()
     lines = callers.keys.read_text()
     async with (
-        serving(GrpcDoor(authenticator=authenticator, permits=ANYTHING)) as port,
+        serving(GrpcListener(authenticator=authenticator, permits=ANYTHING)) as port,
         channel_to(port) as channel,
     ):
         shown = [("authorization", f"Bearer {callers.key}")]
@@ -239,7 +243,7 @@ async def test_nothing_is_read_of_what_strangers_send(callers: Callers) -> None:
         await asyncio.Event().wait()
         yield b""
 
-    door = GrpcDoor(authenticator=callers.authenticator(), permits=ANYTHING)
+    door = GrpcListener(authenticator=callers.authenticator(), permits=ANYTHING)
     async with serving(door) as port, channel_to(port) as channel:
         call: Any = channel.stream_unary("/proto.API/Who")
         with pytest.raises(grpc.aio.AioRpcError) as error:
@@ -295,7 +299,7 @@ async def crowd_of_strangers(port: int) -> AsyncIterator[None]:
 async def test_strangers_that_take_every_connection_leave_room_for_who_is_known(
     callers: Callers,
 ) -> None:
-    door = GrpcDoor(authenticator=callers.authenticator(), permits=ANYTHING)
+    door = GrpcListener(authenticator=callers.authenticator(), permits=ANYTHING)
     shown = [("authorization", f"Bearer {callers.key}")]
     async with serving(door) as port, channel_to(port) as before:
         stream: Any = before.unary_stream("/proto.API/Stream")
@@ -312,7 +316,9 @@ async def test_strangers_that_take_every_connection_leave_room_for_who_is_known(
 
 
 async def test_who_makes_no_call_is_shown_out_in_time(callers: Callers) -> None:
-    async with serving(GrpcDoor(authenticator=callers.authenticator(), permits=ANYTHING)) as port:
+    async with serving(
+        GrpcListener(authenticator=callers.authenticator(), permits=ANYTHING)
+    ) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         begun = asyncio.get_running_loop().time()
         writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))
@@ -325,7 +331,9 @@ async def test_who_makes_no_call_is_shown_out_in_time(callers: Callers) -> None:
 async def test_more_connections_than_callers_may_have_are_closed(callers: Callers) -> None:
     shown = [("authorization", f"Bearer {callers.key}")]
     ended = 0
-    async with serving(GrpcDoor(authenticator=callers.authenticator(), permits=ANYTHING)) as port:
+    async with serving(
+        GrpcListener(authenticator=callers.authenticator(), permits=ANYTHING)
+    ) as port:
         channels = [
             grpc.aio.insecure_channel(
                 f"127.0.0.1:{port}", options=(("grpc.use_local_subchannel_pool", 1),)

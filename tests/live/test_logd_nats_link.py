@@ -60,8 +60,8 @@ async def linked(
         for arrived in messages.values():
             got.extend(arrived)
 
-    listening = await asyncio.start_server(server.serve, "127.0.0.1", 0)
-    port = listening.sockets[0].getsockname()[1]
+    subscription_manager = await asyncio.start_server(server.serve, "127.0.0.1", 0)
+    port = subscription_manager.sockets[0].getsockname()[1]
     link = NatsLink(
         NatsAccess(servers=parse_servers(f"nats://tom:p%40ss@127.0.0.1:{port}")),
         name="test",
@@ -76,8 +76,8 @@ async def linked(
         link.close()
         for writer in server.writers:
             writer.close()
-        listening.close()
-        await listening.wait_closed()
+        subscription_manager.close()
+        await subscription_manager.wait_closed()
 
 
 async def test_malformed_input_leads_to_a_new_connection_with_the_subscriptions() -> None:

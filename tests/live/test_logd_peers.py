@@ -70,7 +70,7 @@ class Recorder:
 
 
 @asynccontextmanager
-async def listening(
+async def subscription_manager(
     service: Recorder,
     address: str = "127.0.0.1:0",
     tls: CertificateFiles | None = None,
@@ -92,7 +92,7 @@ async def test_what_is_no_hello_ends_its_connection_only() -> None:
     """Bytes that are nearly right, and frames that are announced larger than a Hello is."""
     sound = encode_frame(Kind.HELLO, greet(A, "b", Purpose.MESSAGES))
     service = Recorder()
-    async with listening(service) as (address, server):
+    async with subscription_manager(service) as (address, server):
         host, port = address.split(":")
         for number in range(cases(60)):
             rng = random.Random(f"{SEED}-{number}")
@@ -120,7 +120,7 @@ async def test_what_is_no_hello_ends_its_connection_only() -> None:
 
 
 async def test_nodes_that_say_nothing_leave_room_for_who_does() -> None:
-    async with listening(Recorder(), strangers_max=8) as (address, server):
+    async with subscription_manager(Recorder(), strangers_max=8) as (address, server):
         host, port = address.split(":")
         silent = [socket.create_connection((host, int(port))) for _ in range(20)]
         await wait_until_async(lambda: server.turned_away == 12)
@@ -147,7 +147,7 @@ async def linked(
 
 async def free_address() -> str:
     """Where nobody listens, and somebody may begin to."""
-    async with listening(Recorder()) as (address, _):
+    async with subscription_manager(Recorder()) as (address, _):
         return address
 
 
@@ -157,7 +157,7 @@ async def connected(link: PeerLink) -> None:
 
 async def test_messages_arrive_in_order_and_requests_are_answered() -> None:
     service = Recorder()
-    async with listening(service) as (address, _), linked(address) as link:
+    async with subscription_manager(service) as (address, _), linked(address) as link:
         await connected(link)
         for number in range(100):
             link.post(b"%d" % number)
@@ -170,7 +170,10 @@ async def test_the_same_with_tls(tmp_path_factory: pytest.TempPathFactory) -> No
     authority = Authority(tmp_path_factory.mktemp("authority"))
     made = authority.sign("node", "IP:127.0.0.1")
     tls = CertificateFiles(ca_file=authority.cert, cert_file=made.cert, key_file=made.key)
-    async with listening(Recorder(), tls=tls) as (address, _), linked(address, tls) as link:
+    async with (
+        subscription_manager(Recorder(), tls=tls) as (address, _),
+        linked(address, tls) as link,
+    ):
         await connected(link)
         body = bytes(PEER_FRAME_SIZE_MAX - 1024)
         assert await link.ask("echo", body, timeout_s=20) == b"a:" + body
@@ -178,7 +181,7 @@ async def test_the_same_with_tls(tmp_path_factory: pytest.TempPathFactory) -> No
 
 async def test_a_request_that_waits_holds_up_no_other() -> None:
     service = Recorder()
-    async with listening(service) as (address, _), linked(address) as link:
+    async with subscription_manager(service) as (address, _), linked(address) as link:
         await connected(link)
         slow = asyncio.create_task(link.ask("wait", b"slow", timeout_s=60))
         await wait_until_async(lambda: service.waiting)
@@ -189,7 +192,7 @@ async def test_a_request_that_waits_holds_up_no_other() -> None:
 
 
 async def test_refusals_come_back_as_what_they_were() -> None:
-    async with listening(Recorder()) as (address, _), linked(address) as link:
+    async with subscription_manager(Recorder()) as (address, _), linked(address) as link:
         await connected(link)
         with pytest.raises(RefusedError, match="ask b") as refused:
             await link.ask("refuse", b"", timeout_s=20)
@@ -206,7 +209,7 @@ async def test_refusals_come_back_as_what_they_were() -> None:
 
 async def test_an_answer_that_does_not_come_is_not_waited_for_longer_than_asked() -> None:
     service = Recorder()
-    async with listening(service) as (address, _), linked(address) as link:
+    async with subscription_manager(service) as (address, _), linked(address) as link:
         await connected(link)
         with pytest.raises(UnavailableError, match="has not answered wait within"):
             await link.ask("wait", b"", timeout_s=0.05)
@@ -218,7 +221,7 @@ async def test_whoever_waits_for_an_answer_is_told_when_the_connection_breaks() 
     service = Recorder()
     address = await free_address()
     async with linked(address) as link:
-        async with listening(service, address):
+        async with subscription_manager(service, address):
             await connected(link)
             asked = asyncio.create_task(link.ask("wait", b"", timeout_s=60))
             await wait_until_async(lambda: service.waiting)
@@ -236,7 +239,7 @@ async def test_a_link_finds_its_peer_again() -> None:
         with pytest.raises(UnavailableError, match="cannot be reached"):
             await link.ask("echo", b"", timeout_s=1)
         for number in range(3):
-            async with listening(service, address):
+            async with subscription_manager(service, address):
                 await connected(link)
                 link.post(b"%d" % number)
                 await link.ask("echo", b"", timeout_s=20)
@@ -254,7 +257,10 @@ async def test_a_link_finds_its_peer_again() -> None:
     ],
 )
 async def test_a_stranger_is_refused_with_the_reason(me: Identity, peer: str, problem: str) -> None:
-    async with listening(Recorder()) as (address, server), linked(address, None, me, peer) as link:
+    async with (
+        subscription_manager(Recorder()) as (address, server),
+        linked(address, None, me, peer) as link,
+    ):
         await wait_until_async(lambda: problem in link.problem, what=link.problem)
         assert server.counts.refused > 0
         assert not link.up
@@ -276,7 +282,7 @@ HELLO = encode_frame(Kind.HELLO, greet(A, "b", Purpose.MESSAGES))
     ids=["http", "no hello", "bad hello", "too long", "not its turn", "bad request"],
 )
 async def test_rubbish_ends_the_connection_and_nothing_else(said: bytes) -> None:
-    async with listening(Recorder()) as (address, server):
+    async with subscription_manager(Recorder()) as (address, server):
         reader, writer = await asyncio.open_connection(*address.split(":"))
         writer.write(said)
         async with asyncio.timeout(60):
@@ -321,7 +327,7 @@ async def test_one_that_listens_but_takes_nothing_is_bounded() -> None:
 
 
 async def test_a_connection_for_replication_is_handed_over() -> None:
-    async with listening(Recorder()) as (address, _):
+    async with subscription_manager(Recorder()) as (address, _):
         host, port = address.split(":")
         channel = await dial(host, int(port))
         hello = greet(A, "b", Purpose.REPLICATION)
@@ -333,7 +339,7 @@ async def test_a_connection_for_replication_is_handed_over() -> None:
 
 
 async def test_a_later_version_of_a_dialer_is_answered_with_ours() -> None:
-    async with listening(Recorder()) as (address, _):
+    async with subscription_manager(Recorder()) as (address, _):
         host, port = address.split(":")
         answers = []
         for version in (b"\x08\x09", b"\x08\x00"):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.logd.cluster.replication import FeedSettings
+from penstock.logd.cluster.replication import ReplicaFetchSettings
 from penstock.logd.cluster.replication.wire import REQUEST_HEAD
 from penstock.logd.limits import PEER_FRAME_SIZE_MAX, REPLICATION_REQUEST_SIZE_MAX
 from penstock.logd.net.peer_identity import Identity
@@ -168,7 +168,7 @@ async def test_frames_damaged_on_the_leaders_disk_are_told_and_those_before_are_
 
 async def test_one_that_catches_up_is_fed_at_its_pace(tmp_path: Path) -> None:
     """The bucket begins full of a tenth of a second's worth; the rest has to wait for timers."""
-    settings = FeedSettings(catch_up_bytes_per_s_max=200_000)
+    settings = ReplicaFetchSettings(catch_up_bytes_per_s_max=200_000)
     async with running(tmp_path, A, B, settings=settings) as nodes:
         leading, follower = (node.hold() for node in nodes)
         alone = replace(view(), isr=frozenset({A}), min_isr=1)
@@ -182,7 +182,7 @@ async def test_one_that_catches_up_is_fed_at_its_pace(tmp_path: Path) -> None:
 
 
 async def test_several_partitions_catch_up_in_turn(tmp_path: Path) -> None:
-    settings = FeedSettings(response_bytes_max=20_000)
+    settings = ReplicaFetchSettings(response_bytes_max=20_000)
     async with running(tmp_path, A, B, settings=settings) as nodes:
         pairs = [[node.hold(number) for node in nodes] for number in range(5)]
         alone = replace(view(), isr=frozenset({A}), min_isr=1)
@@ -202,7 +202,7 @@ async def test_several_partitions_catch_up_in_turn(tmp_path: Path) -> None:
 async def test_no_more_is_received_than_the_disk_takes(
     tmp_path: Path,
 ) -> None:
-    settings = FeedSettings(response_bytes_max=1, taken_bytes_max=25_000, room_s=60)
+    settings = ReplicaFetchSettings(response_bytes_max=1, taken_bytes_max=25_000, room_s=60)
     async with running(tmp_path, A, B, settings=settings) as nodes:
         pairs = [[node.hold(number) for node in nodes] for number in range(8)]
         free = threading.Event()

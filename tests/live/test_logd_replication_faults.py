@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.logd.cluster.replication import FeedSettings
+from penstock.logd.cluster.replication import ReplicaFetchSettings
 from tests.support.relay import Relay, relaying
 from tests.support.replicating_nodes import A, B, C, Held, meet, running, view
 from tests.support.waiting import wait_until_async
@@ -40,7 +40,7 @@ def is_copied(leading: Held, *others: Held) -> bool:
 async def test_the_logs_become_one_again(tmp_path: Path, seed: int) -> None:
     """Two partitions whose followers are in sync, two whose followers catch up."""
     rng = random.Random(seed)
-    settings = FeedSettings(response_bytes_max=200_000)
+    settings = ReplicaFetchSettings(response_bytes_max=200_000)
     together = view(replicas=(A, B, C))
     async with (
         running(tmp_path, A, B, C, settings=settings) as nodes,

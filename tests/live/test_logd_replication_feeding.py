@@ -11,7 +11,7 @@ import pytest
 from typing_extensions import override
 
 from penstock.logd.cluster.replication import Frame
-from penstock.logd.cluster.replication.sender import FeedSettings
+from penstock.logd.cluster.replication.sender import ReplicaFetchSettings
 from penstock.logd.cluster.replication.wire import (
     RESPONSE_HEAD,
     Response,
@@ -120,14 +120,14 @@ def fetch(number: int, offset: int) -> Fetch:
 
 @asynccontextmanager
 async def serving(
-    directory: Path, settings: FeedSettings | None = None
+    directory: Path, settings: ReplicaFetchSettings | None = None
 ) -> AsyncIterator[tuple[Leading, Follower]]:
     """A leader with six frames, two in a segment."""
     log = Log.open(directory / "log", LogConfig(segment_bytes_max=300))
     for frame in make_frames(0, [b"%d" % n * 40 for n in range(6)]):
         log.append([frame])
     log.sync()
-    async with running(directory, A, settings=settings or FeedSettings()) as (node,):
+    async with running(directory, A, settings=settings or ReplicaFetchSettings()) as (node,):
         meet(node, addresses={"b": "127.0.0.1:1"})
         leading = Leading(node, KEY, log)
         node.find[KEY] = leading
@@ -180,7 +180,7 @@ async def test_a_wish_for_what_was_deleted_meanwhile_is_out_of_range(
 async def test_frames_that_cannot_be_read_are_tried_again(
     tmp_path: Path, catching_up: bool
 ) -> None:
-    async with serving(tmp_path, FeedSettings(held_s=0.05)) as (leading, follower):
+    async with serving(tmp_path, ReplicaFetchSettings(held_s=0.05)) as (leading, follower):
         leading.catching_up = catching_up
         assert isinstance(leading.log, Log)
         leading.log.failing = 2

@@ -43,7 +43,7 @@ def files_of(authority: Authority, name: str, *, expired: bool = False) -> Certi
 
 
 @asynccontextmanager
-async def listening(
+async def subscription_manager(
     serve: Serve, tls: CertificateFiles | None = None, *, handshake_s: float = 20
 ) -> AsyncIterator[int]:
     source = PeerTls.of(tls).server if tls else None
@@ -70,7 +70,7 @@ async def test_bytes_arrive_whole_in_both_directions(tls: CertificateFiles | Non
     async def echo(channel: Channel) -> None:
         await channel.send(await channel.receive(len(sent)), stall_s=20)
 
-    async with listening(echo, tls) as port:
+    async with subscription_manager(echo, tls) as port:
         channel = await dial_local(port, tls)
         _, received = await asyncio.gather(
             channel.send(sent, stall_s=20), channel.receive(len(sent))
@@ -90,7 +90,7 @@ async def test_a_file_range_arrives(tls: CertificateFiles | None, tmp_path: Path
             await channel.send_range(part, stall_s=20)
             await channel.receive(1)
 
-        async with listening(serve, tls) as port:
+        async with subscription_manager(serve, tls) as port:
             channel = await dial_local(port, tls)
             received = await channel.receive(part.length)
             channel.close()
@@ -111,7 +111,7 @@ async def test_a_file_that_is_too_short_ends_the_connection(
             except OSError as error:
                 problems.append(str(error))
 
-        async with listening(serve, tls) as port:
+        async with subscription_manager(serve, tls) as port:
             channel = await dial_local(port, tls)
             with pytest.raises(EOFError):
                 await channel.receive(6)
@@ -128,7 +128,7 @@ async def test_one_that_takes_nothing_is_given_up(tls: CertificateFiles | None) 
         except TimeoutError:
             stalled.set()
 
-    async with listening(serve, tls) as port:
+    async with subscription_manager(serve, tls) as port:
         channel = await dial_local(port, tls)
         async with asyncio.timeout(60):
             await stalled.wait()
@@ -139,7 +139,7 @@ async def test_receiving_ends_when_the_other_side_closes(tls: CertificateFiles |
     async def serve(channel: Channel) -> None:
         await channel.send(b"abc", stall_s=20)
 
-    async with listening(serve, tls) as port:
+    async with subscription_manager(serve, tls) as port:
         channel = await dial_local(port, tls)
         assert await channel.receive(2) == b"ab"
         with pytest.raises(EOFError):
@@ -149,7 +149,7 @@ async def test_receiving_ends_when_the_other_side_closes(tls: CertificateFiles |
 
 def test_the_first_address_that_answers_is_taken() -> None:
     async def work(loop: ResolvingLoop) -> None:
-        async with listening(never, None) as port:
+        async with subscription_manager(never, None) as port:
             with socket.socket() as bound:  # not listening: it refuses
                 bound.bind(("127.0.0.1", 0))
                 loop.addresses = [bound.getsockname(), ("127.0.0.1", port)]
@@ -162,7 +162,7 @@ def test_the_first_address_that_answers_is_taken() -> None:
 
 
 async def test_an_address_in_use_is_refused_with_the_key_to_change() -> None:
-    async with listening(never) as port:
+    async with subscription_manager(never) as port:
         second = Listener(never, name="peer endpoint", key="peer", strangers_max=64)
         with pytest.raises(UnavailableError, match="cannot listen on") as refused:
             second.listen(f"127.0.0.1:{port}")
@@ -185,7 +185,7 @@ async def test_a_listener_with_tls_lets_nobody_in_without_a_certificate_of_its_a
     mixed = strange.client()
     mixed.load_verify_locations(authority.cert)
     expired = files_of(authority, "expired", expired=True).client()
-    async with listening(serve, node) as port:
+    async with subscription_manager(serve, node) as port:
         for context in (None, bare, mixed, expired):
             with pytest.raises((OSError, EOFError)):
                 await greeted(port, context)
@@ -200,13 +200,13 @@ async def test_a_dialer_trusts_only_its_authority_and_the_name_it_dials(
     elsewhere = CertificateFiles(ca_file=authority.cert, cert_file=made.cert, key_file=made.key)
     strange = files_of(Authority(tmp_path / "other"), "strange")
     for server in (elsewhere, strange):
-        async with listening(never, server) as port:
+        async with subscription_manager(never, server) as port:
             with pytest.raises(ssl.SSLCertVerificationError):
                 await dial_local(port, files_of(authority, "node"))
 
 
 async def test_a_handshake_that_never_comes_ends(authority: Authority) -> None:
-    async with listening(never, files_of(authority, "node"), handshake_s=0.1) as port:
+    async with subscription_manager(never, files_of(authority, "node"), handshake_s=0.1) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         async with asyncio.timeout(60):
             assert await reader.read() == b""
@@ -276,7 +276,7 @@ async def test_what_comes_is_handed_on_as_far_as_there_is_room(
 
     channels: list[Channel] = []
     ended = asyncio.Event()
-    async with listening(serving, tls) as port:
+    async with subscription_manager(serving, tls) as port:
         channel = await dial_local(port, tls)
         await channel.send(sent, stall_s=20)
         channel.close()
@@ -303,7 +303,7 @@ async def test_what_is_wrong_with_what_came_ends_it(tls: CertificateFiles | None
         except RefusedError as error:
             told.append(error.code)
 
-    async with listening(serve, tls) as port:
+    async with subscription_manager(serve, tls) as port:
         channel = await dial_local(port, tls)
         await channel.send(b"good ", stall_s=20)
         await channel.send(b"bad", stall_s=20)
@@ -323,7 +323,7 @@ async def test_an_offer_never_comes_into_the_midst_of_what_is_being_sent(
         assert channel.offer(b"between") == 0
         await sending
 
-    async with listening(serve, tls) as port:
+    async with subscription_manager(serve, tls) as port:
         channel = await dial_local(port, tls)
         assert await channel.receive(5) == b"first"
         assert await channel.receive(len(large)) == large

@@ -107,14 +107,16 @@ def test_credentials_that_are_wrong_are_waited_for_and_never_shown(
     sink = make_sink(NatsSink.model_validate(settings | login | FAST), made)
     sink.open()
     with ThreadPoolExecutor(2) as pool:
-        listening = threading.Event()
-        hearing = pool.submit(asyncio.run, messages(server.url, str(heard), 3, listening))
-        assert listening.wait(60)
+        subscription_manager = threading.Event()
+        reachability = pool.submit(
+            asyncio.run, messages(server.url, str(heard), 3, subscription_manager)
+        )
+        assert subscription_manager.wait(60)
         writing = pool.submit(sink.write, batch([log_record(number) for number in range(3)]))
         problem = wait_until(lambda: _paused(made))  # at first the connection may just break
         file.write_text(right)
         writing.result(60)
-        bodies = [json.loads(payload)["body"] for payload in hearing.result(60)]
+        bodies = [json.loads(payload)["body"] for payload in reachability.result(60)]
     sink.close()
     server.close()
     assert bodies == [f"order {number} ☃" for number in range(3)]
@@ -151,13 +153,13 @@ def _paused(made: SinkContext) -> str:
 
 
 async def messages(
-    url: str, credentials: str, count: int, listening: threading.Event
+    url: str, credentials: str, count: int, subscription_manager: threading.Event
 ) -> list[bytes]:
     """The first messages below x., from when it listens."""
     client = await nats.connect(url, user_credentials=credentials)
     heard = await client.subscribe("x.>")
     await client.flush()
-    listening.set()
+    subscription_manager.set()
     found = [(await heard.next_msg(timeout=60)).data for _ in range(count)]
     await client.close()
     return found

@@ -18,8 +18,8 @@ from penstock.deploy.console.config import ConsoleConfig
 from penstock.deploy.console.daemon import Console, ConsoleMetrics
 from penstock.logd.cluster.engine import cluster_metrics
 from penstock.logd.liftbridge.server import GrpcServer
-from penstock.logd.listeners import Doors
-from penstock.logd.security.reloader import Keeper
+from penstock.logd.listeners import Listeners
+from penstock.logd.security.reloader import CredentialReloader
 from penstock.logd.telemetry import Telemetry
 from penstock.router.telemetry import StatusCollector
 from penstock.service import Health, Status
@@ -107,12 +107,12 @@ def _logd() -> Iterable[Metric]:
     nothing = cast("Any", Nothing())
     registry = Telemetry(
         node="n", engine=nothing, budget=nothing, acks=nothing, data_link=nothing,
-        ack_link=nothing, server=nothing, doors=nothing, keeper=nothing, data_dir=Path(),
+        ack_link=nothing, server=nothing, listeners=nothing, reloader=nothing, data_dir=Path(),
     ).registry()  # fmt: skip
     yield from registry.collect()
     yield from cluster_metrics(nothing, [])
-    yield from Doors.metrics(nothing)
-    yield from Keeper.metrics(nothing)
+    yield from Listeners.metrics(nothing)
+    yield from CredentialReloader.metrics(nothing)
     yield from GrpcServer.metrics(nothing)
 
 

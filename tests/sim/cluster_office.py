@@ -93,10 +93,10 @@ class Office(GroupMember):
             if isinstance(effect, ask.Answer):
                 answer = effect.answer
             else:
-                self.bring_about(effect)
+                self.reconcile(effect)
         return answer
 
-    def bring_about(self, effect: ask.Propose) -> None:
+    def reconcile(self, effect: ask.Propose) -> None:
         number = effect.proposal
         self.numbers[number] = effect.command
 

@@ -15,7 +15,7 @@ from penstock.logd.cluster.replica_manager import _outcome
 from penstock.logd.controller.liveness import BeatNow, PartitionReport, Unfit
 from penstock.logd.format.headers import format_headers
 from penstock.logd.intake.intake import Arrived, Declined, Intake, Led
-from penstock.logd.intake.turn import Ack, AckLater, AckRun, Append, PendingAck, Refuse, Run
+from penstock.logd.intake.turn import Ack, AckLater, AckRun, Append, MessageRun, PendingAck, Refuse
 from penstock.logd.intake.turn import Message as Published
 from penstock.logd.metadata.commands import Basis, ChangeIsr, IsrChange
 from penstock.logd.metadata.state import Each
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from penstock.logd.metadata.records import PartitionKey
     from penstock.logd.metadata.state import Result
     from penstock.logd.metadata.streams import StreamConfig
-    from penstock.logd.replication.events import NodeId, View
+    from penstock.logd.replication.events import LeaderAndIsr, NodeId
     from tests.sim.cluster_scene import Scene
     from tests.sim.cluster_server import Server
 
@@ -117,14 +117,14 @@ class HostedNode(Node):
 
     # As the shell of the daemon.
 
-    def view(self, view: View) -> None:
+    def view(self, view: LeaderAndIsr) -> None:
         """What the state says; whoever left the ISR is taken for dead by the controller."""
         if view.leader == self.name and view.leader_epoch == self.epoch:
             for node in sorted(self.isr - view.isr):
                 self.take(ev.NodeLost(node))
         self.isr = view.isr
         self.epoch = max(self.epoch, view.leader_epoch)
-        self.take(ev.Viewed(view))
+        self.take(ev.LeaderAndIsrChanged(view))
 
     @override
     def take(self, event: ev.Event) -> None:
@@ -215,7 +215,7 @@ class HostedNode(Node):
                 case Append(items):
                     epoch = self.intake.epoch
                     for run in items:
-                        assert isinstance(run, Run), run
+                        assert isinstance(run, MessageRun), run
                         assert self.replica.view is not None
                         assert not self.replica.view.read_only, "taken though it is read-only"
                         self.stores(message, run.base_offset)
@@ -232,7 +232,7 @@ class HostedNode(Node):
         self.send_acks(self.pending, self.high_watermark, "all")
 
     @override
-    def serve(self, effect: fx.Lead | fx.Stop | fx.Refuse | fx.Inherited) -> None:
+    def serve(self, effect: fx.Lead | fx.Stop | fx.Refuse | fx.InheritedAcks) -> None:
         super().serve(effect)
         self.acks.clear()  # the base class's; those here are of the real intake
         match effect:
@@ -246,7 +246,7 @@ class HostedNode(Node):
                     self.pending_here.clear()
             case fx.Refuse(reason):
                 self.intake.handle(Declined(REFUSALS[reason]), 0)
-            case fx.Inherited(first, upto):
+            case fx.InheritedAcks(first, upto):
                 records = self.disk.records[first - self.disk.start : upto - self.disk.start]
                 older = [
                     PendingAck(at, reply_of(record.message), at)

@@ -38,7 +38,7 @@ class Server(Office):
     def __init__(self, world: ClusterWorld, name: NodeId, storage: ModelStorage) -> None:
         super().__init__(world, name, storage)
         self.places: dict[PartitionKey, HostedNode] = {}
-        self.settling: set[PartitionKey] = set()
+        self.reconciler: set[PartitionKey] = set()
         self.ready = False
         self.resignations: dict[tuple[PartitionKey, str], int] = {}
 
@@ -49,7 +49,7 @@ class Server(Office):
             return
         self.life += 1
         self.running, self.paused, self.inbox = True, False, []
-        self.places, self.settling, self.ready = {}, set(), False
+        self.places, self.reconciler, self.ready = {}, set(), False
         self.resignations = {}
         self.begin_office()
         self.begin_group()
@@ -143,8 +143,8 @@ class Server(Office):
         record, node = self.record(place), self.places.get(place)
         if record is not None and node is not None and node.incarnation == record[0].incarnation:
             node.view(view_of(*record))
-        if not self.is_as_wanted(place) and place not in self.settling:
-            self.settling.add(place)
+        if not self.is_as_wanted(place) and place not in self.reconciler:
+            self.reconciler.add(place)
             self.later(self.world.random.randrange(8 * MS), lambda: self.settle(place))
 
     def record(self, place: PartitionKey) -> tuple[StreamRecord, PartitionRecord] | None:
@@ -171,7 +171,7 @@ class Server(Office):
 
     def settle(self, place: PartitionKey) -> None:
         """Close, open and remove until it is as wanted."""
-        self.settling.discard(place)
+        self.reconciler.discard(place)
         record, node = self.record(place), self.places.get(place)
         holds = record is not None and self.is_to_hold(*record)
         if node is not None and not self.is_as_wanted(place):

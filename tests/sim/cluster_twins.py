@@ -12,7 +12,7 @@ from penstock.logd.errors import RefusedError
 from penstock.logd.metadata import stream_rules
 from penstock.logd.metadata.commands import Election
 from penstock.logd.metadata.tables import Tables, basis_of
-from penstock.logd.replication.events import AnswerCame, View
+from penstock.logd.replication.events import AnswerCame, LeaderAndIsr
 from penstock.logd.replication.leader import Isr, Leader
 from penstock.logd.replication.replica import Replica
 from tests.sim.cluster_replica import Ids
@@ -143,7 +143,7 @@ def _ids_of_fetched_records_unknown(code: Mutation) -> None:
 
 def _word_of_a_removed_replica_counts(code: Mutation) -> None:
     """What a replica said that was removed is taken for what its successor there says."""
-    code.replace(View, "holds_since", lambda *_: 0)
+    code.replace(LeaderAndIsr, "holds_since", lambda *_: 0)
 
 
 def _replica_that_is_back_is_nothing_new(code: Mutation) -> None:
@@ -160,7 +160,7 @@ def _opened_again_it_leads_on(code: Mutation) -> None:
     """A log that failed and was opened again leads in the epoch that it gave back."""
     why = Replica._why_not_lead
 
-    def forgets(self: Replica, view: View) -> str:
+    def forgets(self: Replica, view: LeaderAndIsr) -> str:
         self._resigned_epoch = 0
         return why(self, view)
 

@@ -21,7 +21,7 @@ from typing import Final
 
 from penstock.logd.compaction.cleaner import Pace
 from penstock.logd.compaction.policy import KEY_BYTES
-from penstock.logd.compaction.scheduler import CompactionSettings, Upkeep, Wants
+from penstock.logd.compaction.scheduler import CompactionScheduler, CompactionSettings, Wants
 from penstock.logd.errors import LogFailedError
 from penstock.logd.format.batch import Record, decode_body
 from penstock.logd.format.rows import batch_records
@@ -108,7 +108,7 @@ class CompactionWorld:
             tombstone_retention_s=RETENTION_S,
             segment_bytes_max=CONFIG.segment_bytes_max,
         )
-        self.upkeep = Upkeep(
+        self.compaction_scheduler = CompactionScheduler(
             self.log,
             config,
             self.settings,
@@ -119,7 +119,7 @@ class CompactionWorld:
         self.pace = Pace(1 << 40, self, wait=self.wait, stopped=lambda: False)
 
     def remember(self) -> None:
-        self.upkeep.remembered(self.log.end_offset)
+        self.compaction_scheduler.remembered(self.log.end_offset)
 
     # Steps.
 
@@ -165,7 +165,7 @@ class CompactionWorld:
 
     def work(self) -> None:
         self.now_ns += SECOND
-        self.upkeep.work(self.pace)
+        self.compaction_scheduler.work(self.pace)
 
     def pass_time(self) -> None:
         self.now_ns += self.random.randint(1, RETENTION_S) * SECOND
@@ -228,20 +228,26 @@ class CompactionWorld:
         for _ in range(3):
             self.now_ns += (RETENTION_S + 1) * SECOND
             for _ in range(300):
-                before = self.upkeep.counts.last_ns, self.upkeep.counts.passes
+                before = (
+                    self.compaction_scheduler.counts.last_ns,
+                    self.compaction_scheduler.counts.passes,
+                )
                 self.work()
-                if before == (self.upkeep.counts.last_ns, self.upkeep.counts.passes):
+                if before == (
+                    self.compaction_scheduler.counts.last_ns,
+                    self.compaction_scheduler.counts.passes,
+                ):
                     break
             else:
                 raise AssertionError("compaction does not come to an end")
         self.check()
-        assert self.upkeep.counts.failures == 0
+        assert self.compaction_scheduler.counts.failures == 0
         if self.compact:
             keyed = [record for record in self.read().values() if record.key is not None]
             assert not [record for record in keyed if record.value is None], "old tombstones"
             assert len({record.key for record in keyed}) == len(keyed), "keys come twice"
             self.counts["clean"] += 1
-        self.counts["removed"] += self.upkeep.counts.records_removed
+        self.counts["removed"] += self.compaction_scheduler.counts.records_removed
 
 
 def run_seed(seed: int) -> Counter[str]:

@@ -30,16 +30,16 @@ from penstock.logd.intake.turn import (
     AckRun,
     Append,
     Message,
+    MessageRun,
     PendingAck,
+    PrebuiltBatch,
     Refuse,
-    Run,
-    Whole,
 )
 from penstock.logd.metadata.retention_policy import Retention
 from penstock.logd.metadata.streams import StreamConfig
 from penstock.logd.partition.log_writer import Durable, build_frames
 from penstock.logd.partition.partition import LoneReplica
-from penstock.logd.partition.producer_snapshot import Memory
+from penstock.logd.partition.producer_snapshot import ProducerSnapshot
 from penstock.logd.partition.rebuild import rebuild_intake
 from penstock.logd.replication.events import NodeId
 from penstock.logd.storage import CommitLog, EpochFile, LogConfig
@@ -124,7 +124,7 @@ class IntakeWorld:
         self.publishers = [Publisher(b"a"), Publisher(b"b"), Publisher(b"c")]
         self.producers = [Producer(bytes([n]) * 16) for n in range(1, 5)]
         self.sends = 0
-        self.items: list[Run | Whole] = []
+        self.items: list[MessageRun | PrebuiltBatch] = []
         self.log: CommitLog
         self.disk.make_directory(DIRECTORY.parent)
         self.restart()
@@ -191,7 +191,7 @@ class IntakeWorld:
 
     def delete(self) -> None:
         """Retention: memory is written down before any record goes."""
-        memory = Memory.of(self.intake)
+        memory = ProducerSnapshot.of(self.intake)
         self.sync()
         if self.failed:
             return

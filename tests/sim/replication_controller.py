@@ -9,7 +9,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from penstock.logd.replication.events import IsrAnswered, NodeLost, Outcome, StepDown, View, Viewed
+from penstock.logd.replication.events import (
+    IsrAnswered,
+    LeaderAndIsr,
+    LeaderAndIsrChanged,
+    NodeLost,
+    Outcome,
+    StepDown,
+)
 
 if TYPE_CHECKING:
     from penstock.logd.replication.events import Event, NodeId, ProposeIsr
@@ -31,7 +38,7 @@ class Controller:
         self.target: tuple[NodeId, ...] | None = None
         self.former: set[NodeId] = set()
         voting = replicas[: len(replicas) - observers]
-        self.view = View(
+        self.view = LeaderAndIsr(
             incarnation="i",
             version=1,
             leader_epoch=1,
@@ -170,7 +177,7 @@ class Controller:
             return Outcome.REFUSED
         return Outcome.COMMITTED
 
-    def change(self, view: View) -> None:
+    def change(self, view: LeaderAndIsr) -> None:
         """One entry of the metadata log: everybody hears of it sooner or later."""
         self.view = replace(view, version=self.view.version + 1)
         if view.leader_epoch == view.unclean_epoch and view.leader is not None:
@@ -178,4 +185,4 @@ class Controller:
         now = self.view
         for node in self.answered_ns:
             if self.world.calm or self.world.random.random() < 0.5:  # else heartbeats bring it
-                self.tell(node, Viewed(now))
+                self.tell(node, LeaderAndIsrChanged(now))

@@ -21,7 +21,7 @@ from tests.sim.replication_history import Message, Record
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.logd.replication.events import NodeId, View
+    from penstock.logd.replication.events import LeaderAndIsr, NodeId
     from tests.sim.replication_surroundings import World
 
 MS: Final = 1_000_000
@@ -273,11 +273,11 @@ class Node:
             name, "controller", lambda c: c.heartbeat(name, now_ns, life, electable=electable)
         )
 
-    def leased(self, until_ns: int, view: View, life: int) -> None:
+    def leased(self, until_ns: int, view: LeaderAndIsr, life: int) -> None:
         """The answer to a heartbeat; one to another process's is nothing."""
         if life != self.life:
             return
-        self.take(ev.Viewed(view))
+        self.take(ev.LeaderAndIsrChanged(view))
         self.take(ev.LeaseRenewed(until_ns))
         if not view.holds(self.name):
             self.remove_data()
@@ -340,7 +340,13 @@ class Node:
             case fx.SaveHighWatermark(offset, agreed_epoch):
                 self.disk.checkpoint = (offset, agreed_epoch)
                 self.high_watermark = min(self.high_watermark, offset)
-            case fx.ProposeIsr() | fx.Resign() | fx.Electable() | fx.RefreshMetadata() | fx.Tell():
+            case (
+                fx.ProposeIsr()
+                | fx.ReleaseLeadership()
+                | fx.Electable()
+                | fx.RefreshMetadata()
+                | fx.Tell()
+            ):
                 self.tell(effect)
             case fx.HighWatermark(offset):
                 self.world.history.commits(self, offset)
@@ -374,13 +380,14 @@ class Node:
                 self.send_range(node, first, upto)
 
     def tell(
-        self, effect: fx.ProposeIsr | fx.Resign | fx.Electable | fx.RefreshMetadata | fx.Tell
+        self,
+        effect: fx.ProposeIsr | fx.ReleaseLeadership | fx.Electable | fx.RefreshMetadata | fx.Tell,
     ) -> None:
         """What is for the controller, or for an operator."""
         match effect:
             case fx.ProposeIsr():
                 self.propose(effect)
-            case fx.Resign(epoch):
+            case fx.ReleaseLeadership(epoch):
                 self.resign(epoch)
             case fx.Electable():
                 self.can_lead(effect)
@@ -403,7 +410,7 @@ class Node:
     def can_lead(self, effect: fx.Electable) -> None:
         self.electable = effect.electable
 
-    def serve(self, effect: fx.Lead | fx.Stop | fx.Refuse | fx.Inherited) -> None:
+    def serve(self, effect: fx.Lead | fx.Stop | fx.Refuse | fx.InheritedAcks) -> None:
         """What is for publishers."""
         match effect:
             case fx.Lead(epoch, next_offset):
@@ -422,7 +429,7 @@ class Node:
                     self.acks.clear()
             case fx.Refuse(reason):
                 self.refusing = reason
-            case fx.Inherited(first, upto):
+            case fx.InheritedAcks(first, upto):
                 self.world.mark("inherited")
                 records = self.disk.records[first - self.disk.start : upto - self.disk.start]
                 self.acks += [

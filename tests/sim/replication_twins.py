@@ -8,11 +8,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from penstock.logd.replication.corrupt_ranges import Holes
+from penstock.logd.replication.corrupt_ranges import CorruptRanges
 from penstock.logd.replication.events import (
     Diverged,
     EpochSaved,
     Fetch,
+    LeaderAndIsrChanged,
     LeaseRenewed,
     OutOfRange,
     RangeCame,
@@ -21,7 +22,6 @@ from penstock.logd.replication.events import (
     Synced,
     Tell,
     Truncated,
-    Viewed,
     WasReset,
     Written,
 )
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.logd.intake.dedup import DedupMark
-    from penstock.logd.replication.events import Effect, NodeId, ProposeIsr, View
+    from penstock.logd.replication.events import Effect, LeaderAndIsr, NodeId, ProposeIsr
 
 
 def _ack_before_fsync(code: Mutation) -> None:
@@ -147,9 +147,11 @@ def _lease_not_watched(code: Mutation) -> None:
 def _lease_without_metadata(code: Mutation) -> None:
     """A lease is taken before what the controller had committed is known here."""
 
-    def leased(node: Node, until_ns: int, view: View, _: int) -> None:
+    def leased(node: Node, until_ns: int, view: LeaderAndIsr, _: int) -> None:
         node.take(LeaseRenewed(until_ns))
-        node.later(node.world.random.randrange(30 * MS), lambda: node.take(Viewed(view)))
+        node.later(
+            node.world.random.randrange(30 * MS), lambda: node.take(LeaderAndIsrChanged(view))
+        )
 
     code.replace(Node, "leased", leased)
 
@@ -193,7 +195,7 @@ def _same_epoch_again(code: Mutation) -> None:
     """A process goes on with the epoch of the one before it."""
     why_not = Replica._why_not_lead
 
-    def lead_on(replica: Replica, view: View) -> str:
+    def lead_on(replica: Replica, view: LeaderAndIsr) -> str:
         reason = why_not(replica, view)
         return "" if "earlier process" in reason else reason
 
@@ -213,7 +215,7 @@ def _leads_with_a_hole(code: Mutation) -> None:
     """A damaged range keeps nobody from being elected."""
     why_not = Replica._why_not_hold
 
-    def lead_anyway(replica: Replica, view: View | None) -> str:
+    def lead_anyway(replica: Replica, view: LeaderAndIsr | None) -> str:
         reason = why_not(replica, view)
         return "" if "damaged" in reason else reason
 
@@ -224,7 +226,7 @@ def _alone_over_any_hole(code: Mutation) -> None:
     """The only one in sync leads on, though what is damaged may not have been committed."""
     why_not = Replica._why_not_hold
 
-    def lead_on(replica: Replica, view: View | None) -> str:
+    def lead_on(replica: Replica, view: LeaderAndIsr | None) -> str:
         reason = why_not(replica, view)
         return "" if "may not be committed" in reason else reason
 
@@ -316,12 +318,14 @@ def _later_start_is_divergence(code: Mutation) -> None:
 
 def _failed_patch_waited_for(code: Mutation) -> None:
     """Who has been given what it lacks does not ask again, though it may not have been written."""
-    came = Holes.came
+    came = CorruptRanges.came
 
-    def for_ever(holes: Holes, event: RangeCame, log: LogState, now_ns: int) -> list[Effect]:
+    def for_ever(
+        holes: CorruptRanges, event: RangeCame, log: LogState, now_ns: int
+    ) -> list[Effect]:
         return came(holes, event, log, now_ns + 3600_000 * MS)
 
-    code.replace(Holes, "came", for_ever)
+    code.replace(CorruptRanges, "came", for_ever)
 
 
 def _empty_logs_begin_anew(code: Mutation) -> None:

@@ -19,12 +19,12 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from penstock.logd.encryption.cipher import Vault
+from penstock.logd.encryption.cipher import SegmentCipher
 from penstock.logd.errors import LogFailedError
 from penstock.logd.format.batch import Record, decode_body
 from penstock.logd.format.frame import FrameHeader
 from penstock.logd.format.rows import batch_records
-from penstock.logd.storage import CommitLog, LogConfig, Repacker, Rewriting
+from penstock.logd.storage import CommitLog, LogConfig, Rewriting, SegmentMerger
 from tests.sim.disk import MemoryDisk
 from tests.sim.power import Power
 from tests.support.frames import make_batch_frame
@@ -56,7 +56,7 @@ class RewritingWorld:
         *,
         cuts: bool = False,
         disk: MemoryDisk | None = None,
-        vault: Vault | None = None,
+        vault: SegmentCipher | None = None,
     ) -> None:
         self.random = Random(seed)
         self.disk, self.vault = disk or MemoryDisk(), vault
@@ -200,14 +200,14 @@ class RewritingWorld:
 
     def copy(self, rewriting: Rewriting, drop: set[int]) -> None:
         """Fill the new segment."""
-        repacker = Repacker(
+        merger = SegmentMerger(
             lambda header, batch: [n not in drop for n, _ in batch_records(header, batch)]
         )
         swap = rewriting.swap
         for header, body in self.log.frames(swap.base_offset, upto=swap.end_offset):
-            for frame in repacker.take(header, body):
+            for frame in merger.take(header, body):
                 rewriting.add(*frame)
-        for frame in repacker.finish():
+        for frame in merger.finish():
             rewriting.add(*frame)
 
     # Checks.
@@ -262,7 +262,7 @@ def run_seed(
     *,
     cuts: bool = False,
     disk: MemoryDisk | None = None,
-    vault: Vault | None = None,
+    vault: SegmentCipher | None = None,
 ) -> Counter[str]:
     """Run one seed; the error says which."""
     try:

@@ -14,7 +14,7 @@ import structlog
 from penstock.logd.compaction import cleaner
 from penstock.logd.compaction.cleaner import Cleaner
 from penstock.logd.compaction.policy import CleanState, KeyMap
-from penstock.logd.compaction.scheduler import Upkeep
+from penstock.logd.compaction.scheduler import CompactionScheduler
 from penstock.logd.errors import LogdError
 from tests.sim.compaction_world import run_seed
 from tests.sim.twins import Mutation
@@ -61,7 +61,7 @@ def test_simulation_catches_compaction_above_the_high_watermark(code: Mutation) 
     def init_blindly(really: Any, *args: Any, **options: Any) -> None:
         really(*args, **options | {"high_watermark": lambda: 1 << 40})
 
-    code.wrap(Upkeep, "__init__", init_blindly)
+    code.wrap(CompactionScheduler, "__init__", init_blindly)
     assert is_caught()
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from penstock.logd.encryption.cipher import Encryptor, Vault
+from penstock.logd.encryption.cipher import Encryptor, SegmentCipher
 from penstock.logd.format.frame import FrameHeader
 from penstock.logd.storage import CommitLog
 from tests.sim.nonces import NonceDisk
@@ -22,7 +22,7 @@ SEEDS = int(os.environ.get("PENSTOCK_SIM_SEEDS", "150"))
 FIRST_SEED = int(os.environ.get("PENSTOCK_SIM_SEED", "0"))
 pytestmark = pytest.mark.timeout(240)
 TWIN_SEEDS = 100
-VAULT = Vault({1: bytes(32), 2: bytes(range(32))}, b"00ff/0")
+VAULT = SegmentCipher({1: bytes(32), 2: bytes(range(32))}, b"00ff/0")
 OPEN = partial(CommitLog.open, vault=VAULT)
 
 
@@ -73,5 +73,5 @@ def test_simulation_catches_a_data_key_that_outlives_its_writer(
 ) -> None:
     """The count of a segment begins anew after a restart."""
     kept = VAULT.new_cipher()
-    code.replace(Vault, "new_cipher", lambda _: kept)
+    code.replace(SegmentCipher, "new_cipher", lambda _: kept)
     assert is_caught()

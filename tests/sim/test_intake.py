@@ -9,7 +9,7 @@ import pytest
 from penstock.logd.intake.dedup import Dedup
 from penstock.logd.intake.intake import Intake
 from penstock.logd.intake.options import stored_message_id
-from penstock.logd.partition.producer_snapshot import Memory
+from penstock.logd.partition.producer_snapshot import ProducerSnapshot
 from penstock.logd.partition.rebuild import rebuild_intake
 from penstock.logd.storage import CommitLog
 from tests.sim.intake_world import IntakeWorld, with_options
@@ -59,7 +59,7 @@ def _forget(intake: Intake, log: CommitLog, now_ns: int) -> None:
 
 def _from_the_log_only(intake: Intake, log: CommitLog, now_ns: int) -> None:
     """What outlived its records is not read."""
-    Memory(0, ([], []), ([], []), b"", whole=False).save(log.directory, disk=log.disk)
+    ProducerSnapshot(0, ([], []), ([], []), b"", whole=False).save(log.directory, disk=log.disk)
     rebuild_intake(intake, log, now_ns)
 
 

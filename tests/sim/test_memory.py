@@ -17,7 +17,7 @@ from penstock.logd.intake.intake import Arrived, Intake
 from penstock.logd.intake.turn import Append, Message
 from penstock.logd.metadata.streams import StreamConfig
 from penstock.logd.partition.log_writer import build_frames
-from penstock.logd.partition.producer_snapshot import FILE_NAME, Memory
+from penstock.logd.partition.producer_snapshot import FILE_NAME, ProducerSnapshot
 from penstock.logd.partition.rebuild import rebuild_intake
 from penstock.logd.storage import CommitLog, LogConfig
 from tests.sim.disk import MemoryDisk
@@ -86,7 +86,7 @@ def one_run(seed: int, *, whole: bool, operations: int) -> bool:
     intake = new_intake(log)
     intake.dedup.whole = whole
     fill(log, intake, random, 25)
-    Memory.of(intake).save(DIRECTORY, disk=disk)
+    ProducerSnapshot.of(intake).save(DIRECTORY, disk=disk)
     if whole:  # only the file has it now
         log.roll()
         log.delete_before(log.end_offset)
@@ -103,7 +103,7 @@ def one_run(seed: int, *, whole: bool, operations: int) -> bool:
     disk.fail = stop
     lost = False
     try:
-        Memory.of(intake).save(DIRECTORY, disk=disk)
+        ProducerSnapshot.of(intake).save(DIRECTORY, disk=disk)
     except PowerLossError:
         lost = True
     disk.crash(random)
@@ -127,7 +127,7 @@ def test_what_was_written_down_gives_what_the_log_gives() -> None:
         intake = new_intake(log)
         intake.dedup.whole = random.random() < 0.5
         fill(log, intake, random, random.randint(0, 40))
-        Memory.of(intake).save(DIRECTORY, disk=disk)
+        ProducerSnapshot.of(intake).save(DIRECTORY, disk=disk)
         fill(log, intake, random, random.randint(0, 40))
         from_both = made_again(disk)
         disk.unlink(DIRECTORY / FILE_NAME)

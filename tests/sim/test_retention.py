@@ -14,7 +14,7 @@ from typing import Any
 
 from penstock.logd.metadata.retention_policy import Retention
 from penstock.logd.metadata.streams import StreamConfig
-from penstock.logd.partition.retention import Retainer
+from penstock.logd.partition.retention import RetentionTask
 from penstock.logd.storage import CommitLog, LogConfig
 from penstock.logd.storage.segment import Segment
 from tests.sim.disk import MemoryDisk
@@ -55,14 +55,14 @@ class World:
         config = StreamConfig(name="logs", subject="t.>", retention=self.retention)
         log_config = LogConfig(segment_bytes_max=1500, segment_age_s_max=8)
         self.log = CommitLog.open(DIRECTORY, log_config, disk=self.disk, now_ns=self.unix_ns)
-        self.retainer = Retainer(
+        self.retention_task = RetentionTask(
             self.log,
             config,
             interval_s=1,
             high_watermark=lambda: self.high_watermark,
             clock=self,
         )
-        self.retainer.remembered(1 << 62)
+        self.retention_task.remembered(1 << 62)
 
     def append(self) -> None:
         self.now_ns += self.random.randint(0, 3) * SECOND
@@ -76,7 +76,7 @@ class World:
 
     def step(self) -> None:
         self.now_ns += SECOND
-        self.retainer.step()
+        self.retention_task.step()
         self.start_min = self.log.start_offset
 
     def steps(self) -> None:
@@ -141,7 +141,7 @@ def test_simulation_catches_deletion_above_the_high_watermark(code: Mutation) ->
     def init_blindly(really: Any, *args: Any, **options: Any) -> None:
         really(*args, **options | {"high_watermark": lambda: 1 << 62})
 
-    code.wrap(Retainer, "__init__", init_blindly)
+    code.wrap(RetentionTask, "__init__", init_blindly)
     assert caught(run_seed)
 
 

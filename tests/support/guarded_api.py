@@ -12,16 +12,16 @@ from penstock.base.clock import SystemClock
 from penstock.logd.api.access import AccessApi
 from penstock.logd.api.middleware import GuardedApi
 from penstock.logd.api.operations import FetchApi, LoneGroups
-from penstock.logd.api.permissions import Permits
-from penstock.logd.api.server import SendingTurn
+from penstock.logd.api.permissions import AuthorizationRules
+from penstock.logd.api.server import ResponseSlot
 from penstock.logd.errors import RefusedError
 from penstock.logd.metadata.access import PutAcl
 from penstock.logd.metadata.streams import StreamConfig
 from penstock.logd.partition.cursors import CursorStore
 from penstock.logd.security.acl import AclRule, Action, Effect
-from penstock.logd.security.authorizer import Guard
+from penstock.logd.security.authorizer import Authorizer
 from penstock.logd.security.principal import ANONYMOUS, Method, Principal
-from penstock.logd.security.throttle import Throttle
+from penstock.logd.security.throttle import QuotaManager
 from penstock.logd.standalone import LoneAccess, LoneStreams, StreamSet
 from tests.support.surroundings import QuietLink, make_surroundings
 
@@ -64,11 +64,11 @@ class Guarded:
 
     api: GuardedApi
     inner: FetchApi
-    guard: Guard
+    authorizer: Authorizer
     access: LoneAccess
     streams: StreamSet
     recorder: Recorder
-    throttle: Throttle
+    throttle: QuotaManager
     lone: LoneStreams
 
     @property
@@ -77,7 +77,7 @@ class Guarded:
         return self.recorder.recorded
 
     async def ask(self, caller: Principal, api: str, **request: Any) -> dict[str, Any]:
-        turn = SendingTurn(asyncio.Lock(), caller)
+        turn = ResponseSlot(asyncio.Lock(), caller)
         return (await self.api.answer({"api": api} | request, turn)).header
 
     async def code(self, caller: Principal, api: str, **request: Any) -> str:
@@ -108,22 +108,22 @@ async def guarded(
     access.open()
     cursors = CursorStore(found, cursors_max=10)
     lone = LoneStreams("me", found, cursors, lambda: ENDPOINTS, lambda: access.table.quotas)
-    guard = Guard(access, lone, enabled=enabled, superusers=["root"])
-    throttle = Throttle(access, guard, SystemClock(), wait_s_max=0.0)
+    authorizer = Authorizer(access, lone, enabled=enabled, superusers=["root"])
+    throttle = QuotaManager(access, authorizer, SystemClock(), wait_s_max=0.0)
     groups = LoneGroups("me")
     inner = FetchApi(
-        lone, cursors, groups, lambda caller: "" if guard.is_exempt(caller) else caller.name
+        lone, cursors, groups, lambda caller: "" if authorizer.is_exempt(caller) else caller.name
     )
     recorder = Recorder()
     api = GuardedApi(
         inner,
-        AccessApi(access, guard).handlers(),
-        guard=guard,
-        permits=Permits(guard, groups),
+        AccessApi(access, authorizer).handlers(),
+        authorizer=authorizer,
+        permits=AuthorizationRules(authorizer, groups),
         throttle=throttle,
         activity=recorder,
     )
     try:
-        yield Guarded(api, inner, guard, access, found, recorder, throttle, lone)
+        yield Guarded(api, inner, authorizer, access, found, recorder, throttle, lone)
     finally:
         await found.close()

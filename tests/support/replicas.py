@@ -8,13 +8,13 @@ import pytest
 
 from penstock.logd.replication import events as ev
 from penstock.logd.replication import events as fx
-from penstock.logd.replication.events import Frames, NodeId, Span, View
+from penstock.logd.replication.events import Frames, LeaderAndIsr, NodeId, Span
 from penstock.logd.replication.log_state import Epochs, LogState
 from penstock.logd.replication.replica import Replica
 
 A, B, C = NodeId("a"), NodeId("b"), NodeId("c")
 LEASE_NS: Final = 1_000_000_000
-VIEW = View(
+VIEW = LeaderAndIsr(
     incarnation="i",
     version=1,
     leader_epoch=1,
@@ -80,9 +80,9 @@ class Node:
         self.take(ev.Submitted(len(self.log) + 1), now_ns)
         self.write([(self.replica.leader_epoch, value)], now_ns)
 
-    def lead(self, view: View, now_ns: int = 0) -> None:
+    def lead(self, view: LeaderAndIsr, now_ns: int = 0) -> None:
         self.take(ev.LeaseRenewed(now_ns + LEASE_NS), now_ns)
-        self.take(ev.Viewed(view), now_ns)
+        self.take(ev.LeaderAndIsrChanged(view), now_ns)
 
     def push(self, others: Iterable[NodeId], told: set[tuple[NodeId, str]]) -> None:
         """Answer open wishes that there is news for."""
@@ -126,7 +126,7 @@ def exchange(*nodes: Node, now_ns: int = 0) -> None:
     pytest.fail("the nodes talk without end")
 
 
-def cluster(*values: str, view: View = VIEW) -> tuple[Node, Node, Node]:
+def cluster(*values: str, view: LeaderAndIsr = VIEW) -> tuple[Node, Node, Node]:
     """Three nodes that agree, led by the first."""
     nodes = Node(A), Node(B), Node(C)
     for node in nodes:

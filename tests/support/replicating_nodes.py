@@ -15,14 +15,20 @@ from pathlib import Path
 
 from penstock.base.clock import BootClock
 from penstock.logd.cluster.metadata_group import Mesh
-from penstock.logd.cluster.replication import RANGE_API, FeedSettings, Frame, Hosted, Replication
+from penstock.logd.cluster.replication import (
+    RANGE_API,
+    Frame,
+    Hosted,
+    ReplicaFetchSettings,
+    Replication,
+)
 from penstock.logd.net.channel import Channel
 from penstock.logd.net.peer_identity import Identity
 from penstock.logd.net.peer_server import PeerServer
 from penstock.logd.net.peer_tls import PeerTls
 from penstock.logd.replication import events as ev
 from penstock.logd.replication import events as fx
-from penstock.logd.replication.events import Answer, NodeId, Span, View
+from penstock.logd.replication.events import Answer, LeaderAndIsr, NodeId, Span
 from penstock.logd.replication.log_state import Epochs, LogState
 from penstock.logd.replication.replica import Replica
 from penstock.logd.replication.session import PartitionId
@@ -35,9 +41,11 @@ LEASE_NS = 3_600_000_000_000
 CLOCK = BootClock()
 
 
-def view(leader: NodeId = A, *, replicas: Sequence[NodeId] = (A, B), epoch: int = 1) -> View:
+def view(
+    leader: NodeId = A, *, replicas: Sequence[NodeId] = (A, B), epoch: int = 1
+) -> LeaderAndIsr:
     """All of them in sync."""
-    return View(
+    return LeaderAndIsr(
         incarnation="i",
         version=epoch,
         leader_epoch=epoch,
@@ -79,9 +87,9 @@ class Held:
     def high_watermark(self) -> int:
         return self.replica.high_watermark
 
-    def lead_or_follow(self, seen: View) -> None:
+    def lead_or_follow(self, seen: LeaderAndIsr) -> None:
         self.handle(ev.LeaseRenewed(CLOCK.monotonic_ns() + LEASE_NS))
-        self.handle(ev.Viewed(seen))
+        self.handle(ev.LeaderAndIsrChanged(seen))
 
     def publish(self, *bodies: bytes) -> None:
         """Write a frame of one record for each body."""
@@ -187,7 +195,7 @@ class Node:
     name: NodeId
     directory: Path
     tls: CertificateFiles | None = None
-    settings: FeedSettings = field(default_factory=FeedSettings)
+    settings: ReplicaFetchSettings = field(default_factory=ReplicaFetchSettings)
     held: dict[PartitionId, Held] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -243,10 +251,10 @@ async def running(
     directory: Path,
     *names: NodeId,
     tls: CertificateFiles | None = None,
-    settings: FeedSettings | None = None,
+    settings: ReplicaFetchSettings | None = None,
 ) -> AsyncIterator[list[Node]]:
     """Nodes that know each other."""
-    nodes = [Node(name, directory, tls, settings or FeedSettings()) for name in names]
+    nodes = [Node(name, directory, tls, settings or ReplicaFetchSettings()) for name in names]
     meet(*nodes)
     try:
         yield nodes

@@ -9,8 +9,8 @@ from penstock.logd.limits import FRAMES_UNREMEMBERED_MAX
 from penstock.logd.nats.connect import NatsAccess
 from penstock.logd.nats.link import NatsLink
 from penstock.logd.nats.servers import parse_servers
-from penstock.logd.partition.acks import AckSender, Postbox
-from penstock.logd.partition.context import Surroundings
+from penstock.logd.partition.acks import AckSender, LoopDispatcher
+from penstock.logd.partition.context import PartitionContext
 from penstock.logd.replication.events import NodeId
 from penstock.logd.storage import REAL_DISK, Disk
 from penstock.service import Tracer
@@ -40,7 +40,7 @@ def make_surroundings(
     tracer: Tracer | None = None,
     disk: Disk = REAL_DISK,
     frames_unremembered_max: int = FRAMES_UNREMEMBERED_MAX,
-) -> Surroundings:
+) -> PartitionContext:
     link = NatsLink(
         NatsAccess(servers=parse_servers("nats://127.0.0.1:1")),
         name="",
@@ -49,11 +49,11 @@ def make_surroundings(
         clock=SystemClock(),
     )
     acks = AckSender(link)
-    return Surroundings(
+    return PartitionContext(
         node=NodeId("n"),
         budget=ByteBudget(budget_bytes),
         acks=acks,
-        postbox=Postbox(acks),
+        dispatcher=LoopDispatcher(acks),
         clock=clock or SystemClock(),
         admission=admission,
         masters=masters or MasterKeys({}),

@@ -413,7 +413,7 @@ async def store_events(partition: Partition, events: Sequence[Event]) -> None:
     """
     if partition.failure or partition.closed:
         raise UnavailableError(f"stream {partition.name}: {partition.failure or 'it is closed'}")
-    partition.leadership.check_takes()
+    partition.publish_queue.check_takes()
     messages = [_message(event) for event in events]
     if FRAME_OVERHEAD + sum(one.size_bytes() for one in messages) > partition.budget.room:
         raise UnavailableError(f"stream {partition.name}: too many bytes wait for the disk")

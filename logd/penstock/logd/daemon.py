@@ -20,8 +20,8 @@ from penstock.base.files import atomic_write
 from penstock.logd.api.server import FetchServer
 from penstock.logd.cluster.config import ClusterSection
 from penstock.logd.cluster.engine import ClusterEngine
-from penstock.logd.cluster.replica_manager import Hearing
-from penstock.logd.compaction.scheduler import CompactionSettings, Compactor
+from penstock.logd.cluster.replica_manager import NatsReachability
+from penstock.logd.compaction.scheduler import CompactionSettings, CompactionThread
 from penstock.logd.config import ENV_PREFIX, LogdConfig
 from penstock.logd.directories import DATA_FORMAT
 from penstock.logd.encryption.master_keys import EncryptionSection, MasterKeys
@@ -30,19 +30,19 @@ from penstock.logd.engine import Engine
 from penstock.logd.errors import CorruptError, LogdError, RefusedError
 from penstock.logd.intake.admission import ByteBudget
 from penstock.logd.intake.turn import Message
-from penstock.logd.liftbridge.auth import GrpcDoor
+from penstock.logd.liftbridge.auth import GrpcListener
 from penstock.logd.liftbridge.server import GrpcServer
 from penstock.logd.limits import WORKERS_MAX
-from penstock.logd.listeners import Doors
+from penstock.logd.listeners import Listeners
 from penstock.logd.nats.connect import NatsAccess
 from penstock.logd.nats.jetstream_hints import JetStreamHints
 from penstock.logd.nats.link import LinkEvent, NatsLink
 from penstock.logd.nats.protocol import NatsRefusedError, NatsSetupError
 from penstock.logd.net.peer_tls import PeerTls
-from penstock.logd.partition.acks import AckSender, Postbox
-from penstock.logd.partition.context import StreamLookup, Surroundings
+from penstock.logd.partition.acks import AckSender, LoopDispatcher
+from penstock.logd.partition.context import PartitionContext, StreamLookup
 from penstock.logd.replication.events import NodeId
-from penstock.logd.security.reloader import DoorSetupError, Keeper
+from penstock.logd.security.reloader import CredentialReloader, ListenerSetupError
 from penstock.logd.standalone import LoneEngine
 from penstock.logd.storage import DirectoryLock
 from penstock.logd.telemetry import Telemetry
@@ -130,17 +130,19 @@ def read_encryption(config_path: Path) -> EncryptionSection | None:
         raise CorruptError(str(error)) from None
 
 
-def watch_masters(keeper: Keeper, config_path: Path, masters: MasterKeys, engine: Engine) -> None:
+def watch_masters(
+    reloader: CredentialReloader, config_path: Path, masters: MasterKeys, engine: Engine
+) -> None:
     """Follow the master keys that the configuration's file names, if any are used."""
     if masters.used:
         read = partial(read_encryption, config_path)
-        keeper.watch(Rotation(config_path, read, masters, engine.partitions))
+        reloader.watch(Rotation(config_path, read, masters, engine.partitions))
 
 
 def service_error(error: Exception, config: LogdConfig, config_path: Path) -> ServiceError:
     """What a node's part in its cluster has ended with, for whoever must act."""
     match error:
-        case DoorSetupError() | NatsSetupError():
+        case ListenerSetupError() | NatsSetupError():
             return ConfigError(f"{config_path}: {error.key}: {error}", fix=error.fix)
         case RefusedError(code="UNKNOWN_FORMAT"):
             return ConfigError(f"{config.data_dir}: {error}", fix=NEWER_FIX)
@@ -204,7 +206,10 @@ class _Daemon:
         self._config = config
         self._config_path = config_path
         rng = random.Random()  # noqa: S311 - jitter, not a secret
-        clock, self._keeper = SystemClock(), Keeper(config.tls, config.auth, SystemClock())
+        clock, self._reloader = (
+            SystemClock(),
+            CredentialReloader(config.tls, config.auth, SystemClock()),
+        )
         access = self._nats_access()
         self._data_link = NatsLink(
             access,
@@ -220,19 +225,19 @@ class _Daemon:
         self._budget = ByteBudget(config.intake_bytes_max)
         self._tracing = Tracing(config.tracing, "logd", config.node)
         self._acks = AckSender(self._ack_link)
-        self._compactor = Compactor(_compaction(config), SystemClock())
+        self._compaction_thread = CompactionThread(_compaction(config), SystemClock())
         self._masters = config.masters()
         self._engine = self._make_engine()
-        watch_masters(self._keeper, config_path, self._masters, self._engine)
-        self._doors = Doors(config, self._engine, tracer=self._tracing.tracer)
-        self._doors.keep_from_streams(self._acks)
+        watch_masters(self._reloader, config_path, self._masters, self._engine)
+        self._listeners = Listeners(config, self._engine, tracer=self._tracing.tracer)
+        self._listeners.keep_from_streams(self._acks)
         self._server = FetchServer(
-            self._doors.api,
+            self._listeners.api,
             config.fetch_limits(),
-            tls=self._keeper.fetch_tls(),
-            authenticator=self._keeper.authenticator,
+            tls=self._reloader.fetch_tls(),
+            authenticator=self._reloader.authenticator,
         )
-        self._keeper.count_door("fetch", self._server)
+        self._reloader.count_door("fetch", self._server)
         self._grpc = self._make_grpc(access)
         self._hints = self._make_hints(access)
         self._telemetry = Telemetry(
@@ -243,8 +248,8 @@ class _Daemon:
             data_link=self._data_link,
             ack_link=self._ack_link,
             server=self._server,
-            doors=self._doors,
-            keeper=self._keeper,
+            listeners=self._listeners,
+            reloader=self._reloader,
             data_dir=config.data_dir,
             grpc=self._grpc,
             hints=self._hints,
@@ -264,8 +269,8 @@ class _Daemon:
         for part in (self._tracing, self._server, self._ack_link, self._data_link):
             stack.callback(part.close)
         await self._open_streams(endpoints)
-        self._compactor.start()
-        stack.callback(self._compactor.close)
+        self._compaction_thread.start()
+        stack.callback(self._compaction_thread.close)
         try:
             await self._connect(self._ack_link)
             await self._connect(self._data_link)
@@ -297,16 +302,16 @@ class _Daemon:
 
     def _open_admin(self, stack: ExitStack) -> str:
         """Answer probes, and SIGHUP, from the first moment on; returns where."""
-        loop, keeper = asyncio.get_running_loop(), self._keeper
-        keeper.authenticator.on_failure = partial(self._doors.not_let_in, loop)
-        stack.callback(keeper.close)
-        loop.add_signal_handler(signal.SIGHUP, keeper.reload)
+        loop, reloader = asyncio.get_running_loop(), self._reloader
+        reloader.authenticator.on_failure = partial(self._listeners.not_let_in, loop)
+        stack.callback(reloader.close)
+        loop.add_signal_handler(signal.SIGHUP, reloader.reload)
         stack.callback(loop.remove_signal_handler, signal.SIGHUP)
         admin = AdminServer(
             self._telemetry.status,
             self._telemetry.registry(),
-            tls=keeper.admin_tls(),
-            admit=keeper.admit(self._doors.may_see_status()),
+            tls=reloader.admin_tls(),
+            admit=reloader.admit(self._listeners.may_see_status()),
             hosts=self._config.admin_hosts,
         )
         address = admin.start(self._config.admin)
@@ -319,11 +324,11 @@ class _Daemon:
             working = tasks.create_task(self._engine.run())
             background = [
                 tasks.create_task(self._data_link.run()),
-                tasks.create_task(self._engine.listening.run()),
+                tasks.create_task(self._engine.subscription_manager.run()),
                 tasks.create_task(self._ack_link.run()),
                 tasks.create_task(self._server.run()),
-                tasks.create_task(self._doors.activity.run()),
-                tasks.create_task(self._keeper.run()),
+                tasks.create_task(self._listeners.activity.run()),
+                tasks.create_task(self._reloader.run()),
             ]
             if self._grpc is not None:
                 background.append(tasks.create_task(self._grpc.run()))
@@ -333,7 +338,7 @@ class _Daemon:
             try:
                 if self._hints is not None:
                     self._hints.link.close()
-                await self._doors.close()
+                await self._listeners.close()
                 await self._engine.retire()
                 if self._grpc is not None:
                     await self._grpc.stop()
@@ -351,7 +356,7 @@ class _Daemon:
         self._telemetry.health = Health.DRAINING
         try:
             async with asyncio.timeout(self._config.drain_timeout_s):
-                self._engine.listening.stop()
+                self._engine.subscription_manager.stop()
                 await self._data_link.flush(self._config.drain_timeout_s / 2)
                 unsynced = await self._engine.close()
         except TimeoutError:
@@ -378,16 +383,18 @@ class _Daemon:
         if config.cluster is None:
             return LoneEngine(config, self._data_link, self._surroundings)
         clock = BootClock()
-        hearing = Hearing(self._is_connected, clock)
+        reachability = NatsReachability(self._is_connected, clock)
         tls = self._peer_tls(config.cluster)
-        engine = ClusterEngine(config, self._data_link, self._surroundings, clock, hearing, tls)
-        self._keeper.count_door("peer", engine.endpoint)
+        engine = ClusterEngine(
+            config, self._data_link, self._surroundings, clock, reachability, tls
+        )
+        self._reloader.count_door("peer", engine.endpoint)
         return engine
 
     def _peer_tls(self, section: ClusterSection) -> PeerTls | None:
         if section.tls is None:
             return None
-        server, client = self._keeper.peer_sources(section.tls.files())
+        server, client = self._reloader.peer_sources(section.tls.files())
         return PeerTls(server=server, client=client, named=section.tls.named_nodes)
 
     def _nats_access(self) -> NatsAccess:
@@ -395,7 +402,7 @@ class _Daemon:
         tls = access.tls
         if tls is None:
             return access
-        held = self._keeper.dialling("nats.tls", tls.paths(), tls.context)
+        held = self._reloader.dialling("nats.tls", tls.paths(), tls.context)
         return replace(access, source=held.current)
 
     def _make_grpc(self, access: NatsAccess) -> GrpcServer | None:
@@ -407,20 +414,20 @@ class _Daemon:
             access,
             node=self._config.node,
             clock=SystemClock(),
-            door=GrpcDoor(
-                authenticator=self._keeper.authenticator,
-                tls=self._keeper.tls,
-                certificates=self._keeper.needs_certificates,
-                permits=self._doors.call_permits(),
+            door=GrpcListener(
+                authenticator=self._reloader.authenticator,
+                tls=self._reloader.tls,
+                certificates=self._reloader.needs_certificates,
+                permits=self._listeners.call_permits(),
             ),
         )
-        self._keeper.count_door("grpc", found.doorman)
+        self._reloader.count_door("grpc", found.doorman)
         return found
 
     def _make_hints(self, access: NatsAccess) -> JetStreamHints | None:
         if not self._config.nats.jetstream_hints:
             return None
-        node, stored = self._config.node, self._doors.is_stored
+        node, stored = self._config.node, self._listeners.is_stored
         return JetStreamHints(access, node=node, clock=SystemClock(), stored=stored)
 
     def _is_connected(self) -> bool:
@@ -475,7 +482,7 @@ class _Daemon:
 
         Other streams may have lost their permission since they were made; they are reported.
         """
-        denied = self._engine.listening.denied()
+        denied = self._engine.subscription_manager.denied()
         for settings in self._config.streams:
             if settings.name in denied:
                 raise ConfigError(
@@ -484,28 +491,28 @@ class _Daemon:
                     fix="permit logd's user to subscribe to the stream's subject",
                 )
 
-    def _surroundings(self, lookup: StreamLookup) -> Surroundings:
-        return Surroundings(
+    def _surroundings(self, lookup: StreamLookup) -> PartitionContext:
+        return PartitionContext(
             node=NodeId(self._config.node),
             budget=self._budget,
             acks=self._acks,
-            postbox=Postbox(self._acks),
+            dispatcher=LoopDispatcher(self._acks),
             clock=SystemClock(),
             streams_for=lookup.match,
             knows_stream=lookup.knows,
             retention_interval_s=self._config.retention_interval_s,
             admission=self._config.admission_policy(),
-            compactor=self._compactor,
+            compaction_thread=self._compaction_thread,
             standby=self._config.standby(),
             masters=self._masters,
             tracer=self._tracing.tracer,
         )
 
     def _on_messages(self, messages: dict[bytes, list[Message]]) -> None:
-        self._engine.listening.on_messages(messages)
+        self._engine.subscription_manager.on_messages(messages)
 
     def _on_link_event(self, event: LinkEvent) -> None:
-        self._engine.listening.on_event(event)
+        self._engine.subscription_manager.on_event(event)
 
 
 def _compaction(config: LogdConfig) -> CompactionSettings:

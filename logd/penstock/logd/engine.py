@@ -9,8 +9,8 @@ from penstock.logd.activity import Record, Sink
 from penstock.logd.api.operations import Cursors, Groups
 from penstock.logd.api.streams import Streams
 from penstock.logd.config import ConfiguredStream
-from penstock.logd.partition.partition import Partition, Unopened
-from penstock.logd.partition.subscriptions import Listening
+from penstock.logd.partition.partition import OfflinePartition, Partition
+from penstock.logd.partition.subscriptions import SubscriptionManager
 from penstock.logd.security.authorizer import Access
 
 
@@ -29,7 +29,7 @@ class Engine(Protocol):
     """Used on the event loop: `open`, `run` until cancelled, `close`."""
 
     @property
-    def listening(self) -> Listening:
+    def subscription_manager(self) -> SubscriptionManager:
         """Which partitions are on their subjects."""
 
     @property
@@ -63,7 +63,7 @@ class Engine(Protocol):
     def partitions(self) -> list[Partition]:
         """Every open partition."""
 
-    def unopened(self) -> list[Unopened]:
+    def offline_partition(self) -> list[OfflinePartition]:
         """The streams whose logs cannot be opened."""
 
     def reasons(self) -> Sequence[str]:

@@ -26,13 +26,15 @@ def describe_gaps(gaps: GapLedger, now: Instant) -> dict[str, Any]:
 
 def gap_document(engine: Engine) -> dict[str, Any]:
     """The gaps of a daemon, and what is known to be damaged of its logs."""
-    listening = engine.listening
+    subscription_manager = engine.subscription_manager
     damaged = [
         {"stream": partition.name, "partition": partition.number, "first": first, "upto": upto}
         for partition in engine.partitions()
         for first, upto in damaged_ranges(partition)
     ]
-    return describe_gaps(listening.gaps, listening.now()) | {"damaged": damaged}
+    return describe_gaps(subscription_manager.gaps, subscription_manager.now()) | {
+        "damaged": damaged
+    }
 
 
 def gap_reasons(gaps: GapLedger) -> Iterable[str]:

@@ -14,18 +14,18 @@ from penstock.logd.activity import ActivityJournal, ActivityLog
 from penstock.logd.api.access import AccessApi
 from penstock.logd.api.middleware import GuardedApi, TracedApi
 from penstock.logd.api.operations import FetchApi
-from penstock.logd.api.permissions import Permits
+from penstock.logd.api.permissions import AuthorizationRules
 from penstock.logd.config import LogdConfig
 from penstock.logd.engine import Engine
 from penstock.logd.errors import NotReadyError
 from penstock.logd.gap_report import gap_document
 from penstock.logd.intake.gaps import Gap
-from penstock.logd.liftbridge.permissions import CallPermits
+from penstock.logd.liftbridge.permissions import CallAuthorization
 from penstock.logd.partition.acks import AckSender
 from penstock.logd.security.acl import Action, OnStream
-from penstock.logd.security.authorizer import STATUS, Guard
+from penstock.logd.security.authorizer import STATUS, Authorizer
 from penstock.logd.security.principal import Principal
-from penstock.logd.security.throttle import Throttle
+from penstock.logd.security.throttle import QuotaManager
 from penstock.service import Tracer
 
 _JOURNAL = "activity.journal"
@@ -33,7 +33,7 @@ _STREAMS_SHOWN = 100
 _DRAIN_S = 1.0
 
 
-class Doors:
+class Listeners:
     """Used on the event loop.
 
     Args:
@@ -44,7 +44,7 @@ class Doors:
 
     Attributes:
         activity: Takes down what happens; run it.
-        guard: Decides who may do what.
+        authorizer: Decides who may do what.
         throttle: Holds up whoever is over a quota.
         api: Answers the requests of the fetch endpoint.
     """
@@ -63,16 +63,16 @@ class Doors:
         boot = secrets.token_hex(4)
         self.activity = ActivityLog(config.node, boot, clock, sink, journal)
         engine.watch(self.activity.record)
-        engine.listening.on_gap = self._on_gap
-        self.guard = Guard(
+        engine.subscription_manager.on_gap = self._on_gap
+        self.authorizer = Authorizer(
             engine.access,
             engine.streams,
             enabled=config.auth.acl,
             superusers=config.auth.superusers,
             grants=config.auth.granted(),
         )
-        self.throttle = Throttle(
-            engine.access, self.guard, clock, wait_s_max=config.quota_delay_s_max
+        self.throttle = QuotaManager(
+            engine.access, self.authorizer, clock, wait_s_max=config.quota_delay_s_max
         )
         api = FetchApi(
             engine.streams,
@@ -83,22 +83,24 @@ class Doors:
         )
         guarded = GuardedApi(
             api,
-            AccessApi(engine.access, self.guard).handlers(),
-            guard=self.guard,
-            permits=Permits(self.guard, engine.groups),
+            AccessApi(engine.access, self.authorizer).handlers(),
+            authorizer=self.authorizer,
+            permits=AuthorizationRules(self.authorizer, engine.groups),
             throttle=self.throttle,
             activity=self.activity,
         )
         self.api = guarded if tracer is None else TracedApi(guarded, tracer, engine.streams.match)
 
-    def call_permits(self) -> CallPermits:
+    def call_permits(self) -> CallAuthorization:
         """Who may call which method of gRPC."""
         groups = self._engine.groups
-        return CallPermits(self.guard, self.throttle, groups, self.activity, self.creator)
+        return CallAuthorization(
+            self.authorizer, self.throttle, groups, self.activity, self.creator
+        )
 
     def creator(self, caller: Principal) -> str:
         """For whose quota a stream counts; empty: for nobody's."""
-        if caller.is_anonymous or self.guard.is_exempt(caller):
+        if caller.is_anonymous or self.authorizer.is_exempt(caller):
             return ""
         return caller.name
 
@@ -113,8 +115,8 @@ class Doors:
     def info(self) -> dict[str, Any]:
         """For `/status`."""
         return {
-            "acl": self.guard.enabled,
-            "denied": self.guard.denied,
+            "acl": self.authorizer.enabled,
+            "denied": self.authorizer.denied,
             "activity": dict(self.activity.counts) | {"waiting": self.activity.waiting},
         }
 
@@ -126,7 +128,7 @@ class Doors:
         for what, count in dict(self.activity.counts).items():
             activity.add_metric([what], count)
         denied = CounterMetricFamily("penstock_logd_denied", "Requests that no rule allowed")
-        denied.add_metric([], self.guard.denied)
+        denied.add_metric([], self.authorizer.denied)
         waiting = GaugeMetricFamily("penstock_logd_activity_waiting", "Events not written yet")
         waiting.add_metric([], self.activity.waiting)
         yield from (activity, denied, waiting)
@@ -157,7 +159,7 @@ class Doors:
 
     def keep_from_streams(self, acks: AckSender) -> None:
         """Have no ack sent where a stream would store it, if it matters who publishes what."""
-        if self.guard.enabled:
+        if self.authorizer.enabled:
             acks.stored = self.is_stored
 
     def is_stored(self, subject: bytes) -> bool:
@@ -169,13 +171,13 @@ class Doors:
 
     def may_see_status(self) -> Callable[[Principal], bool] | None:
         """Says who may see `/status` and `/metrics`; asked on any thread. None: everybody."""
-        return self._sees_status if self.guard.enabled else None
+        return self._sees_status if self.authorizer.enabled else None
 
     def _sees_status(self, caller: Principal) -> bool:
         try:
-            return self.guard.allows(caller, Action.READ, OnStream(STATUS))
+            return self.authorizer.allows(caller, Action.READ, OnStream(STATUS))
         except NotReadyError:  # rules come with the cluster; superusers need none
-            return self.guard.is_exempt(caller)
+            return self.authorizer.is_exempt(caller)
 
     async def close(self) -> None:
         """Have written what was taken down, while what it is written to is still open."""

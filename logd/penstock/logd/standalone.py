@@ -74,11 +74,11 @@ from penstock.logd.metadata.streams import (
     is_internal,
 )
 from penstock.logd.nats.protocol import NatsRefusedError
-from penstock.logd.partition.context import StreamLookup, Surroundings
+from penstock.logd.partition.context import PartitionContext, StreamLookup
 from penstock.logd.partition.cursors import CURSORS_STREAM, CursorStore, Extent
-from penstock.logd.partition.partition import Partition, Unopened, cause_of
+from penstock.logd.partition.partition import OfflinePartition, Partition, cause_of
 from penstock.logd.partition.purge import PurgePoint, check_purge
-from penstock.logd.partition.subscriptions import Link, Listening
+from penstock.logd.partition.subscriptions import Link, SubscriptionManager
 from penstock.logd.security.quotas import Quota, quota_of
 from penstock.logd.storage import Checkpoint
 
@@ -143,7 +143,7 @@ class StreamSet:
         streams_max: How many there may be.
 
     Attributes:
-        listening: Which of them are on their subjects.
+        subscription_manager: Which of them are on their subjects.
         disk: Holds them.
     """
 
@@ -152,23 +152,25 @@ class StreamSet:
         data_dir: Path,
         link: Link,
         *,
-        make_surroundings: Callable[[StreamLookup], Surroundings],
+        make_surroundings: Callable[[StreamLookup], PartitionContext],
         new_incarnation: Callable[[], str],
         descriptors: Descriptors | None = None,
         streams_max: int = STREAMS_MAX,
     ) -> None:
         self._data_dir = data_dir
-        self._around = make_surroundings(self)
+        self._context = make_surroundings(self)
         self._new_incarnation = new_incarnation
         self._descriptors = descriptors or Descriptors()
         self.streams_max = streams_max
-        self.disk = self._around.disk
+        self.disk = self._context.disk
         self._checkpoint = Checkpoint(data_dir / "metadata", disk=self.disk)
         self._metadata = Metadata()
         self._partitions: dict[str, Partition] = {}
-        self._unopened: dict[str, Unopened] = {}
-        around = self._around
-        self.listening = Listening(link, around.budget, around.clock, around.admission)
+        self._offline_partition: dict[str, OfflinePartition] = {}
+        around = self._context
+        self.subscription_manager = SubscriptionManager(
+            link, around.budget, around.clock, around.admission
+        )
         self._changing = asyncio.Lock()
         self._changes: set[asyncio.Task[Any]] = set()
 
@@ -176,17 +178,19 @@ class StreamSet:
         """Every partition, by stream name."""
         return [partition for _, partition in sorted(self._partitions.items())]
 
-    def unopened(self) -> list[Unopened]:
+    def offline_partition(self) -> list[OfflinePartition]:
         """The streams whose logs cannot be opened, by name."""
-        return [unopened for _, unopened in sorted(self._unopened.items())]
+        return [
+            offline_partition for _, offline_partition in sorted(self._offline_partition.items())
+        ]
 
-    def all(self) -> list[Partition | Unopened]:
+    def all(self) -> list[Partition | OfflinePartition]:
         """Every stream, open or not, by name."""
-        return [found for _, found in sorted((self._partitions | self._unopened).items())]
+        return [found for _, found in sorted((self._partitions | self._offline_partition).items())]
 
     def incarnation(self, stream: str, number: int = 0) -> str | None:
         """Of a stream, open or not; None where there is none with such a partition."""
-        found = self._partitions.get(stream) or self._unopened.get(stream)
+        found = self._partitions.get(stream) or self._offline_partition.get(stream)
         return None if found is None or number else found.stream.incarnation
 
     def extent(self, stream: str, number: int) -> Extent:
@@ -195,13 +199,13 @@ class StreamSet:
         end = partition.high_watermark + 1
         return Extent(partition.stream.incarnation, partition.start_offset, end)
 
-    def find(self, stream: str) -> Partition | Unopened:
+    def find(self, stream: str) -> Partition | OfflinePartition:
         """A stream, open or not.
 
         Raises:
             RefusedError: `UNKNOWN_STREAM`.
         """
-        found = self._partitions.get(stream) or self._unopened.get(stream)
+        found = self._partitions.get(stream) or self._offline_partition.get(stream)
         if found is None:
             raise RefusedError("UNKNOWN_STREAM", f"there is no stream {stream!r}", stream=stream)
         return found
@@ -214,7 +218,7 @@ class StreamSet:
             NotOpenError: Its log cannot be opened.
         """
         found = self.find(stream)
-        if isinstance(found, Unopened):
+        if isinstance(found, OfflinePartition):
             raise NotOpenError(f"stream {stream!r}: {found.reason}", cause=found.cause)
         if number != found.number:
             message = f"stream {stream!r} has no partition {number}"
@@ -235,7 +239,7 @@ class StreamSet:
         """Open every stream there is, and create those configured that there are not.
 
         Those of `internal` that there are get the options given here. A stream whose log cannot be
-        opened keeps no other one from it: see `unopened`.
+        opened keeps no other one from it: see `offline_partition`.
 
         Raises:
             CorruptError: The metadata is damaged or missing; nothing was removed.
@@ -318,7 +322,7 @@ class StreamSet:
 
     async def _create(self, config: StreamConfig, owner: Owner) -> tuple[Partition, bool]:
         async with self._changing:
-            if self.listening.stopped:
+            if self.subscription_manager.stopped:
                 raise UnavailableError(f"stream {config.name!r} is not created: logd stops")
             for left in self._metadata.deleting():
                 if left.config.name == config.name:  # the disk failed while it was deleted
@@ -328,7 +332,7 @@ class StreamSet:
                 config, self._new_incarnation(), streams_max=self.streams_max, owner=owner
             )
             if created:
-                self._around.masters.check(config)
+                self._context.masters.check(config)
                 self._descriptors.check(len(list(changed.streams())))
                 await asyncio.to_thread(make_directories, self._directory(stream) / "0")
                 await self._save(changed)
@@ -348,10 +352,10 @@ class StreamSet:
                 return
             await asyncio.to_thread(partition.end_upkeep)
             directory = self._directory(partition.stream) / "0"
-            again = await Partition.open(partition.stream, directory, self._around)
+            again = await Partition.open(partition.stream, directory, self._context)
             again.count_on(partition)
             self._partitions[name] = again
-            self.listening.hand_over(again.leadership)
+            self.subscription_manager.hand_over(again.publish_queue)
             await _finish(partition)
 
     async def _delete(self, name: str) -> None:
@@ -361,8 +365,8 @@ class StreamSet:
     async def _open_again(self, name: str) -> Partition:
         try:
             async with self._changing:
-                if name in self._unopened:
-                    await self._open(self._unopened[name].stream)
+                if name in self._offline_partition:
+                    await self._open(self._offline_partition[name].stream)
             if self.partition(name).failure:
                 await self._reopen(self.partition(name))
         except (OSError, CorruptError) as error:
@@ -376,33 +380,35 @@ class StreamSet:
         if not (directory / "0").is_dir():
             message = f"stream {name!r} has lost its data directory"
             raise CorruptError(message, where=str(directory))
-        partition = await Partition.open(stream, directory / "0", self._around)
+        partition = await Partition.open(stream, directory / "0", self._context)
         self._partitions[name] = partition
-        unopened = self._unopened.pop(name, None)
-        if unopened is not None:
-            partition.leadership.intake.counts = unopened.intake.counts
-            partition.leadership.passed_over = unopened.passed_over
-            self.listening.hand_over(partition.leadership)
+        offline_partition = self._offline_partition.pop(name, None)
+        if offline_partition is not None:
+            partition.publish_queue.intake.counts = offline_partition.intake.counts
+            partition.publish_queue.passed_over = offline_partition.passed_over
+            self.subscription_manager.hand_over(partition.publish_queue)
         elif not is_internal(name):
-            await self.listening.add(partition.leadership)
+            await self.subscription_manager.add(partition.publish_queue)
 
     async def _open_or_set_aside(self, stream: Stream) -> None:
         try:
             await self._open(stream)
         except (OSError, LogdError) as error:
-            unopened = Unopened(stream, error, self._around)
-            _log.error("stream failed", stream=unopened.name, reason=unopened.reason)
-            self._unopened[unopened.name] = unopened
-            if not is_internal(unopened.name):
-                await self.listening.add(unopened)
+            offline_partition = OfflinePartition(stream, error, self._context)
+            _log.error(
+                "stream failed", stream=offline_partition.name, reason=offline_partition.reason
+            )
+            self._offline_partition[offline_partition.name] = offline_partition
+            if not is_internal(offline_partition.name):
+                await self.subscription_manager.add(offline_partition)
 
     async def _forget(self, name: str) -> None:
         changed = Metadata.restore(self._metadata.snapshot())
         stream = changed.mark_deleted(name)
         await self._save(changed)
         partition = self._partitions.pop(name, None)
-        self._unopened.pop(name, None)
-        self.listening.remove(name)
+        self._offline_partition.pop(name, None)
+        self.subscription_manager.remove(name)
         if partition is not None:
             await _finish(partition)
         await self._remove(stream)
@@ -418,7 +424,7 @@ class StreamSet:
             if config.name in present:
                 altered |= changed.alter(config)
             else:
-                self._around.masters.check(config)
+                self._context.masters.check(config)
                 added.append(changed.create(config, self._new_incarnation())[0])
         self._descriptors.check(len(list(changed.streams())))
         if added:
@@ -710,10 +716,10 @@ class Reviver:
             own = is_internal(partition.name)
             if partition.out_of_space and not own and self._is_due(partition.name):
                 await self._revive(partition.name)
-        for unopened in self._streams.unopened():
-            own = is_internal(unopened.name)
-            if unopened.out_of_space and not own and self._is_due(unopened.name):
-                await self._revive(unopened.name)
+        for offline_partition in self._streams.offline_partition():
+            own = is_internal(offline_partition.name)
+            if offline_partition.out_of_space and not own and self._is_due(offline_partition.name):
+                await self._revive(offline_partition.name)
 
     def _is_due(self, name: str) -> bool:
         attempt = self._attempts.get(name)
@@ -756,7 +762,7 @@ class LoneEngine:
         self,
         config: LogdConfig,
         link: Link,
-        make_surroundings: Callable[[StreamLookup], Surroundings],
+        make_surroundings: Callable[[StreamLookup], PartitionContext],
     ) -> None:
         node, activity = config.node, config.activity_section.stream()
         streams = StreamSet(
@@ -780,9 +786,9 @@ class LoneEngine:
         self._addresses: Mapping[str, str] = {}
 
     @property
-    def listening(self) -> Listening:
+    def subscription_manager(self) -> SubscriptionManager:
         """As `Engine`."""
-        return self._set.listening
+        return self._set.subscription_manager
 
     @property
     def streams_max(self) -> int:
@@ -798,9 +804,9 @@ class LoneEngine:
         """As `Engine`."""
         return self._set.partitions()
 
-    def unopened(self) -> list[Unopened]:
+    def offline_partition(self) -> list[OfflinePartition]:
         """As `Engine`."""
-        return self._set.unopened()
+        return self._set.offline_partition()
 
     def reasons(self) -> Sequence[str]:
         """As `Engine`; what is wrong its partitions say themselves."""

@@ -30,12 +30,12 @@ from penstock.logd.engine import Engine
 from penstock.logd.gap_report import describe_gaps, gap_metrics, gap_reasons
 from penstock.logd.intake.admission import ByteBudget
 from penstock.logd.liftbridge.server import GrpcServer
-from penstock.logd.listeners import Doors
+from penstock.logd.listeners import Listeners
 from penstock.logd.nats.jetstream_hints import JetStreamHints
 from penstock.logd.nats.link import NatsLink
 from penstock.logd.partition.acks import AckSender
-from penstock.logd.partition.partition import Partition, Unopened
-from penstock.logd.security.reloader import Keeper
+from penstock.logd.partition.partition import OfflinePartition, Partition
+from penstock.logd.security.reloader import CredentialReloader
 from penstock.service import Health, Stage, Status, release, span_metrics
 
 
@@ -50,8 +50,8 @@ class Telemetry:
     data_link: NatsLink
     ack_link: NatsLink
     server: FetchServer
-    doors: Doors
-    keeper: Keeper
+    listeners: Listeners
+    reloader: CredentialReloader
     data_dir: Path
     grpc: GrpcServer | None = None
     hints: JetStreamHints | None = None
@@ -61,7 +61,7 @@ class Telemetry:
     def status(self) -> Status:
         """The process's account of itself."""
         reasons = tuple(self._reasons())
-        listening = self.engine.listening
+        subscription_manager = self.engine.subscription_manager
         health = self.health
         if health is Health.READY and reasons:
             health = Health.DEGRADED
@@ -73,14 +73,17 @@ class Telemetry:
             reasons=reasons,
             stages=(
                 *(stage(partition) for partition in self.engine.partitions()),
-                *(_unopened_stage(unopened) for unopened in self.engine.unopened()),
+                *(
+                    _unopened_stage(offline_partition)
+                    for offline_partition in self.engine.offline_partition()
+                ),
             ),
             info={
                 "nats": self.data_link.shown(),
                 "nats_reconnects": self.data_link.reconnects,
                 "nats_unproven": self.data_link.unproven,
                 "intake_bytes_held": self.budget.held,
-                "ingest_gaps": describe_gaps(listening.gaps, listening.now()),
+                "ingest_gaps": describe_gaps(subscription_manager.gaps, subscription_manager.now()),
                 "acks_sent": self.acks.sent,
                 "acks_dropped": self.acks.dropped,
                 "acks_withheld": self.acks.withheld,
@@ -93,7 +96,7 @@ class Telemetry:
                 "readers_stalled": self.server.counts.stalled,
                 "requests": self.server.counts.requests,
                 "fetched_bytes": self.server.counts.bytes_sent,
-                "doors": self.doors.info(),
+                "doors": self.listeners.info(),
                 "tracing": self.spans(),
                 **({} if self.grpc is None else {"grpc": self.grpc.info()}),
                 **({} if self.hints is None else {"jetstream_hints": self.hints.info()}),
@@ -114,14 +117,14 @@ class Telemetry:
         for what, link in links:
             if not link.connected or link.problem:
                 yield f"nats ({what}): {link.problem or 'not connected'}"
-        for name, denial in sorted(self.engine.listening.denied().items()):
+        for name, denial in sorted(self.engine.subscription_manager.denied().items()):
             yield f"stream {name}: nats-server says: {denial}"
-        yield from self.keeper.reasons()
+        yield from self.reloader.reasons()
         yield from self.engine.reasons()
-        yield from self.doors.reasons()
-        yield from gap_reasons(self.engine.listening.gaps)
-        for unopened in self.engine.unopened():
-            yield f"stream {unopened.name}: {unopened.reason}"
+        yield from self.listeners.reasons()
+        yield from gap_reasons(self.engine.subscription_manager.gaps)
+        for offline_partition in self.engine.offline_partition():
+            yield f"stream {offline_partition.name}: {offline_partition.reason}"
         for partition in self.engine.partitions():
             if partition.failure:
                 yield f"stream {partition.label}: {partition.failure}"
@@ -130,7 +133,7 @@ class Telemetry:
                 what = f"{count} cannot be read: damaged from offset {damaged[0][0]} on"
                 yield f"stream {partition.label}: {what}; see: penstock logd gaps"
             dedup = partition.intake.dedup
-            if dedup.lost_until_ns > self.engine.listening.now().unix_ns:
+            if dedup.lost_until_ns > self.engine.subscription_manager.now().unix_ns:
                 what = f"what it remembered below offset {dedup.lost} is lost"
                 yield f"stream {partition.label}: {what}; repeats may be stored again"
 
@@ -142,26 +145,26 @@ def stage(partition: Partition) -> Stage:
     return Stage(
         name=f"stream/{partition.label}",
         received=counts.received,
-        sent=partition.leadership.committed,
-        lag=partition.leadership.uncommitted,
-        errors=sum(refused.values()) + partition.leadership.lost,
+        sent=partition.publish_queue.committed,
+        lag=partition.publish_queue.uncommitted,
+        errors=sum(refused.values()) + partition.publish_queue.lost,
         detail={
             "duplicates": counts.duplicates,
             "received_bytes": counts.received_bytes,
             "malformed_envelopes": counts.malformed_envelopes,
-            "lost": partition.leadership.lost,
+            "lost": partition.publish_queue.lost,
             "start_offset": partition.start_offset,
             "high_watermark": partition.high_watermark,
             "end_offset": partition.log.end_offset,
             "epoch": partition.epoch,
             "size_bytes": partition.log.size_bytes,
-            "records_deleted": partition.retainer.records_deleted,
-            "segments_deleted": partition.retainer.segments_deleted,
-            "bytes_deleted": partition.retainer.bytes_deleted,
+            "records_deleted": partition.retention_task.records_deleted,
+            "segments_deleted": partition.retention_task.segments_deleted,
+            "bytes_deleted": partition.retention_task.bytes_deleted,
             "intake_bytes_held": partition.budget.held,
-            "passed_over": partition.leadership.passed_over,
+            "passed_over": partition.publish_queue.passed_over,
             **_compaction(partition),
-            "acks_pending": partition.leadership.pending_acks,
+            "acks_pending": partition.publish_queue.pending_acks,
             "dedup_ids": len(partition.intake.dedup.message_ids),
             "dedup_producers": len(partition.intake.dedup.producers),
             "dedup_evicted": partition.intake.dedup.evicted,
@@ -170,11 +173,11 @@ def stage(partition: Partition) -> Stage:
     )
 
 
-def _unopened_stage(unopened: Unopened) -> Stage:
-    counts = unopened.intake.counts
+def _unopened_stage(offline_partition: OfflinePartition) -> Stage:
+    counts = offline_partition.intake.counts
     refused = {nack.name.lower(): count for nack, count in dict(counts.refused).items()}
     return Stage(
-        name=f"stream/{unopened.name}",
+        name=f"stream/{offline_partition.name}",
         received=counts.received,
         sent=0,
         lag=0,
@@ -184,7 +187,7 @@ def _unopened_stage(unopened: Unopened) -> Stage:
 
 
 def _compaction(partition: Partition) -> dict[str, int]:
-    counts = partition.upkeep.counts
+    counts = partition.compaction_scheduler.counts
     return {
         "compaction_bytes_read": counts.bytes_read,
         "compaction_bytes_written": counts.bytes_written,
@@ -212,13 +215,17 @@ def _compaction_metrics(partitions: list[Partition]) -> Iterable[Metric]:
     for name, text in counters.items():
         counter = _counter(f"compaction_{name}", text, label)
         for partition in partitions:
-            counter.add_metric([partition.label], getattr(partition.upkeep.counts, name))
+            counter.add_metric(
+                [partition.label], getattr(partition.compaction_scheduler.counts, name)
+            )
         yield counter
     last = _gauge("compaction_last_seconds", "Unix time of the last compaction; 0: never", label)
     took = _gauge("compaction_last_duration_seconds", "How long the last compaction took", label)
     for partition in partitions:
-        last.add_metric([partition.label], partition.upkeep.counts.last_ns / 1e9)
-        took.add_metric([partition.label], partition.upkeep.counts.last_duration_ns / 1e9)
+        last.add_metric([partition.label], partition.compaction_scheduler.counts.last_ns / 1e9)
+        took.add_metric(
+            [partition.label], partition.compaction_scheduler.counts.last_duration_ns / 1e9
+        )
     yield from (last, took)
 
 
@@ -229,22 +236,24 @@ class _Scrape(Collector):
     @override
     def collect(self) -> Iterable[Metric]:
         streams = self._telemetry.engine
-        yield from _stream_metrics(streams.partitions(), streams.unopened())
+        yield from _stream_metrics(streams.partitions(), streams.offline_partition())
         yield _damage_metric(streams.partitions())
         yield from _compaction_metrics(list(self._telemetry.engine.partitions()))
         yield from _process_metrics(self._telemetry)
         yield from _disk_metrics(self._telemetry.data_dir)
-        listening = self._telemetry.engine.listening
-        yield from gap_metrics(listening.gaps, listening.now())
+        subscription_manager = self._telemetry.engine.subscription_manager
+        yield from gap_metrics(subscription_manager.gaps, subscription_manager.now())
         yield from self._telemetry.engine.metrics()
-        yield from self._telemetry.keeper.metrics()
-        yield from self._telemetry.doors.metrics()
+        yield from self._telemetry.reloader.metrics()
+        yield from self._telemetry.listeners.metrics()
         yield from span_metrics("logd", self._telemetry.spans())
         if self._telemetry.grpc is not None:
             yield from self._telemetry.grpc.metrics()
 
 
-def _stream_metrics(partitions: list[Partition], unopened: list[Unopened]) -> Iterable[Metric]:
+def _stream_metrics(
+    partitions: list[Partition], offline_partition: list[OfflinePartition]
+) -> Iterable[Metric]:
     label = ["stream"]
     received = _counter("records_received", "Records that arrived", label)
     received_bytes = _counter("bytes_received", "Payload bytes that arrived", label)
@@ -261,23 +270,25 @@ def _stream_metrics(partitions: list[Partition], unopened: list[Unopened]) -> It
     held = _gauge("stream_bytes_held", "Bytes of its messages that wait for the disk", label)
     passed_over = _counter("messages_passed_over", "Messages on reserved subjects", label)
     failed = _gauge("stream_failed", "1 when the stream takes no writes, or is not open", label)
-    streams: list[Partition | Unopened] = [*partitions, *unopened]
+    streams: list[Partition | OfflinePartition] = [*partitions, *offline_partition]
     for each in streams:
         counts = each.intake.counts
         received.add_metric([each.label], counts.received)
         received_bytes.add_metric([each.label], counts.received_bytes)
-        taker = each.leadership if isinstance(each, Partition) else each
-        passed_over.add_metric([each.label], taker.passed_over)
-        failed.add_metric([each.label], int(isinstance(each, Unopened) or bool(each.failure)))
+        handler = each.publish_queue if isinstance(each, Partition) else each
+        passed_over.add_metric([each.label], handler.passed_over)
+        failed.add_metric(
+            [each.label], int(isinstance(each, OfflinePartition) or bool(each.failure))
+        )
     for partition in partitions:
         name, counts = [partition.label], partition.intake.counts
-        committed.add_metric(name, partition.leadership.committed)
+        committed.add_metric(name, partition.publish_queue.committed)
         duplicates.add_metric(name, counts.duplicates)
-        lost.add_metric(name, partition.leadership.lost)
-        deleted.add_metric(name, partition.retainer.records_deleted)
-        deleted_bytes.add_metric(name, partition.retainer.bytes_deleted)
+        lost.add_metric(name, partition.publish_queue.lost)
+        deleted.add_metric(name, partition.retention_task.records_deleted)
+        deleted_bytes.add_metric(name, partition.retention_task.bytes_deleted)
         malformed.add_metric(name, counts.malformed_envelopes)
-        uncommitted.add_metric(name, partition.leadership.uncommitted)
+        uncommitted.add_metric(name, partition.publish_queue.uncommitted)
         high_watermark.add_metric(name, partition.high_watermark)
         start.add_metric(name, partition.start_offset)
         size.add_metric(name, partition.log.size_bytes)
@@ -289,7 +300,7 @@ def _stream_metrics(partitions: list[Partition], unopened: list[Unopened]) -> It
     yield from (uncommitted, high_watermark, start, size, held, passed_over, failed)
 
 
-def _refused_metric(streams: list[Partition | Unopened]) -> Metric:
+def _refused_metric(streams: list[Partition | OfflinePartition]) -> Metric:
     refused = _counter("records_refused", "Records refused", ["stream", "reason"])
     for each in streams:
         for nack, count in dict(each.intake.counts.refused).items():

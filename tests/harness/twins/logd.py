@@ -22,10 +22,10 @@ from penstock.logd.compaction import cleaner
 from penstock.logd.compaction.policy import CleanState, KeyMap
 from penstock.logd.format.batch import Record, build_batch, decode_body, describe_body, encode_body
 from penstock.logd.intake.dedup import Dedup
-from penstock.logd.intake.turn import Run
+from penstock.logd.intake.turn import MessageRun
 from penstock.logd.partition import log_writer, partition, producer_snapshot
-from penstock.logd.partition.publish_queue import Leadership
-from penstock.logd.partition.retention import Retainer
+from penstock.logd.partition.publish_queue import PublishQueue
+from penstock.logd.partition.retention import RetentionTask
 from penstock.logd.storage import CommitLog, EpochFile, rewrite
 
 Patches = list[Any]
@@ -43,29 +43,29 @@ def _producers_forgotten() -> Patches:
     """Producers' sequences are neither recalled from the log nor from what was written down."""
     return [
         patch.object(Dedup, "recall_producer", lambda *_: None),
-        patch.object(producer_snapshot.Memory, "load", lambda *_, **__: None),
+        patch.object(producer_snapshot.ProducerSnapshot, "load", lambda *_, **__: None),
     ]
 
 
 def _ids_not_saved_before_deleting() -> Patches:
     """Retention deletes records whose ids nobody has written down."""
 
-    def deletes_at_once(retainer: Retainer) -> bool:
-        retainer.remembered(1 << 60)
-        return step(retainer)
+    def deletes_at_once(retention_task: RetentionTask) -> bool:
+        retention_task.remembered(1 << 60)
+        return step(retention_task)
 
-    step = Retainer.step
+    step = RetentionTask.step
     return [
-        patch.object(Retainer, "step", deletes_at_once),
-        patch.object(producer_snapshot.Memory, "save", lambda *_, **__: None),
+        patch.object(RetentionTask, "step", deletes_at_once),
+        patch.object(producer_snapshot.ProducerSnapshot, "save", lambda *_, **__: None),
     ]
 
 
 def _acked_before_append() -> Patches:
     """Acks go out before the record has been written, which takes a while."""
-    take, build = Leadership.take, log_writer.build_frames
+    take, build = PublishQueue.take, log_writer.build_frames
 
-    def ack_first(self: Leadership, messages: list[Any]) -> None:
+    def ack_first(self: PublishQueue, messages: list[Any]) -> None:
         take(self, messages)
         self.committed_upto(self.intake.next_offset - 1)
 
@@ -74,7 +74,7 @@ def _acked_before_append() -> Patches:
         return build(items, epoch=epoch)
 
     return [
-        patch.object(Leadership, "take", ack_first),
+        patch.object(PublishQueue, "take", ack_first),
         patch.object(log_writer, "build_frames", build_late),
     ]
 
@@ -111,7 +111,7 @@ def _built(change: Callable[[Any], None]) -> Patches:
     def build_changed(items: Any, *, epoch: int) -> Any:
         items = list(items)
         for run in items:
-            if isinstance(run, Run):
+            if isinstance(run, MessageRun):
                 change(run)
         return build(items, epoch=epoch)
 
@@ -126,7 +126,7 @@ def _order_swapped() -> Patches:
 def _payload_changed() -> Patches:
     """One payload in a thousand loses its last byte."""
 
-    def shorten(run: Run) -> None:
+    def shorten(run: MessageRun) -> None:
         for number, message in enumerate(run.messages):
             if (run.base_offset + number) % 1000 == 17:
                 run.messages[number] = message._replace(payload=message.payload[:-1])
@@ -137,7 +137,7 @@ def _payload_changed() -> Patches:
 def _keys_lost() -> Patches:
     """Records are stored without their keys."""
 
-    def forget(run: Run) -> None:
+    def forget(run: MessageRun) -> None:
         for position, extras in run.extras.items():
             run.extras[position] = extras._replace(key=None)
 
@@ -205,9 +205,9 @@ def _offsets_closed_up() -> Patches:
 
 def _frames_lost_in_merging() -> Patches:
     """Of frames that are put together, the last records are left out."""
-    finish = rewrite.Repacker.finish
+    finish = rewrite.SegmentMerger.finish
 
-    def shorten(self: rewrite.Repacker) -> Any:
+    def shorten(self: rewrite.SegmentMerger) -> Any:
         for header, body in finish(self):
             batch = decode_body(body)
             if not header.compacted or batch.num_rows < 2:
@@ -226,7 +226,7 @@ def _frames_lost_in_merging() -> Patches:
                 body,
             )
 
-    return [patch.object(rewrite.Repacker, "finish", shorten)]
+    return [patch.object(rewrite.SegmentMerger, "finish", shorten)]
 
 
 def _keyless_compacted() -> Patches:

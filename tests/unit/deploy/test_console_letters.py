@@ -83,20 +83,20 @@ async def test_a_job_behind_tls_is_asked_with_the_token_of_actions(
 
 
 async def test_why_nothing_is_done_is_told(config: ConsoleConfig, tmp_path: Path) -> None:
-    doors = doors_of(config)
+    listeners = doors_of(config)
     (tmp_path / "actions.token").write_text("another\n")
     with pytest.raises(UnavailableError, match="that is not the token"):
-        await doors.about_letters("router", {"do": "list"})
+        await listeners.about_letters("router", {"do": "list"})
     for held in (b"two\nlines", b"two\xfflines"):
         (tmp_path / "actions.token").write_bytes(held)
         with pytest.raises(UnavailableError, match="one line of printable text") as told:
-            await doors.about_letters("router", {"do": "list"})
+            await listeners.about_letters("router", {"do": "list"})
         assert "two" not in str(told.value)
     (tmp_path / "actions.token").unlink()
     with pytest.raises(UnavailableError, match=r"actions\.token"):
-        await doors.about_letters("router", {"do": "list"})
+        await listeners.about_letters("router", {"do": "list"})
     with pytest.raises(UnavailableError, match="knows no router 'other'"):
-        await doors.about_letters("other", {"do": "list"})
+        await listeners.about_letters("other", {"do": "list"})
     unknown = config.model_copy(update={"access": AccessSection()})
     with pytest.raises(UnavailableError):
         await doors_of(unknown).about_letters("router", {"do": "list"})
@@ -130,15 +130,15 @@ async def test_the_token_of_actions_is_not_sent_in_clear_to_other_machines(
         asked.append(url)
         return Answer({})
 
-    def doors(url: str) -> RouterClient:
+    def listeners(url: str) -> RouterClient:
         known = config.model_copy(update={"parts": {"router": url}})
         return RouterClient(known, lambda _: "router", ask)
 
     with pytest.raises(UnavailableError, match=r"not sent over plain http.*https://"):
-        await doors(url).about_letters("router", {"do": "list"})
+        await listeners(url).about_letters("router", {"do": "list"})
     assert asked == []
     for near in ("http://127.0.0.1:1", "http://localhost:1", "http://[::1]:1", "https://router:1"):
-        assert await doors(near).about_letters("router", {"do": "list"}) == {}
+        assert await listeners(near).about_letters("router", {"do": "list"}) == {}
     assert len(asked) == 4
 
 

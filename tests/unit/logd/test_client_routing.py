@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from penstock.logd.client import ClusterInfo, NodeInfo, PartitionInfo, Prefer, StreamInfo, calls
 from penstock.logd.client.calls import Call
 from penstock.logd.client.models import Described
-from penstock.logd.client.routing import REPLICA_S, Course, Router, Step
+from penstock.logd.client.routing import REPLICA_S, CallAttempt, MetadataCache, NextAction
 from penstock.logd.errors import RefusedError, UnavailableError, UnsettledError
 
 NAMES = ("a", "b", "c")
@@ -43,9 +43,9 @@ class World:
     unready: set[str] = field(default_factory=set)
     now_s: float = 0.0
 
-    def call(self, router: Router, call: Call[Any]) -> object:
+    def call(self, router: MetadataCache, call: Call[Any]) -> object:
         """Make a call; who answered it."""
-        course = Course(router, call, self._now_ns())
+        course = CallAttempt(router, call, self._now_ns())
         while True:
             step = course.step(self._now_ns())
             self.now_s += step.pause_s
@@ -65,7 +65,7 @@ class World:
                 if course.answered(step, answer, self._now_ns()):
                     return answer
 
-    def fetch(self, router: Router, offset: int = 0) -> object:
+    def fetch(self, router: MetadataCache, offset: int = 0) -> object:
         return self.call(router, calls.fetch("s", offset, partition=0, bytes_max=1, where=""))
 
     def apis(self) -> list[str]:
@@ -77,7 +77,7 @@ class World:
     def _now_ns(self) -> int:
         return int(self.now_s * 1e9)
 
-    def _answer(self, step: Step) -> object:
+    def _answer(self, step: NextAction) -> object:
         name = step.address[0]
         if name not in self.up:
             raise ConnectionRefusedError
@@ -99,7 +99,7 @@ class World:
                 raise RefusedError("NOT_HERE", "elsewhere", leader=leader, replicas="a,b,c")
         return name
 
-    def _has(self, name: str, step: Step) -> bool:
+    def _has(self, name: str, step: NextAction) -> bool:
         return name == self.leader or not self.clustered or step.replica
 
     def _info(self, name: str) -> ClusterInfo:
@@ -125,8 +125,10 @@ def stream(*parts: PartitionInfo) -> StreamInfo:
     return StreamInfo(name="s", subject="t", incarnation="i", partitions=parts, options={})
 
 
-def router(server: str = ALL, prefer: Prefer = "leader", rack: str = "", seed: int = 1) -> Router:
-    return Router(server, prefer=prefer, rack=rack, timeout_s=10, rng=random.Random(seed))
+def router(
+    server: str = ALL, prefer: Prefer = "leader", rack: str = "", seed: int = 1
+) -> MetadataCache:
+    return MetadataCache(server, prefer=prefer, rack=rack, timeout_s=10, rng=random.Random(seed))
 
 
 def elect(name: str | None) -> Callable[[World], None]:
@@ -150,12 +152,12 @@ def test_a_lone_logd_is_asked_once_who_there_is_and_never_before_the_first_answe
 def test_a_logd_that_does_not_know_the_question_is_taken_for_a_lone_one() -> None:
     world, found = World(clustered=False), router("a:1")
     world.fetch(found)
-    course = Course(found, calls.match("t"), 0)
+    course = CallAttempt(found, calls.match("t"), 0)
     step = course.step(0)
     assert step.call.request["api"] == "cluster"
     course.refused(step, RefusedError("UNKNOWN_API", "what?"), 0)
     assert course.step(0).call.request["api"] == "match"
-    assert Course(found, calls.match("t"), 0).step(0).call.request["api"] == "match"
+    assert CallAttempt(found, calls.match("t"), 0).step(0).call.request["api"] == "match"
 
 
 def test_the_first_address_that_answers_is_taken() -> None:
@@ -292,7 +294,7 @@ def test_a_lone_logd_is_read_from_whatever_is_preferred() -> None:
 def test_what_was_not_learned_is_asked_by_the_next() -> None:
     world, found = World(), router("a:1")
     world.fetch(found)
-    course = Course(found, calls.match("t"), 0)
+    course = CallAttempt(found, calls.match("t"), 0)
     assert course.step(0).call.request["api"] == "cluster"
     course.abandoned()
     world.apis()

@@ -13,7 +13,7 @@ from penstock.logd.metadata.retention_policy import Retention
 from penstock.logd.metadata.streams import StreamConfig
 from penstock.logd.partition.log_writer import build_frames
 from penstock.logd.partition.rebuild import rebuild_intake
-from penstock.logd.partition.retention import Retainer
+from penstock.logd.partition.retention import RetentionTask
 from penstock.logd.storage import CommitLog, LogConfig
 
 SECOND = 1_000_000_000
@@ -48,7 +48,7 @@ class World:
             CONFIG, next_offset=self.log.end_offset, epoch=1, streams_for=lambda _: ()
         )
         rebuild_intake(self.intake, self.log, self.now_ns)
-        self.retainer = Retainer(
+        self.retention_task = RetentionTask(
             self.log, CONFIG, interval_s=1, high_watermark=lambda: 1 << 40, clock=self
         )
 
@@ -74,10 +74,10 @@ class World:
 
     def look(self) -> int:
         """Let retention do what is due; where the log begins then."""
-        self.retainer.remembered(1 << 40)
+        self.retention_task.remembered(1 << 40)
         for _ in range(10):
             self.wait(1)
-            self.retainer.step()
+            self.retention_task.step()
         return self.log.start_offset
 
     def times(self) -> list[int]:

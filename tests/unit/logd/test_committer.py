@@ -12,26 +12,26 @@ from typing_extensions import override
 
 from penstock.base.clock import SystemClock
 from penstock.logd.errors import CorruptFrameError
-from penstock.logd.intake.turn import Append, Message, Run
+from penstock.logd.intake.turn import Append, Message, MessageRun
 from penstock.logd.limits import FRAME_BYTES_MAX
 from penstock.logd.metadata.streams import StreamConfig
 from penstock.logd.partition.log_writer import (
     CommitFailed,
-    Committer,
     Cut,
     Durable,
     EpochBegun,
     Frame,
-    MemorySynced,
-    MemoryWanted,
+    LogWriter,
     Outcome,
     Patched,
+    ProducerSnapshotSynced,
+    ProducerSnapshotWanted,
     StartMoved,
     WasReset,
     Written,
 )
-from penstock.logd.partition.producer_snapshot import Memory
-from penstock.logd.partition.retention import Retainer
+from penstock.logd.partition.producer_snapshot import ProducerSnapshot
+from penstock.logd.partition.retention import RetentionTask
 from penstock.logd.storage import REAL_DISK, CommitLog, Disk, EpochFile, LogConfig, ReplicaFile
 from penstock.logd.storage.segment import segment_path
 from tests.sim.disk import MemoryDisk
@@ -43,7 +43,7 @@ CONFIG = StreamConfig(name="logs", subject="t.>")
 PAYLOAD = 3_000
 
 
-class ReferredRun(Run):
+class ReferredRun(MessageRun):
     """A run that weak references may be made to."""
 
     __slots__ = ("__weakref__",)
@@ -67,15 +67,17 @@ def test_a_long_turn_is_written_in_parts_and_let_go_as_it_is(tmp_path: Path) -> 
     log = NotingLog.open(tmp_path, LogConfig())
     outcomes: list[Outcome] = []
     clock = SystemClock()
-    retainer = Retainer(log, CONFIG, interval_s=30, high_watermark=lambda: 0, clock=clock)
+    retention_task = RetentionTask(
+        log, CONFIG, interval_s=30, high_watermark=lambda: 0, clock=clock
+    )
     epochs = EpochFile(tmp_path / "epochs")
-    writer = Committer(
+    writer = LogWriter(
         log,
         CONFIG,
         epochs=epochs,
         post=outcomes.append,
         clock=clock,
-        retainer=retainer,
+        retention_task=retention_task,
         append_bytes_max=12_000,
     )
     writer.submit(Append([*runs], 1))
@@ -99,16 +101,16 @@ class World:
         self.epochs = EpochFile(directory / "epochs", disk=disk)
         self.outcomes: list[Outcome] = []
         clock = SystemClock()
-        self.retainer = Retainer(
+        self.retention_task = RetentionTask(
             self.log, CONFIG, interval_s=30, high_watermark=lambda: 0, clock=clock
         )
-        self.writer = Committer(
+        self.writer = LogWriter(
             self.log,
             CONFIG,
             epochs=self.epochs,
             post=post or self.outcomes.append,
             clock=clock,
-            retainer=self.retainer,
+            retention_task=self.retention_task,
         )
 
     def run(self) -> list[Outcome]:
@@ -119,7 +121,7 @@ class World:
 
     def publish(self, base: int, count: int = 1) -> None:
         messages = [Message(b"t.a", b"", b"", b"%d" % n) for n in range(base, base + count)]
-        self.writer.submit(Append([Run(base, 1, messages)], 1))
+        self.writer.submit(Append([MessageRun(base, 1, messages)], 1))
 
     def frames(self) -> list[tuple[int, int, int]]:
         """(base offset, next offset, epoch) of each frame."""
@@ -172,11 +174,11 @@ def test_a_reset_forgets_epochs_and_what_was_remembered(tmp_path: Path) -> None:
     world.writer.reset(70, 1)
     world.writer.begin_epoch(2, 70)
     world.publish(70)
-    Memory(2, ([], []), ([], []), b"", whole=True).save(tmp_path)
+    ProducerSnapshot(2, ([], []), ([], []), b"", whole=True).save(tmp_path)
     assert world.run()[2:] == [WasReset(70, 1), EpochBegun(2), Durable(71, 1)]
     assert world.frames() == [(70, 71, 2)]
     assert EpochFile(tmp_path / "epochs").entries == [(2, 70)]
-    assert Memory.load(tmp_path) is None
+    assert ProducerSnapshot.load(tmp_path) is None
 
 
 def test_what_is_written_is_told_before_it_is_durable(tmp_path: Path) -> None:
@@ -195,11 +197,11 @@ def test_what_is_written_is_told_before_it_is_durable(tmp_path: Path) -> None:
 
 def test_a_memory_waits_for_what_was_given_before_it_and_no_more(tmp_path: Path) -> None:
     world = World(tmp_path)
-    memory = Memory(2, ([], []), ([], []), b"", whole=True)
+    memory = ProducerSnapshot(2, ([], []), ([], []), b"", whole=True)
     world.publish(0, 2)
     world.writer.sync_below(memory)
     world.publish(2)
-    assert world.run() == [Durable(2), MemorySynced(memory), Durable(3)]
+    assert world.run() == [Durable(2), ProducerSnapshotSynced(memory), Durable(3)]
 
 
 @pytest.mark.parametrize(
@@ -283,7 +285,7 @@ def test_damage_is_filled_unless_the_log_was_cut_since(tmp_path: Path) -> None:
 
 def test_a_follower_deletes_as_its_leader_did_once_it_is_remembered(tmp_path: Path) -> None:
     world = World(tmp_path)
-    world.retainer.leading = False
+    world.retention_task.leading = False
     for offset in range(5):
         world.writer.append_fetched([make_frame(offset, bytes(100), epoch=1)])
         world.writer.seal()
@@ -294,12 +296,12 @@ def test_a_follower_deletes_as_its_leader_did_once_it_is_remembered(tmp_path: Pa
     wait_until(lambda: StartMoved(3) in world.outcomes)
     world.writer.close()
     assert [o for o in world.outcomes if not isinstance(o, Durable)] == [
-        MemoryWanted(ids=True),
-        MemoryWanted(ids=True),
+        ProducerSnapshotWanted(ids=True),
+        ProducerSnapshotWanted(ids=True),
         *(StartMoved(start) for start in (1, 2, 3)),
     ]
     assert world.frames() == [(3, 4, 1), (4, 5, 1)]
-    assert world.retainer.records_deleted == 3
+    assert world.retention_task.records_deleted == 3
 
 
 def test_every_power_loss_between_orders_leaves_a_log_that_fits_its_epochs() -> None:

@@ -15,7 +15,7 @@ from penstock.logd.compaction.policy import (
     FrameGroup,
     KeyMap,
     MergeLimits,
-    Run,
+    SegmentRun,
     cleaning_is_due,
     is_worth_packing,
     run_to_merge,
@@ -110,17 +110,17 @@ def test_what_was_packed_is_not_worth_packing_again(frames: list[tuple[int, int,
     [
         ((), None),
         ((5,), None),
-        ((5, 5), Run(0, 20)),
+        ((5, 5), SegmentRun(0, 20)),
         ((9, 1), None),
-        ((9, 1, 1, 7), Run(0, 40)),
-        ((90, 1, 1), Run(10, 30)),
+        ((9, 1, 1, 7), SegmentRun(0, 40)),
+        ((90, 1, 1), SegmentRun(10, 30)),
         ((60, 60), None),
-        ((30, 30, 30, 30), Run(0, 30)),
-        ((99, 40, 40, 99), Run(10, 30)),
+        ((30, 30, 30, 30), SegmentRun(0, 30)),
+        ((99, 40, 40, 99), SegmentRun(10, 30)),
     ],
 )
 def test_small_neighbours_are_merged_below_the_limit(
-    sizes: tuple[int, ...], run: Run | None
+    sizes: tuple[int, ...], run: SegmentRun | None
 ) -> None:
     assert run_to_merge(segments(*sizes), MergeLimits(bytes_max=100)) == run
 
@@ -128,15 +128,15 @@ def test_small_neighbours_are_merged_below_the_limit(
 def test_no_more_segments_are_merged_at_a_time_than_files_may_be_open_for() -> None:
     many = segments(*[1] * (2 * MERGED_SEGMENTS_MAX))
     run = run_to_merge(many, MergeLimits(bytes_max=1 << 30))
-    assert run == Run(0, many[MERGED_SEGMENTS_MAX].base_offset)
+    assert run == SegmentRun(0, many[MERGED_SEGMENTS_MAX].base_offset)
 
 
 def test_merging_respects_gaps_and_what_retention_needs() -> None:
     three = segments(5, 5, 5)
     assert run_to_merge([three[0], three[2]], MergeLimits(bytes_max=100)) is None
-    assert run_to_merge(three, MergeLimits(bytes_max=100, messages_max=20)) == Run(0, 20)
+    assert run_to_merge(three, MergeLimits(bytes_max=100, messages_max=20)) == SegmentRun(0, 20)
     assert run_to_merge(three, MergeLimits(bytes_max=100, messages_max=19)) is None
-    assert run_to_merge(three, MergeLimits(bytes_max=100, span_ns_max=SECOND)) == Run(0, 20)
+    assert run_to_merge(three, MergeLimits(bytes_max=100, span_ns_max=SECOND)) == SegmentRun(0, 20)
     assert run_to_merge(three, MergeLimits(bytes_max=100, span_ns_max=SECOND - 1)) is None
 
 
@@ -147,7 +147,7 @@ def test_segments_that_compaction_left_no_record_in_have_no_age_that_keeps_them(
     found = segments(20, 20, 20)
     found[number] = replace(found[number], newest_ns=NO_TIMESTAMP)
     limits = MergeLimits(bytes_max=100, span_ns_max=2 * SECOND)
-    assert run_to_merge(found, limits) == Run(0, found[-1].next_offset)
+    assert run_to_merge(found, limits) == SegmentRun(0, found[-1].next_offset)
 
 
 @given(st.lists(st.integers(1, 50), max_size=30))

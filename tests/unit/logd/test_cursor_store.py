@@ -212,12 +212,12 @@ async def test_a_commit_that_its_stream_does_not_take_now_is_refused_as_unavaila
 ) -> None:
     async with store(tmp_path) as (cursors, streams):
         await commit(cursors)
-        leadership = streams.partition(CURSORS_STREAM.name).leadership
-        leadership.decline(Refusal(Nack.NOT_ENOUGH_REPLICAS, "too few replicas are in sync"))
+        publish_queue = streams.partition(CURSORS_STREAM.name).publish_queue
+        publish_queue.decline(Refusal(Nack.NOT_ENOUGH_REPLICAS, "too few replicas are in sync"))
         with pytest.raises(UnavailableError, match="too few replicas are in sync"):
             await commit(cursors)
-        leadership.decline(None)
-        leadership.pause()
+        publish_queue.decline(None)
+        publish_queue.pause()
         with pytest.raises(UnavailableError, match="not led here any more"):
             await commit(cursors)
         assert cursors.commits == 1

@@ -18,7 +18,7 @@ from penstock.logd.errors import RefusedError
 from penstock.logd.format.frame import parse_frames
 from penstock.logd.intake.turn import Message
 from penstock.logd.metadata.streams import Metadata, StreamConfig
-from penstock.logd.partition.partition import Unopened
+from penstock.logd.partition.partition import OfflinePartition
 from penstock.logd.standalone import StreamSet
 from penstock.logd.storage.segment import segment_path
 from tests.support.encryption import key_file, master_keys
@@ -143,9 +143,9 @@ async def test_a_stream_whose_key_is_not_to_be_had_keeps_no_other_one_from_it(
         file.write_text(wrong)
         async with stream_set(tmp_path, masters, LOGS, PLAIN) as streams:
             await store(streams, "plain", b"x")
-            (unopened,) = streams.unopened()
-            assert isinstance(unopened, Unopened)
-            assert "master key 'now'" in unopened.reason
+            (offline_partition,) = streams.offline_partition()
+            assert isinstance(offline_partition, OfflinePartition)
+            assert "master key 'now'" in offline_partition.reason
             with pytest.raises(RefusedError) as refused:
                 await streams.open("logs")
             assert refused.value.code == code

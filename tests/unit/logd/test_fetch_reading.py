@@ -9,8 +9,8 @@ import pytest
 from typing_extensions import override
 
 from penstock.logd.api.reading import FetchReading, FetchRequest, filter_ranges
-from penstock.logd.api.server import Response, SendingTurn
-from penstock.logd.encryption.cipher import Vault
+from penstock.logd.api.server import Response, ResponseSlot
+from penstock.logd.encryption.cipher import SegmentCipher
 from penstock.logd.errors import CorruptFrameError, RefusedError, UnavailableError
 from penstock.logd.format.batch import decode_body
 from penstock.logd.format.rows import split_frames
@@ -64,12 +64,12 @@ async def publish(partition: Partition, *subjects: str, size: int = 10) -> None:
 async def fetch(
     partition: Partition,
     offset: int,
-    turn: SendingTurn | None = None,
+    turn: ResponseSlot | None = None,
     reading: FetchReading | None = None,
     **options: Any,
 ) -> Response:
     request = FetchRequest(api="fetch", stream="logs", offset=offset, **options)
-    turn = turn or SendingTurn(asyncio.Lock())
+    turn = turn or ResponseSlot(asyncio.Lock())
     async with asyncio.timeout(20):
         return await (reading or FetchReading()).fetch(partition, request, turn)
 
@@ -205,7 +205,7 @@ async def test_a_wait_ends_with_enough_bytes_and_not_before(partition: Partition
 async def test_a_wait_ends_when_the_reader_waits_no_longer(
     partition: Partition, subject: str | None
 ) -> None:
-    turn = SendingTurn(asyncio.Lock())
+    turn = ResponseSlot(asyncio.Lock())
     waiting = asyncio.create_task(fetch(partition, 0, turn, subject=subject, wait_ms_max=60_000))
     await waiting_for_records(partition)
     turn.waiting.end()
@@ -236,7 +236,7 @@ async def test_a_filter_waits_for_what_matches_and_lets_others_send_meanwhile(
 ) -> None:
     await publish(partition, "t.b")
     connection = asyncio.Lock()
-    turn = SendingTurn(connection)
+    turn = ResponseSlot(connection)
     waiting = asyncio.create_task(fetch(partition, 0, turn, subject="t.a", wait_ms_max=60_000))
     await waiting_for_records(partition)
     assert not connection.locked()
@@ -272,7 +272,7 @@ async def test_a_waiting_fetch_is_let_go_when_the_stream_closes(partition: Parti
 
 
 def test_a_filter_whose_records_were_taken_back_does_not_begin_at_the_front(tmp_path: Path) -> None:
-    log = CommitLog.open(tmp_path, LogConfig(), vault=Vault({1: bytes(32)}, b"i/0"))
+    log = CommitLog.open(tmp_path, LogConfig(), vault=SegmentCipher({1: bytes(32)}, b"i/0"))
     log.append(make_frames(0, [bytes(8)] * 3))
     ranges = log.read(2, bytes_max=1, upto=3)
     log.truncate_to(2)

@@ -6,13 +6,13 @@ from penstock.logd.format.batch import decode_body
 from penstock.logd.format.frame import check_body
 from penstock.logd.format.headers import parse_headers
 from penstock.logd.format.rows import batch_records
-from penstock.logd.intake.turn import FRAME_OVERHEAD, Message, RowExtras, Run
+from penstock.logd.intake.turn import FRAME_OVERHEAD, Message, MessageRun, RowExtras
 from penstock.logd.limits import FRAME_BYTES_MAX, FRAME_ROWS_MAX
 from penstock.logd.partition.log_writer import build_frames
 
 
-def run(base_offset: int, *messages: Message, timestamp_ns: int = 5, size: int = 10) -> Run:
-    return Run(base_offset, timestamp_ns, list(messages), {}, size)
+def run(base_offset: int, *messages: Message, timestamp_ns: int = 5, size: int = 10) -> MessageRun:
+    return MessageRun(base_offset, timestamp_ns, list(messages), {}, size)
 
 
 def plain(payload: bytes, reply: bytes = b"") -> Message:
@@ -91,5 +91,5 @@ def test_messages_are_charged_at_least_what_they_take_on_disk(messages: list[Mes
             keys = [value for name, value in pairs if name == "key"]
             kept = tuple(pair for pair in pairs if pair[0] != "key")
             extras[number] = RowExtras(kept or None, keys[0] if keys else None)
-    ((header, _),) = build_frames([Run(0, 1, messages, extras)], epoch=1)
+    ((header, _),) = build_frames([MessageRun(0, 1, messages, extras)], epoch=1)
     assert header.frame_length <= FRAME_OVERHEAD + sum(m.size_bytes() for m in messages)

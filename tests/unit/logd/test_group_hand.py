@@ -2,24 +2,24 @@
 
 import pytest
 
-from penstock.logd.client.group_consumer import Hand, Reading
+from penstock.logd.client.group_consumer import PartitionConsumer, RecordBuffer
 from penstock.logd.format.batch import Record
 from penstock.logd.format.rows import batch_records
 from penstock.logd.metadata.records import GroupPartition
 from tests.support.frames import make_batch_frame
 
 KEPT = [0, 2, 3, 7]
-READING = Reading(GroupPartition("s", "i", 0), 5)
+READING = PartitionConsumer(GroupPartition("s", "i", 0), 5)
 
 
-def full() -> Hand:
+def full() -> RecordBuffer:
     header, _, batch = make_batch_frame(10, [Record("t", b"", n) for n in range(8)], kept=KEPT)
-    hand = Hand()
+    hand = RecordBuffer()
     hand.put(READING, (header, batch))
     return hand
 
 
-def one(hand: Hand) -> int | None:
+def one(hand: RecordBuffer) -> int | None:
     found = hand.record()
     return None if found is None else found.offset
 

@@ -9,11 +9,11 @@ import pytest
 from typing_extensions import override
 
 from penstock.logd.api.operations import LoneGroups
-from penstock.logd.api.permissions import Permits
+from penstock.logd.api.permissions import AuthorizationRules
 from penstock.logd.api.protocol import Document
 from penstock.logd.errors import RefusedError
-from penstock.logd.liftbridge.groups import Membership
-from penstock.logd.liftbridge.permissions import CallPermits
+from penstock.logd.liftbridge.groups import GroupService
+from penstock.logd.liftbridge.permissions import CallAuthorization
 from penstock.logd.metadata.streams import StreamConfig
 from penstock.logd.security.principal import Principal, end_call, set_caller
 from penstock.logd.wire import logd_liftbridge_pb2 as wire
@@ -43,7 +43,9 @@ def run(directory: Path, work: Callable[[Guarded], Awaitable[None]]) -> None:
     asyncio.run(main())
 
 
-def said(permits: Permits, caller: Principal, api: str, group: str, **request: Any) -> str:
+def said(
+    permits: AuthorizationRules, caller: Principal, api: str, group: str, **request: Any
+) -> str:
     """What a request about a group is refused with, without its name; empty: it is not."""
     try:
         permits.check({"api": api, "group": group} | request, caller)
@@ -54,7 +56,7 @@ def said(permits: Permits, caller: Principal, api: str, group: str, **request: A
 
 def test_the_fetch_endpoint(tmp_path: Path) -> None:
     async def work(found: Guarded) -> None:
-        permits = Permits(found.guard, OneGroup("me"))
+        permits = AuthorizationRules(found.authorizer, OneGroup("me"))
         theirs = said(permits, BOB, "groups", "theirs")
         assert theirs
         assert theirs == said(permits, BOB, "groups", "nobodys")
@@ -83,7 +85,7 @@ def test_grpc(tmp_path: Path) -> None:
 
         groups = OneGroup("me")
         throttle = found.throttle
-        permits = CallPermits(found.guard, throttle, groups, Recorder(), lambda _: "")
+        permits = CallAuthorization(found.authorizer, throttle, groups, Recorder(), lambda _: "")
         leave = permits.around("LeaveConsumerGroup", answer)
 
         async def told(group: str) -> str:
@@ -100,7 +102,7 @@ def test_grpc(tmp_path: Path) -> None:
         request = wire.LeaveConsumerGroupRequest(groupId="theirs", consumerId="m")
         assert await leave(request, None) == "called"
         end_call(before)
-        membership = Membership(groups, found.lone, timeout_s=1)
+        membership = GroupService(groups, found.lone, timeout_s=1)
         assert membership.metadata("theirs", lambda _: True).epoch == 7
         hidden = membership.metadata("theirs", lambda _: False)
         assert hidden.error == wire.ConsumerGroupMetadata.UNKNOWN_GROUP

@@ -13,7 +13,7 @@ import pytest
 
 from penstock.logd.api.operations import FetchApi
 from penstock.logd.api.protocol import decode_request, encode_response
-from penstock.logd.api.server import SendingTurn
+from penstock.logd.api.server import ResponseSlot
 from penstock.logd.errors import RefusedError, UnavailableError
 from penstock.logd.limits import REQUEST_SIZE_MAX
 from penstock.logd.metadata.streams import StreamConfig, check_stream_name
@@ -105,7 +105,7 @@ async def ask(found: FetchApi, document: dict[str, Any]) -> str:
         request = decode_request(json.dumps(document, allow_nan=False).encode())
         if request["api"] == "cancel":
             return ""
-        response = await found.answer(request, SendingTurn(asyncio.Lock()))
+        response = await found.answer(request, ResponseSlot(asyncio.Lock()))
     except RefusedError as error:
         return error.code
     except UnavailableError:

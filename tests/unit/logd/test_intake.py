@@ -13,10 +13,10 @@ from penstock.logd.intake.turn import (
     Append,
     Effect,
     Message,
+    MessageRun,
     PendingAck,
+    PrebuiltBatch,
     Refuse,
-    Run,
-    Whole,
 )
 from penstock.logd.limits import FRAME_BYTES_MAX, FRAME_ROWS_MAX
 from penstock.logd.metadata.streams import StreamConfig
@@ -82,7 +82,7 @@ def nacks(effects: list[Effect]) -> list[Nack | None]:
     return [effect.ack.nack for effect in effects if isinstance(effect, Refuse)]
 
 
-def items(effects: list[Effect]) -> list[Run | Whole]:
+def items(effects: list[Effect]) -> list[MessageRun | PrebuiltBatch]:
     return [item for effect in effects if isinstance(effect, Append) for item in effect.items]
 
 
@@ -90,7 +90,7 @@ def test_plain_messages_of_a_turn_are_one_run_acked_when_committed() -> None:
     intake = make_intake()
     effects = take(intake, message(b"a"), message(b"b", reply=b""), message(b"c"))
     (run,) = items(effects)
-    assert isinstance(run, Run)
+    assert isinstance(run, MessageRun)
     assert (run.base_offset, run.next_offset, run.timestamp_ns) == (0, 3, SECOND)
     assert [(ack.release, ack.offset) for ack in acks(effects)] == [(0, 0), (2, 2)]
     assert intake.next_offset == 3
@@ -99,9 +99,9 @@ def test_plain_messages_of_a_turn_are_one_run_acked_when_committed() -> None:
 def test_batches_and_plain_messages_share_the_offsets_in_order() -> None:
     effects = take(make_intake(), message(), batch(0, 4), message())
     assert [(type(item), item.next_offset) for item in items(effects)] == [
-        (Run, 1),
-        (Whole, 3),
-        (Run, 4),
+        (MessageRun, 1),
+        (PrebuiltBatch, 3),
+        (MessageRun, 4),
     ]
     assert [(ack.offset, ack.records, ack.enveloped) for ack in acks(effects)] == [
         (0, 1, False),
@@ -142,7 +142,7 @@ def test_another_stream_that_stores_it_answers_instead() -> None:
     effects = take(intake, message(Nats_Expected_Stream="all"))
     assert (acks(effects), nacks(effects), intake.next_offset) == ([], [], 1)
     (run,) = items(effects)
-    assert isinstance(run, Run)
+    assert isinstance(run, MessageRun)
     assert run.messages[0].reply == b""
     assert nacks(take(intake, message(Nats_Expected_Stream="elsewhere"))) == [Nack.WRONG_STREAM]
     assert intake.next_offset == 1
@@ -227,7 +227,7 @@ def test_subjects_that_are_not_utf8_are_refused_and_no_two_become_one(place: str
     effects = take(intake, odd[0], good, odd[1], message(b"d"))
     assert nacks(effects) == [Nack.BAD_SUBJECT] * 2
     (run,) = items(effects)
-    assert isinstance(run, Run)
+    assert isinstance(run, MessageRun)
     assert [each.payload for each in run.messages] == [b"c", b"d"]
 
 
@@ -339,7 +339,7 @@ def test_an_ack_policy_is_not_stored_and_an_unknown_one_is_refused() -> None:
     effects = take(intake, message(Penstock_Ack_Policy="all"), message(Penstock_Ack_Policy="some"))
     assert nacks(effects) == [Nack.BAD_HEADER]
     (run,) = items(effects)
-    assert isinstance(run, Run)
+    assert isinstance(run, MessageRun)
     assert run.extras[0].headers is None
 
 
@@ -392,7 +392,7 @@ def test_many_messages_are_split_into_runs_that_fit_a_frame() -> None:
     intake = make_intake()
     given = [message(b"x" * 1000)] * 9000 + [message(b"")] * 20_000
     effects = take(intake, *given, room=1 << 30)
-    runs = [item for item in items(effects) if isinstance(item, Run)]
+    runs = [item for item in items(effects) if isinstance(item, MessageRun)]
     assert [run.next_offset for run in runs][-1] == len(given) == intake.next_offset
     assert all(run.size <= FRAME_BYTES_MAX + 2000 for run in runs)
     assert all(len(run.messages) <= FRAME_ROWS_MAX for run in runs)

@@ -129,13 +129,13 @@ async def test_streams_of_publishes_are_bounded() -> None:
 
 
 async def test_calls_are_bounded_once_it_is_known_whose_they_are() -> None:
-    guard = CallGuard(calls_max=1)
-    with guard.under_way():
-        assert guard.calls == 1
+    authorizer = CallGuard(calls_max=1)
+    with authorizer.under_way():
+        assert authorizer.calls == 1
         with pytest.raises(CallError, match="1 calls are under way") as refused:
-            guard.under_way().__enter__()
+            authorizer.under_way().__enter__()
         assert refused.value.code is grpc.StatusCode.UNAVAILABLE
-    assert guard.calls == 0
+    assert authorizer.calls == 0
 
 
 @pytest.mark.parametrize(

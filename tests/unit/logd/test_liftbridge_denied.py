@@ -8,8 +8,8 @@ from typing import Any, cast
 
 from penstock.logd.api.operations import LoneGroups
 from penstock.logd.errors import RefusedError
-from penstock.logd.liftbridge.permissions import CallPermits
-from penstock.logd.liftbridge.publish import Publishing
+from penstock.logd.liftbridge.permissions import CallAuthorization
+from penstock.logd.liftbridge.publish import PublishService
 from penstock.logd.metadata.streams import StreamConfig
 from penstock.logd.net.byte_semaphore import ByteSemaphore
 from penstock.logd.security.principal import end_call, set_caller
@@ -36,11 +36,11 @@ def test_a_denied_message_of_many_is_taken_down(tmp_path: Path) -> None:
     async def main() -> None:
         async with guarded(tmp_path, StreamConfig(name="orders", subject="orders")) as found:
             recorder = Recorder()
-            permits = CallPermits(
-                found.guard, found.throttle, LoneGroups("me"), recorder, lambda _: ""
+            permits = CallAuthorization(
+                found.authorizer, found.throttle, LoneGroups("me"), recorder, lambda _: ""
             )
             nothing: Any = None
-            publishing = Publishing(
+            publishing = PublishService(
                 found.lone,
                 nothing,
                 permits,
@@ -66,8 +66,8 @@ def test_what_was_done_outlasts_the_machine_before_whoever_called_is_told(tmp_pa
     async def main() -> None:
         async with guarded(tmp_path, StreamConfig(name="orders", subject="orders")) as found:
             recorder = Recorder()
-            permits = CallPermits(
-                found.guard, found.throttle, LoneGroups("me"), recorder, lambda _: ""
+            permits = CallAuthorization(
+                found.authorizer, found.throttle, LoneGroups("me"), recorder, lambda _: ""
             )
 
             async def done(*_: object) -> str:

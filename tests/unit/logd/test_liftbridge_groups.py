@@ -5,10 +5,10 @@ from typing import Any
 import grpc
 import pytest
 
-from penstock.logd.controller.group_messages import Granted, MemberAnswer, MemberBeat
+from penstock.logd.controller.group_messages import Assignment, MemberAnswer, MemberBeat
 from penstock.logd.errors import RefusedError
 from penstock.logd.liftbridge.errors import CallError
-from penstock.logd.liftbridge.groups import Membership
+from penstock.logd.liftbridge.groups import GroupService
 from penstock.logd.metadata.records import GroupPartition
 from penstock.logd.wire import logd_liftbridge_pb2 as wire
 
@@ -29,7 +29,7 @@ class Groups:
     async def beat(self, beat: MemberBeat) -> MemberAnswer:
         self.beats.append(beat)
         epoch, numbers = self.answers.pop(0)
-        granted = tuple(Granted(place(number), epoch) for number in numbers)
+        granted = tuple(Assignment(place(number), epoch) for number in numbers)
         return MemberAnswer(
             group="g", member="one", sequence=beat.sequence, epoch=epoch, granted=granted
         )
@@ -45,11 +45,11 @@ class Groups:
         return [{"group": "g", "epoch": 5, "members": members, "partitions": shares}]
 
 
-def membership(groups: Groups) -> Membership:
-    return Membership(groups, None, timeout_s=3)  # type: ignore[arg-type]
+def membership(groups: Groups) -> GroupService:
+    return GroupService(groups, None, timeout_s=3)  # type: ignore[arg-type]
 
 
-async def ask(asked: Membership) -> list[int]:
+async def ask(asked: GroupService) -> list[int]:
     answer = await asked.assignments(ASKED, None)  # type: ignore[arg-type]
     return [number for item in answer.assignments for number in item.partitions]
 

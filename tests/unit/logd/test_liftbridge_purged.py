@@ -10,7 +10,7 @@ import pytest
 from penstock.logd.errors import RefusedError
 from penstock.logd.intake.turn import Message
 from penstock.logd.liftbridge.errors import CallError
-from penstock.logd.liftbridge.subscribe import CHUNK_ROWS, Subscribing
+from penstock.logd.liftbridge.subscribe import CHUNK_ROWS, SubscribeService
 from penstock.logd.partition.cursors import CursorStore
 from penstock.logd.standalone import LoneStreams, StreamSet
 from penstock.logd.wire import logd_liftbridge_pb2 as wire
@@ -46,7 +46,7 @@ class Calling:
 
 async def subscribe(lone: LoneStreams, calling: Any, **request: Any) -> Any:
     permits: Any = Everybody()
-    subscribing = Subscribing(lone, permits, subscriptions_max=1)
+    subscribing = SubscribeService(lone, permits, subscriptions_max=1)
     with pytest.raises((CallError, RefusedError)) as ended:
         await subscribing.subscribe(wire.SubscribeRequest(stream="logs", **request), calling)
     return ended.value

@@ -7,7 +7,7 @@ import grpc
 import pytest
 
 from penstock.logd.liftbridge.errors import CallError
-from penstock.logd.liftbridge.publish import Publishing
+from penstock.logd.liftbridge.publish import PublishService
 from penstock.logd.net.byte_semaphore import ByteSemaphore
 from penstock.logd.wire import logd_liftbridge_pb2 as wire
 
@@ -49,7 +49,7 @@ async def test_logd_publishes_for_nobody_where_no_stream_stores(subject: str, in
     permits: Any = Permissive()
     nothing: Any = None
     context: Any = SimpleNamespace(time_remaining=lambda: 1.0)
-    publishing = Publishing(
+    publishing = PublishService(
         nothing, relay, permits, room=ByteSemaphore(1 << 20), bytes_max=1 << 20, timeout_s=1
     )
     request = wire.PublishToSubjectRequest(subject=subject, ackInbox=inbox)

@@ -10,7 +10,7 @@ from penstock.logd.intake.standby import Standby
 from penstock.logd.intake.turn import Message
 from penstock.logd.metadata.streams import StreamConfig
 from penstock.logd.nats.link import LinkEvent, LinkState
-from penstock.logd.partition.subscriptions import Listening
+from penstock.logd.partition.subscriptions import SubscriptionManager
 from penstock.logd.standalone import StreamSet
 from tests.support.surroundings import make_surroundings
 from tests.support.waiting import wait_until_async
@@ -70,19 +70,19 @@ class World:
         )
 
     @property
-    def listening(self) -> Listening:
-        return self.streams.listening
+    def subscription_manager(self) -> SubscriptionManager:
+        return self.streams.subscription_manager
 
     def tell(self, state: LinkState, sid: bytes = b"", reason: str = "") -> None:
-        self.listening.on_event(LinkEvent(state, sid, reason))
+        self.subscription_manager.on_event(LinkEvent(state, sid, reason))
 
     def lasting(self) -> list[GapReason]:
-        return [gap.reason for gap in self.listening.gaps.lasting()]
+        return [gap.reason for gap in self.subscription_manager.gaps.lasting()]
 
     async def overload(self) -> None:
         """One turn that brings more than there is room for, nobody to answer; all of it drains."""
         burst = [Message(b"t.a", b"", b"", bytes(1024))] * (BUDGET // 512)
-        self.listening.on_messages({b"1": burst})
+        self.subscription_manager.on_messages({b"1": burst})
         partition = self.streams.partition("logs")
         await wait_until_async(lambda: partition.budget.held == 0, what="drained")
 
@@ -104,23 +104,23 @@ async def test_a_stream_that_goes_on_refusing_leaves_and_comes_back(tmp_path: Pa
     async with world(tmp_path, LOGS) as it:
         for _ in range(5):
             await it.overload()
-            it.listening.tick()
+            it.subscription_manager.tick()
             it.clock.now_ns += S // 2
         assert it.link.asked == ["subscribe t.>", "pause 1"]
-        assert it.listening.away() == ["logs"]
+        assert it.subscription_manager.away() == ["logs"]
         assert it.lasting() == [GapReason.BUSY, GapReason.UNSUBSCRIBED]
         it.clock.now_ns += 2 * S
-        it.listening.tick()
+        it.subscription_manager.tick()
         assert it.link.asked[2:] == ["resume 1"]
         assert it.lasting() == [GapReason.UNSUBSCRIBED]
         it.clock.now_ns += S
         it.tell(LinkState.CONFIRMED, b"1")
         assert it.lasting() == []
-        dropped, unsubscribed = it.listening.gaps.ended
+        dropped, unsubscribed = it.subscription_manager.gaps.ended
         counts = it.streams.partition("logs").intake.counts
         assert dropped.messages == sum(counts.untold.values()) == sum(counts.refused.values()) > 0
-        assert unsubscribed.duration_ns(it.listening.now()) == S * 7 // 2
-        it.listening.tick()
+        assert unsubscribed.duration_ns(it.subscription_manager.now()) == S * 7 // 2
+        it.subscription_manager.tick()
         assert len(it.link.asked) == 3
 
 
@@ -129,41 +129,45 @@ async def test_an_outage_is_a_gap_of_the_streams_on_their_subjects(tmp_path: Pat
     async with world(tmp_path, LOGS, other) as it:
         own, denied = it.link.sids["t.>"], it.link.sids["o.>"]
         it.tell(LinkState.DENIED, denied, "no")
-        assert it.listening.denied() == {"other": "no"}
+        assert it.subscription_manager.denied() == {"other": "no"}
         it.tell(LinkState.LOST, reason="closed")
-        outage = it.listening.gaps.lasting()[-1]
+        outage = it.subscription_manager.gaps.lasting()[-1]
         assert (outage.streams, outage.detail) == (("logs",), "closed")
         it.tell(LinkState.CONFIRMED, own)
         it.tell(LinkState.RESTORED)
         assert it.lasting() == [GapReason.DENIED]
         it.clock.now_ns += 31 * S
-        it.listening.tick()
-        it.listening.tick()
+        it.subscription_manager.tick()
+        it.subscription_manager.tick()
         assert it.link.asked[2:] == [f"resume {denied.decode()}"]
         it.tell(LinkState.CONFIRMED, denied)
         assert it.lasting() == []
-        assert it.listening.denied() == {}
+        assert it.subscription_manager.denied() == {}
 
 
 async def test_an_outage_begins_when_everything_was_known_to_have_come(tmp_path: Path) -> None:
     async with world(tmp_path, LOGS) as it:
         it.clock.now_ns += 10 * S
         known_ns = it.clock.monotonic_ns() - 3 * S
-        it.listening.on_event(LinkEvent(LinkState.LOST, reason="cut off", since_ns=known_ns))
-        [outage] = it.listening.gaps.lasting()
-        assert outage.duration_ns(it.listening.now()) == 3 * S
-        assert it.listening.now().unix_ns - outage.start.unix_ns == 3 * S
+        it.subscription_manager.on_event(
+            LinkEvent(LinkState.LOST, reason="cut off", since_ns=known_ns)
+        )
+        [outage] = it.subscription_manager.gaps.lasting()
+        assert outage.duration_ns(it.subscription_manager.now()) == 3 * S
+        assert it.subscription_manager.now().unix_ns - outage.start.unix_ns == 3 * S
 
 
 async def test_reserved_subjects_are_passed_over_and_counted(tmp_path: Path) -> None:
     wild = StreamConfig(name="all", subject=">", ack_on_reply=False)
     async with world(tmp_path, wild) as it:
         subjects = [b"a", b"_INBOX.x.1", b"_INBOX_tom.1", b"$JS.API.INFO", b"_INBO", b"b.$x"]
-        it.listening.on_messages({b"1": [Message(name, b"r", b"", b"x") for name in subjects]})
+        it.subscription_manager.on_messages(
+            {b"1": [Message(name, b"r", b"", b"x") for name in subjects]}
+        )
         partition = it.streams.partition("all")
-        assert (partition.intake.counts.received, partition.leadership.passed_over) == (3, 3)
+        assert (partition.intake.counts.received, partition.publish_queue.passed_over) == (3, 3)
         assert it.streams.match("_INBOX.x") == ()
-        assert partition.leadership.pending_acks == 0
+        assert partition.publish_queue.pending_acks == 0
 
 
 async def test_what_can_never_fit_is_too_large_and_not_busy(tmp_path: Path) -> None:
@@ -171,7 +175,7 @@ async def test_what_can_never_fit_is_too_large_and_not_busy(tmp_path: Path) -> N
     async with world(tmp_path, small) as it:
         counts = it.streams.partition("logs").intake.counts
         for size in (64 * 1024, 1024):
-            it.listening.on_messages({b"1": [Message(b"t.a", b"r", b"", bytes(size))]})
+            it.subscription_manager.on_messages({b"1": [Message(b"t.a", b"r", b"", bytes(size))]})
         assert {nack.name: n for nack, n in counts.refused.items()} == {"MESSAGE_TOO_LARGE": 1}
         assert counts.stored == 1
 
@@ -180,7 +184,7 @@ async def test_a_deleted_stream_leaves_its_gaps_behind(tmp_path: Path) -> None:
     async with world(tmp_path, LOGS) as it:
         it.tell(LinkState.DENIED, b"1", "no")
         await it.streams.delete("logs")
-        it.listening.on_messages({b"1": [Message(b"t.a", b"", b"", b"late")]})
+        it.subscription_manager.on_messages({b"1": [Message(b"t.a", b"", b"", b"late")]})
         it.tell(LinkState.CONFIRMED, b"1")
         assert it.lasting() == []
         assert it.link.asked[1:] == ["unsubscribe 1"]
@@ -188,9 +192,9 @@ async def test_a_deleted_stream_leaves_its_gaps_behind(tmp_path: Path) -> None:
 
 async def test_draining_is_no_gap(tmp_path: Path) -> None:
     async with world(tmp_path, LOGS) as it:
-        it.listening.stop()
+        it.subscription_manager.stop()
         it.tell(LinkState.LOST, reason="closed")
-        it.listening.tick()
+        it.subscription_manager.tick()
         assert it.lasting() == []
 
 
@@ -198,11 +202,11 @@ async def test_a_standby_misses_nothing_of_its_stream_and_knows_when_it_hears_al
     tmp_path: Path,
 ) -> None:
     async with world(tmp_path, LOGS) as it:
-        leadership = it.streams.partition("logs").leadership
+        publish_queue = it.streams.partition("logs").publish_queue
         standby = Standby(
-            leadership.intake, ByteBudget(BUDGET), age_ns=S, clock=it.clock, led_ns=lambda: 0
+            publish_queue.intake, ByteBudget(BUDGET), age_ns=S, clock=it.clock, led_ns=lambda: 0
         )
-        leadership.stand_by(standby)
+        publish_queue.stand_by(standby)
 
         def heard_all() -> int | None:
             return standby.covered_ns
@@ -210,30 +214,30 @@ async def test_a_standby_misses_nothing_of_its_stream_and_knows_when_it_hears_al
         assert heard_all() is None
         it.tell(LinkState.CONFIRMED, b"1")
         assert heard_all() == it.clock.now_ns
-        leadership.pause()
-        it.listening.on_messages({b"1": [Message(b"t.a", b"", b"", b"x")]})
-        assert (len(standby.window), leadership.ignored) == (1, 0)
+        publish_queue.pause()
+        it.subscription_manager.on_messages({b"1": [Message(b"t.a", b"", b"", b"x")]})
+        assert (len(standby.window), publish_queue.ignored) == (1, 0)
         it.tell(LinkState.LOST)
         assert (heard_all(), it.lasting()) == (None, [])
         it.clock.now_ns += S
         it.tell(LinkState.CONFIRMED, b"1")
         assert heard_all() == it.clock.now_ns
-        leadership.stand_by(None)
-        it.listening.on_messages({b"1": [Message(b"t.a", b"", b"", b"x")]})
-        assert leadership.ignored == 1
+        publish_queue.stand_by(None)
+        it.subscription_manager.on_messages({b"1": [Message(b"t.a", b"", b"", b"x")]})
+        assert publish_queue.ignored == 1
 
 
 async def test_what_a_new_leader_misses_is_told_with_its_times(tmp_path: Path) -> None:
     async with world(tmp_path, LOGS) as it:
         it.clock.now_ns += 10 * S
-        it.listening.missed("logs", 3 * S, S)
-        (gap,) = it.listening.gaps.ended
+        it.subscription_manager.missed("logs", 3 * S, S)
+        (gap,) = it.subscription_manager.gaps.ended
         assert gap.reason is GapReason.NO_LEADER
-        assert gap.duration_ns(it.listening.now()) == 2 * S
-        assert it.listening.now().monotonic_ns - gap.start.monotonic_ns == 3 * S
-        it.listening.lost("logs", 7, 2 * S)
-        it.listening.tick()
-        gap = it.listening.gaps.ended[-1]
+        assert gap.duration_ns(it.subscription_manager.now()) == 2 * S
+        assert it.subscription_manager.now().monotonic_ns - gap.start.monotonic_ns == 3 * S
+        it.subscription_manager.lost("logs", 7, 2 * S)
+        it.subscription_manager.tick()
+        gap = it.subscription_manager.gaps.ended[-1]
         assert (gap.reason, gap.messages) == (GapReason.NO_LEADER, 7)
 
 
@@ -241,15 +245,15 @@ async def test_a_stream_that_is_led_here_without_a_connection_misses_what_comes(
     tmp_path: Path,
 ) -> None:
     async with world(tmp_path, LOGS) as it:
-        it.listening.begins("late")
+        it.subscription_manager.begins("late")
         assert it.lasting() == []
         it.tell(LinkState.LOST)
         it.clock.now_ns += S
         for stream in ("late", "late", "logs"):
-            it.listening.begins(stream)
+            it.subscription_manager.begins(stream)
         assert it.lasting() == [GapReason.RECONNECTING] * 2
         it.clock.now_ns += S
         it.tell(LinkState.RESTORED)
-        now = it.listening.now()
-        ended = {gap.streams: gap.duration_ns(now) for gap in it.listening.gaps.ended}
+        now = it.subscription_manager.now()
+        ended = {gap.streams: gap.duration_ns(now) for gap in it.subscription_manager.gaps.ended}
         assert ended == {("logs",): 2 * S, ("late",): S}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock.logd.api.operations import FetchApi, LoneGroups
-from penstock.logd.api.server import SendingTurn
+from penstock.logd.api.server import ResponseSlot
 from penstock.logd.errors import RefusedError
 from penstock.logd.metadata.streams import StreamConfig
 from penstock.logd.partition.cursors import CursorStore
@@ -40,7 +40,7 @@ async def api(directory: Path) -> AsyncIterator[FetchApi]:
 
 
 async def ask(found: FetchApi, name: str, **request: Any) -> dict[str, Any]:
-    answer = await found.answer({"api": name} | request, SendingTurn(asyncio.Lock()))
+    answer = await found.answer({"api": name} | request, ResponseSlot(asyncio.Lock()))
     return answer.header
 
 

@@ -11,13 +11,13 @@ from penstock.logd.errors import CorruptError, RefusedError
 from penstock.logd.intake.dedup import Dedup, DedupChecksum, ProducerState
 from penstock.logd.intake.intake import Intake
 from penstock.logd.metadata.streams import StreamConfig
-from penstock.logd.partition.producer_snapshot import FILE_NAME, Memory
+from penstock.logd.partition.producer_snapshot import FILE_NAME, ProducerSnapshot
 from penstock.logd.storage import Checkpoint
 
 GOLDEN = Path("tests/golden/logd/memory-1")
 CONFIG = StreamConfig(name="logs", subject="t.>", dedup_window_s=10**6)
 INT64 = st.integers(-(2**63), 2**63 - 1)
-MEMORY = Memory(
+MEMORY = ProducerSnapshot(
     7,
     ([b"p" * 16, bytes(16)], [ProducerState(2**64 - 1, 6, 50), ProducerState(3, 1, 40)]),
     ([b"two", b"\xff one"], [(5, 50), (4, 45)]),
@@ -44,7 +44,7 @@ def test_what_is_written_down_is_read_again(
     offset: int,
 ) -> None:
     directory = tmp_path_factory.mktemp("memory")
-    memory = Memory(
+    memory = ProducerSnapshot(
         offset,
         (list(producers), list(producers.values())),
         (list(ids), list(ids.values())),
@@ -56,11 +56,11 @@ def test_what_is_written_down_is_read_again(
     memory.save(directory)
     kept = {name: at for name, at in ids.items() if at[0] < offset}  # the rest may be cut off
     ids_kept = list(kept), list(kept.values())
-    assert Memory.load(directory) == replace(memory, ids=ids_kept)
+    assert ProducerSnapshot.load(directory) == replace(memory, ids=ids_kept)
 
 
 def test_nothing_is_read_before_the_first_time(tmp_path: Path) -> None:
-    assert Memory.load(tmp_path) is None
+    assert ProducerSnapshot.load(tmp_path) is None
 
 
 def test_what_is_remembered_comes_back_in_the_order_of_its_offsets() -> None:
@@ -75,7 +75,7 @@ def test_what_is_remembered_comes_back_in_the_order_of_its_offsets() -> None:
 
 def test_a_file_of_version_1_is_read() -> None:
     """Arrow may write other bytes one day; those of today must be read then, too."""
-    assert Memory.load(GOLDEN) == MEMORY
+    assert ProducerSnapshot.load(GOLDEN) == MEMORY
 
 
 def test_every_changed_or_missing_byte_is_found(tmp_path: Path) -> None:
@@ -89,11 +89,11 @@ def test_every_changed_or_missing_byte_is_found(tmp_path: Path) -> None:
         damaged[position] ^= 0x10
         path.write_bytes(damaged)
         with pytest.raises((CorruptError, RefusedError)):
-            Memory.load(tmp_path)
+            ProducerSnapshot.load(tmp_path)
     for length in (0, 3, 15, 16, 40, len(data) // 2, len(data) - 1):
         path.write_bytes(data[:length])
         with pytest.raises(CorruptError):
-            Memory.load(tmp_path)
+            ProducerSnapshot.load(tmp_path)
 
 
 def test_a_later_version_is_refused(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_a_later_version_is_refused(tmp_path: Path) -> None:
     data[4] = 2
     path.write_bytes(data)
     with pytest.raises(RefusedError, match="version 2 is not known"):
-        Memory.load(tmp_path)
+        ProducerSnapshot.load(tmp_path)
 
 
 def test_what_earlier_releases_wrote_down_is_read(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_what_earlier_releases_wrote_down_is_read(tmp_path: Path) -> None:
         "complete": True,
     }
     Checkpoint(tmp_path / FILE_NAME).save(rows)
-    assert Memory.load(tmp_path) == Memory(
+    assert ProducerSnapshot.load(tmp_path) == ProducerSnapshot(
         7,
         ([bytes(16), b"p" * 16], [ProducerState(3, 1, 40), ProducerState(9, 6, 50)]),
         ([b"one"], [(4, 45)]),
@@ -124,7 +124,7 @@ def test_what_earlier_releases_wrote_down_is_read(tmp_path: Path) -> None:
     )
     Checkpoint(tmp_path / FILE_NAME).save({"offset": 7})
     with pytest.raises(CorruptError, match="cannot be read"):
-        Memory.load(tmp_path)
+        ProducerSnapshot.load(tmp_path)
 
 
 def intake_of(*records: tuple[bytes, int]) -> Intake:
@@ -144,9 +144,9 @@ P, Q = b"p" * 16, b"q" * 16
 HISTORY = [(b"a", 0), (P, 1), (b"b", 2), (Q, 3), (P, 4), (b"c", 5), (P, 6), (b"d", 7)]
 
 
-def adopted(follower: Intake, memory: Memory) -> None:
+def adopted(follower: Intake, memory: ProducerSnapshot) -> None:
     since = follower.next_offset
-    merged = memory.merged(Memory.of(follower, whole=True), CONFIG)
+    merged = memory.merged(ProducerSnapshot.of(follower, whole=True), CONFIG)
     assert follower.dedup.checksum.correct(memory.offset, memory.checksum)
     lost = memory.lost
     follower.dedup.adopt(*merged, offset=memory.offset, since=since, lost=lost)
@@ -155,8 +155,8 @@ def adopted(follower: Intake, memory: Memory) -> None:
 def known(
     intake: Intake, end_offset: int | None = None
 ) -> tuple[dict[bytes, int], dict[bytes, int]]:
-    memory = Memory.of(intake, end_offset, whole=True)
-    memory = Memory.decode(b"".join(memory.encode()), "here")
+    memory = ProducerSnapshot.of(intake, end_offset, whole=True)
+    memory = ProducerSnapshot.decode(b"".join(memory.encode()), "here")
     producers = {name: state.sequence for name, state in zip(*memory.producers, strict=True)}
     return {name: at[0] for name, at in zip(*memory.ids, strict=True)}, producers
 
@@ -177,7 +177,7 @@ def test_a_replica_that_began_later_remembers_as_its_leader_does(
         else:
             follower.dedup.record_id(name, offset, 10 + offset)
         follower.next_offset = offset + 1
-    memory = Memory.of(leader, committed, whole=True)
+    memory = ProducerSnapshot.of(leader, committed, whole=True)
     if memory.offset < begins:  # only what is committed is removed, so that nobody begins there
         assert not follower.dedup.checksum.correct(memory.offset, memory.checksum)
         return
@@ -193,9 +193,9 @@ def test_a_replica_that_began_later_remembers_as_its_leader_does(
 
 def test_what_is_stored_while_a_copy_is_made_is_not_forgotten() -> None:
     leader, follower = intake_of(*HISTORY[:4]), intake_of(*HISTORY[2:4])
-    memory = Memory.of(leader, whole=True)
+    memory = ProducerSnapshot.of(leader, whole=True)
     since = follower.next_offset
-    merged = memory.merged(Memory.of(follower, whole=True), CONFIG)
+    merged = memory.merged(ProducerSnapshot.of(follower, whole=True), CONFIG)
     for intake in (leader, follower):
         intake.dedup.record_batch(P, 9, 4, 20)
         intake.dedup.record_id(b"late", 5, 21)

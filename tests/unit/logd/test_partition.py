@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from penstock.logd.api.reading import FetchReading, FetchRequest
-from penstock.logd.api.server import SendingTurn
+from penstock.logd.api.server import ResponseSlot
 from penstock.logd.errors import CorruptError, LogFailedError, UnavailableError
 from penstock.logd.format.batch import Record, build_batch, encode_body
 from penstock.logd.format.envelope import BatchPayload, encode_batch
 from penstock.logd.intake.turn import Message
 from penstock.logd.metadata.streams import Stream, StreamConfig
 from penstock.logd.partition.partition import Partition
-from penstock.logd.partition.producer_snapshot import Memory
+from penstock.logd.partition.producer_snapshot import ProducerSnapshot
 from penstock.logd.storage import EpochFile
 from tests.support.failing_disk import FailingDisk
 from tests.support.surroundings import make_surroundings
@@ -127,7 +127,7 @@ async def test_reading_what_a_failed_sync_took_back_is_refused_and_does_not_wait
         partition.log.sync()
     request = FetchRequest(api="fetch", stream="logs", offset=0, wait_ms_max=60_000)
     with pytest.raises(UnavailableError, match="Input/output error"):
-        await FetchReading().fetch(partition, request, SendingTurn(asyncio.Lock()))
+        await FetchReading().fetch(partition, request, ResponseSlot(asyncio.Lock()))
     await finish(partition)
 
 
@@ -186,5 +186,5 @@ async def test_a_stream_that_closes_waits_for_what_is_being_written_down_and_kee
 
 
 def written_offset(directory: Path) -> int:
-    memory = Memory.load(directory)
+    memory = ProducerSnapshot.load(directory)
     return memory.offset if memory else -1

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from penstock.logd.format.batch import SCHEMA, decode_body, encode_body
 from penstock.logd.format.plain_body import PLAIN_ROWS_MAX, encode_plain_body
-from penstock.logd.intake.turn import Message, Run
+from penstock.logd.intake.turn import Message, MessageRun
 from penstock.logd.partition import log_writer
 from penstock.logd.partition.log_writer import build_frames
 
@@ -77,11 +77,11 @@ def test_words_that_are_more_than_ascii_are_left_to_pyarrow(subject: bytes, repl
 
 @given(st.lists(st.lists(ROWS, min_size=1, max_size=5), min_size=1, max_size=4))
 def test_frames_hold_the_same_rows_whoever_made_their_bodies(parts: list[list[Row]]) -> None:
-    runs: list[Run] = []
+    runs: list[MessageRun] = []
     for part in parts:
         base = runs[-1].next_offset if runs else 7
         messages = [Message(row.subject, row.reply, b"", row.value) for row in part]
-        runs.append(Run(base, part[0].timestamp_ns, messages))
+        runs.append(MessageRun(base, part[0].timestamp_ns, messages))
     ((_, body),) = build_frames(runs, epoch=1)
     arrow = decode_body(log_writer.arrow_body(runs))
     assert decode_body(body).equals(arrow)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from penstock.logd.intake.turn import AckRun
-from penstock.logd.partition.acks import AckSender, Postbox
+from penstock.logd.partition.acks import AckSender, LoopDispatcher
 
 if TYPE_CHECKING:
     from penstock.logd.nats.link import NatsLink
@@ -36,7 +36,11 @@ def acks(link: Link) -> AckSender:
 
 
 async def test_calls_from_threads_are_all_made_in_each_ones_order(acks: AckSender) -> None:
-    loop, postbox, made = asyncio.get_running_loop(), Postbox(acks), list[tuple[int, int]]()
+    loop, dispatcher, made = (
+        asyncio.get_running_loop(),
+        LoopDispatcher(acks),
+        list[tuple[int, int]](),
+    )
     done = asyncio.Event()
 
     def note(thread: int, number: int) -> None:
@@ -46,7 +50,7 @@ async def test_calls_from_threads_are_all_made_in_each_ones_order(acks: AckSende
 
     def post_all(thread: int) -> None:
         for number in range(1_000):
-            postbox.post(loop, partial(note, thread, number))
+            dispatcher.post(loop, partial(note, thread, number))
 
     threads = [threading.Thread(target=post_all, args=(thread,)) for thread in range(4)]
     for thread in threads:
@@ -60,10 +64,10 @@ async def test_calls_from_threads_are_all_made_in_each_ones_order(acks: AckSende
 async def test_acks_of_calls_made_together_are_written_together_and_at_once(
     acks: AckSender, link: Link
 ) -> None:
-    loop, postbox = asyncio.get_running_loop(), Postbox(acks)
+    loop, dispatcher = asyncio.get_running_loop(), LoopDispatcher(acks)
     for offset in range(3):
         run = AckRun(offset, offset, [b"inbox"])
-        postbox.post(loop, partial(acks.send_acks, "logs", 1, [run]))
+        dispatcher.post(loop, partial(acks.send_acks, "logs", 1, [run]))
     await asyncio.sleep(0)
     assert len(link.writes) == 1, "no turn of its own, and no write each"
     assert link.writes[0].count(b"PUB inbox") == 3
@@ -80,7 +84,7 @@ async def test_acks_that_nobody_gathers_are_written_at_the_end_of_the_turn(
 
 
 async def test_a_call_that_fails_keeps_no_other_from_being_made(acks: AckSender) -> None:
-    loop, postbox, failures = asyncio.get_running_loop(), Postbox(acks), list[str]()
+    loop, dispatcher, failures = asyncio.get_running_loop(), LoopDispatcher(acks), list[str]()
     loop.set_exception_handler(lambda _, context: failures.append(str(context["exception"])))
     done = asyncio.Event()
 
@@ -88,6 +92,6 @@ async def test_a_call_that_fails_keeps_no_other_from_being_made(acks: AckSender)
         raise ValueError("a bug")
 
     for call in (fail, fail, done.set):
-        postbox.post(loop, call)
+        dispatcher.post(loop, call)
     await asyncio.wait_for(done.wait(), 20)
     assert failures == ["a bug"] * 2

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from penstock.logd.api.server import SendingTurn
+from penstock.logd.api.server import ResponseSlot
 from penstock.logd.security.principal import (
     ANONYMOUS,
     Method,
@@ -17,7 +17,7 @@ ALICE = Principal("alice", Method.TOKEN, frozenset({"billing"}))
 
 def test_nobody_is_anonymous() -> None:
     assert current_caller() is ANONYMOUS
-    assert SendingTurn(asyncio.Lock()).caller is ANONYMOUS
+    assert ResponseSlot(asyncio.Lock()).caller is ANONYMOUS
     assert ANONYMOUS.is_anonymous
     assert not ANONYMOUS.groups
 

@@ -20,7 +20,15 @@ from penstock.logd.format.publish_envelope import (
 )
 from penstock.logd.intake.intake import Arrived, Intake, LogFailed
 from penstock.logd.intake.options import stored_message_id
-from penstock.logd.intake.turn import AckLater, Append, Effect, Message, PendingAck, Refuse, Run
+from penstock.logd.intake.turn import (
+    AckLater,
+    Append,
+    Effect,
+    Message,
+    MessageRun,
+    PendingAck,
+    Refuse,
+)
 from penstock.logd.metadata.streams import StreamConfig
 from penstock.logd.partition.acks import AckSender
 from tests.support.protobuf_bytes import decode, encode, entry, one
@@ -53,9 +61,9 @@ def refusals(effects: list[Effect]) -> list[tuple[bytes, Nack | None]]:
     return [(effect.reply, effect.ack.nack) for effect in effects if isinstance(effect, Refuse)]
 
 
-def run(effects: list[Effect]) -> Run:
+def run(effects: list[Effect]) -> MessageRun:
     (found,) = [item for effect in effects if isinstance(effect, Append) for item in effect.items]
-    assert isinstance(found, Run)
+    assert isinstance(found, MessageRun)
     return found
 
 

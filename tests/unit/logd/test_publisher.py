@@ -20,7 +20,7 @@ from penstock.logd.format.envelope import (
 )
 from penstock.logd.intake.dedup import Accept, Duplicate, ProducerTable
 from penstock.logd.publisher import Publisher, PublishOptions, PublishRefusedError
-from penstock.logd.publisher.publisher import Lanes
+from penstock.logd.publisher.publisher import SubjectQueues
 
 
 class Reply:
@@ -373,7 +373,7 @@ async def test_the_subject_idle_longest_is_forgotten_first_and_a_busy_one_never(
 
 
 def test_more_subjects_than_the_limit_are_remembered_only_while_they_are_in_use() -> None:
-    lanes = Lanes(3)
+    lanes = SubjectQueues(3)
     with ExitStack() as used:
         for number in range(5):
             used.enter_context(lanes.of(f"t.{number}").used())

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock.logd.api.operations import FetchApi, LoneGroups
-from penstock.logd.api.server import SendingTurn
+from penstock.logd.api.server import ResponseSlot
 from penstock.logd.errors import CorruptError, RefusedError
 from penstock.logd.intake.turn import Message
 from penstock.logd.metadata.commands import PurgePartition
@@ -73,7 +73,7 @@ async def test_readers_are_told_and_cursors_stay(lone: tuple[StreamSet, LoneStre
 
     async def ask(name: str, **request: object) -> dict[str, object]:
         asked = {"api": name, "stream": "logs", "partition": 0} | request
-        return (await api.answer(asked, SendingTurn(asyncio.Lock()))).header
+        return (await api.answer(asked, ResponseSlot(asyncio.Lock()))).header
 
     assert await ask("purge", before=4) == {"start_offset": 4}
     assert segments(partition) == [(0, 6)], "what is below goes with the segment that holds it"

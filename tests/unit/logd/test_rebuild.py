@@ -9,7 +9,7 @@ from penstock.logd.format.batch import Record, build_batch, describe_body, encod
 from penstock.logd.intake.dedup import Dedup, ProducerState
 from penstock.logd.intake.intake import Intake
 from penstock.logd.metadata.streams import StreamConfig
-from penstock.logd.partition.producer_snapshot import FILE_NAME, Memory
+from penstock.logd.partition.producer_snapshot import FILE_NAME, ProducerSnapshot
 from penstock.logd.partition.rebuild import rebuild_intake
 from penstock.logd.storage import CommitLog, LogConfig
 
@@ -58,7 +58,7 @@ def test_a_lost_memory_of_rewritten_frames_is_told_once_and_kept_in_mind(
     log = CommitLog.open(tmp_path, LogConfig())
     append(log, compacted=True)
     append(log)
-    Memory(1, ([], []), ([], []), b"", whole=True).save(tmp_path)
+    ProducerSnapshot(1, ([], []), ([], []), b"", whole=True).save(tmp_path)
     assert rebuilt(log).lost == 0, "the file has it"
     _damage(tmp_path / FILE_NAME, damage)
     again = rebuilt(log)
@@ -71,7 +71,7 @@ def test_a_memory_of_before_the_rewriting_is_told(tmp_path: Path) -> None:
     log = CommitLog.open(tmp_path, LogConfig())
     append(log)
     append(log, compacted=True)
-    Memory(1, ([PRODUCER], [_state()]), ([], []), b"", whole=True).save(tmp_path)
+    ProducerSnapshot(1, ([PRODUCER], [_state()]), ([], []), b"", whole=True).save(tmp_path)
     again = rebuilt(log)
     assert (again.lost, again.producers.last(PRODUCER)) == (2, _state())
 
@@ -99,7 +99,7 @@ def test_a_snapshot_of_records_that_are_gone_is_removed(tmp_path: Path) -> None:
     """Else it would be believed when others are in their place."""
     log = CommitLog.open(tmp_path, LogConfig())
     append(log)
-    Memory(3, ([PRODUCER], [_state()]), ([], []), b"", whole=True).save(tmp_path)
+    ProducerSnapshot(3, ([PRODUCER], [_state()]), ([], []), b"", whole=True).save(tmp_path)
     intake = Intake(CONFIG, next_offset=log.end_offset, epoch=1, streams_for=lambda _: ())
     rebuild_intake(intake, log, NOW_NS, save=False)
     assert not (tmp_path / FILE_NAME).exists()
@@ -110,7 +110,7 @@ def test_ids_of_a_purged_log_whose_snapshot_has_none_are_told_to_be_lost(tmp_pat
     log = CommitLog.open(tmp_path, LogConfig())
     append(log)
     append(log)
-    Memory(2, ([PRODUCER], [_state()]), ([], []), b"", whole=False).save(tmp_path)
+    ProducerSnapshot(2, ([PRODUCER], [_state()]), ([], []), b"", whole=False).save(tmp_path)
     log.delete_before(1)
     assert rebuilt(log).lost == 1
     assert rebuilt(log).whole, "from now on they are written down"
@@ -126,7 +126,7 @@ def test_a_checksum_is_the_same_after_a_start_whatever_was_written_down_when(
         intake.dedup.record_batch(PRODUCER, offset + 1, offset, NOW_NS)
         intake.next_offset = offset + 1
     intake.dedup.committed(2)
-    memory = Memory.of(intake, 2)
+    memory = ProducerSnapshot.of(intake, 2)
     assert memory.offset == 2
     (tmp_path / FILE_NAME).unlink(missing_ok=True)
     for saved in (False, True):

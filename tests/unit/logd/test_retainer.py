@@ -16,9 +16,9 @@ from penstock.logd.intake.turn import Append, Message
 from penstock.logd.metadata.retention_policy import Retention
 from penstock.logd.metadata.streams import StreamConfig
 from penstock.logd.partition.log_writer import build_frames
-from penstock.logd.partition.producer_snapshot import Memory
+from penstock.logd.partition.producer_snapshot import ProducerSnapshot
 from penstock.logd.partition.rebuild import rebuild_intake
-from penstock.logd.partition.retention import Retainer
+from penstock.logd.partition.retention import RetentionTask
 from penstock.logd.storage import CommitLog, LogConfig
 from penstock.logd.storage.disk import REAL_DISK, File
 from penstock.logd.storage.reader import LogReader
@@ -61,58 +61,64 @@ def fill(log: CommitLog, segments: int, *, each: int = 4) -> None:
         log.roll()
 
 
-def make_retainer(log: CommitLog, clock: ManualClock, high_watermark: int = 1 << 40) -> Retainer:
-    return Retainer(log, CONFIG, interval_s=30, high_watermark=lambda: high_watermark, clock=clock)
+def make_retention_task(
+    log: CommitLog, clock: ManualClock, high_watermark: int = 1 << 40
+) -> RetentionTask:
+    return RetentionTask(
+        log, CONFIG, interval_s=30, high_watermark=lambda: high_watermark, clock=clock
+    )
 
 
 def test_nothing_is_deleted_before_it_is_remembered_then_one_segment_a_step(
     log: CommitLog, clock: ManualClock
 ) -> None:
     fill(log, 4)
-    retainer = make_retainer(log, clock)
-    assert retainer.step()
-    assert not retainer.step()
+    retention_task = make_retention_task(log, clock)
+    assert retention_task.step()
+    assert not retention_task.step()
     clock.now_ns += 30 * SECOND
-    assert retainer.step(), "asked again in the next interval"
+    assert retention_task.step(), "asked again in the next interval"
     assert log.start_offset == 0
-    retainer.remembered(11)
-    assert retainer.step(), "the third segment ends at 12"
-    retainer.remembered(16)
+    retention_task.remembered(11)
+    assert retention_task.step(), "the third segment ends at 12"
+    retention_task.remembered(16)
     for start in (4, 8, 12):
-        assert retainer.wait_s() == 0
-        assert not retainer.step()
+        assert retention_task.wait_s() == 0
+        assert not retention_task.step()
         assert log.start_offset == start
-        assert not retainer.step(), "paced"
+        assert not retention_task.step(), "paced"
         assert log.start_offset == start
         clock.now_ns += SECOND // 100
-    assert not retainer.step()
-    assert (retainer.segments_deleted, retainer.records_deleted) == (3, 12)
-    assert retainer.wait_s() == 30
+    assert not retention_task.step()
+    assert (retention_task.segments_deleted, retention_task.records_deleted) == (3, 12)
+    assert retention_task.wait_s() == 30
 
 
 def test_a_log_without_limits_is_never_looked_at(log: CommitLog, clock: ManualClock) -> None:
     config = StreamConfig(name="logs", subject="t.>")
-    retainer = Retainer(log, config, interval_s=1, high_watermark=lambda: 99, clock=clock)
+    retention_task = RetentionTask(
+        log, config, interval_s=1, high_watermark=lambda: 99, clock=clock
+    )
     fill(log, 3)
-    assert retainer.wait_s() is None
-    assert not retainer.step()
+    assert retention_task.wait_s() is None
+    assert not retention_task.step()
 
 
 def test_a_sealed_segment_is_reason_to_look_at_once(log: CommitLog, clock: ManualClock) -> None:
-    retainer = make_retainer(log, clock)
-    retainer.remembered(1 << 40)
-    assert not retainer.step()
+    retention_task = make_retention_task(log, clock)
+    retention_task.remembered(1 << 40)
+    assert not retention_task.step()
     fill(log, 2)
-    assert not retainer.step()
+    assert not retention_task.step()
     assert log.start_offset == 4
 
 
 def test_the_high_watermark_holds_deletion_back(log: CommitLog, clock: ManualClock) -> None:
     fill(log, 4)
-    retainer = make_retainer(log, clock, high_watermark=8)
-    retainer.remembered(1 << 40)
+    retention_task = make_retention_task(log, clock, high_watermark=8)
+    retention_task.remembered(1 << 40)
     for _ in range(10):
-        retainer.step()
+        retention_task.step()
         clock.now_ns += SECOND
     assert log.start_offset == 4, "9 records are committed, 5 of them after the first segment"
 
@@ -123,12 +129,12 @@ def test_a_record_of_the_future_counts_as_of_its_arrival(
     config = StreamConfig(name="logs", subject="t.>", retention=Retention(age_s=60))
     log.append([make_frame(0, b"x", timestamp_ns=clock.now_ns * 2)])
     log.sync()
-    retainer = Retainer(log, config, interval_s=1, high_watermark=lambda: 0, clock=clock)
-    retainer.remembered(1 << 40)
+    retention_task = RetentionTask(log, config, interval_s=1, high_watermark=lambda: 0, clock=clock)
+    retention_task.remembered(1 << 40)
     for age_s, start in ((0, 0), (59, 0), (1, 1)):
         clock.now_ns += age_s * SECOND
         for _ in range(3):
-            retainer.step()
+            retention_task.step()
             clock.now_ns += 1
         assert log.start_offset == start
 
@@ -197,7 +203,7 @@ def test_ids_and_producers_outlive_their_records(log: CommitLog, clock: ManualCl
     log.sync()
     log.roll()
     store(log, intake, Message(b"t.a", b"r", b"", b"y"), clock)
-    Memory.of(intake).save(log.directory)
+    ProducerSnapshot.of(intake).save(log.directory)
     log.delete_before(2)
     for epoch in (2, 3):  # the second time from what the first has written
         reopened = CommitLog.open(log.directory, LogConfig())
@@ -222,13 +228,13 @@ def test_a_full_disk_delays_the_sealing_of_an_idle_stream_and_does_not_fail_it(
     log = CommitLog.open(tmp_path, LogConfig(), disk=disk, now_ns=clock.unix_ns)
     log.append(make_frames(0, [b"x"] * 4))
     log.sync()
-    retainer = make_retainer(log, clock)
+    retention_task = make_retention_task(log, clock)
     with disk.fails("create", errno.ENOSPC):
-        assert not retainer.step()
+        assert not retention_task.step()
     assert (log.failure, log.segment_count) == ("", 1)
-    assert retainer.wait_s() == 30, "not at once again"
+    assert retention_task.wait_s() == 30, "not at once again"
     clock.now_ns += 30 * SECOND
-    assert not retainer.step()
+    assert not retention_task.step()
     assert log.segment_count == 2
 
 
@@ -236,38 +242,38 @@ def test_a_follower_decides_nothing_and_deletes_whole_segments_below_its_leaders
     log: CommitLog, clock: ManualClock
 ) -> None:
     fill(log, 4)
-    retainer = make_retainer(log, clock)
-    retainer.leading = False
-    assert not retainer.step()
-    assert retainer.wait_s() is None, "its own limit of 4 messages is not looked at"
-    retainer.delete_before(11)
-    assert retainer.step(), "not before it is remembered"
-    retainer.remembered(8)
+    retention_task = make_retention_task(log, clock)
+    retention_task.leading = False
+    assert not retention_task.step()
+    assert retention_task.wait_s() is None, "its own limit of 4 messages is not looked at"
+    retention_task.delete_before(11)
+    assert retention_task.step(), "not before it is remembered"
+    retention_task.remembered(8)
     for start in (4, 8):
-        assert not retainer.step()
+        assert not retention_task.step()
         assert log.start_offset == start
         clock.now_ns += SECOND
-    assert not retainer.step()
-    assert (log.start_offset, retainer.wait_s()) == (8, None)
-    retainer.leading = True
+    assert not retention_task.step()
+    assert (log.start_offset, retention_task.wait_s()) == (8, None)
+    retention_task.leading = True
     clock.now_ns += 30 * SECOND
-    assert retainer.step(), "now it decides"
+    assert retention_task.step(), "now it decides"
 
 
 def test_what_was_to_be_deleted_before_a_cut_is_not_after_it(
     log: CommitLog, clock: ManualClock
 ) -> None:
     fill(log, 3)
-    retainer = make_retainer(log, clock)
-    retainer.leading = False
-    retainer.delete_before(12)
-    assert retainer.step()
+    retention_task = make_retention_task(log, clock)
+    retention_task.leading = False
+    retention_task.delete_before(12)
+    assert retention_task.step()
     log.reset(0)
-    retainer.was_cut()
+    retention_task.was_cut()
     fill(log, 3)
     clock.now_ns += 60 * SECOND
-    retainer.remembered(99)
-    assert not retainer.step()
+    retention_task.remembered(99)
+    assert not retention_task.step()
     assert log.start_offset == 0
 
 
@@ -276,23 +282,23 @@ def test_what_is_purged_goes_whatever_is_to_be_kept_the_active_segment_too(
 ) -> None:
     fill(log, 2)
     log.append(make_frames(log.end_offset, [b"x"] * 3))
-    retainer = make_retainer(log, clock)
-    retainer.leading = False
-    retainer.remembered(1 << 40)
-    retainer.purge_before(10)
+    retention_task = make_retention_task(log, clock)
+    retention_task.leading = False
+    retention_task.remembered(1 << 40)
+    retention_task.purge_before(10)
     for _ in range(4):
-        retainer.step()
+        retention_task.step()
         clock.now_ns += SECOND
     assert log.start_offset == 8, "10 lies in the active segment"
-    retainer.purge_before(11)
+    retention_task.purge_before(11)
     for _ in range(2):
-        retainer.step()
+        retention_task.step()
         clock.now_ns += SECOND
     assert (log.start_offset, log.end_offset, log.segment_count) == (11, 11, 1)
-    assert retainer.records_deleted == 11
+    assert retention_task.records_deleted == 11
     log.append(make_frames(11, [b"x"]))
     clock.now_ns += 60 * SECOND
-    retainer.step()
+    retention_task.step()
     assert log.start_offset == 11
 
 
@@ -300,15 +306,15 @@ def test_a_purge_waits_for_what_is_remembered_and_ends_with_a_cut(
     log: CommitLog, clock: ManualClock
 ) -> None:
     fill(log, 2)
-    retainer = make_retainer(log, clock)
-    retainer.leading = False
-    retainer.purge_before(8)
-    assert retainer.step()
+    retention_task = make_retention_task(log, clock)
+    retention_task.leading = False
+    retention_task.purge_before(8)
+    assert retention_task.step()
     assert log.start_offset == 0
     log.truncate_to(4)
-    retainer.was_cut()
-    retainer.remembered(1 << 40)
+    retention_task.was_cut()
+    retention_task.remembered(1 << 40)
     for _ in range(3):
-        retainer.step()
+        retention_task.step()
         clock.now_ns += SECOND
     assert log.start_offset == 4

@@ -45,7 +45,7 @@ async def streams(tmp_path: Path, disk: FailingDisk) -> AsyncIterator[StreamSet]
 
 def publish(streams: StreamSet) -> Partition:
     partition = streams.partition("logs")
-    streams.listening.on_messages({b"0": [Message(b"t.a", b"", b"", b"x" * 100)] * 3})
+    streams.subscription_manager.on_messages({b"0": [Message(b"t.a", b"", b"", b"x" * 100)] * 3})
     return partition
 
 
@@ -74,7 +74,7 @@ async def test_a_stream_out_of_space_goes_on_with_its_counts(
     waiting = asyncio.create_task(before.wait_until(3))
     failed = await publish_and_fail(streams, disk, "write", errno.ENOSPC)
     assert failed is before
-    failed.retainer.records_deleted = failed.upkeep.counts.passes = 7
+    failed.retention_task.records_deleted = failed.compaction_scheduler.counts.passes = 7
     failed.intake.dedup.producers.evicted = 7
     disk.full = True
     await looking.look()

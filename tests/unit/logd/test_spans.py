@@ -8,11 +8,11 @@ import pytest
 
 from penstock.logd.api.middleware import TracedApi
 from penstock.logd.api.protocol import Document
-from penstock.logd.api.server import Response, SendingTurn
+from penstock.logd.api.server import Response, ResponseSlot
 from penstock.logd.errors import RefusedError, UnavailableError
 from penstock.logd.format.batch import Record, build_batch, encode_body
 from penstock.logd.format.envelope import BatchPayload, encode_batch
-from penstock.logd.intake.turn import Append, Message, Run
+from penstock.logd.intake.turn import Append, Message, MessageRun
 from penstock.logd.metadata.streams import Stream, StreamConfig
 from penstock.logd.partition.partition import Partition
 from penstock.logd.partition.publish_queue import OPEN_MAX, AppendSpans, append_spans
@@ -100,7 +100,7 @@ def test_so_many_spans_are_open_at_a_time() -> None:
     for number in range(OPEN_MAX):
         span = spans.begin([message])
         assert span is not None
-        spans.took(span, [Append([Run(number, 1, [message])], 1)], 1)
+        spans.took(span, [Append([MessageRun(number, 1, [message])], 1)], 1)
     assert spans.begin([message]) is None
     spans.given_up()
     assert spans.begin([message]) is not None
@@ -122,7 +122,7 @@ class Answering(LetsIn):
     def __init__(self, answer: Response | Exception) -> None:
         self.given = answer
 
-    async def answer(self, request: Document, turn: SendingTurn) -> Response:
+    async def answer(self, request: Document, turn: ResponseSlot) -> Response:
         if isinstance(self.given, Exception):
             raise self.given
         return self.given
@@ -136,7 +136,7 @@ async def asked(answer: Response | Exception, **request: Any) -> list[tuple[str,
     tracer = make_tracer()
     api = TracedApi(Answering(answer), tracer, match)
     try:
-        await api.answer(request, SendingTurn(asyncio.Lock(), ANONYMOUS))
+        await api.answer(request, ResponseSlot(asyncio.Lock(), ANONYMOUS))
     except (RefusedError, UnavailableError):
         assert isinstance(answer, Exception)
     return [(span.name, span.error) for span in ended(tracer)]

@@ -8,7 +8,7 @@ from penstock.logd.intake.gaps import Instant
 from penstock.logd.intake.intake import Intake
 from penstock.logd.intake.standby import Standby
 from penstock.logd.intake.standby_buffer import DEBT_BYTES, ENTRY_BYTES, Window
-from penstock.logd.intake.turn import Append, Message, Run
+from penstock.logd.intake.turn import Append, Message, MessageRun
 from penstock.logd.metadata.streams import StreamConfig
 
 S = 1_000_000_000
@@ -231,7 +231,7 @@ def test_what_all_streams_hold_is_bounded() -> None:
 def test_what_a_leader_took_is_held_again_once_it_is_cut_off() -> None:
     standby = make_standby(ByteBudget(1 << 20))
     for base in (0, 2):
-        run = Run(base, S, [message(b"%d" % base), message(b"%d" % (base + 1))])
+        run = MessageRun(base, S, [message(b"%d" % base), message(b"%d" % (base + 1))])
         standby.took(Append([run], 1))
     standby.committed(0)
     standby.stopped()

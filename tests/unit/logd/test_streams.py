@@ -132,16 +132,16 @@ async def test_a_stream_that_cannot_be_opened_refuses_and_keeps_no_other_one_fro
     async with stream_set(tmp_path) as found:
         await found.start([LOGS, AUDIT])
         assert [partition.name for partition in found.partitions()] == ["audit"]
-        (unopened,) = found.unopened()
-        assert "records have been lost; see to that, then `penstock" in unopened.reason
+        (offline_partition,) = found.offline_partition()
+        assert "records have been lost; see to that, then `penstock" in offline_partition.reason
         assert (found.incarnation("logs"), found.incarnation("none")) == ("0", None)
         shown = describe_stream(found.find("logs"), "n")
         (part,) = shown["partitions"]
         assert (part["leader"], part["end_offset"]) == (None, None), "it does not look empty"
-        assert (shown["problem"], unopened.cause) == (unopened.reason, "CORRUPT")
+        assert (shown["problem"], offline_partition.cause) == (offline_partition.reason, "CORRUPT")
         for sid in (b"0", b"1"):
-            found.listening.on_messages({sid: [Message(b"t.a", b"r", b"", b"x"), PLAIN]})
-        counts = unopened.intake.counts
+            found.subscription_manager.on_messages({sid: [Message(b"t.a", b"r", b"", b"x"), PLAIN]})
+        counts = offline_partition.intake.counts
         assert (counts.received, counts.stored, counts.refused[Nack.STORAGE_FAILED]) == (2, 0, 2)
         assert counts.untold[Nack.STORAGE_FAILED] == 1
         assert found.partition("audit").intake.counts.stored == 2
@@ -149,9 +149,9 @@ async def test_a_stream_that_cannot_be_opened_refuses_and_keeps_no_other_one_fro
             await found.open("logs")
         epochs.write_bytes(sound)
         await found.open("logs")
-        found.listening.on_messages({b"0": [PLAIN], b"1": [PLAIN]})
+        found.subscription_manager.on_messages({b"0": [PLAIN], b"1": [PLAIN]})
         counts = found.partition("logs").intake.counts
-        assert (counts.received, counts.stored, found.unopened()) == (3, 1, [])
+        assert (counts.received, counts.stored, found.offline_partition()) == (3, 1, [])
         assert await found.open("logs") is found.partition("logs"), "nothing is to be done"
 
 
@@ -170,7 +170,7 @@ async def test_epochs_that_are_damaged_or_gone_are_made_again_from_the_frames(
         epochs.write_bytes(content)
     async with stream_set(tmp_path) as found:
         await found.start([LOGS])
-        assert found.unopened() == []
+        assert found.offline_partition() == []
         partition = found.partition("logs")
         assert (partition.epoch, partition.high_watermark) == (2, 0)
         assert EpochFile(epochs).entries == [(1, 0), (2, 1)]
@@ -183,7 +183,7 @@ async def test_a_stream_that_cannot_be_opened_can_be_deleted(tmp_path: Path) -> 
     async with stream_set(tmp_path) as found:
         await found.start([LOGS])
         await found.delete("logs")
-        assert found.unopened() == []
+        assert found.offline_partition() == []
         assert (await found.create(LOGS))[1]
 
 
@@ -214,10 +214,10 @@ async def test_a_stream_is_created_and_listens_though_who_asked_for_it_went_away
         with pytest.raises(asyncio.CancelledError):
             await asking
         # What comes before the server has confirmed the subscription is the stream's already.
-        found.listening.on_messages({b"0": [Message(b"t.a", b"", b"", b"early")]})
+        found.subscription_manager.on_messages({b"0": [Message(b"t.a", b"", b"", b"early")]})
         link.answer.set()
         partition, created = await found.create(LOGS)
-        found.listening.on_messages({b"0": [Message(b"t.a", b"", b"", b"late")]})
+        found.subscription_manager.on_messages({b"0": [Message(b"t.a", b"", b"", b"late")]})
         assert (created, partition.intake.counts.stored) == (False, 2)
 
 
@@ -239,7 +239,7 @@ async def test_a_stream_is_not_created_while_logd_stops(tmp_path: Path) -> None:
     link = QuietLink()
     async with stream_set(tmp_path, link) as found:
         await found.start([AUDIT])
-        found.listening.stop()
+        found.subscription_manager.stop()
         with pytest.raises(UnavailableError, match="logd stops"):
             await found.create(LOGS)
         assert next(link.sids) == 1
@@ -254,7 +254,7 @@ async def test_a_stream_that_is_made_when_logd_stops_is_whole_and_does_not_subsc
         with disk.holds("create", name="*.log") as held:
             creating = asyncio.create_task(found.create(LOGS))
             await asyncio.to_thread(held.reached.wait, 30)
-            found.listening.stop()
+            found.subscription_manager.stop()
         _, created = await creating
         assert (created, next(link.sids)) == (True, 0)
 
@@ -269,7 +269,7 @@ async def test_a_stream_that_could_not_be_opened_for_want_of_space_is_opened_whe
     async with stream_set(tmp_path, disk=disk) as found:
         with disk.fails("open", errno.ENOSPC, name="*.log"):
             await found.start([LOGS])
-            assert found.unopened()[0].out_of_space
+            assert found.offline_partition()[0].out_of_space
         reviver = Reviver(found, SystemClock())
         await reviver.look()
-        assert (found.unopened(), reviver.revived) == ([], 1)
+        assert (found.offline_partition(), reviver.revived) == ([], 1)

@@ -12,7 +12,12 @@ from typing_extensions import override
 from penstock.base.clock import SystemClock
 from penstock.logd.compaction.cleaner import Pace, StoppedError
 from penstock.logd.compaction.policy import SEAL_BYTES_MIN
-from penstock.logd.compaction.scheduler import CompactionSettings, Compactor, Upkeep, Wants
+from penstock.logd.compaction.scheduler import (
+    CompactionScheduler,
+    CompactionSettings,
+    CompactionThread,
+    Wants,
+)
 from penstock.logd.format.batch import Record, decode_body
 from penstock.logd.format.frame import HEADER_SIZE
 from penstock.logd.format.headers import Pairs
@@ -20,7 +25,7 @@ from penstock.logd.format.rows import batch_records
 from penstock.logd.intake.dedup import Dedup
 from penstock.logd.intake.intake import Intake
 from penstock.logd.metadata.streams import StreamConfig
-from penstock.logd.partition.producer_snapshot import Memory
+from penstock.logd.partition.producer_snapshot import ProducerSnapshot
 from penstock.logd.partition.rebuild import rebuild_intake
 from penstock.logd.storage import CommitLog, LogConfig
 from penstock.logd.storage.segment import segment_path
@@ -46,7 +51,7 @@ class World:
         self.begin()
 
     def begin(self, remembered: int = 1 << 40) -> None:
-        self.upkeep = Upkeep(
+        self.compaction_scheduler = CompactionScheduler(
             self.log,
             self.config,
             CompactionSettings(interval_s=1),
@@ -56,7 +61,7 @@ class World:
             ),
             clock=self,
         )
-        self.upkeep.remembered(remembered)
+        self.compaction_scheduler.remembered(remembered)
         self.pace = Pace(1 << 40, self, wait=self.wait, stopped=lambda: False)
 
     def unix_ns(self) -> int:
@@ -87,7 +92,7 @@ class World:
     def work(self, times: int = 8) -> None:
         for _ in range(times):
             self.now_ns += SECOND
-            self.upkeep.work(self.pace)
+            self.compaction_scheduler.work(self.pace)
 
     def records(self) -> dict[int, tuple[bytes | None, bytes | None]]:
         found = {}
@@ -121,8 +126,8 @@ def test_the_last_record_of_each_key_stays_and_tombstones_go_in_time(make: Make)
     world.work()
     del left[4]
     assert world.records() == left | {6: (b"c", b"1"), 7: (b"c", b"2")}
-    assert world.upkeep.counts.records_removed == 1
-    assert world.upkeep.counts.failures == 0
+    assert world.compaction_scheduler.counts.records_removed == 1
+    assert world.compaction_scheduler.counts.failures == 0
 
 
 def test_nothing_happens_above_the_high_watermark_or_before_it_is_remembered(make: Make) -> None:
@@ -135,8 +140,8 @@ def test_nothing_happens_above_the_high_watermark_or_before_it_is_remembered(mak
     world.begin(remembered=1)
     world.work(1)
     assert (len(world.records()), world.asked) == (2, ["memory"])
-    world.upkeep.remembered(2)
-    assert world.upkeep.due_ns <= world.now_ns
+    world.compaction_scheduler.remembered(2)
+    assert world.compaction_scheduler.due_ns <= world.now_ns
     world.work(1)
     assert world.records() == {1: (b"a", b"2")}
 
@@ -147,8 +152,10 @@ def test_a_stream_that_seals_faster_than_it_remembers_is_compacted_all_the_same(
     for number in range(10):
         world.append((b"a", b"%d" % number), (b"b", b"%d" % number))
         world.work(1)
-        world.upkeep.remembered(2 * number)  # the answer comes when there is another segment
-    assert world.upkeep.counts.passes > 2
+        world.compaction_scheduler.remembered(
+            2 * number
+        )  # the answer comes when there is another segment
+    assert world.compaction_scheduler.counts.passes > 2
     assert len(world.records()) <= 8
     assert world.records()[18] == (b"a", b"9")
 
@@ -170,23 +177,23 @@ def test_small_frames_are_packed_once(make: Make) -> None:
     world.work()
     assert world.records() == before
     assert len(list(world.log.frames())) == 1
-    counts = world.upkeep.counts
+    counts = world.compaction_scheduler.counts
     assert (counts.segments_replaced, counts.bytes_freed) == (1, size - world.log.size_bytes)
     assert world.log.size_bytes * 8 < size
     world.begin()
     world.work()
-    assert world.upkeep.counts.segments_replaced == 0
-    assert world.upkeep.counts.bytes_written == 0
+    assert world.compaction_scheduler.counts.segments_replaced == 0
+    assert world.compaction_scheduler.counts.bytes_written == 0
 
 
 def test_small_segments_are_merged_and_retention_is_heeded(make: Make) -> None:
     world = make(PLAIN)
     for number in range(8):
         world.append((None, b"%d" % number))
-    world.upkeep.resting = True
+    world.compaction_scheduler.resting = True
     world.work()
     assert world.log.segment_count == 9
-    world.upkeep.resting = False
+    world.compaction_scheduler.resting = False
     world.work()
     assert world.log.segment_count == 2
     assert len(world.records()) == 8
@@ -213,7 +220,7 @@ def test_a_damaged_segment_is_left_alone_and_tombstones_above_it_stay(make: Make
         for offset, _ in batch_records(header, decode_body(body))
     ]
     assert offsets == [3, 4], "the tombstone is still there"
-    assert world.upkeep.counts.failures == 0
+    assert world.compaction_scheduler.counts.failures == 0
 
 
 def test_a_full_disk_is_reported_and_tried_again_later(make: Make) -> None:
@@ -222,19 +229,19 @@ def test_a_full_disk_is_reported_and_tried_again_later(make: Make) -> None:
     waits = []
     world.disk.full = True
     for _ in range(15):
-        world.upkeep.work(world.pace)
-        waits.append((world.upkeep.due_ns - world.now_ns) // SECOND)
-        world.now_ns = world.upkeep.due_ns
+        world.compaction_scheduler.work(world.pace)
+        waits.append((world.compaction_scheduler.due_ns - world.now_ns) // SECOND)
+        world.now_ns = world.compaction_scheduler.due_ns
     world.disk.full = False
     assert waits[:4] == [1, 2, 4, 8]
     assert waits[-1] == 3600
-    assert world.upkeep.counts.failures == 15
-    assert "are free" in world.upkeep.counts.problem
+    assert world.compaction_scheduler.counts.failures == 15
+    assert "are free" in world.compaction_scheduler.counts.problem
     assert world.log.failure == ""
     assert not list(world.log.directory.glob("*swap*"))
     world.work()
     assert world.records() == {1: (b"a", b"2")}
-    assert world.upkeep.counts.problem == ""
+    assert world.compaction_scheduler.counts.problem == ""
 
 
 def test_stopping_in_the_middle_leaves_nothing_behind(make: Make) -> None:
@@ -248,11 +255,11 @@ def test_stopping_in_the_middle_leaves_nothing_behind(make: Make) -> None:
         return pieces > 400
 
     with pytest.raises(StoppedError):
-        world.upkeep.work(Pace(1 << 40, world, wait=world.wait, stopped=stopped))
+        world.compaction_scheduler.work(Pace(1 << 40, world, wait=world.wait, stopped=stopped))
     assert not list(world.log.directory.glob("*swap*"))
     assert len(world.records()) == 300
     world.work()
-    assert world.upkeep.counts.segments_replaced == 1
+    assert world.compaction_scheduler.counts.segments_replaced == 1
 
 
 def test_headers_of_a_batch_are_no_message_ids_after_its_frame_was_merged(make: Make) -> None:
@@ -263,7 +270,7 @@ def test_headers_of_a_batch_are_no_message_ids_after_its_frame_was_merged(make: 
     world.append(*[(b"a", b"3")] * 100)
     intake = recall(world)
     intake.dedup.whole = True
-    Memory.of(intake).save(world.log.directory)
+    ProducerSnapshot.of(intake).save(world.log.directory)
     world.work()
     assert len(list(world.log.frames())) < 5
     again = recall(world)
@@ -286,7 +293,7 @@ def test_what_is_remembered_does_not_claim_ids_that_were_not_asked_for(make: Mak
     intake = recall(make(PLAIN))
     intake.dedup = Flipping(PLAIN)
     intake.dedup.message_ids.record(b"one", 0, SECOND)
-    memory = Memory.of(intake)
+    memory = ProducerSnapshot.of(intake)
     assert memory.whole == bool(memory.ids[0])
 
 
@@ -294,13 +301,13 @@ def test_the_writer_hears_at_once_of_a_log_that_compaction_failed(make: Make) ->
     world = make()
     world.append((b"a", b"1"), (b"a", b"2"))
     with world.disk.fails("unlink"):
-        world.upkeep.work(world.pace)
+        world.compaction_scheduler.work(world.pace)
     assert "swap failed" in world.log.failure
     assert world.asked == ["seal"]
 
 
 def test_a_bug_in_compaction_is_counted_and_tried_again_later(tmp_path: Path) -> None:
-    class Broken(Upkeep):
+    class Broken(CompactionScheduler):
         @override
         def work(self, pace: Pace) -> None:
             raise ValueError("a bug")
@@ -311,11 +318,11 @@ def test_a_bug_in_compaction_is_counted_and_tried_again_later(tmp_path: Path) ->
         log, PLAIN, settings, high_watermark=lambda: 99, wants=wants, clock=SystemClock()
     )
     broken.remembered(1)  # there is something to do at once
-    compactor = Compactor(settings, SystemClock())
-    compactor.add(broken)
-    compactor.start()
+    compaction_thread = CompactionThread(settings, SystemClock())
+    compaction_thread.add(broken)
+    compaction_thread.start()
     wait_until(lambda: broken.counts.failures)
-    compactor.close()
+    compaction_thread.close()
     assert (broken.counts.failures, broken.counts.problem) == (1, "a bug")
     assert broken.due_ns > SystemClock().monotonic_ns()
 
@@ -356,14 +363,14 @@ def test_the_pace_is_kept() -> None:
 def test_a_log_that_is_removed_is_left_at_once_and_the_others_are_not(tmp_path: Path) -> None:
     worked = threading.Event()
 
-    class Slow(Upkeep):
+    class Slow(CompactionScheduler):
         @override
         def work(self, pace: Pace) -> None:
             while True:
                 worked.set()
                 pace.read(1 << 20)
 
-    def upkeep(kind: type[Upkeep], name: str) -> Upkeep:
+    def compaction_scheduler(kind: type[CompactionScheduler], name: str) -> CompactionScheduler:
         log = CommitLog.open(tmp_path / name, LogConfig())
         for _ in range(4):
             log.append([make_batch_frame(log.end_offset, [Record("t", b"", 1)])[:2]])
@@ -376,15 +383,18 @@ def test_a_log_that_is_removed_is_left_at_once_and_the_others_are_not(tmp_path: 
         return made
 
     settings = CompactionSettings(interval_s=0.05, bytes_per_s_max=1 << 16)
-    compactor = Compactor(settings, SystemClock())
-    slow, other = upkeep(Slow, "slow"), upkeep(Upkeep, "other")
-    compactor.add(slow)
-    compactor.start()
+    compaction_thread = CompactionThread(settings, SystemClock())
+    slow, other = (
+        compaction_scheduler(Slow, "slow"),
+        compaction_scheduler(CompactionScheduler, "other"),
+    )
+    compaction_thread.add(slow)
+    compaction_thread.start()
     assert worked.wait(20)
-    compactor.add(other)
-    compactor.remove(slow)
+    compaction_thread.add(other)
+    compaction_thread.remove(slow)
     wait_until(lambda: other.counts.segments_replaced == 4)
-    compactor.wake(slow)
-    compactor.remove(slow)
-    compactor.remove(other)
-    compactor.close()
+    compaction_thread.wake(slow)
+    compaction_thread.remove(slow)
+    compaction_thread.remove(other)
+    compaction_thread.close()

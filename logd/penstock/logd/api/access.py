@@ -19,7 +19,7 @@ from penstock.logd.metadata.access import (
     PutQuota,
 )
 from penstock.logd.security.acl import AclRule, Action, Decision, Effect
-from penstock.logd.security.authorizer import Access, Guard
+from penstock.logd.security.authorizer import Access, Authorizer
 from penstock.logd.security.principal import Principal
 from penstock.logd.security.quotas import Quota
 
@@ -89,12 +89,12 @@ class AccessApi:
 
     Args:
         access: Where they are kept.
-        guard: Says what they come to.
+        authorizer: Says what they come to.
     """
 
-    def __init__(self, access: Access, guard: Guard) -> None:
+    def __init__(self, access: Access, authorizer: Authorizer) -> None:
         self._access = access
-        self._guard = guard
+        self._authorizer = authorizer
 
     def handlers(self) -> dict[str, Handler]:
         """What answers which request."""
@@ -122,9 +122,9 @@ class AccessApi:
         page = rules[first : first + ACL_RULES_PER_ANSWER_MAX]
         return {
             "version": table.version,
-            "enabled": self._guard.enabled,
-            "superusers": sorted(self._guard.acl.superusers),
-            "grants": [rule.text for rule in self._guard.acl.grants],
+            "enabled": self._authorizer.enabled,
+            "superusers": sorted(self._authorizer.acl.superusers),
+            "grants": [rule.text for rule in self._authorizer.acl.grants],
             "rules": [_rule(rule) for rule in page],
             "more": first + len(page) < len(rules),
         }
@@ -142,20 +142,20 @@ class AccessApi:
 
     async def _test(self, document: Document, caller: Principal) -> Document:
         request = parse(_Test, document)
-        target = self._guard.resource(request.resource)
+        target = self._authorizer.resource(request.resource)
         if request.principal is None:
-            decision = self._guard.decide(caller, request.action, target)
-            return _decision(decision) | {"enabled": self._guard.enabled}
+            decision = self._authorizer.decide(caller, request.action, target)
+            return _decision(decision) | {"enabled": self._authorizer.enabled}
         groups = frozenset(request.groups)
-        decision = self._guard.acl.decide(request.principal, groups, request.action, target)
-        return _decision(decision) | {"enabled": self._guard.enabled}
+        decision = self._authorizer.acl.decide(request.principal, groups, request.action, target)
+        return _decision(decision) | {"enabled": self._authorizer.enabled}
 
     async def _who_can(self, document: Document, _: Principal) -> Document:
         request = parse(_WhoCan, document)
-        target = self._guard.resource(request.resource)
-        found = self._guard.acl.who_can(request.action, target)
+        target = self._authorizer.resource(request.resource)
+        found = self._authorizer.acl.who_can(request.action, target)
         principals = [{"principal": one} | _decision(decision) for one, decision in found]
-        return {"enabled": self._guard.enabled, "principals": principals}
+        return {"enabled": self._authorizer.enabled, "principals": principals}
 
     async def _quotas(self, document: Document, _: Principal) -> Document:
         parse(_Request, document)

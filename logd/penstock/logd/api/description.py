@@ -5,10 +5,10 @@ from dataclasses import asdict
 from typing import Any
 
 from penstock.logd.api.streams import Readable
-from penstock.logd.partition.partition import Partition, Unopened
+from penstock.logd.partition.partition import OfflinePartition, Partition
 
 
-def describe_stream(found: Partition | Unopened, node: str) -> dict[str, Any]:
+def describe_stream(found: Partition | OfflinePartition, node: str) -> dict[str, Any]:
     """A stream of a lone logd; one that is not open has no leader, and says why."""
     options = asdict(found.stream.config)
     name, subject = options.pop("name"), options.pop("subject")

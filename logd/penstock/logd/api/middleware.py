@@ -7,15 +7,15 @@ from collections.abc import Awaitable, Callable, Collection
 from typing import Final
 
 from penstock.logd.activity import TakesDown
-from penstock.logd.api.permissions import Permits
+from penstock.logd.api.permissions import AuthorizationRules
 from penstock.logd.api.protocol import Document
-from penstock.logd.api.server import Api, Response, SendingTurn
+from penstock.logd.api.server import Api, Response, ResponseSlot
 from penstock.logd.errors import LogdError, NotReadyError, RefusedError
 from penstock.logd.metadata.streams import is_internal
-from penstock.logd.security.authorizer import Guard, result_of
+from penstock.logd.security.authorizer import Authorizer, result_of
 from penstock.logd.security.principal import Principal
 from penstock.logd.security.quotas import Flow
-from penstock.logd.security.throttle import Throttle
+from penstock.logd.security.throttle import QuotaManager
 from penstock.service.tracing import Tracer
 
 ACTIONS: Final = {
@@ -49,7 +49,7 @@ class GuardedApi:
     Args:
         api: Answers what is let through.
         own: Answers requests that `api` does not know.
-        guard: Its rules' version tells whether they have changed meanwhile.
+        authorizer: Its rules' version tells whether they have changed meanwhile.
         permits: Who may ask what.
         throttle: How much of it.
         activity: Takes down what was done, before whoever asked is told.
@@ -60,14 +60,14 @@ class GuardedApi:
         api: Api,
         own: dict[str, Handler],
         *,
-        guard: Guard,
-        permits: Permits,
-        throttle: Throttle,
+        authorizer: Authorizer,
+        permits: AuthorizationRules,
+        throttle: QuotaManager,
         activity: TakesDown,
     ) -> None:
         self._api = api
         self._own = own
-        self._guard = guard
+        self._authorizer = authorizer
         self._permits = permits
         self._throttle = throttle
         self._activity = activity
@@ -80,7 +80,7 @@ class GuardedApi:
             self._take_down(request, caller, result_of(error))
             raise
 
-    async def answer(self, request: Document, turn: SendingTurn) -> Response:
+    async def answer(self, request: Document, turn: ResponseSlot) -> Response:
         """As `Api`.
 
         Raises:
@@ -101,7 +101,7 @@ class GuardedApi:
                 await self._activity.kept()
         return response
 
-    async def _admitted(self, request: Document, turn: SendingTurn) -> Response:
+    async def _admitted(self, request: Document, turn: ResponseSlot) -> Response:
         caller, api = turn.caller, request["api"]
         await self._throttle.take(caller, Flow.REQUESTS)
         if api == "fetch":
@@ -119,7 +119,7 @@ class GuardedApi:
         header = self._permits.show(api, response.header, caller)
         return Response(header, response.ranges, response.payload)
 
-    async def _cursors(self, request: Document, response: Response, turn: SendingTurn) -> Response:
+    async def _cursors(self, request: Document, response: Response, turn: ResponseSlot) -> Response:
         """A page with something in it that may be seen, or the last one."""
         while True:
             header = self._permits.show("list_cursors", response.header, turn.caller)
@@ -130,7 +130,7 @@ class GuardedApi:
             response = await self._api.answer(request | {"after": after}, turn)
 
     def _rules(self) -> object:
-        return self._guard.acl if self._guard.enabled else None
+        return self._authorizer.acl if self._authorizer.enabled else None
 
     def _take_down(self, request: Document, caller: Principal, result: str) -> bool:
         """Whether it is to outlast the machine; what was denied anybody can have written."""
@@ -169,7 +169,7 @@ class TracedApi:
         """As `Api`."""
         self._api.admit(request, caller)
 
-    async def answer(self, request: Document, turn: SendingTurn) -> Response:
+    async def answer(self, request: Document, turn: ResponseSlot) -> Response:
         """As `Api`."""
         action = ACTIONS.get(request["api"])
         if action is not None:
@@ -178,7 +178,7 @@ class TracedApi:
             return await self._fetch(request, turn)
         return await self._api.answer(request, turn)
 
-    async def _act(self, request: Document, turn: SendingTurn, action: str) -> Response:
+    async def _act(self, request: Document, turn: ResponseSlot, action: str) -> Response:
         span = self._tracer.start_rare(action, kind="SERVER")
         if span is None:
             return await self._api.answer(request, turn)
@@ -194,7 +194,7 @@ class TracedApi:
         span.end()
         return response
 
-    async def _fetch(self, request: Document, turn: SendingTurn) -> Response:
+    async def _fetch(self, request: Document, turn: ResponseSlot) -> Response:
         """Most fetches of a reader that is up to date bring nothing: of these nothing is said."""
         begun_ns = self._tracer.now_ns()
         try:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from penstock.logd.api.protocol import Document
 from penstock.logd.api.reading import FetchReading, FetchRequest, partition_standing
-from penstock.logd.api.server import Response, SendingTurn
+from penstock.logd.api.server import Response, ResponseSlot
 from penstock.logd.api.stream_options import parse, split_settings
 from penstock.logd.api.streams import Streams
 from penstock.logd.controller.group_messages import MemberAnswer, MemberBeat
@@ -188,7 +188,7 @@ def _describe(answer: MemberAnswer) -> Document:
     return asdict(answer) | {"granted": granted}
 
 
-_Api = Callable[[Document, SendingTurn], Awaitable[Response]]
+_Api = Callable[[Document, ResponseSlot], Awaitable[Response]]
 
 
 class _OnPartition(_Request):
@@ -367,7 +367,7 @@ class FetchApi:
         """Anybody may ask; who may not is kept out before (`GuardedApi`)."""
         del request, caller
 
-    async def answer(self, request: Document, turn: SendingTurn) -> Response:
+    async def answer(self, request: Document, turn: ResponseSlot) -> Response:
         """Do what a request asks.
 
         Raises:
@@ -380,14 +380,14 @@ class FetchApi:
             raise RefusedError("UNKNOWN_API", f"there is no api {request['api']!r}; known: {known}")
         return await api(request, turn)
 
-    async def _fetch(self, document: Document, turn: SendingTurn) -> Response:
+    async def _fetch(self, document: Document, turn: ResponseSlot) -> Response:
         request = parse(FetchRequest, document)
         partition = self._streams.partition(
             request.stream, request.partition, replica=request.replica
         )
         return await self._reading.fetch(partition, request, turn)
 
-    async def _offsets(self, document: Document, _: SendingTurn) -> Response:
+    async def _offsets(self, document: Document, _: ResponseSlot) -> Response:
         request = parse(_Offsets, document)
         partition = self._streams.partition(request.stream, request.partition)
         end = partition.high_watermark + 1
@@ -401,17 +401,17 @@ class FetchApi:
                 offset = min(max(found, partition.start_offset), end)
         return Response(partition_standing(partition) | {"offset": offset})
 
-    async def _list(self, document: Document, _: SendingTurn) -> Response:
+    async def _list(self, document: Document, _: ResponseSlot) -> Response:
         request = parse(_Streams, document)
         found = self._streams.describe(request.stream, internal=request.internal)
         return Response({"node": self._streams.node, "streams": found})
 
-    async def _match(self, document: Document, _: SendingTurn) -> Response:
+    async def _match(self, document: Document, _: ResponseSlot) -> Response:
         request = parse(_Match, document)
         check_filter(request.subject)
         return Response({"streams": sorted(self._streams.match(request.subject))})
 
-    async def _create(self, document: Document, turn: SendingTurn) -> Response:
+    async def _create(self, document: Document, turn: ResponseSlot) -> Response:
         request = parse(_CreateStream, document)
         config, replication = split_settings(request.config)
         try:
@@ -423,23 +423,23 @@ class FetchApi:
             raise RefusedError("NATS_REFUSED", message, subject=config.subject) from None
         return Response({"stream": stream, "created": created})
 
-    async def _delete(self, document: Document, _: SendingTurn) -> Response:
+    async def _delete(self, document: Document, _: ResponseSlot) -> Response:
         await self._streams.delete(parse(_OneStream, document).stream)
         return Response({})
 
-    async def _open(self, document: Document, _: SendingTurn) -> Response:
+    async def _open(self, document: Document, _: ResponseSlot) -> Response:
         stream = parse(_OneStream, document).stream
         return Response({"stream": await self._streams.open(stream)})
 
-    async def _cluster(self, document: Document, _: SendingTurn) -> Response:
+    async def _cluster(self, document: Document, _: ResponseSlot) -> Response:
         parse(_Request, document)
         return Response(self._streams.cluster() | {"node": self._streams.node})
 
-    async def _alter(self, document: Document, _: SendingTurn) -> Response:
+    async def _alter(self, document: Document, _: ResponseSlot) -> Response:
         request = parse(_AlterStream, document)
         return Response({"stream": await self._streams.alter(request.stream, request.options)})
 
-    async def _set_mode(self, document: Document, _: SendingTurn) -> Response:
+    async def _set_mode(self, document: Document, _: ResponseSlot) -> Response:
         request = parse(_SetMode, document)
         stream = await self._streams.set_mode(
             request.stream,
@@ -449,54 +449,54 @@ class FetchApi:
         )
         return Response({"stream": stream})
 
-    async def _drain(self, document: Document, _: SendingTurn) -> Response:
+    async def _drain(self, document: Document, _: ResponseSlot) -> Response:
         request = parse(_Drain, document)
         await self._streams.drain(request.node, undo=request.undo)
         return Response({})
 
-    async def _remove_node(self, document: Document, _: SendingTurn) -> Response:
+    async def _remove_node(self, document: Document, _: ResponseSlot) -> Response:
         await self._streams.remove_node(parse(_OneNode, document).node)
         return Response({})
 
-    async def _move(self, document: Document, _: SendingTurn) -> Response:
+    async def _move(self, document: Document, _: ResponseSlot) -> Response:
         request = parse(_Move, document)
         replicas = None if request.replicas is None else tuple(request.replicas)
         await self._streams.move(request.stream, request.partition, replicas)
         return Response({})
 
-    async def _observe(self, document: Document, _: SendingTurn) -> Response:
+    async def _observe(self, document: Document, _: ResponseSlot) -> Response:
         request = parse(_Observe, document)
         observers = tuple(request.observers)
         await self._streams.observe(request.stream, request.partition, observers)
         return Response({})
 
-    async def _elect(self, document: Document, _: SendingTurn) -> Response:
+    async def _elect(self, document: Document, _: ResponseSlot) -> Response:
         request = parse(_Elect, document)
         return Response(await self._streams.elect(request.stream, request.partition))
 
-    async def _purge(self, document: Document, _: SendingTurn) -> Response:
+    async def _purge(self, document: Document, _: ResponseSlot) -> Response:
         request = parse(_Purge, document)
         start = await self._streams.purge(request.stream, request.partition, request.before)
         return Response({"start_offset": start})
 
-    async def _restore(self, document: Document, turn: SendingTurn) -> Response:
+    async def _restore(self, document: Document, turn: ResponseSlot) -> Response:
         request = parse(_Restore, document)
         partition = self._streams.partition(request.stream, request.partition)
         return Response({"next_offset": await partition.restore(turn.upload)})
 
-    async def _step_down(self, document: Document, _: SendingTurn) -> Response:
+    async def _step_down(self, document: Document, _: ResponseSlot) -> Response:
         heir = parse(_StepDown, document).heir
         return Response({"controller": await self._streams.step_down(heir)})
 
-    async def _gaps(self, document: Document, _: SendingTurn) -> Response:
+    async def _gaps(self, document: Document, _: ResponseSlot) -> Response:
         parse(_Request, document)
         return Response({"node": self._streams.node} | self._report_gaps())
 
-    async def _rebalance(self, document: Document, _: SendingTurn) -> Response:
+    async def _rebalance(self, document: Document, _: ResponseSlot) -> Response:
         parse(_Request, document)
         return Response({"moves": await self._streams.rebalance()})
 
-    async def _set_cursor(self, document: Document, _: SendingTurn) -> Response:
+    async def _set_cursor(self, document: Document, _: ResponseSlot) -> Response:
         request = parse(_SetCursor, document)
         cursors = await self._cursors.ready()
         if request.member is None:
@@ -511,28 +511,28 @@ class FetchApi:
         ]
         return Response({"cursors": await cursors.commit_granted(request.member, granted)})
 
-    async def _get_cursor(self, document: Document, _: SendingTurn) -> Response:
+    async def _get_cursor(self, document: Document, _: ResponseSlot) -> Response:
         key = parse(_OneCursor, document).key()
         return Response({"cursors": (await self._cursors.ready()).get(key)})
 
-    async def _list_cursors(self, document: Document, _: SendingTurn) -> Response:
+    async def _list_cursors(self, document: Document, _: ResponseSlot) -> Response:
         request = parse(_ListCursors, document)
         found, more = (await self._cursors.ready()).page(
             consumer=request.consumer, stream=request.stream, after=_after(request.after)
         )
         return Response({"cursors": found, "more": more})
 
-    async def _delete_cursor(self, document: Document, _: SendingTurn) -> Response:
+    async def _delete_cursor(self, document: Document, _: ResponseSlot) -> Response:
         key = parse(_OneCursor, document).key()
         return Response({"deleted": await (await self._cursors.ready()).delete(key)})
 
-    async def _group_beat(self, document: Document, _: SendingTurn) -> Response:
+    async def _group_beat(self, document: Document, _: ResponseSlot) -> Response:
         return Response(await self._groups.beat(document))
 
-    async def _group_leave(self, document: Document, _: SendingTurn) -> Response:
+    async def _group_leave(self, document: Document, _: ResponseSlot) -> Response:
         return Response(await self._groups.leave(document))
 
-    async def _list_groups(self, document: Document, _: SendingTurn) -> Response:
+    async def _list_groups(self, document: Document, _: ResponseSlot) -> Response:
         return Response(await self._groups.show(document))
 
 

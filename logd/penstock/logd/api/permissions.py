@@ -14,7 +14,7 @@ from penstock.logd.errors import RefusedError
 from penstock.logd.format.subjects import check_filter
 from penstock.logd.partition.cursors import CURSORS_STREAM
 from penstock.logd.security.acl import Action
-from penstock.logd.security.authorizer import CLUSTER, Guard, described, stored_by
+from penstock.logd.security.authorizer import CLUSTER, Authorizer, described, stored_by
 from penstock.logd.security.principal import Principal
 
 _ON_STREAM: Final = {
@@ -41,16 +41,16 @@ _Check = Callable[[Document, Principal], None]
 _View = Callable[[Document, Principal], Document]
 
 
-class Permits:
+class AuthorizationRules:
     """Asked before a request, and after it.
 
     Args:
-        guard: Decides.
+        authorizer: Decides.
         groups: Which streams a consumer group reads.
     """
 
-    def __init__(self, guard: Guard, groups: Groups) -> None:
-        self._guard = guard
+    def __init__(self, authorizer: Authorizer, groups: Groups) -> None:
+        self._authorizer = authorizer
         self._groups = groups
         self._checks: dict[str, _Check] = {
             "fetch": self._fetch,
@@ -80,28 +80,28 @@ class Permits:
                 about.
             NotReadyError: This node does not know yet.
         """
-        if not self._guard.enabled:
+        if not self._authorizer.enabled:
             return
         api = request["api"]
         check = self._checks.get(api)
         if check is not None:
             check(request, caller)
         elif api in _ON_STREAM:
-            stream = self._guard.stream(_text(request, "stream"))
-            self._guard.check(caller, _ON_STREAM[api], stream)
+            stream = self._authorizer.stream(_text(request, "stream"))
+            self._authorizer.check(caller, _ON_STREAM[api], stream)
         elif api not in _FILTERED:
-            self._guard.check(caller, Action.ADMIN, CLUSTER)
+            self._authorizer.check(caller, Action.ADMIN, CLUSTER)
 
     def show(self, api: str, answer: Document, caller: Principal) -> Document:
         """What of an answer the caller may see."""
-        show = self._views.get(api) if self._guard.enabled else None
+        show = self._views.get(api) if self._authorizer.enabled else None
         return answer if show is None else answer | show(answer, caller)
 
     def _show_streams(self, answer: Document, caller: Principal) -> Document:
         return {"streams": [one for one in answer["streams"] if self._sees(caller, one)]}
 
     def _show_names(self, answer: Document, caller: Principal) -> Document:
-        return {"streams": self._guard.visible(caller, answer["streams"])}
+        return {"streams": self._authorizer.visible(caller, answer["streams"])}
 
     def _show_cursors(self, answer: Document, caller: Principal) -> Document:
         found = answer["cursors"]
@@ -112,7 +112,7 @@ class Permits:
         return {"groups": [one for one in shown if one is not None]}
 
     def _show_nodes(self, answer: Document, caller: Principal) -> Document:
-        if self._guard.allows(caller, Action.ADMIN, CLUSTER):
+        if self._authorizer.allows(caller, Action.ADMIN, CLUSTER):
             return {}
         return {"nodes": [node | _HIDDEN for node in answer["nodes"]]}
 
@@ -123,7 +123,9 @@ class Permits:
             kept = []
             for gap in answer[when]:
                 seen = [
-                    one for one in gap["streams"] if self._guard.sees(caller, one.partition("/")[0])
+                    one
+                    for one in gap["streams"]
+                    if self._authorizer.sees(caller, one.partition("/")[0])
                 ]
                 if seen:
                     whole = len(seen) == len(gap["streams"])
@@ -131,7 +133,7 @@ class Permits:
                     kept.append(gap | {"streams": seen, "stream_count": count})
             shown[when] = kept
         found = answer["damaged"]
-        shown["damaged"] = [one for one in found if self._guard.sees(caller, one["stream"])]
+        shown["damaged"] = [one for one in found if self._authorizer.sees(caller, one["stream"])]
         return shown
 
     def _fetch(self, request: Document, caller: Principal) -> None:
@@ -139,18 +141,18 @@ class Permits:
         only = only if isinstance(only, str) else None
         if only is not None:
             check_filter(only)
-        target = self._guard.stream(_text(request, "stream"), only=only)
-        self._guard.check(caller, Action.READ, target)
+        target = self._authorizer.stream(_text(request, "stream"), only=only)
+        self._authorizer.check(caller, Action.READ, target)
 
     def _streams(self, request: Document, caller: Principal) -> None:
         if request.get("stream") is not None:
-            self._guard.check_sees(caller, _text(request, "stream"))
+            self._authorizer.check_sees(caller, _text(request, "stream"))
 
     def _create(self, request: Document, caller: Principal) -> None:
         settings = request.get("config")
         config, replication = split_settings(settings if isinstance(settings, dict) else {})
         target = stored_by(config, replication.partitions)
-        self._guard.check(caller, Action.CREATE, target)
+        self._authorizer.check(caller, Action.CREATE, target)
 
     def _set_cursor(self, request: Document, caller: Principal) -> None:
         self._cursors(caller, (_text(one, "stream") for one in _objects(request, "cursors")))
@@ -166,26 +168,26 @@ class Permits:
         held = [_text(one, "stream") for one in _objects(request, "held")]
         self._cursors(caller, {*named, *held})
         group = _text(request, "group")
-        self._guard.check_joins(caller, group, self._streams_of(group))
+        self._authorizer.check_joins(caller, group, self._streams_of(group))
 
     def _group_leave(self, request: Document, caller: Principal) -> None:
         group = _text(request, "group")
-        self._guard.check_group(caller, group, self._streams_of(group))
+        self._authorizer.check_group(caller, group, self._streams_of(group))
 
     def _named_group(self, request: Document, caller: Principal) -> None:
         if request.get("group") is not None:
             streams = self._streams_of(_text(request, "group"))
-            if not self._guard.visible(caller, streams):
-                self._guard.check(caller, Action.CURSOR, CLUSTER)
+            if not self._authorizer.visible(caller, streams):
+                self._authorizer.check(caller, Action.CURSOR, CLUSTER)
 
     def _test(self, request: Document, caller: Principal) -> None:
         """Everybody may ask what they may do themselves."""
         if request.get("principal") is not None:
-            self._guard.check(caller, Action.ADMIN, CLUSTER)
+            self._authorizer.check(caller, Action.ADMIN, CLUSTER)
 
     def _cursors(self, caller: Principal, streams: Iterable[str]) -> None:
         for stream in streams:
-            self._guard.check(caller, Action.CURSOR, self._guard.stream(stream))
+            self._authorizer.check(caller, Action.CURSOR, self._authorizer.stream(stream))
 
     def _streams_of(self, group: str) -> list[str]:
         """The streams of a group as it is now: whoever joins it takes a part of them away."""
@@ -196,19 +198,19 @@ class Permits:
         return sorted({stream for member in found["members"] for stream in member["streams"]})
 
     def _sees(self, caller: Principal, description: Document) -> bool:
-        """As `Guard.sees`, without looking the stream up: a listing may have ten thousand."""
+        """As `Authorizer.sees`, without looking the stream up: a listing may have ten thousand."""
         if description["name"] == CURSORS_STREAM.name:
             return True
         target = described(description)
-        return any(self._guard.allows(caller, action, target) for action in Action)
+        return any(self._authorizer.allows(caller, action, target) for action in Action)
 
     def _may_commit(self, caller: Principal, stream: str) -> bool:
-        return self._guard.allows(caller, Action.CURSOR, self._guard.stream(stream))
+        return self._authorizer.allows(caller, Action.CURSOR, self._authorizer.stream(stream))
 
     def _group(self, group: Document, caller: Principal) -> Document | None:
         """A group with what may be seen of it; None: nothing."""
         members = [
-            member | {"streams": self._guard.visible(caller, member["streams"])}
+            member | {"streams": self._authorizer.visible(caller, member["streams"])}
             for member in group["members"]
         ]
         visible = {stream for member in members for stream in member["streams"]}

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from penstock.logd.api.description import describe_standing
 from penstock.logd.api.protocol import Document
-from penstock.logd.api.server import Response, SendingTurn, Waiting
+from penstock.logd.api.server import Response, ResponseSlot, Waiting
 from penstock.logd.api.streams import Readable
 from penstock.logd.errors import CorruptError, CorruptFrameError, RefusedError, UnavailableError
 from penstock.logd.format.batch import decode_body, encode_body
@@ -154,7 +154,7 @@ class FetchReading:
         self._filters = ThreadPoolExecutor(_FILTER_THREADS, thread_name_prefix="filter")
 
     async def fetch(
-        self, partition: Readable, request: FetchRequest, turn: SendingTurn
+        self, partition: Readable, request: FetchRequest, turn: ResponseSlot
     ) -> Response:
         """Read from an offset on; wait for records if asked to.
 
@@ -172,7 +172,7 @@ class FetchReading:
         return await self._filtered(partition, request, turn, until)
 
     async def _plain(
-        self, partition: Readable, request: FetchRequest, turn: SendingTurn, until: float
+        self, partition: Readable, request: FetchRequest, turn: ResponseSlot, until: float
     ) -> Response:
         copied = partition.log.vault is not None
         bytes_max = min(request.bytes_max, self._filter_bytes_max if copied else FETCH_BYTES_MAX)
@@ -200,7 +200,7 @@ class FetchReading:
         return Response(_standing(partition, end, latest), payload=payload)
 
     async def _filtered(
-        self, partition: Readable, request: FetchRequest, turn: SendingTurn, until: float
+        self, partition: Readable, request: FetchRequest, turn: ResponseSlot, until: float
     ) -> Response:
         """Look at no more than `bytes_max` bytes; say how far, though nothing may match."""
         assert request.subject is not None

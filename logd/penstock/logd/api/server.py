@@ -53,7 +53,7 @@ _FAILURES_MAX: Final = 3
 _DOOR: Final = "fetch"
 
 
-class Entrance:
+class ConnectionAuthentication:
     """Of one connection.
 
     Args:
@@ -177,7 +177,7 @@ class Waiting:
         return True
 
 
-class SendingTurn:
+class ResponseSlot:
     """A request's turn to send on its connection; taken before a payload is made in memory.
 
     Attributes:
@@ -206,10 +206,10 @@ class SendingTurn:
             self._connection.release()
 
 
-class Desk(Protocol):
+class RequestHandler(Protocol):
     """Where requests go."""
 
-    async def answer(self, request: Document, turn: SendingTurn) -> Response:
+    async def answer(self, request: Document, turn: ResponseSlot) -> Response:
         """Do what a request asks, or raise a refusal."""
 
     def admit(self, request: Document, caller: Principal) -> None:
@@ -221,7 +221,7 @@ class Desk(Protocol):
 
 
 @dataclass(slots=True)
-class FetchCounts:
+class RequestCounts:
     """What the connections of a server have done.
 
     Attributes:
@@ -278,19 +278,19 @@ class FetchConnection:
         desk: Answers requests.
         limits: Of the server.
         counts: Of the server.
-        entrance: Says who is there.
+        authentication: Says who is there.
     """
 
     def __init__(
         self,
         channel: Channel,
-        desk: Desk,
+        desk: RequestHandler,
         limits: FetchLimits,
-        counts: FetchCounts,
-        entrance: Entrance,
+        counts: RequestCounts,
+        authentication: ConnectionAuthentication,
     ) -> None:
         self._channel = channel
-        self._entrance = entrance
+        self._authentication = authentication
         self._must_say_by = asyncio.get_running_loop().time() + limits.authenticate_s
         self._desk = desk
         self._limits = limits
@@ -301,7 +301,7 @@ class FetchConnection:
     async def serve(self) -> None:
         """Answer requests until the reader goes, stalls or sends rubbish; then all of it ends."""
         try:
-            if not self._entrance.must_say:
+            if not self._authentication.must_say:
                 await self._enter(0)
             async with asyncio.TaskGroup() as group:
                 while True:
@@ -321,7 +321,7 @@ class FetchConnection:
 
     async def _take_request(self, group: asyncio.TaskGroup) -> None:
         await asyncio.sleep(0)  # a reader that never pauses takes turns with everybody else
-        say_by = self._must_say_by if self._entrance.must_say else math.inf
+        say_by = self._must_say_by if self._authentication.must_say else math.inf
         async with asyncio.timeout_at(None if math.isinf(say_by) else say_by):
             head = await self._channel.receive(REQUEST_HEAD.size)
         (size,) = REQUEST_HEAD.unpack(head)
@@ -344,17 +344,17 @@ class FetchConnection:
             if request["api"] == "authenticate":
                 await self._authenticate(request, number)
                 return
-            identity = self._entrance.identity
-            caller = self._entrance.caller(identity)
+            identity = self._authentication.identity
+            caller = self._authentication.caller(identity)
             self._check_room()
             upload = self._check_upload(request, caller)
         except RefusedError as error:
             await self.refuse(number, error)
-            if self._entrance.tried_enough:
+            if self._authentication.tried_enough:
                 raise _GoneError from None
             await self._pass_over(request, until, known=error.code != "UNAUTHENTICATED")
             return
-        turn = SendingTurn(self._sending, caller)
+        turn = ResponseSlot(self._sending, caller)
         if upload:
             turn.upload = await self._receive_upload(upload, until)
         task = group.create_task(self._exchange(request, number, turn, identity))
@@ -366,8 +366,8 @@ class FetchConnection:
 
     async def _authenticate(self, request: Document, number: int) -> None:
         """Before anything that comes behind it: that is for whom the answer names."""
-        strange = self._entrance.must_say
-        answer = await self._entrance.authenticate(request)
+        strange = self._authentication.must_say
+        answer = await self._authentication.authenticate(request)
         if strange:
             await self._enter(number)
         async with self._sending:
@@ -375,7 +375,7 @@ class FetchConnection:
 
     async def _enter(self, number: int) -> None:
         try:
-            self._entrance.let_in()
+            self._authentication.let_in()
         except RefusedError as error:
             await self.refuse(number, error)
             raise _GoneError from None
@@ -441,14 +441,14 @@ class FetchConnection:
         self._counts.outstanding -= 1
 
     async def _exchange(
-        self, request: Document, number: int, turn: SendingTurn, identity: Identity
+        self, request: Document, number: int, turn: ResponseSlot, identity: Identity
     ) -> None:
         try:
             try:
                 response = await self._desk.answer(request, turn)
                 await turn.take()
                 if request["api"] == "fetch":  # it may have waited for a minute, or in line
-                    self._entrance.caller(identity)
+                    self._authentication.caller(identity)
             except RefusedError as error:
                 turn.give_back()
                 await self.refuse(number, error)
@@ -472,7 +472,7 @@ _log = structlog.get_logger()
 class Api(Protocol):
     """What answers the requests."""
 
-    async def answer(self, request: Document, turn: SendingTurn) -> Response:
+    async def answer(self, request: Document, turn: ResponseSlot) -> Response:
         """Do what a request asks."""
         ...
 
@@ -501,7 +501,7 @@ class FetchServer:
         tls: TlsSource | None = None,
         authenticator: Authenticator | None = None,
     ) -> None:
-        self.counts = FetchCounts()
+        self.counts = RequestCounts()
         self._api = api
         self._limits = limits
         self._authenticator = authenticator or Authenticator(SystemClock())
@@ -546,13 +546,13 @@ class FetchServer:
 
     async def _serve(self, channel: Channel) -> None:
         try:
-            entrance = Entrance(self._authenticator, channel, self._let_in)
+            authentication = ConnectionAuthentication(self._authenticator, channel, self._let_in)
         except UnauthenticatedError as error:
             self.counts.count_refusal(error.code)
             document = encode_response({"id": 0, "error": error_document(error)})
             await channel.send(document, stall_s=self._limits.stall_s)
             return
-        served = FetchConnection(channel, self, self._limits, self.counts, entrance)
+        served = FetchConnection(channel, self, self._limits, self.counts, authentication)
         await served.serve()
 
     def _let_in(self) -> None:
@@ -574,7 +574,7 @@ class FetchServer:
         except NotReadyError as error:
             raise RefusedError("NOT_READY", str(error)) from None
 
-    async def answer(self, request: Document, turn: SendingTurn) -> Response:
+    async def answer(self, request: Document, turn: ResponseSlot) -> Response:
         """Answer, turning everything that can go wrong into a refusal for the one who asked."""
         try:
             return await self._api.answer(request, turn)

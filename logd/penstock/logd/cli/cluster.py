@@ -92,7 +92,7 @@ def left_of_rebalance(_: Place, part: PartitionInfo) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class ReassignmentProgress:
     """How far work is.
 
     Attributes:
@@ -115,7 +115,7 @@ class Course:
         return self.done == self.total
 
 
-class Survey:
+class ProgressPoller:
     """Looks at a cluster again and again, and says how far work is. Pure but for what it is given.
 
     Args:
@@ -129,7 +129,7 @@ class Survey:
         self._need: dict[Place, int] = {}
         self._copied: dict[Place, int] = {}
 
-    def look(self, parts: Parts, standing: Standing) -> Course:
+    def look(self, parts: Parts, standing: Standing) -> ReassignmentProgress:
         """Take in how it is now.
 
         Args:
@@ -147,7 +147,7 @@ class Survey:
         steps = tuple(self._steps(parts, left))
         self._last = {place: parts[place] for place in self._first if place in parts}
         gone = self._first.keys() - left
-        return Course(
+        return ReassignmentProgress(
             done=len(gone),
             total=len(self._first),
             copied_bytes=sum(self._copied.values()),
@@ -254,7 +254,7 @@ def watch(
     as_json: bool,
     clock: Clock | None = None,
     pause: Callable[[float], object] | None = None,
-) -> Course:
+) -> ReassignmentProgress:
     """Stay with work until it is done.
 
     Args:
@@ -270,7 +270,7 @@ def watch(
     """
     shown = _Shown(work, quiet=as_json, clock=clock or SystemClock())
     wait = pause or threading.Event().wait
-    survey = Survey(work.is_left)
+    survey = ProgressPoller(work.is_left)
     try:
         while True:
             course = _look(log, survey, work, shown)
@@ -285,7 +285,9 @@ def watch(
         shown.hide()
 
 
-def _look(log: LogClient, survey: Survey, work: Work, shown: "_Shown") -> Course | None:
+def _look(
+    log: LogClient, survey: ProgressPoller, work: Work, shown: "_Shown"
+) -> ReassignmentProgress | None:
     try:
         parts = whole(log)
     except UnavailableError as error:
@@ -307,11 +309,11 @@ class _Shown:
         self._live = not quiet and on_terminal()
         self._lines = not quiet and not self._live
         self._begun_ns = self._changed_ns = self._heard_ns = clock.monotonic_ns()
-        self._last: Course | None = None
+        self._last: ReassignmentProgress | None = None
         self._first_bytes = 0
         self._written = False
 
-    def course(self, course: Course) -> None:
+    def course(self, course: ReassignmentProgress) -> None:
         now_ns = self._clock.monotonic_ns()
         self._heard_ns = now_ns
         if self._last is None:
@@ -327,7 +329,7 @@ class _Shown:
             sys.stderr.write(f"\r{safe(self._work.label)}: {self.line(course)}\x1b[K")
             sys.stderr.flush()
 
-    def line(self, course: Course) -> str:
+    def line(self, course: ReassignmentProgress) -> str:
         """How far it is, and how long it may take."""
         words = [f"{course.done} of {course.total} partitions"]
         if course.total_bytes:
@@ -339,7 +341,7 @@ class _Shown:
             words.append(f"some {_span((left - course.copied_bytes) * seconds / came)} left")
         return ", ".join(words)
 
-    def is_over(self, course: Course) -> bool:
+    def is_over(self, course: ReassignmentProgress) -> bool:
         """Whether it is done.
 
         Raises:
@@ -370,7 +372,7 @@ class _Shown:
             sys.stderr.flush()
 
 
-def _moved(before: Course, now: Course) -> bool:
+def _moved(before: ReassignmentProgress, now: ReassignmentProgress) -> bool:
     return (before.done, before.total, before.copied_bytes) != (
         now.done,
         now.total,

@@ -48,8 +48,8 @@ from penstock.logd.client.models import (
     leaders_elsewhere,
     merge,
 )
-from penstock.logd.client.routing import Prefer, Router
-from penstock.logd.client.transport import Connections
+from penstock.logd.client.routing import MetadataCache, Prefer
+from penstock.logd.client.transport import ConnectionPool
 from penstock.logd.controller.group_messages import BEATS_PER_SESSION
 from penstock.logd.errors import RefusedError, UnavailableError
 from penstock.logd.format.batch import Record
@@ -375,9 +375,9 @@ class AsyncLogClient(AsyncManaging):
     ) -> None:
         self.server = server
         self._rng = rng or random.Random()  # noqa: S311 - jitter
-        router = Router(server, prefer=prefer, rack=rack, timeout_s=timeout_s, rng=self._rng)
+        router = MetadataCache(server, prefer=prefer, rack=rack, timeout_s=timeout_s, rng=self._rng)
         self._access = access
-        self._connections = Connections(router, timeout_s, access)
+        self._connections = ConnectionPool(router, timeout_s, access)
         self._outstanding = asyncio.Semaphore(outstanding_max)
 
     async def __aenter__(self) -> Self:

@@ -22,7 +22,7 @@ from penstock.logd.client.models import (
     group_info,
     stream_info,
 )
-from penstock.logd.controller.group_messages import Granted, MemberAnswer, MemberBeat
+from penstock.logd.controller.group_messages import Assignment, MemberAnswer, MemberBeat
 from penstock.logd.errors import CorruptError, NoAnswerError
 from penstock.logd.format.rows import sound_frames
 from penstock.logd.metadata.records import GroupPartition
@@ -549,7 +549,7 @@ def _answer(document: Document) -> MemberAnswer:
         sequence=document["sequence"],
         epoch=document["epoch"],
         granted=tuple(
-            Granted(
+            Assignment(
                 GroupPartition(item["stream"], item["incarnation"], item["partition"]),
                 item["epoch"],
             )

@@ -44,8 +44,8 @@ from penstock.logd.client.models import (
     leaders_elsewhere,
     merge,
 )
-from penstock.logd.client.routing import Prefer, Router
-from penstock.logd.client.sync_transport import Sockets
+from penstock.logd.client.routing import MetadataCache, Prefer
+from penstock.logd.client.sync_transport import SocketPool
 from penstock.logd.errors import CorruptError, RefusedError, UnavailableError
 from penstock.logd.format.batch import Record, decode_body
 from penstock.logd.format.rows import batch_records, slice_rows
@@ -380,8 +380,8 @@ class LogClient(Managing):
     ) -> None:
         self.server = server
         self._rng = rng or random.Random()  # noqa: S311 - jitter
-        router = Router(server, prefer=prefer, rack=rack, timeout_s=timeout_s, rng=self._rng)
-        self._sockets = Sockets(router, timeout_s, time.sleep, access)
+        router = MetadataCache(server, prefer=prefer, rack=rack, timeout_s=timeout_s, rng=self._rng)
+        self._sockets = SocketPool(router, timeout_s, time.sleep, access)
         self._beside = partial(
             AsyncLogClient, server, timeout_s=timeout_s, prefer=prefer, rack=rack, access=access
         )

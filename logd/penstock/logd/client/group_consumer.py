@@ -128,7 +128,7 @@ class GroupRows:
 
 
 @dataclass(slots=True, eq=False)
-class Reading:
+class PartitionConsumer:
     """One partition, from its grant until it is let go of or lost.
 
     Attributes:
@@ -158,7 +158,7 @@ class Reading:
         return self.committing is not None and self.committing.pending() is not None
 
 
-class Hand:
+class RecordBuffer:
     """What a consumer has in hand: rows of one partition, of which it is given one after another.
 
     Attributes:
@@ -166,14 +166,14 @@ class Hand:
     """
 
     def __init__(self) -> None:
-        self.reading: Reading | None = None
+        self.reading: PartitionConsumer | None = None
         self._rows: Rows | None = None
         self._records: Iterator[tuple[int, Record]] | None = None
         self._next: int | None = None
         self._given: tuple[int, int] | None = None
         self._done: tuple[int, int] | None = None
 
-    def put(self, reading: Reading, rows: Rows) -> None:
+    def put(self, reading: PartitionConsumer, rows: Rows) -> None:
         """Rows to be given; the hand was empty."""
         self.reading, self._rows = reading, rows
 
@@ -213,7 +213,7 @@ class Hand:
             count = self._given[1] + (self._done[1] if self._done else 0)
             self._done, self._given = (self._given[0], count), None
 
-    def progress(self) -> tuple[Reading, int, int] | None:
+    def progress(self) -> tuple[PartitionConsumer, int, int] | None:
         """What is done with since this was asked last: offset after it, and how many."""
         if self.reading is None or self._done is None:
             return None
@@ -260,8 +260,8 @@ class Membership:
         self._asks = asks
         session_ms = int(options.session_s * 1000)
         self._member = Member(group, self.id, streams, session_ms=session_ms)
-        self._readings: dict[GroupPartition, Reading] = {}
-        self._arrived: asyncio.Queue[tuple[Reading, Rows | int | LogdError | None] | None]
+        self._readings: dict[GroupPartition, PartitionConsumer] = {}
+        self._arrived: asyncio.Queue[tuple[PartitionConsumer, Rows | int | LogdError | None] | None]
         self._arrived = asyncio.Queue()
         self._changed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -273,7 +273,7 @@ class Membership:
         """Begin to send heartbeats."""
         self._spawn(self._run())
 
-    def may_read(self, reading: Reading) -> bool:
+    def may_read(self, reading: PartitionConsumer) -> bool:
         """Whether what was read of it may still be handed out."""
         partition = reading.partition
         current = self._readings.get(partition) is reading
@@ -283,7 +283,7 @@ class Membership:
         """What may be read now."""
         return sorted(self._member.reading(boot_ns()))
 
-    async def take(self) -> tuple[Reading, Rows | None]:
+    async def take(self) -> tuple[PartitionConsumer, Rows | None]:
         """Rows of a partition, to be handed out; with None it is asked where to begin in it.
 
         Raises:
@@ -310,22 +310,22 @@ class Membership:
             reading.busy = what is not None
             return reading, what
 
-    def begin(self, reading: Reading, offset: int | None) -> None:
+    def begin(self, reading: PartitionConsumer, offset: int | None) -> None:
         """Begin to read where a consumer's own store says; None: it has nothing of that."""
         if self._readings.get(reading.partition) is reading and not reading.revoked:
             reading.task = self._spawn(self._read(reading, offset))
 
-    def ask_again(self, reading: Reading) -> None:
+    def ask_again(self, reading: PartitionConsumer) -> None:
         """It could not be told where to begin."""
         self._arrived.put_nowait((reading, None))
 
-    async def done(self, reading: Reading, next_offset: int, count: int) -> None:
+    async def done(self, reading: PartitionConsumer, next_offset: int, count: int) -> None:
         """The consumer is done with so many more records of what it has in hand."""
         if self._readings.get(reading.partition) is reading:
             self._committing(reading).done(next_offset, count, monotonic_ns())
             await self._commit_due(reading)
 
-    def release(self, reading: Reading) -> None:
+    def release(self, reading: PartitionConsumer) -> None:
         """The consumer has nothing of it in hand any more."""
         reading.busy = False
         if reading.revoked and self._readings.get(reading.partition) is reading:
@@ -382,7 +382,7 @@ class Membership:
                 case SendBeat(beat):
                     self._spawn(self._send(beat))
                 case Grant(partition, epoch):
-                    self._grant(Reading(partition, epoch))
+                    self._grant(PartitionConsumer(partition, epoch))
                 case Revoke(partition):
                     self._revoke(partition)
                 case Lost(partitions):
@@ -394,7 +394,7 @@ class Membership:
                     assert_never(effect)
         self._changed.set()
 
-    def _grant(self, reading: Reading) -> None:
+    def _grant(self, reading: PartitionConsumer) -> None:
         self._readings[reading.partition] = reading
         if self._asks:
             self._arrived.put_nowait((reading, None))
@@ -443,7 +443,7 @@ class Membership:
 
     # What it reads.
 
-    async def _read(self, reading: Reading, offset: int | None) -> None:
+    async def _read(self, reading: PartitionConsumer, offset: int | None) -> None:
         partition, options = reading.partition, self._options
         try:
             if offset is None:
@@ -469,7 +469,7 @@ class Membership:
         except LogdError as error:
             self._arrived.put_nowait((reading, error))
 
-    async def _claim(self, reading: Reading) -> int:
+    async def _claim(self, reading: PartitionConsumer) -> int:
         """Where the group has come, with commits of those before shut out."""
         partition = reading.partition
         found = await self._insist(
@@ -497,7 +497,7 @@ class Membership:
     async def _at(self, partition: GroupPartition, at: str | int) -> int:
         return await self._client.ask(calls.offset_at(partition.stream, partition.partition, at))
 
-    async def _let_go(self, reading: Reading) -> None:
+    async def _let_go(self, reading: PartitionConsumer) -> None:
         """Commit what is done with, and let another read on."""
         if self._options.commit is not None and reading.has_pending:
             with suppress(RefusedError):  # the stream is no more, or it is another's already
@@ -508,11 +508,11 @@ class Membership:
 
     # Commits.
 
-    def _committing(self, reading: Reading) -> Committing:
+    def _committing(self, reading: PartitionConsumer) -> Committing:
         assert reading.committing is not None, "rows come after it is known where they begin"
         return reading.committing
 
-    async def _commit_due(self, reading: Reading) -> None:
+    async def _commit_due(self, reading: PartitionConsumer) -> None:
         committing = self._committing(reading)
         if self._options.commit is None or committing.due(monotonic_ns()) is None:
             return
@@ -528,7 +528,7 @@ class Membership:
             else:
                 raise
 
-    async def _commit(self, reading: Reading) -> None:
+    async def _commit(self, reading: PartitionConsumer) -> None:
         committing = self._committing(reading)
         wanted = committing.pending()
         if wanted is None:
@@ -545,7 +545,7 @@ class Membership:
     async def _store(self, wanted: Cursor) -> Cursor:
         return (await self._client.ask(calls.set_cursors([wanted], member=self.id)))[0]
 
-    def _cursor(self, reading: Reading, offset: int) -> Cursor:
+    def _cursor(self, reading: PartitionConsumer, offset: int) -> Cursor:
         partition = reading.partition
         return Cursor(
             consumer=self.group,
@@ -611,7 +611,7 @@ class AsyncGroupConsumer:
     ) -> None:
         self.clients = clients
         self.membership = Membership(*clients, group, streams, options, asks=positions is not None)
-        self.hand = Hand()
+        self.hand = RecordBuffer()
         self._positions = positions
 
     async def __aenter__(self) -> Self:
@@ -691,7 +691,7 @@ class AsyncGroupConsumer:
         if progress is not None:
             await self.membership.done(*progress)
 
-    async def fill(self) -> Reading | None:
+    async def fill(self) -> PartitionConsumer | None:
         """Have rows in hand on return; or the partition of which it must be told where to begin."""
         await self.report()
         reading = self.hand.reading
@@ -722,7 +722,7 @@ class AsyncGroupConsumer:
             if asked is not None:
                 await self._begin(asked)
 
-    async def _begin(self, reading: Reading) -> None:
+    async def _begin(self, reading: PartitionConsumer) -> None:
         assert self._positions is not None
         try:
             offset = await self._positions(reading.partition)
@@ -841,7 +841,7 @@ class GroupConsumer:
             if asked is not None:
                 self._begin(asked)
 
-    def _begin(self, reading: Reading) -> None:
+    def _begin(self, reading: PartitionConsumer) -> None:
         assert self._positions is not None
         try:
             offset = self._positions(reading.partition)

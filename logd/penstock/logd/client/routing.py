@@ -38,7 +38,7 @@ REPLICA_S: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class NextAction:
     """What to do next.
 
     Attributes:
@@ -61,7 +61,7 @@ class Step:
         return self.call.request | ({"replica": True} if self.replica else {})
 
 
-class Router:
+class MetadataCache:
     """What one client knows of where to go.
 
     Args:
@@ -119,7 +119,7 @@ class Router:
                 return [calls.describe(to.stream)]
         return []
 
-    def step(self, call: Call[Any], *, replica: bool, pause_s: float) -> Step:
+    def step(self, call: Call[Any], *, replica: bool, pause_s: float) -> NextAction:
         """Whom to ask.
 
         Raises:
@@ -135,7 +135,7 @@ class Router:
             replica = address is not None
             address = address or self._leaders.get(call.to, self.home)
         connect_s = self.timeout_s if len(self._known) == 1 else min(CONNECT_S, self.timeout_s)
-        return Step(address or self.home, call, pause_s, connect_s, replica)
+        return NextAction(address or self.home, call, pause_s, connect_s, replica)
 
     def may_use_replica(self, call: Call[Any]) -> bool:
         """Whether a call is better answered by one that does not lead."""
@@ -147,7 +147,7 @@ class Router:
 
     # What a course has learned.
 
-    def answered(self, step: Step) -> None:
+    def answered(self, step: NextAction) -> None:
         """A call was answered."""
         self._answered = True
         if isinstance(step.call.to, ToPartition) and not step.replica:
@@ -229,7 +229,7 @@ _ELSEWHERE: Final = frozenset({"NOT_HERE", "NOT_LEADER"})
 _NOT_THERE: Final = frozenset({"OUT_OF_RANGE", "RECORDS_LOST", "CORRUPT"})
 
 
-class Course:
+class CallAttempt:
     """From a call's beginning to its answer.
 
     Args:
@@ -238,7 +238,7 @@ class Course:
         now_ns: When it begins; monotonic.
     """
 
-    def __init__(self, router: Router, call: Call[Any], now_ns: int) -> None:
+    def __init__(self, router: MetadataCache, call: Call[Any], now_ns: int) -> None:
         self._router = router
         self._call = call
         self._questions: deque[Call[Any]] = deque()
@@ -252,7 +252,7 @@ class Course:
         self._reconnects = 1
         self._rounds = 2  # of questions before the call: who there is, and who has the partition
 
-    def step(self, now_ns: int) -> Step:
+    def step(self, now_ns: int) -> NextAction:
         """What to do next.
 
         Raises:
@@ -267,7 +267,7 @@ class Course:
             return self._router.step(self._questions[0], replica=False, pause_s=pause_s)
         return self._router.step(self._call, replica=self._replica, pause_s=pause_s)
 
-    def answered(self, step: Step, answer: object, now_ns: int) -> bool:
+    def answered(self, step: NextAction, answer: object, now_ns: int) -> bool:
         """Take an answer; whether it is the call's."""
         if step.call is self._call:
             self._router.answered(step)
@@ -279,7 +279,7 @@ class Course:
             self._router.take_streams(answer, now_ns)
         return False
 
-    def refused(self, step: Step, error: RefusedError, now_ns: int) -> None:
+    def refused(self, step: NextAction, error: RefusedError, now_ns: int) -> None:
         """Go on after a refusal.
 
         Raises:
@@ -313,7 +313,9 @@ class Course:
         else:
             raise error
 
-    def failed(self, step: Step, error: OSError, *, sent: bool, reused: bool, now_ns: int) -> None:
+    def failed(
+        self, step: NextAction, error: OSError, *, sent: bool, reused: bool, now_ns: int
+    ) -> None:
         """Go on after a connection failed, or could not be made.
 
         Args:
@@ -371,7 +373,7 @@ class Course:
         offset = self._call.request.get("offset", 0)
         return int(error.detail["latest"]) < int(offset) <= int(error.detail.get("end_offset", -1))
 
-    def _describe(self, step: Step, error: OSError) -> UnavailableError:
+    def _describe(self, step: NextAction, error: OSError) -> UnavailableError:
         if isinstance(error, TimeoutError):
             return calls.silent(step.address, self._router.timeout_s + step.call.wait_s)
         return calls.unreachable(step.address, error)

@@ -10,13 +10,13 @@ from penstock.logd.client.access import ANYBODY, Access
 from penstock.logd.client.address import split_address
 from penstock.logd.client.calls import Call
 from penstock.logd.client.decoder import Response, ResponseDecoder
-from penstock.logd.client.routing import Course, Router, Step
+from penstock.logd.client.routing import CallAttempt, MetadataCache, NextAction
 from penstock.logd.errors import CorruptError, RefusedError
 
 Answer = TypeVar("Answer")
 
 
-class Sockets:
+class SocketPool:
     """Makes calls, each to its end. Not for use by several threads at once.
 
     Args:
@@ -28,7 +28,7 @@ class Sockets:
 
     def __init__(
         self,
-        router: Router,
+        router: MetadataCache,
         timeout_s: float,
         sleep: Callable[[float], None],
         access: Access = ANYBODY,
@@ -51,7 +51,7 @@ class Sockets:
         Raises:
             LogdError: As the methods of `LogClient` say.
         """
-        course, again = Course(self._router, call, monotonic_ns()), False
+        course, again = CallAttempt(self._router, call, monotonic_ns()), False
         while True:
             step = course.step(monotonic_ns())
             if step.pause_s:
@@ -81,7 +81,7 @@ class Sockets:
             if course.answered(step, answer, monotonic_ns()):
                 return answer  # type: ignore[no-any-return] # the call's own
 
-    def _exchange(self, step: Step) -> Response:
+    def _exchange(self, step: NextAction) -> Response:
         connection = self._open.get(step.address)
         if connection is None:
             connection = self._connect(step)
@@ -89,7 +89,7 @@ class Sockets:
         connection.settimeout(self._timeout_s + step.call.wait_s)
         return self._ask(connection, step.request, step.address, step.call.upload)
 
-    def _connect(self, step: Step) -> socket.socket:
+    def _connect(self, step: NextAction) -> socket.socket:
         """A connection on which whoever this client is has been let in."""
         address = split_address(step.address)
         context, greeting = self._access.context(), self._access.greeting(address[0])

@@ -13,7 +13,7 @@ from penstock.logd.client.access import ANYBODY, Access
 from penstock.logd.client.address import split_address
 from penstock.logd.client.calls import Call
 from penstock.logd.client.decoder import Response, ResponseDecoder
-from penstock.logd.client.routing import Course, Router, Step
+from penstock.logd.client.routing import CallAttempt, MetadataCache, NextAction
 from penstock.logd.errors import CorruptError, RefusedError
 
 _CLOSED: Final = "the server closed the connection"
@@ -151,7 +151,7 @@ class Connection(asyncio.BufferedProtocol):
 Answer = TypeVar("Answer")
 
 
-class Connections:
+class ConnectionPool:
     """Makes calls, each to its end; many at a time.
 
     Args:
@@ -160,7 +160,7 @@ class Connections:
         access: How it is let in.
     """
 
-    def __init__(self, router: Router, timeout_s: float, access: Access = ANYBODY) -> None:
+    def __init__(self, router: MetadataCache, timeout_s: float, access: Access = ANYBODY) -> None:
         self._access = access
         self._router = router
         self._timeout_s = timeout_s
@@ -180,7 +180,7 @@ class Connections:
         Raises:
             LogdError: As the methods of `LogClient` say.
         """
-        course, again = Course(self._router, call, monotonic_ns()), False
+        course, again = CallAttempt(self._router, call, monotonic_ns()), False
         while True:
             step = course.step(monotonic_ns())
             if step.pause_s:
@@ -211,7 +211,7 @@ class Connections:
             if course.answered(step, answer, monotonic_ns()):
                 return answer  # type: ignore[no-any-return] # the call's own
 
-    async def _connected(self, step: Step) -> tuple[Connection, bool]:
+    async def _connected(self, step: NextAction) -> tuple[Connection, bool]:
         """The connection, and whether it was there before."""
         async with self._opening.setdefault(step.address, asyncio.Lock()):
             present = self._open.get(step.address)

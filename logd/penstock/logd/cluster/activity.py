@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from penstock.logd.activity import Event, Record, store_events
-from penstock.logd.cluster.controller_client import Decisions, make_internal
+from penstock.logd.cluster.controller_client import ControllerClient, make_internal
 from penstock.logd.cluster.node import ClusterNode
-from penstock.logd.cluster.replica_manager import NodeReplicas
+from penstock.logd.cluster.replica_manager import ReplicaManager
 from penstock.logd.errors import UnavailableError
 from penstock.logd.metadata.codec import read_as, read_document, write_document
 from penstock.logd.metadata.commands import Basis, ChangeIsr, Command, ElectLeaders, RegisterNode
@@ -38,7 +38,9 @@ class ClusterActivity:
         config: Of the stream, as it is made with the first event.
     """
 
-    def __init__(self, replicas: NodeReplicas, decisions: Decisions, config: StreamConfig) -> None:
+    def __init__(
+        self, replicas: ReplicaManager, decisions: ControllerClient, config: StreamConfig
+    ) -> None:
         self._replicas = replicas
         self._decisions = decisions
         self._config = config

@@ -5,7 +5,7 @@ from typing import Annotated, Final, Self
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
-from penstock.logd.cluster.replication import FeedSettings
+from penstock.logd.cluster.replication import ReplicaFetchSettings
 from penstock.logd.controller.liveness import NS_PER_MS, Timing
 from penstock.logd.errors import RefusedError
 from penstock.logd.intake.standby import StandbySettings
@@ -133,6 +133,6 @@ class ClusterSection(_Settings):
             return self.standby_age_s
         return max(_STANDBY_AGE_S, 4 * self.lease_ms / 1000)
 
-    def feeding(self) -> FeedSettings:
+    def feeding(self) -> ReplicaFetchSettings:
         """Of the leaders."""
-        return FeedSettings(catch_up_bytes_per_s_max=self.catch_up_bytes_per_s_max)
+        return ReplicaFetchSettings(catch_up_bytes_per_s_max=self.catch_up_bytes_per_s_max)

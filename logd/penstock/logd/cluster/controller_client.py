@@ -34,7 +34,7 @@ _Document = dict[str, Any]
 _Decide = Callable[[_Document], Awaitable[_Document]]
 
 
-class Decisions:
+class ControllerClient:
     """Asks the controller, and answers where this node is it. Used on the event loop.
 
     Args:
@@ -258,7 +258,7 @@ _FOUNDERS_S: Final = 30.0
 
 async def make_stream(
     cluster: ClusterNode,
-    decisions: Decisions,
+    decisions: ControllerClient,
     config: StreamConfig,
     replication: ReplicationSettings,
     *,
@@ -272,8 +272,8 @@ async def make_stream(
     Where one of that name was deleted just now, its data is waited for to be gone.
 
     Raises:
-        RefusedError: As `Decisions.create`; `STREAM_DELETING` if nodes still have such data then.
-        UnavailableError: Not in time; it may still be done.
+        RefusedError: As `ControllerClient.create`; `STREAM_DELETING` if nodes still have such data
+        then. UnavailableError: Not in time; it may still be done.
     """
     until = asyncio.get_running_loop().time() + min(_GONE_S, timeout_s)
     while True:
@@ -299,12 +299,12 @@ async def make_stream(
 
 
 async def make_internal(
-    cluster: ClusterNode, decisions: Decisions, config: StreamConfig, *, timeout_s: float
+    cluster: ClusterNode, decisions: ControllerClient, config: StreamConfig, *, timeout_s: float
 ) -> None:
     """Create a stream of logd's own, as whichever node is first to need it would have it.
 
     Raises:
-        RefusedError: As `Decisions.create`.
+        RefusedError: As `ControllerClient.create`.
         UnavailableError: Not in time, or not yet: how many replicas it gets is seen only when every
             founder has come once, or does not come; and a node may bring one of its name.
     """

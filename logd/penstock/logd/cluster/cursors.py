@@ -6,9 +6,9 @@ from typing import Final
 import structlog
 
 from penstock.logd.api.streams import not_here
-from penstock.logd.cluster.controller_client import Decisions, make_internal
-from penstock.logd.cluster.replica import HostedReplica
-from penstock.logd.cluster.replica_manager import NodeReplicas
+from penstock.logd.cluster.controller_client import ControllerClient, make_internal
+from penstock.logd.cluster.replica import ReplicaRunner
+from penstock.logd.cluster.replica_manager import ReplicaManager
 from penstock.logd.errors import RefusedError, UnavailableError
 from penstock.logd.metadata.records import Group, PartitionKey
 from penstock.logd.metadata.streams import StreamConfig
@@ -36,12 +36,14 @@ class ClusterCursors:
         cursors_max: At a time.
     """
 
-    def __init__(self, replicas: NodeReplicas, decisions: Decisions, *, cursors_max: int) -> None:
+    def __init__(
+        self, replicas: ReplicaManager, decisions: ControllerClient, *, cursors_max: int
+    ) -> None:
         self._replicas = replicas
         self._decisions = decisions
         self._cursors_max = cursors_max
         self._store: CursorStore | None = None
-        self._led: tuple[HostedReplica, int] | None = None
+        self._led: tuple[ReplicaRunner, int] | None = None
         self._starting = asyncio.Lock()
         self._commits_before = 0
 
@@ -89,7 +91,7 @@ class ClusterCursors:
                 await asyncio.sleep(_AGAIN_S)
                 deleted.set()
 
-    async def _of(self, replica: HostedReplica) -> CursorStore:
+    async def _of(self, replica: ReplicaRunner) -> CursorStore:
         """The cursors under this leadership: read anew when that begins."""
         if self._store is not None and self._led == (replica, replica.epoch):
             return self._store
@@ -118,7 +120,7 @@ class ClusterCursors:
 class _LedHere:
     """As `penstock.logd.partition.cursors.CursorStreams`, on the node that leads them."""
 
-    def __init__(self, replicas: NodeReplicas) -> None:
+    def __init__(self, replicas: ReplicaManager) -> None:
         self._replicas = replicas
 
     def partition(self, stream: str) -> Partition:

@@ -15,7 +15,7 @@ from penstock.logd.errors import CorruptError
 from penstock.logd.metadata.records import StreamRecord
 
 
-class Holdings:
+class ReplicaDirectories:
     """The directories of one node. Its methods wait for the disk; any thread may call them."""
 
     def __init__(self, data_dir: Path) -> None:

@@ -22,12 +22,12 @@ from penstock.logd.api.operations import GroupFigures
 from penstock.logd.api.protocol import Document
 from penstock.logd.cluster.activity import ClusterActivity, Watcher
 from penstock.logd.cluster.config import ClusterSection
-from penstock.logd.cluster.controller_client import Decisions
+from penstock.logd.cluster.controller_client import ControllerClient
 from penstock.logd.cluster.cursors import ClusterCursors
 from penstock.logd.cluster.import_standalone import check_adopted
 from penstock.logd.cluster.node import ClusterNode, ClusterSettings
-from penstock.logd.cluster.replica import HostedReplica
-from penstock.logd.cluster.replica_manager import Hearing, NodeReplicas
+from penstock.logd.cluster.replica import ReplicaRunner
+from penstock.logd.cluster.replica_manager import NatsReachability, ReplicaManager
 from penstock.logd.cluster.streams import ClusterStreams
 from penstock.logd.config import ConfiguredStream, LogdConfig
 from penstock.logd.controller.group_messages import MemberAnswer, MemberBeat
@@ -44,9 +44,9 @@ from penstock.logd.metadata.state import Refused
 from penstock.logd.metadata.tables import Done
 from penstock.logd.net.peer_server import PeerServer
 from penstock.logd.net.peer_tls import PeerTls
-from penstock.logd.partition.context import StreamLookup, Surroundings
-from penstock.logd.partition.partition import Partition, Unopened
-from penstock.logd.partition.subscriptions import Link, Listening
+from penstock.logd.partition.context import PartitionContext, StreamLookup
+from penstock.logd.partition.partition import OfflinePartition, Partition
+from penstock.logd.partition.subscriptions import Link, SubscriptionManager
 from penstock.logd.replication.events import DATA_LOST, REJOIN, NodeId
 
 _CHANGE_S: Final = 10.0
@@ -59,7 +59,7 @@ class ClusterAccess:
         replicas: Of this node.
     """
 
-    def __init__(self, replicas: NodeReplicas) -> None:
+    def __init__(self, replicas: ReplicaManager) -> None:
         self._replicas = replicas
 
     @property
@@ -95,7 +95,7 @@ class ClusterGroups:
         decisions: The way to the coordinator.
     """
 
-    def __init__(self, node: ClusterNode, decisions: Decisions) -> None:
+    def __init__(self, node: ClusterNode, decisions: ControllerClient) -> None:
         self._node = node
         self._decisions = decisions
 
@@ -157,7 +157,7 @@ _Samples = list[tuple[list[str], int]]
 _PREFIX = "penstock_logd_cluster_"
 
 
-def describe_node(node: ClusterNode, replicas: list[HostedReplica]) -> dict[str, Any]:
+def describe_node(node: ClusterNode, replicas: list[ReplicaRunner]) -> dict[str, Any]:
     """The entry `cluster` of `/status`."""
     return {
         "name": node.cluster,
@@ -172,7 +172,7 @@ def describe_node(node: ClusterNode, replicas: list[HostedReplica]) -> dict[str,
     }
 
 
-def _unclean_elections(node: ClusterNode, replicas: list[HostedReplica]) -> dict[str, int]:
+def _unclean_elections(node: ClusterNode, replicas: list[ReplicaRunner]) -> dict[str, int]:
     """Of the partitions here, those that were ever led by a replica that lacked records."""
     found = ((replica, node.group.state.partition(replica.place)) for replica in replicas)
     counts = {
@@ -181,7 +181,7 @@ def _unclean_elections(node: ClusterNode, replicas: list[HostedReplica]) -> dict
     return {label: count for label, count in counts.items() if count}
 
 
-def cluster_metrics(node: ClusterNode, replicas: list[HostedReplica]) -> Iterable[Metric]:
+def cluster_metrics(node: ClusterNode, replicas: list[ReplicaRunner]) -> Iterable[Metric]:
     """Everything that a lone logd has not."""
     yield from _node_metrics(node)
     yield from _peer_metrics(node)
@@ -216,13 +216,13 @@ def _peer_metrics(node: ClusterNode) -> Iterable[Metric]:
     yield _counter("fetch_sessions_broken", "Though there was more to fetch", ["peer"], broken)
 
 
-def _replica_metrics(node: ClusterNode, replicas: list[HostedReplica]) -> Iterable[Metric]:
+def _replica_metrics(node: ClusterNode, replicas: list[ReplicaRunner]) -> Iterable[Metric]:
     label = ["stream"]
     leads, epochs, in_sync, wanted = _Samples(), _Samples(), _Samples(), _Samples()
     least, unclean = _Samples(), _Samples()
     ignored, undecided, findings = _Samples(), _Samples(), _Samples()
     for replica in replicas:
-        name, leadership = [replica.partition.label], replica.partition.leadership
+        name, publish_queue = [replica.partition.label], replica.partition.publish_queue
         found = node.group.state.partition(replica.place)
         leads.append((name, int(replica.leading)))
         epochs.append((name, replica.epoch))
@@ -231,8 +231,8 @@ def _replica_metrics(node: ClusterNode, replicas: list[HostedReplica]) -> Iterab
             wanted.append((name, len(found[1].replicas)))
             least.append((name, found[0].min_isr))
             unclean.append((name, found[1].unclean_elections))
-        ignored.append((name, leadership.ignored))
-        undecided.append((name, leadership.undecided))
+        ignored.append((name, publish_queue.ignored))
+        undecided.append((name, publish_queue.undecided))
         for finding, count in dict(replica.findings).items():
             findings.append(([*name, finding.name.lower()], count))
     yield _gauge("leads", "1 where this node leads", label, leads)
@@ -247,10 +247,10 @@ def _replica_metrics(node: ClusterNode, replicas: list[HostedReplica]) -> Iterab
     yield _counter("findings", "What an operator should look at", [*label, "finding"], findings)
 
 
-def _standby_metrics(replicas: list[HostedReplica]) -> Iterable[Metric]:
+def _standby_metrics(replicas: list[ReplicaRunner]) -> Iterable[Metric]:
     held, size, counted = _Samples(), _Samples(), _Samples()
     for replica in replicas:
-        standby, name = replica.partition.leadership.standby, [replica.partition.label]
+        standby, name = replica.partition.publish_queue.standby, [replica.partition.label]
         if standby is None:
             continue
         window = standby.window
@@ -301,7 +301,7 @@ class ClusterEngine:
         link: Subscriptions are made on it.
         make_surroundings: Given the lookup of streams by subject, what partitions share.
         clock: Its monotonic time goes on while the machine sleeps.
-        hearing: Whether publishers reach this node.
+        reachability: Whether publishers reach this node.
         tls: Between nodes; None: plain connections.
 
     Attributes:
@@ -322,21 +322,21 @@ class ClusterEngine:
         self,
         config: LogdConfig,
         link: Link,
-        make_surroundings: Callable[[StreamLookup], Surroundings],
+        make_surroundings: Callable[[StreamLookup], PartitionContext],
         clock: Clock,
-        hearing: Hearing,
+        reachability: NatsReachability,
         tls: PeerTls | None = None,
     ) -> None:
         section = config.cluster
         assert section is not None
         self._section = section
         self.streams_max = config.streams_max
-        self._replicas = NodeReplicas(
+        self._replicas = ReplicaManager(
             config.data_dir,
             link,
             make_surroundings,
             clock=clock,
-            hearing=hearing,
+            reachability=reachability,
             settings=section.replication(),
             descriptors=_descriptors(config, section),
         )
@@ -344,7 +344,7 @@ class ClusterEngine:
         settings = _settings(config, section, tls)
         self._node = ClusterNode(settings, self._replicas, rng, clock, section.feeding())
         self._replicas.attach(self._node)
-        decisions = Decisions(self._node, self._replicas.check_files)
+        decisions = ControllerClient(self._node, self._replicas.check_files)
         self.streams = ClusterStreams(self._replicas, decisions)
         self.cursors = ClusterCursors(self._replicas, decisions, cursors_max=config.cursors_max)
         self.groups = ClusterGroups(self._node, decisions)
@@ -360,9 +360,9 @@ class ClusterEngine:
         return self._node.endpoint
 
     @property
-    def listening(self) -> Listening:
+    def subscription_manager(self) -> SubscriptionManager:
         """As `Engine`."""
-        return self._replicas.listening
+        return self._replicas.subscription_manager
 
     @property
     def revived(self) -> int:
@@ -373,7 +373,7 @@ class ClusterEngine:
         """As `Engine`."""
         return self._replicas.partitions()
 
-    def unopened(self) -> list[Unopened]:
+    def offline_partition(self) -> list[OfflinePartition]:
         """As `Engine`; what is not open here is a problem of a replica, and no stream's."""
         return []
 

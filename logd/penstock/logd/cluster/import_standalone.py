@@ -21,7 +21,7 @@ from typing import Final, Protocol
 
 import structlog
 
-from penstock.logd.cluster.directories import Holdings
+from penstock.logd.cluster.directories import ReplicaDirectories
 from penstock.logd.cluster.node import ClusterNode
 from penstock.logd.errors import CorruptError, UnavailableError
 from penstock.logd.limits import ACL_RULES_PER_REQUEST_MAX
@@ -65,16 +65,16 @@ class Adoption:
     """Of one node. Used on the event loop.
 
     Args:
-        holdings: What is on its disk.
+        replica_directories: What is on its disk.
 
     Attributes:
         pending: Whether there is something to take over.
         problems: Why which streams were not taken over.
     """
 
-    def __init__(self, holdings: Holdings) -> None:
-        self._holdings = holdings
-        self._file = holdings.data_dir / "metadata"
+    def __init__(self, replica_directories: ReplicaDirectories) -> None:
+        self._replica_directories = replica_directories
+        self._file = replica_directories.data_dir / "metadata"
         self.pending = self._file.exists()
         self.problems: dict[str, str] = {}
 
@@ -100,13 +100,17 @@ class Adoption:
             left = [item for item in document["streams"] if item["incarnation"] in refused]
             await asyncio.to_thread(Checkpoint(self._file).save, document | {"streams": left})
         else:
-            await asyncio.to_thread(self._file.rename, self._holdings.data_dir / _ADOPTED)
+            await asyncio.to_thread(
+                self._file.rename, self._replica_directories.data_dir / _ADOPTED
+            )
         self.pending = False
         node.adopted()
 
     async def _adopt(self, stream: Stream, node: ClusterNode) -> bool:
         name = stream.config.name
-        directory = await asyncio.to_thread(self._holdings.claim, name, stream.incarnation)
+        directory = await asyncio.to_thread(
+            self._replica_directories.claim, name, stream.incarnation
+        )
         if directory is None:
             return self._refuse(name, "its data is missing")
         try:

@@ -36,12 +36,12 @@ from penstock.logd.cluster.metadata_group import (
 from penstock.logd.cluster.replication import (
     DEDUP_API,
     RANGE_API,
-    FeedSettings,
     Hosted,
+    ReplicaFetchSettings,
     Replication,
 )
 from penstock.logd.controller.liveness import PartitionReport, Timing
-from penstock.logd.controller.service import HEARTBEAT, Controlling, Process
+from penstock.logd.controller.service import HEARTBEAT, ControllerService, Process
 from penstock.logd.errors import NO_SPACE, LogdError, NotReadyError, RefusedError, UnavailableError
 from penstock.logd.metadata.codec import read_document, write_document
 from penstock.logd.metadata.commands import Command, Drain, RegisterNode, RemoveNode
@@ -139,7 +139,7 @@ class Joining:
         controlling: Knows whether this node decides, and who lives.
     """
 
-    def __init__(self, node: NodeId, group: MetadataGroup, controlling: Controlling) -> None:
+    def __init__(self, node: NodeId, group: MetadataGroup, controlling: ControllerService) -> None:
         self._node = node
         self._group = group
         self._controlling = controlling
@@ -359,7 +359,7 @@ class ClusterNode:
         replicas: Replicas,
         rng: random.Random,
         clock: Clock,
-        feeding: FeedSettings | None = None,
+        feeding: ReplicaFetchSettings | None = None,
     ) -> None:
         me = Identity(settings.cluster, settings.node)
         self.mesh = Mesh(me, rng=rng, tls=settings.tls)
@@ -376,13 +376,13 @@ class ClusterNode:
         self.member = Member(raft, self._storage, self._machine, hooks, clock)
         self.group = MetadataGroup(settings.node, self.member, self._machine, self.mesh)
         process = Process(node=settings.node, storage=self._storage_id, boot=settings.boot)
-        self.controlling = Controlling(process, settings.timing, self.group, self, clock)
+        self.controlling = ControllerService(process, settings.timing, self.group, self, clock)
         self.replication = Replication(
             me,
             replicas.find,
             self.mesh,
             clock=clock,
-            settings=feeding or FeedSettings(),
+            settings=feeding or ReplicaFetchSettings(),
             tls=settings.tls,
         )
         self.group.admit = self.controlling.controller.admit

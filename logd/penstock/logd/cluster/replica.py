@@ -44,18 +44,18 @@ from penstock.logd.partition.log_writer import (
     Written,
 )
 from penstock.logd.partition.partition import Partition
-from penstock.logd.partition.producer_snapshot import Memory
+from penstock.logd.partition.producer_snapshot import ProducerSnapshot
 from penstock.logd.partition.publish_queue import inherited_acks
 from penstock.logd.replication import events as do
 from penstock.logd.replication import events as on
 from penstock.logd.replication.events import (
     Answer,
+    LeaderAndIsr,
     NodeId,
     ProposeIsr,
     Refusing,
     ReplicationSettings,
     Span,
-    View,
 )
 from penstock.logd.replication.leader import Leader
 from penstock.logd.replication.log_state import Epochs, LogState
@@ -64,7 +64,7 @@ from penstock.logd.replication.session import PartitionId
 from penstock.logd.storage import CommitLog, EpochFile, ReplicaFile
 
 
-class Host(Protocol):
+class ReplicaContext(Protocol):
     """The node, as its replicas need it."""
 
     @property
@@ -90,16 +90,16 @@ class Host(Protocol):
     def lease_until_ns(self) -> int:
         """Until when the node may lead; of the past: it may not."""
 
-    def stirred(self, replica: "HostedReplica") -> None:
+    def stirred(self, replica: "ReplicaRunner") -> None:
         """What is reported of it may be something else now."""
 
-    def on_lead(self, replica: "HostedReplica") -> None:
+    def on_lead(self, replica: "ReplicaRunner") -> None:
         """It takes messages from now on, or takes them again: bring them."""
 
-    def on_stop(self, replica: "HostedReplica") -> None:
+    def on_stop(self, replica: "ReplicaRunner") -> None:
         """It takes no more."""
 
-    def propose_isr(self, replica: "HostedReplica", proposal: ProposeIsr) -> None:
+    def propose_isr(self, replica: "ReplicaRunner", proposal: ProposeIsr) -> None:
         """Ask the controller; `IsrAnswered` is due."""
 
     def look(self) -> None:
@@ -145,7 +145,7 @@ _COPIED_S: Final = 30.0
 _log = structlog.get_logger()
 
 
-class HostedReplica:
+class ReplicaRunner:
     """As `penstock.logd.partition.partition.Role` and `penstock.logd.cluster.replication.Hosted`.
 
     Made on a worker as the log has been recovered; from `attach` on used on the event loop.
@@ -173,7 +173,7 @@ class HostedReplica:
     """
 
     def __init__(
-        self, identified: Identified, host: Host, log: CommitLog, epochs: EpochFile
+        self, identified: Identified, host: ReplicaContext, log: CommitLog, epochs: EpochFile
     ) -> None:
         self.place, self.key = identified.place, identified.key
         self.log = log
@@ -229,7 +229,7 @@ class HostedReplica:
             self._timer.cancel()
         self._forget_leader()
 
-    def view(self, view: View) -> None:
+    def view(self, view: LeaderAndIsr) -> None:
         """Take what the controller has decided."""
         follows = view.leader if view.leader != self._host.node else None
         if self._follows not in (None, follows):
@@ -239,10 +239,10 @@ class HostedReplica:
                 self.handle(on.NodeLost(node))
         self._isr = view.isr
         self.epoch = max(self.epoch, view.leader_epoch)
-        self.handle(on.Viewed(view))
+        self.handle(on.LeaderAndIsrChanged(view))
 
     @property
-    def listening(self) -> bool:
+    def subscription_manager(self) -> bool:
         """Whether messages are brought to it."""
         return self.leading and self.heard
 
@@ -351,7 +351,7 @@ class HostedReplica:
         self.handle(on.AnswerCame(answer, _spans(frames)))
         self._fetched = []
 
-    def dedup_snapshot(self, leader_epoch: int) -> Memory | None:
+    def dedup_snapshot(self, leader_epoch: int) -> ProducerSnapshot | None:
         """As `Hosted`."""
         leads = self.epoch == leader_epoch and isinstance(self._replica.state, Leader)
         return self.partition.dedup_snapshot() if leads else None
@@ -380,7 +380,7 @@ class HostedReplica:
                 if self.leading:
                     self._host.replication.touch(self.key)
             case do.LeaderDurable(upto):
-                self.partition.leadership.durable_here(upto)
+                self.partition.publish_queue.durable_here(upto)
             case do.SendFetch() | do.SendAnswer() | do.AskRange() | do.SendRange():
                 self._send(effect)
             case do.AskDedup(node):
@@ -389,9 +389,9 @@ class HostedReplica:
                 self._host.propose_isr(self, effect)
             case do.RefreshMetadata():
                 pass  # the metadata group tells this node as soon as it can
-            case do.Resign() | do.Electable() | do.Tell():
+            case do.ReleaseLeadership() | do.Electable() | do.Tell():
                 self._tell(effect)
-            case do.Lead() | do.Stop() | do.Refuse() | do.Inherited():
+            case do.Lead() | do.Stop() | do.Refuse() | do.InheritedAcks():
                 self._lead(effect)
             case _:
                 self._change_log(effect)
@@ -409,7 +409,7 @@ class HostedReplica:
             case do.SendRange(node, first, upto):
                 replication.send_range(node, key, first, upto)
 
-    def _lead(self, effect: do.Lead | do.Stop | do.Refuse | do.Inherited) -> None:
+    def _lead(self, effect: do.Lead | do.Stop | do.Refuse | do.InheritedAcks) -> None:
         partition, name = self.partition, self.place.stream
         match effect:
             case do.Lead(epoch, next_offset):
@@ -425,9 +425,9 @@ class HostedReplica:
                 partition.follow(pausing=reason is do.StopReason.LEASE_ENDED)
                 self._host.on_stop(self)
             case do.Refuse(reason):
-                partition.leadership.decline(REFUSALS[reason])
+                partition.publish_queue.decline(REFUSALS[reason])
                 self._takes = True
-            case do.Inherited(first, upto):
+            case do.InheritedAcks(first, upto):
                 self._host.spawn(self._answer_inherited(first, upto, self.epoch))
 
     def _change_log(self, effect: _LogChange) -> None:
@@ -436,7 +436,7 @@ class HostedReplica:
             case do.BeginEpoch(epoch, start_offset):
                 writer.begin_epoch(epoch, start_offset)
             case do.AppendFetched():
-                self.partition.leadership.follow(self._fetched)
+                self.partition.publish_queue.follow(self._fetched)
                 writer.append_fetched(self._fetched)
             case do.Truncate(upto, cuts):
                 writer.truncate(upto, cuts)
@@ -449,10 +449,10 @@ class HostedReplica:
             case do.Patch(first, upto, _, cuts):
                 writer.patch(first, upto, self._patching, cuts)
 
-    def _tell(self, effect: do.Resign | do.Electable | do.Tell) -> None:
+    def _tell(self, effect: do.ReleaseLeadership | do.Electable | do.Tell) -> None:
         where = {"stream": self.place.stream, "partition": self.place.partition}
         match effect:
-            case do.Resign(epoch, reason):
+            case do.ReleaseLeadership(epoch, reason):
                 if epoch > self._host.resignations.get(self.key, 0):  # it says so again and again
                     self._host.resignations[self.key] = epoch
                     _log.warning("resigns", **where, epoch=epoch, reason=reason)
@@ -519,7 +519,7 @@ class HostedReplica:
         config = self.partition.stream.config
         acks = await asyncio.to_thread(inherited_acks, self.log, first, upto, config)
         if self.leading and self.epoch == epoch:
-            self.partition.leadership.inherited(acks)
+            self.partition.publish_queue.inherited(acks)
 
     def _forget_leader(self) -> None:
         if self._follows is not None:
@@ -549,9 +549,9 @@ def _spans(frames: list[Frame]) -> tuple[Span, ...]:
     return tuple(Span(h.base_offset, h.next_offset, h.leader_epoch) for h, _ in frames)
 
 
-def view_of(stream: StreamRecord, partition: PartitionRecord) -> View:
+def view_of(stream: StreamRecord, partition: PartitionRecord) -> LeaderAndIsr:
     """The view of one partition."""
-    return View(
+    return LeaderAndIsr(
         incarnation=stream.incarnation,
         version=partition.version,
         leader_epoch=partition.leader_epoch,

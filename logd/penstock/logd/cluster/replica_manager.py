@@ -28,10 +28,16 @@ from typing import Any, Final, Protocol
 import structlog
 
 from penstock.base.clock import Clock
-from penstock.logd.cluster.directories import Holdings
+from penstock.logd.cluster.directories import ReplicaDirectories
 from penstock.logd.cluster.import_standalone import AccessAdoption, Adoption
 from penstock.logd.cluster.node import ClusterNode
-from penstock.logd.cluster.replica import Host, HostedReplica, Identified, streams_of, view_of
+from penstock.logd.cluster.replica import (
+    Identified,
+    ReplicaContext,
+    ReplicaRunner,
+    streams_of,
+    view_of,
+)
 from penstock.logd.cluster.replication import Replication
 from penstock.logd.controller.controller import CHANGES_PER_COMMAND_MAX
 from penstock.logd.controller.liveness import END_UNKNOWN, PartitionReport
@@ -61,11 +67,11 @@ from penstock.logd.metadata.records import PartitionKey as Place
 from penstock.logd.metadata.state import Each, Refused, Result
 from penstock.logd.metadata.streams import Stream
 from penstock.logd.metadata.tables import Done
-from penstock.logd.partition.context import StreamLookup, Surroundings
+from penstock.logd.partition.context import PartitionContext, StreamLookup
 from penstock.logd.partition.partition import Partition, cause_of
-from penstock.logd.partition.publish_queue import Leadership
+from penstock.logd.partition.publish_queue import PublishQueue
 from penstock.logd.partition.purge import PurgePoint
-from penstock.logd.partition.subscriptions import Link, Listening
+from penstock.logd.partition.subscriptions import Link, SubscriptionManager
 from penstock.logd.replication import events as do
 from penstock.logd.replication import events as on
 from penstock.logd.replication.events import (
@@ -80,7 +86,7 @@ from penstock.logd.replication.session import PartitionId
 _log = structlog.get_logger()
 
 
-async def finish_all(replicas: Sequence[HostedReplica]) -> list[str]:
+async def finish_all(replicas: Sequence[ReplicaRunner]) -> list[str]:
     """Close them; none waits for another's disk.
 
     Returns:
@@ -91,7 +97,7 @@ async def finish_all(replicas: Sequence[HostedReplica]) -> list[str]:
     return sorted({replica.place.stream for replica, whole in found if not whole})
 
 
-async def finish(replica: HostedReplica) -> bool:
+async def finish(replica: ReplicaRunner) -> bool:
     """Close one; whether its log could be synced, or had failed before."""
     replica.detach()
     if not replica.partition.failure:
@@ -109,7 +115,7 @@ _DEAF_NS: Final = 1_000_000_000
 """A connection that has been away for less is about to come back."""
 
 
-class Hearing:
+class NatsReachability:
     """Of one node. Used on the event loop.
 
     Args:
@@ -143,7 +149,7 @@ _OUTCOMES: Final = {
     "NOT_CONTROLLER": Outcome.LOST,
 }
 
-_Wish = tuple[HostedReplica, ProposeIsr]
+_Wish = tuple[ReplicaRunner, ProposeIsr]
 
 
 class _Host(Protocol):
@@ -162,7 +168,7 @@ class IsrProposals:
         self._host = host
         self._wishes: list[_Wish] = []
 
-    def propose(self, replica: HostedReplica, proposal: ProposeIsr) -> None:
+    def propose(self, replica: ReplicaRunner, proposal: ProposeIsr) -> None:
         """Ask the controller at the end of this turn; `IsrAnswered` comes back."""
         if not self._wishes:
             asyncio.get_running_loop().call_soon(self._send)
@@ -185,7 +191,7 @@ class IsrProposals:
             replica.handle(IsrAnswered(proposal.leader_epoch, proposal.number, outcome))
 
 
-def _change(replica: HostedReplica, proposal: ProposeIsr) -> IsrChange:
+def _change(replica: ReplicaRunner, proposal: ProposeIsr) -> IsrChange:
     basis = Basis(
         stream=replica.place.stream,
         partition=replica.place.partition,
@@ -213,14 +219,14 @@ _WAIT_S: Final = 5.0
 
 
 class _Replicas(Protocol):
-    def each(self) -> list[HostedReplica]:
+    def each(self) -> list[ReplicaRunner]:
         """Every open replica."""
 
     def reopen(self, place: PartitionKey) -> Coroutine[Any, Any, None]:
         """Open one again."""
 
 
-class Reviving:
+class FailedLogReopener:
     """Of one node. Used on the event loop."""
 
     def __init__(self, replicas: _Replicas) -> None:
@@ -239,7 +245,7 @@ class Reviving:
                 opened += await self._revive(replica)
         return opened
 
-    async def _revive(self, replica: HostedReplica) -> bool:
+    async def _revive(self, replica: ReplicaRunner) -> bool:
         with suppress(OSError, UnavailableError):
             free = await asyncio.to_thread(replica.log.disk.available_bytes, replica.log.directory)
             if free >= REOPEN_FREE_BYTES_MIN:
@@ -248,15 +254,15 @@ class Reviving:
         return False
 
 
-class Settling:
+class ReplicaReconciler:
     """Used on the event loop.
 
     Args:
-        bring_about: Makes one partition as is wanted by then.
+        reconcile: Makes one partition as is wanted by then.
     """
 
-    def __init__(self, bring_about: Callable[[PartitionKey], Awaitable[None]]) -> None:
-        self._bring_about = bring_about
+    def __init__(self, reconcile: Callable[[PartitionKey], Awaitable[None]]) -> None:
+        self._bring_about = reconcile
         self._dirty: set[PartitionKey] = set()
         self._working: dict[PartitionKey, asyncio.Task[None]] = {}
         self._closing = False
@@ -296,11 +302,11 @@ _FORGET_MAX: Final = 10_000
 """Message ids forgotten at a time: some milliseconds of the event loop."""
 
 
-class WakingHost(Protocol):
+class AutoResumeContext(Protocol):
     """The node, as far as it is needed here."""
 
     @property
-    def listening(self) -> Listening:
+    def subscription_manager(self) -> SubscriptionManager:
         """For the time."""
 
     @property
@@ -311,71 +317,77 @@ class WakingHost(Protocol):
         """Do something beside, until the node is closed."""
 
 
-class Sleeper:
+class PausedReplica:
     """A message handler for a paused stream: it takes messages, and says that there were any."""
 
-    def __init__(self, leadership: Leadership, waking: "Waking", replica: HostedReplica) -> None:
-        self._leadership = leadership
-        self._waking = waking
+    def __init__(
+        self, publish_queue: PublishQueue, auto_resume: "AutoResume", replica: ReplicaRunner
+    ) -> None:
+        self._publish_queue = publish_queue
+        self._auto_resume = auto_resume
         self._replica = replica
-        self.stream = leadership.stream
-        self.intake = leadership.intake
-        self.budget = leadership.budget
+        self.stream = publish_queue.stream
+        self.intake = publish_queue.intake
+        self.budget = publish_queue.budget
 
     @property
     def passed_over(self) -> int:
-        """As `Leadership`."""
-        return self._leadership.passed_over
+        """As `PublishQueue`."""
+        return self._publish_queue.passed_over
 
     @passed_over.setter
     def passed_over(self, count: int) -> None:
-        self._leadership.passed_over = count
+        self._publish_queue.passed_over = count
 
     @property
     def label(self) -> str:
-        """As `Leadership`."""
-        return self._leadership.label
+        """As `PublishQueue`."""
+        return self._publish_queue.label
 
     @property
     def subject(self) -> str:
-        """As `Leadership`."""
-        return self._leadership.subject
+        """As `PublishQueue`."""
+        return self._publish_queue.subject
 
     @property
     def stands_by(self) -> bool:
-        """As `Leadership`."""
-        return self._leadership.stands_by
+        """As `PublishQueue`."""
+        return self._publish_queue.stands_by
 
     def on_subject(self, *, here: bool) -> None:
-        """As `Leadership`."""
-        self._leadership.on_subject(here=here)
+        """As `PublishQueue`."""
+        self._publish_queue.on_subject(here=here)
 
     def take(self, messages: list[Message]) -> None:
-        """As `Leadership`; a message that is taken here ends the pause."""
-        if messages and self._leadership.leads:
-            self._waking.wake(self._replica)
-        self._leadership.take(messages)
+        """As `PublishQueue`; a message that is taken here ends the pause."""
+        if messages and self._publish_queue.leads:
+            self._auto_resume.wake(self._replica)
+        self._publish_queue.take(messages)
 
 
-class Waking:
+class AutoResume:
     """Of one node. Used on the event loop."""
 
-    def __init__(self, host: WakingHost) -> None:
+    def __init__(self, host: AutoResumeContext) -> None:
         self._host = host
-        self._resting: set[HostedReplica] = set()
+        self._resting: set[ReplicaRunner] = set()
         self._asking: set[str] = set()
         self._tending = False
 
-    def taker(self, replica: HostedReplica) -> Leadership | Sleeper:
+    def handler(self, replica: ReplicaRunner) -> PublishQueue | PausedReplica:
         """What takes the messages of a partition that this node leads."""
-        leadership = replica.partition.leadership
-        return Sleeper(leadership, self, replica) if replica in self._resting else leadership
+        publish_queue = replica.partition.publish_queue
+        return (
+            PausedReplica(publish_queue, self, replica)
+            if replica in self._resting
+            else publish_queue
+        )
 
-    def rest(self, replica: HostedReplica, *, paused: bool) -> bool:
+    def rest(self, replica: ReplicaRunner, *, paused: bool) -> bool:
         """A replica's stream is paused, or is not; whether that is news."""
         if paused == (replica in self._resting):
             return False
-        replica.partition.upkeep.resting = paused
+        replica.partition.compaction_scheduler.resting = paused
         if paused:
             self._resting.add(replica)
         else:
@@ -385,11 +397,11 @@ class Waking:
             self._host.spawn(self._tend())
         return True
 
-    def forget(self, replica: HostedReplica) -> None:
+    def forget(self, replica: ReplicaRunner) -> None:
         """It is closed."""
         self._resting.discard(replica)
 
-    def wake(self, replica: HostedReplica) -> None:
+    def wake(self, replica: ReplicaRunner) -> None:
         """A message has come for a partition whose stream is paused."""
         stream, incarnation = replica.place.stream, replica.key.incarnation
         if incarnation not in self._asking:
@@ -413,7 +425,7 @@ class Waking:
         """Give back what a stream at rest has in mind and needs no more."""
         while self._resting:
             await asyncio.sleep(_TEND_S)
-            now_ns = self._host.listening.now().unix_ns
+            now_ns = self._host.subscription_manager.now().unix_ns
             for replica in list(self._resting):
                 replica.partition.intake.dedup.message_ids.expire(now_ns, _FORGET_MAX)
         self._tending = False
@@ -427,15 +439,15 @@ class _Subscribed:
         stands: Whether the subscription does.
     """
 
-    replica: HostedReplica
+    replica: ReplicaRunner
     stands: bool = False
 
 
-class SubscribingHost(Host, WakingHost, Protocol):
+class SubscriptionContext(ReplicaContext, AutoResumeContext, Protocol):
     """The node, as far as it is needed here."""
 
 
-class Subscribing:
+class ReplicaSubscriptions:
     """Of one node. Used on the event loop.
 
     Args:
@@ -449,24 +461,24 @@ class Subscribing:
 
     def __init__(
         self,
-        host: SubscribingHost,
+        host: SubscriptionContext,
         record: Callable[[PartitionKey], tuple[StreamRecord, PartitionRecord] | None],
         standby: StandbySettings,
     ) -> None:
         self.closing = False
         self._host = host
-        self._listening = host.listening
-        self._waking = Waking(host)
+        self._subscription_manager = host.subscription_manager
+        self._auto_resume = AutoResume(host)
         self._record = record
         self._standby = standby
         self._budget = ByteBudget(standby.bytes_max)
         self._subscribed: dict[PartitionKey, _Subscribed] = {}
 
-    def look(self, replica: HostedReplica) -> None:
+    def look(self, replica: ReplicaRunner) -> None:
         """It leads or leads no more, is in sync or not, or its stream's options may be others."""
         record = self._record(replica.place)
         options = None if record is None else record[0].options
-        turned = self._waking.rest(replica, paused=options is not None and options.paused)
+        turned = self._auto_resume.rest(replica, paused=options is not None and options.paused)
         if replica.partition.internal or record is None or options is None or not options.listens:
             self.end(replica)
             replica.heard = replica.leading  # it is on no subject, as it should
@@ -475,8 +487,8 @@ class Subscribing:
         if self.closing or not (replica.leading or stands_by):
             self.end(replica)
             return
-        if stands_by is not (replica.partition.leadership.standby is not None):
-            replica.partition.leadership.stand_by(self._make(replica) if stands_by else None)
+        if stands_by is not (replica.partition.publish_queue.standby is not None):
+            replica.partition.publish_queue.stand_by(self._make(replica) if stands_by else None)
         found = self._subscribed.get(replica.place)
         if found is None or found.replica is not replica:
             found = self._subscribed[replica.place] = _Subscribed(replica)
@@ -484,30 +496,30 @@ class Subscribing:
             self._host.spawn(self._begin(found, options.queue_group or ""))
             return
         if turned:
-            self._listening.hand_over(self._waking.taker(replica))
+            self._subscription_manager.hand_over(self._auto_resume.handler(replica))
         if found.stands and replica.leading:
             self._take(replica)
 
-    def end(self, replica: HostedReplica) -> None:
+    def end(self, replica: ReplicaRunner) -> None:
         """Take it off its subject, if it is on it."""
         found = self._subscribed.get(replica.place)
         if found is not None and found.replica is replica:
             del self._subscribed[replica.place]
-            self._listening.remove(replica.partition.label)
+            self._subscription_manager.remove(replica.partition.label)
             replica.heard = False
             if replica.leading:
                 replica.led_ns = self._host.clock.monotonic_ns()
-        replica.partition.leadership.stand_by(None)
+        replica.partition.publish_queue.stand_by(None)
 
-    def forget(self, replica: HostedReplica) -> None:
+    def forget(self, replica: ReplicaRunner) -> None:
         """It is closed."""
         self.end(replica)
-        self._waking.forget(replica)
+        self._auto_resume.forget(replica)
 
     async def _begin(self, found: _Subscribed, queue: str) -> None:
         replica = found.replica
         try:
-            await self._listening.add(self._waking.taker(replica), queue)
+            await self._subscription_manager.add(self._auto_resume.handler(replica), queue)
         except RefusedError as error:  # the NATS server does not permit it: elsewhere it may
             _log.error("cannot listen", stream=replica.partition.label, reason=str(error))
             if self._subscribed.get(replica.place) is found:
@@ -520,36 +532,36 @@ class Subscribing:
             if replica.leading:
                 self._take(replica)
 
-    def _take(self, replica: HostedReplica) -> None:
+    def _take(self, replica: ReplicaRunner) -> None:
         """It leads, and is on its subject: say what is missing, and take what it has kept."""
-        leadership, label = replica.partition.leadership, replica.partition.label
-        standby = leadership.standby
+        publish_queue, label = replica.partition.publish_queue, replica.partition.label
+        standby = publish_queue.standby
         now_ns = self._host.clock.monotonic_ns()
         if not replica.heard:
             replica.heard = True
             from_ns = now_ns if standby is None else standby.covered_ns or now_ns
             # Nobody led before the first epoch: the stream is new.
             if (replica.epoch > 1 or replica.has_led) and from_ns > replica.led_ns:
-                self._listening.missed(label, now_ns - replica.led_ns, now_ns - from_ns)
-            self._listening.begins(label)
-        if standby is None or leadership.declined is not None:
+                self._subscription_manager.missed(label, now_ns - replica.led_ns, now_ns - from_ns)
+            self._subscription_manager.begins(label)
+        if standby is None or publish_queue.declined is not None:
             return
         released = standby.release()
         if released.missing:
-            self._listening.lost(label, released.missing, now_ns - released.missing_ns)
+            self._subscription_manager.lost(label, released.missing, now_ns - released.missing_ns)
         if released.messages:
             _log.info("takes what it kept", stream=label, messages=len(released.messages))
-            self._waking.taker(replica).take(released.messages)
+            self._auto_resume.handler(replica).take(released.messages)
 
     def _is_to_stand_by(
-        self, replica: HostedReplica, stream: StreamRecord, partition: PartitionRecord
+        self, replica: ReplicaRunner, stream: StreamRecord, partition: PartitionRecord
     ) -> bool:
         """Whether it may be elected, and is to go on where the leader before it stopped."""
         wanted = stream.options.warm_standby and not stream.options.read_only
         in_sync = stream.is_open and self._host.node in partition.isr
         return wanted and in_sync and stream.incarnation == replica.key.incarnation
 
-    def _make(self, replica: HostedReplica) -> Standby:
+    def _make(self, replica: ReplicaRunner) -> Standby:
         return Standby(
             replica.partition.intake,
             self._budget,
@@ -567,20 +579,20 @@ _UNIT: Final = "replicas on this node"
 _OUT_OF_FILES: Final = frozenset({errno.EMFILE, errno.ENFILE})
 
 
-class NodeReplicas:
-    """As `penstock.logd.cluster.node.Replicas` and `penstock.logd.cluster.replica.Host`.
+class ReplicaManager:
+    """As `penstock.logd.cluster.node.Replicas` and `penstock.logd.cluster.replica.ReplicaContext`.
 
     Args:
         data_dir: It exists and is locked.
         link: Subscriptions are made on it.
         make_surroundings: Given the lookup of streams by subject, what partitions share.
         clock: Its monotonic time goes on while the machine sleeps.
-        hearing: Whether publishers reach this node.
+        reachability: Whether publishers reach this node.
         settings: Of the cluster.
         descriptors: No more replicas are opened than it is enough for.
 
     Attributes:
-        listening: Which partitions are on their subjects.
+        subscription_manager: Which partitions are on their subjects.
         adoption, rules_adoption: Of what a lone logd left here.
         problems: Why replicas are not open, by place.
         masters: Keys that this node encrypts with.
@@ -593,33 +605,35 @@ class NodeReplicas:
         self,
         data_dir: Path,
         link: Link,
-        make_surroundings: Callable[[StreamLookup], Surroundings],
+        make_surroundings: Callable[[StreamLookup], PartitionContext],
         *,
         clock: Clock,
-        hearing: Hearing,
+        reachability: NatsReachability,
         settings: ReplicationSettings | None = None,
         descriptors: Descriptors | None = None,
     ) -> None:
         self.clock = clock
-        self._hearing = hearing
+        self._reachability = reachability
         self.settings = settings or ReplicationSettings()
         self.problems: dict[Place, NotOpenError] = {}
         self._descriptors = descriptors or Descriptors()
         self._opening = 0
         self._without_files: dict[Place, str] = {}
-        around = self._around = make_surroundings(self)
+        around = self._context = make_surroundings(self)
         self.node, self.masters = around.node, around.masters
-        self.listening = Listening(link, around.budget, around.clock, around.admission)
-        self._holdings = Holdings(data_dir)
-        self.adoption = Adoption(self._holdings)
+        self.subscription_manager = SubscriptionManager(
+            link, around.budget, around.clock, around.admission
+        )
+        self._replica_directories = ReplicaDirectories(data_dir)
+        self.adoption = Adoption(self._replica_directories)
         self.rules_adoption = AccessAdoption(data_dir)
         self._cluster: ClusterNode | None = None
         self.ready, self.revived = False, 0
         self.resignations: dict[PartitionId, int] = {}
-        self._hosted: dict[PartitionId, HostedReplica] = {}
-        self._places: dict[Place, HostedReplica] = {}
-        self._subscribing = Subscribing(self, self._record, around.standby)
-        self._settling = Settling(self._bring_about)
+        self._hosted: dict[PartitionId, ReplicaRunner] = {}
+        self._places: dict[Place, ReplicaRunner] = {}
+        self._subscribing = ReplicaSubscriptions(self, self._record, around.standby)
+        self._reconciler = ReplicaReconciler(self._bring_about)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._reported: dict[PartitionId, PartitionReport] = {}
         self._stirred: dict[PartitionId, None] = {}
@@ -646,19 +660,19 @@ class NodeReplicas:
 
     # What there is.
 
-    def find(self, key: PartitionId) -> HostedReplica | None:
+    def find(self, key: PartitionId) -> ReplicaRunner | None:
         """A replica by its stream's incarnation."""
         return self._hosted.get(key)
 
-    def at(self, place: Place) -> HostedReplica | None:
+    def at(self, place: Place) -> ReplicaRunner | None:
         """A replica by its stream's name."""
         return self._places.get(place)
 
-    def hosted(self) -> list[HostedReplica]:
+    def hosted(self) -> list[ReplicaRunner]:
         """Every open replica, by stream and partition."""
         return [replica for _, replica in sorted(self._places.items())]
 
-    def each(self) -> list[HostedReplica]:
+    def each(self) -> list[ReplicaRunner]:
         """Every open replica, as they come: for what is done to all of them all the time."""
         return list(self._hosted.values())
 
@@ -683,7 +697,7 @@ class NodeReplicas:
         await self.adoption.run(self.cluster)
         self.ready = True
         self._look_at(self.cluster.group.state.streams)
-        reviving = Reviving(self)
+        reviving = FailedLogReopener(self)
         while True:
             await asyncio.sleep(_NOTE_S)
             for replica in self.each():
@@ -706,7 +720,7 @@ class NodeReplicas:
             Streams of which something could not be written or synced at last, by name.
         """
         self._subscribing.closing = True
-        await self._settling.close()
+        await self._reconciler.close()
         for task in list(self._tasks):
             task.cancel()
         return await finish_all(self.hosted())
@@ -727,7 +741,7 @@ class NodeReplicas:
             await finish(replica)
         self.problems.pop(place, None)
         self._touch(place)
-        await self._settling.settled(place)
+        await self._reconciler.settled(place)
         if problem := self.problems.get(place):
             where = f"partition {place.partition} of stream {place.stream!r}"
             raise NotOpenError(f"{where} cannot be opened: {problem}", cause=problem.cause)
@@ -754,7 +768,7 @@ class NodeReplicas:
 
     def deaf(self) -> bool:
         """As `Replicas`."""
-        return self._hearing.is_deaf()
+        return self._reachability.is_deaf()
 
     def check_files(self, more: int) -> None:
         """See whether this node may have so many further replicas open.
@@ -798,19 +812,19 @@ class NodeReplicas:
         """As `Host`."""
         return self.cluster.controlling.lease.until_ns
 
-    def stirred(self, replica: HostedReplica) -> None:
+    def stirred(self, replica: ReplicaRunner) -> None:
         """As `Host`."""
         self._stirred[replica.key] = None
 
-    def on_lead(self, replica: HostedReplica) -> None:
+    def on_lead(self, replica: ReplicaRunner) -> None:
         """As `Host`."""
         self._subscribing.look(replica)
 
-    def on_stop(self, replica: HostedReplica) -> None:
+    def on_stop(self, replica: ReplicaRunner) -> None:
         """As `Host`."""
         self._subscribing.look(replica)
 
-    def propose_isr(self, replica: HostedReplica, proposal: do.ProposeIsr) -> None:
+    def propose_isr(self, replica: ReplicaRunner, proposal: do.ProposeIsr) -> None:
         """As `Host`."""
         self._isr.propose(replica, proposal)
 
@@ -853,7 +867,7 @@ class NodeReplicas:
         if not task.cancelled() and task.exception() is not None:
             _log.error("work beside failed", exc_info=task.exception())
 
-    def _is_led_here(self, replica: HostedReplica) -> bool:
+    def _is_led_here(self, replica: ReplicaRunner) -> bool:
         found = self.cluster.group.state.partition(replica.place)
         return found is not None and found[1].leader == self.node
 
@@ -880,7 +894,7 @@ class NodeReplicas:
             replica.partition.purging.set(point, replica.high_watermark)
             self._subscribing.look(replica)
         if not self._is_as_wanted(place):
-            self._settling.touch(place)
+            self._reconciler.touch(place)
 
     def _record(self, place: Place) -> tuple[StreamRecord, PartitionRecord] | None:
         stream = self.cluster.group.state.streams.get(place.stream)
@@ -931,7 +945,7 @@ class NodeReplicas:
         finally:
             self._opening -= 1
         replica = partition.role
-        assert isinstance(replica, HostedReplica)
+        assert isinstance(replica, ReplicaRunner)
         self._hosted[replica.key] = self._places[place] = replica
         replica.attach(partition)
         self._touch(place)
@@ -939,14 +953,14 @@ class NodeReplicas:
     async def _open_partition(self, place: Place, record: StreamRecord) -> Partition:
         stream = Stream(config=record.config, incarnation=record.incarnation)
         identified = Identified(place, PartitionId(record.incarnation, place.partition))
-        prepare = self._holdings.prepare
+        prepare = self._replica_directories.prepare
         directory = await asyncio.to_thread(prepare, record, place.partition)
         return await Partition.open(
             stream,
             directory,
-            self._around,
+            self._context,
             number=place.partition,
-            make_role=partial(HostedReplica, identified, self),
+            make_role=partial(ReplicaRunner, identified, self),
         )
 
     def _note_problem(self, place: Place, error: OSError | LogdError) -> None:
@@ -973,7 +987,7 @@ class NodeReplicas:
 
     async def _remove(self, place: Place, record: StreamRecord) -> None:
         """Move data out of the way that the state says is to go, and say that it is gone."""
-        await asyncio.to_thread(self._holdings.remove, record, place.partition)
+        await asyncio.to_thread(self._replica_directories.remove, record, place.partition)
         self.problems.pop(place, None)
         gone = DataGone(
             node=self.node,
@@ -983,7 +997,7 @@ class NodeReplicas:
         )
         self.spawn(self.cluster.group.insist(gone))
 
-    def _forget(self, replica: HostedReplica) -> None:
+    def _forget(self, replica: ReplicaRunner) -> None:
         self._hosted.pop(replica.key, None)
         self._reported.pop(replica.key, None)
         self._places.pop(replica.place, None)
@@ -991,7 +1005,7 @@ class NodeReplicas:
         replica.detach()
 
 
-def _is_of(replica: HostedReplica, stream: StreamRecord) -> bool:
+def _is_of(replica: ReplicaRunner, stream: StreamRecord) -> bool:
     return replica.key.incarnation == stream.incarnation
 
 

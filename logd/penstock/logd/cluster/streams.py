@@ -11,9 +11,9 @@ from penstock.logd.api.description import describe_roles, describe_standing
 from penstock.logd.api.protocol import Document
 from penstock.logd.api.stream_options import altered
 from penstock.logd.api.streams import StreamOutline, not_here
-from penstock.logd.cluster.controller_client import Decisions, make_stream
-from penstock.logd.cluster.replica import HostedReplica
-from penstock.logd.cluster.replica_manager import NodeReplicas
+from penstock.logd.cluster.controller_client import ControllerClient, make_stream
+from penstock.logd.cluster.replica import ReplicaRunner
+from penstock.logd.cluster.replica_manager import ReplicaManager
 from penstock.logd.errors import (
     LogdError,
     NotOpenError,
@@ -74,7 +74,7 @@ class ClusterStreams:
         decisions: The way to the controller.
     """
 
-    def __init__(self, replicas: NodeReplicas, decisions: Decisions) -> None:
+    def __init__(self, replicas: ReplicaManager, decisions: ControllerClient) -> None:
         self._replicas = replicas
         self._decisions = decisions
         replicas.cluster.handlers[_LISTENING] = self._answer_listening
@@ -294,7 +294,7 @@ class ClusterStreams:
             raise RefusedError("UNKNOWN_STREAM", f"there is no stream {stream!r}", stream=stream)
         return found
 
-    def _here(self, record: StreamRecord, number: int) -> HostedReplica | None:
+    def _here(self, record: StreamRecord, number: int) -> ReplicaRunner | None:
         hosted = self._replicas.at(PartitionKey(record.config.name, number))
         if hosted is None or hosted.key.incarnation != record.incarnation:
             return None
@@ -367,7 +367,9 @@ class ClusterStreams:
         if node == self.node:
             numbers = range(len(record.partitions))
             found = {number: self._here(record, number) for number in numbers}
-            return {number for number, hosted in found.items() if hosted and hosted.listening}
+            return {
+                number for number, hosted in found.items() if hosted and hosted.subscription_manager
+            }
         asked = {"stream": record.config.name, "incarnation": record.incarnation}
         body = write_document(asked | {"listens": record.options.listens})
         mesh = self._replicas.cluster.mesh

@@ -24,12 +24,12 @@ import pyarrow.compute as pc
 import structlog
 
 from penstock.base.clock import Clock
-from penstock.logd.compaction.policy import CleanState, KeyMap, Run, cleaning_is_due
+from penstock.logd.compaction.policy import CleanState, KeyMap, SegmentRun, cleaning_is_due
 from penstock.logd.errors import CorruptError, CorruptFrameError, LogdError, RefusedError
 from penstock.logd.format.batch import SCHEMA_VERSION, decode_body
 from penstock.logd.format.frame import FrameHeader
 from penstock.logd.format.segment_facts import SegmentFacts
-from penstock.logd.storage import Checkpoint, CommitLog, Repacker, Rewriting
+from penstock.logd.storage import Checkpoint, CommitLog, Rewriting, SegmentMerger
 from penstock.logd.storage.rewrite import Choose
 
 _NS_PER_S: Final = 1_000_000_000
@@ -166,7 +166,7 @@ class Rewriter:
         self._log = log
         self._stream = stream
 
-    def rewrite(self, run: Run, choose: Choose | None, pace: Pace) -> bool:
+    def rewrite(self, run: SegmentRun, choose: Choose | None, pace: Pace) -> bool:
         """Put one segment in the place of a run; whether it was done.
 
         Args:
@@ -205,7 +205,7 @@ class Rewriter:
             self._count(run, size_before - rewriting.size, removed, len(replaced))
         return swapped
 
-    def found_damage(self, error: CorruptFrameError, run: Run) -> None:
+    def found_damage(self, error: CorruptFrameError, run: SegmentRun) -> None:
         """Leave the damaged segment of a run alone from now on."""
         bases = [
             facts.base_offset
@@ -215,19 +215,21 @@ class Rewriter:
         self.unsound.update(bases or [run.base_offset])
         _log.error("damaged segment is not compacted", stream=self._stream, error=str(error))
 
-    def _copy(self, run: Run, choose: Choose | None, rewriting: Rewriting, pace: Pace) -> int:
-        repacker = Repacker(choose)
+    def _copy(
+        self, run: SegmentRun, choose: Choose | None, rewriting: Rewriting, pace: Pace
+    ) -> int:
+        merger = SegmentMerger(choose)
         for header, body in self._log.frames(run.base_offset, upto=run.end_offset):
-            for frame in repacker.take(header, body):
+            for frame in merger.take(header, body):
                 rewriting.add(*frame)
                 pace.wrote(frame[0].frame_length)
             pace.read(header.frame_length)
-        for frame in repacker.finish():
+        for frame in merger.finish():
             rewriting.add(*frame)
             pace.wrote(frame[0].frame_length)
-        return repacker.records_removed
+        return merger.records_removed
 
-    def _count(self, run: Run, freed: int, removed: int, replaced: int) -> None:
+    def _count(self, run: SegmentRun, freed: int, removed: int, replaced: int) -> None:
         self.counts.bytes_freed += freed
         self.counts.records_removed += removed
         self.counts.segments_replaced += replaced
@@ -321,7 +323,7 @@ class Cleaner:
         for facts in segments:
             if facts.base_offset >= keys.end_offset:
                 break
-            run = Run(facts.base_offset, facts.next_offset)
+            run = SegmentRun(facts.base_offset, facts.next_offset)
             choose = _chooser(keys, limit if sound else 0)
             if not self.is_unsound(facts) and self._loses_records(run, choose, pace):
                 self._rewriter.rewrite(run, choose, pace)
@@ -356,7 +358,7 @@ class Cleaner:
                     raise
                 keys.note((), (), self._log.start_offset)
 
-    def _loses_records(self, run: Run, choose: Choose, pace: Pace) -> bool:
+    def _loses_records(self, run: SegmentRun, choose: Choose, pace: Pace) -> bool:
         """Whether a pass takes records out of a segment, all of which is read."""
         loses = False
         try:

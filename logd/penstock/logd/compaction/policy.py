@@ -65,7 +65,7 @@ _NS_PER_S: Final = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class SegmentRun:
     """Neighbouring sealed segments, by the offsets they hold; `end_offset` is exclusive."""
 
     base_offset: int
@@ -141,7 +141,7 @@ def is_worth_packing(sample: Iterable[FrameHeader]) -> bool:
     return size <= frames * FRAME_SMALL_BYTES and 0 < left * FRAMES_PER_FRAME_MIN <= frames
 
 
-def run_to_merge(segments: Sequence[SegmentFacts], limits: MergeLimits) -> Run | None:
+def run_to_merge(segments: Sequence[SegmentFacts], limits: MergeLimits) -> SegmentRun | None:
     """The first run of neighbours that is worth merging, as long as the limits allow.
 
     Args:
@@ -157,11 +157,11 @@ def run_to_merge(segments: Sequence[SegmentFacts], limits: MergeLimits) -> Run |
 
 def _mergeable_from(
     segments: Sequence[SegmentFacts], first: int, limits: MergeLimits
-) -> Run | None:
+) -> SegmentRun | None:
     head = segments[first]
     total = largest = head.size_bytes
     times = [] if head.newest_ns == NO_TIMESTAMP else [head.newest_ns]
-    found: Run | None = None
+    found: SegmentRun | None = None
     before = head
     for segment in segments[first + 1 : first + MERGED_SEGMENTS_MAX]:
         total += segment.size_bytes
@@ -177,7 +177,7 @@ def _mergeable_from(
         ):
             break
         if 2 * largest <= total:
-            found = Run(head.base_offset, segment.next_offset)
+            found = SegmentRun(head.base_offset, segment.next_offset)
         before = segment
     return found
 

@@ -26,7 +26,7 @@ from penstock.logd.compaction.cleaner import Cleaner, CompactionCounts, Pace, Re
 from penstock.logd.compaction.policy import (
     PACK_BYTES_MIN,
     MergeLimits,
-    Run,
+    SegmentRun,
     is_worth_packing,
     run_to_merge,
     sealing_is_due,
@@ -78,7 +78,7 @@ class Wants:
     seal: Callable[[], None]
 
 
-class Upkeep:
+class CompactionScheduler:
     """One log's compaction; everything but the counters belongs to the compactor's thread.
 
     Args:
@@ -123,7 +123,7 @@ class Upkeep:
             clock=clock,
         )
         self._remembered_offset = 0
-        self._judged: dict[Run, bool] = {}
+        self._judged: dict[SegmentRun, bool] = {}
         self._idle_at: tuple[int, int] | None = None
         self._due_ns = clock.monotonic_ns() + int(settings.interval_s * _NS_PER_S)
         self._backoff = Backoff(settings.interval_s, _BACKOFF_MAX_S)
@@ -223,9 +223,9 @@ class Upkeep:
         self._wants.memory()
         return False
 
-    def _run_to_pack(self, segments: list[SegmentFacts], pace: Pace) -> Run | None:
+    def _run_to_pack(self, segments: list[SegmentFacts], pace: Pace) -> SegmentRun | None:
         """The first segment whose frames are better put together."""
-        runs = [Run(facts.base_offset, facts.next_offset) for facts in segments]
+        runs = [SegmentRun(facts.base_offset, facts.next_offset) for facts in segments]
         self._judged = {run: self._judged[run] for run in runs if run in self._judged}
         for run, facts in zip(runs, segments, strict=True):
             if facts.size_bytes < PACK_BYTES_MIN:
@@ -236,7 +236,7 @@ class Upkeep:
                 return run
         return None
 
-    def _is_worth_packing(self, run: Run, pace: Pace) -> bool:
+    def _is_worth_packing(self, run: SegmentRun, pace: Pace) -> bool:
         sample = []
         try:
             for header in islice(self._log.headers(run.base_offset), _SAMPLE_FRAMES):
@@ -264,7 +264,7 @@ def merge_limits(config: StreamConfig) -> MergeLimits:
     )
 
 
-class Compactor:
+class CompactionThread:
     """Works on the logs that are added, each when it is due.
 
     Args:
@@ -276,10 +276,10 @@ class Compactor:
         self.settings = settings
         self._clock = clock
         self._condition = threading.Condition()
-        self._due: list[tuple[int, int, Upkeep]] = []
+        self._due: list[tuple[int, int, CompactionScheduler]] = []
         self._numbers = count()
-        self._added: dict[Upkeep, int] = {}
-        self._current: Upkeep | None = None
+        self._added: dict[CompactionScheduler, int] = {}
+        self._current: CompactionScheduler | None = None
         self._closing = False
         self._pace = Pace(
             settings.bytes_per_s_max, clock, wait=self._wait, stopped=self._is_stopped
@@ -298,63 +298,63 @@ class Compactor:
         if self._thread.ident is not None:
             self._thread.join()
 
-    def add(self, upkeep: Upkeep) -> None:
+    def add(self, compaction_scheduler: CompactionScheduler) -> None:
         """Look after a log from now on."""
         with self._condition:
-            self._push(upkeep)
+            self._push(compaction_scheduler)
 
-    def wake(self, upkeep: Upkeep) -> None:
+    def wake(self, compaction_scheduler: CompactionScheduler) -> None:
         """A log may be due sooner than it said."""
         with self._condition:
-            if upkeep.due_ns < self._added.get(upkeep, 0):
-                self._push(upkeep)
+            if compaction_scheduler.due_ns < self._added.get(compaction_scheduler, 0):
+                self._push(compaction_scheduler)
 
-    def remove(self, upkeep: Upkeep) -> None:
+    def remove(self, compaction_scheduler: CompactionScheduler) -> None:
         """Leave a log alone; on return nothing of it is touched any more."""
         with self._condition:
-            self._added.pop(upkeep, None)
+            self._added.pop(compaction_scheduler, None)
             self._condition.notify_all()
-            while self._current is upkeep:
+            while self._current is compaction_scheduler:
                 self._condition.wait()
 
-    def _push(self, upkeep: Upkeep) -> None:
+    def _push(self, compaction_scheduler: CompactionScheduler) -> None:
         """Note when a log is due; an earlier note of it counts no more. The lock is held."""
-        due_ns = self._added[upkeep] = upkeep.due_ns
-        heapq.heappush(self._due, (due_ns, next(self._numbers), upkeep))
+        due_ns = self._added[compaction_scheduler] = compaction_scheduler.due_ns
+        heapq.heappush(self._due, (due_ns, next(self._numbers), compaction_scheduler))
         self._condition.notify_all()
 
     def _run(self) -> None:
-        while (upkeep := self._next()) is not None:
+        while (compaction_scheduler := self._next()) is not None:
             try:
-                upkeep.work(self._pace)
+                compaction_scheduler.work(self._pace)
             except StoppedError:
                 pass
             except Exception as error:  # noqa: BLE001 - a bug must not end the others' upkeep
-                _log.exception("compaction met a bug", stream=upkeep.stream)
-                upkeep.failed(error)
+                _log.exception("compaction met a bug", stream=compaction_scheduler.stream)
+                compaction_scheduler.failed(error)
             with self._condition:
                 self._current = None
-                if upkeep in self._added:
-                    self._push(upkeep)
+                if compaction_scheduler in self._added:
+                    self._push(compaction_scheduler)
                 self._condition.notify_all()
 
-    def _next(self) -> Upkeep | None:
+    def _next(self) -> CompactionScheduler | None:
         """The next log that is due, waiting for it; None when there will be none."""
         with self._condition:
             while not self._closing:
                 if not self._due:
                     self._condition.wait()
                     continue
-                due_ns, _, upkeep = self._due[0]
+                due_ns, _, compaction_scheduler = self._due[0]
                 wait_ns = due_ns - self._clock.monotonic_ns()
                 if wait_ns > 0:
                     self._condition.wait(wait_ns / _NS_PER_S)
                     continue
                 heapq.heappop(self._due)
-                if self._added.get(upkeep) != due_ns:  # removed, or noted again
+                if self._added.get(compaction_scheduler) != due_ns:  # removed, or noted again
                     continue
-                self._current = upkeep
-                return upkeep
+                self._current = compaction_scheduler
+                return compaction_scheduler
         return None
 
     def _wait(self, seconds: float) -> None:

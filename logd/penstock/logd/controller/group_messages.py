@@ -57,7 +57,7 @@ class MemberBeat:
 
 
 @dataclass(frozen=True, slots=True)
-class Granted:
+class Assignment:
     """A partition that a member is to read; its commits carry the epoch."""
 
     partition: GroupPartition
@@ -76,7 +76,7 @@ class MemberAnswer:
     member: str
     sequence: int
     epoch: int
-    granted: tuple[Granted, ...] = ()
+    granted: tuple[Assignment, ...] = ()
     error: GroupError = ""
     message: str = ""
 

@@ -21,7 +21,7 @@ from typing import Final, TypeAlias
 from penstock.logd.controller.group_messages import (
     SESSION_MS_MAX,
     SESSION_MS_MIN,
-    Granted,
+    Assignment,
     GroupError,
     MemberAnswer,
     MemberBeat,
@@ -79,13 +79,13 @@ def _even_out(loads: dict[str, list[GroupPartition]], wants: Mapping[str, frozen
     """Move a partition from a member to one that has at least two fewer; whether there was one."""
     by_load = sorted(loads, key=lambda member: len(loads[member]))
     for giver in reversed(by_load):
-        for taker in by_load:
-            if len(loads[giver]) - len(loads[taker]) < 2:
+        for handler in by_load:
+            if len(loads[giver]) - len(loads[handler]) < 2:
                 break
             for partition in reversed(loads[giver]):
-                if partition.stream in wants[taker]:
+                if partition.stream in wants[handler]:
                     loads[giver].remove(partition)
-                    loads[taker].append(partition)
+                    loads[handler].append(partition)
                     return True
     return False
 
@@ -472,9 +472,9 @@ def _partitions(state: ClusterState, streams: Iterable[str]) -> list[GroupPartit
     ]
 
 
-def _granted(group: Group, member: str) -> tuple[Granted, ...]:
+def _granted(group: Group, member: str) -> tuple[Assignment, ...]:
     return tuple(
-        Granted(share.partition, share.epoch)
+        Assignment(share.partition, share.epoch)
         for share in group.shares
         if share.owner == member == share.wanted
     )
@@ -495,7 +495,7 @@ def _answer(
     beat: MemberBeat,
     *,
     epoch: int = 0,
-    granted: tuple[Granted, ...] = (),
+    granted: tuple[Assignment, ...] = (),
     error: GroupError = "",
     message: str = "",
 ) -> AnswerMember:

@@ -78,7 +78,7 @@ _AGAIN_S: Final = 0.05
 _log = structlog.get_logger()
 
 
-class Coordinating:
+class GroupCoordinatorService:
     """Used on the event loop.
 
     Args:
@@ -225,7 +225,7 @@ class _Unanswered:
     forget: Callable[[], None]
 
 
-class Controlling:
+class ControllerService:
     """One node's heartbeats and, where it leads the metadata group, the controller.
 
     Args:
@@ -250,7 +250,7 @@ class Controlling:
     ) -> None:
         self.controller = Controller(timing)
         self.lease = NodeLease(timing)
-        self.coordinating = Coordinating(group, timing.drift_percent, clock)
+        self.coordinating = GroupCoordinatorService(group, timing.drift_percent, clock)
         self._me = me
         self._lease_ns = timing.lease_ms * NS_PER_MS
         self._group = group

@@ -80,7 +80,7 @@ class Encryptor:
         number: Of the log's key that wraps its own.
     """
 
-    def __init__(self, vault: "Vault", segment: int) -> None:
+    def __init__(self, vault: "SegmentCipher", segment: int) -> None:
         self.segment = segment
         self._vault = vault
         self.number, self._cipher, self._wrapped = vault.new_cipher()
@@ -98,7 +98,7 @@ class Encryptor:
         return replace(encrypted, body_crc=crc32c(outer)), outer
 
 
-class Vault:
+class SegmentCipher:
     """The keys of one log. Used on any thread.
 
     Args:
@@ -221,14 +221,14 @@ class Vault:
         return cipher
 
 
-class Encrypting:
+class LogKeySet:
     """What is appended to a log, a segment at a time. For the log's writer.
 
     Args:
         vault: Of the log; None: nothing is encrypted.
     """
 
-    def __init__(self, vault: Vault | None) -> None:
+    def __init__(self, vault: SegmentCipher | None) -> None:
         self._vault = vault
         self._active: Encryptor | None = None
 
@@ -242,7 +242,7 @@ class Encrypting:
         return [active.encrypt(header, body) for header, body in frames]
 
 
-def decrypted(vault: Vault | None, header: FrameHeader, body: bytes, segment: int) -> Frame:
+def decrypted(vault: SegmentCipher | None, header: FrameHeader, body: bytes, segment: int) -> Frame:
     """A frame as it was written, from one as it lies on disk, whose CRCs hold.
 
     Raises:
@@ -256,7 +256,7 @@ def decrypted(vault: Vault | None, header: FrameHeader, body: bytes, segment: in
 
 
 def is_encrypted_file(data: bytes) -> bool:
-    """Whether a file's bytes are such as `Vault.encrypt_file` makes."""
+    """Whether a file's bytes are such as `SegmentCipher.encrypt_file` makes."""
     return data.startswith(FILE_MAGIC)
 
 

@@ -26,7 +26,7 @@ from typing import Any, Final, Protocol
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from penstock.logd.encryption.cipher import KEY_BITS, Vault
+from penstock.logd.encryption.cipher import KEY_BITS, SegmentCipher
 from penstock.logd.errors import CorruptError, RefusedError
 from penstock.logd.storage.checkpoint import KEYS_COPY_NAME, KEYS_NAME, Checkpoint
 from penstock.logd.storage.disk import REAL_DISK, Disk
@@ -79,9 +79,9 @@ class KeyRing:
     revision: int
     whole: bool = True
 
-    def vault(self) -> Vault:
+    def vault(self) -> SegmentCipher:
         """What encrypts and decrypts with them."""
-        return Vault(self.keys, self.bound.encode(), self.masters[max(self.keys)])
+        return SegmentCipher(self.keys, self.bound.encode(), self.masters[max(self.keys)])
 
 
 def bound_to(incarnation: str, partition: int) -> str:
@@ -89,7 +89,9 @@ def bound_to(incarnation: str, partition: int) -> str:
     return f"{incarnation}/{partition}"
 
 
-def open_vault(directory: Path, masters: Masters, bound: str, *, disk: Disk = REAL_DISK) -> Vault:
+def open_cipher(
+    directory: Path, masters: Masters, bound: str, *, disk: Disk = REAL_DISK
+) -> SegmentCipher:
     """The vault of a log that is written to: its keys are made when it is new.
 
     On return everything is wrapped with the active master key, durably.
@@ -116,7 +118,9 @@ def open_vault(directory: Path, masters: Masters, bound: str, *, disk: Disk = RE
         return _under_active(directory, ring, masters, disk).vault()
 
 
-def rewrap(directory: Path, masters: Masters, vault: Vault, *, disk: Disk = REAL_DISK) -> None:
+def rewrap(
+    directory: Path, masters: Masters, vault: SegmentCipher, *, disk: Disk = REAL_DISK
+) -> None:
     """Have the keys of a log that is open wrapped with the active master key, durably.
 
     What is written from then on is under a new key; nobody has to close the log for it.
@@ -128,7 +132,7 @@ def rewrap(directory: Path, masters: Masters, vault: Vault, *, disk: Disk = REAL
         disk: The file system.
 
     Raises:
-        RefusedError, CorruptError, OSError: As `open_vault`; the vault goes on as it was.
+        RefusedError, CorruptError, OSError: As `open_cipher`; the vault goes on as it was.
     """
     with _lock_of(directory):
         ring = read_keys(directory, masters, disk=disk)
@@ -198,7 +202,7 @@ class InspectedKeys:
     meaning = "the log cannot be opened, and none of its records be read"
 
     def __init__(self, directory: Path, masters: Masters | None, disk: Disk) -> None:
-        self.vault: Vault | None = None
+        self.vault: SegmentCipher | None = None
         self.fault = self.note = ""
         try:
             needed = masters_of(directory, disk=disk)

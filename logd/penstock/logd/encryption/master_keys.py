@@ -15,8 +15,8 @@ from typing import Annotated, Final, Self
 
 from pydantic import ConfigDict, Field, StringConstraints, model_validator
 
-from penstock.logd.encryption.cipher import Vault
-from penstock.logd.encryption.key_file import bound_to, open_vault
+from penstock.logd.encryption.cipher import SegmentCipher
+from penstock.logd.encryption.key_file import bound_to, open_cipher
 from penstock.logd.errors import RefusedError
 from penstock.logd.metadata.streams import Stream, StreamConfig
 from penstock.logd.storage import REAL_DISK
@@ -132,16 +132,16 @@ class MasterKeys:
             raise _unavailable(name, f"{where} does not hold {form}")
         return key
 
-    def vault_of(self, stream: Stream, directory: Path, partition: int) -> Vault | None:
+    def vault_of(self, stream: Stream, directory: Path, partition: int) -> SegmentCipher | None:
         """What encrypts and decrypts the log of a partition; None: nothing does.
 
         Raises:
-            RefusedError, CorruptError, OSError: As `open_vault`.
+            RefusedError, CorruptError, OSError: As `open_cipher`.
         """
         if stream.config.encryption == "none":
             return None
         make_directories(REAL_DISK, directory)
-        return open_vault(directory, self, bound_to(stream.incarnation, partition))
+        return open_cipher(directory, self, bound_to(stream.incarnation, partition))
 
     def check(self, config: StreamConfig) -> None:
         """Make sure that a new stream can be encrypted as it asks for.

@@ -8,7 +8,7 @@ certificates, what cannot be done is told and tried again, and until then nothin
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from penstock.logd.encryption.cipher import Vault
+from penstock.logd.encryption.cipher import SegmentCipher
 from penstock.logd.encryption.key_file import rewrap
 from penstock.logd.encryption.master_keys import EncryptionSection, MasterKeys
 from penstock.logd.errors import CorruptError, LogdError
@@ -64,7 +64,7 @@ class Rotation:
             problems.append(str(error))
         self.problem = f"encryption: {'; '.join(problems)}" if problems else ""
 
-    def _behind(self) -> list[tuple[Partition, Vault]]:
+    def _behind(self) -> list[tuple[Partition, SegmentCipher]]:
         """Partitions whose keys are wrapped with another master key than the active one."""
         active = self._masters.active
         open_now = [(partition, partition.log.vault) for partition in self._partitions()]

@@ -61,12 +61,12 @@ from penstock.logd.intake.turn import (
     OFFSET_MAX,
     RECORD_OVERHEAD,
     Effect,
+    EventLoopBatch,
     Message,
     PendingAck,
+    PrebuiltBatch,
     Refuse,
     RowExtras,
-    Turn,
-    Whole,
 )
 from penstock.logd.limits import MESSAGE_ID_LENGTH_MAX
 from penstock.logd.metadata.streams import AckPolicy, StreamConfig
@@ -349,7 +349,7 @@ class Intake:
         self._acks_plain = config.ack_on_reply and config.ack_policy != "none"
         self._acks_here = config.ack_policy == "leader"
         self._refusal: Refusal | None = None
-        self._turn = Turn(0, 0)
+        self._turn = EventLoopBatch(0, 0)
         self.size_max = OFFSET_MAX
 
     def handle(self, event: Event, now_ns: int) -> list[Effect]:
@@ -608,7 +608,7 @@ class Intake:
             self._refuse(message, full, count=batch.record_count)
             return
         turn = self._turn
-        turn.put_whole(Whole(header, batch.body), size)
+        turn.put_whole(PrebuiltBatch(header, batch.body), size)
         self.dedup.record_batch(batch.producer_id, batch.sequence, header.last_offset, turn.now_ns)
         self._count_stored(batch.record_count)
         if acked:
@@ -667,8 +667,10 @@ class Intake:
             self.counts.untold[refusal.nack] += count
 
 
-def _begin_turn(event: Arrived, now_ns: int, *, here: bool) -> Turn:
+def _begin_turn(event: Arrived, now_ns: int, *, here: bool) -> EventLoopBatch:
     room = event.room_bytes
     if event.stream_bytes is not None:
         room = min(room, event.stream_bytes)
-    return Turn(now_ns, room - FRAME_OVERHEAD, event.room_bytes - room, event.offset_max, here)
+    return EventLoopBatch(
+        now_ns, room - FRAME_OVERHEAD, event.room_bytes - room, event.offset_max, here
+    )

@@ -21,7 +21,7 @@ from penstock.logd.intake.standby_buffer import (
     is_exact,
     stored_offset,
 )
-from penstock.logd.intake.turn import Append, Message, Run
+from penstock.logd.intake.turn import Append, Message, MessageRun
 from penstock.logd.limits import STANDBY_DEBT_NS
 from penstock.logd.partition.log_writer import Frame
 
@@ -135,7 +135,7 @@ class Standby:
         now_ns = self._clock.monotonic_ns()
         for append in self._taken:
             for run in append.items:
-                if isinstance(run, Run):
+                if isinstance(run, MessageRun):
                     for offset, message in enumerate(run.messages, run.base_offset):
                         identity = identify(message, config)
                         if identity is not None:

@@ -48,7 +48,7 @@ class RowExtras(NamedTuple):
 
 
 @dataclass(slots=True)
-class Run:
+class MessageRun:
     """Plain messages at consecutive offsets, to become rows of one frame.
 
     Attributes:
@@ -74,7 +74,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
+class PrebuiltBatch:
     """A producer's batch, placed."""
 
     header: FrameHeader
@@ -132,7 +132,7 @@ def ack_count(ack: Ack) -> int:
 class Append:
     """Write these, in order. `size_bytes` is what they hold in memory."""
 
-    items: list[Run | Whole]
+    items: list[MessageRun | PrebuiltBatch]
     size_bytes: int
 
 
@@ -157,7 +157,7 @@ Effect = Append | AckLater | Refuse
 
 
 @dataclass(slots=True)
-class Turn:
+class EventLoopBatch:
     """What one turn amounts to so far.
 
     Attributes:
@@ -174,8 +174,8 @@ class Turn:
     offset_max: int = OFFSET_MAX
     here: bool = False
     size: int = 0
-    run: Run | None = None
-    items: list[Run | Whole] = field(default_factory=list)
+    run: MessageRun | None = None
+    items: list[MessageRun | PrebuiltBatch] = field(default_factory=list)
     replies: list[bytes] = field(default_factory=list)
     acks: list[Ack] = field(default_factory=list)
     refusals: list[Refuse] = field(default_factory=list)
@@ -207,7 +207,7 @@ class Turn:
         run = self.run
         if run is None or run.full:
             self.end_run()
-            run = self.run = Run(offset, self.now_ns)
+            run = self.run = MessageRun(offset, self.now_ns)
             self.items.append(run)
             self.room -= run.size
             self.size += run.size
@@ -219,7 +219,7 @@ class Turn:
         self.room -= size
         self.size += size
 
-    def put_whole(self, whole: Whole, size: int) -> None:
+    def put_whole(self, whole: PrebuiltBatch, size: int) -> None:
         """Put a producer's batch at the next offset."""
         self.end_run()
         self.items.append(whole)

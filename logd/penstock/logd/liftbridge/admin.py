@@ -22,18 +22,18 @@ from penstock.logd.api.stream_options import split_settings
 from penstock.logd.api.streams import Streams
 from penstock.logd.errors import RefusedError, UnavailableError
 from penstock.logd.liftbridge.errors import CallError
-from penstock.logd.liftbridge.groups import Membership
+from penstock.logd.liftbridge.groups import GroupService
 from penstock.logd.liftbridge.permissions import settings_of
 from penstock.logd.liftbridge.publish import Context
 from penstock.logd.metadata.cursors import CursorKey
 from penstock.logd.partition.cursors import CURSORS_STREAM, CursorStore
-from penstock.logd.security.authorizer import Guard
+from penstock.logd.security.authorizer import Authorizer
 from penstock.logd.security.principal import Principal, current_caller
 from penstock.logd.wire import logd_liftbridge_pb2 as wire
 from penstock.service.config import split_host_port
 
 
-class Managing:
+class AdminService:
     """Changes streams, of the daemon or its cluster.
 
     Args:
@@ -95,7 +95,7 @@ class Managing:
 _NONE = -1
 
 
-class Positions:
+class CursorService:
     """Answers consumers."""
 
     def __init__(self, streams: Streams, cursors: Cursors) -> None:
@@ -138,20 +138,20 @@ _AT_ONCE: Final = 50
 """Streams described before others have a turn; each takes some 50 µs."""
 
 
-class Describing:
+class MetadataService:
     """Tells clients where to go.
 
     Args:
         streams: Of the daemon or its cluster.
         cursors: What they are kept in is made when it is first asked for.
         membership: For groups.
-        guard: Of streams that the caller may not know of nothing is said.
+        authorizer: Of streams that the caller may not know of nothing is said.
     """
 
     def __init__(
-        self, streams: Streams, cursors: Cursors, membership: Membership, guard: Guard
+        self, streams: Streams, cursors: Cursors, membership: GroupService, authorizer: Authorizer
     ) -> None:
-        self._guard = guard
+        self._authorizer = authorizer
         self._streams = streams
         self._cursors = cursors
         self._membership = membership
@@ -163,10 +163,10 @@ class Describing:
         if CURSORS_STREAM.name not in self._streams.names():
             await self._make_cursors()
         caller = current_caller()
-        sees = partial(self._guard.sees, caller)
+        sees = partial(self._authorizer.sees, caller)
         names = list(dict.fromkeys(request.streams))
         if not names:
-            names = self._guard.visible(caller, self._streams.names())
+            names = self._authorizer.visible(caller, self._streams.names())
         found: dict[str, Document] = {}
         for number, name in enumerate(names, 1):
             with suppress(RefusedError):

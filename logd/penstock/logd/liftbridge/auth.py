@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from typing_extensions import override
 
 from penstock.logd.liftbridge.calls import GUARDED, Call, CallGuard, wrapped
-from penstock.logd.liftbridge.permissions import CallPermits
+from penstock.logd.liftbridge.permissions import CallAuthorization
 from penstock.logd.liftbridge.publish import Context
 from penstock.logd.security.authenticator import Authenticator
 from penstock.logd.security.principal import (
@@ -37,7 +37,7 @@ _CERTIFICATES_MAX: Final = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GrpcDoor:
+class GrpcListener:
     """How clients come in.
 
     Attributes:
@@ -48,7 +48,7 @@ class GrpcDoor:
     """
 
     authenticator: Authenticator
-    permits: CallPermits
+    permits: CallAuthorization
     tls: Callable[[], ServerTls] | None = None
     certificates: bool = False
 
@@ -75,20 +75,20 @@ class GrpcDoor:
         return grpc.ssl_server_certificate_configuration([(files.key, files.chain)], authorities)
 
 
-class Edge(grpc.aio.ServerInterceptor):
+class AuthInterceptor(grpc.aio.ServerInterceptor):
     """Says for whom a call is made, or refuses it.
 
     Args:
         authenticator: Finds out.
-        guard: Has room for a call, or not.
+        authorizer: Has room for a call, or not.
         vouch: Takes the connection of a call, by the other side's address, for its caller's.
     """
 
     def __init__(
-        self, authenticator: Authenticator, guard: CallGuard, vouch: Callable[[str], None]
+        self, authenticator: Authenticator, authorizer: CallGuard, vouch: Callable[[str], None]
     ) -> None:
         self._authenticator = authenticator
-        self._guard = guard
+        self._authorizer = authorizer
         self._vouch = vouch
         self._certificates: dict[bytes, bytes] = {}
 
@@ -99,9 +99,9 @@ class Edge(grpc.aio.ServerInterceptor):
         if handler is None or service not in GUARDED:
             return handler
         lasting = handler.response_streaming
-        return wrapped(handler, lambda call: self._around(call, lasting=lasting))
+        return wrapped(handler, lambda call: self._context(call, lasting=lasting))
 
-    def _around(self, call: Call, *, lasting: bool) -> Call:
+    def _context(self, call: Call, *, lasting: bool) -> Call:
         async def entered(requests: Any, context: Context) -> Any:
             try:
                 return await self._enter(call, requests, context, lasting=lasting)
@@ -122,7 +122,7 @@ class Edge(grpc.aio.ServerInterceptor):
         self._vouch(context.peer())
         self._authenticator.note_success(_DOOR)
         try:
-            with self._guard.under_way():
+            with self._authorizer.under_way():
                 if not lasting or identity.principal.is_anonymous:
                     return await call(requests, context)
                 return await self._while_valid(call(requests, context), identity)

@@ -92,9 +92,9 @@ class CallGuard(grpc.aio.ServerInterceptor):
         service, _, method = handler_call_details.method.strip("/").partition("/")
         if handler is None or service not in GUARDED:
             return handler  # nobody's, or the health service's, which answers in any case
-        return wrapped(handler, lambda call: self._around(method, call))
+        return wrapped(handler, lambda call: self._context(method, call))
 
-    def _around(self, method: str, call: Call) -> Call:
+    def _context(self, method: str, call: Call) -> Call:
         async def guarded(requests: Any, context: Context) -> Any:
             code = grpc.StatusCode.CANCELLED
             try:

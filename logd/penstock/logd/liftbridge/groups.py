@@ -41,7 +41,7 @@ class _Answered:
     granted: frozenset[GroupPartition]
 
 
-class Membership:
+class GroupService:
     """Answers members.
 
     Args:

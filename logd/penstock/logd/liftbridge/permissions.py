@@ -14,10 +14,10 @@ from penstock.logd.errors import LogdError, RefusedError
 from penstock.logd.format.subjects import is_inbox
 from penstock.logd.liftbridge.errors import CallError
 from penstock.logd.security.acl import Action, OnStream
-from penstock.logd.security.authorizer import CLUSTER, Guard, result_of, stored_by
+from penstock.logd.security.authorizer import CLUSTER, Authorizer, result_of, stored_by
 from penstock.logd.security.principal import Principal, current_caller
 from penstock.logd.security.quotas import Flow
-from penstock.logd.security.throttle import Throttle
+from penstock.logd.security.throttle import QuotaManager
 from penstock.logd.wire import logd_liftbridge_pb2 as wire
 
 _BYTES_MIN: Final = 1024 * 1024
@@ -85,11 +85,11 @@ Call: TypeAlias = Callable[[Any, Context], Awaitable[Any]]
 _Check: TypeAlias = Callable[[Any, Principal], None]
 
 
-class CallPermits:
+class CallAuthorization:
     """Stands around the methods. Used on the event loop.
 
     Args:
-        guard: Decides.
+        authorizer: Decides.
         throttle: Holds up whoever is over a quota.
         groups: Which streams a consumer group reads.
         activity: Takes down what was done, before whoever asked is told.
@@ -98,13 +98,13 @@ class CallPermits:
 
     def __init__(
         self,
-        guard: Guard,
-        throttle: Throttle,
+        authorizer: Authorizer,
+        throttle: QuotaManager,
         groups: Groups,
         activity: TakesDown,
         creator: Callable[[Principal], str],
     ) -> None:
-        self.guard = guard
+        self.authorizer = authorizer
         self.creator = creator
         self._throttle = throttle
         self._groups = groups
@@ -161,9 +161,9 @@ class CallPermits:
         """
         config = outline.stream.config
         subject = f"{config.subject}.{number}" if number else config.subject
-        self.guard.check(caller, Action.PUBLISH, OnStream(config.name, (subject,)))
+        self.authorizer.check(caller, Action.PUBLISH, OnStream(config.name, (subject,)))
         if not outline.replication.listens:  # it would resume what somebody took off its subject
-            self.guard.check(caller, Action.ALTER, stored_by(config, outline.partitions))
+            self.authorizer.check(caller, Action.ALTER, stored_by(config, outline.partitions))
         self._check_inbox(caller, request.ackInbox)
         await self._throttle.take(caller, Flow.BYTES_IN, request.ByteSize())
 
@@ -175,7 +175,7 @@ class CallPermits:
         Raises:
             RefusedError: `PERMISSION_DENIED`, `QUOTA_EXCEEDED`.
         """
-        self.guard.check(caller, Action.PUBLISH, self.guard.subject(request.subject))
+        self.authorizer.check(caller, Action.PUBLISH, self.authorizer.subject(request.subject))
         self._check_inbox(caller, request.ackInbox)
         await self._throttle.take(caller, Flow.BYTES_IN, request.ByteSize())
 
@@ -189,7 +189,7 @@ class CallPermits:
         Raises:
             RefusedError: `PERMISSION_DENIED`.
         """
-        self.guard.check(caller, Action.PUBLISH, OnStream(stream))
+        self.authorizer.check(caller, Action.PUBLISH, OnStream(stream))
 
     def read(self, caller: Principal, stream: str) -> None:
         """Ask again whether a caller may read a stream: rules change while it does.
@@ -197,50 +197,50 @@ class CallPermits:
         Raises:
             RefusedError: `PERMISSION_DENIED`.
         """
-        if self.guard.enabled:
-            self.guard.check(caller, Action.READ, self.guard.stream(stream))
+        if self.authorizer.enabled:
+            self.authorizer.check(caller, Action.READ, self.authorizer.stream(stream))
 
     async def spend(self, caller: Principal, size: int) -> None:
         """Bytes are about to be sent to a caller; returns when its quota allows that."""
         await self._throttle.spend(caller, Flow.BYTES_OUT, size)
 
     def _check(self, method: str, request: Any, caller: Principal) -> None:
-        if not self.guard.enabled or method in PUBLISHING or method in _OPEN:
+        if not self.authorizer.enabled or method in PUBLISHING or method in _OPEN:
             return
         check = self._checks.get(method)
         if check is not None:
             check(request, caller)
         else:
-            self.guard.check(caller, Action.ADMIN, CLUSTER)
+            self.authorizer.check(caller, Action.ADMIN, CLUSTER)
 
     def _on_stream(self, action: Action, field: str) -> _Check:
         def check(request: Any, caller: Principal) -> None:
-            self.guard.check(caller, action, self.guard.stream(getattr(request, field)))
+            self.authorizer.check(caller, action, self.authorizer.stream(getattr(request, field)))
 
         return check
 
     def _create(self, request: wire.CreateStreamRequest, caller: Principal) -> None:
         config, replication = split_settings(settings_of(request))
-        self.guard.check(caller, Action.CREATE, stored_by(config, replication.partitions))
+        self.authorizer.check(caller, Action.CREATE, stored_by(config, replication.partitions))
 
     def _subscribe(self, request: wire.SubscribeRequest, caller: Principal) -> None:
-        target = self.guard.stream(request.stream)
-        self.guard.check(caller, Action.READ, target)
+        target = self.authorizer.stream(request.stream)
+        self.authorizer.check(caller, Action.READ, target)
         if request.resume:
-            self.guard.check(caller, Action.ALTER, target)
+            self.authorizer.check(caller, Action.ALTER, target)
         if request.consumer.groupId:
-            self.guard.check(caller, Action.CURSOR, target)
+            self.authorizer.check(caller, Action.CURSOR, target)
 
     def _see(self, request: wire.FetchPartitionMetadataRequest, caller: Principal) -> None:
-        self.guard.check_sees(caller, request.stream)
+        self.authorizer.check_sees(caller, request.stream)
 
     def _join(self, request: wire.JoinConsumerGroupRequest, caller: Principal) -> None:
         for stream in request.streams:
-            self.guard.check(caller, Action.CURSOR, self.guard.stream(stream))
-        self.guard.check_joins(caller, request.groupId, self._streams_of(request.groupId))
+            self.authorizer.check(caller, Action.CURSOR, self.authorizer.stream(stream))
+        self.authorizer.check_joins(caller, request.groupId, self._streams_of(request.groupId))
 
     def _of_group(self, request: Any, caller: Principal) -> None:
-        self.guard.check_group(caller, request.groupId, self._streams_of(request.groupId))
+        self.authorizer.check_group(caller, request.groupId, self._streams_of(request.groupId))
 
     def _streams_of(self, group: str) -> set[str]:
         try:
@@ -255,8 +255,8 @@ class CallPermits:
         Raises:
             RefusedError: `PERMISSION_DENIED`.
         """
-        if inbox and not is_inbox(inbox) and self.guard.enabled:
-            self.guard.check(caller, Action.PUBLISH, self.guard.subject(inbox))
+        if inbox and not is_inbox(inbox) and self.authorizer.enabled:
+            self.authorizer.check(caller, Action.PUBLISH, self.authorizer.subject(inbox))
 
     def _take_down(self, method: str, request: Any, caller: Principal, result: str) -> bool:
         """Whether it is to outlast the machine; what was denied anybody can have written."""

@@ -37,7 +37,7 @@ from penstock.logd.format.subjects import is_inbox, is_reserved
 from penstock.logd.intake.options import EXPECTED_STREAM, MESSAGE_ID
 from penstock.logd.intake.turn import Message
 from penstock.logd.liftbridge.errors import CallError, call_error
-from penstock.logd.liftbridge.permissions import CallPermits
+from penstock.logd.liftbridge.permissions import CallAuthorization
 from penstock.logd.metadata.streams import StreamConfig, check_not_internal
 from penstock.logd.nats.connect import NatsAccess
 from penstock.logd.nats.link import NatsLink
@@ -245,7 +245,7 @@ _ASYNC_CODES: Final = {
 _BY_NUMBER: Final = {nack.err_code: nack for nack in Nack}
 
 
-class Publishing:
+class PublishService:
     """Answers publishers.
 
     Args:
@@ -261,7 +261,7 @@ class Publishing:
         self,
         streams: Streams,
         relay: Relay,
-        permits: CallPermits,
+        permits: CallAuthorization,
         *,
         room: ByteSemaphore,
         bytes_max: int,

@@ -11,14 +11,14 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from penstock.base.clock import Clock
 from penstock.logd.engine import Engine
-from penstock.logd.liftbridge.admin import Describing, Managing, Positions
-from penstock.logd.liftbridge.auth import Edge, GrpcDoor
+from penstock.logd.liftbridge.admin import AdminService, CursorService, MetadataService
+from penstock.logd.liftbridge.auth import AuthInterceptor, GrpcListener
 from penstock.logd.liftbridge.calls import SERVICE, Call, CallGuard, Requests, reflection_handlers
 from penstock.logd.liftbridge.config import GrpcSection
 from penstock.logd.liftbridge.connections import Doorman, sockets_here
-from penstock.logd.liftbridge.groups import Membership
-from penstock.logd.liftbridge.publish import Publishing, Relay
-from penstock.logd.liftbridge.subscribe import Subscribing
+from penstock.logd.liftbridge.groups import GroupService
+from penstock.logd.liftbridge.publish import PublishService, Relay
+from penstock.logd.liftbridge.subscribe import SubscribeService
 from penstock.logd.liftbridge.unauthenticated import Crowd
 from penstock.logd.limits import AUTHENTICATE_S
 from penstock.logd.nats.connect import NatsAccess
@@ -63,22 +63,22 @@ class GrpcServer:
         *,
         node: str,
         clock: Clock,
-        door: GrpcDoor,
+        door: GrpcListener,
     ) -> None:
         self._permits = permits = door.permits
         self.relay = Relay(access, node=node, bytes_max=section.publish_bytes_max, clock=clock)
         self._section = section
         self._door = door
-        self._guard = CallGuard(section.calls_max)
+        self._authorizer = CallGuard(section.calls_max)
         self.doorman = doorman(section, clock, required=door.authenticator.required)
-        self._edge = Edge(door.authenticator, self._guard, self.doorman.vouch)
+        self._edge = AuthInterceptor(door.authenticator, self._authorizer, self.doorman.vouch)
         self._requests = Requests(
             ByteSemaphore(section.request_bytes_max),
             bytes_max=section.message_bytes_max,
             received_max=section.received_bytes_max,
             streams_max=section.publish_streams_max,
         )
-        self._subscribing = Subscribing(
+        self._subscribing = SubscribeService(
             engine.streams, permits, subscriptions_max=section.subscriptions_max
         )
         self._health = health.HealthServicer()
@@ -128,7 +128,7 @@ class GrpcServer:
         return {
             "connections": self.doorman.crowd.known,
             "strangers": self.doorman.crowd.strangers,
-            "calls": self._guard.calls,
+            "calls": self._authorizer.calls,
             "subscriptions": self._subscribing.open,
             "publish_streams": self._requests.streams,
             "request_bytes": self._requests.room.held,
@@ -142,7 +142,7 @@ class GrpcServer:
         calls = CounterMetricFamily(
             "penstock_logd_grpc_calls", "Calls ended", labels=["method", "code"]
         )
-        for (method, code), count in dict(self._guard.ended).items():
+        for (method, code), count in dict(self._authorizer.ended).items():
             calls.add_metric([method, code], count)
         publishes = CounterMetricFamily(
             "penstock_logd_grpc_publishes", "Publishes by what became of them", labels=["what"]
@@ -156,7 +156,7 @@ class GrpcServer:
         for name, text, value in (
             ("grpc_connections", "Connections of callers", self.doorman.crowd.known),
             ("grpc_strangers", "Connections of nobody yet", self.doorman.crowd.strangers),
-            ("grpc_calls_open", "Calls under way", self._guard.calls),
+            ("grpc_calls_open", "Calls under way", self._authorizer.calls),
             ("grpc_subscriptions", "Subscriptions", self._subscribing.open),
             ("grpc_publish_streams", "Streams of publishes", self._requests.streams),
             ("grpc_request_bytes", "Bytes of requests under way", self._requests.room.held),
@@ -169,15 +169,18 @@ class GrpcServer:
     def _make(self, engine: Engine) -> grpc.aio.Server:
         section = self._section
         server = grpc.aio.server(
-            interceptors=(self._guard, self._edge),  # in order
+            interceptors=(self._authorizer, self._edge),  # in order
             options=server_options(section),
         )
         streams, cursors = engine.streams, engine.cursors
         permits = self._permits
-        managing, positions = Managing(streams, permits.creator), Positions(streams, cursors)
-        membership = Membership(engine.groups, streams, timeout_s=section.consumer_timeout_s)
-        describing = Describing(streams, cursors, membership, permits.guard)
-        publishing = Publishing(
+        managing, positions = (
+            AdminService(streams, permits.creator),
+            CursorService(streams, cursors),
+        )
+        membership = GroupService(engine.groups, streams, timeout_s=section.consumer_timeout_s)
+        describing = MetadataService(streams, cursors, membership, permits.authorizer)
+        publishing = PublishService(
             streams,
             self.relay,
             permits,

@@ -18,7 +18,7 @@ from penstock.logd.format.batch import Record, decode_body
 from penstock.logd.format.rows import batch_records, slice_rows
 from penstock.logd.intake.options import MESSAGE_ID
 from penstock.logd.liftbridge.errors import CallError
-from penstock.logd.liftbridge.permissions import CallPermits
+from penstock.logd.liftbridge.permissions import CallAuthorization
 from penstock.logd.liftbridge.publish import RELAY_ID, Context
 from penstock.logd.security.principal import current_caller
 from penstock.logd.wire import logd_liftbridge_pb2 as wire
@@ -110,7 +110,7 @@ _LOOK_S: Final = 0.5
 """Seconds after which a subscription that waits looks whether it is still at the right place."""
 
 
-class Subscribing:
+class SubscribeService:
     """Answers subscribers.
 
     Args:
@@ -124,7 +124,9 @@ class Subscribing:
         sent: Messages sent.
     """
 
-    def __init__(self, streams: Streams, permits: CallPermits, *, subscriptions_max: int) -> None:
+    def __init__(
+        self, streams: Streams, permits: CallAuthorization, *, subscriptions_max: int
+    ) -> None:
         self._permits = permits
         self.open = 0
         self.stopping = False

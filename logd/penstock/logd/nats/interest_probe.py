@@ -44,7 +44,7 @@ _SID: Final = b"P"
 _log = structlog.get_logger()
 
 
-class Loopback:
+class InterestProbe:
     """Of one connection. Used on the event loop.
 
     Args:

@@ -32,7 +32,7 @@ import structlog
 from penstock.base.clock import Clock
 from penstock.logd.errors import LogdError
 from penstock.logd.nats.connect import NatsAccess, dial
-from penstock.logd.nats.interest_probe import PROOF_S, Loopback
+from penstock.logd.nats.interest_probe import PROOF_S, InterestProbe
 from penstock.logd.nats.protocol import (
     Answer,
     ErrorKind,
@@ -309,7 +309,7 @@ class NatsLink:
         self.info: dict[str, Any] = {}
         self._access = access
         self._timing = timing or LinkTiming()
-        self._loopback = Loopback(
+        self._loopback = InterestProbe(
             lambda: self._wire,
             self._others,
             access=access,

@@ -159,13 +159,13 @@ class Listener:
         self._connections.discard(task)
         self._strangers.pop(task, None)
 
-    async def _accept(self, listening: socket.socket) -> socket.socket:
+    async def _accept(self, subscription_manager: socket.socket) -> socket.socket:
         """The next connection; `loop.sock_accept` may lose one when it is cancelled."""
         while True:
             try:
-                return listening.accept()[0]
+                return subscription_manager.accept()[0]
             except BlockingIOError:
-                await _readable(listening.fileno())
+                await _readable(subscription_manager.fileno())
 
     def close(self) -> None:
         """Listen no more."""

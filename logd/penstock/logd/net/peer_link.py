@@ -185,15 +185,17 @@ class PeerLink:
         self.counts.connected += 1
         _log.info("peer connected", peer=self.peer, address=self.address)
         self._channel = channel
-        hearing = asyncio.create_task(channel.consume(self._hear, ahead_max=AHEAD_MAX))
+        reachability = asyncio.create_task(channel.consume(self._hear, ahead_max=AHEAD_MAX))
         sending = asyncio.create_task(self._send(channel))
         try:
-            done, _ = await asyncio.wait({hearing, sending}, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(
+                {reachability, sending}, return_when=asyncio.FIRST_COMPLETED
+            )
         finally:
             self._channel = None
-            hearing.cancel()
+            reachability.cancel()
             sending.cancel()
-            await asyncio.gather(hearing, sending, return_exceptions=True)
+            await asyncio.gather(reachability, sending, return_exceptions=True)
         for task in done:
             task.result()
 

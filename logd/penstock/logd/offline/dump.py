@@ -13,7 +13,7 @@ from penstock.logd.errors import CorruptError, CorruptFrameError
 from penstock.logd.format.batch import SCHEMA, SCHEMA_VERSION, decode_body
 from penstock.logd.format.frame import FrameHeader
 from penstock.logd.format.rows import slice_rows
-from penstock.logd.offline.overlay_disk import ShadowDisk
+from penstock.logd.offline.overlay_disk import OverlayDisk
 from penstock.logd.storage import CommitLog, LogConfig
 
 SCHEMA_OF_DUMP: Final = pa.schema(
@@ -43,7 +43,7 @@ class Dump:
     def __init__(
         self, directory: Path, *, on_damage: OnDamage, masters: Masters | None = None
     ) -> None:
-        disk = ShadowDisk()
+        disk = OverlayDisk()
         keys = read_keys(directory, masters or MasterKeys({}), disk=disk)
         vault = None if keys is None else keys.vault()
         self._log = CommitLog.open(directory, LogConfig(), disk=disk, vault=vault)

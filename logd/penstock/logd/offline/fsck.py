@@ -48,8 +48,8 @@ from penstock.logd.format.frame import FrameHeader
 from penstock.logd.metadata.commands import decode_command
 from penstock.logd.metadata.state import ClusterState
 from penstock.logd.metadata.streams import Metadata
-from penstock.logd.offline.overlay_disk import ShadowDisk
-from penstock.logd.partition.producer_snapshot import Memory
+from penstock.logd.offline.overlay_disk import OverlayDisk
+from penstock.logd.partition.producer_snapshot import ProducerSnapshot
 from penstock.logd.partition.purge import PURGED_NAME, PurgePoint
 from penstock.logd.raft import EntryKind
 from penstock.logd.raft.recovery import Recovery as RaftRecovery
@@ -197,7 +197,7 @@ class Inspection:
     ) -> None:
         self.report = PartitionReport(directory)
         self.findings: list[Finding] = []
-        self.shadow = ShadowDisk()
+        self.shadow = OverlayDisk()
         self.segments: list[Segment] = []
         self.marked = False
         self._keys = InspectedKeys(directory, masters, self.shadow)
@@ -261,7 +261,9 @@ class Inspection:
         path, start = self._directory / MEMORY_NAME, self.report.start_offset
         problem, memory = "the file is missing", None
         try:
-            memory = Memory.load(self._directory, disk=self.shadow, vault=self._keys.vault)
+            memory = ProducerSnapshot.load(
+                self._directory, disk=self.shadow, vault=self._keys.vault
+            )
         except (CorruptError, RefusedError) as error:
             problem = str(error)
         if memory is not None and not start <= memory.offset <= self.report.end_offset:
@@ -461,7 +463,7 @@ def _wrong_rows(header: FrameHeader, body: bytes) -> str:
     return ""
 
 
-class Deed(StrEnum):
+class RepairAction(StrEnum):
     """What a repair does to a file."""
 
     REMOVE = "remove"
@@ -481,7 +483,7 @@ class Action:
         epochs: (epoch, start offset) of the new epoch file.
     """
 
-    deed: Deed
+    deed: RepairAction
     path: Path
     position: int = 0
     data: bytes = b""
@@ -491,15 +493,15 @@ class Action:
     def __str__(self) -> str:
         """The change, for people."""
         match self.deed:
-            case Deed.REMOVE:
+            case RepairAction.REMOVE:
                 return f"{self.path}: {_kind(self.path)} removed"
-            case Deed.SWAP:
+            case RepairAction.SWAP:
                 return f"{self.path}: put in the place of the segments it stands for"
-            case Deed.CUT:
+            case RepairAction.CUT:
                 return f"{self.path}: cut at {self.position}, the tail copied to {_copy(self).name}"
-            case Deed.INDEX:
+            case RepairAction.INDEX:
                 return f"{self.path}: index made again from the log"
-            case Deed.EPOCHS:
+            case RepairAction.EPOCHS:
                 latest = self.epochs[-1][0] if self.epochs else 0
                 return f"{self.path}: made again from the log, whose last epoch is {latest}"
 
@@ -509,20 +511,20 @@ def plan(inspection: Inspection) -> list[Action]:
     if not inspection.segments:
         return []
     actions = [
-        Action(Deed.REMOVE, Path(finding.file))
+        Action(RepairAction.REMOVE, Path(finding.file))
         for finding in inspection.findings
         if finding.row in "CO"
     ]
     swaps = [finding for finding in inspection.findings if finding.row == "N"]
-    actions += [Action(Deed.SWAP, Path(finding.file)) for finding in swaps]
+    actions += [Action(RepairAction.SWAP, Path(finding.file)) for finding in swaps]
     torn = [finding for finding in inspection.findings if finding.row in "FG"]
     safe = [finding for finding in torn if finding.row == "F" and inspection.marked]
-    actions += [Action(Deed.CUT, Path(finding.file), finding.position) for finding in safe]
+    actions += [Action(RepairAction.CUT, Path(finding.file), finding.position) for finding in safe]
     left = {Path(finding.file).stem for finding in torn if finding not in safe}
     left |= {Path(f.file).stem[:20] for f in inspection.findings if f.row == "P"}
     if not inspection.epochs_sound and (inspection.epochs or inspection.epochs_fault):
         path, epochs = inspection.report.directory / EPOCHS_NAME, tuple(inspection.epochs)
-        actions.append(Action(Deed.EPOCHS, path, epochs=epochs))
+        actions.append(Action(RepairAction.EPOCHS, path, epochs=epochs))
     return [*actions, *_indexes(inspection, left)]
 
 
@@ -534,19 +536,19 @@ def apply(actions: list[Action]) -> None:
     """
     for action in actions:
         match action.deed:
-            case Deed.REMOVE:
+            case RepairAction.REMOVE:
                 REAL_DISK.unlink(action.path)
                 REAL_DISK.sync_directory(action.path.parent)
-            case Deed.SWAP:
+            case RepairAction.SWAP:
                 _swap(action.path)
-            case Deed.CUT:
+            case RepairAction.CUT:
                 _cut(action)
-            case Deed.INDEX:
+            case RepairAction.INDEX:
                 log = REAL_DISK.open(action.path.with_suffix(LOG_SUFFIX))
                 log.sync()
                 log.close()
                 write_atomically(REAL_DISK, action.path, action.data)
-            case Deed.EPOCHS:
+            case RepairAction.EPOCHS:
                 save_epochs(action.path, list(action.epochs))
 
 
@@ -561,7 +563,7 @@ def _indexes(inspection: Inspection, left: set[str]) -> Iterator[Action]:
         if path.suffix not in (INDEX_SUFFIX, TIME_INDEX_SUFFIX) or path.stem in left:
             continue
         if not path.exists() or path.read_bytes() != data:
-            yield Action(Deed.INDEX, path, data=bytes(data))
+            yield Action(RepairAction.INDEX, path, data=bytes(data))
 
 
 def _swap(path: Path) -> None:
@@ -777,7 +779,7 @@ def repair(
     report = CheckReport(list(directory.problems))
     if directory.root == directory.path:
         leftovers = sorted(directory.path.glob(f"*{TEMPORARY_SUFFIX}"))
-        report.actions += [Action(Deed.REMOVE, path) for path in leftovers]
+        report.actions += [Action(RepairAction.REMOVE, path) for path in leftovers]
     for place in directory.places:
         inspection = _inspect(place, report, progress)
         report.actions += plan(inspection)
@@ -866,7 +868,7 @@ class _Look:
     def _load_metadata(self) -> None:
         path = self._path / METADATA_NAME
         try:
-            document = Checkpoint(path, disk=ShadowDisk()).load()
+            document = Checkpoint(path, disk=OverlayDisk()).load()
             if document is None:
                 self._metadata_sound = False
                 if _directories(self._path / STREAMS_NAME):
@@ -888,7 +890,7 @@ class _Look:
     def _load_cluster(self) -> None:
         """Read a node's part of the Raft log over a shadow of it, as its start would."""
         raft = self._path / CLUSTER_NAME / "raft"
-        disk = ShadowDisk()
+        disk = OverlayDisk()
         try:
             node = Checkpoint(self._path / CLUSTER_NAME / "node", disk=disk).load() or {}
             head = SegmentHead(str(node.get("cluster")), NodeId(str(node.get("node"))))

@@ -12,7 +12,7 @@ from pathlib import Path
 from penstock.logd.storage.disk import REAL_DISK, RealFile
 
 
-class ShadowDisk:
+class OverlayDisk:
     """The real disk, and changes that stay here. For one thread.
 
     Attributes:
@@ -28,18 +28,18 @@ class ShadowDisk:
         self.renamed: dict[Path, Path] = {}
         self.removed: set[Path] = set()
 
-    def open(self, path: Path) -> "ShadowFile":
+    def open(self, path: Path) -> "OverlayFile":
         """Open an existing file."""
         if path in self.removed:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
         real = self.renamed.get(path, path)
-        return ShadowFile(self, path, None if path in self.made else RealFile(real, os.O_RDONLY))
+        return OverlayFile(self, path, None if path in self.made else RealFile(real, os.O_RDONLY))
 
-    def create(self, path: Path) -> "ShadowFile":
+    def create(self, path: Path) -> "OverlayFile":
         """Make a new file, or empty an old one, and open it."""
         self.made[path] = bytearray()
         self.removed.discard(path)
-        return ShadowFile(self, path, None)
+        return OverlayFile(self, path, None)
 
     def list_directory(self, path: Path) -> list[str]:
         """Names in a directory, sorted."""
@@ -84,10 +84,10 @@ class ShadowDisk:
         return REAL_DISK.available_bytes(directory)
 
 
-class ShadowFile:
-    """A file of a `ShadowDisk`; copied into memory when it is written to."""
+class OverlayFile:
+    """A file of a `OverlayDisk`; copied into memory when it is written to."""
 
-    def __init__(self, disk: ShadowDisk, path: Path, source: RealFile | None) -> None:
+    def __init__(self, disk: OverlayDisk, path: Path, source: RealFile | None) -> None:
         self._disk = disk
         self._path = path
         self._source = source

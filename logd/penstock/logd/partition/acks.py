@@ -155,7 +155,7 @@ def stored_lines(stream: str, epoch: int, run: AckRun) -> list[bytes]:
     return lines
 
 
-class Postbox:
+class LoopDispatcher:
     """Takes calls from any thread and makes them on the event loop, in order.
 
     A turn of the event loop costs as much as storing a few messages. So the acks that the calls

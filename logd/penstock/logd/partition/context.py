@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from penstock.base.clock import Clock
-from penstock.logd.compaction.scheduler import Compactor
+from penstock.logd.compaction.scheduler import CompactionThread
 from penstock.logd.encryption.master_keys import MasterKeys
 from penstock.logd.intake.admission import NEVER_LEAVE, AdmissionPolicy, ByteBudget
 from penstock.logd.intake.standby import StandbySettings
 from penstock.logd.limits import FRAMES_UNREMEMBERED_MAX
-from penstock.logd.partition.acks import AckSender, Postbox
+from penstock.logd.partition.acks import AckSender, LoopDispatcher
 from penstock.logd.replication.events import NodeId
 from penstock.logd.storage.disk import REAL_DISK, Disk
 from penstock.service import Tracer
@@ -29,19 +29,19 @@ class StreamLookup(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class PartitionContext:
     """What every partition of a daemon shares."""
 
     node: NodeId
     budget: ByteBudget
     acks: AckSender
-    postbox: Postbox
+    dispatcher: LoopDispatcher
     clock: Clock
     streams_for: Callable[[str], Collection[str]]
     knows_stream: Callable[[str], bool]
     retention_interval_s: float = 30.0
     admission: AdmissionPolicy = NEVER_LEAVE
-    compactor: Compactor | None = None
+    compaction_thread: CompactionThread | None = None
     standby: StandbySettings = field(default_factory=StandbySettings)
     masters: MasterKeys = field(default_factory=lambda: MasterKeys({}))
     tracer: Tracer | None = None

@@ -35,7 +35,7 @@ from penstock.logd.errors import LogdError, LogFailedError
 from penstock.logd.format.batch import SCHEMA, SCHEMA_VERSION, dense_deltas, encode_body
 from penstock.logd.format.frame import FrameHeader, crc32c
 from penstock.logd.format.plain_body import PLAIN_ROWS_MAX, encode_plain_body
-from penstock.logd.intake.turn import Append, Message, Run, Whole
+from penstock.logd.intake.turn import Append, Message, MessageRun, PrebuiltBatch
 from penstock.logd.limits import (
     APPEND_BYTES_MAX,
     FRAME_BYTES_MAX,
@@ -43,8 +43,8 @@ from penstock.logd.limits import (
     FRAMES_UNREMEMBERED_MAX,
 )
 from penstock.logd.metadata.streams import StreamConfig
-from penstock.logd.partition.producer_snapshot import Memory
-from penstock.logd.partition.retention import Retainer
+from penstock.logd.partition.producer_snapshot import ProducerSnapshot
+from penstock.logd.partition.retention import RetentionTask
 from penstock.logd.replication.events import BeginEpoch, DeleteBefore, Reset, Truncate
 from penstock.logd.storage import CommitLog, EpochFile, ReplicaFile
 
@@ -53,7 +53,7 @@ _HEADERS = SCHEMA.field("headers").type
 
 
 def build_frames(
-    items: Iterable[Run | Whole], *, epoch: int
+    items: Iterable[MessageRun | PrebuiltBatch], *, epoch: int
 ) -> Iterator[tuple[FrameHeader, bytes]]:
     """Build the frames of items at consecutive offsets.
 
@@ -61,10 +61,10 @@ def build_frames(
         items: In order of offsets. Runs are merged while the limits of a frame allow.
         epoch: The leader epoch.
     """
-    runs: list[Run] = []
+    runs: list[MessageRun] = []
     rows = size = 0
     for item in items:
-        if isinstance(item, Run) and (
+        if isinstance(item, MessageRun) and (
             not runs
             or (rows + len(item.messages) <= FRAME_ROWS_MAX and size + item.size <= FRAME_BYTES_MAX)
         ):
@@ -75,7 +75,7 @@ def build_frames(
         if runs:
             yield _build(runs, epoch)
         runs, rows, size = [], 0, 0
-        if isinstance(item, Whole):
+        if isinstance(item, PrebuiltBatch):
             yield item.header, item.body
         else:
             runs, rows, size = [item], len(item.messages), item.size
@@ -83,7 +83,7 @@ def build_frames(
         yield _build(runs, epoch)
 
 
-def _build(runs: Sequence[Run], epoch: int) -> tuple[FrameHeader, bytes]:
+def _build(runs: Sequence[MessageRun], epoch: int) -> tuple[FrameHeader, bytes]:
     count = sum(len(run.messages) for run in runs)
     simple = count <= PLAIN_ROWS_MAX and not any(run.extras for run in runs)
     body = (_plain_body(runs) if simple else None) or arrow_body(runs)
@@ -101,18 +101,18 @@ def _build(runs: Sequence[Run], epoch: int) -> tuple[FrameHeader, bytes]:
     return header, body
 
 
-def _messages(runs: Sequence[Run]) -> list[Message]:
+def _messages(runs: Sequence[MessageRun]) -> list[Message]:
     return runs[0].messages if len(runs) == 1 else [*chain(*(run.messages for run in runs))]
 
 
-def _plain_body(runs: Sequence[Run]) -> bytes | None:
+def _plain_body(runs: Sequence[MessageRun]) -> bytes | None:
     """The body of messages without headers, if it can be made by hand."""
     subjects, replies, _, values = zip(*_messages(runs), strict=True)
     timestamps = b"".join([struct.pack("<q", run.timestamp_ns) * len(run.messages) for run in runs])
     return encode_plain_body(timestamps, subjects, replies, values)
 
 
-def arrow_body(runs: Sequence[Run]) -> bytes:
+def arrow_body(runs: Sequence[MessageRun]) -> bytes:
     """The body of any messages, by pyarrow: what makes others by hand must say the same."""
     messages = _messages(runs)
     values: list[bytes | None] = [message[3] for message in messages]
@@ -132,7 +132,7 @@ def arrow_body(runs: Sequence[Run]) -> bytes:
     return encode_body(batch)
 
 
-def _timestamps(runs: Sequence[Run]) -> pa.Array:
+def _timestamps(runs: Sequence[MessageRun]) -> pa.Array:
     parts = [pa.repeat(pa.scalar(run.timestamp_ns, _TIMESTAMP), len(run.messages)) for run in runs]
     return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
 
@@ -148,7 +148,9 @@ def _replies(replies: Sequence[bytes]) -> pa.Array:
     return _subjects([reply or None for reply in replies])
 
 
-def _keys_and_headers(runs: Sequence[Run], values: list[bytes | None]) -> tuple[pa.Array, pa.Array]:
+def _keys_and_headers(
+    runs: Sequence[MessageRun], values: list[bytes | None]
+) -> tuple[pa.Array, pa.Array]:
     """The two columns that most messages leave empty; makes a tombstone's value null."""
     count = len(values)
     if not any(run.extras for run in runs):
@@ -171,7 +173,7 @@ Frame = tuple[FrameHeader, bytes]
 # Orders.
 
 
-class Wish(Enum):
+class LogCommand(Enum):
     """What needs no more to be said."""
 
     SEAL = "seal"
@@ -217,7 +219,7 @@ class PurgeBefore:
 Change = BeginEpoch | Truncate | Reset | DeleteBefore | PurgeBefore | Patch | Note
 """What changes the log, or what is beside it, otherwise than by appending."""
 
-Order = Append | Memory | Remembered | Wish | Change
+Order = Append | ProducerSnapshot | Remembered | LogCommand | Change
 
 # Outcomes. `cuts` is that of the last truncation or reset done by then: what was reported before
 # one speaks of records that may be gone.
@@ -247,7 +249,7 @@ class CommitFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryWanted:
+class ProducerSnapshotWanted:
     """What the intake remembers is to be written down.
 
     Attributes:
@@ -259,10 +261,10 @@ class MemoryWanted:
 
 
 @dataclass(frozen=True, slots=True)
-class MemorySynced:
+class ProducerSnapshotSynced:
     """Everything below the memory's offset is durable, so it may be written down."""
 
-    memory: Memory
+    memory: ProducerSnapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,7 +307,7 @@ class StartMoved:
 
 
 Outcome = (
-    Written | Durable | CommitFailed | MemoryWanted | MemorySynced
+    Written | Durable | CommitFailed | ProducerSnapshotWanted | ProducerSnapshotSynced
     | EpochBegun | Cut | WasReset | Patched | StartMoved
 )  # fmt: skip
 
@@ -322,19 +324,19 @@ class LogChanges:
     Args:
         log: Whose writer calls `carry_out`.
         epochs: Of the log.
-        retainer: Of the log.
+        retention_task: Of the log.
 
     Attributes:
         epoch: That began last.
         cuts: Of the last truncation or reset; 0 before the first.
     """
 
-    def __init__(self, log: CommitLog, epochs: EpochFile, retainer: Retainer) -> None:
+    def __init__(self, log: CommitLog, epochs: EpochFile, retention_task: RetentionTask) -> None:
         self.epoch = epochs.latest
         self.cuts = 0
         self._log = log
         self._epochs = epochs
-        self._retainer = retainer
+        self._retention_task = retention_task
         self._file = ReplicaFile(log.directory, disk=log.disk)
 
     def carry_out(self, change: Change) -> Outcome | None:
@@ -360,9 +362,9 @@ class LogChanges:
                 self._was_cut(cuts)
                 return WasReset(start, cuts)
             case DeleteBefore(offset):
-                self._retainer.delete_before(offset)
+                self._retention_task.delete_before(offset)
             case PurgeBefore(offset):
-                self._retainer.purge_before(offset)
+                self._retention_task.purge_before(offset)
             case Patch():
                 return self._patch(change)
             case Note():
@@ -371,7 +373,7 @@ class LogChanges:
 
     def _was_cut(self, cuts: int) -> None:
         self.cuts = cuts
-        self._retainer.was_cut()
+        self._retention_task.was_cut()
 
     def _patch(self, patch: Patch) -> Patched | None:
         """Fill damage; if that cannot be done, the log goes on as it is."""
@@ -403,7 +405,7 @@ class LogChanges:
             _log.warning("replica not noted", log=str(self._log.directory), error=str(error))
 
 
-class Committer:
+class LogWriter:
     """Writes what is submitted, in order, until it fails or is closed.
 
     Args:
@@ -412,9 +414,9 @@ class Committer:
         epochs: Of the log; new frames are of the last.
         post: Called on the thread with each outcome.
         clock: For the interval policy.
-        retainer: Takes its steps on the thread, between two turns.
+        retention_task: Takes its steps on the thread, between two turns.
         append_bytes_max: Of frames made at a time; one may exceed it.
-        frames_unremembered_max: After so many frames, `MemoryWanted` is posted.
+        frames_unremembered_max: After so many frames, `ProducerSnapshotWanted` is posted.
 
     Attributes:
         failed: Whether something handed over was not stored, or may not be durable.
@@ -429,16 +431,16 @@ class Committer:
         epochs: EpochFile,
         post: Callable[[Outcome], None],
         clock: Clock,
-        retainer: Retainer,
+        retention_task: RetentionTask,
         append_bytes_max: int = APPEND_BYTES_MAX,
         frames_unremembered_max: int = FRAMES_UNREMEMBERED_MAX,
     ) -> None:
         self._log = log
         self._config = config
-        self._changes = LogChanges(log, epochs, retainer)
+        self._changes = LogChanges(log, epochs, retention_task)
         self._post = post
         self._clock = clock
-        self._retainer = retainer
+        self._retention_task = retention_task
         self.tell_written = False
         self._start = log.start_offset
         # Made in C: a condition's notify and wait cost more than the rest of a small turn's
@@ -463,7 +465,7 @@ class Committer:
 
     def append_fetched(self, frames: Iterable[Frame]) -> None:
         """Hand over frames of another replica, checked, to be written as they are; never waits."""
-        self.submit(Append([Whole(header, body) for header, body in frames], 0))
+        self.submit(Append([PrebuiltBatch(header, body) for header, body in frames], 0))
 
     def begin_epoch(self, epoch: int, start_offset: int) -> None:
         """Have an epoch noted durably, and what is submitted after this be of it: `EpochBegun`."""
@@ -496,8 +498,8 @@ class Committer:
         """Have what a replica knows written down; durably for `SaveHighWatermark`."""
         self._give(Note(high_watermark, agreed_epoch, durable))
 
-    def sync_below(self, memory: Memory) -> None:
-        """Have all that was submitted made durable, and `MemorySynced` posted; never waits."""
+    def sync_below(self, memory: ProducerSnapshot) -> None:
+        """Have what was submitted made durable; `ProducerSnapshotSynced` follows. Never waits."""
         self._give(memory)
 
     def remembered(self, offset: int) -> None:
@@ -506,11 +508,11 @@ class Committer:
 
     def seal(self) -> None:
         """Have the active segment sealed; never waits."""
-        self._give(Wish.SEAL)
+        self._give(LogCommand.SEAL)
 
     def end(self) -> None:
         """Have the thread end after what was submitted; never waits, and `close` must follow."""
-        self._orders.put(Wish.CLOSE)
+        self._orders.put(LogCommand.CLOSE)
 
     def close(self) -> None:
         """Write what was submitted, sync, end the thread and close the log; waits for all that."""
@@ -551,20 +553,20 @@ class Committer:
             self._sync()
         if wrote:
             self._post(Durable(self._log.end_offset, self._changes.cuts))
-        if order is Wish.CLOSE:
+        if order is LogCommand.CLOSE:
             return False
         if order is not None:
             self._carry_out(order)
         self._retain()
         return True
 
-    def _await_orders(self) -> tuple[list[Run | Whole], Order | None]:
+    def _await_orders(self) -> tuple[list[MessageRun | PrebuiltBatch], Order | None]:
         """Wait until there is something to do, or the time has come.
 
         Returns:
             All there is to write, up to the first order of another kind, and that one.
         """
-        items: list[Run | Whole] = []
+        items: list[MessageRun | PrebuiltBatch] = []
         try:
             order = self._orders.get(timeout=self._wait_s())
             while isinstance(order, Append):
@@ -576,12 +578,12 @@ class Committer:
 
     def _carry_out(self, order: Order) -> None:
         match order:
-            case Memory():
+            case ProducerSnapshot():
                 self._sync()
-                self._post(MemorySynced(order))
+                self._post(ProducerSnapshotSynced(order))
             case Remembered(offset):
-                self._retainer.remembered(offset)
-            case Wish.SEAL:
+                self._retention_task.remembered(offset)
+            case LogCommand.SEAL:
                 self._log.roll()
             case (
                 BeginEpoch()
@@ -600,10 +602,10 @@ class Committer:
                 raise AssertionError(order)
 
     def _retain(self) -> None:
-        deleting = self._retainer.step()
+        deleting = self._retention_task.step()
         if deleting or self._frames >= self._frames_unremembered_max:
             self._frames = 0
-            self._post(MemoryWanted(ids=deleting))
+            self._post(ProducerSnapshotWanted(ids=deleting))
         start = self._log.start_offset
         if start != self._start:
             self._start = start
@@ -613,7 +615,7 @@ class Committer:
         self._log.sync()
         self._synced_ns = self._clock.monotonic_ns()
 
-    def _append(self, items: list[Run | Whole]) -> None:
+    def _append(self, items: list[MessageRun | PrebuiltBatch]) -> None:
         """Write items, some frames at a time; they are let go as their frames are made."""
         made = build_frames(_taken_from(items), epoch=self._changes.epoch)
         for frames in _in_parts(made, self._append_bytes_max):
@@ -633,14 +635,14 @@ class Committer:
                 return False
 
     def _wait_s(self) -> float | None:
-        wait_s = self._retainer.wait_s()
+        wait_s = self._retention_task.wait_s()
         if self._config.fsync != "interval" or self._log.synced_offset == self._log.end_offset:
             return wait_s
         sync_s = self._config.fsync_interval_ms / 1000
         return sync_s if wait_s is None else min(sync_s, wait_s)
 
 
-def _taken_from(items: list[Run | Whole]) -> Iterator[Run | Whole]:
+def _taken_from(items: list[MessageRun | PrebuiltBatch]) -> Iterator[MessageRun | PrebuiltBatch]:
     """The items in order; none is held by the list any more."""
     items.reverse()
     while items:

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 
 import structlog
 
-from penstock.logd.compaction.scheduler import CompactionSettings, Upkeep, Wants
+from penstock.logd.compaction.scheduler import CompactionScheduler, CompactionSettings, Wants
 from penstock.logd.errors import (
     NO_SPACE,
     CorruptError,
@@ -29,22 +29,22 @@ from penstock.logd.intake.dedup import DedupMark
 from penstock.logd.intake.intake import Arrived, Intake, LogFailed
 from penstock.logd.intake.turn import FRAME_OVERHEAD, Append, Message, Refuse
 from penstock.logd.metadata.streams import Stream, is_internal
-from penstock.logd.partition.context import Surroundings
+from penstock.logd.partition.context import PartitionContext
 from penstock.logd.partition.log_writer import (
     CommitFailed,
-    Committer,
     Durable,
-    MemorySynced,
-    MemoryWanted,
+    LogWriter,
     Outcome,
+    ProducerSnapshotSynced,
+    ProducerSnapshotWanted,
     StartMoved,
 )
-from penstock.logd.partition.producer_snapshot import Memory
-from penstock.logd.partition.publish_queue import Leadership, begin, read_frames
+from penstock.logd.partition.producer_snapshot import ProducerSnapshot
+from penstock.logd.partition.publish_queue import PublishQueue, begin, read_frames
 from penstock.logd.partition.purge import PurgePoint, Purging
 from penstock.logd.partition.rebuild import rebuild_intake, remember_anew
-from penstock.logd.partition.retention import Retainer
-from penstock.logd.partition.snapshotter import Remembering
+from penstock.logd.partition.retention import RetentionTask
+from penstock.logd.partition.snapshotter import Snapshotter
 from penstock.logd.replication.events import (
     BeginEpoch,
     Effect,
@@ -52,15 +52,15 @@ from penstock.logd.replication.events import (
     EpochSaved,
     HighWatermark,
     Lead,
+    LeaderAndIsr,
+    LeaderAndIsrChanged,
     LeaseRenewed,
     LogStartMoved,
     NodeId,
-    Resign,
+    ReleaseLeadership,
     Stop,
     StorageFailed,
     Synced,
-    View,
-    Viewed,
 )
 from penstock.logd.replication.log_state import Epochs, LogState
 from penstock.logd.replication.replica import Replica
@@ -98,7 +98,7 @@ class LoneReplica:
         )
         self._replica = Replica(node, incarnation, state, boot="")
         self._replica.handle(LeaseRenewed(FOREVER_NS), 0)
-        view = View(
+        view = LeaderAndIsr(
             incarnation=incarnation,
             version=1,
             leader_epoch=self.epoch,
@@ -106,7 +106,7 @@ class LoneReplica:
             isr=frozenset({node}),
             replicas=(node,),
         )
-        begun_epoch = self._replica.handle(Viewed(view), 0)
+        begun_epoch = self._replica.handle(LeaderAndIsrChanged(view), 0)
         assert begun_epoch == [BeginEpoch(self.epoch, end)], begun_epoch
         epochs.begin(self.epoch, end)
         led = self._replica.handle(EpochSaved(self.epoch), 0)
@@ -145,7 +145,7 @@ def _has_committed(effects: Iterable[Effect]) -> bool:
         match effect:
             case HighWatermark():
                 risen = True
-            case Stop() | Resign() | Electable():
+            case Stop() | ReleaseLeadership() | Electable():
                 pass  # nobody else could lead: the partition says itself that it has failed
             case _:
                 raise AssertionError(f"{effect} of a partition with one replica")
@@ -192,7 +192,7 @@ MakeRole = Callable[[CommitLog, EpochFile], Role]
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class RecoveredPartition:
     """A log that was recovered, and who decides about it."""
 
     log: CommitLog
@@ -201,7 +201,9 @@ class Opened:
     purged: PurgePoint
 
 
-def recover(stream: Stream, place: Place, around: Surroundings, make_role: MakeRole) -> Opened:
+def recover(
+    stream: Stream, place: Place, around: PartitionContext, make_role: MakeRole
+) -> RecoveredPartition:
     """Recover a log, find a role, rebuild what the intake remembers.
 
     Raises:
@@ -236,7 +238,7 @@ def recover(stream: Stream, place: Place, around: Surroundings, make_role: MakeR
     rebuild_intake(intake, log, around.clock.unix_ns(), save=role.leads, committed=committed)
     for finding in log.recovery.findings:
         _log.warning("log recovered", stream=config.name, finding=str(finding))
-    return Opened(log, role, intake, PurgePoint.load(directory))
+    return RecoveredPartition(log, role, intake, PurgePoint.load(directory))
 
 
 def _sound_headers(log: CommitLog) -> Iterator[FrameHeader]:
@@ -265,47 +267,49 @@ class Partition:
         log: For readers; only its writer writes.
         writer: Of the log.
         purging: What of it was purged.
-        leadership: Takes what is published while this node leads.
-        retainer: For its counters; it works on the committer's thread.
-        upkeep: For its counters; it works on the compactor's thread.
+        publish_queue: Takes what is published while this node leads.
+        retention_task: For its counters; it works on the committer's thread.
+        compaction_scheduler: For its counters; it works on the compactor's thread.
         failure: Why it takes no writes; empty while it does.
         closed: Whether it serves nobody any more.
         finished: Whether everything accepted has been dealt with and its log is closed.
     """
 
-    def __init__(self, stream: Stream, number: int, opened: "Opened", around: Surroundings) -> None:
+    def __init__(
+        self, stream: Stream, number: int, opened: "RecoveredPartition", around: PartitionContext
+    ) -> None:
         self.stream = stream
         self.number = number
         log, self.role, intake = opened.log, opened.role, opened.intake
         self.log = log
         self.failure = ""
         self.closed = self.finished = False
-        self._around = around
+        self._context = around
         self._loop = asyncio.get_running_loop()
         self._waiters: set[asyncio.Future[None]] = set()
-        self.retainer = Retainer(
+        self.retention_task = RetentionTask(
             log,
             stream.config,
             interval_s=around.retention_interval_s,
             high_watermark=lambda: self.high_watermark,
             clock=around.clock,
         )
-        self.writer = Committer(
+        self.writer = LogWriter(
             log,
             stream.config,
             epochs=self.role.epochs,
             post=self._post,
             clock=around.clock,
-            retainer=self.retainer,
+            retention_task=self.retention_task,
             frames_unremembered_max=around.frames_unremembered_max,
         )
         self.purging = Purging(log, self.role.epochs, opened.purged, self.writer.purge_before)
         submit = self.writer.submit if self.role.leads else self._submit
-        self.leadership = Leadership(stream, number, log, intake, submit, around)
+        self.publish_queue = PublishQueue(stream, number, log, intake, submit, around)
         if self.role.leads:
-            self.leadership.lead(self.epoch, log.end_offset, self.high_watermark)
-        self.upkeep = self._begin_upkeep()
-        self._remembering = Remembering(
+            self.publish_queue.lead(self.epoch, log.end_offset, self.high_watermark)
+        self.compaction_scheduler = self._begin_upkeep()
+        self._snapshotter = Snapshotter(
             intake,
             log,
             self.writer,
@@ -321,7 +325,7 @@ class Partition:
         cls,
         stream: Stream,
         directory: Path,
-        around: Surroundings,
+        around: PartitionContext,
         *,
         number: int = 0,
         make_role: MakeRole | None = None,
@@ -353,7 +357,7 @@ class Partition:
     @property
     def label(self) -> str:
         """Of the partition, as people see it."""
-        return self.leadership.label
+        return self.publish_queue.label
 
     @property
     def internal(self) -> bool:
@@ -378,12 +382,12 @@ class Partition:
     @property
     def intake(self) -> Intake:
         """What sequences its messages."""
-        return self.leadership.intake
+        return self.publish_queue.intake
 
     @property
     def budget(self) -> ByteBudget:
         """Bytes it may hold, and does."""
-        return self.leadership.budget
+        return self.publish_queue.budget
 
     @property
     def out_of_space(self) -> bool:
@@ -392,7 +396,7 @@ class Partition:
 
     def take(self, messages: list[Message]) -> None:
         """Take what arrived in one turn, if this node leads and `close` was not called."""
-        self.leadership.take(messages)
+        self.publish_queue.take(messages)
 
     def store(self, messages: list[Message]) -> int:
         """Take messages of logd's own, all of them or none; `wait_committed` for what it returns.
@@ -408,7 +412,7 @@ class Partition:
             UnavailableError: None is stored.
         """
         self._check_serving()
-        self.leadership.check_takes()
+        self.publish_queue.check_takes()
         if FRAME_OVERHEAD + sum(m.size_bytes() for m in messages) > self.budget.room:
             raise UnavailableError(f"stream {self.name}: too many bytes wait for the disk")
         last = self.intake.next_offset + len(messages) - 1
@@ -425,7 +429,7 @@ class Partition:
         """
         self._check_serving()
         frames = await asyncio.to_thread(read_frames, data, self.stream.config)
-        reached = self.leadership.restore(frames)
+        reached = self.publish_queue.restore(frames)
         try:
             async with asyncio.timeout(_RESTORE_S):
                 await self.wait_committed(reached - 1)
@@ -454,12 +458,12 @@ class Partition:
 
     async def wait_drained(self) -> None:
         """Wait until nothing accepted is left to commit."""
-        while self.leadership.uncommitted:
+        while self.publish_queue.uncommitted:
             await self._woken()
 
     def close(self) -> None:
         """Take nothing more, and let waiting readers go; `finish` must follow."""
-        self.leadership.pause()
+        self.publish_queue.pause()
         self.closed = True
         self._wake()
 
@@ -475,67 +479,67 @@ class Partition:
             self.end_upkeep()
             self.writer.close()
             if not self.writer.failed and self.intake.next_offset <= self.high_watermark + 1:
-                self._remembering.close(write=True)
+                self._snapshotter.close(write=True)
         finally:
             self.finished = True
 
     def end_upkeep(self) -> None:
         """Have compaction leave the log alone, and nothing written beside it; waits for that."""
-        if self._around.compactor is not None:
-            self._around.compactor.remove(self.upkeep)
-        self._remembering.close()
+        if self._context.compaction_thread is not None:
+            self._context.compaction_thread.remove(self.compaction_scheduler)
+        self._snapshotter.close()
 
     def count_on(self, before: "Partition") -> None:
         """Go on with the counts of a partition whose log has been opened again as this one's."""
-        self.leadership.count_on(before.leadership)
-        self.retainer.count_on(before.retainer)
-        self.upkeep.counts.count_on(before.upkeep.counts)
+        self.publish_queue.count_on(before.publish_queue)
+        self.retention_task.count_on(before.retention_task)
+        self.compaction_scheduler.counts.count_on(before.compaction_scheduler.counts)
 
     def _post(self, outcome: Outcome) -> None:
         """Called on the committer's thread."""
-        self._around.postbox.post(self._loop, partial(self._settle, outcome))
+        self._context.dispatcher.post(self._loop, partial(self._settle, outcome))
 
     def _settle(self, outcome: Outcome) -> None:
         match outcome:
             case CommitFailed(reason):
                 self._fail(reason)
-            case MemoryWanted(ids):
+            case ProducerSnapshotWanted(ids):
                 self.intake.dedup.whole |= ids
-                self._remembering.want()
-            case MemorySynced(memory):
-                self._remembering.synced(memory)
+                self._snapshotter.want()
+            case ProducerSnapshotSynced(memory):
+                self._snapshotter.synced(memory)
             case _:
-                if self.role.settle(outcome, self._around.clock.monotonic_ns()):
+                if self.role.settle(outcome, self._context.clock.monotonic_ns()):
                     self.commit(self.high_watermark)
 
-    def _begin_upkeep(self) -> Upkeep:
-        compactor = self._around.compactor
-        upkeep = Upkeep(
+    def _begin_upkeep(self) -> CompactionScheduler:
+        compaction_thread = self._context.compaction_thread
+        compaction_scheduler = CompactionScheduler(
             self.log,
             self.stream.config,
-            CompactionSettings() if compactor is None else compactor.settings,
+            CompactionSettings() if compaction_thread is None else compaction_thread.settings,
             high_watermark=lambda: self.high_watermark,
             wants=Wants(memory=self._want_memory, seal=self.writer.seal),
-            clock=self._around.clock,
+            clock=self._context.clock,
         )
-        if compactor is not None:
-            compactor.add(upkeep)
-        return upkeep
+        if compaction_thread is not None:
+            compaction_thread.add(compaction_scheduler)
+        return compaction_scheduler
 
     def _saved(self, offset: int) -> None:
         """What is remembered below has been written down: retention and compaction go on."""
         self.writer.remembered(offset)
-        self.upkeep.remembered(offset)
-        if self._around.compactor is not None:
-            self._around.compactor.wake(self.upkeep)
+        self.compaction_scheduler.remembered(offset)
+        if self._context.compaction_thread is not None:
+            self._context.compaction_thread.wake(self.compaction_scheduler)
 
     def _want_memory(self) -> None:
         """Called on the compactor's thread."""
-        self._post(MemoryWanted(ids=True))
+        self._post(ProducerSnapshotWanted(ids=True))
 
     def commit(self, high_watermark: int) -> None:
         """The high watermark has risen: answer publishers, wake readers."""
-        self.leadership.committed_upto(high_watermark)
+        self.publish_queue.committed_upto(high_watermark)
         self.intake.dedup.committed(high_watermark + 1)
         self.purging.committed(high_watermark)
         self._wake()
@@ -548,13 +552,13 @@ class Partition:
             next_offset: Of the first record that is taken.
             away_ns: For how long nobody is known to have led.
         """
-        tracer = self._around.tracer
+        tracer = self._context.tracer
         if tracer is not None and (span := tracer.start_rare("election", ago_ns=away_ns)):
             span.end(penstock__stream=self.label, penstock__epoch=epoch)
         self.writer.tell_written = True
-        self.retainer.leading = True
-        self.leadership.decline(None)
-        self.leadership.lead(epoch, next_offset, self.high_watermark)
+        self.retention_task.leading = True
+        self.publish_queue.decline(None)
+        self.publish_queue.lead(epoch, next_offset, self.high_watermark)
 
     def follow(self, *, pausing: bool = False) -> None:
         """Take no messages, and keep what the leader keeps.
@@ -562,11 +566,11 @@ class Partition:
         Args:
             pausing: It may lead again under the same epoch: what waits for an ack goes on to.
         """
-        self.retainer.leading = False
+        self.retention_task.leading = False
         if pausing:
-            self.leadership.pause()
+            self.publish_queue.pause()
         else:
-            self.leadership.stop()
+            self.publish_queue.stop()
 
     async def remember_anew(self) -> None:
         """The log was cut: what is kept in mind of it must not know more than it has.
@@ -574,18 +578,18 @@ class Partition:
         Raises:
             LogdError, OSError: It cannot be read.
         """
-        self._remembering.forget()
-        self.leadership.was_cut()
-        now_ns = self._around.clock.unix_ns()
-        self.upkeep.was_cut(self.log.end_offset)
-        await asyncio.to_thread(self._remembering.discard, self.log.end_offset)
+        self._snapshotter.forget()
+        self.publish_queue.was_cut()
+        now_ns = self._context.clock.unix_ns()
+        self.compaction_scheduler.was_cut(self.log.end_offset)
+        await asyncio.to_thread(self._snapshotter.discard, self.log.end_offset)
         committed = self.high_watermark + 1
         await asyncio.to_thread(remember_anew, self.intake, self.log, now_ns, committed)
 
     @property
     def is_forgetful(self) -> bool:
         """Whether ids or sequences were lost at the start, a window of ids ago or less."""
-        return self.intake.dedup.lost_until_ns > self._around.clock.unix_ns()
+        return self.intake.dedup.lost_until_ns > self._context.clock.unix_ns()
 
     def dedup_mark(self) -> DedupMark:
         """What is remembered by now, to be compared with what the leader remembers."""
@@ -601,11 +605,11 @@ class Partition:
             return None
         return checksum == mark.checksum
 
-    def dedup_snapshot(self) -> Memory:
+    def dedup_snapshot(self) -> ProducerSnapshot:
         """What is remembered of committed records, message ids included."""
-        return Memory.of(self.intake, self.high_watermark + 1, whole=True)
+        return ProducerSnapshot.of(self.intake, self.high_watermark + 1, whole=True)
 
-    async def adopt_dedup(self, memory: Memory) -> bool:
+    async def adopt_dedup(self, memory: ProducerSnapshot) -> bool:
         """Take what the leader remembers, and have it written down; `Role.remembers` follows.
 
         Args:
@@ -619,7 +623,7 @@ class Partition:
         dedup, since = intake.dedup, intake.next_offset
         if memory.offset > since:
             return False
-        own = Memory.of(intake, whole=True)
+        own = ProducerSnapshot.of(intake, whole=True)
         merged = await asyncio.to_thread(memory.merged, own, config)
         if intake.dedup is not dedup:  # the log has been cut meanwhile
             return False
@@ -628,7 +632,7 @@ class Partition:
         dedup.adopt(*merged, offset=memory.offset, since=since, lost=memory.lost)
         if memory.offset == intake.next_offset:
             dedup.last_message_id = memory.last_message_id
-        self._remembering.adopted()
+        self._snapshotter.adopted()
         return True
 
     def fail(self, reason: str) -> None:
@@ -641,10 +645,10 @@ class Partition:
         self.role.submitted(append.items[-1].next_offset)
 
     def _fail(self, reason: str) -> None:
-        self.role.failed(reason, self._around.clock.monotonic_ns())
+        self.role.failed(reason, self._context.clock.monotonic_ns())
         _log.error("stream failed", stream=self.name, reason=reason)
         self.failure = reason
-        self.leadership.fail(reason)
+        self.publish_queue.fail(reason)
         self._wake()
 
     async def _woken(self) -> None:
@@ -661,7 +665,7 @@ class Partition:
                 waiter.set_result(None)
 
 
-class Unopened:
+class OfflinePartition:
     """Stands in for a stream's partition until its log can be opened. Used on the event loop.
 
     Publishers must not take silence for a stream that is slow: whoever left a reply subject is
@@ -684,7 +688,7 @@ class Unopened:
 
     stands_by = False
 
-    def __init__(self, stream: Stream, error: Exception, around: Surroundings) -> None:
+    def __init__(self, stream: Stream, error: Exception, around: PartitionContext) -> None:
         self.stream = stream
         self.out_of_space = isinstance(error, OSError) and error.errno in NO_SPACE
         self.cause = cause_of(error)
@@ -702,7 +706,7 @@ class Unopened:
         self.intake.handle(LogFailed(str(error)), around.clock.unix_ns())
         self.budget = around.budget.share(stream.config.intake_bytes_max)
         self.passed_over = 0
-        self._around = around
+        self._context = around
 
     @property
     def name(self) -> str:
@@ -725,9 +729,9 @@ class Unopened:
     def take(self, messages: list[Message]) -> None:
         """Refuse what arrived in one turn."""
         arrived = Arrived(messages, self.budget.room)
-        for effect in self.intake.handle(arrived, self._around.clock.unix_ns()):
+        for effect in self.intake.handle(arrived, self._context.clock.unix_ns()):
             assert isinstance(effect, Refuse), effect
-            self._around.acks.send_refusal(effect)
+            self._context.acks.send_refusal(effect)
 
 
 def cause_of(error: Exception) -> str:

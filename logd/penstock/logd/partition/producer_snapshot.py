@@ -38,7 +38,7 @@ from typing import Any, Final
 import orjson
 import pyarrow as pa
 
-from penstock.logd.encryption.cipher import Vault
+from penstock.logd.encryption.cipher import SegmentCipher
 from penstock.logd.errors import CorruptError, RefusedError
 from penstock.logd.format.frame import crc32c
 from penstock.logd.intake.dedup import Dedup, MessageIds, ProducerState, ProducerTable
@@ -70,7 +70,7 @@ _SCHEMA: Final = pa.schema(
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class ProducerSnapshot:
     """What an intake remembers of everything below `offset`, at one moment.
 
     Attributes:
@@ -93,7 +93,7 @@ class Memory:
     @classmethod
     def of(
         cls, intake: Intake, end_offset: int | None = None, *, whole: bool | None = None
-    ) -> "Memory":
+    ) -> "ProducerSnapshot":
         """What an intake remembers now.
 
         Args:
@@ -119,7 +119,9 @@ class Memory:
             checksum,
         )
 
-    def save(self, directory: Path, *, disk: Disk = REAL_DISK, vault: Vault | None = None) -> None:
+    def save(
+        self, directory: Path, *, disk: Disk = REAL_DISK, vault: SegmentCipher | None = None
+    ) -> None:
         """Write it down; everything below `offset` is durable.
 
         Args:
@@ -137,8 +139,8 @@ class Memory:
 
     @classmethod
     def load(
-        cls, directory: Path, *, disk: Disk = REAL_DISK, vault: Vault | None = None
-    ) -> "Memory | None":
+        cls, directory: Path, *, disk: Disk = REAL_DISK, vault: SegmentCipher | None = None
+    ) -> "ProducerSnapshot | None":
         """What was written down last; None when nothing was.
 
         Raises:
@@ -171,7 +173,7 @@ class Memory:
         dedup.floor = self.offset
 
     def merged(
-        self, own: "Memory", config: StreamConfig
+        self, own: "ProducerSnapshot", config: StreamConfig
     ) -> tuple[MessageIds, ProducerTable, dict[bytes, ProducerState]]:
         """What is remembered here or by a replica of the same history; the later one counts.
 
@@ -215,7 +217,7 @@ class Memory:
         return [_HEADER.pack(MAGIC, FORMAT_VERSION, crc, 0), body]
 
     @classmethod
-    def decode(cls, data: bytes, where: str) -> "Memory":
+    def decode(cls, data: bytes, where: str) -> "ProducerSnapshot":
         """What `encode` has made.
 
         Raises:
@@ -273,7 +275,7 @@ class Memory:
             ]
 
 
-def _from_checkpoint(path: Path, disk: Disk) -> Memory:
+def _from_checkpoint(path: Path, disk: Disk) -> ProducerSnapshot:
     """What an earlier release wrote down."""
     document = Checkpoint(path, disk=disk).load()
     assert document is not None, path
@@ -286,7 +288,7 @@ def _from_checkpoint(path: Path, disk: Disk) -> Memory:
             (bytes.fromhex(name), (int(offset), int(seen_ns)))
             for name, offset, seen_ns in document.get("ids", ())
         ]
-        return Memory(
+        return ProducerSnapshot(
             int(document["offset"]),
             ([name for name, _ in producers], [state for _, state in producers]),
             ([name for name, _ in ids], [seen for _, seen in ids]),

@@ -36,12 +36,12 @@ from penstock.logd.intake.turn import (
     Effect,
     Message,
     PendingAck,
+    PrebuiltBatch,
     Refuse,
-    Whole,
     ack_count,
 )
 from penstock.logd.metadata.streams import Stream, StreamConfig, is_internal
-from penstock.logd.partition.context import Surroundings
+from penstock.logd.partition.context import PartitionContext
 from penstock.logd.partition.log_writer import Frame
 from penstock.logd.partition.rebuild import recall_frames
 from penstock.logd.storage import CommitLog, EpochFile
@@ -78,7 +78,7 @@ class AppendSpans:
             span.end(error="nothing was stored: refused, or there before")
             return
         for item in items:
-            if isinstance(item, Whole) and item.header.producer_id != NO_PRODUCER:
+            if isinstance(item, PrebuiltBatch) and item.header.producer_id != NO_PRODUCER:
                 header = item.header
                 trace_id = trace_of(header.producer_id, header.producer_sequence)
                 span.link(trace_id, span_of(trace_id))
@@ -171,7 +171,7 @@ def check_wanted(config: StreamConfig, partition: int, frames: list[Frame], want
         raise RefusedError("WRONG_OFFSET", message, stream=name, next_offset=wanted)
 
 
-class Leadership:
+class PublishQueue:
     """Takes messages into one partition. Used on the event loop.
 
     Args:
@@ -203,7 +203,7 @@ class Leadership:
         log: CommitLog,
         intake: Intake,
         submit: Callable[[Append], None],
-        around: Surroundings,
+        around: PartitionContext,
     ) -> None:
         self.intake = intake
         self.number = number
@@ -308,7 +308,7 @@ class Leadership:
         epoch = self.intake.epoch
         placed = [(one.at(base_offset=one.base_offset, leader_epoch=epoch), b) for one, b in frames]
         recall_frames(self.intake, placed, self._clock.unix_ns())
-        self._execute([Append([Whole(header, body) for header, body in placed], size)])
+        self._execute([Append([PrebuiltBatch(header, body) for header, body in placed], size)])
         self._tell_declined()
         return self.intake.next_offset
 
@@ -420,7 +420,7 @@ class Leadership:
                 self._acks.send_refusal(Refuse(reply, ack, enveloped, form))
         self._forget_waiting()
 
-    def count_on(self, before: "Leadership") -> None:
+    def count_on(self, before: "PublishQueue") -> None:
         """Go on with the counts of the one that this one takes the place of."""
         self._committed_before += before.committed
         self.intake.counts = before.intake.counts

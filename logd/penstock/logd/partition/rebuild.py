@@ -24,7 +24,7 @@ from penstock.logd.format.batch import decode_body
 from penstock.logd.intake.dedup import Dedup
 from penstock.logd.intake.intake import Intake
 from penstock.logd.partition.log_writer import Frame
-from penstock.logd.partition.producer_snapshot import FILE_NAME, Memory
+from penstock.logd.partition.producer_snapshot import FILE_NAME, ProducerSnapshot
 from penstock.logd.storage import CommitLog
 
 _CHECKSUM_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -72,7 +72,7 @@ def rebuild_intake(
         _tell_loss(intake, lost, now_ns + window_ns)
     if save and (memory is None or memory.offset != log.end_offset or lost):
         try:
-            Memory.of(intake).save(log.directory, disk=log.disk, vault=log.vault)
+            ProducerSnapshot.of(intake).save(log.directory, disk=log.disk, vault=log.vault)
         except OSError as error:  # the next start reads as much of the log again
             _log.warning("producers not saved", stream=intake.config.name, error=str(error))
 
@@ -103,10 +103,10 @@ def remember_anew(intake: Intake, log: CommitLog, now_ns: int, committed: int) -
     rebuild_intake(intake, log, now_ns, save=False, committed=committed)
 
 
-def _restore(intake: Intake, log: CommitLog) -> Memory | None:
+def _restore(intake: Intake, log: CommitLog) -> ProducerSnapshot | None:
     """Take what was written down last; None if it is of no use."""
     try:
-        memory = Memory.load(log.directory, disk=log.disk, vault=log.vault)
+        memory = ProducerSnapshot.load(log.directory, disk=log.disk, vault=log.vault)
     except LogdError as error:
         _log.warning("producers not restored", stream=intake.config.name, error=str(error))
         return None

@@ -24,7 +24,7 @@ _PAUSE_NS: Final = _NS_PER_S // RETENTION_SEGMENTS_PER_S_MAX
 _log = structlog.get_logger()
 
 
-class Retainer:
+class RetentionTask:
     """Looks at a log every `interval_s` and whenever a segment was sealed.
 
     Args:
@@ -126,7 +126,7 @@ class Retainer:
         self._purge = min(self._purge, end)
         self._remembered_offset = min(self._remembered_offset, end)
 
-    def count_on(self, before: "Retainer") -> None:
+    def count_on(self, before: "RetentionTask") -> None:
         """Go on with the counts of the one that this one takes the place of."""
         self.records_deleted += before.records_deleted
         self.bytes_deleted += before.bytes_deleted

@@ -17,8 +17,8 @@ import structlog
 
 from penstock.logd.errors import LogdError
 from penstock.logd.intake.intake import Intake
-from penstock.logd.partition.log_writer import Committer
-from penstock.logd.partition.producer_snapshot import FILE_NAME, Memory
+from penstock.logd.partition.log_writer import LogWriter
+from penstock.logd.partition.producer_snapshot import FILE_NAME, ProducerSnapshot
 from penstock.logd.storage import CommitLog
 
 _RETRY_S: Final = 1.0
@@ -27,13 +27,13 @@ _RETRY_S: Final = 1.0
 _log = structlog.get_logger()
 
 
-class Remembering:
+class Snapshotter:
     """Writes down one intake's memory. Used on the event loop, but for `close`.
 
     Args:
         intake: Whose.
         log: Its log; what is remembered is written beside its segments.
-        committer: Writes that log; posts `MemorySynced`, which is answered by `synced`.
+        log_writer: Writes that log; posts `MemorySynced`, which is answered by `synced`.
         high_watermark: What is committed by now.
         saved: Called with the offset of a snapshot that has been written down, ids included.
         adopted: Called when what came from another replica has been, too.
@@ -43,7 +43,7 @@ class Remembering:
         self,
         intake: Intake,
         log: CommitLog,
-        committer: Committer,
+        log_writer: LogWriter,
         *,
         high_watermark: Callable[[], int],
         saved: Callable[[int], None],
@@ -51,7 +51,7 @@ class Remembering:
     ) -> None:
         self._intake = intake
         self._log = log
-        self._committer = committer
+        self._log_writer = log_writer
         self._high_watermark = high_watermark
         self._tell_saved = saved
         self._tell_adopted = adopted
@@ -78,9 +78,9 @@ class Remembering:
             return
         self._under_way = True
         self._adopted, self._cuts_then = self._intake.dedup.unsaved, self._cuts
-        self._committer.sync_below(Memory.of(self._intake, self._high_watermark() + 1))
+        self._log_writer.sync_below(ProducerSnapshot.of(self._intake, self._high_watermark() + 1))
 
-    def synced(self, memory: Memory) -> None:
+    def synced(self, memory: ProducerSnapshot) -> None:
         """Write a memory; all of it is durable."""
         loop, write = asyncio.get_running_loop(), self._write
         writing = loop.run_in_executor(None, write, memory, self._cuts_then)
@@ -104,7 +104,7 @@ class Remembering:
         """
         directory, disk = self._log.directory, self._log.disk
         with self._lock, contextlib.suppress(LogdError):  # one that is damaged is not used
-            memory = Memory.load(directory, disk=disk, vault=self._log.vault)
+            memory = ProducerSnapshot.load(directory, disk=disk, vault=self._log.vault)
             if memory is not None and memory.offset > end_offset:
                 disk.unlink(directory / FILE_NAME)
                 disk.sync_directory(directory)
@@ -118,13 +118,13 @@ class Remembering:
         with self._lock:
             self._closed = True
             if write:
-                self._save(Memory.of(self._intake))
+                self._save(ProducerSnapshot.of(self._intake))
 
-    def _write(self, memory: Memory, cuts: int) -> bool:
+    def _write(self, memory: ProducerSnapshot, cuts: int) -> bool:
         with self._lock:
             return not self._closed and cuts == self._cuts and self._save(memory)
 
-    def _save(self, memory: Memory) -> bool:
+    def _save(self, memory: ProducerSnapshot) -> bool:
         try:
             memory.save(self._log.directory, disk=self._log.disk, vault=self._log.vault)
         except OSError as error:  # the log itself has it; the next start reads more of it
@@ -132,7 +132,7 @@ class Remembering:
             return False
         return True
 
-    def _written(self, memory: Memory, writing: "asyncio.Future[bool]") -> None:
+    def _written(self, memory: ProducerSnapshot, writing: "asyncio.Future[bool]") -> None:
         self._under_way = False
         if not writing.cancelled() and writing.result():
             self._tell(memory)
@@ -142,7 +142,7 @@ class Remembering:
             self._again = False
             self.want()
 
-    def _tell(self, memory: Memory) -> None:
+    def _tell(self, memory: ProducerSnapshot) -> None:
         """Retention and compaction may touch what lies below it, if the ids are in it, too."""
         if not memory.whole:
             return

@@ -53,7 +53,7 @@ class Link(Protocol):
         ...
 
 
-class Taker(Protocol):
+class MessageHandler(Protocol):
     """What takes a stream's messages, or refuses them: its partition, as a rule."""
 
     stream: Stream
@@ -87,7 +87,7 @@ class Taker(Protocol):
 
 @dataclass(slots=True)
 class _Listener:
-    partition: Taker
+    partition: MessageHandler
     sid: bytes
     admission: Admission
     wild: bool
@@ -97,7 +97,7 @@ class _Listener:
     denied_ns: int = 0
 
 
-class Listening:
+class SubscriptionManager:
     """The subscriptions of a daemon's streams. Used on the event loop.
 
     Args:
@@ -127,7 +127,7 @@ class Listening:
         self._by_sid: dict[bytes, _Listener] = {}
         self._restless: dict[str, _Listener] = {}
 
-    async def add(self, partition: Taker, queue: str = "") -> None:
+    async def add(self, partition: MessageHandler, queue: str = "") -> None:
         """Put a stream on its subject; not any more once `stop` was called.
 
         Args:
@@ -186,7 +186,7 @@ class Listening:
             self._restless.pop(stream, None)
             self.gaps.forget(stream)
 
-    def hand_over(self, partition: Taker) -> None:
+    def hand_over(self, partition: MessageHandler) -> None:
         """A stream's log has been opened again: what comes goes to its new partition."""
         listener = self._listeners.get(partition.label)
         if listener is not None:
@@ -331,7 +331,7 @@ def _on(listener: _Listener) -> bool:
     return not absent and not listener.partition.stands_by
 
 
-def _without_reserved(partition: Taker, messages: list[Message]) -> list[Message]:
+def _without_reserved(partition: MessageHandler, messages: list[Message]) -> list[Message]:
     """What is not an inbox's, NATS's own or logd's own: NATS cannot leave those out."""
     taken = [message for message in messages if not message[0].startswith(RESERVED_PREFIXES)]
     partition.passed_over += len(messages) - len(taken)

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class Lane:
+class SubjectQueue:
     """The plain messages, or the batches of a subject.
 
     Attributes:
@@ -99,7 +99,7 @@ class Lane:
             await asyncio.wait(ahead)
 
 
-class Lanes:
+class SubjectQueues:
     """The lanes of the subjects batches are published on.
 
     Of a lane that is forgotten every batch is settled: acked, refused, or given up. So when its
@@ -113,7 +113,7 @@ class Lanes:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._lanes: OrderedDict[str, Lane] = OrderedDict()
+        self._lanes: OrderedDict[str, SubjectQueue] = OrderedDict()
 
     def __len__(self) -> int:
         """Those that are remembered."""
@@ -123,12 +123,12 @@ class Lanes:
         """Their subjects, that used longest ago first."""
         return iter(self._lanes)
 
-    def of(self, subject: str) -> Lane:
+    def of(self, subject: str) -> SubjectQueue:
         """A subject's lane; the one idle longest may be forgotten for it."""
         lane = self._lanes.get(subject)
         if lane is None:
             self._forget()
-            lane = self._lanes[subject] = Lane()
+            lane = self._lanes[subject] = SubjectQueue()
         self._lanes.move_to_end(subject)
         return lane
 
@@ -162,7 +162,7 @@ class PublishRefusedError(RefusedError):
 
 
 @dataclass(frozen=True, slots=True)
-class Again:
+class PublishRetry:
     """Send it again later.
 
     Attributes:
@@ -174,7 +174,7 @@ class Again:
     last_sequence: int | None = None
 
 
-class Outgoing(Protocol):
+class PendingPublish(Protocol):
     """A message on its way; sent again it is the same to logd."""
 
     @property
@@ -191,7 +191,7 @@ class Outgoing(Protocol):
         """The NATS payload."""
         ...
 
-    def read(self, data: bytes) -> PubAck | Again:
+    def read(self, data: bytes) -> PubAck | PublishRetry:
         """What an answer means.
 
         Raises:
@@ -199,7 +199,7 @@ class Outgoing(Protocol):
         """
         ...
 
-    def after(self, again: Again) -> "Outgoing":
+    def after(self, again: PublishRetry) -> "PendingPublish":
         """What to send next."""
         ...
 
@@ -216,18 +216,18 @@ class Plain:
         """The value."""
         return self.value
 
-    def read(self, data: bytes) -> PubAck | Again:
-        """What an answer means; see `Outgoing`."""
+    def read(self, data: bytes) -> PubAck | PublishRetry:
+        """What an answer means; see `PendingPublish`."""
         return _judge(decode_ack, data, 1, self.headers)
 
-    def after(self, again: Again) -> "Plain":
+    def after(self, again: PublishRetry) -> "Plain":
         """The same."""
         del again
         return self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batched:
+class PublishBatch:
     """A batch with a producer's sequence."""
 
     subject: str
@@ -251,15 +251,15 @@ class Batched:
             )
         )
 
-    def read(self, data: bytes) -> PubAck | Again:
-        """What an answer means; see `Outgoing`."""
+    def read(self, data: bytes) -> PubAck | PublishRetry:
+        """What an answer means; see `PendingPublish`."""
         return _judge(decode_batch_ack, data, self.count, self.headers)
 
-    def numbered(self, previous: int) -> "Batched":
+    def numbered(self, previous: int) -> "PublishBatch":
         """Behind the batch with this sequence."""
         return replace(self, previous=previous, sequence=previous + 1)
 
-    def after(self, again: Again) -> "Batched":
+    def after(self, again: PublishRetry) -> "PublishBatch":
         """Behind what is stored; called when every batch before this one is settled."""
         last = again.last_sequence
         return self if last is None or last >= self.sequence else replace(self, previous=last)
@@ -313,7 +313,7 @@ def check_sendable(subject: str, headers: Mapping[str, str]) -> None:
 
 def _judge(
     decode: Callable[[bytes], PubAck], data: bytes, count: int, headers: Mapping[str, str]
-) -> PubAck | Again:
+) -> PubAck | PublishRetry:
     """What an answer means to a message of so many records, for the stream its headers name.
 
     Whoever else is on the subject may answer, too: only what says that this was stored counts.
@@ -321,19 +321,19 @@ def _judge(
     try:
         ack = decode(data)
     except (CorruptError, ValueError):
-        return Again(UnavailableError(f"the answer is not logd's: {data[:60]!r}"))
+        return PublishRetry(UnavailableError(f"the answer is not logd's: {data[:60]!r}"))
     if ack.nack is None:
         wanted = headers.get(EXPECTED_STREAM, ack.stream)
         if ack.stream != wanted or ack.count != count:
             what = f"{ack.count} records in stream {ack.stream!r}"
             text = f"the answer is about {what}, not about these {count} in {wanted!r}"
-            return Again(UnavailableError(text))
+            return PublishRetry(UnavailableError(text))
         return ack
     error = PublishRefusedError(ack)
     if ack.nack in _RESYNC and ack.sequence is not None:
-        return Again(error, ack.sequence)
+        return PublishRetry(error, ack.sequence)
     if ack.nack.retryable:
-        return Again(error)
+        return PublishRetry(error)
     raise error
 
 
@@ -423,8 +423,8 @@ class Publisher:
         self._rng = rng or random.Random()  # noqa: S311 - jitter
         self._pauses_s = pauses_s
         self._slots = asyncio.Semaphore(self._options.in_flight_max)
-        self._plain = Lane()
-        self._lanes = Lanes(self._options.lanes_max)
+        self._plain = SubjectQueue()
+        self._lanes = SubjectQueues(self._options.lanes_max)
         self._under_way: set[asyncio.Task[PubAck]] = set()
         self._id = secrets.token_hex(8)
         self._count = 0
@@ -549,7 +549,7 @@ class Publisher:
         headers = self._expected_stream()
         check_sendable(subject, headers)
         lane = self._lanes.of(subject)
-        message = Batched(
+        message = PublishBatch(
             subject=subject,
             body=body,
             count=batch.num_rows,
@@ -575,7 +575,9 @@ class Publisher:
 
     # Parts.
 
-    async def _submit(self, lane: Lane, message: Plain | Batched) -> asyncio.Task[PubAck]:
+    async def _submit(
+        self, lane: SubjectQueue, message: Plain | PublishBatch
+    ) -> asyncio.Task[PubAck]:
         with lane.used():
             async with lane.turn:
                 await lane.room(self._options.in_flight_max)
@@ -583,7 +585,7 @@ class Publisher:
                 if self._closed:
                     self._slots.release()
                     raise UnavailableError("the publisher is closed")
-                if isinstance(message, Batched):
+                if isinstance(message, PublishBatch):
                     message = message.numbered(lane.sequence)
                     lane.sequence += 1
                 task = asyncio.create_task(self._deliver(message, lane))
@@ -593,14 +595,14 @@ class Publisher:
         task.add_done_callback(partial(self._ended, lane))
         return task
 
-    def _ended(self, lane: Lane, task: asyncio.Task[PubAck]) -> None:
+    def _ended(self, lane: SubjectQueue, task: asyncio.Task[PubAck]) -> None:
         lane.users -= 1
         self._under_way.discard(task)
         self._slots.release()
         if self._closed and not task.cancelled():
             task.exception()  # who closes the publisher may not want to know what it gave up
 
-    async def _deliver(self, message: Outgoing, lane: Lane) -> PubAck:
+    async def _deliver(self, message: PendingPublish, lane: SubjectQueue) -> PubAck:
         try:
             return await self._until_acked(message, lane)
         except asyncio.CancelledError:
@@ -608,7 +610,7 @@ class Publisher:
                 raise UnavailableError(GIVEN_UP) from None
             raise
 
-    async def _until_acked(self, message: Outgoing, lane: Lane) -> PubAck:
+    async def _until_acked(self, message: PendingPublish, lane: SubjectQueue) -> PubAck:
         outcome = await self._attempt(message)
         if isinstance(outcome, PubAck):
             return outcome
@@ -631,12 +633,12 @@ class Publisher:
             if isinstance(outcome, PubAck):
                 return outcome
 
-    async def _attempt(self, message: Outgoing) -> PubAck | Again:
+    async def _attempt(self, message: PendingPublish) -> PubAck | PublishRetry:
         client, options = self._client, self._options
         if client.is_closed:
             raise UnavailableError("the NATS connection is closed")
         if not client.is_connected:
-            return Again(UnavailableError("not connected to NATS"))
+            return PublishRetry(UnavailableError("not connected to NATS"))
         payload = message.payload()
         # nats-py counts the payload alone; the server counts both, and hangs up.
         if header_bytes(message.headers) + len(payload) > client.max_payload:
@@ -650,17 +652,17 @@ class Publisher:
             )
         except NoRespondersError:
             text = f"nobody listens on {message.subject!r}: no stream stores it, or logd is away"
-            return Again(UnavailableError(text))
+            return PublishRetry(UnavailableError(text))
         except (NatsTimeoutError, TimeoutError):
             text = f"no answer on {message.subject!r} within {options.ack_timeout_s:g} s"
             if options.stream is not None:
                 text += f"; does stream {options.stream!r} exist, and store this subject?"
-            return Again(NoAnswerError(text, cause="silent"))
+            return PublishRetry(NoAnswerError(text, cause="silent"))
         except MaxPayloadError:
             raise _too_large(client.max_payload) from None
         except (Error, OSError) as error:
             text = f"NATS: {error or type(error).__name__}"
-            return Again(NoAnswerError(text, cause="closed"))
+            return PublishRetry(NoAnswerError(text, cause="closed"))
         return message.read(reply.data)
 
     def _expected_stream(self) -> dict[str, str]:

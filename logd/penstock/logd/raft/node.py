@@ -383,9 +383,9 @@ class Member:
             case Send(message):
                 self._hooks.send(message)
             case Restore(snapshot):
-                self._guard(lambda: self._restore(snapshot))
+                self._authorizer(lambda: self._restore(snapshot))
             case Apply(entries):
-                self._guard(lambda: self._apply(entries))
+                self._authorizer(lambda: self._apply(entries))
             case Accepted(tag, index, term):
                 self._accept(tag, index, term)
             case Refused(tag, error):
@@ -413,7 +413,7 @@ class Member:
             case _:
                 assert_never(effect)
 
-    def _guard(self, change: Callable[[], None]) -> None:
+    def _authorizer(self, change: Callable[[], None]) -> None:
         """A node that does not understand what the others have done must not guess."""
         if self.halted:
             return

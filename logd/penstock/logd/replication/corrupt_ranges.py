@@ -30,7 +30,7 @@ from penstock.logd.replication.events import (
 from penstock.logd.replication.log_state import Epochs, LogState
 
 
-class Holes:
+class CorruptRanges:
     """The damaged ranges of one log, worked on one at a time."""
 
     def __init__(self, settings: ReplicationSettings) -> None:

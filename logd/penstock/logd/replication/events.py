@@ -225,7 +225,7 @@ class LeaderDurable:
 
 
 @dataclass(frozen=True, slots=True)
-class Inherited:
+class InheritedAcks:
     """Records in [first, upto) came from the leaders before, and their acks were not seen sent.
 
     Their reply subjects are in them; their acks wait for the high watermark like any other.
@@ -370,7 +370,7 @@ class ProposeIsr:
 
 
 @dataclass(frozen=True, slots=True)
-class Resign:
+class ReleaseLeadership:
     """This node leads no more under this epoch, or never will: elect again."""
 
     epoch: int
@@ -415,15 +415,15 @@ class Tell:
 
 
 Effect = (
-    Lead | Stop | Refuse | HighWatermark | LeaderDurable | Inherited
+    Lead | Stop | Refuse | HighWatermark | LeaderDurable | InheritedAcks
     | BeginEpoch | AppendFetched | Truncate | Reset | DeleteBefore | Patch | SaveHighWatermark
     | SendFetch | SendAnswer | AskDedup | AskRange | SendRange
-    | ProposeIsr | Resign | RefreshMetadata | Electable | Tell
+    | ProposeIsr | ReleaseLeadership | RefreshMetadata | Electable | Tell
 )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class LeaderAndIsr:
     """One partition as the replicated metadata has it. It changes only as a whole.
 
     Attributes:
@@ -464,10 +464,10 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
-class Viewed:
+class LeaderAndIsrChanged:
     """The metadata says so now. Views are handed in as they are applied, in order."""
 
-    view: View
+    view: LeaderAndIsr
 
 
 @dataclass(frozen=True, slots=True)
@@ -655,7 +655,7 @@ class Ticked:
 
 
 Event = (
-    Viewed | LeaseRenewed | NodeLost | StepDown | IsrAnswered
+    LeaderAndIsrChanged | LeaseRenewed | NodeLost | StepDown | IsrAnswered
     | Submitted | Written | Synced | EpochSaved | Truncated | WasReset | LogStartMoved
     | StorageFailed | RangeCorrupt | RangePatched
     | FetchCame | AnswerCame | AnswerLost | DedupSaved | RangeAsked | RangeCame | Ticked

@@ -27,6 +27,7 @@ from penstock.logd.replication.events import (
     Finding,
     Frames,
     HighWatermark,
+    LeaderAndIsr,
     NodeId,
     OutOfRange,
     RefreshMetadata,
@@ -41,7 +42,6 @@ from penstock.logd.replication.events import (
     Tell,
     Truncate,
     Truncated,
-    View,
     WasReset,
     Written,
 )
@@ -109,7 +109,7 @@ class Follower:
     def __init__(
         self,
         node: NodeId,
-        view: View,
+        view: LeaderAndIsr,
         log: LogState,
         numbers: Numbers,
         settings: ReplicationSettings,
@@ -140,7 +140,7 @@ class Follower:
             return [self._truncate(self._log.written)]
         return [self._ask()]
 
-    def viewed(self, view: View) -> None:
+    def viewed(self, view: LeaderAndIsr) -> None:
         """Take a later view that leaves epoch and leader as they are."""
         self.view = view
 

@@ -44,9 +44,10 @@ from penstock.logd.replication.events import (
     FetchCame,
     Frames,
     HighWatermark,
-    Inherited,
+    InheritedAcks,
     IsrAnswered,
     Lead,
+    LeaderAndIsr,
     LeaderDurable,
     LeaseRenewed,
     NodeId,
@@ -59,13 +60,12 @@ from penstock.logd.replication.events import (
     Refuse,
     Refused,
     Refusing,
+    ReleaseLeadership,
     ReplicationSettings,
-    Resign,
     SendAnswer,
     StepDown,
     Stop,
     StopReason,
-    View,
 )
 from penstock.logd.replication.log_state import LogState
 
@@ -155,7 +155,7 @@ class Isr:
     """
 
     def __init__(
-        self, node: NodeId, view: View, settings: ReplicationSettings, *, epoch_start: int
+        self, node: NodeId, view: LeaderAndIsr, settings: ReplicationSettings, *, epoch_start: int
     ) -> None:
         self._node = node
         self._view = view
@@ -167,7 +167,7 @@ class Isr:
         self._not_before_ns: int | None = None
         self.counted = view.isr
 
-    def viewed(self, view: View) -> None:
+    def viewed(self, view: LeaderAndIsr) -> None:
         """Take a later view of the same epoch."""
         if view.version > self._view.version:
             self._added = frozenset()
@@ -330,7 +330,7 @@ class Leader:
     def __init__(
         self,
         node: NodeId,
-        view: View,
+        view: LeaderAndIsr,
         log: LogState,
         settings: ReplicationSettings,
         *,
@@ -358,7 +358,7 @@ class Leader:
         self._meet_peers(now_ns)
         return [BeginEpoch(self.view.leader_epoch, self._start)]
 
-    def viewed(self, view: View, now_ns: int) -> list[Effect]:
+    def viewed(self, view: LeaderAndIsr, now_ns: int) -> list[Effect]:
         """Take a later view that leaves this leadership as it is."""
         renewed = [n for n in self._peers if view.holds_since(n) != self.view.holds_since(n)]
         for node in renewed:  # removed and added again between two views: its log is another one
@@ -449,7 +449,7 @@ class Leader:
     def _resign(self, why: str, reason: StopReason, effects: list[Effect]) -> None:
         if self.stage is not Stage.RESIGNED:
             self._become(Stage.RESIGNED, effects, reason)
-            effects.append(Resign(self.view.leader_epoch, why))
+            effects.append(ReleaseLeadership(self.view.leader_epoch, why))
 
     def _watch_lease(self, now_ns: int, effects: list[Effect]) -> None:
         if self.stage is Stage.LEADING and now_ns >= self._lease_until_ns:
@@ -467,7 +467,7 @@ class Leader:
         self._refusing = Refusing.NOTHING
         first = self._log.high_watermark + 1
         if not self._begun and first < self._start:
-            effects.append(Inherited(first, self._start))
+            effects.append(InheritedAcks(first, self._start))
         self._begun = True
 
     def _meet_peers(self, now_ns: int) -> None:

@@ -21,7 +21,7 @@ What the shell owes it:
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.logd.replication.corrupt_ranges import Holes
+from penstock.logd.replication.corrupt_ranges import CorruptRanges
 from penstock.logd.replication.events import (
     Answer,
     AnswerCame,
@@ -32,6 +32,8 @@ from penstock.logd.replication.events import (
     FetchCame,
     Finding,
     HighWatermark,
+    LeaderAndIsr,
+    LeaderAndIsrChanged,
     LeaseRenewed,
     NodeId,
     RangeAsked,
@@ -41,16 +43,14 @@ from penstock.logd.replication.events import (
     RefreshMetadata,
     Refusal,
     Refused,
+    ReleaseLeadership,
     ReplicationSettings,
-    Resign,
     SaveHighWatermark,
     SendAnswer,
     SendRange,
     StopReason,
     StorageFailed,
     Tell,
-    View,
-    Viewed,
 )
 from penstock.logd.replication.follower import Follower, Numbers
 from penstock.logd.replication.follower import Stage as FollowerStage
@@ -113,17 +113,17 @@ class Replica:
         resigned_epoch: int = 0,
     ) -> None:
         self.state: State = Idle()
-        self.view: View | None = None
+        self.view: LeaderAndIsr | None = None
         self.log = log
         self._node = node
         self._incarnation = incarnation
         self._resigned_epoch = resigned_epoch
         self._settings = settings or ReplicationSettings()
         self._numbers = Numbers(boot)
-        self._holes = Holes(self._settings)
+        self._holes = CorruptRanges(self._settings)
         self._lease_until_ns = 0
         self._electable = Electable(electable=True)
-        self._resignation: Resign | None = None
+        self._resignation: ReleaseLeadership | None = None
         self._resign_ns = 0
         self._cuts_seen = 0
 
@@ -184,7 +184,7 @@ class Replica:
 
     def _note(self, event: Event, now_ns: int) -> list[Effect]:
         match event:
-            case Viewed(view):
+            case LeaderAndIsrChanged(view):
                 return self._viewed(view, now_ns)
             case FetchCame(fetch) if not self._serves(fetch):
                 return self._refuse(fetch)
@@ -210,7 +210,7 @@ class Replica:
         assert type(state) in TRANSITIONS[type(self.state)], (self.state, state)
         self.state = state
 
-    def _viewed(self, view: View, now_ns: int) -> list[Effect]:
+    def _viewed(self, view: LeaderAndIsr, now_ns: int) -> list[Effect]:
         known = self.view
         if view.incarnation != self._incarnation:
             return []
@@ -219,7 +219,7 @@ class Replica:
         self.view = view
         if isinstance(self.state, Failed):
             leads = view.leader == self._node
-            return [Resign(view.leader_epoch, self.state.reason)] if leads else []
+            return [ReleaseLeadership(view.leader_epoch, self.state.reason)] if leads else []
         same = known is not None and (
             (known.leader_epoch, known.leader) == (view.leader_epoch, view.leader)
             and known.holds(self._node) == view.holds(self._node)
@@ -236,7 +236,7 @@ class Replica:
     def _insist(self, now_ns: int, effects: list[Effect]) -> None:
         """Repeat a resignation until another epoch begins: it may have been lost."""
         for effect in effects:
-            if isinstance(effect, Resign):
+            if isinstance(effect, ReleaseLeadership):
                 self._resignation, self._resign_ns = effect, now_ns + self._settings.retry_ns
         wanted = self._resignation
         if wanted is None or self.view is None:
@@ -247,7 +247,7 @@ class Replica:
             self._resign_ns = now_ns + self._settings.retry_ns
             effects.append(wanted)
 
-    def _go_on(self, view: View, now_ns: int) -> list[Effect]:
+    def _go_on(self, view: LeaderAndIsr, now_ns: int) -> list[Effect]:
         match self.state:
             case Leader() as leader:
                 return leader.viewed(view, now_ns)
@@ -274,11 +274,11 @@ class Replica:
         self._become(follower)
         return follower.begin()
 
-    def _lead(self, view: View, now_ns: int) -> list[Effect]:
+    def _lead(self, view: LeaderAndIsr, now_ns: int) -> list[Effect]:
         unfit = self._why_not_lead(view)
         if unfit:
             self._become(Idle())
-            return [Resign(view.leader_epoch, unfit)]
+            return [ReleaseLeadership(view.leader_epoch, unfit)]
         effects: list[Effect] = []
         if view.unclean_epoch == view.leader_epoch:
             self._lead_with_what_there_is(view, effects)
@@ -288,7 +288,7 @@ class Replica:
         self._become(leader)
         return effects + leader.begin(now_ns)
 
-    def _why_not_lead(self, view: View) -> str:
+    def _why_not_lead(self, view: LeaderAndIsr) -> str:
         """Why this node must not lead; empty if it may."""
         if self._node not in view.isr:
             return "it is not in the ISR"
@@ -302,7 +302,7 @@ class Replica:
             return ""
         return self._why_not_hold(view)
 
-    def _why_not_hold(self, view: View | None) -> str:
+    def _why_not_hold(self, view: LeaderAndIsr | None) -> str:
         """Why nobody should rely on this log alone; empty if they may."""
         if self._holes and (view is None or view.isr != {self._node}):
             return "its log has a damaged range"
@@ -311,7 +311,7 @@ class Replica:
             return "its log has a damaged range that may not be committed"
         return "its log ends below what was committed" if self.log.is_short else ""
 
-    def _lead_with_what_there_is(self, view: View, effects: list[Effect]) -> None:
+    def _lead_with_what_there_is(self, view: LeaderAndIsr, effects: list[Effect]) -> None:
         """Take the loss that an unclean election has been told to take."""
         log, holes = self.log, self._holes
         if log.is_short:
@@ -331,7 +331,7 @@ class Replica:
             return effects
         if isinstance(self.state, Leader):
             effects += self.state.stop(StopReason.STORAGE_FAILED)
-            effects.append(Resign(self.leader_epoch, reason))
+            effects.append(ReleaseLeadership(self.leader_epoch, reason))
         self._become(Failed(reason))
         return effects
 

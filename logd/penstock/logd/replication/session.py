@@ -6,7 +6,7 @@ news. So a thousand idle partitions cost nothing, however often others talk.
 
 Requests and responses are numbered and go over one ordered connection. They need not alternate: a
 follower may report while an answer is under way. A gap, or a request of another session, ends the
-session; the next one begins with everything (`Asking.restart`).
+session; the next one begins with everything (`FetchSessionClient.restart`).
 
 What bounds it: a partition has one wish open, and frames are sent once for each wish; a response
 has a size, and only so many are under way until the follower's node has taken them; what has news
@@ -116,7 +116,7 @@ class Part:
     bytes_max: int
 
 
-class Asking:
+class FetchSessionClient:
     """The follower's end of one session."""
 
     def __init__(self, session: int) -> None:
@@ -214,7 +214,7 @@ class _Told:
             self.high_watermark = fetch.known
 
 
-class Serving:
+class FetchSessionHandler:
     """The leader's end of one session.
 
     What it sends is made in steps: `begin`, then `next_part` and `filled` in turn until there is no

@@ -58,7 +58,7 @@ def result_of(error: RefusedError) -> str:
     return "PERMISSION_DENIED" if isinstance(error, HiddenError) else error.code
 
 
-class Guard:
+class Authorizer:
     """Used on the event loop.
 
     Args:

@@ -40,7 +40,7 @@ Made = TypeVar("Made")
 _log = structlog.get_logger()
 
 
-class DoorSetupError(LogdError):
+class ListenerSetupError(LogdError):
     """A file of the configuration cannot be used.
 
     Attributes:
@@ -54,7 +54,7 @@ class DoorSetupError(LogdError):
         super().__init__(message)
 
 
-class CountedDoor(Protocol):
+class CountedListener(Protocol):
     """What listens at a door."""
 
     @property
@@ -77,7 +77,7 @@ class Looked(Protocol):
         """See whether it has changed, or take it as changed `anyway`."""
 
 
-class Keeper:
+class CredentialReloader:
     """What listeners and links use. Made before the event loop runs.
 
     Args:
@@ -99,7 +99,7 @@ class Keeper:
         self._asker = ThreadPoolExecutor(1, thread_name_prefix="keys of tokens")
         self._looked: list[Looked] = []
         self._counted: list[Renewed[ServerTls] | Renewed[ssl.SSLContext]] = []
-        self._counted_doors: dict[str, CountedDoor] = {}
+        self._counted_doors: dict[str, CountedListener] = {}
         self._section = tls
         self._may: Callable[[Principal], bool] | None = None
         self.tls = None if tls is None else self._server_tls("tls", tls.files(), _clients(tls))
@@ -179,7 +179,7 @@ class Keeper:
         """Look at something else as well, and tell its problem."""
         self._looked.append(looked)
 
-    def count_door(self, door: str, counted: CountedDoor) -> None:
+    def count_door(self, door: str, counted: CountedListener) -> None:
         """Tell of connections to a door that did not come to be."""
         self._counted_doors[door] = counted
 
@@ -309,10 +309,10 @@ def _sound(what: str, make: Callable[[], Made]) -> Made:
         return make()
     except TlsFileError as error:
         key = what if what.endswith(error.key) else f"{what}.{error.key}"
-        raise DoorSetupError(key, str(error), fix=error.fix) from None
+        raise ListenerSetupError(key, str(error), fix=error.fix) from None
     except (CorruptError, OSError) as error:
         fix = "name a readable file of the form that docs/security.md shows"
-        raise DoorSetupError(what, str(error), fix=fix) from None
+        raise ListenerSetupError(what, str(error), fix=fix) from None
 
 
 def _clients(section: TlsSection | None) -> ClientCertificates:

@@ -7,19 +7,19 @@ from typing import Final
 from penstock.base.clock import Clock
 from penstock.logd.errors import NotReadyError, RefusedError
 from penstock.logd.security.acl import EVERYBODY
-from penstock.logd.security.authorizer import Access, Guard
+from penstock.logd.security.authorizer import Access, Authorizer
 from penstock.logd.security.principal import Principal
 from penstock.logd.security.quotas import Buckets, Flow, Quota, quota_of
 
 _NS_PER_MS: Final = 1_000_000
 
 
-class Throttle:
+class QuotaManager:
     """Used on the event loop.
 
     Args:
         access: Where the quotas are.
-        guard: Says for whom none holds.
+        authorizer: Says for whom none holds.
         clock: For time.
         wait_s_max: How long something may be held up before it is refused.
 
@@ -29,12 +29,14 @@ class Throttle:
         used: Likewise: what was taken, of principals that a quota holds for.
     """
 
-    def __init__(self, access: Access, guard: Guard, clock: Clock, *, wait_s_max: float) -> None:
+    def __init__(
+        self, access: Access, authorizer: Authorizer, clock: Clock, *, wait_s_max: float
+    ) -> None:
         self.delayed_ms: Counter[tuple[str, str]] = Counter()
         self.refused: Counter[tuple[str, str]] = Counter()
         self.used: Counter[tuple[str, str]] = Counter()
         self._access = access
-        self._guard = guard
+        self._authorizer = authorizer
         self._clock = clock
         self._wait_ns_max = int(wait_s_max * 1e9)
         self._buckets = Buckets()
@@ -98,7 +100,7 @@ class Throttle:
             quotas = self._access.table.quotas
         except NotReadyError:  # what there is to be had is refused as that
             return None
-        if not quotas or self._guard.is_exempt(caller):
+        if not quotas or self._authorizer.is_exempt(caller):
             return None
         return quota_of(quotas, caller.name)
 

@@ -4,7 +4,7 @@ from penstock.logd.storage.checkpoint import Checkpoint, EpochFile, ReplicaFile
 from penstock.logd.storage.disk import REAL_DISK, DirectoryLock, Disk, File, RealDisk
 from penstock.logd.storage.log import CommitLog, LogConfig
 from penstock.logd.storage.recovery import Finding, RecoveryReport
-from penstock.logd.storage.rewrite import Repacker, Rewriting
+from penstock.logd.storage.rewrite import Rewriting, SegmentMerger
 from penstock.logd.storage.segment import FileRange
 
 __all__ = [
@@ -20,7 +20,7 @@ __all__ = [
     "LogConfig",
     "RealDisk",
     "RecoveryReport",
-    "Repacker",
     "ReplicaFile",
     "Rewriting",
+    "SegmentMerger",
 ]

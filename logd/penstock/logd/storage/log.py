@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from penstock.base.clock import unix_ns as system_now_ns
-from penstock.logd.encryption.cipher import Encrypting, Frame, Vault
+from penstock.logd.encryption.cipher import Frame, LogKeySet, SegmentCipher
 from penstock.logd.errors import NO_ROOM, NO_SPACE, LogFailedError
 from penstock.logd.format.frame import HEADER_SIZE
 from penstock.logd.storage.checkpoint import SyncedMark
@@ -93,10 +93,10 @@ class CommitLog(LogReader):
         recovery: Recovery,
         disk: Disk,
         now_ns: Callable[[], int],
-        vault: Vault | None,
+        vault: SegmentCipher | None,
     ) -> None:
         super().__init__(directory, SegmentList(*recovery.run()), vault)
-        self._encrypting = Encrypting(vault)
+        self._encrypting = LogKeySet(vault)
         self._config, self._interval_bytes = config, config.index_interval_bytes
         self.disk = disk
         self._now_ns = now_ns
@@ -120,7 +120,7 @@ class CommitLog(LogReader):
         *,
         disk: Disk = REAL_DISK,
         now_ns: Callable[[], int] = system_now_ns,
-        vault: Vault | None = None,
+        vault: SegmentCipher | None = None,
     ) -> "CommitLog":
         """Open a log, making or recovering it as needed; everything it holds is then durable.
 

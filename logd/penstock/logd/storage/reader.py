@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from penstock.logd.encryption.cipher import Vault
+from penstock.logd.encryption.cipher import SegmentCipher
 from penstock.logd.errors import CorruptError, CorruptFrameError
 from penstock.logd.format.frame import FrameHeader, parse_frames
 from penstock.logd.format.segment_facts import SegmentFacts
@@ -141,7 +141,9 @@ class LogReader:
         vault: As given.
     """
 
-    def __init__(self, directory: Path, segments: SegmentList, vault: Vault | None = None) -> None:
+    def __init__(
+        self, directory: Path, segments: SegmentList, vault: SegmentCipher | None = None
+    ) -> None:
         self.directory = directory
         self.vault = vault
         self._list = segments

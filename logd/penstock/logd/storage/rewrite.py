@@ -29,7 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.logd.compaction.policy import FrameGroup, is_large
-from penstock.logd.encryption.cipher import Encryptor, Vault, decrypted
+from penstock.logd.encryption.cipher import Encryptor, SegmentCipher, decrypted
 from penstock.logd.errors import CorruptError, RefusedError
 from penstock.logd.format.batch import SCHEMA, SCHEMA_VERSION, decode_body, encode_body
 from penstock.logd.format.frame import (
@@ -83,7 +83,7 @@ class Rewriting:
         *,
         interval_bytes: int,
         disk: Disk,
-        vault: Vault | None = None,
+        vault: SegmentCipher | None = None,
     ) -> None:
         self.swap = swap
         self.size = 0
@@ -295,7 +295,7 @@ class Patch:
         """Whether a segment has a part of the range."""
         return segment.base_offset < self.upto and self.first < segment.end_offset
 
-    def rewrite(self, segment: Segment, rewriting: Rewriting, vault: Vault | None) -> bool:
+    def rewrite(self, segment: Segment, rewriting: Rewriting, vault: SegmentCipher | None) -> bool:
         """Copy a sealed segment, its damage in the range filled; whether there was any.
 
         Args:
@@ -379,7 +379,7 @@ class _Part:
     whole: bool
 
 
-class Repacker:
+class SegmentMerger:
     """Rewrites the frames of one run, in order. Call `take` for each, then `finish`.
 
     Args:

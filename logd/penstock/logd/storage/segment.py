@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from penstock.logd.encryption.cipher import Frame, Vault, decrypted
+from penstock.logd.encryption.cipher import Frame, SegmentCipher, decrypted
 from penstock.logd.errors import CorruptError, RefusedError
 from penstock.logd.format.batch import SCHEMA_VERSION, decode_body
 from penstock.logd.format.frame import NO_TIMESTAMP, FrameHeader, encode_header
@@ -355,7 +355,9 @@ class Segment:
         ends.note(next_offset, end)
         return FileRange(file, start, end - start, first.header.base_offset, next_offset)
 
-    def frames(self, file: Content, offset: int, upto: int, vault: Vault | None) -> Iterator[Frame]:
+    def frames(
+        self, file: Content, offset: int, upto: int, vault: SegmentCipher | None
+    ) -> Iterator[Frame]:
         """Checked frames with records in [offset, upto), as they were written.
 
         Raises:
@@ -380,7 +382,7 @@ class Segment:
             yield found.header
 
     def offset_for_timestamp(
-        self, file: File, timestamp_ns: int, vault: Vault | None
+        self, file: File, timestamp_ns: int, vault: SegmentCipher | None
     ) -> int | None:
         """First offset whose record is not earlier than a time; None if there is none.
 
@@ -587,7 +589,7 @@ class SegmentList:
                     self._recent_files.append(file)
             yield segment, file
 
-    def offset_for_timestamp(self, timestamp_ns: int, end: int, vault: Vault | None) -> int:
+    def offset_for_timestamp(self, timestamp_ns: int, end: int, vault: SegmentCipher | None) -> int:
         """First offset below `end` whose record is not earlier than a time; `end` if none is."""
         while True:
             with contextlib.suppress(RefusedError):  # deleted meanwhile: a later start now

@@ -14,8 +14,8 @@ from penstock.logd.cli.cluster import (
     QUIET_S,
     STUCK_S,
     Place,
+    ProgressPoller,
     StillUnderWayError,
-    Survey,
     Work,
     left_of_drain,
     left_of_move,
@@ -201,7 +201,7 @@ def test_a_rebalance_is_over_when_nothing_was_under_way_for_a_while(clock: Manua
 
 
 def test_a_drain_counts_what_comes_later_and_observers_too() -> None:
-    survey = Survey(left_of_drain("b"))
+    survey = ProgressPoller(left_of_drain("b"))
     first = {S: part("ab"), Place("t", 0): part("a", observers=("b",)), Place("u", 0): part("ac")}
 
     def nothing(_: str) -> dict[Place, PartitionInfo]:

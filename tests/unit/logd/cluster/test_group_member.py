@@ -4,9 +4,9 @@ from dataclasses import replace
 
 from penstock.logd.controller.group_messages import (
     Answered,
+    Assignment,
     Ended,
     Grant,
-    Granted,
     LetGo,
     Lost,
     Member,
@@ -38,7 +38,7 @@ class Reading:
             member="x",
             sequence=self.beat.sequence if sequence is None else sequence,
             epoch=epoch,
-            granted=tuple(Granted(key(number), 5) for number in numbers),
+            granted=tuple(Assignment(key(number), 5) for number in numbers),
         )
         if error == "FENCED":
             answer = replace(answer, error="FENCED", message="it is no member of the group")

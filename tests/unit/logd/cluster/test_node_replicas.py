@@ -11,8 +11,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from penstock.base.clock import SystemClock
-from penstock.logd.cluster.replica import HostedReplica
-from penstock.logd.cluster.replica_manager import Hearing, NodeReplicas
+from penstock.logd.cluster.replica import ReplicaRunner
+from penstock.logd.cluster.replica_manager import NatsReachability, ReplicaManager
 from penstock.logd.metadata.records import PartitionKey as Place
 from penstock.logd.metadata.records import PartitionRecord, ReplicationOptions, StreamRecord
 from penstock.logd.metadata.streams import StreamConfig, StreamState
@@ -50,12 +50,12 @@ class Cluster:
 @asynccontextmanager
 async def node_with(directory: Path, *records: StreamRecord) -> AsyncIterator[Any]:
     clock, cluster = SystemClock(), Cluster()
-    node: Any = NodeReplicas(
+    node: Any = ReplicaManager(
         directory,
         QuietLink(),
         lambda _: make_surroundings(),
         clock=clock,
-        hearing=Hearing(lambda: True, clock),
+        reachability=NatsReachability(lambda: True, clock),
     )
     node.attach(cluster)
     node.ready = True
@@ -71,7 +71,7 @@ def become(node: Any, *records: StreamRecord) -> None:
     node.on_restored()
 
 
-async def opened(node: Any, *, besides: HostedReplica | None = None) -> Any:
+async def opened(node: Any, *, besides: ReplicaRunner | None = None) -> Any:
     return await wait_until_async(
         lambda: (found := node.at(PLACE)) is not besides and found, what="a replica is open"
     )

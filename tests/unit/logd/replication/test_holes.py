@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from penstock.logd.replication import events as ev
 from penstock.logd.replication import events as fx
-from penstock.logd.replication.events import Span, View
+from penstock.logd.replication.events import LeaderAndIsr, Span
 from penstock.logd.replication.replica import Idle
 from tests.support.replicas import VIEW, A, B, C, Node, cluster, exchange
 
@@ -17,12 +17,12 @@ def alone(*values: str) -> tuple[Node, Node, Node]:
     """The first node leads and has committed; it is the only one in sync."""
     nodes = cluster(*values)
     for node in nodes:
-        node.take(ev.Viewed(ALONE))
+        node.take(ev.LeaderAndIsrChanged(ALONE))
     nodes[0].said.clear()
     return nodes
 
 
-def restarted(node: Node, view: View) -> None:
+def restarted(node: Node, view: LeaderAndIsr) -> None:
     """The node begins anew with the last record damaged."""
     node.start()
     node.take(ev.RangeCorrupt(len(node.log) - 1, len(node.log)))
@@ -33,7 +33,7 @@ def restarted(node: Node, view: View) -> None:
 def test_the_only_one_in_sync_leads_on_with_a_hole_in_what_is_committed() -> None:
     a, b, c = alone("x", "y")
     a.take(ev.RangeCorrupt(0, 1))
-    assert a.has(fx.Resign) == a.has(fx.Electable) == []
+    assert a.has(fx.ReleaseLeadership) == a.has(fx.Electable) == []
     assert a.has(fx.Tell) == [fx.Tell(fx.Finding.HOLE, 0, 1)]
     a.publish("z")
     exchange(a, b, c)
@@ -51,20 +51,20 @@ def test_the_only_one_in_sync_leads_on_with_a_hole_in_what_is_committed() -> Non
 def test_it_resigns_when_another_is_in_sync_again() -> None:
     a, *_ = alone("x", "y")
     a.take(ev.RangeCorrupt(0, 1))
-    a.take(ev.Viewed(replace(ALONE, version=3, isr=frozenset({A, B}))))
-    assert a.has(fx.Resign) == [fx.Resign(1, DAMAGED)]
+    a.take(ev.LeaderAndIsrChanged(replace(ALONE, version=3, isr=frozenset({A, B}))))
+    assert a.has(fx.ReleaseLeadership) == [fx.ReleaseLeadership(1, DAMAGED)]
     assert a.has(fx.Electable) == [fx.Electable(electable=False, reason=DAMAGED)]
 
 
 def test_a_hole_above_what_is_committed_is_led_over_by_nobody() -> None:
     a, *_ = alone("x")
-    a.take(ev.Viewed(replace(ALONE, version=3, min_isr=2)))
+    a.take(ev.LeaderAndIsrChanged(replace(ALONE, version=3, min_isr=2)))
     a.publish("not committed")
     a.said.clear()
     a.take(ev.RangeCorrupt(1, 2))
-    assert a.has(fx.Resign) == [fx.Resign(1, UNCERTAIN)]
+    assert a.has(fx.ReleaseLeadership) == [fx.ReleaseLeadership(1, UNCERTAIN)]
     assert a.has(fx.HighWatermark) == []
-    a.take(ev.Viewed(replace(ALONE, version=4, leader_epoch=2)))
+    a.take(ev.LeaderAndIsrChanged(replace(ALONE, version=4, leader_epoch=2)))
     assert a.has(fx.Lead) == []
     assert isinstance(a.replica.state, Idle)
     a.take(ev.RangeCame(C, 1, 2, (Span(1, 2, 1),)))
@@ -100,7 +100,7 @@ def test_an_unclean_election_takes_the_hole_for_lost_and_keeps_what_lies_behind(
     a.lead(replace(ALONE, version=3, leader_epoch=2, unclean_epoch=2))
     assert a.has(fx.Tell) == [fx.Tell(fx.Finding.HOLE_TAKEN, 1, 2)]
     assert a.has(fx.Lead) == [fx.Lead(2, 3)]
-    assert a.has(fx.Inherited) == [fx.Inherited(2, 3)]
+    assert a.has(fx.InheritedAcks) == [fx.InheritedAcks(2, 3)]
     assert a.replica.high_watermark == 2
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from penstock.logd.replication import events as ev
 from penstock.logd.replication import events as fx
-from penstock.logd.replication.events import View
+from penstock.logd.replication.events import LeaderAndIsr
 from penstock.logd.replication.replica import Replica
 from tests.support.replicas import LEASE_NS, VIEW, A, Node, cluster
 
@@ -51,7 +51,7 @@ def test_who_does_not_lead_takes_the_lease_with_the_event() -> None:
 def test_the_next_epoch_of_the_same_leader_begins_under_the_renewed_lease() -> None:
     leader, *_ = cluster()
     assert leader.replica.renew(3 * LEASE_NS)
-    view = View(
+    view = LeaderAndIsr(
         incarnation="i",
         version=2,
         leader_epoch=2,
@@ -60,7 +60,7 @@ def test_the_next_epoch_of_the_same_leader_begins_under_the_renewed_lease() -> N
         replicas=VIEW.replicas,
         min_isr=2,
     )
-    leader.take(ev.Viewed(view), 2 * LEASE_NS - 1)
+    leader.take(ev.LeaderAndIsrChanged(view), 2 * LEASE_NS - 1)
     assert leader.has(fx.Lead)[-1] == fx.Lead(2, 0)
 
 
@@ -76,6 +76,10 @@ def test_an_epoch_that_was_given_back_is_not_led_by_a_log_that_was_opened_again(
     node.replica = Replica(A, "i", node.replica.log, boot="a2", resigned_epoch=1)
     node.lead(VIEW)
     assert not node.has(fx.Lead)
-    assert [effect.epoch for effect in node.has(fx.Resign) if isinstance(effect, fx.Resign)] == [1]
+    assert [
+        effect.epoch
+        for effect in node.has(fx.ReleaseLeadership)
+        if isinstance(effect, fx.ReleaseLeadership)
+    ] == [1]
     node.lead(replace(VIEW, version=2, leader_epoch=2))
     assert node.has(fx.Lead) == [fx.Lead(2, 0)]

@@ -26,7 +26,7 @@ def test_one_that_lives_and_has_nothing_to_fetch_is_proposed_again_after_a_time(
     a, *_ = cluster("x")
     a.take(ev.LeaseRenewed(10 * LAG_NS), 1)
     a.take(ev.NodeLost(C), 1)
-    a.take(ev.Viewed(WITHOUT_C), 1)
+    a.take(ev.LeaderAndIsrChanged(WITHOUT_C), 1)
     due_ns = a.replica.next_deadline_ns(2)
     assert due_ns == 1 + LAG_NS
     a.said.clear()
@@ -55,10 +55,12 @@ def test_what_a_removed_replica_said_is_not_taken_for_the_word_of_its_successor(
         leader_epoch=1, offset=1, last_epoch=1, synced=1,
     )  # fmt: skip
     if seen:
-        a.take(ev.Viewed(replace(WITHOUT_C, replicas=(A, B))), 1)
+        a.take(ev.LeaderAndIsrChanged(replace(WITHOUT_C, replicas=(A, B))), 1)
     a.said.clear()
     a.sent.clear()
-    a.take(ev.Viewed(replace(VIEW, version=4, isr=frozenset({A, B}), joined={C: 4})), 2)
+    a.take(
+        ev.LeaderAndIsrChanged(replace(VIEW, version=4, isr=frozenset({A, B}), joined={C: 4})), 2
+    )
     a.take(ev.FetchCame(late), 3)
     (refused,) = [one.answer for one in a.sent if isinstance(one, fx.SendAnswer)]
     assert isinstance(refused, Refused)
@@ -92,7 +94,9 @@ def test_nobody_is_in_sync_who_does_not_remember_what_the_leader_does() -> None:
     a, *_ = cluster("x", view=replace(VIEW, isr=frozenset({A, B})))
     a.said.clear()
     a.take(ev.FetchCame(fetch_of(C, 1), dedup_agrees=False), 1)
-    a.take(ev.Viewed(replace(VIEW, version=3, isr=frozenset({A, B}))), 1)  # ends the addition
+    a.take(
+        ev.LeaderAndIsrChanged(replace(VIEW, version=3, isr=frozenset({A, B}))), 1
+    )  # ends the addition
     a.take(ev.FetchCame(fetch_of(C, 2), dedup_agrees=None), 2)
     a.take(ev.Ticked(), 2 + RETRY_NS)
     assert proposed(a) == []
@@ -107,7 +111,7 @@ def test_a_member_that_has_forgotten_leaves_unless_it_is_needed() -> None:
     a.said.clear()
     a.take(ev.FetchCame(fetch_of(B, 1), dedup_agrees=False), 1)
     assert proposed(a) == [{A, C}]
-    a.take(ev.Viewed(replace(VIEW, version=2, isr=frozenset({A, C}))), 2)
+    a.take(ev.LeaderAndIsrChanged(replace(VIEW, version=2, isr=frozenset({A, C}))), 2)
     a.said.clear()
     a.take(ev.FetchCame(fetch_of(C, 1), dedup_agrees=False), 3)
     assert proposed(a) == [], "two are the minimum"

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.logd.replication import events as ev
 from penstock.logd.replication import events as fx
-from penstock.logd.replication.events import Diverged, Fetch, Frames, NodeId, Span, View
+from penstock.logd.replication.events import Diverged, Fetch, Frames, LeaderAndIsr, NodeId, Span
 from penstock.logd.replication.leader import Leader, Stage
 from penstock.logd.replication.log_state import Epochs
 from penstock.logd.replication.replica import Failed, Idle
@@ -15,7 +15,7 @@ from tests.support.replicas import LEASE_NS, VIEW, A, B, C, Node, cluster, excha
 LAG_NS = 1_500_000_000
 
 
-def elect(leader: NodeId, epoch: int, **changes: object) -> View:
+def elect(leader: NodeId, epoch: int, **changes: object) -> LeaderAndIsr:
     return replace(VIEW, leader=leader, leader_epoch=epoch, version=epoch, **changes)  # type: ignore[arg-type]
 
 
@@ -54,11 +54,11 @@ def test_a_new_leader_keeps_what_was_committed_behind_its_back_and_acks_it() -> 
     second = elect(B, 2)
     b.lead(second)
     c.lead(second)
-    assert b.has(fx.Inherited) == [fx.Inherited(0, 1)]
+    assert b.has(fx.InheritedAcks) == [fx.InheritedAcks(0, 1)]
     assert b.replica.high_watermark == -1  # nobody has agreed under this epoch yet
     exchange(b, c)
     assert b.replica.high_watermark == -1  # the dead one still counts
-    b.take(ev.Viewed(replace(second, version=3, isr=frozenset({B, C}))))
+    b.take(ev.LeaderAndIsrChanged(replace(second, version=3, isr=frozenset({B, C}))))
     assert b.replica.high_watermark == 0
     assert b.log == c.log == [(1, "x")]
 
@@ -90,8 +90,8 @@ def test_a_follower_that_missed_an_epoch_is_cut_where_the_logs_part() -> None:
     c.lead(elect(C, 3))
     c.publish("c")
     third = elect(C, 3)
-    a.take(ev.Viewed(third))
-    b.take(ev.Viewed(third))
+    a.take(ev.LeaderAndIsrChanged(third))
+    b.take(ev.LeaderAndIsrChanged(third))
     exchange(a, b, c)
     assert a.log == b.log == c.log == [(1, "x"), (3, "c")]
 
@@ -116,7 +116,7 @@ def test_a_deposed_leader_finishes_its_append_before_it_cuts() -> None:
     a, b, _ = cluster("x")
     a.take(ev.Submitted(2))
     a.said.clear()
-    a.take(ev.Viewed(elect(B, 2)))
+    a.take(ev.LeaderAndIsrChanged(elect(B, 2)))
     assert a.said == [fx.Stop(fx.StopReason.DEPOSED)]
     b.lead(elect(B, 2))
     b.publish("y")
@@ -165,7 +165,7 @@ def test_a_slow_follower_counts_until_the_controller_has_agreed() -> None:
     assert a.replica.high_watermark == 0
     a.take(ev.IsrAnswered(1, 1, ev.Outcome.COMMITTED), LAG_NS)
     assert a.replica.high_watermark == 0
-    a.take(ev.Viewed(replace(VIEW, version=2, isr=frozenset({A, B}))), LAG_NS)
+    a.take(ev.LeaderAndIsrChanged(replace(VIEW, version=2, isr=frozenset({A, B}))), LAG_NS)
     assert a.replica.high_watermark == 1
 
 
@@ -182,7 +182,7 @@ def test_who_is_to_enter_counts_until_a_later_version_says_otherwise() -> None:
     assert a.replica.high_watermark == 0
     a.take(ev.NodeLost(C), LAG_NS // 3)
     assert a.has(fx.ProposeIsr)[-1] == replace(proposal, number=2, isr=frozenset({A, B}))
-    a.take(ev.Viewed(replace(view, version=2)), LAG_NS // 3)
+    a.take(ev.LeaderAndIsrChanged(replace(view, version=2)), LAG_NS // 3)
     assert a.replica.high_watermark == 1
 
 
@@ -192,7 +192,7 @@ def test_a_follower_enters_only_with_what_the_epoch_began_with() -> None:
     b = Node(B, log=[(1, "x"), (1, "acked")], epochs=Epochs([(1, 0)]))
     c = Node(C, log=[(1, "x")], epochs=Epochs([(1, 0)]))
     b.lead(view)
-    c.take(ev.Viewed(view))
+    c.take(ev.LeaderAndIsrChanged(view))
     fetch = c.sent[0]
     assert isinstance(fetch, fx.SendFetch)
     b.take(ev.FetchCame(fetch.fetch))
@@ -205,7 +205,7 @@ def test_below_the_minimum_nothing_is_taken_or_committed_and_the_isr_is_kept() -
     """11: the publisher is told; recovery commits."""
     a, b, c = cluster("x")
     a.take(ev.NodeLost(C))
-    a.take(ev.Viewed(replace(VIEW, version=2, isr=frozenset({A, B}))))
+    a.take(ev.LeaderAndIsrChanged(replace(VIEW, version=2, isr=frozenset({A, B}))))
     a.said.clear()
     a.take(ev.NodeLost(B))
     assert a.said == [fx.Refuse(fx.Refusing.NOT_ENOUGH_REPLICAS)]
@@ -219,7 +219,7 @@ def test_below_the_minimum_nothing_is_taken_or_committed_and_the_isr_is_kept() -
 
 def test_a_read_only_stream_takes_nothing_and_goes_on_replicating() -> None:
     a, *_ = cluster("x")
-    a.take(ev.Viewed(replace(VIEW, version=2, read_only=True)))
+    a.take(ev.LeaderAndIsrChanged(replace(VIEW, version=2, read_only=True)))
     assert a.has(fx.Refuse) == [fx.Refuse(fx.Refusing.READ_ONLY)]
 
 
@@ -231,11 +231,11 @@ def test_committed_records_are_given_up_only_for_an_unclean_election_that_was_to
     told = elect(C, 2, isr=frozenset({C}), min_isr=1)
     c.lead(replace(told, unclean_epoch=2))
     c.publish("z")
-    a.take(ev.Viewed(told))
+    a.take(ev.LeaderAndIsrChanged(told))
     exchange(a, c)
     assert fx.Tell(fx.Finding.DIVERGED, 1, 2) in a.said
     assert a.log == [(1, "x"), (1, "y")]
-    b.take(ev.Viewed(replace(told, unclean_epoch=2)))
+    b.take(ev.LeaderAndIsrChanged(replace(told, unclean_epoch=2)))
     exchange(b, c)
     assert fx.Tell(fx.Finding.UNCLEAN_LOSS, 1, 2) in b.said
     assert b.log == c.log == [(1, "x"), (2, "z")]
@@ -245,11 +245,13 @@ def test_who_is_not_in_the_isr_or_ends_too_low_resigns() -> None:
     """12, 13: an election that raced with a change of the ISR."""
     node = Node(B)
     node.lead(elect(B, 2, isr=frozenset({A})))
-    assert node.has(fx.Resign) == [fx.Resign(2, "it is not in the ISR")]
+    assert node.has(fx.ReleaseLeadership) == [fx.ReleaseLeadership(2, "it is not in the ISR")]
     assert isinstance(node.replica.state, Idle)
     short = Node(B, log=[(1, "x")], epochs=Epochs([(1, 0)]), high_watermark=3)
     short.lead(elect(B, 2))
-    assert short.has(fx.Resign) == [fx.Resign(2, "its log ends below what was committed")]
+    assert short.has(fx.ReleaseLeadership) == [
+        fx.ReleaseLeadership(2, "its log ends below what was committed")
+    ]
     assert fx.Tell(fx.Finding.COMMITTED_LOST, 1, 4) in short.said
 
 
@@ -259,7 +261,9 @@ def test_a_process_never_goes_on_with_the_epoch_of_the_one_before() -> None:
     a.said.clear()
     a.lead(VIEW)
     assert a.has(fx.Lead) == []
-    assert a.has(fx.Resign) == [fx.Resign(1, "an earlier process of this node began this epoch")]
+    assert a.has(fx.ReleaseLeadership) == [
+        fx.ReleaseLeadership(1, "an earlier process of this node began this epoch")
+    ]
 
 
 def test_a_damaged_range_is_fetched_from_a_peer_and_its_holder_not_elected() -> None:
@@ -291,7 +295,7 @@ def test_a_leader_whose_storage_fails_steps_down(reason: str) -> None:
     a.take(ev.StorageFailed(reason))
     assert a.said == [
         fx.Stop(fx.StopReason.STORAGE_FAILED),
-        fx.Resign(1, reason),
+        fx.ReleaseLeadership(1, reason),
         fx.Electable(electable=False, reason=reason),
     ]
     assert isinstance(a.replica.state, Failed)
@@ -306,7 +310,7 @@ def test_a_follower_behind_the_leaders_retention_begins_where_it_begins() -> Non
     b.epochs = Epochs()
     b.high_watermark = -1
     b.start()
-    b.take(ev.Viewed(VIEW))
+    b.take(ev.LeaderAndIsrChanged(VIEW))
     exchange(a, b, c)
     assert fx.Tell(fx.Finding.SKIPPED, 0, 2) in b.said
     assert b.has(fx.Reset) == [fx.Reset(2, 1)]
@@ -383,7 +387,7 @@ def test_a_sync_of_what_has_been_cut_since_is_not_believed() -> None:
 def test_a_follower_begins_anew_where_the_leaders_log_begins_with_a_later_epoch() -> None:
     """No epoch tells whether they agreed before: that is not divergence."""
     _, b, _ = cluster("x", "y")
-    b.take(ev.Viewed(elect(A, 5)))
+    b.take(ev.LeaderAndIsrChanged(elect(A, 5)))
     answer = Diverged(
         boot="b1",
         number=[effect.fetch.number for effect in b.said if isinstance(effect, fx.SendFetch)][-1],

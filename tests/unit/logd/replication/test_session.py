@@ -14,11 +14,11 @@ from penstock.logd.replication.session import (
     MARK_WAIT_NS,
     RESPONSES_UNDER_WAY_MAX,
     RESPONSES_UNTOLD_MAX,
-    Asking,
     CatchUpPace,
+    FetchSessionClient,
+    FetchSessionHandler,
     PartitionId,
     Request,
-    Serving,
 )
 
 NODE = NodeId("f")
@@ -87,13 +87,13 @@ class Pair:
         self.looked = self.responses = 0
         self.sent: list[PartitionId] = []
         self.session, self.numbers, self.now_ns = 1, 0, 0
-        self.asking = Asking(1)
+        self.asking = FetchSessionClient(1)
         self.serving = self.serve()
         for each in self.keys:
             self.wish(each)
 
-    def serve(self) -> Serving:
-        return Serving(self.session, response_bytes_max=self.bytes_max, pace=self.pace)
+    def serve(self) -> FetchSessionHandler:
+        return FetchSessionHandler(self.session, response_bytes_max=self.bytes_max, pace=self.pace)
 
     def wish(self, each: PartitionId) -> None:
         self.numbers += 1
@@ -258,7 +258,7 @@ def test_high_watermarks_go_together_when_the_first_has_waited() -> None:
 
 
 def test_a_follower_that_was_not_answered_yet_is_answered_at_once() -> None:
-    serving = Serving(1, response_bytes_max=100, pace=CatchUpPace(None))
+    serving = FetchSessionHandler(1, response_bytes_max=100, pace=CatchUpPace(None))
     for number, (known, answered) in enumerate([(None, True), (5, False), (None, True)], 1):
         wish = fetch(number, 6, synced=6, known=known)
         serving.took(Request(1, number, 0, ((key(1), wish),), ()))
@@ -269,7 +269,7 @@ def test_a_follower_that_was_not_answered_yet_is_answered_at_once() -> None:
 
 
 def test_what_the_follower_would_pass_over_is_told_after_its_next_wish() -> None:
-    serving = Serving(1, response_bytes_max=100, pace=CatchUpPace(None))
+    serving = FetchSessionHandler(1, response_bytes_max=100, pace=CatchUpPace(None))
     serving.took(Request(1, 1, 0, ((key(1), fetch(1, 0)),), ()))
     serving.touch(key(1))
     assert serving.begin(0)
@@ -299,7 +299,7 @@ def test_each_partition_with_news_has_its_turn_before_any_has_its_next() -> None
 
 
 def test_responses_wait_until_those_before_are_taken() -> None:
-    serving = Serving(1, response_bytes_max=100, pace=CatchUpPace(None))
+    serving = FetchSessionHandler(1, response_bytes_max=100, pace=CatchUpPace(None))
     wishes = tuple((key(n), fetch(n, 0)) for n in range(4))
     serving.took(Request(1, 1, 0, wishes, ()))
     for count in range(RESPONSES_UNDER_WAY_MAX):
@@ -312,7 +312,7 @@ def test_responses_wait_until_those_before_are_taken() -> None:
 
 
 def test_what_was_taken_is_told_before_the_leader_has_to_wait_for_it() -> None:
-    asking = Asking(1)
+    asking = FetchSessionClient(1)
     for number in range(1, RESPONSES_UNDER_WAY_MAX):
         assert asking.request() is None, "one request for each response would be wasted"
         asking.took(1, number)
@@ -327,15 +327,15 @@ def test_what_was_taken_is_told_before_the_leader_has_to_wait_for_it() -> None:
 def test_a_request_that_does_not_follow_ends_the_session(
     session: int, number: int, taken: int
 ) -> None:
-    serving = Serving(1, response_bytes_max=100, pace=CatchUpPace(None))
+    serving = FetchSessionHandler(1, response_bytes_max=100, pace=CatchUpPace(None))
     with pytest.raises(RefusedError, match="begin another session"):
         serving.took(Request(session, number, taken, (), ()))
     with pytest.raises(RefusedError, match="does not follow"):
-        Asking(1).took(1, 2)
+        FetchSessionClient(1).took(1, 2)
 
 
 def test_a_report_behind_a_wish_that_was_not_sent_becomes_part_of_it() -> None:
-    asking = Asking(1)
+    asking = FetchSessionClient(1)
     asking.update(key(1), fetch(5, 10, synced=8))
     asking.update(key(1), fetch(6, 10, synced=10, wants=False))
     request = asking.request()
@@ -349,7 +349,7 @@ def test_a_report_behind_a_wish_that_was_not_sent_becomes_part_of_it() -> None:
 
 
 def test_a_request_is_bounded() -> None:
-    asking = Asking(1)
+    asking = FetchSessionClient(1)
     for number in range(FETCHES_PER_REQUEST_MAX + 1):
         asking.update(key(number), fetch(1, 0))
     sizes = []
@@ -359,8 +359,8 @@ def test_a_request_is_bounded() -> None:
 
 
 def test_what_is_forgotten_is_not_served_any_more() -> None:
-    asking = Asking(1)
-    serving = Serving(1, response_bytes_max=100, pace=CatchUpPace(None))
+    asking = FetchSessionClient(1)
+    serving = FetchSessionHandler(1, response_bytes_max=100, pace=CatchUpPace(None))
     asking.update(key(1), fetch(1, 0))
     request = asking.request()
     assert request is not None
@@ -375,7 +375,7 @@ def test_what_is_forgotten_is_not_served_any_more() -> None:
 
 
 def test_an_answer_that_is_not_frames_is_sent_once() -> None:
-    serving = Serving(1, response_bytes_max=100, pace=CatchUpPace(None))
+    serving = FetchSessionHandler(1, response_bytes_max=100, pace=CatchUpPace(None))
     serving.took(Request(1, 1, 0, ((key(1), fetch(1, 0)),), ()))
     gone = OutOfRange(boot="b", number=1, incarnation="i", leader_epoch=1, log_start=5)
     serving.answer(key(1), gone)
@@ -401,7 +401,7 @@ def test_the_pace_is_kept_over_any_time(rate: int, frames: list[int]) -> None:
 
 def test_a_difference_is_told_though_there_is_nothing_else() -> None:
     """And that it has ended."""
-    serving = Serving(1, response_bytes_max=100, pace=CatchUpPace(None))
+    serving = FetchSessionHandler(1, response_bytes_max=100, pace=CatchUpPace(None))
     serving.took(Request(1, 1, 0, ((key(0), fetch(1, 5, known=-1)),), ()))
 
     def told(*, dedup_differs: bool = False) -> list[bool]:

@@ -58,7 +58,7 @@ def test_an_empty_log_beyond_the_leaders_end_is_not_in_sync() -> None:
     c.start(keeps=0)
     c.epochs = Epochs()
     c.start()
-    c.take(ev.Viewed(UNCLEAN))
+    c.take(ev.LeaderAndIsrChanged(UNCLEAN))
     fetch = c.has(fx.SendFetch)[-1]
     assert isinstance(fetch, fx.SendFetch)
     beyond = replace(fetch.fetch, offset=9, synced=9, last_epoch=0)
@@ -76,7 +76,7 @@ def test_an_empty_log_agrees_where_retention_took_what_was_committed() -> None:
     state = LogState.opened(start=1, end=1, epochs=Epochs(), high_watermark=0, agreed_epoch=1)
     c.replica = Replica(C, "i", state, boot="c2")
     c.said.clear()
-    c.take(ev.Viewed(replace(UNCLEAN, unclean_epoch=0)))
+    c.take(ev.LeaderAndIsrChanged(replace(UNCLEAN, unclean_epoch=0)))
     fetch = c.has(fx.SendFetch)[-1]
     assert isinstance(fetch, fx.SendFetch)
     b.said.clear()
@@ -90,7 +90,7 @@ def test_an_empty_log_begins_anew_where_the_leaders_does_and_has_nothing_to_give
     node = Node(C)
     state = LogState.opened(start=5, end=5, epochs=Epochs(), high_watermark=4, agreed_epoch=1)
     node.replica = Replica(C, "i", state, boot="c2")
-    node.take(ev.Viewed(UNCLEAN))
+    node.take(ev.LeaderAndIsrChanged(UNCLEAN))
     fetch = node.has(fx.SendFetch)[-1]
     assert isinstance(fetch, fx.SendFetch)
     answer = OutOfRange(

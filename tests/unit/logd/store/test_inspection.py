@@ -8,8 +8,15 @@ import pytest
 
 from penstock.logd.format.batch import SCHEMA, build_batch, describe_body, encode_body
 from penstock.logd.format.frame import HEADER_SIZE, crc32c, encode_header
-from penstock.logd.offline.fsck import Deed, Inspection, PartitionReport, Problem, apply, plan
-from penstock.logd.partition.producer_snapshot import Memory
+from penstock.logd.offline.fsck import (
+    Inspection,
+    PartitionReport,
+    Problem,
+    RepairAction,
+    apply,
+    plan,
+)
+from penstock.logd.partition.producer_snapshot import ProducerSnapshot
 from penstock.logd.storage import CommitLog, EpochFile, LogConfig
 from penstock.logd.storage.checkpoint import FILE_NAME as MARK
 from penstock.logd.storage.segment import segment_path
@@ -38,7 +45,7 @@ def the_problem(directory: Path) -> Problem:
     return problem
 
 
-def mend(directory: Path) -> list[Deed]:
+def mend(directory: Path) -> list[RepairAction]:
     """Repair; the second time nothing must be left to do."""
     inspection = Inspection(directory)
     inspection.run()
@@ -77,7 +84,7 @@ def test_a_killed_log_is_unclean_and_its_index_is_made_again(tmp_path: Path) -> 
     write_log(tmp_path, FRAMES, close=False)
     report = inspect(tmp_path)
     assert (report.verdict, rows(report)) == ("unclean", "E")
-    assert mend(tmp_path) == [Deed.INDEX, Deed.INDEX]
+    assert mend(tmp_path) == [RepairAction.INDEX, RepairAction.INDEX]
     assert inspect(tmp_path).verdict == "sound"
     log = CommitLog.open(tmp_path, LogConfig())
     assert (log.recovery.clean, log.end_offset) == (True, FRAMES * ROWS)
@@ -99,7 +106,7 @@ def test_a_bad_index_is_made_again_as_it_was(
     else:
         path.write_bytes(b"")
     assert (inspect(tmp_path).verdict, the_problem(tmp_path).row) == ("unclean", "E")
-    assert mend(tmp_path) == [Deed.INDEX]
+    assert mend(tmp_path) == [RepairAction.INDEX]
     assert path.read_bytes() == good
     assert inspect(tmp_path).verdict == "sound"
 
@@ -117,7 +124,7 @@ def test_a_torn_tail_is_set_aside_and_cut(tmp_path: Path, extra: int) -> None:
     torn = report.problems[1]
     assert (torn.position, torn.offset) == (len(whole), FRAMES * ROWS)
     assert f"of {extra} bytes" in torn.reason
-    assert mend(tmp_path) == [Deed.CUT, Deed.INDEX, Deed.INDEX]
+    assert mend(tmp_path) == [RepairAction.CUT, RepairAction.INDEX, RepairAction.INDEX]
     assert path.read_bytes() == whole
     assert path.with_suffix(f".{len(whole)}.torn").read_bytes() == tail
     assert inspect(tmp_path).verdict == "sound"
@@ -249,7 +256,7 @@ def test_temporary_files_are_removed(tmp_path: Path) -> None:
     write_log(tmp_path, FRAMES)
     (tmp_path / "epochs.tmp").write_bytes(b"half")
     assert (the_problem(tmp_path).row, inspect(tmp_path).verdict) == ("C", "unclean")
-    assert mend(tmp_path) == [Deed.REMOVE]
+    assert mend(tmp_path) == [RepairAction.REMOVE]
     assert inspect(tmp_path).verdict == "sound"
 
 
@@ -279,7 +286,7 @@ def test_epochs_are_made_again_from_the_frames(tmp_path: Path, harm: str) -> Non
         case _:
             EpochFile(path).clear()
     assert inspect(tmp_path).verdict == "unclean"
-    assert mend(tmp_path) == [Deed.EPOCHS]
+    assert mend(tmp_path) == [RepairAction.EPOCHS]
     assert EpochFile(path).entries == sound
     assert (inspect(tmp_path).verdict, mend(tmp_path)) == ("sound", [])
 
@@ -305,9 +312,9 @@ def test_what_is_remembered_is_damage_when_it_is_lost_and_the_log_has_it_no_more
     path.write_bytes(older)
     flip(path, 20)
     assert "CRC does not match; below offset 15" in inspect(tmp_path).problems[1].reason
-    Memory(3, ([], []), ([], []), b"", whole=True).save(tmp_path)
+    ProducerSnapshot(3, ([], []), ([], []), b"", whole=True).save(tmp_path)
     assert "of offset 3, not of this log; below offset 15" in inspect(tmp_path).problems[1].reason
-    Memory(24, ([], []), ([], []), b"", whole=True, lost=15).save(tmp_path)
+    ProducerSnapshot(24, ([], []), ([], []), b"", whole=True, lost=15).save(tmp_path)
     report = inspect(tmp_path)
     assert report.verdict == "sound"
     assert "below offset 15 was lost once" in report.problems[1].reason
@@ -322,9 +329,9 @@ def test_what_is_remembered_must_not_be_older_than_what_was_rewritten(tmp_path: 
         header = describe_body(body, batch).at(base_offset=log.end_offset, leader_epoch=1)
         log.append([(replace(header, compacted=compacted), body)])
     log.close()
-    Memory(1, ([], []), ([], []), b"", whole=True).save(tmp_path)
+    ProducerSnapshot(1, ([], []), ([], []), b"", whole=True).save(tmp_path)
     assert inspect(tmp_path).verdict == "sound"
-    Memory(0, ([], []), ([], []), b"", whole=True).save(tmp_path)
+    ProducerSnapshot(0, ([], []), ([], []), b"", whole=True).save(tmp_path)
     assert "of offset 0; below offset 1 records were" in the_problem(tmp_path).reason
     (tmp_path / "producers").unlink()
     assert "is missing; below offset 1 records were" in the_problem(tmp_path).reason
@@ -367,7 +374,7 @@ def test_a_body_that_does_not_fit_its_header_is_damage(tmp_path: Path, harm: str
         )
         header = replace(header, body_length=len(body), body_crc=crc32c(body), record_count=1)
         header = replace(header, compacted=True)
-        Memory(6, ([], []), ([], []), b"", whole=True).save(tmp_path)
+        ProducerSnapshot(6, ([], []), ([], []), b"", whole=True).save(tmp_path)
     else:
         body = b"?" * len(body)
         header = replace(header, body_crc=crc32c(body))

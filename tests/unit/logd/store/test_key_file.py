@@ -5,12 +5,12 @@ from random import Random
 
 import pytest
 
-from penstock.logd.encryption.cipher import Encryptor, Vault
+from penstock.logd.encryption.cipher import Encryptor, SegmentCipher
 from penstock.logd.encryption.key_file import (
     KEYS_MAX,
     InspectedKeys,
     masters_of,
-    open_vault,
+    open_cipher,
     read_keys,
     rewrap,
 )
@@ -52,7 +52,9 @@ def made() -> MemoryDisk:
 
 def append(disk: MemoryDisk, masters: Masters, body: bytes) -> None:
     """Open the log as logd does, append a record and close."""
-    log = CommitLog.open(ROOT, CONFIG, disk=disk, vault=open_vault(ROOT, masters, BOUND, disk=disk))
+    log = CommitLog.open(
+        ROOT, CONFIG, disk=disk, vault=open_cipher(ROOT, masters, BOUND, disk=disk)
+    )
     log.append(make_frames(log.end_offset, [body]))
     log.close()
 
@@ -83,7 +85,7 @@ def test_a_new_master_key_rewraps_and_begins_a_new_key_and_rewrites_no_segment()
 
 def test_a_log_that_is_open_goes_on_under_another_master_key() -> None:
     disk = made()
-    vault = open_vault(ROOT, OLD, BOUND, disk=disk)
+    vault = open_cipher(ROOT, OLD, BOUND, disk=disk)
     log = CommitLog.open(ROOT, CONFIG, disk=disk, vault=vault)
     log.append(make_frames(0, [b"one"]))
     with pytest.raises(RefusedError, match="no new"):
@@ -99,7 +101,9 @@ def test_a_log_that_is_open_goes_on_under_another_master_key() -> None:
     assert ring is not None
     assert (sorted(ring.keys), ring.revision, ring.whole) == ([1, 2], 2, True)
     assert bodies(disk, NEW) == [b"one", b"two", b"three"]
-    leaked = Vault({1: ring.keys[1]}, BOUND.encode())  # the old key reads nothing of what came then
+    leaked = SegmentCipher(
+        {1: ring.keys[1]}, BOUND.encode()
+    )  # the old key reads nothing of what came then
     with pytest.raises(CorruptError, match="the log's key 2"):
         list(CommitLog.open(ROOT, CONFIG, disk=disk, vault=leaked).frames())
 
@@ -108,7 +112,7 @@ def test_a_wrong_master_key_is_told_from_damage() -> None:
     disk = made()
     append(disk, OLD, b"one")
     with pytest.raises(RefusedError, match="not the one") as refused:
-        open_vault(ROOT, Masters("old", old=9), BOUND, disk=disk)
+        open_cipher(ROOT, Masters("old", old=9), BOUND, disk=disk)
     assert (refused.value.code, refused.value.detail["key"]) == ("WRONG_KEY", "old")
     assert bodies(disk, OLD) == [b"one"]
 
@@ -117,14 +121,14 @@ def test_another_logs_keys_are_refused() -> None:
     disk = made()
     append(disk, OLD, b"one")
     with pytest.raises(CorruptError, match="not of 00ff/1"):
-        open_vault(ROOT, OLD, "00ff/1", disk=disk)
+        open_cipher(ROOT, OLD, "00ff/1", disk=disk)
     for name in ("keys", "keys.copy"):  # though their files say so
         path = ROOT / name
         text = bytes(disk.inode(path).seen).split(b" ", 2)[2].replace(b"00ff/0", b"00ff/1")
         line = b"PNSC1 %08x %s\n" % (crc32c(text.rstrip(b"\n")), text.rstrip(b"\n"))
         disk.inode(path).seen[:] = line
     with pytest.raises(RefusedError) as refused:
-        open_vault(ROOT, OLD, "00ff/1", disk=disk)
+        open_cipher(ROOT, OLD, "00ff/1", disk=disk)
     assert refused.value.code == "WRONG_KEY"
 
 
@@ -149,7 +153,7 @@ def test_without_its_keys_a_log_that_holds_something_is_not_opened() -> None:
     for name in ("keys", "keys.copy"):
         disk.unlink(ROOT / name)
     with pytest.raises(CorruptError, match="keys are missing"):
-        open_vault(ROOT, OLD, BOUND, disk=disk)
+        open_cipher(ROOT, OLD, BOUND, disk=disk)
     assert not disk.exists(ROOT / "keys")
 
 
@@ -184,7 +188,7 @@ def test_keys_of_a_log_are_bounded_and_the_last_one_stays() -> None:
     name = ""
     for number in range(KEYS_MAX + 3):
         name = f"m{number}"
-        open_vault(ROOT, Masters(name, **{f"m{number - 1}": 1, name: 1}), BOUND, disk=disk)
+        open_cipher(ROOT, Masters(name, **{f"m{number - 1}": 1, name: 1}), BOUND, disk=disk)
     ring = read_keys(ROOT, Masters(name, **{name: 1}), disk=disk)
     assert ring is not None
     assert len(ring.keys) == KEYS_MAX

@@ -13,7 +13,7 @@ from penstock.logd.errors import CorruptFrameError, RefusedError
 from penstock.logd.format.batch import Record, decode_body
 from penstock.logd.format.frame import HEADER_SIZE, FrameHeader, parse_frames
 from penstock.logd.format.rows import batch_records
-from penstock.logd.storage import CommitLog, LogConfig, Repacker
+from penstock.logd.storage import CommitLog, LogConfig, SegmentMerger
 from penstock.logd.storage.segment import segment_path
 from tests.sim.disk import MemoryDisk
 from tests.sim.power import Power, PowerLossError
@@ -242,7 +242,7 @@ def test_any_damage_is_filled_from_a_log_that_compaction_has_rewritten(data: st.
     disk = MemoryDisk()
     log = write_log(disk)
     dropped = data.draw(st.sets(st.integers(0, END - 1)))
-    repacker = Repacker(lambda header, _: [n not in dropped for n in offsets_of(header)])
+    merger = SegmentMerger(lambda header, _: [n not in dropped for n in offsets_of(header)])
     spans = data.draw(st.lists(st.integers(1, 7), min_size=END, max_size=END))
     other: list[Frame] = []
     for count in spans:
@@ -250,7 +250,7 @@ def test_any_damage_is_filled_from_a_log_that_compaction_has_rewritten(data: st.
         if base < END:
             other += frames_of([min(count, END - base)], base)
     if data.draw(st.booleans()):
-        other = [new for frame in other for new in repacker.take(*frame)] + [*repacker.finish()]
+        other = [new for frame in other for new in merger.take(*frame)] + [*merger.finish()]
     else:
         dropped = set()
     for number in data.draw(st.sets(st.integers(0, 11), min_size=1)):

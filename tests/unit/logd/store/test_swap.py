@@ -11,9 +11,9 @@ from penstock.logd.errors import LogFailedError, RefusedError
 from penstock.logd.format.batch import Record, decode_body
 from penstock.logd.format.frame import HEADER_SIZE
 from penstock.logd.format.rows import batch_records
-from penstock.logd.offline.fsck import Deed, Inspection, apply, plan
-from penstock.logd.partition.producer_snapshot import Memory
-from penstock.logd.storage import CommitLog, EpochFile, LogConfig, Repacker, Rewriting
+from penstock.logd.offline.fsck import Inspection, RepairAction, apply, plan
+from penstock.logd.partition.producer_snapshot import ProducerSnapshot
+from penstock.logd.storage import CommitLog, EpochFile, LogConfig, Rewriting, SegmentMerger
 from penstock.logd.storage.disk import REAL_DISK, Disk
 from penstock.logd.storage.segment import segment_path
 from tests.support.failing_disk import FailingDisk
@@ -38,7 +38,7 @@ def fill(directory: Path, disk: Disk = REAL_DISK) -> CommitLog:
         log.sync()
         if number % EACH == EACH - 1:
             log.roll()
-    Memory(log.end_offset, ([], []), ([], []), b"", whole=True).save(directory)
+    ProducerSnapshot(log.end_offset, ([], []), ([], []), b"", whole=True).save(directory)
     return log
 
 
@@ -46,14 +46,14 @@ def rewrite(
     log: CommitLog, base: int, end: int, *, drop: frozenset[int] = frozenset()
 ) -> Rewriting:
     """Rewrite a range without some of its records."""
-    repacker = Repacker(
+    merger = SegmentMerger(
         lambda header, batch: [n not in drop for n, _ in batch_records(header, batch)]
     )
     rewriting = log.begin_rewriting(base, end)
     for header, body in log.frames(base, upto=end):
-        for frame in repacker.take(header, body):
+        for frame in merger.take(header, body):
             rewriting.add(*frame)
-    for frame in repacker.finish():
+    for frame in merger.finish():
         rewriting.add(*frame)
     rewriting.finish()
     return rewriting
@@ -304,7 +304,7 @@ def test_repair_completes_a_sound_swap_and_leaves_a_damaged_one(
     assert state_of(tmp_path / "log") == before
     assert report.verdict == ("unclean" if sound else "damaged")
     actions = plan(inspection)
-    assert (Deed.SWAP in [action.deed for action in actions]) == sound
+    assert (RepairAction.SWAP in [action.deed for action in actions]) == sound
     assert [str(action) for action in actions]
     apply(actions)
     assert swap.exists() != sound

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.logd.encryption.cipher import CIPHERS_MAX, Encryptor, Vault, decrypted
+from penstock.logd.encryption.cipher import CIPHERS_MAX, Encryptor, SegmentCipher, decrypted
 from penstock.logd.errors import CorruptError, CorruptFrameError
 from penstock.logd.format.frame import (
     ENCRYPTION_BYTES,
@@ -21,7 +21,7 @@ from penstock.logd.format.frame import (
 )
 from penstock.logd.intake.intake import Intake
 from penstock.logd.metadata.streams import StreamConfig
-from penstock.logd.partition.producer_snapshot import Memory
+from penstock.logd.partition.producer_snapshot import ProducerSnapshot
 from penstock.logd.storage import CommitLog, LogConfig
 from penstock.logd.storage.segment import segment_path
 from tests.sim.disk import MemoryDisk
@@ -31,12 +31,12 @@ Frame = tuple[FrameHeader, bytes]
 ROOT = Path("/log")
 CONFIG = LogConfig(segment_bytes_max=1500, index_interval_bytes=600)
 SECRET = b"a secret that no disk may tell " * 3
-VAULT = Vault({7: bytes(range(32))}, b"00ff/0")
-OTHER_LOG = Vault({7: bytes(range(32))}, b"00ff/1")
-OTHER_KEY = Vault({7: bytes(32)}, b"00ff/0")
+VAULT = SegmentCipher({7: bytes(range(32))}, b"00ff/0")
+OTHER_LOG = SegmentCipher({7: bytes(range(32))}, b"00ff/1")
+OTHER_KEY = SegmentCipher({7: bytes(32)}, b"00ff/0")
 
 
-def open_log(disk: MemoryDisk, vault: Vault | None = VAULT) -> CommitLog:
+def open_log(disk: MemoryDisk, vault: SegmentCipher | None = VAULT) -> CommitLog:
     return CommitLog.open(ROOT, CONFIG, disk=disk, vault=vault)
 
 
@@ -95,12 +95,12 @@ def test_what_lies_on_disk_shows_nothing_of_the_records() -> None:
     intake = Intake(StreamConfig(name="s", subject="t", compact=True), next_offset=4, epoch=1,
                     streams_for=lambda _: ())  # fmt: skip
     intake.dedup.message_ids.record(SECRET, 3, 1)
-    Memory.of(intake).save(ROOT, disk=disk, vault=log.vault)
+    ProducerSnapshot.of(intake).save(ROOT, disk=disk, vault=log.vault)
     for name in disk.list_directory(ROOT):
         content = bytes(disk.inode(ROOT / name).seen)
         assert SECRET[:12] not in content, name
         assert SECRET.hex()[:24].encode() not in content, name
-    memory = Memory.load(ROOT, disk=disk, vault=log.vault)
+    memory = ProducerSnapshot.load(ROOT, disk=disk, vault=log.vault)
     assert memory is not None
     assert memory.ids[0] == [SECRET]
     assert list(log.frames()) == frames
@@ -162,7 +162,7 @@ def test_frames_of_other_places_logs_and_keys_are_not_believed() -> None:
         (VAULT, (header, body), 0),
         (VAULT, (encrypted[0], encrypted[1][-ENCRYPTION_BYTES:]), 0),
         (None, encrypted, 0),
-        (Vault({8: bytes(32)}, b"00ff/0"), encrypted, 0),
+        (SegmentCipher({8: bytes(32)}, b"00ff/0"), encrypted, 0),
     )
     for vault, frame, segment in elsewhere:
         with pytest.raises(CorruptError):
@@ -207,7 +207,7 @@ def test_a_memory_that_is_not_this_logs_is_not_believed(change: str) -> None:
     intake = Intake(StreamConfig(name="s", subject="t"), next_offset=0, epoch=1,
                     streams_for=lambda _: ())  # fmt: skip
     vault = {"plain": None, "another log's": OTHER_LOG}.get(change, VAULT)
-    Memory.of(intake).save(ROOT, disk=disk, vault=vault)
+    ProducerSnapshot.of(intake).save(ROOT, disk=disk, vault=vault)
     inode = disk.inode(ROOT / "producers")
     if change == "flipped":
         inode.seen[Random(1).randrange(len(inode.seen))] ^= 4
@@ -215,7 +215,7 @@ def test_a_memory_that_is_not_this_logs_is_not_believed(change: str) -> None:
         del inode.seen[40:]
     elif change == "missing":
         disk.unlink(ROOT / "producers")
-        assert Memory.load(ROOT, disk=disk, vault=VAULT) is None
+        assert ProducerSnapshot.load(ROOT, disk=disk, vault=VAULT) is None
         return
     with pytest.raises(CorruptError):
-        Memory.load(ROOT, disk=disk, vault=VAULT)
+        ProducerSnapshot.load(ROOT, disk=disk, vault=VAULT)

@@ -23,7 +23,7 @@ from penstock.logd.cluster.replication.wire import (
 )
 from penstock.logd.errors import RefusedError
 from penstock.logd.limits import DEDUP_COPIES_MAX, DEDUP_COPY_BYTES_MAX
-from penstock.logd.partition.producer_snapshot import Memory
+from penstock.logd.partition.producer_snapshot import ProducerSnapshot
 from penstock.logd.replication.session import PartitionId
 
 DEDUP_API: Final = "dedup"
@@ -66,7 +66,7 @@ class DedupCopies:
         self._clock = clock
         self._copies: dict[tuple[str, int], _Copy] = {}
 
-    async def fetch(self, node: str, key: PartitionId, leader_epoch: int) -> Memory:
+    async def fetch(self, node: str, key: PartitionId, leader_epoch: int) -> ProducerSnapshot:
         """Ask a leader for what it remembers.
 
         Raises:
@@ -85,7 +85,7 @@ class DedupCopies:
                 raise RefusedError("TOO_LARGE", message)
             if len(piece) < PIECE_BYTES:
                 break
-        return await asyncio.to_thread(Memory.decode, bytes(data), f"node {node}")
+        return await asyncio.to_thread(ProducerSnapshot.decode, bytes(data), f"node {node}")
 
     async def answer(self, node: str, body: bytes) -> bytes:
         """Answer a node's request `DEDUP_API` with a piece.

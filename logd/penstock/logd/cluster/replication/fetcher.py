@@ -12,7 +12,7 @@ import structlog
 
 from penstock.base.backoff import Backoff
 from penstock.base.clock import Clock
-from penstock.logd.cluster.replication.sender import FeedSettings, FetchCounts, Find
+from penstock.logd.cluster.replication.sender import FetchCounts, Find, ReplicaFetchSettings
 from penstock.logd.cluster.replication.wire import (
     RESPONSE_HEAD,
     STILL_HERE,
@@ -27,7 +27,7 @@ from penstock.logd.net.channel import Channel
 from penstock.logd.net.peer_identity import Identity
 from penstock.logd.net.peer_tls import PeerTls, dial_peer
 from penstock.logd.replication.events import AnswerLost, Fetch
-from penstock.logd.replication.session import Asking, PartitionId
+from penstock.logd.replication.session import FetchSessionClient, PartitionId
 from penstock.logd.wire.logd_peer_pb2 import Purpose
 
 _STALL_S: Final = 10.0
@@ -75,7 +75,7 @@ class Fetcher:
         clock: Clock,
         rng: random.Random,
         tls: PeerTls | None,
-        settings: FeedSettings,
+        settings: ReplicaFetchSettings,
     ) -> None:
         self.counts = FetchCounts()
         self.problem = ""
@@ -88,7 +88,7 @@ class Fetcher:
         self._settings = settings
         self._address = ""
         self._session = clock.unix_ns()
-        self._asking = Asking(self._session)
+        self._asking = FetchSessionClient(self._session)
         self._in_hand: dict[PartitionId, int] = {}
         self._room = asyncio.Event()
         self._wanted = asyncio.Event()

@@ -45,7 +45,7 @@ from penstock.logd.limits import (
     REPLICATION_TAKEN_BYTES_MAX,
 )
 from penstock.logd.net.channel import Channel
-from penstock.logd.partition.producer_snapshot import Memory
+from penstock.logd.partition.producer_snapshot import ProducerSnapshot
 from penstock.logd.replication.events import (
     Answer,
     Event,
@@ -58,7 +58,13 @@ from penstock.logd.replication.events import (
     Refusal,
     Refused,
 )
-from penstock.logd.replication.session import CatchUpPace, Part, PartitionId, Request, Serving
+from penstock.logd.replication.session import (
+    CatchUpPace,
+    FetchSessionHandler,
+    Part,
+    PartitionId,
+    Request,
+)
 from penstock.logd.storage import CommitLog
 
 Frame = tuple[FrameHeader, bytes]
@@ -307,7 +313,7 @@ class Hosted(Protocol):
         """An answer of the leader has come, with frames that are whole and checked."""
         ...
 
-    def dedup_snapshot(self, leader_epoch: int) -> Memory | None:
+    def dedup_snapshot(self, leader_epoch: int) -> ProducerSnapshot | None:
         """What it remembers of committed records; None: it does not lead under that epoch."""
         ...
 
@@ -320,7 +326,7 @@ Find = Callable[[PartitionId], Hosted | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FeedSettings:
+class ReplicaFetchSettings:
     """How followers are fed, and how much a follower takes.
 
     Attributes:
@@ -342,7 +348,7 @@ class FeedSettings:
 
 
 @dataclass(slots=True)
-class FeedCounts:
+class ReplicaFetchCounts:
     """What one follower's node was sent.
 
     Attributes:
@@ -425,7 +431,7 @@ class SharedReads:
 
 
 @dataclass(slots=True, kw_only=True)
-class Feeding:
+class ReplicaFetchSession:
     """What the feeders of one node share.
 
     Attributes:
@@ -437,7 +443,7 @@ class Feeding:
 
     find: Find
     clock: Clock
-    settings: FeedSettings
+    settings: ReplicaFetchSettings
     pace: CatchUpPace
     executor: Executor
     shared: SharedReads = field(default_factory=SharedReads)
@@ -452,7 +458,7 @@ class _Draft:
     count: int = 0
 
 
-class Feeder:
+class ReplicaFetchServer:
     """Serves one connection. Used on the event loop.
 
     Args:
@@ -463,14 +469,18 @@ class Feeder:
     """
 
     def __init__(
-        self, node: NodeId, channel: Channel, feeding: Feeding, counts: FeedCounts
+        self,
+        node: NodeId,
+        channel: Channel,
+        feeding: ReplicaFetchSession,
+        counts: ReplicaFetchCounts,
     ) -> None:
         self._node = node
         self._channel = channel
         self._feeding = feeding
         self._counts = counts
         self._loop = asyncio.get_running_loop()
-        self._serving: Serving | None = None
+        self._serving: FetchSessionHandler | None = None
         self._stirred = False
         self._unsent: deque[memoryview] = deque()
         self._problem: Exception | None = None
@@ -500,19 +510,21 @@ class Feeder:
             OSError, EOFError: It has ended.
             CorruptError, RefusedError: The other node does not keep to the protocol.
         """
-        hearing = asyncio.create_task(self._channel.consume(self._hear, ahead_max=_AHEAD_MAX))
+        reachability = asyncio.create_task(self._channel.consume(self._hear, ahead_max=_AHEAD_MAX))
         sending = asyncio.create_task(self._send())
         try:
-            done, _ = await asyncio.wait({hearing, sending}, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(
+                {reachability, sending}, return_when=asyncio.FIRST_COMPLETED
+            )
         finally:
-            hearing.cancel()
+            reachability.cancel()
             sending.cancel()
             self._cold.close()
             for timer in (*self._held.values(), self._timer):
                 if timer is not None:
                     timer.cancel()
             self._serving = None
-            await asyncio.gather(hearing, sending, return_exceptions=True)
+            await asyncio.gather(reachability, sending, return_exceptions=True)
         for task in done:
             task.result()
 
@@ -532,7 +544,7 @@ class Feeder:
     def _take(self, request: Request) -> None:
         settings = self._feeding.settings
         if self._serving is None:
-            self._serving = Serving(
+            self._serving = FetchSessionHandler(
                 request.session,
                 response_bytes_max=settings.response_bytes_max,
                 pace=self._feeding.pace,
@@ -590,7 +602,7 @@ class Feeder:
                 self._unsent.popleft()
             self._say()
 
-    def _arm(self, serving: Serving) -> None:
+    def _arm(self, serving: FetchSessionHandler) -> None:
         """Wake when what waits for a time is due; a timer that would come earlier stays."""
         now_ns = self._feeding.clock.monotonic_ns()
         due_ns = serving.next_deadline_ns(now_ns)
@@ -632,7 +644,7 @@ class Feeder:
         hosted = self._feeding.find(key)
         return None if hosted is None else hosted.answer_for(self._node)
 
-    def _fill(self, serving: Serving, part: Part, draft: _Draft, now_ns: int) -> None:
+    def _fill(self, serving: FetchSessionHandler, part: Part, draft: _Draft, now_ns: int) -> None:
         """Put a part and what can be sent of its frames into the response."""
         answer = part.answer
         found = None

@@ -19,19 +19,19 @@ from penstock.logd.cluster.replication.dedup_copies import DedupCopies
 from penstock.logd.cluster.replication.fetcher import Fetcher
 from penstock.logd.cluster.replication.ranges import Ranges
 from penstock.logd.cluster.replication.sender import (
-    FeedCounts,
-    Feeder,
-    Feeding,
-    FeedSettings,
     FetchCounts,
     Find,
+    ReplicaFetchCounts,
+    ReplicaFetchServer,
+    ReplicaFetchSession,
+    ReplicaFetchSettings,
 )
 from penstock.logd.errors import CorruptError, RefusedError
 from penstock.logd.limits import REPLICATION_RESPONSE_BYTES_MAX
 from penstock.logd.net.channel import Channel
 from penstock.logd.net.peer_identity import Identity
 from penstock.logd.net.peer_tls import PeerTls
-from penstock.logd.partition.producer_snapshot import Memory
+from penstock.logd.partition.producer_snapshot import ProducerSnapshot
 from penstock.logd.replication.events import Answer, Fetch, NodeId
 from penstock.logd.replication.session import CatchUpPace, PartitionId
 
@@ -63,18 +63,18 @@ class Replication:
         mesh: Mesh,
         *,
         clock: Clock,
-        settings: FeedSettings,
+        settings: ReplicaFetchSettings,
         tls: PeerTls | None = None,
     ) -> None:
         assert 0 < settings.response_bytes_max <= REPLICATION_RESPONSE_BYTES_MAX
-        self.fed: dict[str, FeedCounts] = {}
+        self.fed: dict[str, ReplicaFetchCounts] = {}
         self._me = me
         self._find = find
         self._clock = clock
         self._tls = tls
         self._rng = random.Random()  # noqa: S311 - jitter
         self._executor = ThreadPoolExecutor(_READERS, thread_name_prefix="feeding")
-        self._feeding = Feeding(
+        self._feeding = ReplicaFetchSession(
             find=find,
             clock=clock,
             settings=settings,
@@ -85,7 +85,7 @@ class Replication:
         self._dedup_copies = DedupCopies(find, mesh, self._executor, clock)
         self._addresses: dict[str, str] = {}
         self._fetchers: dict[str, tuple[Fetcher, asyncio.Task[None]]] = {}
-        self._feeders: dict[str, tuple[Feeder, asyncio.Task[None]]] = {}
+        self._feeders: dict[str, tuple[ReplicaFetchServer, asyncio.Task[None]]] = {}
 
     @property
     def feeding(self) -> list[str]:
@@ -147,10 +147,10 @@ class Replication:
         """
         if node not in self._addresses:
             raise CorruptError(f"node {node} wants to fetch, and is not known here")
-        counts = self.fed.setdefault(node, FeedCounts())
+        counts = self.fed.setdefault(node, ReplicaFetchCounts())
         counts.sessions += 1
         before = self._feeders.get(node)
-        feeder = Feeder(NodeId(node), channel, self._feeding, counts)
+        feeder = ReplicaFetchServer(NodeId(node), channel, self._feeding, counts)
         task = asyncio.create_task(feeder.run(), name=f"feeding {node}")
         self._feeders[node] = feeder, task
         if before is not None:  # it has dialled anew: that connection is dead
@@ -185,7 +185,7 @@ class Replication:
 
     # Dedup state.
 
-    async def fetch_dedup(self, node: str, key: PartitionId, leader_epoch: int) -> Memory:
+    async def fetch_dedup(self, node: str, key: PartitionId, leader_epoch: int) -> ProducerSnapshot:
         """What a leader remembers of committed records.
 
         Raises:
@@ -228,7 +228,7 @@ class Replication:
         return fetcher, task
 
 
-def _explain(node: str, task: asyncio.Task[None], counts: FeedCounts) -> None:
+def _explain(node: str, task: asyncio.Task[None], counts: ReplicaFetchCounts) -> None:
     """Say why a feeder has ended, unless that is usual.
 
     Raises:
