@@ -151,9 +151,9 @@ class RunningAgent:
         status: dict[str, Any] = answer["status"]
         return status
 
-    async def reload(self, **more: Any) -> dict[str, Any]:
+    async def reload(self) -> dict[str, Any]:
         """The report of a reload."""
-        (answer,) = await self.ask("reload", **more)
+        (answer,) = await self.ask("reload")
         report: dict[str, Any] = answer["report"]
         return report
 

@@ -7,13 +7,11 @@ order.
 Variables are put in as in every part's file (`penstock.service.config`). Where the key
 `environment` lists names, others are refused.
 
-The configuration that runs, handed to processes that are begun later.
-
-Files may say something else by then, which was refused or never read. What they said travels in an
-anonymous file of memory: it may hold secrets, which no argument, variable or file shall show.
+Processes that are started later inherit the configuration that runs: the files may say something
+else by then. Their text travels in an anonymous file of memory: it may hold secrets, which no
+argument, variable or file shall show.
 """
 
-import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -51,25 +49,13 @@ Texts = Mapping[Path, str]
 """What configuration files said when they were read, by their names."""
 
 
-def read_texts(paths: Sequence[Path], digest: str | None = None) -> Texts:
+def read_texts(paths: Sequence[Path]) -> Texts:
     """What the files say now.
 
     Raises:
-        ConfigError: One cannot be read, or they have not the digest that is given.
+        ConfigError: One cannot be read.
     """
-    texts = {path: read_text(path) for path in paths}
-    if digest is not None and digest_of(texts) != digest:
-        raise ConfigError(
-            f"{', '.join(map(str, paths))}: changed after another worker read it",
-            fix="reload again when it is written",
-        )
-    return texts
-
-
-def digest_of(texts: Texts) -> str:
-    """The same for the same texts of the same files alone."""
-    named = json.dumps(sorted((str(path), text) for path, text in texts.items()))
-    return hashlib.sha256(named.encode()).hexdigest()
+    return {path: read_text(path) for path in paths}
 
 
 def load_collector_config(

@@ -146,9 +146,13 @@ CONTROL_LINE_BYTES_MAX: Final = 64 * KIB
 CONTROL_ANSWER_BYTES_MAX: Final = 6 * FORWARD_MESSAGE_BYTES_MAX + MIB
 """One line of an answer there: a forward message in quarantine, each byte escaped, as JSON text."""
 
-RELOAD_ANSWER_S: Final = 120.0
-"""How long a worker may take to reload: sources have 10 s to stop, and NATS may
-be connected to anew."""
+WORKER_STOP_S: Final = 60.0
+"""How long a worker that is restarted may take to end, beside `drain_timeout_s`: then it is killed,
+which loses nothing that it acknowledged."""
+
+WORKER_START_S: Final = 120.0
+"""How long a worker that is restarted by another configuration may take to be ready: it reads its
+spool first, and the files of tables."""
 
 REPLAY_ANSWER_S: Final = 600.0
 """How long a worker may take to put its quarantine back: some hundred thousand records."""

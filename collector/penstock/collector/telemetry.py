@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -277,6 +277,9 @@ class Metrics(PrometheusCollector):
         )
 
 
+RELOADS_HELP: Final = "Times the configuration was read again, by result."
+
+
 def _spool_and_delivery(status: Status) -> Iterable[CounterMetricFamily | GaugeMetricFamily]:
     spool = GaugeMetricFamily(
         "penstock_collector_spool_bytes", "Bytes in the spools.", labels=["spool"]
@@ -297,7 +300,7 @@ def _spool_and_delivery(status: Status) -> Iterable[CounterMetricFamily | GaugeM
     window.add_metric((), delivery.get("window_bytes", 0))
     reloads = CounterMetricFamily(
         "penstock_collector_reloads",
-        "Times the configuration was read again, by what came of it.",
+        RELOADS_HELP,
         labels=["result"],
     )
     for result, count in status.info.get("reloads", {}).get("counts", {}).items():

@@ -12,10 +12,9 @@ from nats.errors import ConnectionClosedError
 
 from penstock.collector.agent.agent import Agent
 from penstock.collector.agent.route_fingerprint import fingerprint_of
-from penstock.collector.agent.settings import digest_of_tables, graph_of
+from penstock.collector.agent.settings import graph_of
 from penstock.collector.config import CollectorConfig
 from penstock.logd.storage import Checkpoint
-from penstock.service import ConfigError
 from tests.support.collector import log_line
 from tests.support.collector_agent import RunningAgent, TestLog, config_of, running
 from tests.support.failing_disk import FailingDisk
@@ -30,7 +29,7 @@ def agent_of(
     """An agent whose file says something else when it is read again, and its log."""
     log = TestLog()
 
-    def load(_: str | None) -> CollectorConfig:
+    def load() -> CollectorConfig:
         return after or before
 
     given = {"load": load, "make_publisher": log.publisher, **options}
@@ -73,24 +72,12 @@ async def test_a_table_that_was_written_anew_is_read_at_a_reload(tmp_path: Path)
         assert (await collector.reload())["result"] == "unchanged"
         assert await owner(1) == "ann"
         table.write_text("service,owner\nshop,bob\n")
-        report = await collector.reload(digest="d1")  # as a worker is asked
+        report = await collector.reload()
         assert (report["result"], report["keys"]) == ("applied", ["transforms"])
         assert await owner(2) == "bob"
         table.write_text("service,owner\nshop,cid\nshop,dan\n")
         assert "repeats the service" in (await collector.reload())["error"]
-        # Another worker read what is half written, and refused.
-        report = await collector.reload(undo=2)
-        assert (report["result"], report["keys"]) == ("applied", ["transforms"])
-        assert await owner(3) == "ann"
-        table.write_text("service,owner\nshop,eve\n")
-        digest = f"d1-{digest_of_tables(graph_of(config))}"
-        table.write_text("service,owner\nshop,fay\n")
-        refused = await collector.reload(digest=digest)
-        assert (refused["result"], refused["generation"]) == ("refused", 3)
-        assert "changed after another worker read it" in refused["error"]
-        table.write_text("service,owner\nshop,eve\n")
-        assert (await collector.reload(digest=digest))["result"] == "applied"
-        assert await owner(4) == "eve"
+        assert await owner(3) == "bob"
 
 
 async def test_a_hash_key_in_a_file_is_read_at_a_reload(tmp_path: Path) -> None:
@@ -100,10 +87,7 @@ async def test_a_hash_key_in_a_file_is_read_at_a_reload(tmp_path: Path) -> None:
     agent, _ = agent_of(config)
     async with running(tmp_path, agent) as collector:
         assert (await collector.reload())["result"] == "unchanged"
-        digest = f"d1-{digest_of_tables(graph_of(config))}"
         file.write_text("k2:0123456789abcdef\n")
-        refused = await collector.reload(digest=digest)  # another worker read the old key
-        assert "or of the hash key changed after another worker read it" in refused["error"]
         report = await collector.reload()
         assert (report["result"], report["keys"]) == ("applied", ["sensitive"])
         file.write_text("k2:short\n")
@@ -119,39 +103,18 @@ def owners_in_memory() -> set[str]:
     return {row["owner"] for one in rows if isinstance(row := one["a shop"], dict)}
 
 
-async def test_old_tables_are_held_only_while_another_worker_may_refuse_the_new_ones(
-    tmp_path: Path,
-) -> None:
+async def test_old_tables_are_not_held(tmp_path: Path) -> None:
     """They may have 100,000 rows each."""
     table = tmp_path / "owners.csv"
     table.write_text("service,owner\na shop,0\n")
     tables = [{"key": "body", "file": table, "column": "service"}]
     transforms = {"own": {"type": "enrich", "inputs": ["app"], "tables": tables}}
-    agent, _ = agent_of(config_of(tmp_path, transforms=transforms), undo_s=3600)
-
-    async def reload(collector: RunningAgent, owner: str, *held: str, **asked: Any) -> None:
-        table.write_text(f"service,owner\na shop,{owner}\n")
-        assert (await collector.reload(**asked))["result"] == "applied"
-        await wait_until_async(lambda: owners_in_memory() == set(held))
-
+    agent, _ = agent_of(config_of(tmp_path, transforms=transforms))
     async with running(tmp_path, agent) as collector:
         assert owners_in_memory() == {"0"}
-        await reload(collector, "1", "1")
-        await reload(collector, "2", "1", "2", digest="d1")
-        await reload(collector, "3", "3")
-
-
-async def test_the_time_in_which_another_worker_may_refuse_ends(tmp_path: Path) -> None:
-    table = tmp_path / "owners.csv"
-    table.write_text("service,owner\na shop,0\n")
-    tables = [{"key": "body", "file": table, "column": "service"}]
-    transforms = {"own": {"type": "enrich", "inputs": ["app"], "tables": tables}}
-    agent, _ = agent_of(config_of(tmp_path, transforms=transforms), undo_s=0.01)
-    async with running(tmp_path, agent) as collector:
         table.write_text("service,owner\na shop,1\n")
-        assert (await collector.reload(digest="d1"))["result"] == "applied"
+        assert (await collector.reload())["result"] == "applied"
         await wait_until_async(lambda: owners_in_memory() == {"1"})
-        assert "cannot be undone" in (await collector.reload(undo=2))["error"]
 
 
 async def test_signals_that_come_again_before_the_file_is_read_are_one_reload(
@@ -161,7 +124,7 @@ async def test_signals_that_come_again_before_the_file_is_read_are_one_reload(
     configs = [config_of(tmp_path, resource={"n": str(number)}) for number in range(60)]
     reads, may_read = 0, threading.Event()
 
-    def load(_: str | None) -> CollectorConfig:
+    def load() -> CollectorConfig:
         nonlocal reads
         reads += 1
         assert may_read.wait(20)
@@ -191,21 +154,12 @@ def reloads(status: dict[str, Any]) -> dict[str, int]:
     return counts
 
 
-async def test_what_is_read_again_is_what_the_others_read(tmp_path: Path) -> None:
-    """Each of several processes reads the files itself; the digest is of what the first read."""
-    config = config_of(tmp_path)
-
-    def load(digest: str | None) -> CollectorConfig:
-        if digest is not None:
-            raise ConfigError(f"not {digest}", fix="reload again")
-        return config
-
-    agent, _ = agent_of(config, load=load)
+async def test_a_worker_does_not_reload_by_itself(tmp_path: Path) -> None:
+    agent, _ = agent_of(config_of(tmp_path), load=None)
     async with running(tmp_path, agent) as collector:
-        assert (await collector.reload())["result"] == "unchanged"
-        assert (await collector.reload(digest="d1"))["result"] == "refused"
-        (answer,) = await collector.ask("reload", digest=1)
-        assert (answer["ok"], "digest must be a text" in answer["error"]) == (False, True)
+        report = await collector.reload()
+        assert report["result"] == "refused"
+        assert "reload the collector that it is a worker of" in report["error"]
 
 
 async def test_what_runs_is_not_refused_because_the_connection_before_cannot_be_left(

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from penstock.collector.config import CollectorConfig
-from penstock.collector.config_files import digest_of, load_collector_config, read_texts
+from penstock.collector.config_files import load_collector_config
 from penstock.service import ConfigError
 
 BASE = "data_dir: /x\nsources: [{type: stdin, name: app}]\n"
@@ -44,17 +44,6 @@ def test_a_key_in_two_files_is_refused_with_both_names(tmp_path: Path, more: str
     with pytest.raises(ConfigError) as caught:
         load(tmp_path, BASE + "nats: {url: 'nats://n:4222'}", more)
     assert str(caught.value).startswith(f"{tmp_path}/1.yaml: {key}: {tmp_path}/0.yaml sets it, too")
-
-
-def test_what_another_process_did_not_read_is_refused(tmp_path: Path) -> None:
-    one, two = tmp_path / "1.yaml", tmp_path / "2.yaml"
-    one.write_text(BASE)
-    two.write_text("nats: {user: u}\n")
-    digest = digest_of(read_texts([one, two]))
-    assert read_texts([one, two], digest)[one] == BASE
-    two.write_text("nats: {user: v}\n")
-    with pytest.raises(ConfigError, match=r"2\.yaml: changed after another worker read it"):
-        read_texts([one, two], digest)
 
 
 def test_allowed_variables_are_put_in_after_yaml_was_read(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from penstock.collector.agent.admin import Action, ControlServer, asking
-from penstock.collector.agent.workers import WAITS, Checked, Waits, WorkerControl
+from penstock.collector.agent.workers import WAITS, Reloading, Waits, WorkerControl
 from penstock.service import ConfigError, Health, Status
 from tests.support.waiting import wait_until_async
 
@@ -23,10 +23,11 @@ class Made:
 
     def __init__(self) -> None:
         self.refuses = False
-        self.cannot_go_back = False
+        self.runs_by_it = False
         self.hangs = False
         self.ends = False
         self.generation = 1
+        self.restarts = 0
         self.shown = 0
         self.text = ""
         self.asked: list[Mapping[str, Any]] = []
@@ -34,22 +35,16 @@ class Made:
     @property
     def actions(self) -> dict[str, Action]:
         return {
-            "reload": self.reload,
             "replay": self.replay,
             "quarantine": self.quarantine,
             "tap": self.tap,
         }
 
-    async def reload(self, request: Mapping[str, Any]) -> AsyncIterator[Mapping[str, Any]]:
-        self.asked.append(request)
-        if self.hangs:
-            await asyncio.Event().wait()
-        if self.refuses or ("undo" in request and self.cannot_go_back):
-            report = {"result": "refused", "generation": self.generation}
-            yield {"ok": False, "error": "the port is taken", "report": report}
-            return
-        self.generation += 1
-        yield {"ok": True, "report": {"result": "applied", "generation": self.generation}}
+    async def restart(self) -> None:
+        """As `Worker.restart`."""
+        self.restarts += 1
+        if self.refuses:
+            raise ConfigError("worker ended with 78", fix="look at its log")
 
     async def replay(self, request: Mapping[str, Any]) -> AsyncIterator[Mapping[str, Any]]:
         self.asked.append(request)
@@ -79,7 +74,7 @@ def control_of(
     paths: Mapping[int, Path],
     *,
     receivers: int,
-    check: Callable[[], Checked],
+    check: Callable[[], Reloading],
     waits: Waits = WAITS,
 ) -> WorkerControl:
     return WorkerControl(
@@ -97,15 +92,15 @@ async def workers(
     *made: Made,
     draining: int = 0,
     wrong: Exception | None = None,
-    accept: Callable[[], None] = lambda: None,
     waits: Waits = WAITS,
 ) -> AsyncIterator[Path]:
     """Their common socket; the last ones are draining."""
 
-    def check() -> Checked:
+    def check() -> Reloading:
         if wrong is not None:
             raise wrong
-        return "d1", accept
+        others = {index: one.restart for index, one in enumerate(made) if not one.runs_by_it}
+        return Reloading(("batch",) if others else (), others)
 
     paths = {index: directory / f"{index}.sock" for index in range(len(made))}
     servers = [ControlServer(paths[i], one.actions) for i, one in enumerate(made)]
@@ -122,35 +117,46 @@ async def answers(path: Path, **request: Any) -> list[dict[str, Any]]:
     return [line async for line in asking(path, request)]
 
 
-async def test_a_reload_is_everybodys(tmp_path: Path) -> None:
-    async with workers(tmp_path, Made(), Made()) as path:
+async def test_a_reload_restarts_each_worker(tmp_path: Path) -> None:
+    made = [Made(), Made()]
+    async with workers(tmp_path, *made) as path:
         [answer] = await answers(path, do="reload")
-    applied = {"result": "applied", "generation": 2}
+    report = answer["report"]
     assert answer["ok"]
-    assert answer["report"] == {
-        "result": "applied", "error": "", "workers": {"0": applied, "1": applied}
-    }  # fmt: skip
+    assert (report["result"], report["error"], report["generation"]) == ("applied", "", 2)
+    assert (report["workers"], report["keys"]) == ({"0": "applied", "1": "applied"}, ["batch"])
+    assert [one.restarts for one in made] == [1, 1]
 
 
-@pytest.mark.parametrize("who", [0, 1])
-async def test_what_one_refuses_the_others_take_back(tmp_path: Path, who: int) -> None:
+async def test_a_configuration_that_all_run_by_restarts_nothing(tmp_path: Path) -> None:
+    made = [Made(), Made()]
+    made[0].runs_by_it = made[1].runs_by_it = True
+    async with workers(tmp_path, *made) as path:
+        [answer] = await answers(path, do="reload")
+    assert (answer["ok"], answer["report"]["result"]) == (True, "unchanged")
+    assert [one.restarts for one in made] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("who", "result", "restarts", "states"),
+    [
+        (0, "refused", [1, 0, 0], {"0": "refused", "1": "kept", "2": "kept"}),
+        (1, "partial", [1, 1, 0], {"0": "applied", "1": "refused", "2": "kept"}),
+        (2, "partial", [1, 1, 1], {"0": "applied", "1": "applied", "2": "refused"}),
+    ],
+)
+async def test_after_one_that_does_not_come_back_no_other_is_restarted(
+    tmp_path: Path, who: int, result: str, restarts: list[int], states: dict[str, str]
+) -> None:
     made = [Made(), Made(), Made()]
     made[who].refuses = True
     async with workers(tmp_path, *made) as path:
         [answer] = await answers(path, do="reload")
-    assert not answer["ok"]
-    assert answer["error"] == f"worker {who}: the port is taken"
-    for index, one in enumerate(made):
-        undone = [{"do": "reload", "undo": 2}] if index != who else []
-        assert one.asked == [{"do": "reload", "digest": "d1"}, *undone]
-
-
-async def test_one_that_cannot_go_back_is_named(tmp_path: Path) -> None:
-    made = [Made(), Made()]
-    made[0].refuses = made[1].cannot_go_back = True
-    async with workers(tmp_path, *made) as path:
-        [answer] = await answers(path, do="reload")
-    assert "worker 1 could not go back: the port is taken" in answer["error"]
+    assert (answer["ok"], answer["exit_code"]) == (False, 78)
+    assert "worker ended with 78" in answer["error"]
+    assert (answer["report"]["result"], answer["report"]["generation"]) == (result, 1)
+    assert answer["report"]["workers"] == states
+    assert [one.restarts for one in made] == restarts
 
 
 async def test_nobody_is_asked_to_run_by_what_is_wrong_for_all(tmp_path: Path) -> None:
@@ -160,16 +166,7 @@ async def test_nobody_is_asked_to_run_by_what_is_wrong_for_all(tmp_path: Path) -
         [answer] = await answers(path, do="reload")
     assert not answer["ok"]
     assert "no such key" in answer["error"]
-    assert made.asked == []
-
-
-async def test_one_that_does_not_answer_refuses(tmp_path: Path) -> None:
-    made = Made()
-    async with workers(tmp_path, made, Made()) as path:
-        (tmp_path / "1.sock").unlink()
-        [answer] = await answers(path, do="reload")
-    assert answer["error"].startswith("worker 1: no collector answers")
-    assert made.asked[-1] == {"do": "reload", "undo": 2}
+    assert made.restarts == 0
 
 
 async def test_a_replay_adds_up(tmp_path: Path) -> None:
@@ -185,17 +182,6 @@ async def test_a_replay_adds_up(tmp_path: Path) -> None:
     assert set(answer["workers"]) == {"0", "1"}
     assert not refused["ok"]
     assert [line["kept"]["worker"] for line in kept if "kept" in line] == [0, 1]
-
-
-async def test_one_that_hangs_holds_up_no_reload_for_ever(tmp_path: Path) -> None:
-    made = Made()
-    made.hangs = True
-    async with workers(tmp_path, made, waits=Waits(reload_s=0.05)) as path, asyncio.timeout(30):
-        [first] = await answers(path, do="reload")
-        [second] = await answers(path, do="reload")
-    assert not first["ok"]
-    assert first["error"] == second["error"]
-    assert first["error"].startswith("worker 0: no answer within 0.05 s")
 
 
 async def test_a_reload_that_fails_as_nobody_foresaw_is_refused_and_ends(
@@ -216,14 +202,14 @@ async def test_a_reload_that_fails_as_nobody_foresaw_is_refused_and_ends(
         b"RELOADING",
         b"READY",
     ]
-    assert made.asked == []
+    assert made.restarts == 0
 
 
 async def test_a_look_that_nobody_reads_any_more_ends(tmp_path: Path) -> None:
     made = [Made(), Made()]
     async with workers(tmp_path, *made):
         paths = {0: tmp_path / "0.sock", 1: tmp_path / "1.sock"}
-        control = control_of(paths, receivers=2, check=lambda: ("d1", lambda: None))
+        control = control_of(paths, receivers=2, check=lambda: Reloading((), {}))
         look = control.tap({"do": "tap", "follow": True})
         assert "record" in await anext(look)
         await wait_until_async(lambda: all(one.shown == LINES for one in made))
@@ -267,7 +253,7 @@ async def test_a_look_goes_on_at_a_worker_that_was_begun_again(
     control = control_of(
         {0: tmp_path / "0.sock"},
         receivers=1,
-        check=lambda: ("d1", lambda: None),
+        check=lambda: Reloading((), {}),
         waits=Waits(tap_again_s=0),
     )
     look = control.tap({"do": "tap", "follow": True})
@@ -314,50 +300,8 @@ async def test_a_look_that_is_refused_ends(tmp_path: Path) -> None:
     assert [len(one.asked) for one in made] == [1, 1]
 
 
-async def test_what_drains_reloads_too_and_may_be_done(tmp_path: Path) -> None:
-    made = [Made(), Made(), Made()]
-    async with workers(tmp_path, *made, draining=2) as path:
-        (tmp_path / "2.sock").unlink()
-        [answer] = await answers(path, do="reload")
-        [replayed] = await answers(path, do="replay")
-    assert answer["ok"]
-    assert set(answer["report"]["workers"]) == {"0", "1"}
-    assert made[1].generation == 2
-    assert set(replayed["workers"]) == {"0"}, "nothing is put back where all shall leave"
-
-
-async def test_what_drains_can_refuse(tmp_path: Path) -> None:
+async def test_a_replay_is_not_for_those_that_drain(tmp_path: Path) -> None:
     made = [Made(), Made()]
-    made[1].refuses = True
     async with workers(tmp_path, *made, draining=1) as path:
-        [answer] = await answers(path, do="reload")
-    assert answer["error"] == "worker 1: the port is taken"
-    assert made[0].asked[-1] == {"do": "reload", "undo": 2}
-
-
-@pytest.mark.parametrize("refuses", [False, True])
-async def test_only_what_all_run_by_is_accepted(tmp_path: Path, *, refuses: bool) -> None:
-    accepted: list[int] = []
-    made = [Made(), Made()]
-    made[1].refuses = refuses
-    async with workers(tmp_path, *made, accept=lambda: accepted.append(1)) as path:
-        await answers(path, do="reload")
-    assert accepted == ([] if refuses else [1])
-
-
-async def test_a_worker_is_begun_when_it_is_settled_what_all_run_by(tmp_path: Path) -> None:
-    made = Made()
-    made.hangs = True
-    paths = {0: tmp_path / "0.sock"}
-    server = ControlServer(paths[0], made.actions)
-    await server.start()
-    control = control_of(paths, receivers=1, check=lambda: ("d1", lambda: None))
-    async with asyncio.timeout(30):
-        reload = asyncio.create_task(control.reload_all())
-        await wait_until_async(lambda: made.asked)
-        settled = asyncio.create_task(control.settled())
-        await asyncio.wait([settled], timeout=0.05)
-        assert not settled.done()
-        await server.close()
-        assert (await reload)["result"] == "refused"
-        await settled
+        [replayed] = await answers(path, do="replay")
+    assert set(replayed["workers"]) == {"0"}, "nothing is put back where all shall leave"

@@ -22,7 +22,7 @@ class AdminActions:
 
     def __init__(
         self,
-        reload: Callable[[int | None, str | None], Awaitable[Report]],
+        reload: Callable[[], Awaitable[Report]],
         replayer: Replayer,
         taps: Taps,
         status: Callable[[], Status],
@@ -43,19 +43,9 @@ class AdminActions:
             "tap": self.tap,
         }
 
-    async def reload(self, request: Mapping[str, Any]) -> AsyncIterator[Mapping[str, Any]]:
-        """Read the configuration again, or `undo` that generation; what was refused is an error.
-
-        With a `digest` files that have another are refused.
-        """
-        undo, digest = request.get("undo"), request.get("digest")
-        if undo is not None and type(undo) is not int:
-            msg = "undo must be a generation"
-            raise ValueError(msg)
-        if digest is not None and type(digest) is not str:
-            msg = "digest must be a text"
-            raise ValueError(msg)
-        report = await self._reload(undo, digest)
+    async def reload(self, _: Mapping[str, Any]) -> AsyncIterator[Mapping[str, Any]]:
+        """Read the configuration again; what was refused is an error."""
+        report = await self._reload()
         if report.result == "refused":
             yield {
                 "ok": False,

@@ -28,7 +28,7 @@ from penstock.base.pluralize import pluralize
 from penstock.collector import failpoints
 from penstock.collector.agent.admin import SOCKET_NAME, ControlServer
 from penstock.collector.agent.admin_actions import AdminActions
-from penstock.collector.agent.reload import UNDO_S, Before, Reloads, Report, changed_keys
+from penstock.collector.agent.reload import Reloads, Report, changed_keys
 from penstock.collector.agent.route_fingerprint import fingerprint_of
 from penstock.collector.agent.settings import (
     graph_of,
@@ -188,8 +188,8 @@ class Rerouting:
         return self._engine.reads_again or any(f.generation < generations.first for f in files)
 
 
-Load = Callable[[str | None], CollectorConfig]
-"""Reads the configuration again; refuses files that have not the digest, if one is given."""
+Load = Callable[[], CollectorConfig]
+"""Reads the configuration again."""
 
 MakePublisher = Callable[[NatsSection, UUID, Callable[[], None], Clock, Tracer | None], Publisher]
 """Makes the way to logd of the arguments that a `Publisher` has."""
@@ -201,15 +201,14 @@ class Agent:
     Args:
         config: Checked.
         config_path: For messages.
-        load: For a reload; None: it cannot be reloaded.
+        load: For a reload; None: a supervisor restarts it instead.
         receives: False: only what waits in the spools is delivered.
         takes: Whether a source of the configuration is this process's.
         disk: Of the data directory's checkpoint and journals.
         make_publisher: Makes the connection to logd, again where a reload changes `nats`.
-        undo_s: How long a reload that other workers take part in can be undone.
     """
 
-    def __init__(  # noqa: PLR0913 - the last three are its ways to the outside
+    def __init__(  # noqa: PLR0913 - the last two are its ways to the outside
         self,
         config: CollectorConfig,
         config_path: Path,
@@ -219,14 +218,12 @@ class Agent:
         takes: Callable[[Section], bool] = lambda _: True,
         disk: Disk = REAL_DISK,
         make_publisher: MakePublisher = Publisher,
-        undo_s: float = UNDO_S,
     ) -> None:
         self._config = config
         self._load = load
         self._receives = receives
         self._takes = takes
         self._new_publisher = make_publisher
-        self._undo_s = undo_s
         self._clock = SystemClock()
         self._log = structlog.get_logger()
         graph = graph_of(config, str(config_path))
@@ -251,7 +248,6 @@ class Agent:
         )
         self._resorting = Rerouting(engine, self._saver, lambda: self._sources.file_sources)
         self._reloads = Reloads()
-        self._before = Before()
         self._reloading = asyncio.Lock()
         self._hung_up = False
         self._asked: set[asyncio.Task[Report]] = set()
@@ -427,23 +423,15 @@ class Agent:
         self._asked.add(task)
         task.add_done_callback(self._asked.discard)
 
-    async def reload(self, undo: int | None = None, digest: str | None = None) -> Report:
-        """Read the configuration again and run by it, or go on as before; never raises.
-
-        Args:
-            undo: The generation that runs: go back to the one before it instead.
-            digest: Of what others run by: of the files, a hyphen, of the tables' rows.
-        """
+    async def reload(self) -> Report:
+        """Read the configuration again and run by it, or go on as before; never raises."""
         async with self._reloading:
             self._hung_up = False
             notify_reloading()
             generation, now_ns = self._reloads.generation, self._clock.unix_ns()
             try:
-                after, graph = await self._next(generation, undo, digest)
-                before = self._config, tables_of(self._engine.pipeline.graph)
+                after, graph = await self._next()
                 report = await self._exchange(after, graph, generation, now_ns)
-                if report.result == "applied":
-                    self._before.keep(*before, within_s=0 if digest is None else self._undo_s)
             except ServiceError as error:
                 code = int(error.exit_code)
                 report = Report("refused", generation, now_ns, error=str(error), exit_code=code)
@@ -456,19 +444,16 @@ class Agent:
             self._log.info("reloaded", **asdict(report))
             return report
 
-    async def _next(
-        self, generation: int, undo: int | None, digest: str | None
-    ) -> tuple[CollectorConfig, Graph]:
-        if self._load is None or self._health is not Health.READY:
+    async def _next(self) -> tuple[CollectorConfig, Graph]:
+        if self._load is None:
+            raise ServiceError(
+                "a worker cannot be reloaded by itself",
+                fix="reload the collector that it is a worker of: name its data_dir",
+            )
+        if self._health is not Health.READY:
             raise ServiceError("nothing can be reloaded now", fix="restart the collector")
-        if undo is None:
-            files, _, tables = (digest or "").partition("-")
-            after = await asyncio.to_thread(self._load, files or None)
-            return after, await asyncio.to_thread(graph_of, after, tables_digest=tables)
-        if undo != generation or self._before.kept is None:
-            raise ServiceError(f"generation {undo} cannot be undone", fix="reload what shall run")
-        after, rows = self._before.kept
-        return after, await asyncio.to_thread(graph_of, after, tables=rows)
+        after = await asyncio.to_thread(self._load)
+        return after, await asyncio.to_thread(graph_of, after)
 
     async def _exchange(
         self, after: CollectorConfig, graph: Graph, generation: int, now_ns: int

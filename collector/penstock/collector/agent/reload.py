@@ -1,13 +1,10 @@
 """What becomes of a configuration that is read again while the collector runs."""
 
-import asyncio
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
 
 from penstock.collector.config import CollectorConfig
-from penstock.collector.limits import RELOAD_ANSWER_S
-from penstock.collector.transforms.build import Tables
 from penstock.service import ConfigError
 
 RESTART: Final = (
@@ -16,10 +13,8 @@ RESTART: Final = (
 )  # fmt: skip
 """Keys that hold from a start to the next."""
 
-UNDO_S: Final = 2 * RELOAD_ANSWER_S
-"""So long another worker may still refuse what runs here."""
-
-Result = Literal["applied", "unchanged", "refused"]
+Result = Literal["applied", "unchanged", "refused", "partial"]
+"""`partial`: some workers run by what was read, others by the configuration before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +27,7 @@ class Report:
         exit_code: What a command that asked for it ends with: 78 for a wrong configuration.
         sources: Names by what became of them: added, changed, removed.
         keys: Others that changed.
+        workers: Result of each worker that was to be restarted; `kept`: it was left as it was.
     """
 
     result: Result
@@ -41,6 +37,7 @@ class Report:
     exit_code: int = 0
     sources: dict[str, tuple[str, ...]] = field(default_factory=dict)
     keys: tuple[str, ...] = ()
+    workers: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -64,26 +61,6 @@ class Reloads:
             "counts": dict(self.counts),
             "last": None if self.last is None else asdict(self.last),
         }
-
-
-@dataclass(slots=True)
-class Before:
-    """What ran before, as long as it may have to run again: its tables may be large."""
-
-    kept: tuple[CollectorConfig, Tables] | None = None
-    _end: asyncio.TimerHandle | None = None
-
-    def keep(self, config: CollectorConfig, tables: Tables, *, within_s: float) -> None:
-        """This ran before what runs now; without time it is forgotten at once."""
-        self._forget()
-        if within_s:
-            self.kept = config, tables
-            self._end = asyncio.get_running_loop().call_later(within_s, self._forget)
-
-    def _forget(self) -> None:
-        if self._end is not None:
-            self._end.cancel()
-        self.kept = self._end = None
 
 
 def changed_keys(before: CollectorConfig, after: CollectorConfig) -> tuple[str, ...]:

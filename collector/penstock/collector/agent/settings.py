@@ -11,7 +11,6 @@ from penstock.collector.delivery.ordered_queue import Limits
 from penstock.collector.transforms.build import Tables, build_checked
 from penstock.collector.transforms.enrich import Enrich
 from penstock.collector.transforms.graph import Graph
-from penstock.service import ConfigError
 from penstock.service.tracing import SERVICES
 from penstock.specs.subjects import subject_of
 
@@ -41,31 +40,17 @@ def own_subjects(config: CollectorConfig) -> list[str]:
     return [subject_of("span", name, config.subject_prefix) for name in SERVICES.values()]
 
 
-def graph_of(
-    config: CollectorConfig,
-    where: str = "the configuration",
-    *,
-    tables: Tables | None = None,
-    tables_digest: str = "",
-) -> Graph:
+def graph_of(config: CollectorConfig, where: str = "the configuration") -> Graph:
     """Everything between decoding and delivery.
 
     Args:
         config: Checked.
         where: For messages.
-        tables: What their files said, where that holds, and not what they say now.
-        tables_digest: What the tables must have, where others run by them, too.
 
     Raises:
         ConfigError: It makes no graph; `where` says of which files.
     """
-    graph = build_checked(config, resource_of(config), where, tables)
-    if tables_digest and digest_of_tables(graph) != tables_digest:
-        raise ConfigError(
-            "the file of a table or of the hash key changed after another worker read it",
-            fix="reload again when it is written",
-        )
-    return graph
+    return build_checked(config, resource_of(config), where)
 
 
 def tables_of(graph: Graph) -> Tables:

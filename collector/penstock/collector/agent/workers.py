@@ -1,15 +1,19 @@
-"""Several collectors as one: their processes, and one admin endpoint for all of them.
+"""Several collectors as one: their processes, and one admin endpoint and socket for all of them.
 
-A worker that ends is started again after a wait that doubles; its spool stays its own. One whose
-configuration or surroundings are wrong at the start ends all. `/status` has the workers' stages
-under ``worker-<n>/``, `/metrics` their metrics with the label `worker`. What is asked on the admin
-socket, and SIGHUP, go to all: see `penstock.collector.agent.workers`. Each is begun with the
-configuration that all run by, whatever the files say by then.
+A worker that ends is started again after a wait that doubles; its spool stays its own. When one
+cannot start because its configuration or environment is wrong, the whole collector ends. `/status`
+has the workers' stages under ``worker-<n>/``, `/metrics` their metrics with the label `worker`.
 
-The admin socket of several collectors as one: each request goes to all workers.
+A request on the admin socket goes to all workers; the answers come as one, with each worker's own
+under ``workers``. A reload, also by SIGHUP, checks the configuration as a whole, and then restarts
+the workers one after the other:
 
-Their answers come as one, with each worker's own under ``workers``. A configuration that one of
-them refuses is taken back by those that run by it already, so that they go on alike.
+    new configuration is wrong       nothing is restarted
+    worker drains, starts, is ready  the next one follows
+    worker does not become ready     it is started by the configuration that it ran by, and so are
+                                     the workers after it left; the report names them
+
+Each worker inherits the text of the files that it runs by, whatever the files say by then.
 """
 
 import asyncio
@@ -18,9 +22,18 @@ import os
 import signal
 import sys
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import aclosing, suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,7 +46,7 @@ from typing_extensions import override
 from penstock.base.backoff import Backoff, Restarts
 from penstock.base.clock import SystemClock
 from penstock.collector.agent.admin import SOCKET_NAME, Action, ControlServer, asking
-from penstock.collector.agent.reload import changed_keys
+from penstock.collector.agent.reload import Reloads, Report, Result, changed_keys
 from penstock.collector.agent.settings import digest_of_tables, graph_of
 from penstock.collector.agent.worker_plan import (
     Share,
@@ -43,15 +56,17 @@ from penstock.collector.agent.worker_plan import (
     left_behind,
 )
 from penstock.collector.config import CollectorConfig
-from penstock.collector.config_files import Texts, digest_of, read_texts, write_inherited
+from penstock.collector.config_files import Texts, read_texts, write_inherited
 from penstock.collector.limits import (
     QUARANTINE_LINE_S,
-    RELOAD_ANSWER_S,
     REPLAY_ANSWER_S,
     RESTART_CALM_S,
     RESTART_MAX_S,
     RESTART_MIN_S,
+    WORKER_START_S,
+    WORKER_STOP_S,
 )
+from penstock.collector.telemetry import RELOADS_HELP
 from penstock.logd.errors import RefusedError
 from penstock.logd.storage import DirectoryLock
 from penstock.service import (
@@ -69,8 +84,14 @@ from penstock.service import (
 )
 
 Answer = dict[str, Any]
-Checked = tuple[str, Callable[[], None]]
+Restart = Callable[[], Awaitable[None]]
+"""Restarts a worker by another configuration, and returns when it is ready.
 
+Raises:
+    ServiceError: It did not become ready, and goes back to the configuration that it ran by.
+"""
+
+_NO_WORKERS: Final[Mapping[str, str]] = {}
 _TAP_AGAIN_S: Final = 0.5
 
 
@@ -79,13 +100,11 @@ class Waits:
     """How long workers are waited for, in seconds.
 
     Attributes:
-        reload_s: For the answer to a reload.
         replay_s: For the answer to a replay.
         line_s: For the next line of a quarantine.
         tap_again_s: Before a worker whose look ended is looked for again.
     """
 
-    reload_s: float = RELOAD_ANSWER_S
     replay_s: float = REPLAY_ANSWER_S
     line_s: float = QUARANTINE_LINE_S
     tap_again_s: float = _TAP_AGAIN_S
@@ -95,8 +114,17 @@ WAITS: Final = Waits()
 """Those of a collector that runs."""
 
 
-def _refused(error: str, code: int) -> Answer:
-    return {"result": "refused", "error": error, "exit_code": code, "workers": {}}
+@dataclass(frozen=True, slots=True)
+class Reloading:
+    """A configuration that was read again and is right.
+
+    Attributes:
+        keys: Those that changed, `sources` among them.
+        restarts: Of the workers that do not run by it, in the order they are restarted in.
+    """
+
+    keys: tuple[str, ...]
+    restarts: Mapping[int, Restart]
 
 
 class WorkerControl:
@@ -106,7 +134,6 @@ class WorkerControl:
         sockets: The workers' own, by their numbers.
         draining: Those of workers that only deliver what an earlier run left, and end then.
         check: Reads the configuration again; raises `ServiceError` when no worker can run by it.
-            Returns the digest of what it read, and what is called when all run by that.
         status: The account of all, now.
         waits: For workers that do not answer.
     """
@@ -116,7 +143,7 @@ class WorkerControl:
         sockets: Mapping[int, Path],
         *,
         draining: Mapping[int, Path],
-        check: Callable[[], Checked],
+        check: Callable[[], Reloading],
         status: Callable[[], Status],
         waits: Waits = WAITS,
     ) -> None:
@@ -126,7 +153,10 @@ class WorkerControl:
         self._status = status
         self._waits = waits
         self._reloading = asyncio.Lock()
+        self._reload_waits = False
+        self._clock = SystemClock()
         self._log = structlog.get_logger()
+        self.reloads = Reloads()
 
     @property
     def actions(self) -> dict[str, Action]:
@@ -140,72 +170,72 @@ class WorkerControl:
         }
 
     async def reload(self, _: Mapping[str, Any]) -> AsyncIterator[Mapping[str, Any]]:
-        """Let all read the configuration again, or none."""
+        """Read the configuration again and restart the workers by it."""
         report = await self.reload_all()
-        if report["result"] == "refused":
-            yield {
-                "ok": False,
-                "error": report["error"],
-                "exit_code": report["exit_code"],
-                "report": report,
-            }
+        if report.error:
+            error, code = report.error, report.exit_code
+            yield {"ok": False, "error": error, "exit_code": code, "report": asdict(report)}
         else:
-            yield {"ok": True, "report": report}
+            yield {"ok": True, "report": asdict(report)}
 
-    async def settled(self) -> None:
-        """Return when no reload is under way: a worker begun in one could miss it."""
-        async with self._reloading:
-            return
+    async def reload_once_more(self) -> None:
+        """Reload, unless another reload that has not begun will read the same files."""
+        if not self._reload_waits:
+            self._reload_waits = True
+            await self.reload_all()
 
-    async def reload_all(self) -> Answer:
-        """The same as `reload`; returns what came of it."""
+    async def reload_all(self) -> Report:
+        """The same as `reload`; returns the report."""
         async with self._reloading:
+            self._reload_waits = False
             notify_reloading()
             try:
-                digest, accept = await asyncio.to_thread(self._check)
-                report = await self._reload_workers(digest)
-                if report["result"] != "refused":
-                    accept()
+                reloading = await asyncio.to_thread(self._check)
+                report = await self._restart_workers(reloading)
             except ServiceError as error:
-                report = _refused(str(error), int(error.exit_code))
-            except Exception as error:  # noqa: BLE001 - all go on
+                report = self._report("refused", str(error), int(error.exit_code))
+            except Exception as error:  # noqa: BLE001 - all workers go on
                 self._log.exception("a reload failed")
-                report = _refused(repr(error), int(ExitCode.SOFTWARE))
+                report = self._report("refused", repr(error), int(ExitCode.SOFTWARE))
+            self.reloads.note(report)
             notify(READY=1)
-            self._log.info("reloaded", **report)
+            self._log.info("reloaded", **asdict(report))
             return report
 
-    async def _reload_workers(self, digest: str) -> Answer:
-        everyone = {**self._sockets, **self._draining}
-        request = {"do": "reload", "digest": digest}
-        answers = await self._ask_all(request, self._waits.reload_s, everyone)
-        for index in self._draining:
-            if answers[index].get("away"):  # it is done, or is begun with what all run by
-                del answers[index]
-        reports = {str(index): answer.get("report") for index, answer in answers.items()}
-        errors = [f"worker {i}: {one['error']}" for i, one in answers.items() if not one["ok"]]
-        results = {one["report"]["result"] for one in answers.values() if one["ok"]}
-        if not errors:
-            result = "applied" if "applied" in results else "unchanged"
-            return {"result": result, "error": "", "workers": reports}
-        changed = {
-            index: one["report"]["generation"]
-            for index, one in answers.items()
-            if one["ok"] and one["report"]["result"] == "applied"
-        }
-        undone = await asyncio.gather(
-            *(
-                self._ask(everyone[index], {"do": "reload", "undo": number}, self._waits.reload_s)
-                for index, number in changed.items()
-            )
+    async def _restart_workers(self, reloading: Reloading) -> Report:
+        """Restart one after the other, until one does not come back."""
+        if not reloading.restarts:
+            return self._report("unchanged")
+        workers = {str(index): "kept" for index in reloading.restarts}
+        for index, restart in reloading.restarts.items():
+            try:
+                await restart()
+            except ServiceError as error:
+                workers[str(index)] = "refused"
+                applied = any(one == "applied" for one in workers.values())
+                text = f"{error}\n  workers: {json.dumps(workers)}" if applied else str(error)
+                code = int(error.exit_code)
+                return self._report("partial" if applied else "refused", text, code, workers)
+            workers[str(index)] = "applied"
+        return self._report("applied", workers=workers, keys=reloading.keys)
+
+    def _report(
+        self,
+        result: Result,
+        error: str = "",
+        exit_code: int = 0,
+        workers: Mapping[str, str] = _NO_WORKERS,
+        keys: tuple[str, ...] = (),
+    ) -> Report:
+        return Report(
+            result,
+            self.reloads.generation + (result == "applied"),
+            self._clock.unix_ns(),
+            error=error,
+            exit_code=exit_code,
+            keys=keys,
+            workers=dict(workers),
         )
-        for index, answer in zip(changed, undone, strict=True):
-            reports[str(index)] = answer.get("report")
-            if not answer["ok"]:
-                errors.append(f"worker {index} could not go back: {answer['error']}")
-        codes = (one.get("exit_code") for one in answers.values() if not one["ok"])
-        code = next((code for code in codes if code), int(ExitCode.UNAVAILABLE))
-        return {**_refused("; ".join(errors), code), "workers": reports}
 
     async def replay(self, request: Mapping[str, Any]) -> AsyncIterator[Mapping[str, Any]]:
         """Put back what is in the quarantines of all that receive."""
@@ -248,7 +278,7 @@ class WorkerControl:
         except TimeoutError:
             raise UnavailableError(
                 f"worker {index}: nothing for {self._waits.line_s:g} s",
-                fix="end that process if it hangs, and ask again: it is started anew",
+                fix="end that process if it hangs, and ask again: it is started again",
             ) from None
 
     async def status(self, _: Mapping[str, Any]) -> AsyncIterator[Mapping[str, Any]]:
@@ -305,10 +335,11 @@ class WorkerControl:
         except TimeoutError:
             return {"ok": False, "error": f"no answer within {within_s:g} s; it may still do it"}
         except (ServiceError, ValueError) as error:
-            return {"ok": False, "error": str(error), "away": True}
-        return {"ok": False, "error": "it ended the connection", "away": True}
+            return {"ok": False, "error": str(error)}
+        return {"ok": False, "error": "it ended the connection"}
 
 
+_PROGRAM: Final = (sys.executable, "-P", "-m", "penstock.collector")
 _ASK_S: Final = 2.0
 _READY_POLL_S: Final = 0.1
 _ORPHAN_POLL_S: Final = 0.5
@@ -339,79 +370,215 @@ async def stop_when_orphaned(
 class WorkerEndedError(ServiceError):
     """A worker could not start, or not deliver everything; the exit code is its own."""
 
-    def __init__(self, index: int, code: int) -> None:
-        super().__init__(f"worker {index} ended with {code}", fix="its log above says why")
+    def __init__(self, index: int, code: int, when: str = "") -> None:
+        super().__init__(f"worker {index} ended with {code}{when}", fix="its log above says why")
         with suppress(ValueError):
             self.exit_code = ExitCode(code)
 
 
+@dataclass(frozen=True, slots=True)
+class Revision:
+    """A configuration that workers run by.
+
+    Attributes:
+        texts: Of its files.
+        tables: The digest of the rows of its tables, and of its hash key.
+    """
+
+    texts: Texts
+    config: CollectorConfig
+    tables: str
+
+
+@dataclass(eq=False, slots=True)
+class _Restarting:
+    """A restart by another configuration.
+
+    Attributes:
+        after: The configuration that it shall run by.
+        before: The one that it ran by.
+        drained: Set when the process before has ended, and another is about to be started.
+        ended: The exit code of the process that was started, if it ends before it is ready; None:
+            the collector is stopped, and nothing is started any more.
+    """
+
+    after: Revision
+    before: Revision
+    drained: asyncio.Event
+    ended: asyncio.Future[int | None]
+
+
 class Worker:
-    """One process, begun again when it ends.
+    """One process, started again when it ends.
 
     Args:
-        texts: What all run by, once that is settled.
+        revision: What it runs by at first.
+        program: What is started, with the command `run` and its options.
+        start_s: How long it may take to become ready when it is restarted by another configuration.
+        stop_s: How long it may take to end, beside the configured `drain_timeout_s`.
     """
 
     def __init__(
-        self, share: Share, config: CollectorConfig, texts: Callable[[], Awaitable[Texts]]
+        self,
+        share: Share,
+        revision: Revision,
+        *,
+        program: Sequence[str] = _PROGRAM,
+        start_s: float = WORKER_START_S,
+        stop_s: float = WORKER_STOP_S,
     ) -> None:
         self.share = share
-        self._texts = texts
+        self.revision = revision
+        self._program = program
+        self._start_s = start_s
+        self._stop_s = stop_s
+        config = revision.config
         access = config.admin_access
         self._access = access and access.model_copy(update={"cert_file": None})
         self._endpoints = directory_of(config.data_dir, share.index) / "endpoints.json"
         self._process: asyncio.subprocess.Process | None = None
         self._stopping = asyncio.Event()
+        self._wake = asyncio.Event()
+        self._restarting: _Restarting | None = None
+        self._was_ready = False
+        self._done = False
         self._restarts = Restarts(Backoff(RESTART_MIN_S, RESTART_MAX_S), calm=RESTART_CALM_S)
         self._clock = SystemClock()
         self._log = structlog.get_logger().bind(worker=share.index)
 
     async def run(self) -> int:
         """Keep it running until it is stopped or done; returns its exit code."""
+        try:
+            return await self._run()
+        finally:
+            self._done = True
+            if self._restarting is not None:
+                self._restarting.ended.set_result(None)
+
+    async def _run(self) -> int:
         while True:
             began_ns = self._clock.monotonic_ns()
-            self._endpoints.unlink(missing_ok=True)
-            self._process = await self._begin(await self._texts())
-            if self._stopping.is_set():
-                self.signal(signal.SIGTERM)
-            code = await self._process.wait()
-            self._process = None
-            was_ready = self.endpoint is not None or self._restarts.count
+            code = await self._run_process()
+            self._was_ready |= self.endpoint is not None or self._restarts.count > 0
             if self._stopping.is_set() and code == -signal.SIGTERM:
                 return ExitCode.TEMPORARY  # it had not begun; what it has is delivered next time
-            if self._stopping.is_set() or (code == 0 and not self.share.receives):
-                return code
-            if code in _FOR_GOOD and not was_ready:
-                return code
-            wait_s = self._restarts.failed((self._clock.monotonic_ns() - began_ns) / 1e9)
-            self._log.error("a worker ended; it is started again", code=code)
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), wait_s)
             if self._stopping.is_set():
-                return code if code > 0 else ExitCode.TEMPORARY
+                return code
+            restarting = self._restarting
+            is_done = code == 0 and not self.share.receives
+            if restarting is not None and (is_done or restarting.drained.is_set()):
+                restarting.ended.set_result(code)
+                self._restarting = None
+                self.revision = restarting.before
+            if is_done:
+                return code
+            if self._restarting is None and restarting is None:
+                if code in _FOR_GOOD and not self._was_ready:
+                    return code
+                wait_s = self._restarts.failed((self._clock.monotonic_ns() - began_ns) / 1e9)
+                self._log.error("a worker ended; it is started again", code=code)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._wake.wait(), wait_s)
+                if self._stopping.is_set():
+                    return code if code > 0 else ExitCode.TEMPORARY
+            self._begin_restart()
+
+    def _begin_restart(self) -> None:
+        """The process has ended: what is started next runs by what a restart asked for."""
+        if self._restarting is not None:
+            self.revision = self._restarting.after
+            self._was_ready = True  # else a configuration that fails would end the whole collector
+            self._wake.clear()
+            self._restarting.drained.set()
+
+    async def _run_process(self) -> int:
+        self._endpoints.unlink(missing_ok=True)
+        self._process = await self._begin(self.revision.texts)
+        waits = self._restarting is not None and not self._restarting.drained.is_set()
+        if self._stopping.is_set() or waits:  # it was asked while this process was being started
+            self._send(signal.SIGTERM)
+        code = await self._process.wait()
+        self._process = None
+        return code
+
+    async def restart(self, revision: Revision) -> None:
+        """Let it drain and start it by another configuration; returns when it is ready.
+
+        Raises:
+            ServiceError: It was not ready in time or ended: it runs by the configuration before.
+        """
+        if self._done:
+            return  # it had only to deliver what an earlier run left
+        ended: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
+        restarting = _Restarting(revision, self.revision, asyncio.Event(), ended)
+        self._restarting = restarting
+        self._wake.set()
+        self._send(signal.SIGTERM)
+        try:
+            await self._wait_until_ready(restarting)
+        finally:
+            if self._restarting is restarting:
+                self._restarting = None
+
+    async def _wait_until_ready(self, restarting: _Restarting) -> None:
+        ended, drained = restarting.ended, asyncio.ensure_future(restarting.drained.wait())
+        within_s = restarting.before.config.drain_timeout_s + self._stop_s
+        either: list[asyncio.Future[Any]] = [drained, ended]
+        first = asyncio.FIRST_COMPLETED
+        done, _ = await asyncio.wait(either, timeout=within_s, return_when=first)
+        if not done:
+            self._log.error("worker killed: it did not end in time", seconds=within_s)
+            self._send(signal.SIGKILL)  # what it acknowledged is in its spool
+            await asyncio.wait(either, return_when=first)
+        drained.cancel()
+        deadline_ns = self._clock.monotonic_ns() + int(self._start_s * 1e9)
+        hangs = False
+        while not ended.done() and self.endpoint is None:
+            await asyncio.wait([ended], timeout=_READY_POLL_S)
+            if not hangs and self._clock.monotonic_ns() > deadline_ns:
+                hangs = True
+                self._send(signal.SIGKILL)
+        if not ended.done():
+            return
+        index, code = self.share.index, ended.result()
+        if code is None:
+            raise UnavailableError("the collector is being stopped", fix="start it again")
+        if hangs:
+            raise UnavailableError(
+                f"worker {index} was not ready within {self._start_s:g} s with the configuration"
+                " that was read; it runs by the one before",
+                fix="its log above says why",
+            )
+        if code != 0 or self.share.receives:
+            when = " with the configuration that was read; it runs by the one before"
+            raise WorkerEndedError(index, code, when)
 
     async def _begin(self, texts: Texts) -> asyncio.subprocess.Process:
-        share, handed = self.share, write_inherited(texts)
+        share, inherited = self.share, write_inherited(texts)
         try:
             # Of a session of its own: what a terminal sends to all is passed on once, by us.
             return await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", "-m", "penstock.collector", "run"),
+                *(*self._program, "run"),
                 *(part for path in texts for part in ("--config", str(path))),
                 *("--worker", f"{share.index}/{share.count}/{os.getpid()}"),
-                *("--handed", str(handed)),
+                *("--inherited", str(inherited)),
                 start_new_session=True,
-                pass_fds=(handed,),
+                pass_fds=(inherited,),
             )
         finally:
-            os.close(handed)
+            os.close(inherited)
+
+    def _send(self, number: signal.Signals) -> None:
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                self._process.send_signal(number)
 
     def signal(self, number: signal.Signals) -> None:
         """Pass a signal on; SIGTERM also ends `run`."""
         if number is signal.SIGTERM:
             self._stopping.set()
-        if self._process is not None:
-            with suppress(ProcessLookupError):
-                self._process.send_signal(number)
+            self._wake.set()
+        self._send(number)
 
     @property
     def endpoint(self) -> str | None:
@@ -448,13 +615,14 @@ class Workers(PrometheusCollector):
     ) -> None:
         self._config = config
         self._load = load
-        self._texts = texts
-        self._asked: set[asyncio.Task[dict[str, Any]]] = set()
+        self._paths = [*texts]
+        self._asked: set[asyncio.Task[None]] = set()
         shares = [Share(index, count) for index in range(count)]
         shares += [Share(index, count) for index in left_behind(config.data_dir, count)]
         for share in shares:
             config_of(config, share)  # what cannot be shared is said before anything runs
-        self._workers = [Worker(share, config, self._settled_texts) for share in shares]
+        revision = Revision(texts, config, digest_of_tables(graph_of(config)))
+        self._workers = [Worker(share, revision) for share in shares]
         sockets = {s.index: control_of(config.data_dir, s.index) for s in shares}
         self._control = WorkerControl(
             {index: path for index, path in sockets.items() if index < count},
@@ -530,26 +698,22 @@ class Workers(PrometheusCollector):
             ) from None
 
     def _on_hangup(self) -> None:
-        task = asyncio.get_running_loop().create_task(self._control.reload_all())
+        task = asyncio.get_running_loop().create_task(self._control.reload_once_more())
         self._asked.add(task)
         task.add_done_callback(self._asked.discard)
 
-    async def _settled_texts(self) -> Texts:
-        await self._control.settled()
-        return self._texts
-
-    def _check(self) -> Checked:
+    def _check(self) -> Reloading:
         """Whether the workers can run by the configuration as it is now; called on a thread."""
-        texts = read_texts([*self._texts])
+        texts = read_texts(self._paths)
         config = self._load(texts)
-        changed_keys(self._config, config)
+        keys = changed_keys(self._config, config)
         for worker in self._workers:
             config_of(config, worker.share)
-
-        def accept() -> None:
-            self._texts = texts
-
-        return f"{digest_of(texts)}-{digest_of_tables(graph_of(config))}", accept
+        revision = Revision(texts, config, digest_of_tables(graph_of(config)))
+        others = [worker for worker in self._workers if not _are_equal(worker.revision, revision)]
+        return Reloading(
+            keys, {worker.share.index: partial(worker.restart, revision) for worker in others}
+        )
 
     def _signal(self, number: signal.Signals) -> None:
         for worker in self._workers:
@@ -571,6 +735,9 @@ class Workers(PrometheusCollector):
             f"worker {i}: {reason}" for i, one in told.items() if one for reason in one["reasons"]
         ]
         reasons += [f"worker {i} does not answer" for i in wanted if not told[i]]
+        last = self._control.reloads.last
+        if last is not None and last.result == "partial":
+            reasons.append(f"workers run by different configurations: reload again: {last.error}")
         stages = [
             Stage(**{**stage, "name": f"worker-{i}/{stage['name']}"})
             for i, one in told.items()
@@ -585,6 +752,7 @@ class Workers(PrometheusCollector):
             reasons=tuple(reasons),
             stages=tuple(stages),
             info={
+                "reloads": self._control.reloads.as_dict(),
                 "workers": {str(i): one["info"] for i, one in told.items() if one},
                 "reconciliation": _merged(
                     one["info"].get("reconciliation", {}) for one in told.values() if one
@@ -605,7 +773,16 @@ class Workers(PrometheusCollector):
                 for sample in family.samples:
                     labels = {**sample.labels, "worker": str(worker.share.index)}
                     whole.add_sample(sample.name, labels, sample.value)
+        name = "penstock_collector_reloads"
+        reloads = families.setdefault(name, Metric(name, RELOADS_HELP, "counter"))
+        for result, count in self._control.reloads.counts.items():
+            reloads.add_sample(f"{name}_total", {"result": result}, count)
         return families.values()
+
+
+def _are_equal(one: Revision, other: Revision) -> bool:
+    """Whether both say the same; comments in the files may differ."""
+    return (one.config, one.tables) == (other.config, other.tables)
 
 
 def _read(body: bytes | None) -> dict[str, Any]:

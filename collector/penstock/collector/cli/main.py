@@ -45,14 +45,14 @@ def _share(_: click.Context, __: click.Parameter, value: str | None) -> Share | 
     return Share(*map(int, parts))
 
 
-def _handed(_: click.Context, __: click.Parameter, descriptor: int | None) -> Texts | None:
-    """What the supervisor runs by, whatever the files say now."""
+def _inherited(_: click.Context, __: click.Parameter, descriptor: int | None) -> Texts | None:
+    """The configuration that the supervisor gave this worker, whatever the files say now."""
     if descriptor is None:
         return None
     try:
         return read_inherited(descriptor)
     except (OSError, ValueError):
-        raise click.BadParameter("no configuration was handed over") from None
+        raise click.BadParameter("no configuration was inherited") from None
 
 
 @click.group(
@@ -81,7 +81,7 @@ def cli(context: click.Context, config_paths: tuple[Path, ...], *, check: bool) 
     help="Processes that share the network sources.",
 )
 @click.option("--worker", metavar="INDEX/COUNT/SUPERVISOR", callback=_share, hidden=True)
-@click.option("--handed", "texts", type=int, metavar="FD", callback=_handed, hidden=True)
+@click.option("--inherited", "texts", type=int, metavar="FD", callback=_inherited, hidden=True)
 @click.pass_context
 def run(
     context: click.Context,
@@ -135,17 +135,17 @@ def start(
         run_until_stopped(Workers(config, count, texts, load=load).run)
         return
 
-    def load_again(digest: str | None) -> CollectorConfig:
-        return load(read_texts(config_paths, digest))
+    def load_again() -> CollectorConfig:
+        return load(read_texts(config_paths))
 
-    _run_one(config, config_path, worker, load_again)
+    _run_one(config, config_path, worker, None if worker is not None else load_again)
 
 
 def _run_one(
     config: CollectorConfig,
     config_path: Path,
     worker: Share | None,
-    load: Callable[[str | None], CollectorConfig],
+    load: Callable[[], CollectorConfig] | None,
 ) -> None:
     from penstock.collector.agent.agent import Agent
     from penstock.collector.agent.workers import stop_when_orphaned

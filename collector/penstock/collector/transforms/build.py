@@ -89,25 +89,19 @@ Tables = Mapping[str, Sequence[Rows]]
 """What the files of tables said when a graph was made, by the name of the transform."""
 
 
-def build_graph(
-    config: CollectorConfig, resource: Mapping[str, Any], tables: Tables | None = None
-) -> Graph:
+def build_graph(config: CollectorConfig, resource: Mapping[str, Any]) -> Graph:
     """Make everything the configuration describes.
 
     Args:
         config: Checked by itself.
         resource: Facts of this host.
-        tables: What their files said, where that holds, and not what they say now.
 
     Raises:
         WiringError: The graph is wrong.
         TableError: A table is.
     """
     _refuse_the_same_seed(config.transforms)
-    built = {
-        name: _build(name, section, resource, None if tables is None else tables.get(name))
-        for name, section in config.transforms.items()
-    }
+    built = {name: _build(name, section, resource) for name, section in config.transforms.items()}
     wiring = wire(
         [source.name or source.type for source in config.sources],
         {name: transform.outputs for name, transform in built.items()},
@@ -148,16 +142,14 @@ def _refuse_the_same_seed(transforms: Mapping[str, sections.TransformConfig]) ->
                 raise WiringError([f"transforms.{name}.seed: {told}; give it another"])
 
 
-def build_checked(
-    config: CollectorConfig, resource: Mapping[str, Any], where: str, tables: Tables | None = None
-) -> Graph:
+def build_checked(config: CollectorConfig, resource: Mapping[str, Any], where: str) -> Graph:
     """`build_graph`, with what is wrong told as every mistake of a configuration is.
 
     Raises:
         ConfigError: With the file, the keys, and what to do.
     """
     try:
-        return build_graph(config, resource, tables)
+        return build_graph(config, resource)
     except (WiringError, TableError) as error:
         raise ConfigError(
             "\n".join(f"{where}: {line}" for line in str(error).splitlines()),
@@ -169,7 +161,6 @@ def _build(  # noqa: PLR0911 - one case a transform
     name: str,
     section: sections.TransformConfig,
     resource: Mapping[str, Any],
-    known: Sequence[Rows] | None,
 ) -> Transform:
     match section:
         case sections.ParseSection():
@@ -197,7 +188,7 @@ def _build(  # noqa: PLR0911 - one case a transform
                 on_error=section.on_error,
             )
         case sections.EnrichSection():
-            return _enrich(name, section, resource, known)
+            return _enrich(name, section, resource)
         case sections.CountSection():
             return _count(section, resource)
         case _:
@@ -302,13 +293,9 @@ def _enrich(
     name: str,
     section: sections.EnrichSection,
     resource: Mapping[str, Any],
-    known: Sequence[Rows] | None,
 ) -> Enrich:
-    if known is None:
-        known = [_rows(name, table) for table in section.tables]
     tables: list[tuple[Evaluate, Rows, str]] = [
-        (_evaluate(table.key), rows, table.prefix)
-        for table, rows in zip(section.tables, known, strict=True)
+        (_evaluate(table.key), _rows(name, table), table.prefix) for table in section.tables
     ]
     return Enrich(
         resource if section.host else {}, _read_docker if section.container else None, tables

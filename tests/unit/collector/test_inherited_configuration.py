@@ -1,4 +1,4 @@
-"""A configuration that is handed to a process: what files said, whatever they say now."""
+"""A configuration that a process inherits: what files said, whatever they say now."""
 
 import os
 from pathlib import Path
@@ -21,12 +21,12 @@ def test_what_the_files_said_counts_and_not_what_they_say(tmp_path: Path) -> Non
     texts = read_texts([path])
     path.write_text("sources: nothing of the kind")
     for _ in range(2):  # each process has one of its own
-        handed = read_inherited(write_inherited(texts))
-        assert handed == texts
-        assert load_collector_config([path], texts=handed).name == "zürich"
+        inherited = read_inherited(write_inherited(texts))
+        assert inherited == texts
+        assert load_collector_config([path], texts=inherited).name == "zürich"
 
 
-def test_nobody_can_take_what_was_not_handed_over(tmp_path: Path) -> None:
+def test_nothing_is_inherited_by_a_descriptor_that_is_closed(tmp_path: Path) -> None:
     descriptor = os.open(tmp_path, os.O_RDONLY)
     os.close(descriptor)
     with pytest.raises(OSError, match="descriptor"):
