@@ -200,17 +200,6 @@ LOGS: Final = {
 
 
 def penstock_span(path: str) -> tuple[Say, Drain]:
-    """Spans of one's own, to a collector."""
-    emitter = specs.setup("bench", socket=path, opentelemetry=False, limits=_ROOMY)
-
-    def say(number: int) -> None:
-        with specs.span("place order", **_fields(number)):
-            pass
-
-    return say, lambda: emitter.flush(60)
-
-
-def sdk_span(path: str) -> tuple[Say, Drain]:
     """The SDK's spans by Penstock's exporter, to a collector."""
     from penstock.specs.otel.exporter import PenstockSpanExporter
 
@@ -262,7 +251,6 @@ def _sdk_spans(exporter: Any) -> tuple[Say, Drain]:
 SPANS: Final = {
     "penstock": penstock_span,
     "OpenTelemetry": otel_span,
-    "OpenTelemetry's SDK, our exporter": sdk_span,
 }
 
 

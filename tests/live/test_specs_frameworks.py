@@ -48,8 +48,10 @@ LOGGING = """
 import sys
 import say
 import logging_app
+from opentelemetry import propagate, trace
 from penstock import specs
-with specs.extracted({"traceparent": sys.argv[1]}), specs.span("work"):
+parent = propagate.extract({"traceparent": sys.argv[1]})
+with trace.get_tracer("app").start_as_current_span("work", parent):
     say.say()
 """
 
@@ -57,8 +59,10 @@ LOGURU = """
 import sys
 import say
 from loguru_app import logger
+from opentelemetry import propagate, trace
 from penstock import specs
-with specs.extracted({"traceparent": sys.argv[1]}), specs.span("work"):
+parent = propagate.extract({"traceparent": sys.argv[1]})
+with trace.get_tracer("app").start_as_current_span("work", parent):
     logger.bind(order_id="o-1").info("from logging")
     specs.log("app").info("from structlog")
     try:

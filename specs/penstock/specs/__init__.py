@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from penstock.specs.emit.api import doctor, log, process_emitter, setup
-    from penstock.specs.emit.context import Executor, bind, carry
+    from penstock.specs.emit.context import bind
     from penstock.specs.emit.delivery.config import EmitterLimits
     from penstock.specs.emit.emitter import Emitter
     from penstock.specs.errors import (
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from penstock.specs.models.metric import MetricPoint
     from penstock.specs.models.span import Span
     from penstock.specs.redact.sensitivity import Sensitive
-    from penstock.specs.trace.propagation import extracted, inject
-    from penstock.specs.trace.span import span
     from penstock.specs.versions.compat import View
     from penstock.specs.versions.upcast import upcast
     from penstock.specs.web.middleware import AsgiMiddleware, WsgiMiddleware
@@ -41,7 +39,6 @@ __all__ = [
     "Emitter",
     "EmitterLimits",
     "Event",
-    "Executor",
     "LogRecord",
     "MetricPoint",
     "MissingExtraError",
@@ -56,16 +53,12 @@ __all__ = [
     "View",
     "WsgiMiddleware",
     "bind",
-    "carry",
     "decode",
     "doctor",
     "encode",
-    "extracted",
-    "inject",
     "log",
     "process_emitter",
     "setup",
-    "span",
     "upcast",
 ]
 
@@ -77,7 +70,6 @@ _MODULES: Final = {
     "Emitter": "emit.emitter",
     "EmitterLimits": "emit.delivery.config",
     "Event": "models.event",
-    "Executor": "emit.context",
     "LogRecord": "models.log",
     "MetricPoint": "models.metric",
     "MissingExtraError": "errors",
@@ -92,16 +84,12 @@ _MODULES: Final = {
     "View": "versions.compat",
     "WsgiMiddleware": "web.middleware",
     "bind": "emit.context",
-    "carry": "emit.context",
     "decode": "models.codec",
     "doctor": "emit.api",
     "encode": "models.codec",
-    "extracted": "trace.propagation",
-    "inject": "trace.propagation",
     "log": "emit.api",
     "process_emitter": "emit.api",
     "setup": "emit.api",
-    "span": "trace.span",
     "upcast": "versions.upcast",
 }
 

@@ -45,14 +45,9 @@ def trace_id() -> str:
     return f"{_IDS.getrandbits(128) or 1:032x}"
 
 
-def span_id() -> str:
-    """A new one, 16 hex digits; never all zero."""
-    return f"{_IDS.getrandbits(64) or 1:016x}"
-
-
-def _draw_anew() -> None:
+def _reseed() -> None:
     """In a forked child: else it would draw what its parent draws."""
     _IDS.seed(os.urandom(32))
 
 
-os.register_at_fork(after_in_child=_draw_anew)
+os.register_at_fork(after_in_child=_reseed)

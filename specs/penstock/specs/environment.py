@@ -1,6 +1,6 @@
 """OpenTelemetry's environment variables that `setup` honours.
 
-Those that the SDK reads itself are in `otel_environment`, OTEL_PROPAGATORS in `propagators`.
+OpenTelemetry itself reads OTEL_PROPAGATORS (`penstock.specs.web.request`).
 
 Variables that OpenTelemetry's SDK reads itself, and what becomes of malformed ones.
 

@@ -115,7 +115,3 @@ they are acknowledged after a batch's age and the collector's own sync."""
 
 SPILL_FILES_ADOPTED_MAX: Final = 8
 """Files of processes that died, delivered by one that lives at a time."""
-
-BAGGAGE_BYTES_MAX: Final = 8192
-BAGGAGE_MEMBERS_MAX: Final = 64
-"""What W3C Baggage asks every platform to propagate."""

@@ -8,11 +8,13 @@ import grpc
 import httpx
 import pytest
 from fastapi import FastAPI, HTTPException
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
 from penstock import specs
-from penstock.specs.emit.context import bound
+from penstock.specs.emit.context import bound, trace_fields
+from penstock.specs.otel.exporter import PenstockSpanExporter
 from penstock.specs.testing import Capture
-from penstock.specs.trace.span_context import trace_fields
 from penstock.specs.web.grpc import AioGrpcInterceptor, GrpcInterceptor
 from penstock.specs.web.middleware import WsgiMiddleware
 
@@ -236,7 +238,10 @@ async def test_a_request_that_django_handles_is_named_after_its_route(
 ) -> None:
     """By ASGI; by WSGI it is in the table of frameworks."""
     asgi = django_site()
-    transport = httpx.ASGITransport(specs.AsgiMiddleware(asgi), raise_app_exceptions=False)
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(PenstockSpanExporter(specs_capture.emitter)))
+    app = specs.AsgiMiddleware(asgi, tracer_provider=provider)
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
         for path in ("/orders/7/", "/old/7", "/nowhere/"):
             await client.get(path, headers={"traceparent": PARENT})

@@ -20,7 +20,6 @@ from penstock.specs.emit.handler import ATTACHMENT
 from penstock.specs.environment import configure_opentelemetrys_loggers, well_formed
 from penstock.specs.formats.console import render
 from penstock.specs.models.resource import describe_process
-from penstock.specs.trace.propagation import propagators
 
 _emitter: Emitter | None = None
 _STDOUT = 1
@@ -88,7 +87,6 @@ def setup(  # noqa: PLR0913 - all are optional and named
     exit_hooks.register_process_exit(
         PROCESS_EXIT.end_child
     )  # also where its pool was imported after us
-    propagators()  # warns of what it does not know
     if opentelemetry and find_spec("opentelemetry.sdk") is not None:
         _set_up_opentelemetry()
     if notices.is_debugging():

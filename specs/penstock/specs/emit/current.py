@@ -2,16 +2,15 @@
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from penstock.specs.emit.context import bound
+from penstock.specs.emit.context import bound, trace_fields
 from penstock.specs.limits import ATTRIBUTES_MAX
 from penstock.specs.models.envelope import Context, Record
-from penstock.specs.trace.span_context import trace_fields
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from penstock.specs.emit.system_metrics import MachineFacts
-    from penstock.specs.emit.writer import LogWriter, SpanWriter
+    from penstock.specs.emit.writer import LogWriter
 
 
 class Sink(Protocol):
@@ -20,11 +19,6 @@ class Sink(Protocol):
     @property
     def logs(self) -> "LogWriter":
         """Takes what loggers were told."""
-        ...
-
-    @property
-    def spans(self) -> "SpanWriter":
-        """Takes spans that have ended."""
         ...
 
     @property

@@ -32,7 +32,7 @@ from penstock.specs.emit.delivery.transport import Link, SocketLink, StreamLink
 from penstock.specs.emit.delivery.worker import DeliveryWorker
 from penstock.specs.emit.sampling import Folder, Sampler
 from penstock.specs.emit.system_metrics import MachineFacts
-from penstock.specs.emit.writer import LogLines, LogWriter, SpanWriter, encode_log
+from penstock.specs.emit.writer import LogLines, LogWriter, encode_log
 from penstock.specs.models.attributes import encodable
 from penstock.specs.models.codec import encode_json, to_wire
 from penstock.specs.models.envelope import Record
@@ -132,7 +132,6 @@ class Emitter:
             Folder(repeats_max) if repeats_max else None,
             encode,
         )
-        self.spans: Final = SpanWriter(self, self.scrubber, self.facts, self.sampler)
         self._spill_dir = spill_dir if socket_path is not None and link is None else None
         self._socket_path = socket_path
         self._make_link = link or _usual_link(socket_path, descriptor)

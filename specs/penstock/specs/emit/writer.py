@@ -14,16 +14,15 @@ out all the same, sanitised.
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from penstock.specs import clock
-from penstock.specs.emit.context import Bound, bound
+from penstock.specs.emit.context import Bound, bound, trace_fields
 from penstock.specs.emit.delivery.unpatched import allocate_lock
 from penstock.specs.emit.sampling import Folder, Sampler, Step
 from penstock.specs.emit.system_metrics import MachineFacts
 from penstock.specs.limits import (
     ATTRIBUTES_MAX,
-    NAME_CHARACTERS_MAX,
     RECORD_BYTES_SOFT,
     SCOPE_CHARACTERS_MAX,
     STRING_CHARACTERS_SOFT,
@@ -37,20 +36,47 @@ from penstock.specs.models.attributes import (
     has_plain_values,
 )
 from penstock.specs.models.codec import encode_json
-from penstock.specs.models.log import DEFAULT_SEVERITY, FAILED_SEVERITY, severity_text
+from penstock.specs.models.log import FAILED_SEVERITY, severity_text
 from penstock.specs.redact.scrubber import Scrubber
-from penstock.specs.trace.span_context import trace_fields
-
-if TYPE_CHECKING:
-    from penstock.specs.trace.span import RunningSpan
 
 _DAY_NS: Final = 86_400 * 10**9
 _NAMES_MAX: Final = 4096
 """Different sets of attributes' names that are remembered."""
 
 
-class RecordBuilder:
-    """What makers of lines have in common.
+class Around(NamedTuple):
+    """What goes onto every record of one binding, from one time until, and without, another."""
+
+    bound: Bound | None
+    since_ns: int
+    until_ns: int
+    context: Mapping[str, str]
+    attributes: Mapping[str, Any]
+    dropped: int
+
+
+def _scrubbed(here: Bound, scrubber: Scrubber, now: int) -> tuple[Bound, int]:
+    fields = {
+        "schema": "log/1.0",
+        "kind": "log",
+        "time_unix_nano": now,
+        "context": dict(here.context),
+        "attributes": dict(here.attributes),
+    }
+    treated = scrubber.scrub(fields)
+    found = replace(here, context=treated["context"], attributes=treated["attributes"])
+    return found, treated.get("dropped_attributes_count", 0)
+
+
+_SEVERITY_TEXTS: Final = ("", *(severity_text(number) for number in range(1, 25)))
+_CUT_CHARACTERS: Final = (1024, 128)
+"""What counts as long when a record is too large; the second only if the first does not help."""
+SANITISED: Final = "penstock.sanitised"
+"""The attribute that says why a record is not what the application said."""
+
+
+class LogLines:
+    """Makes log records for one emitter. Every record of an application passes here: few calls.
 
     Args:
         scrubber: Takes sensitive values out.
@@ -63,6 +89,55 @@ class RecordBuilder:
         self._facts = facts
         self._harmless: set[tuple[str, ...]] = set()
         self._around = Around(None, 0, 0, {}, {}, 0)
+
+    def record(
+        self,
+        body: Any,
+        severity_number: int,
+        fields: Mapping[str, Any],
+        *,
+        scope: Any = None,
+        error: BaseException | None = None,
+        time_unix_nano: int | None = None,
+    ) -> dict[str, Any]:
+        """One log record's JSON object, without its resource; scrubbed.
+
+        Args:
+            body: The constant message.
+            severity_number: 1 to 24.
+            fields: Become attributes, over those that are bound.
+            scope: The logger's name; whatever it is, its text.
+            error: Added as ``exception.*``.
+            time_unix_nano: When it was said; now, if None.
+        """
+        now = clock.unix_ns() if time_unix_nano is None else time_unix_nano
+        around = self._around_at(now)
+        short = body.__class__ is str and len(body) <= STRING_CHARACTERS_SOFT
+        record: dict[str, Any] = {
+            "schema": "log/1.0",
+            "kind": "log",
+            "time_unix_nano": now,
+            "severity_number": severity_number,
+            "severity_text": _SEVERITY_TEXTS[severity_number],
+            "body": body if short else clean_body(body),
+        }
+        if trace := trace_fields():
+            record.update(trace)
+        if scope:
+            fits = scope.__class__ is str and len(scope) <= SCOPE_CHARACTERS_MAX
+            record["scope"] = scope if fits else clean_text(scope, SCOPE_CHARACTERS_MAX)
+        if around.context:
+            record["context"] = around.context
+        attributes, dropped = self._attributes(fields, around, error)
+        if not short and len(record["body"]) == STRING_CHARACTERS_SOFT:
+            dropped += 1  # it was cut
+        if attributes:
+            record["attributes"] = attributes
+        if dropped:
+            record["dropped_attributes_count"] = dropped
+        if self._searches and self._scrubber is not None:
+            return self._scrubber.scrub(record)
+        return record
 
     def _around_at(self, now: int) -> "Around":
         """What goes onto a record of here and of that time."""
@@ -120,90 +195,6 @@ class RecordBuilder:
         around = Around(given, since, until, treated.context, attributes, dropped)
         self._around = around
         return around
-
-
-class Around(NamedTuple):
-    """What goes onto every record of one binding, from one time until, and without, another."""
-
-    bound: Bound | None
-    since_ns: int
-    until_ns: int
-    context: Mapping[str, str]
-    attributes: Mapping[str, Any]
-    dropped: int
-
-
-def _scrubbed(here: Bound, scrubber: Scrubber, now: int) -> tuple[Bound, int]:
-    fields = {
-        "schema": "log/1.0",
-        "kind": "log",
-        "time_unix_nano": now,
-        "context": dict(here.context),
-        "attributes": dict(here.attributes),
-    }
-    treated = scrubber.scrub(fields)
-    found = replace(here, context=treated["context"], attributes=treated["attributes"])
-    return found, treated.get("dropped_attributes_count", 0)
-
-
-_SEVERITY_TEXTS: Final = ("", *(severity_text(number) for number in range(1, 25)))
-_CUT_CHARACTERS: Final = (1024, 128)
-"""What counts as long when a record is too large; the second only if the first does not help."""
-SANITISED: Final = "penstock.sanitised"
-"""The attribute that says why a record is not what the application said."""
-
-
-class LogLines(RecordBuilder):
-    """Makes log records for one emitter. Every record of an application passes here: few calls."""
-
-    def record(
-        self,
-        body: Any,
-        severity_number: int,
-        fields: Mapping[str, Any],
-        *,
-        scope: Any = None,
-        error: BaseException | None = None,
-        time_unix_nano: int | None = None,
-    ) -> dict[str, Any]:
-        """One log record's JSON object, without its resource; scrubbed.
-
-        Args:
-            body: The constant message.
-            severity_number: 1 to 24.
-            fields: Become attributes, over those that are bound.
-            scope: The logger's name; whatever it is, its text.
-            error: Added as ``exception.*``.
-            time_unix_nano: When it was said; now, if None.
-        """
-        now = clock.unix_ns() if time_unix_nano is None else time_unix_nano
-        around = self._around_at(now)
-        short = body.__class__ is str and len(body) <= STRING_CHARACTERS_SOFT
-        record: dict[str, Any] = {
-            "schema": "log/1.0",
-            "kind": "log",
-            "time_unix_nano": now,
-            "severity_number": severity_number,
-            "severity_text": _SEVERITY_TEXTS[severity_number],
-            "body": body if short else clean_body(body),
-        }
-        if trace := trace_fields():
-            record.update(trace)
-        if scope:
-            fits = scope.__class__ is str and len(scope) <= SCOPE_CHARACTERS_MAX
-            record["scope"] = scope if fits else clean_text(scope, SCOPE_CHARACTERS_MAX)
-        if around.context:
-            record["context"] = around.context
-        attributes, dropped = self._attributes(fields, around, error)
-        if not short and len(record["body"]) == STRING_CHARACTERS_SOFT:
-            dropped += 1  # it was cut
-        if attributes:
-            record["attributes"] = attributes
-        if dropped:
-            record["dropped_attributes_count"] = dropped
-        if self._searches and self._scrubber is not None:
-            return self._scrubber.scrub(record)
-        return record
 
 
 def encode_log(record: dict[str, Any]) -> bytes:
@@ -399,86 +390,3 @@ class LogWriter:
 
 _SAME: Final = ("scope", "severity_number", "body", "attributes", "context")
 """What is equal in records that repeat one another: not their times, nor their traces."""
-
-
-_KINDS: Final = ("INTERNAL", "SERVER", "CLIENT", "PRODUCER", "CONSUMER")
-_STATUSES: Final = ("UNSET", "OK", "ERROR")
-
-
-class SpanWriter(RecordBuilder):
-    """Makes and emits the records of spans.
-
-    Args:
-        sink: Gets the lines, and counts what is left out (``sampled``).
-        scrubber: Takes sensitive values out.
-        facts: Goes onto every record.
-        sampler: Leaves out traces; never spans that failed.
-    """
-
-    def __init__(
-        self,
-        sink: "LineSink",
-        scrubber: Scrubber | None = None,
-        facts: MachineFacts | None = None,
-        sampler: Sampler | None = None,
-    ) -> None:
-        super().__init__(scrubber, facts)
-        self._sink = sink
-        self._sampler = sampler
-
-    def write(self, span: "RunningSpan", end_unix_ns: int) -> None:
-        """Emit one span."""
-        sampled = self._sampler is not None and span.status != "ERROR"
-        try:
-            if sampled and not self._sampler.keeps(span.ids["trace_id"]):  # type: ignore[union-attr]
-                self._sink.lose("span", "sampled")
-                return
-            record = self._record(span, end_unix_ns)
-            if sampled:
-                record["sample_weight"] = self._sampler.weight  # type: ignore[union-attr]
-            line = encode_log(record)
-        except Exception:  # noqa: BLE001 - the application must not fail because of its telemetry
-            self._sink.lose("span", "not_encodable")
-            return
-        severity = FAILED_SEVERITY if span.status == "ERROR" else DEFAULT_SEVERITY
-        self._sink.emit("span", line, severity)
-
-    def _record(self, span: "RunningSpan", end_unix_ns: int) -> dict[str, Any]:
-        around = self._around_at(end_unix_ns)
-        record: dict[str, Any] = {
-            "schema": "span/1.0",
-            "kind": "span",
-            "time_unix_nano": span.start_unix_ns,
-            **span.ids,
-            "name": clean_text(span.name, NAME_CHARACTERS_MAX) or "unnamed",
-            "span_kind": span.kind if span.kind in _KINDS else "INTERNAL",
-            "end_time_unix_nano": end_unix_ns,
-            "status_code": span.status if span.status in _STATUSES else "UNSET",
-        }
-        if around.context:
-            record["context"] = around.context
-        attributes, dropped = self._attributes(span.fields, around)
-        if attributes:
-            record["attributes"] = attributes
-        if dropped:
-            record["dropped_attributes_count"] = dropped
-        _add_rest(record, span)
-        if self._searches and self._scrubber is not None:
-            return self._scrubber.scrub(record)
-        return record
-
-
-def _add_rest(record: dict[str, Any], span: "RunningSpan") -> None:
-    """What most spans have one or two of."""
-    if span.parent_span_id is not None:
-        record["parent_span_id"] = span.parent_span_id
-    if span.message:
-        record["status_message"] = clean_text(span.message)
-    if span.state:
-        record["trace_state"] = span.state
-    if span.scope:
-        record["scope"] = clean_text(span.scope, SCOPE_CHARACTERS_MAX)
-    if span.links:
-        record["links"] = span.links
-    if span.dropped_links:
-        record["dropped_links_count"] = span.dropped_links

@@ -30,12 +30,16 @@ class GrpcInterceptor(grpc.ServerInterceptor):
     """For ``grpc.server(…, interceptors=[GrpcInterceptor()])``.
 
     Args:
-        baggage: Whether callers are believed who they act for: behind one's own gateway only.
+        baggage: Whether to bind what the caller's baggage says of user, account, request and
+            session: behind a gateway of your own only.
         records: Whether a record says how each call went. Failed ones always have one.
+        tracer_provider: Makes the spans; None for OpenTelemetry's global one.
     """
 
-    def __init__(self, *, baggage: bool = False, records: bool = True) -> None:
-        self._habits = Habits(baggage=baggage, records=records)
+    def __init__(
+        self, *, baggage: bool = False, records: bool = True, tracer_provider: Any = None
+    ) -> None:
+        self._habits = Habits(baggage=baggage, records=records, tracer_provider=tracer_provider)
 
     @override
     def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
@@ -80,8 +84,10 @@ class GrpcInterceptor(grpc.ServerInterceptor):
 class AioGrpcInterceptor(grpc.aio.ServerInterceptor):
     """For ``grpc.aio.server(interceptors=[AioGrpcInterceptor()])``; arguments as above."""
 
-    def __init__(self, *, baggage: bool = False, records: bool = True) -> None:
-        self._habits = Habits(baggage=baggage, records=records)
+    def __init__(
+        self, *, baggage: bool = False, records: bool = True, tracer_provider: Any = None
+    ) -> None:
+        self._habits = Habits(baggage=baggage, records=records, tracer_provider=tracer_provider)
 
     @override
     async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:

@@ -30,13 +30,22 @@ class AsgiMiddleware:
 
     Args:
         app: The application.
-        baggage: Whether callers are believed who they act for: behind one's own gateway only.
+        baggage: Whether to bind what the caller's baggage says of user, account, request and
+            session: behind a gateway of your own only.
         records: Whether a record says how each request went. Failed ones always have one.
+        tracer_provider: Makes the spans; None for OpenTelemetry's global one.
     """
 
-    def __init__(self, app: AsgiApp, *, baggage: bool = False, records: bool = True) -> None:
+    def __init__(
+        self,
+        app: AsgiApp,
+        *,
+        baggage: bool = False,
+        records: bool = True,
+        tracer_provider: Any = None,
+    ) -> None:
         self._app = app
-        self._habits = Habits(baggage=baggage, records=records)
+        self._habits = Habits(baggage=baggage, records=records, tracer_provider=tracer_provider)
 
     async def __call__(
         self,
@@ -85,9 +94,16 @@ class WsgiMiddleware:
     The arguments are those of `AsgiMiddleware`.
     """
 
-    def __init__(self, app: WsgiApp, *, baggage: bool = False, records: bool = True) -> None:
+    def __init__(
+        self,
+        app: WsgiApp,
+        *,
+        baggage: bool = False,
+        records: bool = True,
+        tracer_provider: Any = None,
+    ) -> None:
         self._app = app
-        self._habits = Habits(baggage=baggage, records=records)
+        self._habits = Habits(baggage=baggage, records=records, tracer_provider=tracer_provider)
 
     def __call__(
         self, environ: dict[str, Any], start_response: Callable[..., Any]

@@ -1,51 +1,138 @@
-"""One request that a server handles: its trace, its context, a span, and one record of how it went.
+"""One request that a server handles: its trace, its context, and one record of how it went.
 
-The middlewares share this. What identifies people (address, user agent) is bound as context and
-treated by its markers.
+The middlewares share this. With OpenTelemetry, its propagators read the headers and its tracer
+makes the request's span; without, records of the request have the ids of its ``traceparent``. What
+identifies people (address, user agent) is bound as context and treated by its markers.
 """
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from penstock.specs import clock, environment
+from typing_extensions import override
+
+from penstock.specs import clock
 from penstock.specs.emit import current
-from penstock.specs.emit.context import bind
-from penstock.specs.trace.propagation import continued, new_trace
-from penstock.specs.trace.span import RunningSpan, span
-from penstock.specs.trace.span_context import is_tracing
+from penstock.specs.emit.context import bind, parse_traceparent, trace_fields, use_trace
+
+if TYPE_CHECKING:
+    from opentelemetry.propagators.textmap import TextMapPropagator
 
 try:
+    from opentelemetry import baggage as otel_baggage
+    from opentelemetry.context import Context, attach, detach
+    from opentelemetry.propagators.textmap import Getter
     from opentelemetry.trace import (
+        INVALID_SPAN,
+        NonRecordingSpan,
         ProxyTracerProvider,
         SpanKind,
         StatusCode,
-        get_tracer,
+        get_current_span,
         get_tracer_provider,
+        set_span_in_context,
     )
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 except ImportError:  # the extra `app` is not installed
     _has_api = False
 else:
     _has_api = True
 
+    class _HeaderGetter(Getter[Mapping[str, str]]):
+        """Propagators may ask with capitals; the names of headers are lower-case."""
+
+        @override
+        def get(self, carrier: Mapping[str, str], key: str) -> list[str] | None:
+            value = carrier.get(key.lower())
+            return None if value is None else [value]
+
+        @override
+        def keys(self, carrier: Mapping[str, str]) -> list[str]:
+            return list(carrier)
+
+
+_LOGGER: Final = logging.getLogger("penstock.specs")
 _SCOPE: Final = "penstock.specs"
+_BAGGAGE: Final = {
+    "user.id": "user_id",
+    "account.id": "account_id",
+    "account.license": "account_license",
+    "request.id": "request_parent_id",
+    "session.id": "session_id",
+}
+"""What a caller may say in W3C Baggage, and what it is bound as."""
+
+
+def _find_propagator() -> "Callable[[], TextMapPropagator]":
+    """What gives OpenTelemetry's propagator; W3C's where OTEL_PROPAGATORS cannot be honoured."""
+    try:
+        from opentelemetry.propagate import get_global_textmap
+    except Exception as error:  # noqa: BLE001 - the application starts, whatever a variable says
+        _LOGGER.warning("OTEL_PROPAGATORS is ignored, tracecontext is used: %r", error)
+        return TraceContextTextMapPropagator
+    return get_global_textmap
+
+
+_propagator: Final = _find_propagator() if _has_api else None
+
+
+@contextmanager
+def caller_bound(headers: Mapping[str, str], *, baggage: bool) -> Iterator[None]:
+    """Within the block the caller's trace is current, or a new one; and what its baggage says.
+
+    A framework that traces the request itself has seen to the trace.
+
+    Args:
+        headers: With lower-case names.
+        baggage: Whether to believe what the caller says of user, account, request and session. Its
+            request becomes ``request.parent_id``. Needs OpenTelemetry.
+    """
+    with ExitStack() as stack:
+        if _propagator is not None:
+            found = _extract(_propagator, headers)
+            if not get_current_span().is_recording():
+                _make_current(get_current_span(found), stack)
+            if baggage:
+                stack.enter_context(bind(**_said(found)))
+        elif (trace := parse_traceparent(headers.get("traceparent", ""))) is not None:
+            stack.enter_context(use_trace(trace))
+        if not trace_fields():
+            stack.enter_context(use_trace({"trace_id": clock.trace_id()}))
+        yield
+
+
+def _extract(propagator: "Callable[[], TextMapPropagator]", headers: Mapping[str, str]) -> Any:
+    try:
+        return propagator().extract(headers, Context(), _HeaderGetter())
+    except Exception as error:  # noqa: BLE001 - others' code must not hurt the app
+        _LOGGER.warning("the caller's trace is not read: %r", error)
+        return Context()
+
+
+def _make_current(caller: Any, stack: ExitStack) -> None:
+    here = get_current_span()
+    has_ended = not isinstance(here, NonRecordingSpan)  # what runs here has outlived it
+    if caller.get_span_context().is_valid or has_ended:
+        span = caller if caller.get_span_context().is_valid else INVALID_SPAN
+        stack.callback(detach, attach(set_span_in_context(span)))
+
+
+def _said(context: Any) -> dict[str, str]:
+    said = otel_baggage.get_all(context)
+    return {name: str(said[key]) for key, name in _BAGGAGE.items() if said.get(key)}
 
 
 class ServerSpan:
-    """Filled in when the request was handled; nothing where the framework traces itself."""
+    """Filled in when the request was handled; nothing where there is no span to fill in."""
 
     def __init__(self, running: Any = None) -> None:
         self._span = running
 
     def finish(self, name: str, attributes: Mapping[str, Any], *, failed: bool) -> None:
         """Say what is known now. What raised an exception has its status already."""
-        if isinstance(self._span, RunningSpan):
-            self._span.name = name
-            self._span.set(attributes)
-            if failed:
-                self._span.fail()
-        elif self._span is not None:
+        if self._span is not None:
             self._span.update_name(name)
             self._span.set_attributes(attributes)
             if failed:
@@ -53,25 +140,25 @@ class ServerSpan:
 
 
 @contextmanager
-def server_span(name: str, attributes: Mapping[str, Any]) -> Iterator[ServerSpan]:
-    """A span around the block, unless one is running: some frameworks trace themselves.
+def server_span(
+    name: str, attributes: Mapping[str, Any], tracer_provider: Any = None
+) -> Iterator[ServerSpan]:
+    """OpenTelemetry's span around the block, unless one is recorded: some frameworks do so.
 
-    Ours is left out where OTEL_SDK_DISABLED or OTEL_TRACES_EXPORTER say that spans are not wanted.
-
-    Exceptions are recorded by the log record, not as span events.
+    There is none where no tracer provider is set up. Exceptions are recorded by the log record, not
+    as span events.
     """
-    if is_tracing():
+    provider = tracer_provider
+    if _has_api and provider is None:
+        known = get_tracer_provider()
+        provider = None if isinstance(known, ProxyTracerProvider) else known
+    if provider is None or get_current_span().is_recording():
         yield ServerSpan()
-    elif _has_api and not isinstance(get_tracer_provider(), ProxyTracerProvider):
-        with get_tracer(_SCOPE).start_as_current_span(
-            name, kind=SpanKind.SERVER, attributes=attributes, record_exception=False
-        ) as running:
-            yield ServerSpan(running)
-    elif environment.sdk_is_disabled() or not environment.is_exported("traces"):
-        yield ServerSpan()
-    else:
-        with span(name, kind="SERVER", scope=_SCOPE, **attributes) as own:
-            yield ServerSpan(own)
+        return
+    with provider.get_tracer(_SCOPE).start_as_current_span(
+        name, kind=SpanKind.SERVER, attributes=attributes, record_exception=False
+    ) as running:
+        yield ServerSpan(running)
 
 
 _INFO: Final = 9
@@ -109,10 +196,12 @@ class Habits:
     Attributes:
         baggage: Whether callers are believed who they act for: behind one's own gateway only.
         records: Whether a record says how each request went.
+        tracer_provider: Makes the requests' spans; None for OpenTelemetry's global one.
     """
 
     baggage: bool = False
     records: bool = True
+    tracer_provider: Any = None
 
 
 @contextmanager
@@ -129,12 +218,11 @@ def handling(
     """
     begun_ns = clock.monotonic_ns()
     with ExitStack() as stack:
-        # Where something is traced, another middleware has gone on with the caller's trace.
-        is_first = not is_tracing()
-        stack.enter_context(continued(headers, baggage=habits.baggage, trace=is_first))
+        stack.enter_context(caller_bound(headers, baggage=habits.baggage))
         stack.enter_context(bind(request_id=clock.record_id(), **context))
-        span = stack.enter_context(server_span(request.name, request.attributes))
-        stack.enter_context(new_trace())
+        span = stack.enter_context(
+            server_span(request.name, request.attributes, habits.tracer_provider)
+        )
         try:
             yield
         except Exception as error:

@@ -1,1 +1,0 @@
-"""Traces across functions, threads and processes, with and without the SDK of OpenTelemetry."""
