@@ -158,7 +158,8 @@ def test_nodes_are_supervised_and_nothing_is_left_behind_when_all_is_killed(tmp_
         os.kill(launch.pid_of("logd-2"), signal.SIGKILL)
         launch.wait_for("starting logd-2", times=2)
         found = status(directory)
-        assert list(found) == ["nats", *nodes, "collector", "router", "console", "cluster"]
+        names = ["nats", *nodes, "collector", "router", "console", "cluster", "addresses"]
+        assert list(found) == names
         cluster = found["cluster"]
         assert [node["node"] for node in cluster["nodes"]] == nodes
         assert cluster["controller"] in nodes

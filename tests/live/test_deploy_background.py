@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -36,8 +37,8 @@ with claimed(layout):
     write_running(layout, parts)
     ended.wait(0.6)  # it serves, and has not yet said where
     print("    1 s  all parts are ready; Ctrl-C drains and stops them", flush=True)
-    print("    1 s    console  http://127.0.0.1:9299/", flush=True)
-    write_running(layout, parts, ready=True)
+    addresses = {{"console": "http://127.0.0.1:9299/"}}
+    write_running(layout, parts, addresses=addresses, ready=True)
     ended.wait()
 """
 
@@ -49,13 +50,19 @@ def test_up_returns_when_all_is_ready_and_again_at_once(
     background.start(directory=tmp_path, arguments=[], entry=entry)
     running = read_running(Layout(tmp_path))
     assert running is not None
-    assert "console  http://127.0.0.1:9299/" in capsys.readouterr().err
+    assert _shows_console(capsys.readouterr().out)
     background.start(directory=tmp_path, arguments=[], entry=entry)
-    assert f"runs already in {tmp_path} (process {running['pid']})" in capsys.readouterr().out
+    again = capsys.readouterr().out
+    assert f"runs already in {tmp_path} (process {running['pid']})" in again
+    assert _shows_console(again)
     background.stop(directory=tmp_path, timeout_s=60)
     assert read_running(Layout(tmp_path)) is None
     background.stop(directory=tmp_path, timeout_s=60)
     assert f"nothing runs in {tmp_path}" in capsys.readouterr().out
+
+
+def _shows_console(text: str) -> bool:
+    return re.search(r"^ +console +http://127\.0\.0\.1:9299/$", text, re.MULTILINE) is not None
 
 
 def test_what_ends_before_it_is_ready_says_why(tmp_path: Path) -> None:

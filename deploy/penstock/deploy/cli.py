@@ -114,6 +114,14 @@ nats_option = click.option(
 )
 
 
+ports_option = click.option(
+    "--ports-from",
+    type=click.IntRange(1024, 65_436),
+    metavar="PORT",
+    help="Listen on PORT and the 99 after it; later starts in this directory do so, too.",
+)
+
+
 def nodes_option(default: int) -> Callable[[click.decorators.FC], click.decorators.FC]:
     """How many logd there are."""
     return click.option(
@@ -133,7 +141,7 @@ def nodes_option(default: int) -> Callable[[click.decorators.FC], click.decorato
     penstock up --detach           and later: penstock down
     penstock up --config shop.yaml
     penstock up --dir /srv/penstock --nats-url nats://10.0.0.5:4222
-    penstock up --free-ports       when the default ports are taken
+    penstock up --ports-from 20000 when the default ports are taken
     """,
 )
 @directory_option
@@ -146,7 +154,10 @@ def nodes_option(default: int) -> Callable[[click.decorators.FC], click.decorato
 )
 @nats_option
 @nodes_option(1)
-@click.option("--free-ports", is_flag=True, help="Listen on any free ports.")
+@ports_option
+@click.option(
+    "--free-ports", is_flag=True, help="Listen on any free ports, other ones at each start."
+)
 @click.option(
     "--detach", is_flag=True, help="Return when all parts are ready; stop it with `penstock down`."
 )
@@ -157,10 +168,14 @@ def up(*, detach: bool, **options: Any) -> None:
     stops them; a second Ctrl-C kills them. State stays in DIR (~/.local/state/penstock).
     """
     _extra_all()
+    any_free, ports_from = options.pop("free_ports"), options["ports_from"]
+    if any_free and ports_from is not None:
+        raise click.UsageError("--free-ports and --ports-from exclude one another")
     if detach:
         from penstock.deploy.up.background import start
 
-        ports = ["--free-ports"] if options["free_ports"] else []
+        ports = ["--free-ports"] if any_free else []
+        ports += [] if ports_from is None else ["--ports-from", str(ports_from)]
         url = ["--nats-url", options["nats_url"]] if options["nats_url"] else []
         own = ["--config", str(options["config_path"])] if options["config_path"] else []
         arguments = ["--nodes", str(options["nodes"]), *ports, *url, *own]
@@ -168,7 +183,7 @@ def up(*, detach: bool, **options: Any) -> None:
         return
     from penstock.deploy.up.launch import launch_up
 
-    launch_up(**options)
+    launch_up(any_free=any_free, **options)
 
 
 @cli.command(
@@ -270,20 +285,22 @@ def console(**options: Any) -> None:
 @directory_option
 @nats_option
 @nodes_option(1)
+@ports_option
 @click.option(
     "--config",
     "configs",
     multiple=True,
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Examine what this part's configuration needs instead; may be repeated.",
+    help="Check what this part's configuration needs instead; may be repeated.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 def doctor(**options: Any) -> None:
-    """Look for what is wrong on this host, and say what to do about it.
+    """Check everything that `penstock up` needs on this host, or the parts that run.
 
-    Versions, Java, limits, the clock, the disk, ports, NATS, and the parts that run. Exits with 0
-    when nothing is wrong, 1 when something keeps Penstock from working; warnings alone are 0.
+    Libraries, Java, nats-server, limits, memory, clock, systemd, disk, socket and ports; `penstock
+    up` makes the same checks before it starts anything. Exits with 0 when nothing is wrong, 1 when
+    something keeps Penstock from working; warnings alone are 0.
     """
     _service_libraries()
     from penstock.deploy.doctor import run_checks

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from penstock.base.clock import SystemClock
 from penstock.base.errors import ExitCode, UnavailableError
-from penstock.deploy.up.layout import Layout, default_root, read_running
+from penstock.deploy.up.layout import Layout, address_lines, default_root, read_running
 from penstock.deploy.up.probe import get_json, is_serving
 from penstock.deploy.up.progress import stage_cells
 from penstock.logd.client import LogClient
@@ -124,59 +124,65 @@ def show_status(
     Raises:
         UnavailableError: Nothing runs there.
     """
-    statuses, servers = asyncio.run(_look(directory, urls, wait_s))
+    statuses, running = asyncio.run(_look(directory, urls, wait_s))
+    servers = running.get("cluster")
     cluster = None if servers is None else read_cluster(servers)
     if as_json:
         document = statuses if servers is None else {**statuses, "cluster": cluster}
+        if "addresses" in running:
+            document = {**document, "addresses": running["addresses"]}
         sys.stdout.write(json.dumps(document, indent=2) + "\n")
     else:
         _print(statuses)
         if servers is not None:
             print_cluster(cluster)
+        _print_addresses(running)
     sys.exit(ExitCode.OK if _is_healthy(statuses) else ExitCode.FAILURE)
 
 
 async def _look(
     directory: Path | None, urls: tuple[str, ...], wait_s: float
-) -> tuple[Statuses, str | None]:
-    """How the parts are, once all is well or the time is over, and a cluster's addresses."""
+) -> tuple[Statuses, Mapping[str, Any]]:
+    """How the parts are, once all is well or the time is over, and what runs."""
     clock = SystemClock()
     until_ns = clock.monotonic_ns() + int(wait_s * 1e9)
     while True:
         late = clock.monotonic_ns() >= until_ns
         try:
-            statuses, servers = await _ask_all(directory, urls)
+            statuses, running = await _ask_all(directory, urls)
         except UnavailableError:
             if late:
                 raise
         else:
             if late or _is_healthy(statuses):
-                return statuses, servers
+                return statuses, running
         await asyncio.sleep(_POLL_S)
 
 
-async def _ask_all(directory: Path | None, urls: tuple[str, ...]) -> tuple[Statuses, str | None]:
-    admin_urls, servers = ({url: url for url in urls}, None) if urls else _running(directory)
-    statuses = await _ask(admin_urls)
+async def _ask_all(
+    directory: Path | None, urls: tuple[str, ...]
+) -> tuple[Statuses, Mapping[str, Any]]:
+    running = {"parts": {url: url for url in urls}} if urls else _running(directory)
+    statuses = await _ask(running["parts"])
     if not any(statuses.values()):
         raise UnavailableError(
-            f"nothing answers at {', '.join(admin_urls.values())}",
+            f"nothing answers at {', '.join(running['parts'].values())}",
             fix="start it with: penstock up",
         )
-    return statuses, servers
+    return statuses, running
 
 
 def _is_healthy(statuses: Statuses) -> bool:
     return all(status and status["health"] == "ready" for status in statuses.values())
 
 
-def _running(directory: Path | None) -> tuple[dict[str, str], str | None]:
-    """Of what runs in a directory, named or one of the usual: admin URLs, a cluster's addresses."""
+def _running(directory: Path | None) -> dict[str, Any]:
+    """What runs in a directory, named or one of the usual, as its launcher wrote it down."""
     places = [directory] if directory else [default_root(), Path(".work/demo")]
     for place in places:
         running = read_running(Layout(place.absolute()))
         if running is not None:
-            return dict(running["parts"]), running.get("cluster")
+            return running
     raise UnavailableError(
         f"no penstock runs in {' or '.join(map(str, places))}",
         fix="start it with `penstock up`, or name its directory with --dir",
@@ -210,6 +216,13 @@ async def _ask_one(name: str, url: str) -> dict[str, Any] | None:
             }
         ],
     }
+
+
+def _print_addresses(running: Mapping[str, Any]) -> None:
+    console = Console(highlight=False)
+    lines = address_lines(running.get("addresses", {}))
+    for line in ["", *lines] if lines else []:
+        console.print(Text(line), soft_wrap=True)
 
 
 def _print(statuses: Statuses) -> None:

@@ -10,9 +10,10 @@ from click.testing import CliRunner
 from typing_extensions import override
 
 from penstock.base.clock import Clock, SystemClock
-from penstock.deploy import doctor
+from penstock.base.errors import ExitCode
+from penstock.deploy import checks
+from penstock.deploy.checks import Finding, Verdict
 from penstock.deploy.cli import cli
-from penstock.deploy.doctor import Finding, Verdict
 from penstock.deploy.init import Authority
 from tests.support.privileges import closed
 from tests.support.processes import free_port
@@ -53,20 +54,20 @@ def test_a_disk_is_judged_by_its_space_and_by_whether_it_keeps_what_it_is_given(
 ) -> None:
     mounts = MOUNTS.replace(f" {place} ", f" {tmp_path} ") if place != "/" else MOUNTS
     assert says(
-        doctor.check_disk("disk", tmp_path / "not" / "yet", mounts, lambda _: free), verdict
+        checks.check_disk("disk", tmp_path / "not" / "yet", mounts, lambda _: free), verdict
     )
 
 
 def test_a_directory_that_cannot_be_written_to_is_wrong(tmp_path: Path) -> None:
     with closed(tmp_path, mode=0o555):
-        finding = doctor.check_disk("disk", tmp_path, MOUNTS)
+        finding = checks.check_disk("disk", tmp_path, MOUNTS)
     assert "cannot be written to" in finding.found
     assert says(finding, Verdict.WRONG)
 
 
 def test_a_place_below_a_file_is_no_place(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    finding = doctor.check_disk("disk", tmp_path / "file" / "state", MOUNTS)
+    finding = checks.check_disk("disk", tmp_path / "file" / "state", MOUNTS)
     assert says(finding, Verdict.WRONG)
     assert "is no directory" in finding.found
 
@@ -77,24 +78,26 @@ def test_a_place_that_this_user_may_not_even_look_at_is_wrong_and_no_error(
     place = tmp_path / "closed" / "state"
     place.mkdir(parents=True)
     with closed(place.parent):
-        assert says(doctor.check_disk("disk", place, MOUNTS), Verdict.WRONG)
+        assert says(checks.check_disk("disk", place, MOUNTS), Verdict.WRONG)
 
 
 @pytest.mark.parametrize(
     ("soft", "verdict"), [(65536, Verdict.OK), (1024, Verdict.WARNING), (256, Verdict.WRONG)]
 )
 def test_few_open_files_are_told(soft: int, verdict: Verdict) -> None:
-    assert says(doctor.check_open_files(soft, 65536), verdict)
+    assert says(checks.check_open_files(soft, 65536), verdict)
 
 
 def test_little_memory_is_told() -> None:
-    assert says(doctor.check_memory("MemTotal: 1 kB\nMemAvailable: 8000000 kB\n"), Verdict.OK)
-    assert says(doctor.check_memory("MemAvailable: 500000 kB\n"), Verdict.WARNING)
+    assert says(checks.check_memory("MemTotal: 1 kB\nMemAvailable: 8000000 kB\n"), Verdict.OK)
+    assert says(checks.check_memory("MemAvailable: 1200000 kB\n"), Verdict.OK)
+    assert says(checks.check_memory("MemAvailable: 1200000 kB\n", nodes=3), Verdict.WARNING)
+    assert says(checks.check_memory("MemAvailable: 500000 kB\n"), Verdict.WARNING)
 
 
 def test_a_clock_that_was_never_set_is_wrong() -> None:
-    assert says(doctor.check_clock(Standing(10**18)), Verdict.WRONG)
-    assert doctor.check_clock(SystemClock()).verdict is not Verdict.WRONG
+    assert says(checks.check_clock(Standing(10**18)), Verdict.WRONG)
+    assert checks.check_clock(SystemClock()).verdict is not Verdict.WRONG
 
 
 def test_a_port_in_use_and_a_server_that_is_away_are_wrong() -> None:
@@ -102,16 +105,68 @@ def test_a_port_in_use_and_a_server_that_is_away_are_wrong() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        assert says(doctor.check_port("port", address), Verdict.WRONG)
-        assert says(doctor.check_reachable("logd", address), Verdict.OK)
-    assert says(doctor.check_port("port", address), Verdict.OK)
-    assert says(doctor.check_reachable("logd", address), Verdict.WRONG)
+        assert says(checks.check_port("port", address), Verdict.WRONG)
+        assert says(checks.check_reachable("logd", address), Verdict.OK)
+    assert says(checks.check_port("port", address), Verdict.OK)
+    assert says(checks.check_reachable("logd", address), Verdict.WRONG)
 
 
 def test_nats_that_is_away_is_told_without_its_password() -> None:
-    found = doctor.check_nats(f"nats://me:s3cret@127.0.0.1:{free_port()}")
+    found = checks.check_nats(f"nats://me:s3cret@127.0.0.1:{free_port()}")
     assert says(found, Verdict.WRONG)
     assert "s3cret" not in found.found
+
+
+def test_a_url_that_is_not_of_nats_is_a_configuration_error() -> None:
+    for url in ("127.0.0.1:4222", "http://a:1", "nats://", "nats://a:port"):
+        found = checks.check_nats(url)
+        assert says(found, Verdict.WRONG)
+        assert found.exit_code is ExitCode.CONFIG
+
+
+def test_a_nats_server_binary_that_is_missing_or_does_not_run_is_wrong(tmp_path: Path) -> None:
+    assert says(checks.check_nats_server(None), Verdict.WRONG)
+    broken = tmp_path / "nats-server"
+    broken.write_text("no program")
+    broken.chmod(0o755)
+    assert says(checks.check_nats_server(broken), Verdict.WRONG)
+    assert says(checks.check_nats_server(checks.nats_server_binary()), Verdict.OK)
+
+
+@pytest.mark.parametrize(
+    ("says_version", "verdict"),
+    [
+        ("systemd 252 (252.36-1~deb12u1)", Verdict.OK),
+        ("systemd 246 (v246)", Verdict.WARNING),
+        ("", Verdict.OK),
+    ],
+)
+def test_a_systemd_too_old_for_the_units_is_told(
+    tmp_path: Path, says_version: str, verdict: Verdict
+) -> None:
+    systemctl = tmp_path / "systemctl"
+    systemctl.write_text(f"#!/bin/sh\necho '{says_version}'\n")
+    systemctl.chmod(0o755)
+    assert says(checks.check_systemd(str(systemctl)), verdict)
+    assert says(checks.check_systemd(None), Verdict.OK)
+
+
+def test_a_socket_is_checked_by_making_one_however_long_the_path_is(tmp_path: Path) -> None:
+    place = tmp_path / ("x" * 120)
+    place.mkdir()
+    assert says(checks.check_socket(place / "not" / "yet" / "collector.sock"), Verdict.OK)
+    assert list(place.iterdir()) == []
+
+
+def test_a_directory_that_is_closed_or_a_file_in_the_way_keeps_a_socket_from_being_made(
+    tmp_path: Path,
+) -> None:
+    with closed(tmp_path, mode=0o555):
+        assert says(checks.check_socket(tmp_path / "collector.sock"), Verdict.WRONG)
+    (tmp_path / "collector.sock").write_text("")
+    assert says(checks.check_socket(tmp_path / "collector.sock"), Verdict.WRONG)
+    # procfs takes no sockets, as some network file systems
+    assert says(checks.check_socket(Path("/proc/self/collector.sock")), Verdict.WRONG)
 
 
 @pytest.mark.parametrize(
@@ -125,13 +180,13 @@ def test_a_certificate_that_ends_is_told_before(
     cert, _ = authority.sign("a", ["a"])
     (tmp_path / "a.pem").write_bytes(cert)
     later = Standing(now.unix_ns() + days * 86_400 * 10**9)
-    assert says(doctor.check_certificate(tmp_path / "a.pem", later), verdict)
+    assert says(checks.check_certificate(tmp_path / "a.pem", later), verdict)
 
 
 def test_what_is_no_certificate_is_wrong(tmp_path: Path) -> None:
     (tmp_path / "a.pem").write_text("none")
     for name in ("a.pem", "b.pem"):
-        assert says(doctor.check_certificate(tmp_path / name, SystemClock()), Verdict.WRONG)
+        assert says(checks.check_certificate(tmp_path / name, SystemClock()), Verdict.WRONG)
 
 
 def run_doctor(*arguments: str) -> tuple[int, dict[str, dict[str, str]]]:
@@ -183,9 +238,15 @@ def test_a_configuration_that_is_wrong_is_told_with_its_fix(tmp_path: Path) -> N
     assert found["configuration"]["fix"]
 
 
+NEEDED_BY_UP = (
+    "python", "pyspark", "open files", "memory", "clock", "systemd", "java", "disk", "socket",
+    "nats-server", "port nats", "port logd fetch", "port otlp grpc", "port console",
+)  # fmt: skip
+
+
 def test_an_empty_directory_is_examined_for_a_first_start(tmp_path: Path) -> None:
     code, found = run_doctor("--dir", str(tmp_path))
-    assert {"python", "java", "disk", "clock", "port nats", "port logd fetch"} <= set(found)
+    assert set(NEEDED_BY_UP) <= set(found)
     wrong = [name for name, one in found.items() if one["verdict"] == Verdict.WRONG.value]
     assert code == (1 if wrong else 0), found
     assert all(one["fix"] for one in found.values() if one["verdict"] != "ok")

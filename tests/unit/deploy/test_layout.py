@@ -4,7 +4,6 @@ import json
 import os
 import socket
 import stat
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,14 +11,33 @@ from typing import Any
 import pytest
 import yaml
 
-from penstock.deploy.up.layout import Layout, claimed, read_running, write_running
-from penstock.deploy.up.preflight import require_nats, require_same_nodes, require_writable
+from penstock.collector.config import CollectorConfig
+from penstock.deploy.checks import Verdict
+from penstock.deploy.up.layout import (
+    Layout,
+    address_lines,
+    claimed,
+    read_running,
+    write_ports_from,
+    write_running,
+)
+from penstock.deploy.up.preflight import (
+    NotStartedError,
+    check_launch,
+    check_nodes,
+    require_launch,
+    require_writable,
+)
 from penstock.deploy.up.supervisor import rotate_log
 from penstock.deploy.up.topology import (
     DEFAULT_PORTS,
+    PORTS_RESERVED,
     Topology,
-    choose_ports,
+    addresses,
+    collector_document,
     default_ports,
+    free_ports,
+    launch_topology,
     logd_parts,
     write_configs,
 )
@@ -79,8 +97,8 @@ def test_a_socket_path_that_is_too_long_moves_to_tmp(tmp_path: Path) -> None:
 
 
 def test_free_ports_are_all_different() -> None:
-    ports = choose_ports(["logd"], any_free=True, without=frozenset({"nats"}))
-    assert set(ports) == set(DEFAULT_PORTS) - {"nats"} | {"logd_fetch", "logd_admin"}
+    ports = free_ports(default_ports(["logd"]))
+    assert set(ports) == set(DEFAULT_PORTS) | {"logd_fetch", "logd_admin"}
     assert len(set(ports.values())) == len(ports)
 
 
@@ -96,13 +114,60 @@ def test_the_documented_ports_of_nodes_are_all_different() -> None:
 
 def test_a_directory_with_the_streams_of_other_nodes_is_refused(tmp_path: Path) -> None:
     layout = Layout(tmp_path)
-    require_same_nodes(layout, 3)
+    assert check_nodes(layout, 3).verdict is Verdict.OK
     for part in logd_parts(3):
         layout.data(part).mkdir()
-    require_same_nodes(layout, 3)
-    with pytest.raises(ConfigError, match="of 3 logd, not of 1") as caught:
-        require_same_nodes(layout, 1)
-    assert "--nodes 3" in caught.value.fix
+    assert check_nodes(layout, 3).verdict is Verdict.OK
+    found = check_nodes(layout, 1)
+    assert (found.verdict, found.exit_code) == (Verdict.WRONG, ExitCode.CONFIG)
+    assert "of 3 logd, not of 1" in found.found
+    assert "--nodes 3" in found.fix
+
+
+def test_ports_of_its_own_are_all_different_and_within_those_that_belong_to_it() -> None:
+    ports = default_ports(logd_parts(5), 20_000)
+    assert set(ports) == set(default_ports(logd_parts(5)))
+    assert len(set(ports.values())) == len(ports)
+    assert {port // PORTS_RESERVED for port in ports.values()} == {200}
+    fewer = default_ports(logd_parts(1), 20_000)
+    assert {"nats": 20_000, "console": 20_002, "logd_fetch": 20_010}.items() <= fewer.items()
+
+
+def test_ports_of_its_own_are_those_of_the_next_start_too(tmp_path: Path) -> None:
+    layout = Layout(tmp_path)
+    assert launch_topology(layout, nats_url=None, nodes=1).ports["nats"] == DEFAULT_PORTS["nats"]
+    write_ports_from(layout, 20_100)
+    remembered = launch_topology(layout, nats_url=None, nodes=1)
+    assert remembered.ports == default_ports(["logd"], 20_100)
+    told = launch_topology(layout, nats_url=None, nodes=1, ports_from=20_200)
+    assert told.ports["nats"] == 20_200
+    layout.ports.write_text("{}")
+    with pytest.raises(ConfigError, match="names no port"):
+        launch_topology(layout, nats_url=None, nodes=1)
+
+
+def test_what_one_needs_next_is_named_as_the_users_settings_leave_it(tmp_path: Path) -> None:
+    topology = Topology(Layout(tmp_path), default_ports(["logd"]))
+    found = addresses(topology)
+    assert found["console"] == "http://127.0.0.1:9299/"
+    assert found["otlp_grpc"] == "http://127.0.0.1:4317"
+    assert (found["fetch"], found["forward"]) == ("127.0.0.1:9293", "127.0.0.1:24224")
+    assert found["lake"] == str(tmp_path / "lake")
+    lines = "\n".join(address_lines(found))
+    assert all(text in lines for text in found.values())
+    overlay = {
+        "collector": {"sources": [{"type": "otlp", "grpc": None, "http": "127.0.0.1:4999"}]},
+        "router": {"sinks": {"lake": None}},
+    }
+    changed = addresses(replace(topology, overlay=overlay))
+    assert set(found) - set(changed) == {"otlp_grpc", "otlp_http", "lake"}
+
+
+def test_otlp_is_taken_by_default_and_from_this_machine_alone(tmp_path: Path) -> None:
+    document = collector_document(Topology(Layout(tmp_path), default_ports(["logd"])))
+    sources = CollectorConfig.model_validate(document).sources
+    (otlp,) = [source for source in sources if source.type == "otlp"]
+    assert (otlp.grpc, otlp.http) == ("127.0.0.1:4317", "127.0.0.1:4318")
 
 
 def test_nodes_found_one_cluster_and_everybody_knows_them_all(tmp_path: Path) -> None:
@@ -148,28 +213,20 @@ def _written(layout: Layout, part: str) -> dict[str, Any]:
     return document
 
 
-def test_a_documented_port_in_use_is_named_with_the_fix() -> None:
-    port = default_ports(["logd"])["logd_fetch"]
-    others = frozenset(default_ports(["logd"])) - {"logd_fetch"}
+def test_what_a_check_finds_wrong_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    topology = Topology(Layout(tmp_path), free_ports(default_ports(["logd"])))
+    assert all(one.verdict is not Verdict.WRONG for one in check_launch(topology))
     with socket.socket() as taken:
-        with suppress(OSError):  # something else has it already
-            taken.bind(("127.0.0.1", port))
-            taken.listen()
-        with pytest.raises(UnavailableError, match=rf"port {port} \(logd fetch\)") as caught:
-            choose_ports(["logd"], any_free=False, without=others)
-    assert "--free-ports" in caught.value.fix
-
-
-@pytest.mark.parametrize("url", ["127.0.0.1:4222", "http://a:1", "nats://", "nats://a:port"])
-def test_a_url_that_is_not_of_nats_is_a_configuration_error(url: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        require_nats(url)
-    assert caught.value.exit_code is ExitCode.CONFIG
-
-
-def test_a_nats_server_that_is_not_there_is_unavailable() -> None:
-    with pytest.raises(UnavailableError, match="no NATS server"):
-        require_nats("nats://127.0.0.1:1")
+        taken.bind(("127.0.0.1", topology.ports["logd_fetch"]))
+        taken.listen()
+        with pytest.raises(NotStartedError, match=r"port logd fetch: .*in use") as caught:
+            require_launch(topology)
+        assert "--ports-from" in caught.value.fix
+        assert caught.value.exit_code is ExitCode.UNAVAILABLE
+        with pytest.raises(NotStartedError, match="2 checks failed") as caught:
+            require_launch(replace(topology, nats_url="nats://127.0.0.1:1"))
+    assert "no NATS server at nats://127.0.0.1:1" in str(caught.value)
+    assert caught.value.exit_code is ExitCode.UNAVAILABLE
 
 
 def test_a_result_that_cannot_be_written_is_refused_before_the_run(tmp_path: Path) -> None:

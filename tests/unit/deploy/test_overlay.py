@@ -15,8 +15,8 @@ from penstock.deploy.up.overlay import check_overlay, merged
 from penstock.deploy.up.preflight import read_overlay
 from penstock.deploy.up.topology import (
     Topology,
-    choose_ports,
     default_ports,
+    free_ports,
     logd_parts,
     write_configs,
 )
@@ -94,7 +94,7 @@ def test_the_parts_are_configured_with_it(tmp_path: Path) -> None:
             "routes": [{"name": "problems", "sinks": ["lake"]}],
         },
     }
-    ports = choose_ports(logd_parts(3), any_free=True, without=frozenset())
+    ports = free_ports(default_ports(logd_parts(3)))
     write_configs(Topology(layout, ports, nodes=3, overlay=overlay))
     for part in logd_parts(3):
         written = yaml.safe_load((layout.config / f"{part}.yaml").read_text())

@@ -8,10 +8,10 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -21,6 +21,7 @@ from penstock.deploy.private_file import OWNER_ONLY
 from penstock.deploy.up.layout import (
     FREE_BYTES_MIN,
     Layout,
+    address_lines,
     default_root,
     read_running,
     require_space,
@@ -71,6 +72,7 @@ def start(
     running = read_running(layout)
     if running is not None and _is_claimed(layout):
         click.echo(f"runs already in {layout.root} (process {running['pid']})")
+        _print_addresses(running)
         return
     try:
         layout.logs.mkdir(parents=True, exist_ok=True)
@@ -87,6 +89,12 @@ def start(
         click.echo(text, err=True)
         raise
     click.echo(f"runs in {layout.root} (process {launcher}); stop it: penstock down{where}")
+    _print_addresses(read_running(layout))
+
+
+def _print_addresses(running: Mapping[str, Any] | None) -> None:
+    for line in address_lines((running or {}).get("addresses", {})):
+        click.echo(line)
 
 
 def _spawn(layout: Layout, arguments: Sequence[str], entry: str) -> int:

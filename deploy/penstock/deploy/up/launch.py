@@ -3,41 +3,43 @@
 import asyncio
 import signal
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import structlog
 
 from penstock.base.clock import SystemClock
 from penstock.base.errors import ExitCode, ServiceError
 from penstock.deploy.up.demo.failover import Failover, kill_leader
-from penstock.deploy.up.layout import Layout, claimed, default_root, write_running
+from penstock.deploy.up.layout import (
+    Layout,
+    address_lines,
+    claimed,
+    default_root,
+    write_ports_from,
+    write_running,
+)
 from penstock.deploy.up.monitor import Monitor
 from penstock.deploy.up.preflight import (
     example_app,
     read_overlay,
-    require_java,
-    require_nats,
-    require_same_nodes,
+    require_launch,
     require_writable,
 )
 from penstock.deploy.up.progress import Screen
 from penstock.deploy.up.supervision import AllReady, CutShort, Effect, GaveUp, Restarting, StartPart
 from penstock.deploy.up.supervisor import Supervisor
 from penstock.deploy.up.topology import (
-    LOGD_PORTS,
     Topology,
-    choose_ports,
-    logd_parts,
+    addresses,
+    launch_topology,
     parts,
     write_configs,
 )
 from penstock.service.logs import configure_logs
 from penstock.service.process import LoopFailures, raise_open_files
-from penstock.specs.environment import SOCKET_VARIABLE
 
 _LOG_LINES_SHOWN = 8
 _FOREVER_S = 60
@@ -88,36 +90,29 @@ def launch_up(
     config_path: Path | None,
     nats_url: str | None,
     nodes: int,
-    free_ports: bool,
+    any_free: bool,
+    ports_from: int | None,
 ) -> None:
     """Run the pipeline until it is stopped."""
     overlay = {} if config_path is None else read_overlay(config_path)
     layout = Layout((directory or default_root()).absolute())
     with claimed(layout):
-        topology = prepare(
-            layout, nats_url=nats_url, nodes=nodes, any_free=free_ports, overlay=overlay
+        topology = launch_topology(
+            layout,
+            nats_url=nats_url,
+            nodes=nodes,
+            any_free=any_free,
+            ports_from=ports_from,
+            overlay=overlay,
         )
-        screen = Screen(layout, steady=True, plan=_what_to_know(topology))
+        plan = ["Ctrl-C drains and stops them", *address_lines(addresses(topology))]
+        screen = Screen(layout, steady=True, plan=plan)
+        prepare(topology, screen)
+        if ports_from is not None:
+            write_ports_from(layout, ports_from)
         outcome, _ = run(topology, screen, seconds=None)
     if outcome.killed or outcome.cut_short:
         sys.exit(ExitCode.TEMPORARY)
-
-
-def _what_to_know(topology: Topology) -> list[str]:
-    servers = topology.log_servers()
-    usual = servers.partition(",")[0].endswith(f":{LOGD_PORTS['fetch']}")
-    option = "" if usual else f" --server {servers}"
-    return [
-        "Ctrl-C drains and stops them",
-        f"  apps     {SOCKET_VARIABLE}={topology.layout.socket}",
-        f"  fluent   {topology.address('forward')}",
-        f"  nats     {topology.nats_shown()}",
-        f"  logd     {servers.replace(',', ', ')}",
-        f"  look     penstock logd tail logs --follow{option}",
-        f"  files    {topology.layout.lake}",
-        f"  console  http://{topology.address('console')}/",
-        f"           to act there: the token in {topology.layout.console_token}",
-    ]
 
 
 def launch_demo(
@@ -139,9 +134,13 @@ def launch_demo(
         require_writable(json_path)
     layout = Layout((directory or Path(".work/demo")).absolute())
     with claimed(layout):
-        topology = prepare(layout, nats_url=nats_url, nodes=nodes, any_free=True, with_app=True)
+        topology = replace(
+            launch_topology(layout, nats_url=nats_url, nodes=nodes, any_free=True),
+            app=example_app(layout),
+        )
         until = "until Ctrl-C" if forever else f"for {seconds} s"
         screen = Screen(layout, plan=[f"collecting {until}"])
+        prepare(topology, screen)
         outcome, watch = run(topology, screen, seconds=None if forever else seconds)
         if outcome.killed:
             sys.exit(ExitCode.TEMPORARY)
@@ -151,31 +150,15 @@ def launch_demo(
         sys.exit(conclude(topology, screen, outcome, watch, json_path))
 
 
-def prepare(
-    layout: Layout,
-    *,
-    nats_url: str | None,
-    nodes: int,
-    any_free: bool,
-    with_app: bool = False,
-    overlay: Mapping[str, Any] | None = None,
-) -> Topology:
-    """Check what the launch needs and write its configuration files."""
-    require_same_nodes(layout, nodes)
-    require_java(layout)
-    if nats_url is not None:
-        require_nats(nats_url)
-    absent = frozenset({"nats", "nats_monitor"} if nats_url else ())
-    topology = Topology(
-        layout,
-        choose_ports(logd_parts(nodes), any_free=any_free, without=absent),
-        nodes=nodes,
-        nats_url=nats_url,
-        app=example_app(layout) if with_app else None,
-        overlay=overlay or {},
-    )
+def prepare(topology: Topology, screen: Screen) -> None:
+    """Check what a launch needs, show the warnings, and write its configuration files.
+
+    Raises:
+        NotStartedError: Something keeps it from working.
+    """
+    for one in require_launch(topology):
+        screen.say(f"warning: {one.about}: {one.found} ({one.fix})", "yellow")
     write_configs(topology)
-    return topology
 
 
 def run(topology: Topology, screen: Screen, *, seconds: int | None) -> tuple[Outcome, Monitor]:
@@ -209,6 +192,7 @@ async def _run(topology: Topology, watch: Monitor, screen: Screen, seconds: int 
             dict(topology.admin_urls()),
             cluster=topology.log_servers() if topology.nodes > 1 else None,
             logd=topology.log_servers(),
+            addresses=addresses(topology),
             ready=ready,
         )
 

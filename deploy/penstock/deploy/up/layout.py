@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 
 from penstock.base.errors import ConfigError, UnavailableError
 from penstock.base.files import atomic_write
+from penstock.specs.environment import SOCKET_VARIABLE
 
 FREE_BYTES_MIN = 512 * 1024 * 1024
 _SOCKET_PATH_BYTES_MAX = 100  # sun_path holds 108 (unix(7)); the collector may add a suffix
@@ -44,6 +45,11 @@ class Layout:
     def running(self) -> Path:
         """Names the processes of a launch while it runs."""
         return self.root / "running.json"
+
+    @property
+    def ports(self) -> Path:
+        """Says which ports this appliance has of its own; missing: the documented ones."""
+        return self.root / "ports.json"
 
     def data(self, part: str) -> Path:
         """A part's own state."""
@@ -152,6 +158,7 @@ def write_running(
     *,
     cluster: str | None = None,
     logd: str | None = None,
+    addresses: Mapping[str, str] | None = None,
     ready: bool = False,
 ) -> None:
     """Say what runs here, for `penstock status` and `penstock console`.
@@ -160,12 +167,14 @@ def write_running(
         layout: Where.
         parts: Admin URLs.
         cluster: A cluster's fetch addresses.
-        logd: Those of every logd, also of a lone one.
+        logd: Those of every logd, also of a standalone one.
+        addresses: What a user needs next, by name.
         ready: Every part has been ready, and the launcher has printed how each is reached.
     """
     document: dict[str, Any] = {"pid": os.getpid(), "parts": parts, "ready": ready}
     document |= {} if cluster is None else {"cluster": cluster}
     document |= {} if logd is None else {"logd": logd}
+    document |= {} if addresses is None else {"addresses": dict(addresses)}
     atomic_write(layout.running, json.dumps(document, indent=2) + "\n", durable=False)
 
 
@@ -184,6 +193,63 @@ def read_running(layout: Layout) -> dict[str, Any] | None:
     if not isinstance(document, dict) or not {"pid", "parts"} <= document.keys():
         return None
     return document if Path(f"/proc/{document['pid']}").exists() else None
+
+
+_LABELS = {
+    "console": "console",
+    "token": "  to act there",
+    "socket": "apps",
+    "otlp_grpc": "OTLP gRPC",
+    "otlp_http": "OTLP HTTP",
+    "forward": "Fluent forward",
+    "nats": "NATS",
+    "fetch": "logd fetch",
+    "lake": "lake",
+}
+"""What `write_running` may say of addresses, in the order in which it is shown."""
+
+
+def address_lines(addresses: Mapping[str, str]) -> list[str]:
+    """A line for each address that a user needs next, with what it is for in front."""
+    width = max(map(len, _LABELS.values()))
+    shown = {
+        "token": "the token in {}",
+        "socket": f"{SOCKET_VARIABLE}={{}}",
+        "otlp_grpc": "OTEL_EXPORTER_OTLP_ENDPOINT={}",
+    }
+    return [
+        f"  {label:<{width}}  {shown.get(name, '{}').format(addresses[name])}"
+        for name, label in _LABELS.items()
+        if name in addresses
+    ]
+
+
+def read_ports_from(layout: Layout) -> int | None:
+    """The first port of this appliance's own, as an earlier start was told; None: never.
+
+    Raises:
+        ConfigError: The file is damaged.
+    """
+    try:
+        document = json.loads(layout.ports.read_text())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise unusable(layout, error) from None
+    except ValueError:
+        document = None
+    number = document.get("ports_from") if isinstance(document, dict) else None
+    if not isinstance(number, int):
+        raise ConfigError(
+            f"{layout.ports}: names no port",
+            fix="remove it, and start with --ports-from PORT once more",
+        )
+    return number
+
+
+def write_ports_from(layout: Layout, number: int) -> None:
+    """Have later starts in this directory take the same ports."""
+    atomic_write(layout.ports, json.dumps({"ports_from": number}) + "\n")
 
 
 def _holder(layout: Layout) -> str:

