@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import pytest
@@ -45,7 +45,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("penstock")
     group.addoption(
         "--promised", action="store_true",
-        help="of the live tests, only those that docs/guarantees.md names as a proof",
+        help="of the live tests, only the first that docs/guarantees.md names for each promise",
     )  # fmt: skip
     group.addoption(
         "--rest", action="store_true",
@@ -61,18 +61,24 @@ LONGEST = ("test_end_to_end", "test_router_kills", "test_router_job", "test_rout
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what this run is not for, and begin with what takes longest."""
-    proofs = set(re.findall(r"`(test_\w+)`", GUARANTEES.read_text()))
 
     def is_simulated(item: pytest.Item) -> bool:
         return item.path.parent.name == "sim"
 
+    def is_live(item: pytest.Item) -> bool:
+        return item.get_closest_marker("live") is not None
+
+    def name_of(item: pytest.Item) -> str:
+        return getattr(item, "originalname", item.name)
+
+    live = {name_of(item) for item in items if is_live(item)}
+    proofs = set(first_proofs(GUARANTEES.read_text(), live))
+
     def is_promised(item: pytest.Item) -> bool:
-        name = getattr(item, "originalname", item.name)
-        return item.get_closest_marker("live") is None or name in proofs
+        return not is_live(item) or name_of(item) in proofs
 
     def rank(item: pytest.Item) -> tuple[bool, bool, bool]:
-        is_live = item.get_closest_marker("live") is not None
-        return (item.path.stem not in LONGEST, not is_live, not is_simulated(item))
+        return (item.path.stem not in LONGEST, not is_live(item), not is_simulated(item))
 
     chosen = items
     if config.getoption("--promised"):
@@ -88,6 +94,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         kept = set(chosen)
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = sorted(chosen, key=rank)
+
+
+def first_proofs(guarantees: str, live: Collection[str]) -> Iterator[str]:
+    """Of each promise, a row of a table or a paragraph, the first of its proofs that is live."""
+    for promise in re.split(r"\n(?=\|)|\n\s*\n|\n(?=- )", guarantees):
+        named = [name for name in re.findall(r"`(test_\w+)`", promise) if name in live]
+        yield from named[:1]
 
 
 def shard_of(text: str) -> tuple[int, int]:

@@ -1,16 +1,13 @@
 """What `make check`, `make test`, `make test-all` and `make sim` run: every step, timed.
 
-`test` takes every unit test, each simulation under `SEEDS` seeds, and of the live tests those that
-docs/guarantees.md names; `rest` takes the other live tests, and simulations under seeds that differ
-from shard to shard; `all` takes everything. `--shard K/N` takes a part.
-
-No test of `test` gets a second try. Of `rest`, which shares the machine with many more servers, a
-few live tests that fail run once more, alone; what passes then is named at the end as unsteady.
+`test` takes every unit test, each simulation under `SEEDS` seeds, and of the live tests the first
+that docs/guarantees.md names for each promise; `rest` takes the other live tests, and simulations
+under seeds that differ from shard to shard; `all` takes everything. `--shard K/N` takes a part.
+No test gets a second try.
 
 `check` runs all its steps even when one fails, so that one run shows every finding.
 """
 
-import json
 import os
 import re
 import subprocess
@@ -45,14 +42,6 @@ SUITES = {
 _SLOWEST = ("--durations", "20", "--durations-min", "1")
 
 
-TESTS_FAILED = 1
-"""pytest's exit code, and no other."""
-
-UNSTEADY_MAX = 8
-"""So many failures may be those of a busy machine; more are not looked at twice."""
-
-LAST_FAILED = ROOT / ".pytest_cache" / "v" / "cache" / "lastfailed"
-
 SEEDS = 250
 """So many seeds of each simulation run in `test`, and others of the same number in each shard."""
 
@@ -80,21 +69,11 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _suite(suite: str, extra: Sequence[str]) -> int:
-    """Run a suite; of `rest` and `all`, a few live tests that failed run once more, alone."""
+    """Run a suite."""
     if suite in ("test", "rest"):
         os.environ.setdefault("PENSTOCK_SIM_SEEDS", str(SEEDS))
         os.environ.setdefault("PENSTOCK_SIM_SEED", str(SEEDS * _shard(extra)))
-    code = _step(suite, ("pytest", *_parallel(suite), *_SLOWEST, *SUITES[suite], *extra))
-    if code != TESTS_FAILED or suite not in ("rest", "all"):
-        return code
-    failed = sorted(json.loads(LAST_FAILED.read_text()))
-    if len(failed) > UNSTEADY_MAX or not all(name.startswith("tests/live/") for name in failed):
-        return code
-    again = _step("again, alone", ("pytest", "--last-failed", *SUITES[suite], *extra))
-    if again == 0:
-        names = "".join(f"  {name}\n" for name in failed)
-        sys.stdout.write(f"UNSTEADY: failed beside others, passed alone; see to them:\n{names}")
-    return again
+    return _step(suite, ("pytest", *_parallel(suite), *_SLOWEST, *SUITES[suite], *extra))
 
 
 def _shard(extra: Sequence[str]) -> int:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import shard_of
+from tests.conftest import first_proofs, shard_of
 
 CONFTEST = Path(__file__).resolve().parents[1] / "conftest.py"
 LIVE = "import pytest\npytestmark = pytest.mark.live\n"
@@ -15,7 +15,7 @@ FILES = {
     "test_pure.py": "def test_pure(): pass",
     "test_proof.py": f"{LIVE}def test_kill_of_logd_loses_and_repeats_nothing(): pass",
     "test_other.py": f"{LIVE}{TWO}def test_other(n): pass",
-    "test_third.py": f"{LIVE}def test_third(): pass",
+    "test_third.py": f"{LIVE}def test_third(): pass\ndef test_second_proof(): pass",
 }
 PROOF = "docs/guarantees.md"
 
@@ -26,7 +26,10 @@ def tree(tmp_path: Path) -> Path:
     tests = tmp_path / "tests"
     tests.mkdir()
     (tmp_path / "docs").mkdir()
-    (tmp_path / PROOF).write_text("| kills | `test_kill_of_logd_loses_and_repeats_nothing` |\n")
+    (tmp_path / PROOF).write_text(
+        "| kills | `test_pure`, `test_kill_of_logd_loses_and_repeats_nothing`,"
+        " `test_second_proof` |\n"
+    )
     text = CONFTEST.read_text().replace("from tests.support.nats_server", "from contextlib")
     text = text.replace("import running_nats_server", "import nullcontext as running_nats_server")
     (tests / "conftest.py").write_text(text)
@@ -43,9 +46,11 @@ def collected(tree: Path, *arguments: str) -> list[str]:
     return sorted(line.split("::")[1] for line in done.stdout.splitlines() if "::" in line)
 
 
-def test_what_is_promised_and_the_rest_are_everything(tree: Path) -> None:
+def test_the_first_live_proof_of_each_promise_is_run_and_the_rest_is_everything_else(
+    tree: Path,
+) -> None:
     every = collected(tree)
-    assert len(every) == 5
+    assert len(every) == 6
     promised, rest = collected(tree, "--promised"), collected(tree, "--rest")
     assert promised == ["test_kill_of_logd_loses_and_repeats_nothing", "test_pure"]
     assert sorted(promised + rest) == every
@@ -53,8 +58,15 @@ def test_what_is_promised_and_the_rest_are_everything(tree: Path) -> None:
 
 def test_shards_are_everything_and_each_takes_whole_files(tree: Path) -> None:
     shards = [collected(tree, "--rest", "--shard", f"{part}/2") for part in (1, 2)]
-    assert sorted(map(len, shards)) == [1, 2]
+    assert sorted(map(len, shards)) == [2, 2]
     assert sorted(shards[0] + shards[1]) == collected(tree, "--rest")
+
+
+def test_a_row_a_paragraph_and_an_item_of_a_list_are_promises() -> None:
+    table = "| a | `test_a`, `test_b` |\n| c | `test_c` |\n"
+    text = f"{table}\nOne\n`test_d`, `test_e`.\n\n- `test_f`\n- `test_g`\n"
+    live = {"test_b", "test_c", "test_d", "test_e", "test_f", "test_g"}
+    assert list(first_proofs(text, live)) == ["test_b", "test_c", "test_d", "test_f", "test_g"]
 
 
 @pytest.mark.parametrize("text", ["0/4", "5/4", "x", "1", "1/0", ""])
