@@ -371,7 +371,7 @@ class Graph:
             return False
         lines, scrubbed = [*whole], 0
         if (scrubber := self._scrubber) is not None:
-            for place in scrubber.suspects(arrival.lines, known, search):
+            for place in scrubber.suspects(known, search):
                 try:
                     lines[place] = scrubber.scrub_line(whole[place])
                 except Exception:  # noqa: BLE001 - the look at each refuses this one, and says why

@@ -321,7 +321,12 @@ class Detectors:
     @cached_property
     def pattern(self) -> str:
         """The expression of all that search texts, for bytes; empty when none does."""
-        return "|".join(found for name, found in _PATTERNS.items() if name in self.enabled)
+        return "|".join(_PATTERNS[name] for name in self.searching)
+
+    @cached_property
+    def searching(self) -> tuple[DetectorName, ...]:
+        """Those that search texts, in the order of the expression's groups."""
+        return tuple(name for name in _PATTERNS if name in self.enabled)
 
     def keeps(self, part: str) -> bool:
         """Whether one of the exceptions is true of a part of a text."""
@@ -366,6 +371,8 @@ class Detectors:
         if len(text) < _TEXT_CHARACTERS_MIN:
             return text
         raw = text.encode("utf-8", "surrogatepass")
+        if HAS_RE2 and not _filter(self.pattern).Match(raw):
+            return text
         parts: list[bytes] = []
         end_before = 0
         for name, start, end, mark in self.find(raw):
@@ -381,6 +388,41 @@ class Detectors:
 
 _TEXT_CHARACTERS_MIN: Final = 5
 """Shorter text matches none of the patterns."""
+
+
+def is_nothing(name: DetectorName, text: bytes, start: int, end: int) -> bool:
+    r"""Whether a match within JSON is nothing in whichever of its strings it is; False if unsure.
+
+    What stands before and behind a thing in its string may be written otherwise in JSON, by a
+    backslash and what follows it, or there is the string's quote. So this asks only what these
+    cannot change; the string itself is asked the rest.
+
+    Args:
+        name: Of the detector whose group matched.
+        text: JSON objects, none of which has a character's code in it (`\u0040`, `\/`).
+        start: Of the group.
+        end: Likewise.
+    """
+    match name:
+        case "email":
+            # Digits, or a code, may begin a card's number that no other match leads to.
+            if text[start : start + 1] != b"@" or text[start + 1 : start + 5].isdigit():
+                return False
+            return _email(text, start, end, 0)[0] is None
+        case "named_value":
+            first = max(0, start - _KEY_NAME_BYTES_MAX)
+            begin = first + len(text[first:start].rstrip(_KEY_NAME_BYTES))
+            if text[max(0, begin - 1) : begin] in (b"\\", b"%"):  # of which a code may be a part
+                return False
+            return sensitivity_of_name(text[begin:end].decode("ascii")) is None
+        case "card":
+            between = [*_SEPARATOR.compiled.finditer(text, start, end)]
+            return b"%" not in text[max(0, start - _CODE_BYTES_MAX) : start] and not any(
+                _has_check_digit(text[start:stop]) for stop in _card_ends(end, between)
+            )
+        case _:
+            return False
+
 
 # What each detector asks besides. `after` is where the part before it ended. All give what is
 # found, if it is, and where to go on: behind what can hold nothing else.
@@ -499,11 +541,15 @@ def _whole_card(text: bytes, start: int, end: int) -> Found | None:
         )
     ):
         return None
-    ends = (end, between[3].start()) if len(between) == 4 else (end,)  # 19 digits, or 16 and 3
-    for stop in ends:
+    for stop in _card_ends(end, between):
         if _has_check_digit(text[start:stop]) and not _WORD_BEHIND.compiled.match(text, stop):
             return _mark("card", start, stop)
     return None
+
+
+def _card_ends(end: int, between: list[re.Match[bytes]]) -> tuple[int, ...]:
+    """Where a number may end that has these separators: it has 19 digits, or 16 and 3 follow."""
+    return (end, between[3].start()) if len(between) == 4 else (end,)
 
 
 def _word_before(text: bytes, start: int) -> str:
@@ -593,11 +639,17 @@ def compile_bytes(pattern: str) -> Any:
     """A pattern for bytes by RE2, which says at once where in much text it is, or nowhere."""
     import re2
 
+    return re2.compile(pattern.encode("latin-1"), _bytes_options())
+
+
+def _bytes_options() -> Any:
+    import re2
+
     options = re2.Options()
     options.encoding = re2.Options.Encoding.LATIN1
     options.log_errors = False
     options.max_mem = _AUTOMATON_BYTES_MAX
-    return re2.compile(pattern.encode("latin-1"), options)
+    return options
 
 
 _AUTOMATON_BYTES_MAX: Final = 64 << 20
@@ -696,6 +748,17 @@ def _signs(text: bytes) -> frozenset[DetectorName]:
 def _compiled_plainly(pattern: str) -> Any:
     """A pattern for bytes by Python's own expressions."""
     return re.compile(pattern.encode(), re.DOTALL)
+
+
+@lru_cache(maxsize=256)
+def _filter(pattern: str) -> Any:
+    """Says sooner than a search whether a pattern matches anywhere in a text."""
+    import re2
+
+    found = re2.Set.SearchSet(_bytes_options())
+    found.Add(pattern.encode("latin-1"))
+    found.Compile()
+    return found
 
 
 @lru_cache(maxsize=256)

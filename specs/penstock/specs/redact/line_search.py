@@ -2,70 +2,133 @@
 
 The detectors' expression is looked for in the lines as they stand: quicker by far than to take each
 apart and to look at each text. What it finds in a text it finds in the text's line as well, unless
-a character stands there as its code.
+a character stands there as its code. What it finds and what no text can make sensitive (the domain
+has no top-level label that exists, the number no check digit) shows nothing. What all lines have in
+common is looked at once.
 """
 
 from bisect import bisect
 from collections.abc import Collection, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache, reduce
 from itertools import accumulate
+from operator import methodcaller
 from typing import Any, Final
 
 import re2
 
-from penstock.specs.redact.detectors import compile_bytes
+from penstock.specs.redact.detectors import Detectors, compile_bytes, is_nothing
 
 _CODES: Final = r"\\[u/]"
 """What a character begins with that stands in JSON as its code, or as a slash may: behind it
 anything could be. The expression knows of quotes, backslashes and line breaks behind a backslash.
 """
+_ALIKE_MIN: Final = 8
+"""To find out what fewer lines have in common takes longer than to look at it."""
 
 
 class LineSearch:
     """Tells lines that show a sign of something to scrub from those that show none.
 
     Args:
-        lines: What `shows` is to be asked of.
+        lines: JSON objects; what `shows` is to be asked of.
     """
 
     def __init__(self, lines: Sequence[bytes]) -> None:
         self._lines = lines
-        self._text = b"\n".join(lines)
-        self._showing: dict[tuple[tuple[bytes, ...], str], Collection[bytes]] = {}
+        self._places: dict[tuple[tuple[bytes, ...], Detectors | None], Sequence[int]] = {}
+        self._showing: dict[tuple[tuple[bytes, ...], Detectors | None], Collection[bytes]] = {}
 
-    def shows(self, line: bytes, keys: tuple[bytes, ...], pattern: str) -> bool:
+    def shows(self, line: bytes, keys: tuple[bytes, ...], detectors: Detectors | None) -> bool:
         """Whether one of these keys can be in a line.
 
         Args:
             line: One of the lines.
             keys: With quotes around them.
-            pattern: Of `Detectors`, which can be in one of its texts; may be empty.
+            detectors: Of what can be in one of its texts; None: nothing.
         """
-        showing = self.showing(keys, pattern)
+        showing = self._showing.get((keys, detectors))
+        if showing is None:
+            showing = {self._lines[place] for place in self.places(keys, detectors)}
+            self._showing[keys, detectors] = showing
         return bool(showing) and line in showing
 
-    def showing(self, keys: tuple[bytes, ...], pattern: str) -> Collection[bytes]:
-        """The lines that `shows` is true of."""
-        showing = self._showing.get((keys, pattern))
-        if showing is None:
-            showing = self._showing[keys, pattern] = self._search(_automaton(keys, pattern))
-        return showing
+    def places(self, keys: tuple[bytes, ...], detectors: Detectors | None) -> Sequence[int]:
+        """Places of the lines that `shows` is true of, in order."""
+        places = self._places.get((keys, detectors))
+        if places is None:
+            places = self._places[keys, detectors] = self._search(keys, detectors)
+        return places
 
-    def _search(self, automaton: Any) -> Collection[bytes]:
-        """The lines that hold a sign, each looked at up to its first."""
-        found: set[bytes] = set()
-        match = automaton.search(self._text)
-        if match is None:
-            return found
-        ends = list(accumulate(len(line) + 1 for line in self._lines))
+    @cached_property
+    def _parts(self) -> list[bytes]:
+        """What all lines have in common, then what each has besides."""
+        before, after = _common(self._lines)
+        if not (before or after):
+            return [b"", *self._lines]
+        begin, end = len(before), -len(after) or None
+        return [before + b"\n" + after, *(line[begin:end] for line in self._lines)]
+
+    @cached_property
+    def _text(self) -> bytes:
+        return b"\n".join(self._parts)
+
+    @cached_property
+    def _ends(self) -> list[int]:
+        """Where each part ends in the text, its line break included."""
+        return list(accumulate(len(part) + 1 for part in self._parts))
+
+    def _search(self, keys: tuple[bytes, ...], detectors: Detectors | None) -> Sequence[int]:
+        """Places of the lines that hold a sign, each looked at up to its first."""
+        automaton, text = _automaton(keys, detectors), self._text
+        names = detectors.searching if detectors is not None else ()
+        found: list[int] = []
+        match = automaton.search(text)
         while match is not None:
-            at = bisect(ends, match.end() - 1)
-            found.add(self._lines[at])
-            match = automaton.search(self._text, ends[at]) if at + 1 < len(ends) else None
+            group = match.lastindex
+            if group is not None and is_nothing(names[group - 1], text, *match.span(group)):
+                match = automaton.search(text, match.start() + 1)
+                continue
+            part = bisect(self._ends, match.end() - 1)
+            if part == 0:
+                return range(len(self._lines))
+            found.append(part - 1)
+            if part + 1 == len(self._ends):
+                break
+            match = automaton.search(text, self._ends[part])
         return found
 
 
+def _common(lines: Sequence[bytes]) -> tuple[bytes, bytes]:
+    """How all lines begin and end, each cut where no string of theirs is cut."""
+    if len(lines) < _ALIKE_MIN:
+        return b"", b""
+    before = _beginning(min(lines), max(lines))
+    quote = before.rfind(b'"')
+    before = before[: quote if before.count(b'"') % 2 else quote + 1]
+    if b"\\" in before:  # a quote may be a part of its string
+        return b"", b""
+    samples = [line[::-1] for line in (lines[0], lines[len(lines) // 2], lines[-1])]
+    after = reduce(_beginning, samples)[::-1]
+    after = after.removeprefix(b'"')  # a backslash may be before it
+    if after.count(b'"') % 2:
+        after = after[after.index(b'"') + 1 :]
+    if (
+        b"\\" in after
+        or not all(map(methodcaller("endswith", after), lines))
+        or min(map(len, lines)) < len(before) + len(after)
+    ):
+        after = b""
+    return before, after
+
+
+def _beginning(one: bytes, other: bytes) -> bytes:
+    """How both begin."""
+    size = min(len(one), len(other))
+    return one[: next((at for at in range(size) if one[at] != other[at]), size)]
+
+
 @lru_cache(maxsize=1024)
-def _automaton(keys: tuple[bytes, ...], pattern: str) -> Any:
+def _automaton(keys: tuple[bytes, ...], detectors: Detectors | None) -> Any:
     signs = [_CODES, *(re2.escape(key.decode("latin-1")) for key in keys)]
+    pattern = detectors.pattern if detectors is not None else ""
     return compile_bytes("|".join((*signs, pattern) if pattern else signs))

@@ -111,7 +111,7 @@ class Scrubber:
         self._detectors = detectors
         self._judges_names = detectors.judges_names
         self._counts_only = detectors.mode == "count"
-        self._pattern = detectors.pattern if self._values else ""
+        self._searched = detectors if self._values else None
         self.found: Counter[DetectorName] = Counter()
         self.keyless: Counter[str] = Counter()
 
@@ -142,30 +142,21 @@ class Scrubber:
         if self._suspects(accepted.names):
             return False
         plan = _plan_of(accepted.schema, accepted.kind, self._actions)
-        return not search.shows(line, plan.keys, self._pattern)
+        return not search.shows(line, plan.keys, self._searched)
 
-    def suspects(
-        self, lines: Sequence[bytes], accepted: "Sequence[Accepted]", search: "LineSearch"
-    ) -> list[int]:
+    def suspects(self, accepted: "Sequence[Accepted]", search: "LineSearch") -> list[int]:
         """Places of those of many lines that `is_clean` is not true of.
 
         Args:
-            lines: With their resources or without.
             accepted: The gate's verdicts on them.
-            search: Of them.
+            search: Of them, with their resources or without.
         """
         names = {found for found in {one.names for one in accepted} if self._suspects(found)}
         plans = {_plan_of(one, kind, self._actions).keys for one, kind in _specs_of(accepted)}
-        showing: set[bytes] = set()
-        for keys in plans:
-            showing.update(search.showing(keys, self._pattern))
-        if not names and not showing:  # as of most
-            return []
-        return [
-            place
-            for place, (line, one) in enumerate(zip(lines, accepted, strict=True))
-            if line in showing or one.names in names
-        ]
+        places = {place for keys in plans for place in search.places(keys, self._searched)}
+        if names:
+            places.update(place for place, one in enumerate(accepted) if one.names in names)
+        return sorted(places)
 
     def scrub(self, fields: dict[str, Any]) -> dict[str, Any]:
         """A record's JSON object, scrubbed; the object itself is not changed.
