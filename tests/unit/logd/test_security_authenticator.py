@@ -1,6 +1,7 @@
 """Identities come from what is shown, are looked at again, and end; files are read again."""
 
 import asyncio
+import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -50,11 +51,11 @@ class Url:
         self.answer: bytes | Exception = answer
         self.asked = 0
 
-    def __call__(self) -> bytes:
+    def __call__(self) -> object:
         self.asked += 1
         if isinstance(self.answer, Exception):
             raise self.answer
-        return self.answer
+        return json.loads(self.answer)
 
 
 @pytest.fixture
@@ -128,7 +129,7 @@ class Gated(Url):
         self.may = threading.Event()
 
     @override
-    def __call__(self) -> bytes:
+    def __call__(self) -> object:
         self.may.wait(60)
         return super().__call__()
 
@@ -213,7 +214,7 @@ def test_a_url_that_fails_keeps_the_keys_and_says_so(clock: Clock) -> None:
     assert "has not answered yet" in keys.problem
     look(keys)
     token = issuer.token("alice", NOW_S)
-    for answer in (UnavailableError("https://keys: away"), b"rubbish", b"x" * 300_000):
+    for answer in (UnavailableError("https://keys: away"), b"{}", b'{"keys": [{}]}'):
         url.answer = answer
         clock.now_ns += 300 * SECOND
         look(keys)

@@ -13,11 +13,11 @@ above all, are passed over.
 
 Where the keys of tokens come from: a file, or an https URL that is asked again and again.
 
-An answer is bounded in size and time and is not followed elsewhere. A URL that does not answer, or
-says rubbish, changes nothing for a time: the keys before stay. Then they are stale, and no token is
-taken any more: one of them may have been taken back. A token whose key is not known has the URL
-asked at once, but not more often than every `REFRESH_S_MIN` seconds: forged tokens must not make
-logd flood whoever issues them.
+PyJWT's `PyJWKClient` asks, over TLS, with 10 s for each step and following no redirection. A URL
+that does not answer, or says rubbish, changes nothing for a time: the keys before stay. Then they
+are stale, and no token is taken any more: one of them may have been taken back. A token whose key
+is not known has the URL asked at once, but not more often than every `REFRESH_S_MIN` seconds:
+forged tokens must not make logd flood whoever issues them.
 """
 
 import hashlib
@@ -28,7 +28,6 @@ from concurrent.futures import Executor, Future
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -41,7 +40,6 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from penstock.base.clock import Clock
-from penstock.base.http.client import AnswerTooLargeError, HttpClient, Request, target_of
 from penstock.logd.errors import CorruptError, UnavailableError
 from penstock.logd.limits import (
     KEY_SET_KEYS_MAX,
@@ -108,7 +106,7 @@ def parse_key_set(data: bytes, *, where: str) -> KeySet:
     """Read a JWKS document.
 
     Raises:
-        CorruptError: It is none, is too large, or has no key that can be used, or two of one id.
+        CorruptError: It is too large or no JSON, or as `to_key_set` says.
     """
     if len(data) > KEY_SET_SIZE_MAX:
         raise CorruptError(f"has more than {KEY_SET_SIZE_MAX} bytes", where=where)
@@ -116,6 +114,15 @@ def parse_key_set(data: bytes, *, where: str) -> KeySet:
         document = orjson.loads(data)
     except orjson.JSONDecodeError:
         raise CorruptError("is not JSON", where=where) from None
+    return to_key_set(document, where=where)
+
+
+def to_key_set(document: object, *, where: str) -> KeySet:
+    """Take the keys that can be used from a JWKS document.
+
+    Raises:
+        CorruptError: It is none, or has no key that can be used, or two of one id.
+    """
     listed = document.get("keys") if isinstance(document, dict) else None
     if not isinstance(listed, list) or len(listed) > KEY_SET_KEYS_MAX:
         message = f"is not a JWKS document with up to {KEY_SET_KEYS_MAX} keys"
@@ -294,13 +301,14 @@ def _groups(claims: Mapping[str, Any], rules: TokenRules) -> frozenset[str]:
 REFRESH_S_MIN: Final = 10.0
 """Seconds between two questions that unknown keys give rise to."""
 
-_WHOLE_S: Final = 10.0
-"""Seconds until an answer must be whole."""
+_STEP_S: Final = 10.0
+"""Seconds for connecting to the issuer, and for each read of its answer."""
 
 _EMPTY: Final = KeySet({})
 _log = structlog.get_logger()
 
-Fetch = Callable[[], bytes]
+Fetch = Callable[[], object]
+"""Gets a JWKS document; raises UnavailableError or CorruptError."""
 
 
 class TokenKeys(Protocol):
@@ -411,7 +419,7 @@ class UrlKeys:
     but who searches.
 
     Args:
-        fetch: Gets the document; as `fetcher` makes it.
+        fetch: Gets the document; as `jwks_fetch` makes it.
         where: The URL, for people.
         worker: Asks.
         clock: For the pauses.
@@ -478,7 +486,7 @@ class UrlKeys:
 
     def _take_answer(self) -> None:
         try:
-            keys = parse_key_set(self._fetch(), where=self._where)
+            keys = to_key_set(self._fetch(), where=self._where)
         except (UnavailableError, CorruptError) as error:
             problem = f"auth.tokens.jwks_url: {error}"
             if problem != self._problem:
@@ -489,33 +497,28 @@ class UrlKeys:
             self._problem = ""
 
 
-def fetcher(url: str, tls: TlsSource, clock: Clock, *, whole_s: float = _WHOLE_S) -> Fetch:
-    """What gets a document from an https URL.
+def jwks_fetch(url: str, tls: TlsSource, *, timeout_s: float = _STEP_S) -> Fetch:
+    """What gets the document of an https URL, with the certificates that are trusted by then.
 
     Args:
         url: `https://HOST[:PORT]/PATH`.
         tls: Whom to trust.
-        clock: Bounds the whole.
-        whole_s: Seconds until an answer must be whole.
+        timeout_s: For connecting, and for each read.
     """
-    request = Request(target_of(url), {"Accept": "application/json"})
 
-    def fetch() -> bytes:
-        with HttpClient(
-            url, timeout_s=whole_s, body_bytes_max=KEY_SET_SIZE_MAX, tls=tls(), clock=clock
-        ) as client:
-            try:
-                answer = client.send(request)
-            except AnswerTooLargeError:
-                raise CorruptError(f"has more than {KEY_SET_SIZE_MAX} bytes", where=url) from None
-            except TimeoutError:
-                problem = f"no whole answer within {whole_s:g} s"
-                raise UnavailableError(f"{url}: {problem}") from None
-            except OSError as error:
-                raise UnavailableError(f"{url}: {str(error) or type(error).__name__}") from None
-        if answer.status != HTTPStatus.OK:
-            raise UnavailableError(f"{url}: answers {answer.status}, not 200")
-        return answer.body
+    def fetch() -> object:
+        # Without its caches: `UrlKeys` keeps what is known while the issuer is away, and bounds how
+        # often it is asked then, which PyJWT does after an answer only.
+        client = jwt.PyJWKClient(url, cache_jwk_set=False, timeout=timeout_s, ssl_context=tls())
+        try:
+            document: object = client.fetch_data()
+        except jwt.PyJWKClientConnectionError as error:
+            raise UnavailableError(f"{url}: {error.__cause__}") from None
+        except OSError as error:  # while the answer was read
+            raise UnavailableError(f"{url}: {str(error) or type(error).__name__}") from None
+        except (jwt.PyJWTError, ValueError):
+            raise CorruptError("is not a JWKS document", where=url) from None
+        return document
 
     return fetch
 

@@ -19,7 +19,7 @@ from penstock.logd.errors import CorruptError, LogdError
 from penstock.logd.security.api_keys import load_keys
 from penstock.logd.security.authenticator import Authenticator
 from penstock.logd.security.config import AuthSection, TlsSection, TokenSection
-from penstock.logd.security.jwt import FileKeys, TokenKeys, UrlKeys, fetcher
+from penstock.logd.security.jwt import FileKeys, TokenKeys, UrlKeys, jwks_fetch
 from penstock.logd.security.principal import Principal, UnauthenticatedError, bearer, check_known
 from penstock.logd.security.renewal import Renewed
 from penstock.logd.security.tls import (
@@ -274,7 +274,7 @@ class CredentialReloader:
         files = CertificateFiles(ca_file=section.jwks_ca_file)
         trusted = self.dialling("auth.tokens.jwks_ca_file", files.paths(), files.client)
         return UrlKeys(
-            fetcher(section.jwks_url, trusted, self._clock),
+            jwks_fetch(section.jwks_url, trusted),
             where=section.jwks_url,
             worker=self._asker,
             clock=self._clock,
