@@ -242,15 +242,36 @@ class Emitter:
                 except ValueError:
                     self.lose(record.kind, "dimension_overflow")
                     return False
-            fields = self.scrubber.scrub(fields)
-            try:
-                line = encode_json(fields)
-            except (TypeError, ValueError):
-                line = encode_json(encodable(fields))
         except Exception:  # noqa: BLE001 - the application must not fail because of its telemetry
             self.lose(record.kind, "not_encodable")
             return False
-        return self.emit(record.kind, line, getattr(record, "severity_number", DEFAULT_SEVERITY))
+        return self.emit_fields(fields, getattr(record, "severity_number", DEFAULT_SEVERITY))
+
+    def emit_fields(
+        self, fields: dict[str, Any], severity_number: int, resource_json: bytes | None = None
+    ) -> bool:
+        """Redact a record's JSON object and offer it; False when it was dropped at once.
+
+        The one place where records are redacted, but for log records that loggers make, which
+        `LogLines` redacts by parts.
+
+        Args:
+            fields: The record, as it goes onto the wire.
+            severity_number: Its importance.
+            resource_json: Its resource, where that is not the emitter's.
+        """
+        try:
+            redacted = self.scrubber.scrub(fields)
+            try:
+                line = encode_json(redacted)
+            except (TypeError, ValueError):
+                line = encode_json(encodable(redacted))
+        except Exception:  # noqa: BLE001 - the application must not fail because of its telemetry
+            self.lose(fields["kind"], "not_encodable")
+            return False
+        if resource_json is not None:
+            line = line[:-1] + b',"resource":' + resource_json + b"}"
+        return self.emit(fields["kind"], line, severity_number)
 
     def lose(self, kind: str, reason: str, count: int = 1) -> None:
         """Count records that could not, or were not to, be offered."""

@@ -1,15 +1,13 @@
 """From a call of a logger to the emitter: sampled, folded, made a line, offered. Never raises.
 
-What goes onto every record of a process; and attributes, made to fit and looked at once.
-
-What is bound stays the same over many records, and so do the names that a line of code gives its
-attributes: both are scrubbed when they are first seen, and remembered.
-
-The line of a log record, made straight from what the application said.
+A log record passes redaction once. Usually that is by parts: what is bound stays the same over
+many records, and so do the names that a line of code gives its attributes, so both are redacted
+when they are first seen, and remembered. Where values are searched, too, because no collector
+comes behind, it is the record as a whole, and the parts are left alone.
 
 Free-form logs are not validated where they are made: that would cost more than all the rest. They
-are built to fit instead, and the collector's gate checks them. What cannot be encoded as it is goes
-out all the same, sanitised.
+are built to fit instead, and the collector validates them. What cannot be encoded as it is goes out
+all the same, sanitised.
 """
 
 from collections.abc import Callable, Mapping
@@ -84,8 +82,9 @@ class LogLines:
     """
 
     def __init__(self, scrubber: Scrubber | None = None, facts: MachineFacts | None = None) -> None:
-        self._scrubber = scrubber
-        self._searches = scrubber is not None and scrubber.searches_values
+        searches = scrubber is not None and scrubber.searches_values
+        self._scrubber_of_records = scrubber if searches else None
+        self._scrubber_of_parts = None if searches else scrubber
         self._facts = facts
         self._harmless: set[tuple[str, ...]] = set()
         self._around = Around(None, 0, 0, {}, {}, 0)
@@ -135,9 +134,8 @@ class LogLines:
             record["attributes"] = attributes
         if dropped:
             record["dropped_attributes_count"] = dropped
-        if self._searches and self._scrubber is not None:
-            return self._scrubber.scrub(record)
-        return record
+        scrubber = self._scrubber_of_records
+        return record if scrubber is None else scrubber.scrub(record)
 
     def _around_at(self, now: int) -> "Around":
         """What goes onto a record of here and of that time."""
@@ -167,8 +165,8 @@ class LogLines:
         failure = exception_attributes(error) if error is not None else {}
         given, dropped = clean_attributes({**fields, **failure})
         fitted: Mapping[str, Any] = given
-        if self._scrubber is not None and given:
-            fitted = self._scrubber.scrub_names(given, time_ns)
+        if self._scrubber_of_parts is not None and given:
+            fitted = self._scrubber_of_parts.scrub_names(given, time_ns)
             dropped += len(given) - len(fitted)
         names = tuple(fields)
         if fitted is given and names == tuple(given):
@@ -184,8 +182,8 @@ class LogLines:
         """
         given = bound()
         treated, dropped = given, 0
-        if self._scrubber is not None and (given.context or given.attributes):
-            treated, dropped = _scrubbed(given, self._scrubber, now)
+        if self._scrubber_of_parts is not None and (given.context or given.attributes):
+            treated, dropped = _scrubbed(given, self._scrubber_of_parts, now)
         since = now - now % _DAY_NS
         until = since + _DAY_NS
         attributes = treated.attributes

@@ -21,7 +21,7 @@ from penstock.specs.emit.context import Bound
 from penstock.specs.emit.emitter import PROCESS_EXIT, Emitter
 from penstock.specs.errors import MissingExtraError
 from penstock.specs.limits import ATTRIBUTES_MAX
-from penstock.specs.models.attributes import clean_attributes, encodable
+from penstock.specs.models.attributes import clean_attributes
 from penstock.specs.models.codec import encode_json
 
 try:
@@ -88,14 +88,12 @@ class _Outlet:
         if kind == "span" and emitter.facts is not None:
             _add_below(record, emitter.facts.at(record["end_time_unix_nano"]))
         try:
-            line = _encode(emitter.scrubber.scrub(record))
-            extra = self._resource_json(emitter, resource)
-            if extra is not None:
-                line = line[:-1] + b',"resource":' + extra + b"}"
+            resource_json = self._resource_json(emitter, resource)
         except (TypeError, ValueError):
             emitter.lose(kind, "not_encodable")
             return
-        emitter.emit(kind, line, 17 if failed else int(record.get("severity_number", 9)))
+        severity_number = 17 if failed else int(record.get("severity_number", 9))
+        emitter.emit_fields(record, severity_number, resource_json)
 
     def lose(self, kind: str) -> None:
         """Count a record that could not be converted."""
@@ -339,13 +337,6 @@ def _add_below(record: dict[str, Any], around: Mapping[str, Any]) -> None:
         dropped = record.get("dropped_attributes_count", 0)
         record["dropped_attributes_count"] = dropped + len(more) - room
     record["attributes"] = {**dict(more[:room]), **own}
-
-
-def _encode(record: dict[str, Any]) -> bytes:
-    try:
-        return encode_json(record)
-    except (TypeError, ValueError):
-        return encode_json(encodable(record))
 
 
 def _merge(own: dict[str, Any], resource: Resource) -> bytes | None:
