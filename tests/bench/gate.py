@@ -20,8 +20,9 @@ from penstock.specs.redact.line_search import LineSearch
 from penstock.specs.redact.scrubber import Scrubber
 from penstock.specs.redact.sensitivity import HashKey
 from penstock.specs.validate.decoder import generate
-from penstock.specs.validate.fast import Accepted, accept
+from penstock.specs.validate.fast import accept
 from penstock.specs.validate.validator import check_line, check_slowly
+from penstock.specs.validate.verdict import Accepted
 from tests.bench.figures import Aim, Case
 from tests.bench.harness import Bench
 

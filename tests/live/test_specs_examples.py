@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from penstock.specs.validate.fast import Accepted
 from penstock.specs.validate.validator import check_line
+from penstock.specs.validate.verdict import Accepted
 
 pytestmark = pytest.mark.live
 

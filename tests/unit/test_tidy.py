@@ -176,10 +176,6 @@ CIRCLES = (
     ("deploy.up.demo.report", "deploy.up.launch"),
     ("logd.client.async_client", "logd.client.group_consumer"),
     ("router.checkpoint.manager", "router.replay.audit_log", "router.replay.bounded_job"),
-    ("specs.emit.api", "specs.otel.exporter"),
-    ("specs.emit.current", "specs.emit.writer", "specs.models.audit", "specs.models.event",
-     "specs.models.kinds", "specs.models.metric", "specs.redact.scrubber",
-     "specs.validate.decoder", "specs.validate.fast"),
 )  # fmt: skip
 """Modules that import one another still, hidden from the interpreter or not."""
 

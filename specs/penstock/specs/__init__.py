@@ -7,10 +7,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from penstock.specs.emit.api import doctor, log, process_emitter, setup
+    from penstock.specs.emit.api import doctor, log, setup
     from penstock.specs.emit.context import bind
     from penstock.specs.emit.delivery.config import EmitterLimits
     from penstock.specs.emit.emitter import Emitter
+    from penstock.specs.emit.process import process_emitter
     from penstock.specs.errors import (
         MissingExtraError,
         RefusedRecordError,
@@ -88,7 +89,7 @@ _MODULES: Final = {
     "doctor": "emit.api",
     "encode": "models.codec",
     "log": "emit.api",
-    "process_emitter": "emit.api",
+    "process_emitter": "emit.process",
     "setup": "emit.api",
     "upcast": "versions.upcast",
 }

@@ -19,7 +19,8 @@ from penstock.specs.formats.schemas import fields as columns
 from penstock.specs.formats.schemas import json_schema
 from penstock.specs.models.envelope import BASE_NAMES, Record, SchemaName, model_for, specs
 from penstock.specs.models.kinds import BASE_MODELS, discover
-from penstock.specs.validate.validator import Rejected, check_line
+from penstock.specs.validate.validator import check_line
+from penstock.specs.validate.verdict import Rejected
 from penstock.specs.versions import registry
 from penstock.specs.versions.check import UNPUBLISHED, check, unpublished, upcasts
 from penstock.specs.versions.compat import NEW_READERS, OLD_READERS, View, unreadable

@@ -20,17 +20,18 @@ from typing import Any, Final, TypeVar
 from pydantic import ValidationError
 from typing_extensions import override
 
-from penstock.specs.emit.api import use_emitter
 from penstock.specs.emit.delivery.config import EmitterLimits
 from penstock.specs.emit.delivery.core import Acked, Batch
 from penstock.specs.emit.delivery.queue import line_of
 from penstock.specs.emit.delivery.transport import Dropped, Link
 from penstock.specs.emit.emitter import Emitter
+from penstock.specs.emit.process import use_emitter
 from penstock.specs.errors import SpecError
 from penstock.specs.models.codec import decode, explain, lift
 from penstock.specs.models.envelope import Record, resolve
 from penstock.specs.redact.scrubber import Scrubber
-from penstock.specs.validate.validator import Rejected, attach, check_line
+from penstock.specs.validate.validator import attach, check_line
+from penstock.specs.validate.verdict import Rejected
 
 R = TypeVar("R", bound=Record)
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from penstock.collector.ledger import Ledger
 from penstock.collector.transforms.event import Arrival, DropReason, Outcome
 from penstock.collector.transforms.graph import WiringError
-from penstock.specs.validate.fast import Accepted
 from penstock.specs.validate.validator import check_line
+from penstock.specs.validate.verdict import Accepted
 from tests.support.collector_graph import RESOURCE, delivered, graph_of, log, process, total
 
 HUGE = log()[:-1] + b',"unknown":1180591620717411303424}'

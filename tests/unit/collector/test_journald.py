@@ -19,8 +19,8 @@ from penstock.collector.sources.sections import JournaldSource as Section
 from penstock.collector.spool.spool import Unit
 from penstock.logd.storage import Checkpoint
 from penstock.service import ConfigError
-from penstock.specs.validate.fast import Accepted
 from penstock.specs.validate.validator import check_line
+from penstock.specs.validate.verdict import Accepted
 from tests.support.intake import SpoolingIntake, spooling
 from tests.support.waiting import wait_until_async
 

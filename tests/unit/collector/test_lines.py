@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from penstock.collector.decode.lines import LineContext, PlainLines, decode_line, printable
 from penstock.collector.sources.line_framing import Line, LineCutter, encoding_of, parts_of
-from penstock.specs.validate.fast import Accepted
 from penstock.specs.validate.validator import check_line
+from penstock.specs.validate.verdict import Accepted
 
 CONTEXT = LineContext({"service.name": "app"}, {"log.file.name": "a.log"})
 NOW_NS = 1_700_000_000_000_000_000

@@ -10,8 +10,8 @@ import pytest
 
 from penstock.collector.decode.lines import LineContext, PlainLines, decode_line
 from penstock.specs.limits import STRING_CHARACTERS_MAX
-from penstock.specs.validate.fast import Accepted
 from penstock.specs.validate.validator import check_line
+from penstock.specs.validate.verdict import Accepted
 
 SENDERS = Path("tests/golden/senders")
 NOW_NS = 1_700_000_000_000_000_000

@@ -16,7 +16,8 @@ from penstock.collector.decode.otlp.logs import AT_ONCE, Made, Members, map_logs
 from penstock.collector.decode.otlp.messages import LOGS, Encoding, decode_request
 from penstock.collector.decode.otlp.records import Note, map_element
 from penstock.collector.decode.shapes import Check
-from penstock.specs.validate.validator import Rejected, check_line
+from penstock.specs.validate.validator import check_line
+from penstock.specs.validate.verdict import Rejected
 
 DEFAULT = {"host.name": "h"}
 KEYS = ("a", "a.b", "", "k" * 128, "k" * 129, "k" * 300, "user.id", "penstock.kind", "penstock.x",

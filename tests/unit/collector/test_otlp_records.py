@@ -23,8 +23,8 @@ from penstock.collector.decode.otlp.records import map_element
 from penstock.collector.errors import RemoteProtocolError
 from penstock.specs.errors import RefusedRecordError
 from penstock.specs.models.resource import DROPPED
-from penstock.specs.validate.fast import Accepted
 from penstock.specs.validate.validator import check_line
+from penstock.specs.validate.verdict import Accepted
 
 LOGS, TRACES, METRICS = SIGNALS
 NOW = 1_700_000_000_000_000_009

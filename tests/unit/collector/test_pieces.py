@@ -19,8 +19,8 @@ from penstock.collector.sources.docker import Fragment, Gathering, fragment_of
 from penstock.collector.sources.forward.protocol import Message, MessageReader
 from penstock.collector.spool.spool import Unit
 from penstock.specs.limits import STRING_CHARACTERS_MAX
-from penstock.specs.validate.fast import Accepted
 from penstock.specs.validate.validator import check_line
+from penstock.specs.validate.verdict import Accepted
 from tests.support.waiting import wait_until_async
 from tests.unit.collector.test_forward_source import Sender, listening
 

@@ -28,8 +28,8 @@ from penstock.collector.decode.prometheus import Scraped, ScrapedPoint, read_exp
 from penstock.collector.errors import UndecodableError
 from penstock.collector.sources.prometheus import PrometheusSource
 from penstock.collector.sources.sections import PrometheusSource as Section
-from penstock.specs.validate.fast import Accepted
 from penstock.specs.validate.validator import check_line
+from penstock.specs.validate.verdict import Accepted
 from tests.support.intake import SpoolingIntake, spooling
 from tests.support.waiting import wait_until_async
 

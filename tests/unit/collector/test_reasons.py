@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from penstock.collector.spool.rejection_reasons import meaning
-from penstock.specs.validate.validator import Rejected, check_line
+from penstock.specs.validate.validator import check_line
+from penstock.specs.validate.verdict import Rejected
 
 LOG: dict[str, Any] = {
     "schema": "log/1.0",

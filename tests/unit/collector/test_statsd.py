@@ -11,8 +11,8 @@ from penstock.collector.errors import RemoteProtocolError
 from penstock.collector.limits import STATSD_SET_MEMBERS_MAX
 from penstock.collector.sources.statsd.aggregation import Verdict, Window
 from penstock.collector.sources.statsd.protocol import Kind, Notice, Sample, parse_line
-from penstock.specs.validate.fast import Accepted
 from penstock.specs.validate.validator import check_line
+from penstock.specs.validate.verdict import Accepted
 
 BEGAN, NOW = 1_000_000_000, 11_000_000_000
 

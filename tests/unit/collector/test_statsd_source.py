@@ -15,8 +15,8 @@ from structlog.testing import capture_logs
 
 from penstock.collector.sources.sections import StatsdSource as Section
 from penstock.collector.sources.statsd.source import StatsdSource
-from penstock.specs.validate.fast import Accepted
 from penstock.specs.validate.validator import check_line
+from penstock.specs.validate.verdict import Accepted
 from tests.support.certificates import Authority
 from tests.support.intake import SpoolingIntake, spooling
 from tests.support.receiving import send_datagrams

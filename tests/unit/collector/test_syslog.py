@@ -19,8 +19,8 @@ from penstock.collector.sources.syslog.framing import (
     pack_messages,
 )
 from penstock.collector.spool.spool import Unit
-from penstock.specs.validate.fast import Accepted
 from penstock.specs.validate.validator import check_line
+from penstock.specs.validate.verdict import Accepted
 
 NOW = int(datetime(2026, 11, 22, tzinfo=UTC).timestamp()) * 10**9
 

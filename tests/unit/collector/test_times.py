@@ -24,8 +24,8 @@ from penstock.collector.decode.timestamps import (
 )
 from penstock.collector.decode.units import decode_records
 from penstock.collector.spool.spool import Unit
-from penstock.specs.validate.fast import Accepted
 from penstock.specs.validate.validator import check_line
+from penstock.specs.validate.verdict import Accepted
 
 SENDERS = Path("tests/golden/senders")
 NOW_NS = 1_795_700_000_000_000_000

@@ -10,8 +10,8 @@ from penstock.collector.decode.units import decode_records
 from penstock.collector.limits import UNIT_DECOMPRESSED_BYTES_MAX
 from penstock.collector.spool.spool import Unit
 from penstock.specs.limits import STRING_CHARACTERS_MAX
-from penstock.specs.validate.fast import Accepted
 from penstock.specs.validate.validator import check_line
+from penstock.specs.validate.verdict import Accepted
 from tests.support.collector import encode_batch, log_line
 
 RESOURCE = {"host.name": "h"}

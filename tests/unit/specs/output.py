@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from penstock.specs import Emitter
-from penstock.specs.validate.fast import Accepted
 from penstock.specs.validate.validator import check_line
+from penstock.specs.validate.verdict import Accepted
 
 
 class Output:

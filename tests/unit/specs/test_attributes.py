@@ -15,8 +15,8 @@ from penstock.specs.emit.writer import log_line
 from penstock.specs.models.attributes import clean_attributes, clean_text, exception_attributes
 from penstock.specs.models.codec import encode_json
 from penstock.specs.models.resource import DROPPED, fit_and_count, fit_resource
-from penstock.specs.validate.fast import Accepted
 from penstock.specs.validate.validator import attach, check_line
+from penstock.specs.validate.verdict import Accepted
 
 
 class Mute:

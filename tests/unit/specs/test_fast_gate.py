@@ -17,14 +17,9 @@ from penstock.specs import Event, encode
 from penstock.specs.limits import RECORD_BYTES_MAX
 from penstock.specs.models.envelope import Rule
 from penstock.specs.models.scalars import Text, no_integer
-from penstock.specs.validate.fast import _HEAD_BYTES, Accepted, accept, key_ends, slow_specs
-from penstock.specs.validate.validator import (
-    Rejected,
-    attach,
-    check_line,
-    check_slowly,
-    check_together,
-)
+from penstock.specs.validate.fast import _HEAD_BYTES, accept, key_ends, slow_specs
+from penstock.specs.validate.validator import attach, check_line, check_slowly, check_together
+from penstock.specs.validate.verdict import Accepted, Rejected
 from tests.unit.specs import records
 
 LINES = int(os.environ.get("FUZZ", "2500"))

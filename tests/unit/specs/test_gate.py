@@ -8,14 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.specs import Event, encode
-from penstock.specs.validate.fast import Accepted
-from penstock.specs.validate.validator import (
-    Rejected,
-    attach,
-    attach_and_check,
-    check_line,
-    check_together,
-)
+from penstock.specs.validate.validator import attach, attach_and_check, check_line, check_together
+from penstock.specs.validate.verdict import Accepted, Rejected
 from tests.unit.specs import records
 
 

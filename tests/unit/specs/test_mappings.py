@@ -14,8 +14,8 @@ from penstock.specs import RefusedRecordError
 from penstock.specs.formats import ecs, otlp
 from penstock.specs.models.envelope import Context
 from penstock.specs.models.kinds import BASE_MODELS, WIRE_REQUIRED
-from penstock.specs.validate.fast import Accepted
 from penstock.specs.validate.validator import check_line
+from penstock.specs.validate.verdict import Accepted
 from tests.unit.specs import records
 
 Make = Callable[..., dict[str, Any]]

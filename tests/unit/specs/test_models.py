@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from penstock.specs.validate.validator import Rejected, check_line
+from penstock.specs.validate.validator import check_line
+from penstock.specs.validate.verdict import Rejected
 from tests.unit.specs import records
 from tests.unit.specs.records import SPAN, TIME, TRACE
 

@@ -15,7 +15,8 @@ from penstock.specs import decode
 from penstock.specs.cli import cli
 from penstock.specs.models import envelope
 from penstock.specs.models.envelope import resolve
-from penstock.specs.validate.validator import Rejected, check_line
+from penstock.specs.validate.validator import check_line
+from penstock.specs.validate.verdict import Rejected
 from penstock.specs.versions.upcast import _UPCASTERS
 
 ROOT = Path(__file__).resolve().parents[3]

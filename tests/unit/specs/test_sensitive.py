@@ -28,8 +28,8 @@ from penstock.specs.models.codec import encode_json
 from penstock.specs.redact.detectors import redact_text, sensitivity_of_name
 from penstock.specs.redact.scrubber import Scrubber, check_actions
 from penstock.specs.redact.sensitivity import ACTIONS, SENSITIVITIES, Action, HashKey, truncated
-from penstock.specs.validate.fast import Accepted
-from penstock.specs.validate.validator import Rejected, attach, check_line
+from penstock.specs.validate.validator import attach, check_line
+from penstock.specs.validate.verdict import Accepted, Rejected
 from tests.unit.specs import records
 from tests.unit.specs.output import Output
 

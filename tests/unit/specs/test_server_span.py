@@ -17,8 +17,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from typing_extensions import override
 
-from penstock.specs.emit.api import use_emitter
 from penstock.specs.emit.context import bound, trace_fields
+from penstock.specs.emit.process import use_emitter
 from penstock.specs.otel.exporter import PenstockSpanExporter
 from penstock.specs.web.request import Habits, Request, caller_bound, handling
 from tests.unit.specs.output import Output

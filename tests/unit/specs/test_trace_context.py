@@ -15,8 +15,8 @@ import pytest
 
 from penstock import specs
 from penstock.specs import clock
-from penstock.specs.emit.api import use_emitter
 from penstock.specs.emit.context import bound, parse_traceparent, trace_fields, use_trace
+from penstock.specs.emit.process import use_emitter
 from penstock.specs.web.request import Habits, Request, caller_bound, handling, server_span
 from tests.unit.specs.output import Output
 

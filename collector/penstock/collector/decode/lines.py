@@ -44,8 +44,8 @@ from penstock.collector.decode.severity import INFO, Severity, severity_in_line
 from penstock.collector.decode.shapes import Made, ShapedEvents, ShapeValidator, log_fields
 from penstock.collector.decode.timestamps import time_of
 from penstock.specs.limits import ATTRIBUTES_MAX, RECORD_BYTES_MAX, STRING_CHARACTERS_MAX
-from penstock.specs.validate.fast import Accepted
 from penstock.specs.validate.validator import check_line
+from penstock.specs.validate.verdict import Accepted
 
 BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 """What a file in UTF-8 may begin with."""

@@ -26,8 +26,8 @@ from penstock.specs.limits import (
     RECORD_BYTES_MAX,
     STRING_CHARACTERS_MAX,
 )
-from penstock.specs.validate.fast import Accepted
-from penstock.specs.validate.validator import Rejected, check_line
+from penstock.specs.validate.validator import check_line
+from penstock.specs.validate.verdict import Accepted, Rejected
 
 Made = tuple[bytes, Accepted | None]
 """A record's line, and the gate's verdict on it where that is known."""

@@ -24,7 +24,7 @@ from penstock.collector.sources.docker import join_fragments
 from penstock.collector.sources.forward.protocol import BadEntry, Event, decode_message, messages_in
 from penstock.collector.sources.unix.framing import decode_batch_header
 from penstock.collector.spool.spool import Unit
-from penstock.specs.validate.fast import Accepted
+from penstock.specs.validate.verdict import Accepted
 
 REASON_MAX: Final = 200
 """Characters of a reason that an exception gave."""

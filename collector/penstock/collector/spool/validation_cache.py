@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from sys import getsizeof
 from typing import Final
 
-from penstock.specs.validate.fast import Accepted
+from penstock.specs.validate.verdict import Accepted
 
 RECORDS_MAX: Final = 20_000
 BYTES_MAX: Final = 32 * 1024 * 1024

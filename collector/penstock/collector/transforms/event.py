@@ -9,8 +9,8 @@ from typing import Any, Protocol, runtime_checkable
 from penstock.collector.decode.line_rules import NO_TIME, OnError
 from penstock.collector.delivery.ordered_queue import Batch
 from penstock.collector.transforms.paths import Fields
-from penstock.specs.validate.fast import Accepted
 from penstock.specs.validate.validator import attach, attach_and_check, check_together
+from penstock.specs.validate.verdict import Accepted
 
 
 class DropReason(Enum):

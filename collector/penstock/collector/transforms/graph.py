@@ -49,8 +49,8 @@ from penstock.specs.redact.line_search import LineSearch
 from penstock.specs.redact.scrubber import Scrubber
 from penstock.specs.redact.sensitivity import HashKey
 from penstock.specs.subjects import subject_of
-from penstock.specs.validate.fast import Accepted
-from penstock.specs.validate.validator import Rejected, attach, check_line
+from penstock.specs.validate.validator import attach, check_line
+from penstock.specs.validate.verdict import Accepted, Rejected
 
 OUTPUT: Final = "output"
 """The end of the graph, and the name of its section."""

@@ -3,7 +3,6 @@
 import logging
 import os
 import socket
-import stat
 import sys
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
@@ -11,17 +10,20 @@ from pathlib import Path
 from typing import Any
 
 from penstock.specs import environment
-from penstock.specs.emit import current
 from penstock.specs.emit.delivery import exit_hooks, notices, unpatched
 from penstock.specs.emit.delivery.config import Counters, EmitterLimits
 from penstock.specs.emit.delivery.transport import StreamLink
 from penstock.specs.emit.emitter import PROCESS_EXIT, Emitter, MakeLink
 from penstock.specs.emit.handler import ATTACHMENT
+from penstock.specs.emit.process import (
+    current_emitter,
+    process_resource,
+    replace_emitter,
+    socket_of_the_environment,
+)
 from penstock.specs.environment import configure_opentelemetrys_loggers, well_formed
 from penstock.specs.formats.console import render
-from penstock.specs.models.resource import describe_process
 
-_emitter: Emitter | None = None
 _STDOUT = 1
 _LOGGER = logging.getLogger("penstock.specs")
 
@@ -69,7 +71,7 @@ def setup(  # noqa: PLR0913 - all are optional and named
     """
     from penstock.specs.emit.structlog_processor import configure_structlog
 
-    path = socket or _socket_of_the_environment()
+    path = socket or socket_of_the_environment()
     emitter = Emitter(
         process_resource(service, version, environment),
         socket_path=path,
@@ -79,7 +81,7 @@ def setup(  # noqa: PLR0913 - all are optional and named
         machine_facts=machine_facts,
         spill_dir=_spill_directory(path),
     )
-    _use(emitter)
+    replace_emitter(emitter)
     configure_structlog(level=level, processors=processors)
     _configure_logging(level, loggers)
     if hooks:
@@ -104,64 +106,6 @@ def log(name: str | None = None) -> Any:
     from penstock.specs.emit.structlog_processor import get_logger
 
     return get_logger(name)
-
-
-def current_emitter() -> Emitter | None:
-    """The emitter of this process, if there is one."""
-    return _emitter
-
-
-def process_emitter() -> Emitter:
-    """The emitter that `setup` made, or one made from the environment alone."""
-    if _emitter is None:
-        return _use(Emitter(process_resource(), socket_path=_socket_of_the_environment()))
-    return _emitter
-
-
-def process_resource(
-    service: str | None = None, version: str = "unknown", environment_name: str = "unknown"
-) -> dict[str, Any]:
-    """This process's resource; arguments win over OpenTelemetry's environment variables."""
-    given = environment.resource_attributes()
-    name = service or environment.service_name() or given.get("service.name")
-    resource = describe_process(name or "unknown_service", more=given)
-    resource["service.name"] = name or "unknown_service"
-    stated = (("service.version", version), ("deployment.environment.name", environment_name))
-    for key, value in stated:
-        if value != "unknown":
-            resource[key] = value
-    return resource
-
-
-def use_emitter(emitter: Emitter | None) -> Emitter | None:
-    """Put another emitter in the place of the process's, as a test does; returns the one before.
-
-    With none, the standard library's loggers are left alone again.
-    """
-    global _emitter
-    before, _emitter = _emitter, emitter
-    current.set_sink(emitter)
-    if emitter is None:
-        ATTACHMENT.detach()
-    return before
-
-
-def _use(emitter: Emitter) -> Emitter:
-    before = use_emitter(emitter)
-    if before is not None:
-        before.close()
-    return emitter
-
-
-def _socket_of_the_environment() -> str | None:
-    """PENSTOCK_SOCKET, else the usual place if a collector listens there."""
-    if given := os.environ.get(environment.SOCKET_VARIABLE):
-        return given
-    try:
-        found = stat.S_ISSOCK(os.stat(environment.USUAL_SOCKET).st_mode)  # noqa: PTH116 - text
-    except OSError:
-        return None
-    return environment.USUAL_SOCKET if found else None
 
 
 def _spill_directory(socket: str | None) -> Path | None:

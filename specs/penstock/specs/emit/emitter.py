@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from penstock.specs import clock, limits
-from penstock.specs.emit.cardinality import Cardinality
 from penstock.specs.emit.delivery import exit_hooks, notices, unpatched
 from penstock.specs.emit.delivery.audit_queue import AuditQueue
 from penstock.specs.emit.delivery.config import MS, Counters, EmitterLimits
@@ -30,7 +29,7 @@ from penstock.specs.emit.delivery.exit_hooks import ProcessExit
 from penstock.specs.emit.delivery.queue import RecordQueue, kind_of, line_of, rank_of
 from penstock.specs.emit.delivery.transport import Link, SocketLink, StreamLink
 from penstock.specs.emit.delivery.worker import DeliveryWorker
-from penstock.specs.emit.sampling import Folder, Sampler
+from penstock.specs.emit.sampling import Cardinality, Folder, Sampler
 from penstock.specs.emit.system_metrics import MachineFacts
 from penstock.specs.emit.writer import LogLines, LogWriter, encode_log
 from penstock.specs.models.attributes import encodable

@@ -16,9 +16,9 @@ from typing import Any, Final
 
 from penstock.specs import environment
 from penstock.specs.emit import current, hooks
-from penstock.specs.emit.api import process_emitter
 from penstock.specs.emit.context import Bound
 from penstock.specs.emit.emitter import PROCESS_EXIT, Emitter
+from penstock.specs.emit.process import process_emitter
 from penstock.specs.errors import MissingExtraError
 from penstock.specs.limits import ATTRIBUTES_MAX
 from penstock.specs.models.attributes import clean_attributes

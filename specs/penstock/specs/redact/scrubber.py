@@ -41,7 +41,7 @@ from penstock.specs.redact.sensitivity import (
 
 if TYPE_CHECKING:
     from penstock.specs.redact.line_search import LineSearch  # not in the base install
-    from penstock.specs.validate.fast import Accepted
+    from penstock.specs.validate.verdict import Accepted
 
 _LOGGER: Final = logging.getLogger("penstock.specs")
 

@@ -19,13 +19,14 @@ from collections.abc import Callable, Sequence
 from functools import cache, lru_cache, partial
 from itertools import chain, repeat
 from operator import attrgetter, itemgetter, methodcaller
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from pydantic_core import from_json
 
 from penstock.specs.errors import RefusedSpecError
 from penstock.specs.models.envelope import Record, on_register, resolve
 from penstock.specs.models.kinds import discover
+from penstock.specs.validate.verdict import Accepted
 
 try:
     import msgspec
@@ -46,29 +47,6 @@ _MEMO_BYTES_MAX: Final = 4096
 """What is remembered of lines, beginnings and resources, takes 4 MiB each at most."""
 _HEAD_BYTES: Final = 24
 _LOGGER: Final = logging.getLogger("penstock.specs")
-
-
-class Accepted(NamedTuple):
-    """The line is a record; pass its bytes on.
-
-    Attributes:
-        service: The resource's ``service.name``.
-        severity_number: 1 to 24; what is not a log record counts as INFO (9), a span that failed
-            as ERROR (17).
-        unknown_fields: Fields that the spec does not have and that were tolerated.
-        exact: The record was judged by its very spec, not by a newer minor's predecessor or by the
-            base of its kind.
-        names: Of its attributes.
-    """
-
-    kind: str
-    schema: str
-    service: str
-    time_unix_nano: int
-    severity_number: int
-    unknown_fields: int
-    exact: bool
-    names: tuple[str, ...]
 
 
 LineValidator = Callable[[bytes], Accepted | None]

@@ -8,7 +8,6 @@ values. Most lines are right and leave by the fast path (`penstock.specs.validat
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from operator import methodcaller
 from typing import Any, Final
@@ -22,7 +21,8 @@ from penstock.specs.models.codec import explain, lift
 from penstock.specs.models.envelope import AT_EDGE, Record, resolve
 from penstock.specs.models.kinds import BASE_MODELS, WIRE_REQUIRED, discover
 from penstock.specs.models.log import DEFAULT_SEVERITY, FAILED_SEVERITY
-from penstock.specs.validate.fast import Accepted, accept, accept_all, key_ends, read_attached
+from penstock.specs.validate.fast import accept, accept_all, key_ends, read_attached
+from penstock.specs.validate.verdict import Accepted, Rejected
 from penstock.specs.versions.upcast import upcast_record
 
 _RESOURCE: Final = b'"resource"'
@@ -32,19 +32,6 @@ _ATTACHED: Final = (_RESOURCE, *_HIDING)
 _BLANKS: Final = b" \t\r\n"
 """JSON's; to `bytes.strip` others are blanks, too."""
 _SPACED_COLON: Final = re.compile(rb'"[ \t\r\n]+:')
-
-
-@dataclass(frozen=True, slots=True)
-class Rejected:
-    """The line is not a record.
-
-    Attributes:
-        reason: One of a small fixed set, fit for a counter's label.
-        detail: The field and the rule it breaks; no values.
-    """
-
-    reason: str
-    detail: str = ""
 
 
 def check_line(line: bytes, *, bytes_max: int = RECORD_BYTES_MAX) -> Accepted | Rejected:

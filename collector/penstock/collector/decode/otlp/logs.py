@@ -50,8 +50,8 @@ from penstock.specs.limits import (
 from penstock.specs.models.envelope import Context
 from penstock.specs.models.log import DEFAULT_SEVERITY, severity_text
 from penstock.specs.models.resource import fit_and_count
-from penstock.specs.validate.fast import Accepted
 from penstock.specs.validate.validator import check_line
+from penstock.specs.validate.verdict import Accepted
 
 _PACKAGE: Final = "penstock.otlp.packed"
 _FILE: Final = "penstock/otlp/packed.proto"

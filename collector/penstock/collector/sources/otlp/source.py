@@ -36,8 +36,8 @@ from penstock.collector.spool.memory_budget import Charge
 from penstock.collector.spool.rejection_reasons import meaning
 from penstock.collector.spool.writer import Payload, SpoolWriter
 from penstock.specs.errors import RefusedRecordError
-from penstock.specs.validate.fast import Accepted
 from penstock.specs.validate.validator import check_line
+from penstock.specs.validate.verdict import Accepted
 
 _MAPPED_AT_ONCE: Final = 2
 """Requests taken apart at once: one may wait for its turn while the other has it."""
