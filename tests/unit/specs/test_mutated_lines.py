@@ -15,8 +15,8 @@ from penstock.specs.redact.detectors import ALL
 from penstock.specs.redact.line_search import LineSearch
 from penstock.specs.redact.scrubber import Scrubber
 from penstock.specs.redact.sensitivity import HashKey
-from penstock.specs.validate.fast import Accepted
 from penstock.specs.validate.validator import check_line
+from penstock.specs.validate.verdict import Accepted
 from tests.bench.log_formats import lines_of_all
 from tests.unit.specs import records
 from tests.unit.specs.test_detectors import SHAPES, plainly_found
