@@ -17,16 +17,20 @@ CONTEXT = LineContext({"service.name": "app"}, {"log.file.name": "a.log"})
 NOW_NS = 1_700_000_000_000_000_000
 
 
-def test_lines_and_positions_are_the_same_however_the_bytes_arrive() -> None:
+@pytest.mark.parametrize("bytes_max", [20, 100])
+def test_lines_and_positions_are_the_same_however_the_bytes_arrive(bytes_max: int) -> None:
     random = Random(1)
     data = b"".join(
-        random.randbytes(random.randint(0, 30)).replace(b"\n", b"") + b"\n" for _ in range(50)
+        random.randbytes(random.randint(0, 30)).replace(b"\n", b"")
+        + random.choice((b"\n", b"\r\n"))
+        for _ in range(50)
     )
     expected = [
-        Line(text[:20].removesuffix(b"\r"), end, len(text) > 20) for text, end in _dumb(data)
+        Line(text[:bytes_max].removesuffix(b"\r"), end, len(text) > bytes_max)
+        for text, end in _dumb(data)
     ]
     for step in (1, 3, 7, len(data)):
-        cutter = LineCutter(20, position=0)
+        cutter = LineCutter(bytes_max, position=0)
         lines = [
             line for at in range(0, len(data), step) for line in cutter.feed(data[at : at + step])
         ]

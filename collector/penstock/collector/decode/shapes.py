@@ -79,22 +79,17 @@ class _Shape:
         time: The key that says it; empty: none does.
         body: Likewise.
         taken: The keys of the level, the time and the body.
+        is_traced: A key says the ids of a trace.
     """
 
     roles: Roles
     time: str
     body: str
     taken: tuple[str, ...]
-
-    @property
-    def is_traced(self) -> bool:
-        """Whether a key says the ids of a trace."""
-        return bool(self.roles.traces) or self.roles.parent
+    is_traced: bool
 
     def fits(self, trace: Trace | None) -> bool:
         """Whether what should say the ids does; else it stays an attribute."""
-        if not self.is_traced:
-            return True
         return trace is not None and (trace.span_id is not None or not self.roles.spans)
 
 
@@ -151,7 +146,7 @@ class ShapedEvents:
         for key in shape.taken:
             del own[key]
         trace = take_trace(own, shape.roles) if shape.is_traced else None
-        if not shape.fits(trace) or not _are_scalars(own.values()):
+        if (shape.is_traced and not shape.fits(trace)) or not _are_scalars(own.values()):
             return None
         own |= self._attributes
         record = log_fields(
@@ -173,7 +168,8 @@ class ShapedEvents:
             body = roles.bodies[0] if roles.bodies else ""
             level = roles.levels[0][0] if roles.levels else ""
             if len(roles.traces) + roles.parent <= 1 >= len(roles.spans):
-                shape = _Shape(roles, time, body, tuple(filter(None, (level, time, body))))
+                taken = tuple(filter(None, (level, time, body)))
+                shape = _Shape(roles, time, body, taken, bool(roles.traces) or roles.parent)
         self._shapes[keys] = shape
         return shape
 
