@@ -4,8 +4,9 @@ What comes in is fixed before the clock starts; it stops when logd has acknowled
 Senders are one thread of this process with everything encoded before, so most of the machine is the
 collector's, nats-server's and logd's. CPU time and memory are the collector's alone.
 
-    p  one file of JSON lines as structured loggers write them, then one of plain lines; the peers
-       are rsyslogd and syslog-ng, where they can be had, from file to file
+    p  one file of JSON lines as structured loggers write them, then one of plain lines, then one of
+       eleven well-known formats in turns, then one of each; the peers are rsyslogd and syslog-ng,
+       where they can be had, from file to file
     q  OTLP over gRPC, protobuf, requests of 512 log records, 8 in flight, each acknowledged
     r  Fluent forward, PackedForward chunks of 512 records, 8 in flight, each acknowledged
     w  the same into a spool from which nothing leaves, then kill -9 and start: until ready
@@ -20,7 +21,7 @@ import shutil
 import signal
 import socket
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -32,10 +33,11 @@ import grpc
 import msgpack
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 
-from tests.bench.agents import Agent, Took, agents, memory_mib
+from tests.bench.agents import SYSLOG_NG, Agent, Took, agents, memory_mib
 from tests.bench.figures import Aim, Case
 from tests.bench.gate import make_lines
 from tests.bench.harness import Bench
+from tests.bench.log_formats import FORMATS, lines_of, lines_of_all
 from tests.bench.machine import cpu_seconds
 from tests.support.collector import Collector
 from tests.support.collector import encode_batch as encode_specs_batch
@@ -56,6 +58,8 @@ _IN_FLIGHT: Final = 8
 _EXPORT: Final = "/opentelemetry.proto.collector.logs.v1.LogsService/Export"
 Feed = Callable[["Setting", int], None]
 Peer = Callable[[Path, Feed, int], Took]
+Lines = Callable[[int], Iterable[bytes]]
+"""As many lines, each with its line break."""
 NOBODY: Final[Mapping[str, Peer]] = {}
 
 
@@ -70,10 +74,35 @@ class Setting:
 
 
 def run_files(bench: Bench) -> Iterator[Case]:
-    """p. Aim: 100,000 lines a second on one core."""
-    peers: dict[str, Peer] = {name: partial(_copy, it) for name, it in agents().items()}
-    yield from _cases(bench, "p", "lines of 250 B", _feed_file, peers, rate_min=100_000)
-    yield from _cases(bench, "p", "plain lines of 250 B", _feed_plain, peers, rate_min=100_000)
+    """p. Aims: lines a second on one core, and syslog-ng's CPU time for plain lines."""
+    found = agents()
+
+    def cases(what: str, make: Lines, rate_min: float, cost_max: float | None) -> Iterator[Case]:
+        peers: dict[str, Peer] = {name: partial(_copy, it, make) for name, it in found.items()}
+        feed = partial(_feed_lines, make=make)
+        yield from _cases(bench, "p", what, feed, peers, rate_min=rate_min, cost_max=cost_max)
+
+    yield from cases("lines of 250 B", file_lines, 120_000, None)
+    yield from cases("plain lines of 250 B", plain_lines, 110_000, 1.2)
+    yield from cases("lines of eleven formats", lines_of_all, 110_000, None)
+    yield _run_formats(bench)
+
+
+def _run_formats(bench: Bench) -> Case:
+    """Each format in a file of its own; the aim is that none of them is slow."""
+    case = Case(
+        "p", "lines of one format: for each second of the collector's CPU time", "records/s",
+        aims=tuple(Aim(name, None, 70_000) for name in bench.some(FORMATS)),
+    )  # fmt: skip
+    count = bench.pick(200_000, 50_000, 2 * _BATCH) // _BATCH * _BATCH
+    for number, (name, counts) in enumerate(bench.turns("p, formats", bench.some(FORMATS))):
+        directory = bench.directory / f"pf{number}"
+        feed = partial(_feed_lines, make=partial(lines_of, name))
+        took = _through_collector(directory, "p", count, feed)
+        shutil.rmtree(directory)
+        if counts:
+            case.add(name, count / max(took.processor_s, 1e-3))
+    return case
 
 
 def run_otlp(bench: Bench) -> Iterator[Case]:
@@ -136,6 +165,7 @@ def _cases(
     peers: Mapping[str, Peer] = NOBODY,
     *,
     rate_min: float | None = None,
+    cost_max: float | None = None,
 ) -> Iterator[Case]:
     count = bench.pick(400_000, 100_000, 2 * _BATCH) // _BATCH * _BATCH
     names, compare = (COLLECTOR, *peers), {COLLECTOR: tuple(peers)}
@@ -144,6 +174,8 @@ def _cases(
     aims = (Aim(COLLECTOR, None, rate_min),) if rate_min else ()
     core = replace(rate, name=name, aims=aims, series={})
     cost = Case(letter, f"{what}: CPU time", "ms/10k records", "lower", compare)
+    if cost_max and SYSLOG_NG in peers:
+        cost = replace(cost, aims=(Aim(COLLECTOR, SYSLOG_NG, cost_max),), series={})
     memory = Case(letter, f"{what}: memory", "MiB", "lower", compare)
     for number, (system, counts) in enumerate(bench.turns(letter, names)):
         directory = bench.directory / f"{letter}{number}"
@@ -206,9 +238,9 @@ def _running(directory: Path, letter: str) -> Iterator[Setting]:
         yield Setting(stack.enter_context(collector), logd.daemon.pid, port, place)
 
 
-def _copy(agent: Agent, directory: Path, feed: Feed, count: int) -> Took:
+def _copy(agent: Agent, make: Lines, directory: Path, _feed: Feed, count: int) -> Took:
     source = directory / "app.log"
-    _write_file(source, count, plain_line if feed is _feed_plain else file_line)
+    _write_file(source, make(count))
     return agent.copies(directory, source)
 
 
@@ -220,21 +252,26 @@ def _receive(agent: Agent, directory: Path, _feed: Feed, count: int) -> Took:
 # What is sent.
 
 
-def _feed_file(setting: Setting, count: int, line: Callable[[int], bytes] | None = None) -> None:
+def _feed_lines(setting: Setting, count: int, make: Lines) -> None:
     """The file comes into being complete, as after a rotation."""
     made = setting.file.with_suffix(".new")
-    _write_file(made, count, line or file_line)
+    _write_file(made, make(count))
     made.rename(setting.file)
 
 
-def _feed_plain(setting: Setting, count: int) -> None:
-    _feed_file(setting, count, plain_line)
-
-
-def _write_file(path: Path, count: int, line: Callable[[int], bytes]) -> None:
+def _write_file(path: Path, lines: Iterable[bytes]) -> None:
     with path.open("wb") as file:
-        for number in range(count):
-            file.write(line(number))
+        file.writelines(lines)
+
+
+def plain_lines(count: int) -> Iterator[bytes]:
+    """Those of `plain_line`."""
+    return map(plain_line, range(count))
+
+
+def file_lines(count: int) -> Iterator[bytes]:
+    """Those of `file_line`."""
+    return map(file_line, range(count))
 
 
 def plain_line(number: int) -> bytes:

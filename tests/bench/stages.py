@@ -1,7 +1,8 @@
 """v. Where the time of one line goes, from a file to the message that is published.
 
-The collector's own parts, one after the other, on the lines of p; what each takes of the processor,
-in microseconds a line, in this process. Nothing waits and nothing is sent: reading the disk, the
+The collector's own parts, one after the other, as a file's lines take them, on the JSON lines of p
+and on lines of eleven formats; what each takes of the processor, in microseconds a line, in this
+process. Nothing waits and nothing is sent: reading the disk, the
 event loop, NATS and the checkpoint come besides, and are in p.
 """
 
@@ -12,7 +13,8 @@ from time import process_time_ns
 from typing import Any, Final
 
 from penstock.collector.agent.settings import limits_of
-from penstock.collector.decode.lines import LineContext, decode_line
+from penstock.collector.decode.lines import LineContext, PlainLines, decode_line
+from penstock.collector.decode.shapes import Made
 from penstock.collector.delivery.core import Delivery, Event, Flush, Publish, Stored, Take
 from penstock.collector.delivery.ordered_queue import QueueKey
 from penstock.collector.delivery.publisher import encode_lines
@@ -22,13 +24,13 @@ from penstock.collector.transforms.event import Arrival
 from penstock.collector.transforms.graph import Graph
 from penstock.logd.format.batch import SCHEMA_VERSION
 from penstock.logd.format.envelope import BatchPayload, encode_batch
-from tests.bench.collecting import file_line
+from tests.bench.collecting import file_lines
 from tests.bench.figures import Case
 from tests.bench.harness import Bench
+from tests.bench.log_formats import lines_of_all
 from tests.support.collector_graph import config_of, graph_of
 
 TITLE: Final = "where the time of one line of a file goes"
-_SLICE: Final = 500
 _NOW_NS: Final = 1_767_000_000_000_000_000
 _CONTEXT: Final = LineContext(
     {"service.name": "shop", "host.name": "host-1"},
@@ -40,19 +42,21 @@ STAGES: Final = ("cut", "decode", "judge", "search", "queue", "encode", "envelop
 def run(bench: Bench) -> Iterator[Case]:
     """One round is all stages, each on what the one before made."""
     count = bench.pick(100_000, 40_000, 2_000)
-    data = b"".join(file_line(number) for number in range(count))
-    case = Case("v", "one line, by stage", "µs", better="lower")
-    for _, counts in bench.turns("v, stages", ("stages",)):
-        for stage, microseconds in measure(data, count).items():
-            if counts:
-                case.add(stage, microseconds)
-    case.notes = {
-        "decode": "a line as a record",
-        "judge": "by its spec, and put in its batch",
-        "search": "for sensitive values",
-        "encode": "Arrow, zstd",
-    }
-    yield case
+    inputs = {"JSON": file_lines, "of eleven formats": lines_of_all}
+    for what, make in inputs.items():
+        data = b"".join(make(count))
+        case = Case("v", f"one line, {what}, by stage", "µs", better="lower")
+        for _, counts in bench.turns(f"v, stages, {what}", ("stages",)):
+            for stage, microseconds in measure(data, count).items():
+                if counts:
+                    case.add(stage, microseconds)
+        case.notes = {
+            "decode": "a line as a record, with its shape's verdict",
+            "judge": "what has none yet, and put in its batch",
+            "search": "for sensitive values",
+            "encode": "Arrow, zstd",
+        }
+        yield case
 
 
 def measure(data: bytes, count: int) -> dict[str, float]:
@@ -81,10 +85,10 @@ class _Way:
     def take(self, data: bytes) -> int:
         """How many lines there were in it."""
         cut = self._timed("cut", lambda: self._cutter.feed(data))
-        lines = self._timed("decode", lambda: [_decode(line) for line in cut])
+        made = self._timed("decode", lambda: _decode(cut))
         ends = [line.end for line in cut]
-        self._timed("judge", lambda: _sort(self._judge, lines, ends))
-        takes = self._timed("search", lambda: _sort(self._graph, lines, ends))
+        self._timed("judge", lambda: _sort(self._judge, made, ends))
+        takes = self._timed("search", lambda: _sort(self._graph, made, ends))
         for take in takes:
             self._publish(take)
         return len(cut)
@@ -110,19 +114,23 @@ class _Way:
         return done
 
 
-def _decode(line: Line) -> bytes:
+def _decode(lines: list[Line]) -> list[Made]:
+    plain = PlainLines(_CONTEXT, _NOW_NS)
+    return [plain.make(line.text) or (_decode_alone(line), None) for line in lines]
+
+
+def _decode_alone(line: Line) -> bytes:
     return decode_line(line.text, _CONTEXT, _NOW_NS, truncated=line.truncated)[0]
 
 
-def _sort(graph: Graph, lines: list[bytes], sequences: list[int]) -> list[Take]:
-    found = []
-    for at in range(0, len(lines), _SLICE):
-        part = slice(at, at + _SLICE)
-        outcome = graph.process(Arrival("app", at, sequences[part], lines[part], b"", _NOW_NS), 0)
-        assert not outcome.refused
-        for (subject, branch), batch in outcome.batches.items():
-            found.append(Take(QueueKey("file/1", "app", subject, branch), batch))
-    return found
+def _sort(graph: Graph, made: list[Made], sequences: list[int]) -> list[Take]:
+    lines, verdicts = [line for line, _ in made], [verdict for _, verdict in made]
+    outcome = graph.process(Arrival("app", 0, sequences, lines, b"", _NOW_NS, verdicts), 0)
+    assert not outcome.refused
+    return [
+        Take(QueueKey("file/1", "app", subject, branch), batch)
+        for (subject, branch), batch in outcome.batches.items()
+    ]
 
 
 def _enveloped(effect: Publish, body: bytes) -> bytes:
