@@ -2,10 +2,8 @@
 
 import gc
 from pathlib import Path
-from typing import Final
 
 import click
-from typing_extensions import override
 
 from penstock.logd.cli.access import acl, keys, quotas, who_can
 from penstock.logd.cli.backup import backup, restore
@@ -20,36 +18,9 @@ from penstock.logd.cli.streams import gaps, match, streams
 from penstock.service import check_only, configure_logs, load_config, run_until_stopped
 from penstock.service.cli import PenstockGroup, check_option, config_option
 
-_FORMER: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
-    ("streams", "list"): ("streams", "ls"),
-    ("streams", "show"): ("streams", "info"),
-    ("streams", "read-only"): ("streams", "readonly"),
-    ("cursors", "list"): ("cursors", "ls"),
-    ("groups", "show"): ("groups", "info"),
-    ("nodes", "drain"): ("cluster", "drain"),
-    ("nodes", "undrain"): ("cluster", "undrain"),
-    ("nodes", "remove"): ("cluster", "remove"),
-    ("nodes",): ("cluster", "info"),
-    ("rebalance",): ("cluster", "rebalance"),
-}
-
-
-class FormerNames(PenstockGroup):
-    """A group that takes them for those of today."""
-
-    @override
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        for words in (tuple(args[:2]), tuple(args[:1])):
-            if words in _FORMER:
-                args = [*_FORMER[words], *args[len(words) :]]
-                break
-        return super().resolve_command(ctx, args)
-
 
 @click.group(
-    cls=FormerNames,
+    cls=PenstockGroup,
     invoke_without_command=True,
     epilog="Examples: penstock logd --config logd.yaml, penstock logd tail logs --follow",
 )

@@ -1,21 +1,10 @@
-"""`penstock logd query`: SQL over streams, by DuckDB; records come as it asks for them.
-
-What a SELECT reads, by the tree that DuckDB's parser makes of it: streams, columns, bounds.
-
-    {"error": false, "statements": [{"node": {"type": "SELECT_NODE", "from_table": {...}, ...}}]}
-
-Bounds are only taken where they hold of every row that the statement can see of a stream: the
-stream is named once, alone in the FROM of its SELECT, and the bound is one of the conditions that
-the WHERE joins by AND. Whatever is not understood is no bound: everything is read then, and DuckDB
-filters. It filters by the bounds again, so they need only never be too narrow.
-"""
+"""`penstock logd query`: SQL over streams, by DuckDB; records come as it asks for them."""
 
 import os
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, Final
@@ -35,6 +24,7 @@ from penstock.logd.cli.output import (
     json_option,
     json_row,
     record_json,
+    safe,
     safe_lines,
     table,
     text_row,
@@ -44,7 +34,6 @@ from penstock.logd.cli.records import (
     Range,
     ReadSession,
     StreamSource,
-    clip,
     gathered,
     offsets_of,
     partitions_of,
@@ -72,159 +61,7 @@ from penstock.logd.offline.dump import SCHEMA_OF_DUMP
 from penstock.service import ExitCode, ServiceError
 from penstock.service import UnavailableError as ServiceUnavailableError
 
-Tree = dict[str, Any]
-Evaluate = Callable[[Tree], int | None]
-"""The nanoseconds since 1970 that an expression without columns means; None: not known."""
-
-OFFSET: Final = "log_offset"
-TIME: Final = "timestamp"
-
-_FLIPPED: Final = {
-    "COMPARE_GREATERTHAN": "COMPARE_LESSTHAN",
-    "COMPARE_GREATERTHANOREQUALTO": "COMPARE_LESSTHANOREQUALTO",
-    "COMPARE_LESSTHAN": "COMPARE_GREATERTHAN",
-    "COMPARE_LESSTHANOREQUALTO": "COMPARE_GREATERTHANOREQUALTO",
-    "COMPARE_EQUAL": "COMPARE_EQUAL",
-}
-_PLAIN: Final = {"CONSTANT", "CAST", "TYPE", "FUNCTION"}
-_FUNCTIONS: Final = {
-    "+", "-", "now", "get_current_timestamp", "transaction_timestamp", "today", "current_date",
-    "trunc", "to_seconds", "to_minutes", "to_hours", "to_days", "to_weeks",
-    "date_trunc", "to_timestamp",
-}  # fmt: skip
-"""Functions that give the same for every row of a statement."""
-
-
-@dataclass(slots=True)
-class Bounds:
-    """What need be read of a stream.
-
-    Attributes:
-        start: First offset; 0: from its beginning.
-        end: Exclusive; None: to its end.
-        time_ns: Earliest time of a record.
-    """
-
-    start: int = 0
-    end: int | None = None
-    time_ns: int | None = None
-
-
-@dataclass(slots=True)
-class Reading:
-    """What a SELECT reads.
-
-    Attributes:
-        tables: Names, in the order of the text; a stream's or another's.
-        columns: Names, in lower case; None: all.
-        bounds: Of the tables for which some are known.
-    """
-
-    tables: list[str] = field(default_factory=list)
-    columns: set[str] | None = field(default_factory=set)
-    bounds: dict[str, Bounds] = field(default_factory=dict)
-
-
-def reading_of(tree: Tree, evaluate: Evaluate) -> Reading:
-    """Find what the statements of a tree read."""
-    found, counts = Reading(), Counter[str]()
-    ctes: set[str] = set()
-    for node in _walk(tree):
-        if node.get("type") == "BASE_TABLE" and not node.get("schema_name"):
-            counts[str(node["table_name"])] += 1
-        elif node.get("class") == "STAR":
-            found.columns = None
-        elif node.get("class") == "COLUMN_REF" and found.columns is not None:
-            found.columns |= {str(name).lower() for name in node["column_names"]}
-        if isinstance(node.get("cte_map"), dict):
-            ctes |= {str(item["key"]) for item in node["cte_map"].get("map", ())}
-    found.tables = [name for name in counts if name not in ctes]
-    for node in _walk(tree):
-        name = _only_table(node)
-        if name in found.tables and counts[name] == 1:
-            found.bounds[name] = _bounds(node["where_clause"], evaluate)
-    return found
-
-
-def _walk(tree: Any) -> Iterator[Tree]:
-    """Every object of a tree, outer ones first."""
-    pending = [tree]
-    while pending:
-        item = pending.pop()
-        if isinstance(item, dict):
-            yield item
-            pending.extend(reversed(item.values()))
-        elif isinstance(item, list):
-            pending.extend(reversed(item))
-
-
-def _only_table(node: Tree) -> str:
-    """The table that a SELECT has for itself, with a WHERE; empty: there is no such."""
-    table = node.get("from_table")
-    if node.get("type") != "SELECT_NODE" or not isinstance(table, dict):
-        return ""
-    plain = table.get("type") == "BASE_TABLE" and not table.get("schema_name")
-    changed = table.get("sample") or table.get("column_name_alias") or table.get("at_clause")
-    return str(table["table_name"]) if plain and not changed and node.get("where_clause") else ""
-
-
-def _bounds(where: Tree, evaluate: Evaluate) -> Bounds:
-    bounds, pending = Bounds(), [where]
-    while pending:
-        part = pending.pop()
-        match part.get("type"):
-            case "CONJUNCTION_AND":
-                pending.extend(part["children"])
-            case "COMPARE_BETWEEN":
-                column = _column(part["input"])
-                _narrow(bounds, column, "COMPARE_GREATERTHANOREQUALTO", part["lower"], evaluate)
-                _narrow(bounds, column, "COMPARE_LESSTHANOREQUALTO", part["upper"], evaluate)
-            case kind if kind in _FLIPPED:
-                left, right = part["left"], part["right"]
-                _narrow(bounds, _column(left), kind, right, evaluate)
-                _narrow(bounds, _column(right), _FLIPPED[kind], left, evaluate)
-            case _:
-                pass
-    return bounds
-
-
-def _column(node: Tree) -> str:
-    names = node.get("column_names") if node.get("class") == "COLUMN_REF" else None
-    return str(names[-1]).lower() if names else ""
-
-
-def _narrow(bounds: Bounds, column: str, kind: str, value: Tree, evaluate: Evaluate) -> None:
-    """Take one comparison of a column with a value into account."""
-    above = kind in ("COMPARE_GREATERTHAN", "COMPARE_GREATERTHANOREQUALTO", "COMPARE_EQUAL")
-    if column == OFFSET and (number := _integer(value)) is not None:
-        if above:
-            bounds.start = max(bounds.start, number + (kind == "COMPARE_GREATERTHAN"))
-        if kind in ("COMPARE_LESSTHAN", "COMPARE_LESSTHANOREQUALTO", "COMPARE_EQUAL"):
-            end = number + (kind != "COMPARE_LESSTHAN")
-            bounds.end = end if bounds.end is None else min(bounds.end, end)
-    elif column == TIME and above and _is_constant(value):
-        time_ns = evaluate(value)
-        if time_ns is not None:
-            bounds.time_ns = max(time_ns, bounds.time_ns or time_ns)
-
-
-def _integer(node: Tree) -> int | None:
-    literal = node.get("literal")
-    if node.get("class") != "CONSTANT" or not isinstance(literal, dict):
-        return None
-    text = str(literal.get("text"))
-    return int(text) if literal.get("kind") == "INTEGER" and text.isdigit() else None
-
-
-def _is_constant(node: Tree) -> bool:
-    return all(
-        part["class"] in _PLAIN
-        and (part["class"] != "FUNCTION" or part.get("function_name") in _FUNCTIONS)
-        for part in _walk(node)
-        if "class" in part
-    )
-
-
+_UNBOUNDED: Final = "without --from or --to all is read of"
 _ROWS: Final = 1000
 """Rows that are laid out as one table."""
 
@@ -234,7 +71,6 @@ _SETTINGS: Final = (
     "enable_external_access = false",
     "lock_configuration = true",
 )
-_EVALUATE: Final = "SELECT epoch_ns(CAST(0 AS TIMESTAMP WITH TIME ZONE))"
 _PYTHON: Final = re.compile(r"\. Detail: Python exception:.*", re.DOTALL)
 
 
@@ -246,7 +82,7 @@ class OutOfMemoryError(ServiceError):
 
 @dataclass(frozen=True, slots=True)
 class _Scope:
-    """What of the streams is read at most."""
+    """What of the streams is read."""
 
     start: Position
     end: Position
@@ -258,8 +94,7 @@ class _Scope:
     Examples:
       penstock logd query "SELECT subject, count(*) FROM logs GROUP BY ALL" --from 1h
       penstock logd query "SELECT log_offset, text->>'$.body' FROM logs
-                           WHERE timestamp > now() - INTERVAL 5 MINUTES
-                             AND headers['level'] = 'error'"
+                           WHERE headers['level'] = 'error'" --from 5m
     """
 )
 @click.argument("query", metavar="SELECT")
@@ -267,16 +102,14 @@ class _Scope:
     "--from",
     "start",
     type=POSITION,
-    default="earliest",
-    show_default=True,
+    show_default="earliest",
     help="Read no records before: an offset, a time, or 15m ago.",
 )
 @click.option(
     "--to",
     "end",
     type=POSITION,
-    default="latest",
-    show_default=True,
+    show_default="latest",
     help="Nor from here on.",
 )
 @click.option(
@@ -299,8 +132,8 @@ class _Scope:
 def query(  # noqa: PLR0913 - what is asked for, of what, and how
     *,
     query: str,
-    start: Position,
-    end: Position,
+    start: Position | None,
+    end: Position | None,
     partitions: tuple[int, ...],
     memory: str,
     skip_damaged: bool,
@@ -313,8 +146,9 @@ def query(  # noqa: PLR0913 - what is asked for, of what, and how
     and text, the value where it is UTF-8. A stream whose name is no plain word stands in double
     quotes. What there was when the query began is read, and passes through: nothing is copied.
 
-    Bounds of log_offset and lower ones of timestamp in the WHERE save reading what is outside, if
-    the stream is alone in its FROM; --from and --to always do. Files cannot be reached from SQL.
+    --from and --to say the range that is read, offsets or times; the WHERE filters what came and
+    saves no reading. Without either, all of the streams is read, and a line on stderr says so.
+    Files cannot be reached from SQL.
     """
     session, let_in = ReadSession(skip_damaged=skip_damaged), access()
     connect = partial(clients().log or session.client, server, access=let_in)
@@ -323,9 +157,11 @@ def query(  # noqa: PLR0913 - what is asked for, of what, and how
         _engine(memory) as engine,
         Progress("reading") as progress,
     ):
-        reading = _read_sql(engine, query)
-        scope = _Scope(start, end, partitions)
-        sources = _register(engine, log, reading, scope, (connect, progress))
+        scope = _Scope(start or "earliest", end or "latest", partitions)
+        names = _tables_of(engine, query)
+        if names and start is None and end is None:
+            click.echo(f"{_UNBOUNDED} {', '.join(map(safe, names))}", err=True)
+        sources = _register(engine, log, names, scope, (connect, progress))
         batches = _run(engine, query, sources)
         if as_json:
             for batch in batches:
@@ -385,37 +221,38 @@ def _engine(memory: str) -> Iterator[Any]:
         engine.close()
 
 
-def _read_sql(engine: Any, text: str) -> Reading:
-    """Find what a SELECT reads.
+def _tables_of(engine: Any, text: str) -> list[str]:
+    """Name the tables of a SELECT, each once: streams, or nothing that is there.
+
+    DuckDB's `get_table_names` would bind the statement, which its tables are needed for.
 
     Raises:
         UsageError: It is none, or more than one.
     """
-    tree = _tree(engine, text)
-    if tree.get("error"):
-        raise click.UsageError(f"give one SELECT: {safe_lines(str(tree.get('error_message')))}")
-    if len(tree["statements"]) != 1:
-        raise click.UsageError(f"give one SELECT: these are {len(tree['statements'])} statements")
-    template = _tree(engine, _EVALUATE)
-
-    def evaluate(expression: dict[str, Any]) -> int | None:
-        (call,) = template["statements"][0]["node"]["select_list"]
-        call["arguments"][0]["expression"]["child"] = expression
-        import duckdb
-
-        try:
-            sql = _value(engine, "SELECT json_deserialize_sql(?)", orjson.dumps(template).decode())
-            time_ns = _value(engine, sql)
-        except duckdb.Error:
-            return None
-        return time_ns if isinstance(time_ns, int) else None
-
-    return reading_of(tree, evaluate)
+    found = orjson.loads(_value(engine, "SELECT json_serialize_sql(?)", text))
+    if found.get("error"):
+        raise click.UsageError(f"give one SELECT: {safe_lines(str(found.get('error_message')))}")
+    if len(found["statements"]) != 1:
+        raise click.UsageError(f"give one SELECT: these are {len(found['statements'])} statements")
+    names, own = dict[str, None](), set[str]()
+    for node in _walk(found):
+        if node.get("type") == "BASE_TABLE" and not node.get("schema_name"):
+            names[str(node["table_name"])] = None
+        if isinstance(node.get("cte_map"), dict):
+            own |= {str(item["key"]) for item in node["cte_map"].get("map", ())}
+    return [name for name in names if name not in own]
 
 
-def _tree(engine: Any, text: str) -> dict[str, Any]:
-    found: dict[str, Any] = orjson.loads(_value(engine, "SELECT json_serialize_sql(?)", text))
-    return found
+def _walk(tree: Any) -> Iterator[dict[str, Any]]:
+    """Every object of a tree, outer ones first."""
+    pending = [tree]
+    while pending:
+        item = pending.pop()
+        if isinstance(item, dict):
+            yield item
+            pending.extend(reversed(item.values()))
+        elif isinstance(item, list):
+            pending.extend(reversed(item))
 
 
 def _value(engine: Any, sql: str, *arguments: str) -> Any:
@@ -428,7 +265,7 @@ def _value(engine: Any, sql: str, *arguments: str) -> Any:
 def _register(
     engine: Any,
     log: LogClient,
-    reading: Reading,
+    names: list[str],
     scope: _Scope,
     way: tuple[Callable[[], LogClient], Progress],
 ) -> list[StreamSource]:
@@ -437,39 +274,37 @@ def _register(
     Args:
         engine: DuckDB.
         log: Says what there is.
-        reading: What the query reads.
-        scope: What is read at most.
+        names: Of the streams.
+        scope: What is read of them.
         way: Makes the client of a reader, and shows how far it is.
 
     Raises:
         RefusedError: `UNKNOWN_STREAM`, `UNKNOWN_PARTITION`.
     """
-    folded = {name.lower() for name in reading.tables}
-    if len(folded) < len(reading.tables):
+    folded = {name.lower() for name in names}
+    if len(folded) < len(names):
         raise click.UsageError("streams whose names differ only by case cannot be told apart")
     sources = []
     connect, progress = way
-    for name in reading.tables:
-        bounds = reading.bounds.get(name, Bounds())
+    for name in names:
         ranges = [
-            _within(log, name, partition, bounds, scope)
+            _within(log, name, partition, scope)
             for partition in partitions_of(log, name, scope.partitions)
         ]
-        source = StreamSource(connect, ranges, reading.columns, progress.advance)
+        source = StreamSource(connect, ranges, progress.advance)
         engine.register(name, source)
         sources.append(source)
     return sources
 
 
-def _within(log: LogClient, name: str, partition: int, bounds: Bounds, scope: _Scope) -> Range:
-    """What the query's bounds and the options leave of a partition."""
-    start, end = bounds.start, bounds.end
+def _within(log: LogClient, name: str, partition: int, scope: _Scope) -> Range:
+    """What the options leave of a partition."""
+    first, last = log.offsets(name, partition)
     if scope.start != "earliest":
-        start = max(start, resolve(log, name, partition, scope.start))
+        first = max(first, resolve(log, name, partition, scope.start))
     if scope.end != "latest":
-        stop = resolve(log, name, partition, scope.end)
-        end = stop if end is None else min(end, stop)
-    return clip(log, name, partition, start, end, bounds.time_ns)
+        last = min(last, resolve(log, name, partition, scope.end))
+    return Range(name, partition, first, last)
 
 
 def _run(engine: Any, text: str, sources: list[StreamSource]) -> Iterator[pa.RecordBatch]:

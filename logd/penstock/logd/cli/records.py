@@ -293,8 +293,6 @@ class StreamSource:
     Args:
         connect: Makes a client for one reader.
         ranges: What is read, partition by partition.
-        columns: Those that are looked at; what is costly to make and not among them is null.
-            None: all.
         advance: Told how many records, and bytes, have come.
 
     Attributes:
@@ -305,13 +303,11 @@ class StreamSource:
         self,
         connect: Callable[[], LogClient],
         ranges: list[Range],
-        columns: Collection[str] | None,
         advance: Callable[[int, int], None],
     ) -> None:
         self.error: Exception | None = None
         self._connect = connect
         self._ranges = ranges
-        self._columns = columns
         self._advance = advance
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> Any:
@@ -326,7 +322,7 @@ class StreamSource:
                 for part in self._ranges:
                     for rows, size in gathered(read_range(log, part)):
                         self._advance(rows.num_rows, size)
-                        yield _for_query(part.partition, rows, self._columns)
+                        yield _for_query(part.partition, rows)
         except Exception as error:
             self.error = error
             raise
@@ -365,21 +361,6 @@ def _one(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
     return pa.Table.from_batches(parts).combine_chunks().to_batches()[0]
 
 
-def clip(
-    log: LogClient, stream: str, partition: int, start: int, end: int | None, time_ns: int | None
-) -> Range:
-    """What of [start, end) there is now, from a time on.
-
-    Raises:
-        RefusedError: `UNKNOWN_STREAM`, `UNKNOWN_PARTITION`.
-    """
-    first, last = log.offsets(stream, partition)
-    start = max(start, first)
-    if time_ns is not None:
-        start = max(start, log.offset_for_timestamp(stream, time_ns, partition))
-    return Range(stream, partition, start, last if end is None else min(end, last))
-
-
 def partitions_of(log: LogClient, stream: str, wanted: Collection[int]) -> list[int]:
     """The numbers of a stream's partitions, or those of them that are wanted.
 
@@ -398,15 +379,7 @@ def partitions_of(log: LogClient, stream: str, wanted: Collection[int]) -> list[
     return sorted(wanted) or list(range(count))
 
 
-def _for_query(
-    partition: int, rows: pa.RecordBatch, columns: Collection[str] | None
-) -> pa.RecordBatch:
-    def wanted(name: str) -> bool:
-        return columns is None or name in columns
-
-    nothing = [
-        pa.nulls(rows.num_rows, QUERY_SCHEMA.field(name).type) for name in ("headers", "text")
-    ]
+def _for_query(partition: int, rows: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(
         [
             pa.repeat(pa.scalar(partition, pa.int32()), rows.num_rows),
@@ -415,9 +388,9 @@ def _for_query(
             rows.column("timestamp").cast(pa.int64()),
             rows.column("subject"),
             rows.column("key"),
-            _headers(rows.column("headers")) if wanted("headers") else nothing[0],
+            _headers(rows.column("headers")),
             rows.column("value"),
-            _text(rows.column("value")) if wanted("text") else nothing[1],
+            _text(rows.column("value")),
         ],
         schema=QUERY_SCHEMA,
     )
@@ -433,11 +406,26 @@ def _headers(column: pa.Array) -> pa.Array:
     kind = QUERY_SCHEMA.field("headers").type
     if column.null_count == len(column):
         return pa.nulls(len(column), kind)
+    if (unique := _unique_headers(column)) is not None:
+        return unique
     pairs = [
         None if found is None else list({name: _words(value) for name, value in found}.items())
         for found in column.to_pylist()
     ]
     return pa.array(pairs, kind)
+
+
+def _unique_headers(column: pa.MapArray) -> pa.Array | None:
+    """Headers without a copy; None where a name comes twice in a record, or a value is no UTF-8."""
+    listed = column.cast(pa.list_(column.type.field(0)))
+    rows, names = pc.list_parent_indices(listed), pc.list_flatten(listed).field(0)
+    named = pa.table({"row": rows, "name": names})
+    if named.group_by(["row", "name"]).aggregate([]).num_rows < named.num_rows:
+        return None
+    try:
+        return column.cast(QUERY_SCHEMA.field("headers").type)
+    except pa.ArrowInvalid:
+        return None
 
 
 def _text(column: pa.Array) -> pa.Array:
