@@ -53,7 +53,7 @@ say(1)
 held, go = threading.Event(), threading.Event()
 def hold():
     state = emitter._state
-    with state.lock, state.lane._own._lock, emitter.logs._lock:
+    with state.lock, state.audit_queue._own._lock, emitter.logs._lock:
         held.set()
         go.wait()
 thread = threading.Thread(target=hold)
@@ -143,7 +143,7 @@ def test_audit_is_not_crowded_out_and_arrives_in_order(tmp_path: Path, emitter: 
     counters = emitter.counters()
     assert counters.acked["audit"] == counters.emitted["audit"] == 60
     assert counters.dropped == {"log": {"queue_full": 500}}
-    emitter.retire()
+    emitter.remove_empty_journal()
     assert journals(tmp_path) == []
 
 

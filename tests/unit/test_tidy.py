@@ -230,6 +230,9 @@ RETIRED = (
     "processor " + "time",
     "processor " + "seconds",
     r"service\." + "words",
+    "cho" + "res",
+    "hur" + "ry",
+    "is_" + "vain",
 )
 """Words that the field has better ones for, which came in their place everywhere."""
 

@@ -55,7 +55,7 @@ def sdk_is_disabled() -> bool:
 def is_exported(signal: str) -> bool:
     """Whether OTEL_<SIGNAL>_EXPORTER leaves ``traces`` or ``metrics`` to Penstock; unset: it does.
 
-    ``none``, or another exporter, is set up by whoever was told to.
+    ``none``, or another exporter, is set up elsewhere.
     """
     given = os.environ.get(f"OTEL_{signal.upper()}_EXPORTER", "").strip()
     return not given or EXPORTER in (name.strip() for name in given.split(","))

@@ -1,7 +1,7 @@
 """Every bound of the specs and of the emitter, with its unit and origin.
 
 *Soft* bounds are the emitter's: it cuts and says so in ``dropped_attributes_count``. *Hard* bounds
-are the gate's: a record beyond them is refused.
+are the validator's: a record beyond them is refused.
 """
 
 from typing import Final

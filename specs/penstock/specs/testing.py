@@ -233,10 +233,10 @@ def _complaint(line: bytes) -> str | None:
 
 
 def _undeclared(line: bytes) -> str | None:
-    """What the gate tolerates, since it may come from a newer version; here it cannot."""
+    """What the validator tolerates, since it may come from a newer version; here it cannot."""
     fields = json.loads(line)
     model = resolve(fields["schema"], fields["kind"]).model
-    assert model is not None, "the gate judged it by a model"
+    assert model is not None, "the validator judged it by a model"
     try:
         model.model_validate(lift(model, fields))
     except ValidationError as error:

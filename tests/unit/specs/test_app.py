@@ -203,7 +203,7 @@ def test_a_thread_that_begins_after_it_was_ended_ends_quietly() -> None:
     assert not flusher.stop(0)
     with does_not_raise():
         late[0]()
-    flusher.abandon()
+    flusher.after_fork()
 
 
 def test_closed_output_is_counted(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def test_full_batch_goes_at_once(delivery: Delivery, queue: RecordQueue) -> None
 
 def test_hurry_sends_at_once_until_all_is_answered(delivery: Delivery, queue: RecordQueue) -> None:
     up(delivery, queue)
-    delivery.hurry()
+    delivery.flush_now()
     assert sent([*delivery.handle(Tick(), 1)]) == [b"first"]
     offer(queue, b"late")
     assert sent([*delivery.handle(Acked(1), 2)]) == [b"late"]
@@ -131,7 +131,7 @@ def test_silence_and_refusal_for_now_end_the_connection(
     delivery: Delivery, queue: RecordQueue
 ) -> None:
     up(delivery, queue)
-    delivery.hurry()
+    delivery.flush_now()
     delivery.handle(Tick(), 0)
     assert delivery.handle(Tick(), 1000 * MS - 1) == []
     assert delivery.handle(Tick(), 1000 * MS) == [Close()]

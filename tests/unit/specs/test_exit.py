@@ -35,9 +35,9 @@ class Unanswered:
     process_exit: ProcessExit
     trouble = ""
 
-    def __init__(self, clock: Clock, answer_s: float = 1e9, *, is_vain: bool = False) -> None:
+    def __init__(self, clock: Clock, answer_s: float = 1e9, *, no_listener: bool = False) -> None:
         self.clock = clock
-        self.is_vain = is_vain
+        self.no_listener = no_listener
         self.answer_s = answer_s
         self.waited: list[float] = []
         self.sent_at = 1e9
@@ -48,7 +48,7 @@ class Unanswered:
         self.clock.now += self.waited[-1]
         return self.answer_s <= timeout_s
 
-    def retire(self) -> None:
+    def remove_empty_journal(self) -> None:
         """Nothing is left behind."""
 
     def end(self) -> None:
@@ -130,7 +130,7 @@ def end_child(*emitters: Unanswered) -> None:
 
 def test_a_child_waits_little_where_nobody_was_ever_there() -> None:
     clock = Clock()
-    end_child(Unanswered(clock, is_vain=True))
+    end_child(Unanswered(clock, no_listener=True))
     assert clock.now == EXIT_EACH_S
 
 
@@ -145,7 +145,7 @@ def test_a_child_waits_for_a_collector_that_takes_its_time(
 
 def test_in_a_child_nobody_who_is_away_takes_time_of_others() -> None:
     clock = Clock()
-    end_child(Unanswered(clock, is_vain=True), Slow(clock, 1.5))
+    end_child(Unanswered(clock, no_listener=True), Slow(clock, 1.5))
     assert clock.now == pytest.approx(1.5)
 
 
@@ -153,9 +153,9 @@ def test_whom_to_wait_for_is_in_vain(tmp_path: Path) -> None:
     """Nobody was there; not: who is busy, who was there once, who has nothing to answer."""
     path = tmp_path / "c.sock"
     emitter = Emitter({"service.name": "a"}, socket_path=str(path))
-    assert emitter.is_vain
+    assert emitter.no_listener
     emitter.emit("log", b"{}")
-    wait_until(lambda: emitter.is_vain, what="an attempt")
+    wait_until(lambda: emitter.no_listener, what="an attempt")
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
         listener.listen(0)
@@ -165,7 +165,7 @@ def test_whom_to_wait_for_is_in_vain(tmp_path: Path) -> None:
         while busy.connect():
             pass
         assert not busy.is_absent
-        wait_until(lambda: not emitter.is_vain, what="another attempt")
+        wait_until(lambda: not emitter.no_listener, what="another attempt")
         link.close()
     emitter.close(0)
 
@@ -178,7 +178,7 @@ def test_who_was_there_once_and_is_away_is_not_waited_for(tmp_path: Path) -> Non
     assert emitter.flush(20)
     collector.stop()
     emitter.emit("log", b"{}")
-    wait_until(lambda: emitter.is_vain, what="an attempt in vain")
+    wait_until(lambda: emitter.no_listener, what="an attempt in vain")
     assert "No such file" in emitter.trouble
     assert emitter.lost() == {"not delivered": 1}
     emitter.close(0)

@@ -29,7 +29,7 @@ class Sink:
         self.records.append(json.loads(line))
         return True
 
-    def lose(self, kind: str, reason: str, count: int = 1) -> None:
+    def record_drop(self, kind: str, reason: str, count: int = 1) -> None:
         self.lost[reason] = self.lost.get(reason, 0) + count
 
 

@@ -22,7 +22,11 @@ from penstock import specs
 from penstock.specs import Emitter
 from penstock.specs.emit.context import Bound
 from penstock.specs.limits import ATTRIBUTES_MAX
-from penstock.specs.otel.context import BoundLogRecordProcessor, BoundSpanProcessor, see_to
+from penstock.specs.otel.context import (
+    BoundLogRecordProcessor,
+    BoundSpanProcessor,
+    add_bound_processor,
+)
 from penstock.specs.otel.exporter import PenstockLogRecordExporter, PenstockSpanExporter
 from penstock.specs.redact.scrubber import Scrubber
 from penstock.specs.redact.sensitivity import HashKey
@@ -141,8 +145,8 @@ def test_what_is_bound_when_a_log_record_is_emitted_is_on_it(
         provider.add_log_record_processor(BoundLogRecordProcessor())
     provider.add_log_record_processor(exporting(PenstockLogRecordExporter(output.emitter)))
     if order == "seen to later":
-        see_to(provider)
-        see_to(provider)
+        add_bound_processor(provider)
+        add_bound_processor(provider)
     logger = provider.get_logger("lib")
     with specs.bind(user_id="u-1", tenant="t", tier="bound"):
         logger.emit(LogRecord(body="own", attributes={"tier": "own"}))
@@ -160,12 +164,12 @@ def test_what_is_bound_when_a_log_record_is_emitted_is_on_it(
     assert "attributes" not in found["outside"]
 
 
-def test_a_provider_is_seen_to_once() -> None:
+def test_a_provider_is_has_processor_once() -> None:
     provider, tracers = LoggerProvider(), TracerProvider()
     for _ in range(3):
-        see_to(provider)
-        see_to(tracers)
-    see_to(object())
+        add_bound_processor(provider)
+        add_bound_processor(tracers)
+    add_bound_processor(object())
     logs = provider._multi_log_record_processor  # noqa: SLF001 - the SDK has no public list of them
     assert len(logs._log_record_processors) == 1  # noqa: SLF001 - as above
     active = tracers._active_span_processor  # noqa: SLF001 - the SDK has no public list of them

@@ -20,7 +20,7 @@ from typing_extensions import override
 from penstock.specs.emit.context import bound, trace_fields
 from penstock.specs.emit.process import use_emitter
 from penstock.specs.otel.exporter import PenstockSpanExporter
-from penstock.specs.web.request import Habits, Request, caller_bound, handling
+from penstock.specs.web.request import Request, ServerOptions, caller_bound, handling
 from tests.unit.specs.output import Output
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -54,9 +54,9 @@ def test_a_request_has_a_span_that_is_the_callers_child(
     output: Output, provider: TracerProvider
 ) -> None:
     request = Request("http.server", "GET", {"url.path": "/o"})
-    habits = Habits(tracer_provider=provider)
+    options = ServerOptions(tracer_provider=provider)
     headers: dict[str, str] = {}
-    with handling(request, {"traceparent": PARENT, "tracestate": "vendor=1"}, habits):
+    with handling(request, {"traceparent": PARENT, "tracestate": "vendor=1"}, options):
         propagate.inject(headers)
         request.name, request.failed = "GET /orders/{id}", True
     record = spans(output)["GET /orders/{id}"]
@@ -74,10 +74,10 @@ def test_a_request_has_a_span_that_is_the_callers_child(
 def test_a_request_that_is_traced_already_has_no_second_span(
     output: Output, provider: TracerProvider
 ) -> None:
-    habits = Habits(tracer_provider=provider)
+    options = ServerOptions(tracer_provider=provider)
     with (
         provider.get_tracer("framework").start_as_current_span("theirs"),
-        handling(Request("http.server", "ours"), {"traceparent": PARENT}, habits),
+        handling(Request("http.server", "ours"), {"traceparent": PARENT}, options),
     ):
         assert trace_fields()["trace_id"] != TRACE
     assert spans(output).keys() == {"theirs"}
@@ -86,8 +86,8 @@ def test_a_request_that_is_traced_already_has_no_second_span(
 def test_a_request_within_a_span_that_is_not_sampled_is_not_sampled(output: Output) -> None:
     provider = TracerProvider(sampler=ALWAYS_OFF)
     with provider.get_tracer("framework").start_as_current_span("theirs") as theirs:
-        habits = Habits(records=False, tracer_provider=provider)
-        with handling(Request("http.server", "ours"), {}, habits):
+        options = ServerOptions(records=False, tracer_provider=provider)
+        with handling(Request("http.server", "ours"), {}, options):
             trace_id = trace_fields()["trace_id"]
     assert int(trace_id, 16) == theirs.get_span_context().trace_id
     assert output.records() == []
@@ -97,7 +97,7 @@ async def test_what_outlives_a_span_is_no_part_of_it(
     output: Output, provider: TracerProvider
 ) -> None:
     over = asyncio.Event()
-    silent = Habits(records=False, tracer_provider=provider)
+    silent = ServerOptions(records=False, tracer_provider=provider)
 
     async def serve() -> None:
         await over.wait()

@@ -74,10 +74,10 @@ def _with_context(record: Record, to: Sink) -> Record:
     if here.context and record.context is None:
         update["context"] = Context.model_validate(dict(here.context))
     facts: Mapping[str, Any] = to.facts.at(record.time_unix_nano) if to.facts is not None else {}
-    around = {**facts, **here.attributes}
-    if around and record.kind != "metric":  # whose attributes are its dimensions
+    common = {**facts, **here.attributes}
+    if common and record.kind != "metric":  # whose attributes are its dimensions
         own = record.attributes or {}
         room = max(0, ATTRIBUTES_MAX - len(own) - len(record.own_fields))
-        more = [item for item in around.items() if item[0] not in own][:room]
+        more = [item for item in common.items() if item[0] not in own][:room]
         update["attributes"] = {**dict(more), **own}
     return record.model_copy(update=update) if update else record

@@ -67,9 +67,9 @@ class _State:
     link: Link
     flusher: DeliveryWorker
     lock: Any
-    lane: AuditQueue | None = None
+    audit_queue: AuditQueue | None = None
     busy: bool = False
-    vain_since: int = -1
+    acked_at_timeout: int = -1
     passing: int = -1
     dropped_said: int = 0
     emitted: Counter[str] = field(default_factory=Counter)
@@ -160,12 +160,12 @@ class Emitter:
             return self._emit_when_there_is_room(kind, line, severity_number)
         ranks = _RANKS.get(kind)
         if ranks is None or len(line) > limits.RECORD_BYTES_MAX:
-            self.lose(kind, "too_large" if ranks else "bad_kind")
+            self.record_drop(kind, "too_large" if ranks else "bad_kind")
             return False
         late = False
         rank = ranks[severity_number] if 0 <= severity_number < len(ranks) else ranks[-1]
-        if kind == "audit" and state.lane is not None:
-            return state.lane.offer(line)
+        if kind == "audit" and state.audit_queue is not None:
+            return state.audit_queue.offer(line)
         queue = state.queue
         with state.lock:
             if state.busy:
@@ -204,7 +204,7 @@ class Emitter:
                 if (
                     state.busy
                     or state.queue.has_room(len(line))
-                    or state.vain_since == acked
+                    or state.acked_at_timeout == acked
                     or state.flusher.is_own_thread
                 ):
                     state.passing = unpatched.thread_id()
@@ -214,7 +214,7 @@ class Emitter:
                         state.passing = -1
                     break
                 if left_ns <= 0:
-                    state.vain_since = acked
+                    state.acked_at_timeout = acked
                     continue
                 state.flusher.ensure_started()
                 waiter = state.flusher.room()
@@ -239,10 +239,10 @@ class Emitter:
                 try:
                     self._cardinality.fold(type(record), fields)
                 except ValueError:
-                    self.lose(record.kind, "dimension_overflow")
+                    self.record_drop(record.kind, "dimension_overflow")
                     return False
         except Exception:  # noqa: BLE001 - the application must not fail because of its telemetry
-            self.lose(record.kind, "not_encodable")
+            self.record_drop(record.kind, "not_encodable")
             return False
         return self.emit_fields(fields, getattr(record, "severity_number", DEFAULT_SEVERITY))
 
@@ -266,13 +266,13 @@ class Emitter:
             except (TypeError, ValueError):
                 line = encode_json(encodable(redacted))
         except Exception:  # noqa: BLE001 - the application must not fail because of its telemetry
-            self.lose(fields["kind"], "not_encodable")
+            self.record_drop(fields["kind"], "not_encodable")
             return False
         if resource_json is not None:
             line = line[:-1] + b',"resource":' + resource_json + b"}"
         return self.emit(fields["kind"], line, severity_number)
 
-    def lose(self, kind: str, reason: str, count: int = 1) -> None:
+    def record_drop(self, kind: str, reason: str, count: int = 1) -> None:
         """Count records that could not, or were not to, be offered."""
         state = self._state
         with state.lock:
@@ -287,9 +287,9 @@ class Emitter:
         self.logs.release(everything=True)
         until_ns = clock.monotonic_ns() + int(timeout_s * 1e9)
         done = state.flusher.flush(timeout_s)
-        if state.lane is not None:
+        if state.audit_queue is not None:
             left_s = max(0.0, (until_ns - clock.monotonic_ns()) / 1e9)
-            done = state.lane.flush(left_s) and done
+            done = state.audit_queue.flush(left_s) and done
         return done
 
     def counters(self) -> Counters:
@@ -305,7 +305,7 @@ class Emitter:
                 folded=dict(self._cardinality.folded),
                 keyless=dict(self.scrubber.keyless),
             )
-        return counters if state.lane is None else state.lane.counted(counters)
+        return counters if state.audit_queue is None else state.audit_queue.counted(counters)
 
     def lost(self) -> dict[str, int]:
         """Records that are lost if the process ends now, by reason; all kinds.
@@ -316,7 +316,7 @@ class Emitter:
         found: Counter[str] = Counter()
         for reasons in counters.dropped.values():
             found.update({reason: n for reason, n in reasons.items() if reason not in WANTED})
-        kept = 0 if self._state.lane is None else self._state.lane.held
+        kept = 0 if self._state.audit_queue is None else self._state.audit_queue.held
         found["not delivered"] = counters.queued + counters.in_flight - kept
         return {reason: count for reason, count in found.items() if count > 0}
 
@@ -324,16 +324,18 @@ class Emitter:
         """Flush, then end the thread and the connection; the counters stay readable."""
         done = self.flush(timeout_s)
         self._state.flusher.stop(_JOIN_S)
-        if self._state.lane is not None:
-            self._state.lane.close(_JOIN_S)
+        if self._state.audit_queue is not None:
+            self._state.audit_queue.close(_JOIN_S)
         _EMITTERS.discard(self)
         return done
 
     @property
-    def is_vain(self) -> bool:
-        """Whether `flush` has nobody to wait for: nobody who answers was there so far."""
+    def no_listener(self) -> bool:
+        """Whether `flush` has nobody to wait for: no collector has answered so far."""
         state = self._state
-        return state.flusher.is_vain and (state.lane is None or state.lane.is_vain)
+        return state.flusher.no_listener and (
+            state.audit_queue is None or state.audit_queue.no_listener
+        )
 
     @property
     def trouble(self) -> str:
@@ -350,13 +352,13 @@ class Emitter:
         """Where records go, for people."""
         return self._state.link.peer
 
-    def retire(self) -> None:
+    def remove_empty_journal(self) -> None:
         """At the end of the process: leave no empty journal behind."""
-        if self._state.lane is not None:
-            self._state.lane.retire()
+        if self._state.audit_queue is not None:
+            self._state.audit_queue.remove_empty_journal()
 
     def end(self) -> None:
-        """At the end of the process: later records are sent by whoever emits them."""
+        """At the end of the process: later records are sent by the thread that emits them."""
         self._state.flusher.end(_JOIN_S)
 
     def _new_state(self, resource: dict[str, Any], *, adopts: bool = False) -> _State:
@@ -383,9 +385,9 @@ class Emitter:
             lambda: _dropped(state_holder[0]),
             self._look_after,
         )
-        lane = None
+        audit_queue = None
         if self._spill_dir is not None and self._socket_path is not None:
-            lane = AuditQueue(
+            audit_queue = AuditQueue(
                 self._spill_dir,
                 self._socket_path,
                 sender=sender,
@@ -393,7 +395,7 @@ class Emitter:
                 bounds=bounds,
                 adopts=adopts,
             )
-        state_holder.append(_State(resource, queue, delivery, link, flusher, lock, lane))
+        state_holder.append(_State(resource, queue, delivery, link, flusher, lock, audit_queue))
         return state_holder[0]
 
     def _look_after(self) -> int | None:
@@ -413,9 +415,9 @@ class Emitter:
     def _become_child(self) -> None:
         """After a fork: nothing that the parent's threads may have held is used again."""
         parent = self._state
-        parent.flusher.abandon()
-        if parent.lane is not None:
-            parent.lane.abandon()
+        parent.flusher.after_fork()
+        if parent.audit_queue is not None:
+            parent.audit_queue.after_fork()
         resource = {**parent.resource, "service.instance.id": clock.instance_id()}
         if "process.pid" in resource:
             resource["process.pid"] = os.getpid()

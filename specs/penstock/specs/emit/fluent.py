@@ -1,6 +1,6 @@
 """A handler of the standard library's logging that speaks Fluent forward, version 1.
 
-For Fluentd, Fluent Bit, Vector and whoever else takes what fluent-logger sends. The application
+For Fluentd, Fluent Bit, Vector and all others that take what fluent-logger sends. The application
 waits for nobody: records wait in an emitter's bounded queue, and a thread of its own connects,
 sends and hears of the agent. Batches go as PackedForward messages:
 

@@ -4,7 +4,7 @@ Which traces are kept: the same ones in every process that asks for the same sha
 
 A trace's id decides, by its last 56 bits, as in OpenTelemetry's consistent probability sampling
 (OTEP 235): it is kept when they are not below the rejection threshold. So all records of a trace
-stay or go together, and whoever keeps a larger share keeps every trace that others keep.
+stay or go together, and a process that keeps a larger share keeps every trace that others keep.
 
 Records that repeat themselves: after some within a window, the rest become one with a count.
 

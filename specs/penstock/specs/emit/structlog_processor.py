@@ -261,7 +261,7 @@ def configure_structlog(
 class SpecLogger(BoundLoggerLazyProxy):
     """structlog's logger before its first use, which keeps the methods of the one it becomes.
 
-    Without, every call asks for its method anew, which costs a tenth of all that a call does. Once
+    Without, every call looks its method up again, which costs a tenth of all that a call does. Once
     structlog keeps the logger itself, there is nothing else that a method could be.
     """
 

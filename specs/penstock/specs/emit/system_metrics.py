@@ -1,6 +1,6 @@
 """What the machine and this process are doing: a few figures for every record.
 
-Read at most once a second, by whoever needs them first after that; about 50 microseconds. Where
+Read at most once a second, by the first record after that; about 50 microseconds. Where
 ``/proc`` is not (only Linux has it), its figures are left out.
 """
 

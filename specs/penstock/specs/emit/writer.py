@@ -42,7 +42,7 @@ _NAMES_MAX: Final = 4096
 """Different sets of attributes' names that are remembered."""
 
 
-class Around(NamedTuple):
+class CommonFields(NamedTuple):
     """What goes onto every record of one binding, from one time until, and without, another."""
 
     bound: Bound | None
@@ -87,7 +87,7 @@ class LogLines:
         self._scrubber_of_parts = None if searches else scrubber
         self._facts = facts
         self._harmless: set[tuple[str, ...]] = set()
-        self._around = Around(None, 0, 0, {}, {}, 0)
+        self._common = CommonFields(None, 0, 0, {}, {}, 0)
 
     def record(
         self,
@@ -110,7 +110,7 @@ class LogLines:
             time_unix_nano: When it was said; now, if None.
         """
         now = clock.unix_ns() if time_unix_nano is None else time_unix_nano
-        around = self._around_at(now)
+        common = self._common_at(now)
         short = body.__class__ is str and len(body) <= STRING_CHARACTERS_SOFT
         record: dict[str, Any] = {
             "schema": "log/1.0",
@@ -125,9 +125,9 @@ class LogLines:
         if scope:
             fits = scope.__class__ is str and len(scope) <= SCOPE_CHARACTERS_MAX
             record["scope"] = scope if fits else clean_text(scope, SCOPE_CHARACTERS_MAX)
-        if around.context:
-            record["context"] = around.context
-        attributes, dropped = self._attributes(fields, around, error)
+        if common.context:
+            record["context"] = common.context
+        attributes, dropped = self._attributes(fields, common, error)
         if not short and len(record["body"]) == STRING_CHARACTERS_SOFT:
             dropped += 1  # it was cut
         if attributes:
@@ -137,22 +137,22 @@ class LogLines:
         scrubber = self._scrubber_of_records
         return record if scrubber is None else scrubber.scrub(record)
 
-    def _around_at(self, now: int) -> "Around":
+    def _common_at(self, now: int) -> "CommonFields":
         """What goes onto a record of here and of that time."""
-        around = self._around
-        if around.bound is bound() and around.since_ns <= now < around.until_ns:
-            return around
-        return self._look_around(now)
+        common = self._common
+        if common.bound is bound() and common.since_ns <= now < common.until_ns:
+            return common
+        return self._renew_common(now)
 
     def _attributes(
-        self, fields: Mapping[str, Any], around: "Around", error: BaseException | None = None
+        self, fields: Mapping[str, Any], common: "CommonFields", error: BaseException | None = None
     ) -> tuple[dict[str, Any], int]:
-        """A record's own fields over what is around, and how many were left out."""
-        dropped = around.dropped
+        """A record's own fields over the common ones, and how many were left out."""
+        dropped = common.dropped
         if error is not None or tuple(fields) not in self._harmless or not has_plain_values(fields):
-            fields, more = self._fit(fields, error, around.since_ns)
+            fields, more = self._fit(fields, error, common.since_ns)
             dropped += more
-        attributes = {**around.attributes, **fields}
+        attributes = {**common.attributes, **fields}
         if len(attributes) > ATTRIBUTES_MAX:
             dropped += len(attributes) - ATTRIBUTES_MAX
             attributes = dict(list(attributes.items())[-ATTRIBUTES_MAX:])
@@ -175,7 +175,7 @@ class LogLines:
             self._harmless.add(names)
         return fitted, dropped
 
-    def _look_around(self, now: int) -> "Around":
+    def _renew_common(self, now: int) -> "CommonFields":
         """What is bound, scrubbed, and the machine's figures.
 
         Remembered for as long as the figures are, and within the day, since keys rotate by days.
@@ -190,9 +190,9 @@ class LogLines:
         if self._facts is not None:
             attributes = {**self._facts.at(now), **attributes}
             since, until = max(since, self._facts.since_ns), min(until, self._facts.until_ns)
-        around = Around(given, since, until, treated.context, attributes, dropped)
-        self._around = around
-        return around
+        common = CommonFields(given, since, until, treated.context, attributes, dropped)
+        self._common = common
+        return common
 
 
 def encode_log(record: dict[str, Any]) -> bytes:
@@ -210,7 +210,7 @@ def encode_log(record: dict[str, Any]) -> bytes:
 
 
 def sanitised(body: Any, severity_number: int, reason: str) -> dict[str, Any]:
-    """What remains of a log call whose arguments break whoever looks at them."""
+    """What remains of a log call whose arguments raise when they are read."""
     return {
         "schema": "log/1.0",
         "kind": "log",
@@ -265,7 +265,7 @@ class LineSink(Protocol):
         """Offer one line."""
         ...
 
-    def lose(self, kind: str, reason: str, count: int = 1) -> None:
+    def record_drop(self, kind: str, reason: str, count: int = 1) -> None:
         """Count records that were not offered."""
         ...
 
@@ -310,7 +310,7 @@ class LogWriter:
         sampled = self._sampler is not None and severity_number < FAILED_SEVERITY
         try:
             if sampled and not self._keeps():
-                self._sink.lose("log", "sampled")
+                self._sink.record_drop("log", "sampled")
                 return
             record = self._lines.record(
                 body, severity_number, fields, scope=scope, error=error,
@@ -379,10 +379,10 @@ class LogWriter:
             try:
                 line = self._encode({**record, "attributes": attributes})
             except Exception:  # noqa: BLE001 - neither the flusher nor the application must fail
-                self._sink.lose("log", "not_encodable", times)
+                self._sink.record_drop("log", "not_encodable", times)
                 continue
             # It stands for all of them: the others are counted as dropped, this one is emitted.
-            self._sink.lose("log", "repeated", times - 1)
+            self._sink.record_drop("log", "repeated", times - 1)
             self._sink.emit("log", line, record["severity_number"])
 
 

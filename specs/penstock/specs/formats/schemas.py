@@ -1,4 +1,4 @@
-"""The spec as flat columns, for whoever stores records in tables.
+"""The spec as flat columns, for sinks that store records in tables.
 
 Types are neutral names: ``string``, ``long``, ``int``, ``double``, ``boolean``,
 ``map<string,string>``, ``array<long>``, ``array<double>``, ``array<string>``, ``array<boolean>``,

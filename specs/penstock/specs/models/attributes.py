@@ -222,7 +222,7 @@ def exception_attributes(error: BaseException) -> dict[str, Any]:
     members it is neither their order nor how many are alike, which are chance. An exception keeps
     the one that it had where it was looked at first: its frames grow on its way up, and all spans
     and log records of it are to agree. One that is a constant has another wherever it is raised
-    anew ``with_traceback(None)``, if its way to where it was looked at first is another; without
+    again ``with_traceback(None)``, if its way to where it was looked at first is another; without
     that it has all its earlier frames still, and so keeps the first.
 
     A group has ``exception.group.size`` and ``exception.group.types``, too: the number of its

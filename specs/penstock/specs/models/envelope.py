@@ -319,7 +319,7 @@ CONFIG = ConfigDict(
     validate_by_alias=True,
     validate_by_name=True,
 )
-"""For every model of a record: typos fail where records are made. The gate tolerates unknown
+"""For every model of a record: typos fail where records are made. The validator tolerates unknown
 fields by itself, because there they come from a newer minor version."""
 
 AT_EDGE: Final = {"edge": True}

@@ -77,12 +77,12 @@ def describe_process(
 
 
 def fit_resource(given: Mapping[str, Any]) -> dict[str, Any]:
-    """A resource that the gate accepts; see `fit_and_count`."""
+    """A resource that the validator accepts; see `fit_and_count`."""
     return fit_and_count(given)[0]
 
 
 def fit_and_count(given: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
-    """A resource that the gate accepts, since every record of the process is judged with it.
+    """A resource that the validator accepts, since every record of the process is judged with it.
 
     Identifying attributes that are empty (``service.version=$VERSION`` without one) count as not
     given, long ones are cut, and others are left out once the resource has grown too large for a

@@ -24,7 +24,7 @@ from penstock.specs.emit.context import Bound, bound
 _KEPT: Final = "penstock.bound"
 """No identifier: nothing that the API may call an attribute of its own."""
 
-_seen_to: Final[weakref.WeakSet[TracerProvider | LoggerProvider]] = weakref.WeakSet()
+_has_processor: Final[weakref.WeakSet[TracerProvider | LoggerProvider]] = weakref.WeakSet()
 
 
 class BoundSpanProcessor(SpanProcessor):
@@ -64,11 +64,11 @@ class BoundLogRecordProcessor(LogRecordProcessor):
         return True
 
 
-def see_to(provider: object) -> None:
+def add_bound_processor(provider: object) -> None:
     """Give one of the SDK's providers, once, the processor that remembers what is bound."""
-    if not isinstance(provider, (TracerProvider, LoggerProvider)) or provider in _seen_to:
+    if not isinstance(provider, (TracerProvider, LoggerProvider)) or provider in _has_processor:
         return
-    _seen_to.add(provider)
+    _has_processor.add(provider)
     if isinstance(provider, TracerProvider):
         provider.add_span_processor(BoundSpanProcessor())
     else:

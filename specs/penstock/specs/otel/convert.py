@@ -99,7 +99,7 @@ _STATUS_CODES: Final = {code: code.name for code in StatusCode}
 
 
 def span_record(span: ReadableSpan) -> Json:
-    """A finished span. The SDK makes every property anew with each look, so each has one."""
+    """A finished span. The SDK computes every property with each access, so each has one."""
     context, status = span.context, span.status
     assert context is not None, "the SDK exports spans with a context only"
     start = _time(span.start_time)

@@ -54,7 +54,7 @@ except ImportError as error:
 from typing_extensions import override
 
 from penstock.specs.models.resource import fit_resource
-from penstock.specs.otel.context import bound_at_emit, bound_at_start, see_to
+from penstock.specs.otel.context import add_bound_processor, bound_at_emit, bound_at_start
 from penstock.specs.otel.convert import log_record, metric_records, span_record
 
 TEMPORALITY_VARIABLE: Final = "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE"
@@ -82,7 +82,7 @@ class _Outlet:
         failed = record.get("status_code") == "ERROR"
         if kind == "span" and emitter.sampler is not None and not failed:
             if not emitter.sampler.keeps(record["trace_id"]):
-                emitter.lose(kind, "sampled")
+                emitter.record_drop(kind, "sampled")
                 return
             record["sample_weight"] = emitter.sampler.weight
         if kind == "span" and emitter.facts is not None:
@@ -90,14 +90,14 @@ class _Outlet:
         try:
             resource_json = self._resource_json(emitter, resource)
         except (TypeError, ValueError):
-            emitter.lose(kind, "not_encodable")
+            emitter.record_drop(kind, "not_encodable")
             return
         severity_number = 17 if failed else int(record.get("severity_number", 9))
         emitter.emit_fields(record, severity_number, resource_json)
 
-    def lose(self, kind: str) -> None:
+    def record_drop(self, kind: str) -> None:
         """Count a record that could not be converted."""
-        (self._emitter or process_emitter()).lose(kind, "not_encodable")
+        (self._emitter or process_emitter()).record_drop(kind, "not_encodable")
 
     def flush(self, timeout_ms: float) -> bool:
         """Wait until all that was emitted is answered."""
@@ -136,7 +136,7 @@ class PenstockSpanExporter(SpanExporter):
                 record = span_record(span)
                 _add_bound(record, bound_at_start(span))
             except Exception:  # noqa: BLE001 - one odd span must not lose its batch
-                self._outlet.lose("span")
+                self._outlet.record_drop("span")
             else:
                 self._outlet.send("span", span.resource, record)
         return SpanExportResult.SUCCESS
@@ -163,7 +163,7 @@ class PenstockLogRecordExporter(LogRecordExporter):
                 record = log_record(readable)
                 _add_bound(record, bound_at_emit(readable))
             except Exception:  # noqa: BLE001 - one odd record must not lose its batch
-                self._outlet.lose("log")
+                self._outlet.record_drop("log")
             else:
                 self._outlet.send("log", readable.resource, record)
         return LogRecordExportResult.SUCCESS
@@ -201,11 +201,11 @@ class PenstockMetricExporter(MetricExporter):
         try:
             for resource, record in records:
                 if record is None:
-                    self._outlet.lose("metric")
+                    self._outlet.record_drop("metric")
                 else:
                     self._outlet.send("metric", resource, record)
         except Exception:  # noqa: BLE001 - the reader would log it and go on; we also count it
-            self._outlet.lose("metric")
+            self._outlet.record_drop("metric")
             return MetricExportResult.FAILURE
         return MetricExportResult.SUCCESS
 
@@ -234,7 +234,7 @@ def install(emitter: Emitter | None = None, *, metric_interval_s: float | None =
         _install_tracers(emitter, resource)
     if not isinstance(metrics.get_meter_provider(), MeterProvider):
         _install_meters(emitter, resource, metric_interval_s)
-    _see_to_providers()
+    _add_bound_processors()
     hooks.before_end(_force_flush)
 
 
@@ -251,7 +251,7 @@ def install_where_free() -> None:
     if environment.is_exported("metrics") and type(meters).__name__ == "_ProxyMeterProvider":
         environment.warn_of_other_exporters("metrics")
         _install_meters(None, resource, None)
-    _see_to_providers()
+    _add_bound_processors()
     hooks.before_end(_force_flush)
 
 
@@ -264,7 +264,7 @@ def shutdown() -> None:
 
 def _install_tracers(emitter: Emitter | None, resource: Resource) -> None:
     tracers = TracerProvider(resource=resource)
-    see_to(tracers)
+    add_bound_processor(tracers)
     tracers.add_span_processor(BatchSpanProcessor(PenstockSpanExporter(emitter)))
     trace.set_tracer_provider(tracers)
 
@@ -280,10 +280,10 @@ def _install_meters(emitter: Emitter | None, resource: Resource, interval_s: flo
     metrics.set_meter_provider(MeterProvider(metric_readers=[reader], resource=resource))
 
 
-def _see_to_providers() -> None:
+def _add_bound_processors() -> None:
     """What others have set up, by ``OTEL_LOGS_EXPORTER=penstock``, is to tell what is bound."""
-    see_to(trace.get_tracer_provider())
-    see_to(get_logger_provider())
+    add_bound_processor(trace.get_tracer_provider())
+    add_bound_processor(get_logger_provider())
 
 
 def _renew_lock(reader: PeriodicExportingMetricReader) -> None:
@@ -326,10 +326,10 @@ def _add_bound(record: dict[str, Any], here: Bound | None) -> None:
         _add_below(record, here.attributes)
 
 
-def _add_below(record: dict[str, Any], around: Mapping[str, Any]) -> None:
+def _add_below(record: dict[str, Any], common: Mapping[str, Any]) -> None:
     """Attributes that give way to the record's own; what there is no room for is counted."""
     own = record.get("attributes", {})
-    more = [item for item in around.items() if item[0] not in own]
+    more = [item for item in common.items() if item[0] not in own]
     if not more:
         return
     room = max(0, ATTRIBUTES_MAX - len(own))

@@ -1,4 +1,4 @@
-"""A spec's fast path through the gate, generated from its pydantic model.
+"""A spec's fast path through the validator, generated from its pydantic model.
 
 msgspec types that accept nothing that a pydantic model would not.
 

@@ -1,4 +1,4 @@
-"""The gate's fast path: most lines are right, and need no more than to be found right.
+"""The validator's fast path: most lines are right, and need no more than to be found right.
 
 For each spec a decoder is generated from its pydantic model. It may only *accept*: what it does not
 accept is judged by pydantic, which also says why. So the verdict is pydantic's on every line, as

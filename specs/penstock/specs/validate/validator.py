@@ -1,8 +1,8 @@
 """The collector's edge: is this line a record that its spec allows?
 
-A gate, not a parser: an accepted line goes on as the bytes that came, so fields this version does
-not know survive it. What is refused is refused with a short reason that never holds the record's
-values. Most lines are right and leave by the fast path (`penstock.specs.validate.fast`).
+A validator, not a parser: an accepted line goes on as the bytes that came, so fields this version
+does not know survive it. What is refused is refused with a short reason that never holds the
+record's values. Most lines are right and leave by the fast path (`penstock.specs.validate.fast`).
 """
 
 import json
@@ -68,8 +68,8 @@ def attach(line: bytes, resource_json: bytes, observed_ns: int | None = None) ->
     """Give a line the resource that was hoisted into its batch's header, and the time it arrived.
 
     Fields that the line has already are left alone. The result is the line's own bytes with the new
-    fields before the closing brace; a line that is not an object comes back as it is, for the gate
-    to refuse.
+    fields before the closing brace; a line that is not an object comes back as it is, for the
+    validator to refuse.
 
     Args:
         line: One record without its newline.
@@ -97,8 +97,8 @@ def attach_and_check(
 ) -> tuple[Sequence[bytes], list[Accepted] | None]:
     """`attach`, then `check_together`, for lines that came together.
 
-    Most have neither field, or all have a resource of their own: the gate accepts none that has it
-    in another place only, so where it accepts them, nothing else was to be attached.
+    Most have neither field, or all have a resource of their own: the validator accepts none that
+    has it in another place only, so where it accepts them, nothing else was to be attached.
     """
     text = b"\n".join(lines)
     if (

@@ -6,8 +6,8 @@ one exception is a field that is marked `penstock.specs.models.scalars.ReadersFi
 wider.
 
 The question is put to JSON Schemas, so that a published version needs no class. Readers are as
-strict about types as the gate is, and tolerate fields that they do not know. A writer never writes
-fields that its schema does not have, except where the schema is open (maps).
+strict about types as the validator is, and tolerate fields that they do not know. A writer never
+writes fields that its schema does not have, except where the schema is open (maps).
 
 What a consumer needs of a spec, so that its producer hears before taking it away.
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from penstock.specs.errors import MissingExtraError
 from penstock.specs.web.middleware import InContext
-from penstock.specs.web.request import Habits, Request, handling
+from penstock.specs.web.request import Request, ServerOptions, handling
 
 try:
     import grpc
@@ -39,18 +39,20 @@ class GrpcInterceptor(grpc.ServerInterceptor):
     def __init__(
         self, *, baggage: bool = False, records: bool = True, tracer_provider: Any = None
     ) -> None:
-        self._habits = Habits(baggage=baggage, records=records, tracer_provider=tracer_provider)
+        self._options = ServerOptions(
+            baggage=baggage, records=records, tracer_provider=tracer_provider
+        )
 
     @override
     def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
         handler = continuation(handler_call_details)
         if handler is None:
             return None
-        around = _surround(handler_call_details, self._habits)
+        begin = _call_handling(handler_call_details, self._options)
 
         def unary(behavior: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
             def called(given: Any, context: Any) -> Any:
-                request, entered = around(context)
+                request, entered = begin(context)
                 with entered:
                     try:
                         answer = behavior(given, context)
@@ -64,7 +66,7 @@ class GrpcInterceptor(grpc.ServerInterceptor):
 
         def streaming(behavior: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
             def called(given: Any, context: Any) -> Any:
-                request, entered = around(context)
+                request, entered = begin(context)
 
                 def answers() -> Any:
                     try:
@@ -87,18 +89,20 @@ class AioGrpcInterceptor(grpc.aio.ServerInterceptor):
     def __init__(
         self, *, baggage: bool = False, records: bool = True, tracer_provider: Any = None
     ) -> None:
-        self._habits = Habits(baggage=baggage, records=records, tracer_provider=tracer_provider)
+        self._options = ServerOptions(
+            baggage=baggage, records=records, tracer_provider=tracer_provider
+        )
 
     @override
     async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
         handler = await continuation(handler_call_details)
         if handler is None:
             return None
-        around = _surround(handler_call_details, self._habits)
+        begin = _call_handling(handler_call_details, self._options)
 
         def unary(behavior: Callable[[Any, Any], Awaitable[Any]]) -> Callable[[Any, Any], Any]:
             async def called(given: Any, context: Any) -> Any:
-                request, entered = around(context)
+                request, entered = begin(context)
                 with entered:
                     try:
                         answer = await behavior(given, context)
@@ -112,7 +116,7 @@ class AioGrpcInterceptor(grpc.aio.ServerInterceptor):
 
         def streaming(behavior: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
             async def called(given: Any, context: Any) -> AsyncIterator[Any]:
-                request, entered = around(context)
+                request, entered = begin(context)
                 with entered:
                     try:
                         async for answer in behavior(given, context):
@@ -127,20 +131,20 @@ class AioGrpcInterceptor(grpc.aio.ServerInterceptor):
         return _wrapped(handler, unary, streaming)
 
 
-def _surround(
-    details: Any, habits: Habits
+def _call_handling(
+    details: Any, options: ServerOptions
 ) -> Callable[[Any], tuple[Request, AbstractContextManager[None]]]:
     """For each call of a method: its request, and the block it is handled in."""
     method = str(details.method).lstrip("/")
     headers = {k: v for k, v in details.invocation_metadata or () if isinstance(v, str)}
 
-    def around(_context: Any) -> tuple[Request, AbstractContextManager[None]]:
+    def begin(_context: Any) -> tuple[Request, AbstractContextManager[None]]:
         service, _, name = method.rpartition("/")
         attributes = {"rpc.system": "grpc", "rpc.service": service, "rpc.method": name}
         request = Request(_SCOPE, method, attributes)
-        return request, handling(request, headers, habits)
+        return request, handling(request, headers, options)
 
-    return around
+    return begin
 
 
 def _conclude(request: Request, context: Any, *, raised: bool) -> None:

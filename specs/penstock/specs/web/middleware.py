@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Mu
 from typing import Any, Final
 
 from penstock.specs.emit.emitter import PROCESS_EXIT
-from penstock.specs.web.request import Habits, Request, handling
+from penstock.specs.web.request import Request, ServerOptions, handling
 
 Message = MutableMapping[str, Any]
 AsgiApp = Callable[
@@ -45,7 +45,9 @@ class AsgiMiddleware:
         tracer_provider: Any = None,
     ) -> None:
         self._app = app
-        self._habits = Habits(baggage=baggage, records=records, tracer_provider=tracer_provider)
+        self._options = ServerOptions(
+            baggage=baggage, records=records, tracer_provider=tracer_provider
+        )
 
     async def __call__(
         self,
@@ -78,7 +80,7 @@ class AsgiMiddleware:
         with handling(
             request,
             headers,
-            self._habits,
+            self._options,
             client_address=client[0] if client else None,
             user_agent_original=headers.get("user-agent"),
         ):
@@ -103,7 +105,9 @@ class WsgiMiddleware:
         tracer_provider: Any = None,
     ) -> None:
         self._app = app
-        self._habits = Habits(baggage=baggage, records=records, tracer_provider=tracer_provider)
+        self._options = ServerOptions(
+            baggage=baggage, records=records, tracer_provider=tracer_provider
+        )
 
     def __call__(
         self, environ: dict[str, Any], start_response: Callable[..., Any]
@@ -123,14 +127,14 @@ class WsgiMiddleware:
             for key, value in environ.items()
             if key.startswith("HTTP_")
         }
-        around = handling(
+        block = handling(
             request,
             headers,
-            self._habits,
+            self._options,
             client_address=environ.get("REMOTE_ADDR"),
             user_agent_original=headers.get("user-agent"),
         )
-        return InContext(around, lambda: self._app(environ, started))
+        return InContext(block, lambda: self._app(environ, started))
 
 
 def _flushing(send: Callable[[Message], Awaitable[None]]) -> Callable[[Message], Awaitable[None]]:
@@ -148,11 +152,11 @@ class InContext:
     Its reader may do other things in between, which are not part of the request.
     """
 
-    def __init__(self, around: Any, make: Callable[[], Iterable[Any]]) -> None:
-        self._around = around
+    def __init__(self, block: Any, make: Callable[[], Iterable[Any]]) -> None:
+        self._block = block
         self._is_over = False
         self._context = contextvars.copy_context()
-        self._context.run(around.__enter__)
+        self._context.run(block.__enter__)
         self._iterable: Iterable[Any] = self._guarded(make)
         self._iterator: Iterator[Any] = self._guarded(iter, self._iterable)
 
@@ -189,7 +193,7 @@ class InContext:
             return
         self._is_over = True
         kind = None if error is None else type(error)
-        self._context.run(self._around.__exit__, kind, error, None)
+        self._context.run(self._block.__exit__, kind, error, None)
 
 
 def _request(method: str, path: str) -> Request:

@@ -190,7 +190,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Habits:
+class ServerOptions:
     """How a server treats requests.
 
     Attributes:
@@ -206,33 +206,33 @@ class Habits:
 
 @contextmanager
 def handling(
-    request: Request, headers: Mapping[str, str], habits: Habits, **context: Any
+    request: Request, headers: Mapping[str, str], options: ServerOptions, **context: Any
 ) -> Iterator[None]:
     """Handle a request within the block; what it raises is recorded and raised.
 
     Args:
         request: Filled in by the block.
         headers: With lower-case names.
-        habits: The server's.
+        options: The server's.
         context: Bound, as `bind` takes it.
     """
     begun_ns = clock.monotonic_ns()
     with ExitStack() as stack:
-        stack.enter_context(caller_bound(headers, baggage=habits.baggage))
+        stack.enter_context(caller_bound(headers, baggage=options.baggage))
         stack.enter_context(bind(request_id=clock.record_id(), **context))
         span = stack.enter_context(
-            server_span(request.name, request.attributes, habits.tracer_provider)
+            server_span(request.name, request.attributes, options.tracer_provider)
         )
         try:
             yield
         except Exception as error:
             request.failed = request.failed or not request.is_answered
             _complete(request)
-            _record(request, begun_ns, habits, None if request.is_answered else error)
+            _record(request, begun_ns, options, None if request.is_answered else error)
             raise
         else:
             _complete(request)
-            _record(request, begun_ns, habits, None)
+            _record(request, begun_ns, options, None)
         finally:
             span.finish(request.name, request.attributes, failed=request.failed)
 
@@ -243,9 +243,11 @@ def _complete(request: Request) -> None:
             request.complete(request)
 
 
-def _record(request: Request, begun_ns: int, habits: Habits, error: BaseException | None) -> None:
+def _record(
+    request: Request, begun_ns: int, options: ServerOptions, error: BaseException | None
+) -> None:
     sink = current.sink()
-    if sink is None or not (habits.records or request.failed):
+    if sink is None or not (options.records or request.failed):
         return
     fields = {
         **request.attributes,

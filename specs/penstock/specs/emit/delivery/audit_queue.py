@@ -5,7 +5,7 @@ Each process has a journal of its own, made with its first audit record. A recor
 died are adopted and delivered, under their own sender and resource. The journal is capped: when the
 collector has been away for so long that it is full, `offer` says False, and it is counted.
 
-What the collector does not acknowledge soon is brought to the disk, by the lane's thread; what is
+What the collector does not acknowledge soon is brought to the disk, by this queue's thread; what is
 said meanwhile shares the next sync. Who must know that a record is there can wait for it.
 """
 
@@ -62,8 +62,8 @@ class AuditQueue:
             JournalSender(orphan, socket_path, bounds)
             for orphan in islice(found, limits.SPILL_FILES_ADOPTED_MAX)
         ]
-        for lane in self._adopted:
-            lane.start()
+        for journal in self._adopted:
+            journal.start()
 
     def counted(self, others: Counters) -> Counters:
         """The account of all kinds."""
@@ -97,24 +97,24 @@ class AuditQueue:
         return self._own.held
 
     @property
-    def is_vain(self) -> bool:
-        """Whether to wait for that is in vain."""
-        return self._own.is_vain
+    def no_listener(self) -> bool:
+        """Whether there is nobody to wait for."""
+        return self._own.no_listener
 
     def close(self, timeout_s: float) -> None:
         """End all lanes; what is not acknowledged stays in the journals."""
-        for lane in (self._own, *self._adopted):
-            lane.close(timeout_s)
+        for journal in (self._own, *self._adopted):
+            journal.close(timeout_s)
 
-    def retire(self) -> None:
+    def remove_empty_journal(self) -> None:
         """At the end of the process: delete journals of which nothing is left."""
-        for lane in (self._own, *self._adopted):
-            lane.retire()
+        for journal in (self._own, *self._adopted):
+            journal.remove_empty_journal()
 
-    def abandon(self) -> None:
+    def after_fork(self) -> None:
         """In a forked child: they are the parent's."""
-        for lane in (self._own, *self._adopted):
-            lane.abandon()
+        for journal in (self._own, *self._adopted):
+            journal.after_fork()
 
 
 class JournalSender:
@@ -160,15 +160,15 @@ class JournalSender:
         return self._delivery.refused[KIND]
 
     @property
-    def is_vain(self) -> bool:
+    def no_listener(self) -> bool:
         """Whether nobody was ever there to acknowledge it, or it is acknowledged."""
-        return self._flusher.is_vain
+        return self._flusher.no_listener
 
     def start(self) -> None:
         """Deliver what an adopted journal holds."""
         with self._lock:
             self._flusher.ensure_started()
-            self._delivery.hurry()
+            self._delivery.flush_now()
             self._unsynced_since_ns = clock.monotonic_ns()
         self._flusher.wake()
 
@@ -201,20 +201,20 @@ class JournalSender:
     def close(self, timeout_s: float) -> None:
         """End the thread; a journal of which nothing is left is deleted."""
         self._flusher.stop(timeout_s)
-        self.retire()
+        self.remove_empty_journal()
         with self._lock:
             self._file.forget()
 
-    def retire(self) -> None:
-        """Delete a journal of which nothing is left; another record would make it anew."""
+    def remove_empty_journal(self) -> None:
+        """Delete a journal of which nothing is left; another record would make another."""
         with self._lock:
             if not self._file.spill.held:
                 self._file.remove()
 
-    def abandon(self) -> None:
+    def after_fork(self) -> None:
         """In a forked child: close this process's copies of the descriptors."""
-        self._flusher.abandon()
-        self._file.abandon()
+        self._flusher.after_fork()
+        self._file.after_fork()
 
     def _take(self, line: bytes) -> bool:
         self.emitted += 1
@@ -238,7 +238,7 @@ class JournalSender:
     def _sync(self) -> int | None:
         """Bring the journal to the disk when it is time; in how many milliseconds to ask again.
 
-        The lane's thread does so, without the lock: whatever is said meanwhile shares the next one.
+        This queue's thread does so, without the lock: later records share the next sync.
         """
         with self._lock:
             opened = self._due()

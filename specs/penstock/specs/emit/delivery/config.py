@@ -16,7 +16,7 @@ class EmitterLimits:
     Attributes:
         block_ms: How long a record waits for room in a full queue before one is dropped: for
             programs whose only task is to emit, such as an import. The calling thread waits, so
-            not for servers and event loops. Once it waited in vain, the next records do not wait
+            not for servers and event loops. Once that time has passed, the next records do not wait
             until the collector has answered again. 0 never waits.
         repeats_max: Equal log records within a second that go out one by one; what comes beyond is
             folded into one with a count. 0 folds nothing.

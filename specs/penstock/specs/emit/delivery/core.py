@@ -173,7 +173,7 @@ class Delivery:
         """Attempts that failed since a batch was answered last."""
         return self._backoff.failures
 
-    def hurry(self) -> None:
+    def flush_now(self) -> None:
         """Send without waiting for batches to fill, until all that is queued is answered."""
         self._hurried = True
 

@@ -28,14 +28,14 @@ class ExitingEmitter(Protocol):
     """What the end of a process asks of an emitter; `Emitter` says what each means."""
 
     @property
-    def is_vain(self) -> bool: ...
+    def no_listener(self) -> bool: ...
 
     @property
     def trouble(self) -> str: ...
 
     def flush(self, timeout_s: float) -> bool: ...
 
-    def retire(self) -> None: ...
+    def remove_empty_journal(self) -> None: ...
 
     def end(self) -> None: ...
 
@@ -105,7 +105,7 @@ class ProcessExit:
             emitter.flush(0.0)  # all send before one is waited for, which may get no answer
         for emitter in emitters:
             self.flush(emitter, at_least_s=EXIT_EACH_S)
-            emitter.retire()
+            emitter.remove_empty_journal()
             self._say_what_is_lost(emitter)
 
     def flush_late(self, emitter: ExitingEmitter) -> None:
@@ -124,7 +124,7 @@ class ProcessExit:
             left_s = max(self._left_s, at_least_s)
             slice_s = 0.0 if emitter in self._given_up else min(left_s, EXIT_EACH_S)
             while not emitter.flush(slice_s):
-                if emitter.is_vain:
+                if emitter.no_listener:
                     self._given_up.add(emitter)
                     return False
                 if (left_s := left_s - slice_s) <= 0:
@@ -156,7 +156,7 @@ _is_kept = False
 
 
 def register_child_exit(end: Callable[[], object]) -> None:
-    """Have `end` called where a child ends; in one just forked, and in whoever may become one."""
+    """Have `end` called where a child ends: one just forked, or this process if it is one."""
     global _is_kept  # noqa: PLW0603 - once; children inherit it with what is kept
     util: Any = sys.modules.get("multiprocessing.util")
     if util is not None and not _is_kept:

@@ -79,7 +79,7 @@ class SpillFile:
     def append(self, data: bytes) -> None:
         """Write an entry that the journal's state has already; the first one makes the file.
 
-        After a failure the file says less than the state, so it is given up and made anew, for
+        After a failure the file says less than the state, so it is given up and made again, for
         which there may be room: nothing settled is in it. If not, the next entry tries again.
         """
         self.written += 1
@@ -138,7 +138,7 @@ class SpillFile:
         """Take note of what `sync` said of what `opened` returned.
 
         Nothing is believed of a file that could not be synced, not even when it is tried again: the
-        kernel may have thrown away what it could not write. It is made anew.
+        kernel may have thrown away what it could not write. It is made again.
         """
         if number != self._files:
             return  # another file has taken its place
@@ -161,7 +161,7 @@ class SpillFile:
         self._descriptor = -1
         self._files += 1
 
-    def abandon(self) -> None:
+    def after_fork(self) -> None:
         """In a forked child: close all copies, which would keep the parent's lock when it dies."""
         self.forget()
         if self._syncing >= 0:

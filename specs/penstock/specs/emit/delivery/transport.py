@@ -38,7 +38,7 @@ class Link(Protocol):
     advice: str = ""
 
     def connect(self) -> bool:
-        """Begin anew, forgetting what was under way; False when nobody is there."""
+        """Connect again, forgetting what was under way; False when nobody is there."""
         ...
 
     def send(self, batch: Batch, dropped: Dropped) -> list[Answer]:
@@ -170,7 +170,7 @@ class StreamLink(Link):
         self._end = b',"resource":%b}' % resource_json
         self._render = render
         if render is None:
-            # Applications with a collector need nothing of what judges lines.
+            # Applications with a collector need nothing of the validator.
             from penstock.specs.validate.validator import attach
 
             self._attach = attach

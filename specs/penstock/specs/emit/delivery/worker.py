@@ -24,7 +24,7 @@ from penstock.specs.emit.delivery.transport import LINK_ERRORS, Dropped, Link
 
 _MS: Final = 1_000_000
 _READ_BYTES: Final = 4096
-_CHORES_FAILED_MS: Final = 1000
+_PERIODIC_TASKS_RETRY_MS: Final = 1000
 _FAILURES_UNTIL_SAID: Final = 3
 """A connection that ends is nothing special: a collector was started again."""
 
@@ -37,8 +37,8 @@ class DeliveryWorker:
         link: Touched by the thread only.
         lock: A reentrant lock.
         dropped: The drop counters to report; called with `lock` held.
-        chores: Called now and then, without `lock`; returns in how many milliseconds to do so again
-            at the latest, None for whenever there is something else to do.
+        periodic_tasks: Called now and then, without `lock`; returns in how many milliseconds they
+            are due again at the latest, or None.
         start_thread: Has the flusher's loop run in another thread, at once or later.
 
     Attributes:
@@ -53,7 +53,7 @@ class DeliveryWorker:
         link: Link,
         lock: Any,
         dropped: Callable[[], Dropped],
-        chores: Callable[[], int | None] = lambda: None,
+        periodic_tasks: Callable[[], int | None] = lambda: None,
         *,
         start_thread: Callable[[Callable[[], None]], None] = unpatched.start_thread,
     ) -> None:
@@ -61,7 +61,7 @@ class DeliveryWorker:
         self._link = link
         self._lock = lock
         self._dropped = dropped
-        self._chores = chores
+        self._periodic_tasks = periodic_tasks
         self._start_thread = start_thread
         self._waiters: list[Any] = []
         self._room_waiters: list[Any] = []
@@ -73,8 +73,8 @@ class DeliveryWorker:
         self._wake_in, self._wake_out = -1, -1
 
     @property
-    def is_vain(self) -> bool:
-        """Whether to wait is in vain: nobody is there to answer, or nothing is unanswered."""
+    def no_listener(self) -> bool:
+        """Whether there is nothing to wait for: nobody is there to answer, or all is answered."""
         with self._lock:
             return self._delivery.idle or self._link.is_absent
 
@@ -110,7 +110,7 @@ class DeliveryWorker:
         with self._lock:
             if self._delivery.idle:
                 return True
-            self._delivery.hurry()
+            self._delivery.flush_now()
             self.ensure_started()
             settled = unpatched.allocate_lock()
             settled.acquire()
@@ -128,7 +128,7 @@ class DeliveryWorker:
 
     def room(self) -> Any:
         """A lock that is released when something was answered; call with the lock held."""
-        self._delivery.hurry()
+        self._delivery.flush_now()
         waiter = unpatched.allocate_lock()
         waiter.acquire()
         self._room_waiters.append(waiter)
@@ -153,7 +153,7 @@ class DeliveryWorker:
         return True
 
     def end(self, timeout_s: float) -> None:
-        """At the end of the process: what is said from now on is sent by whoever says it.
+        """At the end of the process: later records are sent by the thread that emits them.
 
         The interpreter stops threads before the last of the application's code has run.
         """
@@ -161,7 +161,7 @@ class DeliveryWorker:
         if not self.stop(timeout_s):
             self.is_inline = False
 
-    def abandon(self) -> None:
+    def after_fork(self) -> None:
         """In a forked child: close this process's copies of the parent's descriptors."""
         self._link.close()
         self._close_wake()
@@ -169,9 +169,9 @@ class DeliveryWorker:
     def _run(self, running: Any) -> None:
         self._thread_id = unpatched.thread_id()
         while self._running is running:
-            self._wait(self._next_chores_ms())
+            self._wait(self._run_periodic_tasks())
             self._try_step()
-        if not self.is_inline:  # whoever goes on does so with the connection that there is
+        if not self.is_inline:  # threads that emit go on with the connection
             self._link.close()
             with self._lock:
                 self._delivery.handle(Lost(0.0), clock.monotonic_ns())
@@ -203,11 +203,11 @@ class DeliveryWorker:
             with self._lock:
                 self._delivery.handle(Lost(clock.jitter()), clock.monotonic_ns())
 
-    def _next_chores_ms(self) -> int | None:
+    def _run_periodic_tasks(self) -> int | None:
         try:
-            return self._chores()
+            return self._periodic_tasks()
         except Exception:  # noqa: BLE001 - the thread must go on
-            return _CHORES_FAILED_MS
+            return _PERIODIC_TASKS_RETRY_MS
 
     def _wait(self, milliseconds: int | None) -> None:
         """Until a deadline, until the link can go on, or until somebody wakes us."""
