@@ -13,7 +13,6 @@ from typing import Any, ClassVar, cast
 from typing_extensions import override
 
 from penstock.collector.agent.agent import Rerouting
-from penstock.collector.checkpoint.routing import RouteFingerprint
 from penstock.collector.checkpoint.state import SPOOL_ORIGIN, URGENT_ORIGIN, State, read_state
 from penstock.collector.delivery.ordered_queue import QueueKey
 from penstock.collector.sources.files.identity import FileState
@@ -71,11 +70,11 @@ class ResortingWorld(World):
             self.read_before[origin] = max(self.read_before.get(origin, 0), position)
         state = self.state = read_state(self.saved)
         ends = {SPOOL_ORIGIN: len(self.origins[SPOOL_ORIGIN]), URGENT_ORIGIN: 0}
-        if state.fit_to_rules(rules_of(self.version), ends) and self.life:
+        if state.fit_to_routing(fingerprint_of(self.version), ends) and self.life:
             self.marks.add("begun anew")
         self.saved = state.as_document()
         self.saver = SimpleNamespace(
-            sorting=state.sorting, incarnation=state.incarnation, save=self._save_now
+            routing=state.routing, incarnation=state.incarnation, save=self._save_now
         )
         self.announced = False
         return {SPOOL_ORIGIN: state.cursor, FILE_ORIGIN: state.files[0].position}, state.lanes
@@ -95,7 +94,7 @@ class ResortingWorld(World):
             cursor=cursors[SPOOL_ORIGIN],
             lanes=self.delivery.done(),
             files=[_file(cursors[FILE_ORIGIN])],
-            sorting=self.saver.sorting.after(cursors),
+            routing=self.saver.routing,
         ).as_document()
 
     @override
@@ -109,10 +108,10 @@ class ResortingWorld(World):
         if dice < 1 - self.reloads or self.announced:
             return False
         self.announced, after = True, self.random.randrange(4)
-        rules = rules_of(after)
-        life, resorting = self.life, self._resorting()
+        fingerprint = fingerprint_of(after)
+        life, resorting = self.life, self._rerouting()
         try:
-            _done(resorting.announce(rules))
+            _done(resorting.announce(fingerprint))
         except ServiceError:
             self.announced = False
             self.marks.add("refused a reload")
@@ -125,7 +124,7 @@ class ResortingWorld(World):
         def apply() -> None:
             if life == self.life:
                 incarnation = self.saver.incarnation
-                if resorting.apply(rules) != incarnation:
+                if resorting.apply(fingerprint) != incarnation:
                     self.marks.add("begun anew while it runs")
                 self.before, self.version, self.announced = self.version, after, False
                 if self.random.random() < 0.5:
@@ -159,37 +158,17 @@ class ResortingWorld(World):
             self.marks.add("repeated")
             assert self.marks & {"begun anew", "begun anew while it runs"}
 
-    def _resorting(self) -> Rerouting:
-        return Rerouting(cast("Any", _Engine(self)), cast("Any", self.saver), list)
+    def _rerouting(self) -> Rerouting:
+        return Rerouting(self.delivery, cast("Any", self.saver), fingerprint_of(self.version))
 
     async def _save_now(self) -> bool:
         self.save()
         return not self._is_full
 
 
-class _Engine:
-    """What a reload asks of the engine."""
-
-    def __init__(self, world: ResortingWorld) -> None:
-        self._world = world
-        self.delivery = world.delivery
-        self.generations = SimpleNamespace(waiting=[], first=1)
-
-    @property
-    def begun(self) -> dict[str, int]:
-        return dict(self._world.positions)
-
-    @property
-    def reads_again(self) -> bool:
-        read = self._world.positions.items()
-        return any(at < self._world.read_before.get(origin, 0) for origin, at in read)
-
-
-def rules_of(version: int) -> RouteFingerprint:
-    """What sorts."""
-    return (
-        RouteFingerprint() if version == FICKLE else RouteFingerprint(f"v{version}", f"v{version}")
-    )
+def fingerprint_of(version: int) -> str:
+    """What decides where records go."""
+    return "" if version == FICKLE else f"v{version}"
 
 
 def _file(position: int) -> FileState:

@@ -1,12 +1,12 @@
 """Records that are sorted otherwise when they are read again; each rule has a twin without it."""
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
+from uuid import UUID
 
 import pytest
 
 from penstock.collector.agent.agent import Rerouting
-from penstock.collector.checkpoint.routing import RouteFingerprint, RoutingState
+from penstock.collector.checkpoint.state import State
 from penstock.collector.delivery.core import Delivery
 from tests.sim.resorting_world import ResortingWorld
 from tests.sim.twins import Mutation
@@ -44,39 +44,41 @@ def loses() -> bool:
     return False
 
 
-def test_the_world_catches_a_start_that_believes_what_other_rules_sorted(code: Mutation) -> None:
-    code.replace(RoutingState, "holds", lambda *_: True)
+def test_the_world_catches_a_start_that_believes_what_was_read_under_another_fingerprint(
+    code: Mutation,
+) -> None:
+    code.replace(State, "fit_to_routing", lambda *_: [])
     assert loses()
 
 
-def test_the_world_catches_a_start_that_believes_what_may_be_sorted_otherwise(
-    code: Mutation,
-) -> None:
+def test_the_world_catches_a_start_that_believes_what_may_vary(code: Mutation) -> None:
+    fit = State.fit_to_routing
     code.replace(
-        RouteFingerprint,
-        "are_those_of",
-        lambda self, other, origin: self.of(origin) == other.of(origin),
+        State, "fit_to_routing", lambda self, found, ends: fit(self, found or "varies", ends)
     )
     assert loses()
 
 
-def test_the_world_catches_a_reload_that_forgets_what_the_rules_before_sorted(
+def test_the_world_catches_a_reload_after_which_a_start_believes_what_was_read_before(
     code: Mutation,
 ) -> None:
-    def forget(
-        self: RoutingState, rules: RouteFingerprint, reached: Mapping[str, int]
-    ) -> RoutingState:
-        del self, reached
-        return RoutingState(rules)
+    apply = Rerouting.apply
 
-    code.replace(RoutingState, "changed", forget)
+    def forget(self: Any, fingerprint: str) -> UUID:
+        incarnation = apply(self, fingerprint)
+        self._saver.routing = fingerprint
+        return incarnation
+
+    code.replace(Rerouting, "apply", forget)
     assert loses()
 
 
-def test_the_world_catches_a_reload_that_is_not_durable_before_it_sorts(code: Mutation) -> None:
-    async def hide(self: Any, rules: RouteFingerprint) -> None:
-        if rules != self._saver.sorting.rules:
-            self._before = self._saver.sorting
+def test_the_world_catches_a_reload_that_is_not_durable_before_records_are_read_by_it(
+    code: Mutation,
+) -> None:
+    async def hide(self: Any, fingerprint: str) -> None:
+        if fingerprint != self._fingerprint:
+            self._before = self._saver.routing
 
     code.replace(Rerouting, "announce", hide)
     assert loses()
@@ -85,7 +87,15 @@ def test_the_world_catches_a_reload_that_is_not_durable_before_it_sorts(code: Mu
 def test_the_world_catches_a_reload_that_goes_on_under_sequences_of_an_earlier_run(
     code: Mutation,
 ) -> None:
-    code.replace(Rerouting, "_reads_again", lambda _: False)
+    apply = Rerouting.apply
+
+    def keep(self: Any, fingerprint: str) -> UUID:
+        before = self._saver.incarnation
+        apply(self, fingerprint)
+        self._saver.incarnation = before
+        return cast("UUID", before)
+
+    code.replace(Rerouting, "apply", keep)
     assert loses()
 
 

@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 from typing_extensions import override
 
 from penstock.base.clock import SystemClock
-from penstock.collector.agent.route_fingerprint import fingerprint_of
+from penstock.collector.agent.route_fingerprint import route_fingerprint
 from penstock.collector.agent.settings import graph_of, resource_of, sizes_of
 from penstock.collector.checkpoint.checkpointer import Checkpointer
 from penstock.collector.checkpoint.recovery import open_data_directory
@@ -161,7 +161,7 @@ class FilesCollector:
         config = self.config
         graph = graph_of(config)
         directory = open_data_directory(config.data_dir, sizes_of(config), where="collector.yaml")
-        directory.fit_to_rules(fingerprint_of(config, graph))
+        directory.fit_to_routing(route_fingerprint(config, graph))
         publisher = Publisher(config.nats, directory.state.incarnation, lambda: None, self.clock)
         engine = self.engine = Engine(directory, config, publisher, self.clock, graph)
         engine.courier.publish = self.log.publish

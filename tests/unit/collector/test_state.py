@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from penstock.collector.checkpoint.recovery import Sizes, open_data_directory
-from penstock.collector.checkpoint.routing import RouteFingerprint, RoutingState
 from penstock.collector.checkpoint.state import NewerStateError, State, read_state
 from penstock.collector.delivery.ordered_queue import QueueKey
 from penstock.collector.sources.files.identity import FileState, Mark
@@ -115,13 +114,10 @@ def test_a_later_version_is_told_from_damage() -> None:
         read_state(state(3).as_document() | {"version": 2})
 
 
-HELD = RouteFingerprint("spools", "files")
-
-
-def sorted_by(rules: RouteFingerprint, **since: int) -> State:
+def read_under(fingerprint: str) -> State:
     found = state(3)
     found.lanes = {SPOOLED: (8 << 20) + 1, FILED: 7}
-    found.sorting = RoutingState(rules, since)
+    found.routing = fingerprint
     return found
 
 
@@ -129,42 +125,34 @@ ENDS = {"spool": 9, "spool-urgent": 0}
 
 
 @pytest.mark.parametrize(
-    ("before", "since", "after", "doubted"),
-    [
-        (HELD, 0, HELD, []),
-        (HELD, 3, HELD, []),
-        (HELD, 4, HELD, ["spool"]),
-        (HELD, 0, RouteFingerprint("others", "files"), ["spool"]),
-        (HELD, 0, RouteFingerprint("spools", "others"), ["file/1"]),
-        (RouteFingerprint(), 0, HELD, ["spool", "file/1"]),
-        (RouteFingerprint(), 0, RouteFingerprint(), ["spool", "file/1"]),
-    ],
-    ids=["the same", "since the cursor", "since then", "spools", "files", "unknown", "varying"],
+    ("before", "after", "again"),
+    [("a", "a", False), ("a", "b", True), ("", "a", True), ("", "", True), ("a", "", True)],
+    ids=["the same", "another", "unknown", "varying", "varying now"],
 )
-def test_what_other_rules_sorted_begins_a_new_chain(
-    before: RouteFingerprint, since: int, after: RouteFingerprint, doubted: list[str]
+def test_what_was_read_under_another_fingerprint_begins_a_new_chain(
+    before: str, after: str, *, again: bool
 ) -> None:
-    found = sorted_by(before, spool=since)
+    found = read_under(before)
     incarnation, quarantine = found.incarnation, found.quarantine
-    assert found.fit_to_rules(after, ENDS) == doubted
-    assert (found.incarnation != incarnation) is bool(doubted)
+    assert found.fit_to_routing(after, ENDS) == (["spool", "file/1"] if again else [])
+    assert (found.incarnation != incarnation) is again
     assert found.quarantine == quarantine, "what is kept there is known again"
-    assert (SPOOLED in found.lanes) is ("spool" not in doubted)
-    assert (FILED in found.lanes) is ("file/1" not in doubted)
-    assert found.sorting == RoutingState(after)
+    assert (SPOOLED in found.lanes) is not again
+    assert (FILED in found.lanes) is not again
+    assert found.routing == after
     assert (found.cursor, found.files[0].position) == (3, 5)
 
 
-def test_a_spool_that_is_done_is_not_read_again_and_goes_on_under_any_rules() -> None:
-    found = sorted_by(HELD)
+def test_a_spool_that_is_done_is_not_read_again_and_goes_on_under_any_fingerprint() -> None:
+    found = read_under("a")
     found.cursor, found.files = 9, []
     before = found.incarnation
-    assert found.fit_to_rules(RouteFingerprint("others", "others"), ENDS) == []
+    assert found.fit_to_routing("b", ENDS) == []
     assert (found.incarnation, SPOOLED in found.lanes) == (before, True)
 
 
 @pytest.mark.parametrize(("more", "doubted"), [("", []), ("more\n", ["file/1"])])
-def test_a_file_that_was_read_to_its_end_goes_on_under_any_rules(
+def test_a_file_that_was_read_to_its_end_goes_on_under_any_fingerprint(
     tmp_path: Path, more: str, doubted: list[str]
 ) -> None:
     path = tmp_path / "x.log"
@@ -174,7 +162,7 @@ def test_a_file_that_was_read_to_its_end_goes_on_under_any_rules(
     found = open_data_directory(tmp_path / "data", Sizes(1 << 20, 1 << 20, 1 << 20), where="test")
     found.state = State(files=[file], lanes={FILED: 5})
     before = found.state.incarnation
-    found.fit_to_rules(RouteFingerprint())
+    found.fit_to_routing("")
     assert (found.state.incarnation != before) is bool(doubted)
     assert (FILED in found.state.lanes) is not bool(doubted)
     found.lock.release()
@@ -186,21 +174,17 @@ def test_a_file_that_has_not_its_name_any_more_is_doubted(tmp_path: Path) -> Non
     path.write_text("other")
     for name in (str(path), "/no/such", "/a\0b"):
         found.state = State(files=[FileState("files", 1, 2, 3, "00", 4, name, 5)], lanes={FILED: 5})
-        found.fit_to_rules(RouteFingerprint())
+        found.fit_to_routing("")
         assert not found.state.lanes
     found.lock.release()
 
 
-def test_a_checkpoint_of_an_earlier_version_knows_no_rules() -> None:
-    saved = sorted_by(HELD, spool=4)
+def test_a_checkpoint_of_an_earlier_version_knows_no_fingerprint() -> None:
+    saved = read_under("a")
     document = json.loads(json.dumps(saved.as_document()))
     assert read_state(document) == saved
-    for key in ("rules", "since", "quarantine"):
+    for key in ("routing", "quarantine"):
         del document[key]
-    found = read_state(document)
-    assert found.sorting == RoutingState()
+    found = read_state(document | {"rules": ["a", "a"], "since": {"spool": 4}})
+    assert found.routing == ""
     assert found.quarantine == saved.incarnation
-    assert (
-        read_state(document | {"rules": ["a later version's"], "since": 7}).sorting
-        == RoutingState()
-    )

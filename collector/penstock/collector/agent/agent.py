@@ -1,10 +1,4 @@
-"""The running collector: its parts, the order they start and stop in, and their exchange.
-
-Other rules that sort records into lanes, while the collector runs.
-
-Before a record is sorted by them, the checkpoint says so; whoever starts from it believes of what
-the producers' sequences say only what the same rules sorted.
-"""
+"""The running collector: its parts, the order they start and stop in, and their exchange."""
 
 import asyncio
 import concurrent.futures
@@ -29,7 +23,7 @@ from penstock.collector import failpoints
 from penstock.collector.agent.admin import SOCKET_NAME, ControlServer
 from penstock.collector.agent.admin_actions import AdminActions
 from penstock.collector.agent.reload import Reloads, Report, changed_keys
-from penstock.collector.agent.route_fingerprint import fingerprint_of
+from penstock.collector.agent.route_fingerprint import UNKNOWN, route_fingerprint
 from penstock.collector.agent.settings import (
     graph_of,
     own_subjects,
@@ -39,13 +33,11 @@ from penstock.collector.agent.settings import (
 )
 from penstock.collector.checkpoint.checkpointer import Checkpointer
 from penstock.collector.checkpoint.recovery import open_data_directory
-from penstock.collector.checkpoint.routing import UNKNOWN, RouteFingerprint, RoutingState
 from penstock.collector.config import CollectorConfig, NatsSection
-from penstock.collector.delivery.core import Reconnected
+from penstock.collector.delivery.core import Delivery, Reconnected
 from penstock.collector.delivery.engine import Engine
 from penstock.collector.delivery.publisher import Publisher
 from penstock.collector.sources.factory import Parts, make_source
-from penstock.collector.sources.files.source import FileSource
 from penstock.collector.sources.sections import Source as Section
 from penstock.collector.sources.source import Source
 from penstock.collector.sources.supervisor import (
@@ -125,31 +117,30 @@ class Reporter:
 
 
 class Rerouting:
-    """The change from the rules that hold to others: `announce`, then `apply` or `take_back`.
+    """The change of the route fingerprint at a reload: `announce`, then `apply` or `take_back`.
+
+    From the announcement until the next start the checkpoint names none: a record that was read
+    before, and is read again by that start, may get another subject.
 
     Args:
-        file_sources: Those that run, now.
+        fingerprint: That of the configuration at the start.
     """
 
-    def __init__(
-        self, engine: Engine, saver: Checkpointer, file_sources: Callable[[], Iterable[FileSource]]
-    ) -> None:
-        self._engine = engine
+    def __init__(self, delivery: Delivery, saver: Checkpointer, fingerprint: str) -> None:
+        self._delivery = delivery
         self._saver = saver
-        self._file_sources = file_sources
-        self._before: RoutingState | None = None
+        self._fingerprint = fingerprint
+        self._before: str | None = None
 
-    async def announce(self, rules: RouteFingerprint) -> None:
-        """Make durable that no rules are to be relied on, if these are others.
+    async def announce(self, fingerprint: str) -> None:
+        """Make durable that no fingerprint is to be relied on, if this is another one.
 
         Raises:
-            ServiceError: It cannot be; those that hold go on to.
+            ServiceError: The checkpoint cannot be written; nothing has changed.
         """
-        before = self._saver.sorting
-        if rules == before.rules:
+        if fingerprint == self._fingerprint:
             return
-        self._before = before
-        self._saver.sorting = RoutingState(UNKNOWN, before.since)
+        self._before, self._saver.routing = self._saver.routing, UNKNOWN
         if not await self._saver.save():
             self.take_back()
             raise ServiceError(
@@ -158,34 +149,20 @@ class Rerouting:
             )
 
     def take_back(self) -> None:
-        """Nothing was sorted otherwise."""
+        """No record was read by the other configuration."""
         if self._before is not None:
-            self._saver.sorting, self._before = self._before, None
+            self._saver.routing, self._before = self._before, None
 
-    def apply(self, rules: RouteFingerprint) -> UUID:
-        """Others hold from what is sorted next; returns the incarnation that publishes it.
+    def apply(self, fingerprint: str) -> UUID:
+        """Records are read by the other one from now on; returns the incarnation to publish under.
 
-        A new one where something is read that an earlier run may have sorted by those before, and
-        delivered: it would be taken for that.
+        It is a new one: what an earlier run read and delivered may be read again now.
         """
         if self._before is not None:
-            if self._reads_again():
-                self._saver.incarnation = uuid4()
-                self._engine.delivery.retire_idle()
-            self._saver.sorting = self._before.changed(rules, self._begun())
-            self._before = None
+            self._before, self._fingerprint = None, fingerprint
+            self._saver.incarnation = uuid4()
+            self._delivery.retire_idle()
         return self._saver.incarnation
-
-    def _begun(self) -> dict[str, int]:
-        """By origin, the position before which everything was begun to be sorted."""
-        tails = (tail for source in self._file_sources() for tail in source.tails)
-        return self._engine.begun | {tail.state.origin: tail.lines.position for tail in tails}
-
-    def _reads_again(self) -> bool:
-        generations = self._engine.generations
-        tails = (tail for source in self._file_sources() for tail in source.tails)
-        files = [tail.state for tail in tails if tail.reads_again] + generations.waiting
-        return self._engine.reads_again or any(f.generation < generations.first for f in files)
 
 
 Load = Callable[[], CollectorConfig]
@@ -232,7 +209,8 @@ class Agent:
         )
         if directory.foreign:
             self._log.error("the spool is not the one of the checkpoint; beginning a new chain")
-        directory.fit_to_rules(fingerprint_of(config, graph))
+        fingerprint = route_fingerprint(config, graph)
+        directory.fit_to_routing(fingerprint)
         self._directory = directory
         self._tracing = Tracing(config.tracing, "collector", config.name, own_subjects(config))
         self._publisher = self._make_publisher(config)
@@ -246,7 +224,7 @@ class Agent:
             engine.replayer,
             lambda: self._sources.file_sources,
         )
-        self._resorting = Rerouting(engine, self._saver, lambda: self._sources.file_sources)
+        self._rerouting = Rerouting(engine.delivery, self._saver, fingerprint)
         self._reloads = Reloads()
         self._reloading = asyncio.Lock()
         self._hung_up = False
@@ -478,13 +456,13 @@ class Agent:
         if "nats" in keys:
             publisher = self._make_publisher(after)
             await publisher.connect(after.name, after.connect_timeout_s)
-        rules = fingerprint_of(after, graph)
+        fingerprint = route_fingerprint(after, graph)
         try:
-            await self._resorting.announce(rules)
+            await self._rerouting.announce(fingerprint)
             self._sources.around = self._surroundings(after)
             await self._sources.change(self._own(after), sources)
         except BaseException:
-            self._resorting.take_back()
+            self._rerouting.take_back()
             self._sources.around = around
             if publisher is not self._publisher:
                 await publisher.close()
@@ -494,7 +472,7 @@ class Agent:
         self._config = after
         if self._tracing.tracer is not None:
             self._tracing.tracer.add_own(own_subjects(after))
-        publisher.incarnation = self._resorting.apply(rules)
+        publisher.incarnation = self._rerouting.apply(fingerprint)
         self._engine.exchange(after, graph, publisher)
         failpoints.passed("reload_after_exchange")
         old, self._publisher = self._publisher, publisher

@@ -1,50 +1,106 @@
-"""What sorts records into lanes, as digests; see `penstock.collector.checkpoint.routing`."""
+"""The route fingerprint: a digest of what decides the subject of a record.
+
+The checkpoint holds it. "Done up to sequence s" is said of one subject of one source: a record that
+is read again and gets another subject the second time may come below that subject's s and would be
+taken for delivered. So what waits is only believed under the fingerprint that it was read under.
+"""
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final
 
 from penstock.collector.agent.settings import resource_of, tables_of
-from penstock.collector.checkpoint.routing import RouteFingerprint
 from penstock.collector.config import CollectorConfig
 from penstock.collector.sources.sections import FileSource
 from penstock.collector.transforms import sections
 from penstock.collector.transforms.enrich import DOCKER_FACTS, PATH_FACTS
 from penstock.collector.transforms.expression import fields_of, parse
-from penstock.collector.transforms.graph import OUTPUT, Graph
+from penstock.collector.transforms.graph import Graph
 from penstock.collector.transforms.paths import parse_path
 from penstock.collector.transforms.subjects import SubjectTemplate
 
-Place = tuple[str, ...]
-"""A field, or a field and a key in it."""
+RELEASE: Final = 1
+"""Raised when a release gives the same records other subjects by the same configuration."""
 
-SERVICE: Final = ("resource", "service.name")
-KIND: Final = ("kind",)
-WEIGHT: Final = ("sample_weight",)
+UNKNOWN: Final = ""
+"""The fingerprint where records may get other subjects the next time they are read."""
+
+_OF_READING: Final = (
+    ("attributes", "log.file.name"),
+    ("attributes", "log.file.path"),
+    ("time_unix_nano",),
+    ("observed_time_unix_nano",),
+)
+"""What a line has of when it was read, and of its file's name then."""
+_OF_LINES: Final = {"name", "service", "format", "multiline", "line_bytes_max"}
 
 
-def places_read(config: CollectorConfig, *, copies: bool) -> frozenset[Place]:
-    """Every place that a record's subject, or its way to it, may depend on; rather too many.
+def route_fingerprint(config: CollectorConfig, graph: Graph) -> str:
+    """The digest for a configuration and its graph; `UNKNOWN` where subjects may vary."""
+    if _varies(config, graph):
+        return UNKNOWN
+    sources = [one for one in config.sources if isinstance(one, FileSource)]
+    service = config.resource.get("service.name")
+    decides = [
+        RELEASE,
+        config.subject_prefix,
+        config.output.model_dump(mode="json"),
+        {name: one.model_dump(mode="json") for name, one in config.transforms.items()},
+        tables_of(graph),
+        resource_of(config) if _reads(config, [("resource",)]) else service,
+        _sensitive(config, graph) if _templates(config) else None,
+        sorted(one.model_dump_json(include=_OF_LINES) for one in sources),
+    ]
+    return hashlib.blake2b(json.dumps(decides).encode(), digest_size=16).hexdigest()
 
-    Args:
-        config: The whole.
-        copies: Whether records may be copied. Else what only ends records decides nothing; of
-            copies it decides the numbers, and what samples decides the weight of what is left.
-    """
-    ending = sections.FilterSection | sections.SampleSection
-    found = {SERVICE, KIND}.union(*(template.reads for template in templates(config)))
+
+def _varies(config: CollectorConfig, graph: Graph) -> bool:
+    """Whether a record may get another subject, or another number among its copies."""
+    files = any(isinstance(source, FileSource) for source in config.sources)
+    enriches = any(
+        isinstance(one, sections.EnrichSection) and one.container
+        for one in config.transforms.values()
+    )
+    key = graph.hash_key
+    return (
+        (files and _reads(config, _OF_READING))
+        or (files and enriches and _reads(config, PATH_FACTS))
+        or (enriches and _reads(config, DOCKER_FACTS))
+        or (key is not None and key.rotate_days > 0 and bool(_templates(config)))
+        or _forgets_among_copies(config, graph)
+    )
+
+
+def _forgets_among_copies(config: CollectorConfig, graph: Graph) -> bool:
+    """Whether copies are numbered by what `throttle` or `dedupe` remembers until the end."""
+    forgets = any(
+        isinstance(one, sections.DedupeSection)
+        or (isinstance(one, sections.ThrottleSection) and one.when_exceeded == "drop")
+        for one in config.transforms.values()
+    )
+    counts = {
+        name
+        for name, one in config.transforms.items()
+        if isinstance(one, sections.CountSection)  # it passes no copy on
+    }
+    return forgets and any(len({*takers} - counts) > 1 for takers in graph.wiring.takers.values())
+
+
+def _reads(config: CollectorConfig, places: Any) -> bool:
+    """Whether an expression or a template reads one of the places, or the whole field of one."""
+    found = {path for template in _templates(config) for path in template.reads}
     for section in config.transforms.values():
-        if not isinstance(section, ending):
-            found |= _read_by(section)
-    for section in config.transforms.values():
-        weighs = isinstance(section, sections.SampleSection) and names_any(found, [WEIGHT])
-        if isinstance(section, ending) and (copies or weighs):
-            found |= _read_by(section)
-    return frozenset(found)
+        found |= {place for text in _expressions(section) for place in fields_of(parse(text))}
+        found |= {parse_path(text) for text in _paths(section)}
+    fields = {place[0] for place in places if len(place) == 1}
+    return any(
+        place[0] in fields or place in places or place in {one[:1] for one in places}
+        for place in found
+    )
 
 
-def templates(config: CollectorConfig) -> list[SubjectTemplate]:
+def _templates(config: CollectorConfig) -> list[SubjectTemplate]:
     """Of the output and of routes."""
     routes = (
         branch.subject
@@ -55,19 +111,7 @@ def templates(config: CollectorConfig) -> list[SubjectTemplate]:
     return [SubjectTemplate(text) for text in (config.output.subject, *routes) if text is not None]
 
 
-def names_any(reads: Iterable[Place], places: Iterable[Place]) -> bool:
-    """Whether one of the places is read, by itself or with all of its field."""
-    known = set(reads)
-    return any(place in known or place[:1] in known for place in places)
-
-
-def _read_by(section: sections.TransformConfig) -> set[Place]:
-    found = {place for text in _expressions(section) for place in fields_of(parse(text))}
-    return found | {parse_path(text) for text in _paths(section)}
-
-
 def _expressions(section: sections.TransformConfig) -> Iterator[str]:
-    """But of those that make other records, or that only remember what passed."""
     match section:
         case sections.EditSection():
             yield from section.set.values()
@@ -93,106 +137,8 @@ def _paths(section: sections.TransformConfig) -> Iterator[str]:
             pass
 
 
-RELEASE: Final = 1
-"""Raised when a release sorts the same records by the same configuration into other lanes."""
-
-_OF_READING: Final = (
-    ("attributes", "log.file.name"),
-    ("attributes", "log.file.path"),
-    ("time_unix_nano",),
-    ("observed_time_unix_nano",),
-)
-"""What a line has of when it was read, and of its file's name then."""
-
-
-def fingerprint_of(config: CollectorConfig, graph: Graph) -> RouteFingerprint:
-    """What decides the lane of a record, of the configuration and of the graph made of it."""
-    copies = _makes_copies(config, graph)
-    reads = places_read(config, copies=copies)
-    docker = _adds_containers(config) and names_any(reads, DOCKER_FACTS)
-    if docker or (copies and any(map(_forgets, config.transforms.values()))):
-        return RouteFingerprint()
-    decides = _decides(config, graph, reads)
-    files = sorted(map(_lines_of, (s for s in config.sources if isinstance(s, FileSource))))
-    names = _adds_containers(config) and names_any(reads, PATH_FACTS)
-    varies = names or names_any(reads, _OF_READING) or _hashes_by_time(config, graph)
-    return RouteFingerprint(
-        spools=_digest(decides), files="" if files and varies else _digest([decides, files])
-    )
-
-
-def _decides(config: CollectorConfig, graph: Graph, reads: frozenset[Place]) -> list[Any]:
-    facts = [
-        fact for fact in resource_of(config).items() if names_any(reads, [("resource", fact[0])])
-    ]
-    return [
-        RELEASE,
-        config.subject_prefix,
-        config.output.model_dump(mode="json"),
-        {name: one.model_dump(mode="json") for name, one in config.transforms.items()},
-        [*_tables(config, graph, reads)],
-        sorted(facts),
-        _sensitive(config, graph) if templates(config) else None,
-    ]
-
-
-def _tables(config: CollectorConfig, graph: Graph, reads: frozenset[Place]) -> Iterator[Any]:
-    """Rows that may decide; others may change as they like."""
-    for name, rows in tables_of(graph).items():
-        section = config.transforms[name]
-        assert isinstance(section, sections.EnrichSection)
-        for table, found in zip(section.tables, rows, strict=True):
-            columns = {column for row in found.values() for column in row}
-            if names_any(reads, [("attributes", table.prefix + column) for column in columns]):
-                yield found
-
-
 def _sensitive(config: CollectorConfig, graph: Graph) -> Any:
-    """What is taken out of values that subjects are filled with; of the key what it is known by."""
+    """What is taken out of values that subjects are filled with; the key by its id alone."""
     key = graph.hash_key
     shown = config.sensitive.model_dump(mode="json", exclude={"hash_key"})
     return [shown, key and [key.id, key.rotate_days]]
-
-
-def _hashes_by_time(config: CollectorConfig, graph: Graph) -> bool:
-    key = graph.hash_key
-    return key is not None and key.rotate_days > 0 and bool(templates(config))
-
-
-def _adds_containers(config: CollectorConfig) -> bool:
-    return any(
-        isinstance(section, sections.EnrichSection) and section.container
-        for section in config.transforms.values()
-    )
-
-
-def _makes_copies(config: CollectorConfig, graph: Graph) -> bool:
-    """Whether a record may go several ways: its copies are numbered by those that are not ended."""
-    transforms = config.transforms
-    return any(
-        sum(
-            taker == OUTPUT or not isinstance(transforms[taker], sections.CountSection)
-            for taker in takers
-        )
-        > 1
-        for takers in graph.wiring.takers.values()
-    )
-
-
-def _forgets(section: sections.TransformConfig) -> bool:
-    """Whether it ends records by what it remembers, which the next run does not."""
-    match section:
-        case sections.ThrottleSection(when_exceeded=when_exceeded):
-            return when_exceeded == "drop"
-        case _:
-            return isinstance(section, sections.DedupeSection)
-
-
-def _lines_of(source: FileSource) -> str:
-    """What makes records of the bytes of a source's files."""
-    fields = {"name", "service", "format", "multiline", "line_bytes_max"}
-    return source.model_dump_json(include=fields)
-
-
-def _digest(value: Any) -> str:
-    return hashlib.blake2b(json.dumps(value).encode(), digest_size=16).hexdigest()

@@ -78,7 +78,7 @@ class Checkpointer:
         file_sources: Those whose positions are part of it, now.
 
     Attributes:
-        sorting: What the next one says of how records were sorted.
+        routing: The route fingerprint that the next one names.
         incarnation: Which it names.
         trouble: Why it could not be written the last time; empty when it could.
     """
@@ -103,7 +103,7 @@ class Checkpointer:
         self.trouble = ""
         self._saving = asyncio.Lock()
         self._saved: dict[str, Any] = {}
-        self.sorting = self.state.sorting
+        self.routing = self.state.routing
         self.incarnation = self.state.incarnation
         self._log = structlog.get_logger()
 
@@ -177,7 +177,6 @@ class Checkpointer:
         named = (state for source in sources for state in source.states)
         files = {state.generation: state for state in (*absent, *named)}
         cursors = {origin: self._delivery.cursor(origin) for origin in SPOOL_ORIGINS}
-        positions = {state.origin: state.position for state in files.values()}
         return State(
             incarnation=self.incarnation,
             quarantine=self.state.quarantine,
@@ -190,5 +189,5 @@ class Checkpointer:
             files=[files[generation] for generation in sorted(files)],
             next_generation=self._generations.following,
             sources=sorted({*self.state.sources, *names}),
-            sorting=self.sorting.after({**cursors, **positions}),
+            routing=self.routing,
         )

@@ -6,7 +6,6 @@ from typing import Final
 
 import structlog
 
-from penstock.collector.checkpoint.routing import RouteFingerprint
 from penstock.collector.checkpoint.state import (
     SPOOL_ORIGIN,
     URGENT_ORIGIN,
@@ -60,18 +59,18 @@ class DataDirectory:
     quarantine: Journal
     foreign: bool
 
-    def fit_to_rules(self, rules: RouteFingerprint) -> None:
-        """Adapt the state to the rules that sort records now, and say what may come twice."""
+    def fit_to_routing(self, fingerprint: str) -> None:
+        """Adapt the state to the route fingerprint that runs now, and log what may come twice."""
         logs = {SPOOL_ORIGIN: self.spool.log, URGENT_ORIGIN: self.urgent.log}
         ends = {origin: log.end_offset for origin, log in logs.items()}
         sizes = {file.origin: _size_of(file) for file in self.state.files}
         ends |= {origin: size for origin, size in sizes.items() if size is not None}
-        if doubted := self.state.fit_to_rules(rules, ends):
+        if waiting := self.state.fit_to_routing(fingerprint, ends):
             structlog.get_logger().info(
-                "what waits may be sorted otherwise than before: of it, records that were delivered"
-                " may be delivered twice",
-                origins=doubted[:_NAMED_MAX],
-                count=len(doubted),
+                "routing changed or unknown: records that wait and were delivered may be delivered"
+                " twice",
+                origins=waiting[:_NAMED_MAX],
+                count=len(waiting),
             )
 
 

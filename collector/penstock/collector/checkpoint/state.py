@@ -13,11 +13,12 @@
      "next_generation": 3,
      "sources": ["files"],                file sources that ran before
      "quarantine": "<uuid>",              part of identities in quarantine; may lack
-     "rules": ["<digest>", "<digest>"],   see `penstock.collector.checkpoint.routing`; may lack
-     "since": {"spool": 19}}              position before which other rules sorted; may lack
+     "routing": "<digest>"}               see `penstock.collector.agent.route_fingerprint`; may lack
 
-It is replaced as a whole. An old one is safe: what it has forgotten is read again, and logd knows
-it already. A new one is durable before any segment of the spool that it passes is deleted.
+Release 0.1.0 wrote `rules` and `since` instead of `routing`: they are not read, and what waits then
+may come twice. It is replaced as a whole. An old one is safe: what it has forgotten is read again,
+and logd knows it already. A new one is durable before any segment of the spool that it passes is
+deleted.
 """
 
 from collections.abc import Collection, Mapping
@@ -25,7 +26,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import UUID, uuid4
 
-from penstock.collector.checkpoint.routing import RouteFingerprint, RoutingState, read_routing_state
 from penstock.collector.delivery.ordered_queue import QueueKey
 from penstock.collector.sources.files.identity import FileState, read_mark
 
@@ -47,7 +47,8 @@ class State:
 
     Attributes:
         incarnation: Another one when producers' sequences begin anew.
-        quarantine: Another one when the spool's offsets begin anew, too.
+        quarantine: Another one when the spool's offsets begin again, too.
+        routing: The route fingerprint of what may be read again; "": unknown.
     """
 
     incarnation: UUID = field(default_factory=uuid4)
@@ -61,7 +62,7 @@ class State:
     files: list[FileState] = field(default_factory=list)
     next_generation: int = 1
     sources: list[str] = field(default_factory=list)
-    sorting: RoutingState = field(default_factory=RoutingState)
+    routing: str = ""
 
     def cursor_of(self, origin: str) -> int:
         """Of one of the spools."""
@@ -94,28 +95,30 @@ class State:
         self.cursor, self.urgent_cursor = begin[SPOOL_ORIGIN], begin[URGENT_ORIGIN]
         return bool(foreign)
 
-    def fit_to_rules(self, rules: RouteFingerprint, ends: Mapping[str, int]) -> list[str]:
-        """Adapt to the rules by which records are sorted into lanes from now on.
+    def fit_to_routing(self, fingerprint: str, ends: Mapping[str, int]) -> list[str]:
+        """Adapt to the route fingerprint by which records are read from now on.
 
-        Where those that sorted what is read again are not known to be the same, its lanes begin
-        anew under a new incarnation: what they had delivered beyond the cursor comes twice.
+        Unless it is known and the same, what waits is read under a new incarnation: what was
+        delivered of it beyond the cursor comes twice.
 
         Args:
-            rules: Of the configuration that runs.
+            fingerprint: Of the configuration that runs; "": unknown.
             ends: Where the spools and known files end; what is done to there is not read again.
                 Of a file that is not named more may be there.
 
         Returns:
-            The origins of which that is so.
+            The origins of what waits, if so.
         """
+        known = fingerprint != "" and fingerprint == self.routing
+        self.routing = fingerprint
+        if known:
+            return []
         begins = {origin: self.cursor_of(origin) for origin in SPOOL_ORIGINS}
         begins |= {file.origin: file.position for file in self.files}
-        waiting = {o: begin for o, begin in begins.items() if o not in ends or begin < ends[o]}
-        doubted = [o for o, begin in waiting.items() if not self.sorting.holds(o, begin, rules)]
-        if doubted:
-            self._begin_anew(doubted)
-        self.sorting = RoutingState(rules)
-        return doubted
+        waiting = [o for o, begin in begins.items() if o not in ends or begin < ends[o]]
+        if waiting:
+            self._begin_anew(waiting)
+        return waiting
 
     def _begin_anew(self, origins: Collection[str]) -> None:
         self.incarnation = uuid4()
@@ -154,7 +157,7 @@ class State:
             "next_generation": self.next_generation,
             "sources": self.sources,
             "quarantine": str(self.quarantine),
-            **self.sorting.as_document(),
+            "routing": self.routing,
         }
 
 
@@ -188,12 +191,12 @@ def read_state(document: dict[str, Any]) -> State:
         files=files,
         next_generation=found["next_generation"],
         sources=[_name(source) for source in found["sources"]],
-        sorting=read_routing_state(document),
+        routing=found["routing"],
     )
 
 
 _NUMBERS: Final = range(1 << 64)
-_ADDED_LATER: Final = {"urgent_cursor": 0, "replayed": 0, "urgent_senders": {}}
+_ADDED_LATER: Final = {"urgent_cursor": 0, "replayed": 0, "urgent_senders": {}, "routing": ""}
 _FIELDS: Final = {
     "incarnation": str,
     "quarantine": str,
@@ -206,6 +209,7 @@ _FIELDS: Final = {
     "files": list,
     "next_generation": int,
     "sources": list,
+    "routing": str,
 }
 _FILE: Final = {
     "source": str,

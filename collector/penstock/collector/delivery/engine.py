@@ -273,17 +273,6 @@ class Engine:
             await reader.wait_until_read()
 
     @property
-    def begun(self) -> dict[str, int]:
-        """By spool, the position before which everything was begun to be sorted."""
-        both = zip(self.spools.both, self._readers, strict=True)
-        return {spool.origin: reader.begun for spool, reader in both}
-
-    @property
-    def reads_again(self) -> bool:
-        """Whether something is read from a spool that an earlier run may have read, too."""
-        return any(reader.reads_again for reader in self._readers)
-
-    @property
     def units_held(self) -> int:
         """Units on disk that are not done."""
         logs = (

@@ -66,7 +66,6 @@ class Reader:
         self.position = 0
         self.trouble = ""
         self._next = 0
-        self._found_end = 0
         self._taking = ""
         self._kept: tuple[int, Kind] | None = None
         self._progress = asyncio.Event()
@@ -75,19 +74,8 @@ class Reader:
 
     def begin(self, position: int) -> None:
         """Begin at a position; nothing before it is pending."""
-        self._found_end = self._spool.journal.log.end_offset
         self._next = position
         self._moved(position)
-
-    @property
-    def reads_again(self) -> bool:
-        """Whether it reads what an earlier run may have read, too."""
-        return self.position < self._found_end
-
-    @property
-    def begun(self) -> int:
-        """Every unit before it was handed over, dropped, or is being taken."""
-        return self._next
 
     async def run(self) -> None:
         """Read the spool on, until cancelled."""

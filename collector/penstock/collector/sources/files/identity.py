@@ -27,10 +27,11 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Final
 
-from penstock.collector.checkpoint.routing import FILE_ORIGIN
 from penstock.collector.limits import HEAD_BYTES
 
 DIGEST_BYTES: Final = 16
+FILE_ORIGIN: Final = "file/"
+"""What the names of origins begin with that are generations of files."""
 _SECOND_NS: Final = 1_000_000_000
 _WRITTEN_ON_NS: Final = 60 * _SECOND_NS
 _KEPT_NS: Final = 1_000_000
@@ -188,8 +189,8 @@ class Generations:
     """Hands out generation numbers and remembers files from before a restart."""
 
     def __init__(self, *, following: int = 1, known: Iterable[FileState] = ()) -> None:
-        self.following = self.first = following
-        """The next number to be given, and the first one of this run."""
+        self.following = following
+        """The next number to be given."""
         self.known: dict[tuple[str, int, int], FileState] = {}
         """Files of the checkpoint that were not found again yet."""
         self.lost: list[FileState] = []

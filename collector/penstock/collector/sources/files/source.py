@@ -443,7 +443,6 @@ class FileSource(Source):
                 behind.add(family)
             if at_end:
                 await self._flush_waiting(tail, now_ns)
-                tail.reads_again &= tail.position < tail.lines.position
                 await self._let_go(tail)
             else:
                 more = True

@@ -56,7 +56,6 @@ class Tail:
     Attributes:
         joiner: What makes events of several lines; None when each line is one.
         grew_ns: When something was read last.
-        reads_again: False once everything was handed out that the file had when it was opened.
         orphaned_ns: When it was first seen at its end with no name of the source's any more.
         changed: Size and time of the last write, as its content was looked at last.
         before: The last bytes before the position that was read; at most `HEAD_BYTES`.
@@ -73,7 +72,6 @@ class Tail:
     lines: LineCutter
     joiner: Joiner | None = None
     grew_ns: int = 0
-    reads_again: bool = True
     orphaned_ns: int | None = None
     changed: tuple[int, int] = (-1, -1)
     before: bytes = b""
