@@ -179,7 +179,7 @@ def test_a_route_that_comes_and_goes_through_kills_loses_nothing(
 def test_a_checkpoint_of_an_earlier_release_repeats_nothing_after_a_stop(
     tmp_path: Path, nats_url: str
 ) -> None:
-    """It has no rules; nothing that it had not delivered is read by others."""
+    """It has no fingerprint; nothing that it had not delivered is read by others."""
     log_path = tmp_path / "app.log"
     log_path.write_text("".join(f"line {number}\n" for number in range(100)))
     file = {"type": "file", "include": [str(log_path)], "service": "app", "poll_ms": 10}
@@ -198,7 +198,7 @@ def test_a_checkpoint_of_an_earlier_release_repeats_nothing_after_a_stop(
         assert collector.daemon.stop() == 0
         checkpoint = Checkpoint(collector.data_dir / "checkpoint")
         document = checkpoint.load() or {}
-        for key in ("rules", "since", "quarantine"):
+        for key in ("routing", "quarantine"):
             del document[key]
         checkpoint.save(document)
         before = len(logd.values("logs"))
