@@ -6,24 +6,28 @@ import sys
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from penstock.deploy.checks import Verdict, check_port
+from penstock.deploy.up.topology import PORTS_RESERVED
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(900)]
 
 PENSTOCK = Path(sys.executable).parent / "penstock"
-PORTS = {"one": 21_000, "two": 21_100}
 
 
 def test_two_appliances_run_beside_one_another_and_keep_their_ports(tmp_path: Path) -> None:
+    first, second = free_ranges()
+    ports = {"one": first, "two": second}
     with ExitStack() as both:
-        for name, port in PORTS.items():
+        for name, port in ports.items():
             both.enter_context(appliance(tmp_path / name, "--ports-from", str(port)))
-        for name, port in PORTS.items():
+        for name, port in ports.items():
             found = status(tmp_path / name)["addresses"]
             assert found["console"] == f"http://127.0.0.1:{port + 2}/"
             assert found["fetch"] == f"127.0.0.1:{port + 10}"
@@ -32,7 +36,17 @@ def test_two_appliances_run_beside_one_another_and_keep_their_ports(tmp_path: Pa
         wait_until(lambda: received(tmp_path / "one") == 1, what="the span is in its log")
         assert received(tmp_path / "two") == 0, "the other has nothing of it"
     with appliance(tmp_path / "two"):
-        assert status(tmp_path / "two")["addresses"]["nats"] == "nats://127.0.0.1:21100"
+        assert status(tmp_path / "two")["addresses"]["nats"] == f"nats://127.0.0.1:{second}"
+
+
+def free_ranges() -> list[int]:
+    """The first port of two ranges, below those of outgoing connections, that nobody listens on."""
+    return list(islice(filter(_is_free, range(20_000, 32_000, PORTS_RESERVED)), 2))
+
+
+def _is_free(first: int) -> bool:
+    addresses = (f"127.0.0.1:{port}" for port in range(first, first + PORTS_RESERVED))
+    return all(check_port("port", address).verdict is Verdict.OK for address in addresses)
 
 
 @contextmanager

@@ -176,7 +176,7 @@ def check_disk(
         mounts: What /proc/mounts says.
         free_at: Says how much room there is.
     """
-    place = _nearest(path)
+    place = nearest(path)
     if not place.is_dir() or not _is_open(place):
         wrong = "cannot be written to" if place.is_dir() else "is no directory"
         fix = "give this user the directory, or name another"
@@ -198,7 +198,7 @@ def check_disk(
     return Finding(about, Verdict.OK, found)
 
 
-def _nearest(path: Path) -> Path:
+def nearest(path: Path) -> Path:
     """The path itself, or the lowest of its parents that exists."""
     # Not `Path.exists`, which raises where this user may not even look.
     return next(one for one in (path, *path.parents) if os.path.exists(one))  # noqa: PTH110
@@ -226,7 +226,7 @@ def check_socket(path: Path) -> Finding:
     Args:
         path: Of the socket; its directory may not be there yet.
     """
-    directory = _nearest(path.parent)
+    directory = nearest(path.parent)
     fix = "give this user the directory, on a disk of this machine, or name another"
     if path.exists() and not path.is_socket():
         fix = "move the file away, or name another directory"

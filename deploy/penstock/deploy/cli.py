@@ -227,6 +227,7 @@ def demo(**options: Any) -> None:
     epilog="""
     penstock status
     penstock status --wait 60      until all is well, for a minute at most
+    penstock status --all          each stream, also where there are hundreds
     penstock status --dir .work/demo --json
     penstock status --url http://127.0.0.1:9294
     """,
@@ -241,6 +242,10 @@ def demo(**options: Any) -> None:
     metavar="SECONDS",
     help="Wait so long until all is well.",
 )
+@click.option(
+    "--all", "everything", is_flag=True,
+    help="A row for each stage and partition, not only for the unwell and the busiest.",
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 def status(**options: Any) -> None:
     """Say how each part is: exit 0 healthy, 1 degraded, 69 not running."""

@@ -4,7 +4,7 @@ import asyncio
 import json
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,8 @@ from rich.text import Text
 
 from penstock.base.clock import SystemClock
 from penstock.base.errors import ExitCode, UnavailableError
+from penstock.deploy.checks import free_bytes
+from penstock.deploy.up.disk_room import Sample, read_samples, room_line
 from penstock.deploy.up.layout import Layout, address_lines, default_root, read_running
 from penstock.deploy.up.probe import get_json, is_serving
 from penstock.deploy.up.progress import stage_cells
@@ -22,6 +24,9 @@ from penstock.logd.client import LogClient
 from penstock.logd.errors import LogdError
 
 _TIMEOUT_S = 5.0
+STAGES_SHOWN = 6
+"""Of each part, unless all are asked for; so `status` fits on one screen."""
+PARTITIONS_SHOWN = 6
 
 
 def read_cluster(servers: str) -> dict[str, Any] | None:
@@ -53,16 +58,34 @@ def read_cluster(servers: str) -> dict[str, Any] | None:
     }
 
 
-def print_cluster(cluster: dict[str, Any] | None) -> None:
-    """One row for each node, then one for each partition."""
-    console = Console(highlight=False)
+def print_cluster(
+    cluster: dict[str, Any] | None, *, everything: bool = False, console: Console | None = None
+) -> None:
+    """One row for each node, then one for each partition.
+
+    Args:
+        cluster: As `read_cluster` says.
+        everything: Not only the first `PARTITIONS_SHOWN` partitions, the unwell ones first.
+        console: Where to write; standard output by default.
+    """
+    console = console or Console(highlight=False)
     console.print()
     if cluster is None:
         console.print(Text("no node of the cluster answers", style="red"))
         return
     console.print(_nodes(cluster))
     console.print()
-    console.print(_partitions(cluster))
+    shown = cluster["partitions"]
+    if not everything and len(shown) > PARTITIONS_SHOWN:
+        shown = sorted(shown, key=_is_in_sync)[:PARTITIONS_SHOWN]
+    console.print(_partitions(shown))
+    left = cluster["partitions"][len(shown) :]
+    if left:
+        count = len(cluster["partitions"])
+        unwell = sum(not _is_in_sync(part) for part in cluster["partitions"])
+        console.print(
+            f"{count:,} partitions, {unwell:,} without a leader or out of sync; --all shows each"
+        )
     if cluster["controller"] is None:
         console.print(Text("no node is the controller: nothing can be changed", style="yellow"))
 
@@ -82,9 +105,13 @@ def _nodes(cluster: dict[str, Any]) -> Table:
     return table
 
 
-def _partitions(cluster: dict[str, Any]) -> Table:
+def _is_in_sync(part: Mapping[str, Any]) -> bool:
+    return part["leader"] is not None and set(part["replicas"]) <= set(part["isr"])
+
+
+def _partitions(partitions: Sequence[Mapping[str, Any]]) -> Table:
     table = _table("stream", "partition", "leader", "in sync", "out of sync")
-    for part in cluster["partitions"]:
+    for part in partitions:
         missing = [name for name in part["replicas"] if name not in part["isr"]]
         table.add_row(
             part["stream"],
@@ -111,7 +138,12 @@ _STYLES = {"ready": "green", "degraded": "yellow", "starting": "yellow", "draini
 
 
 def show_status(
-    *, directory: Path | None, urls: tuple[str, ...], wait_s: float, as_json: bool
+    *,
+    directory: Path | None,
+    urls: tuple[str, ...],
+    wait_s: float,
+    everything: bool,
+    as_json: bool,
 ) -> None:
     """Print how the parts are and exit: 0 healthy, 1 degraded, 69 not running.
 
@@ -119,6 +151,7 @@ def show_status(
         directory: Of what runs, if it is not one of the usual.
         urls: Admin endpoints to ask instead.
         wait_s: How long to wait until all is well.
+        everything: A row for each stage, not only for the unwell and the busiest.
         as_json: Instead of tables.
 
     Raises:
@@ -133,9 +166,9 @@ def show_status(
             document = {**document, "addresses": running["addresses"]}
         sys.stdout.write(json.dumps(document, indent=2) + "\n")
     else:
-        _print(statuses)
+        print_parts(statuses, everything=everything)
         if servers is not None:
-            print_cluster(cluster)
+            print_cluster(cluster, everything=everything)
         _print_addresses(running)
     sys.exit(ExitCode.OK if _is_healthy(statuses) else ExitCode.FAILURE)
 
@@ -182,7 +215,7 @@ def _running(directory: Path | None) -> dict[str, Any]:
     for place in places:
         running = read_running(Layout(place.absolute()))
         if running is not None:
-            return running
+            return {**running, "directory": str(place.absolute())}
     raise UnavailableError(
         f"no penstock runs in {' or '.join(map(str, places))}",
         fix="start it with `penstock up`, or name its directory with --dir",
@@ -221,11 +254,24 @@ async def _ask_one(name: str, url: str) -> dict[str, Any] | None:
 def _print_addresses(running: Mapping[str, Any]) -> None:
     console = Console(highlight=False)
     lines = address_lines(running.get("addresses", {}))
-    for line in ["", *lines] if lines else []:
-        console.print(Text(line), soft_wrap=True)
+    if lines:
+        layout = Layout(Path(running["directory"]))
+        now = Sample(SystemClock().unix_ns() // 10**9, free_bytes(layout.root))
+        lines.append(f"  {room_line(read_samples(layout.room), now)}")
+        for line in ["", *lines]:
+            console.print(Text(line), soft_wrap=True)
 
 
-def _print(statuses: Statuses) -> None:
+def print_parts(
+    statuses: Statuses, *, everything: bool = False, console: Console | None = None
+) -> None:
+    """A table of the parts and their stages, then what is wrong.
+
+    Args:
+        statuses: What each part says.
+        everything: A row for each stage; else for `STAGES_SHOWN`, the unwell and the busiest.
+        console: Where to write; standard output by default.
+    """
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
     for title in ("part", "health", "stage"):
         table.add_column(title)
@@ -236,13 +282,45 @@ def _print(statuses: Statuses) -> None:
         health = status["health"] if status else "not running"
         first = (Text(name, style="bold"), Text(health, style=_STYLES.get(health, "red")))
         stages = status["stages"] if status else []
-        if not stages:
+        shown = stages if everything else shortened(stages)
+        if not shown:
             table.add_row(*first)
-        for index, stage in enumerate(stages):
+        for index, stage in enumerate(shown):
             table.add_row(*(first if index == 0 else ("", "")), *stage_cells(stage))
         if status:
             reasons += [f"{name}: {reason}" for reason in status["reasons"]]
-    console = Console(highlight=False)
+            reasons += [f"{name}: {dropped}" for dropped in dropped_by_apps(status)]
+    console = console or Console(highlight=False)
     console.print(table)
     for reason in reasons:
         console.print(Text(reason, style="yellow"))
+
+
+def shortened(stages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The stages with errors and the busiest, in their order, and one row that sums up the others.
+
+    What is no more than `STAGES_SHOWN` is all there.
+    """
+    if len(stages) <= STAGES_SHOWN:
+        return list(stages)
+    ranked = sorted(
+        stages, key=lambda one: (one["errors"] > 0, one["received"] + one["sent"]), reverse=True
+    )
+    first = {one["name"] for one in ranked[: STAGES_SHOWN - 1]}
+    shown = [one for one in stages if one["name"] in first]
+    others = [one for one in stages if one["name"] not in first]
+    figures = ("received", "sent", "lag", "errors")
+    sums = {figure: sum(int(one[figure]) for one in others) for figure in figures}
+    return [*shown, {"name": f"{len(others):,} more (--all)", **sums}]
+
+
+def dropped_by_apps(status: Mapping[str, Any]) -> list[str]:
+    """Says how many records applications dropped before a collector had them, and why."""
+    accounts = status.get("info", {}).get("reconciliation", {}).values()
+    reasons: Counter[str] = Counter()
+    for account in accounts:
+        reasons.update(account.get("sender_dropped", {}))
+    if not reasons:
+        return []
+    each = ", ".join(f"{reason} {count:,}" for reason, count in reasons.most_common())
+    return [f"applications dropped {reasons.total():,} records before they were sent: {each}"]

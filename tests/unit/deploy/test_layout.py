@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import socket
 import stat
 from dataclasses import replace
@@ -13,6 +14,7 @@ import yaml
 
 from penstock.collector.config import CollectorConfig
 from penstock.deploy.checks import Verdict
+from penstock.deploy.private_file import open_private_file
 from penstock.deploy.up.layout import (
     Layout,
     address_lines,
@@ -28,7 +30,7 @@ from penstock.deploy.up.preflight import (
     require_launch,
     require_writable,
 )
-from penstock.deploy.up.supervisor import rotate_log
+from penstock.deploy.up.supervisor import rotate_log, truncate_log
 from penstock.deploy.up.topology import (
     DEFAULT_PORTS,
     PORTS_RESERVED,
@@ -38,9 +40,12 @@ from penstock.deploy.up.topology import (
     default_ports,
     free_ports,
     launch_topology,
+    logd_document,
     logd_parts,
+    retention_bytes,
     write_configs,
 )
+from penstock.logd.config import LogdConfig
 from penstock.service import ConfigError, ExitCode, UnavailableError
 from penstock.specs.redact.sensitivity import HashKey
 
@@ -239,6 +244,45 @@ def test_the_url_of_the_nats_server_is_shown_without_credentials(tmp_path: Path)
     topology = Topology(Layout(tmp_path), {}, nats_url="nats://me:s3cret@10.0.0.5:4222")
     assert topology.nats() == "nats://me:s3cret@10.0.0.5:4222"
     assert topology.nats_shown() == "nats://10.0.0.5:4222"
+
+
+def test_streams_keep_a_week_and_a_quarter_of_the_disk_at_most(tmp_path: Path) -> None:
+    layout = Layout(tmp_path / "state")
+    topology = launch_topology(layout, nats_url=None, nodes=1)
+    free = shutil.disk_usage(tmp_path).free
+    assert topology.retention_bytes is not None
+    assert topology.retention_bytes == pytest.approx(free / 4, rel=0.02)
+    streams = LogdConfig.model_validate(logd_document(topology, "logd")).streams
+    assert {stream.retention.age_s for stream in streams} == {7 * 86_400}
+    kept = sum(stream.retention.bytes or 0 for stream in streams)
+    assert topology.retention_bytes - 5 < kept <= topology.retention_bytes
+    assert "7 days" in addresses(topology)["retention"]
+
+
+def test_what_the_streams_hold_counts_as_free_for_their_bound(tmp_path: Path) -> None:
+    layout = Layout(tmp_path)
+    before = retention_bytes(layout, 1)
+    held = 1 << 40  # sparse: it takes no room
+    layout.data("logd").mkdir()
+    with (layout.data("logd") / "segment").open("wb") as segment:
+        segment.truncate(held)
+    assert retention_bytes(layout, 1) - before == pytest.approx(held / 4, rel=0.02)
+
+
+def test_a_log_that_grows_is_emptied_while_its_writer_goes_on(tmp_path: Path) -> None:
+    log = tmp_path / "router.log"
+    with open_private_file(log) as writer:
+        writer.write(b"first\n")
+        writer.flush()
+        truncate_log(log, 100)
+        assert log.read_bytes() == b"first\n", "within its bound"
+        truncate_log(log, 4)
+        writer.write(b"second\n")
+        writer.flush()
+    assert log.read_bytes() == b"second\n"
+    older = tmp_path / "router.log.1"
+    assert older.read_bytes() == b"first\n"
+    assert stat.S_IMODE(older.stat().st_mode) == 0o600
 
 
 def test_what_a_part_prints_and_its_log_are_set_aside_beside_each_other(tmp_path: Path) -> None:

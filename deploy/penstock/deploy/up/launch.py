@@ -10,9 +10,12 @@ from pathlib import Path
 
 import structlog
 
-from penstock.base.clock import SystemClock
+from penstock.base.clock import Clock, SystemClock
 from penstock.base.errors import ExitCode, ServiceError
+from penstock.deploy.checks import free_bytes
 from penstock.deploy.up.demo.failover import Failover, kill_leader
+from penstock.deploy.up.demo.report import conclude
+from penstock.deploy.up.disk_room import SAMPLE_S, Sample, note_sample
 from penstock.deploy.up.layout import (
     Layout,
     address_lines,
@@ -128,8 +131,6 @@ def launch_demo(
 
     In a cluster the node that leads the busiest stream is killed when half of the time is over.
     """
-    from penstock.deploy.up.demo.report import conclude
-
     if json_path is not None:
         require_writable(json_path)
     layout = Layout((directory or Path(".work/demo")).absolute())
@@ -147,7 +148,11 @@ def launch_demo(
         if not outcome.app_started:
             screen.say("stopped before all parts were ready: there is nothing to verify")
             sys.exit(ExitCode.TEMPORARY)
-        sys.exit(conclude(topology, screen, outcome, watch, json_path))
+        sys.exit(
+            conclude(
+                topology, screen, outcome.restarts, outcome.failover, watch, json_path=json_path
+            )
+        )
 
 
 def prepare(topology: Topology, screen: Screen) -> None:
@@ -220,7 +225,8 @@ async def _run(topology: Topology, watch: Monitor, screen: Screen, seconds: int 
             outcome.failover = await kill_leader(topology, supervisor, watch, screen, clock)
 
     async with asyncio.TaskGroup() as tasks:
-        beside = [_follow(watch, screen, supervisor), stop_in_time(), strike()]
+        room = _note_room(topology.layout, clock)
+        beside = [_follow(watch, screen, supervisor), stop_in_time(), strike(), room]
         running = [tasks.create_task(work) for work in beside]
         await supervisor.run()
         for task in running:
@@ -267,6 +273,17 @@ async def _follow(watch: Monitor, screen: Screen, supervisor: Supervisor) -> Non
             await watch.refresh()
             screen.show({name: supervisor.phase(name) for name in watch.names}, watch.statuses)
             await asyncio.sleep(screen.interval_s)
+
+
+async def _note_room(layout: Layout, clock: Clock) -> None:
+    """Note the free room of the disk from time to time, for `penstock status`."""
+    while True:
+        sample = Sample(clock.unix_ns() // 10**9, free_bytes(layout.root))
+        try:
+            note_sample(layout.room, sample)
+        except OSError as error:  # a full disk is when the parts need their launcher most
+            structlog.get_logger().warning("disk_room_not_noted", reason=str(error))
+        await asyncio.sleep(SAMPLE_S)
 
 
 def _on_signals(supervisor: Supervisor, screen: Screen, outcome: Outcome) -> None:

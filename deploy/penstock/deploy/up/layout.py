@@ -51,6 +51,11 @@ class Layout:
         """Says which ports this appliance has of its own; missing: the documented ones."""
         return self.root / "ports.json"
 
+    @property
+    def room(self) -> Path:
+        """The free room of the disk in the last day, see `penstock.deploy.up.disk_room`."""
+        return self.root / "room.json"
+
     def data(self, part: str) -> Path:
         """A part's own state."""
         return self.root / part
@@ -205,6 +210,7 @@ _LABELS = {
     "nats": "NATS",
     "fetch": "logd fetch",
     "lake": "lake",
+    "retention": "streams keep",
 }
 """What `write_running` may say of addresses, in the order in which it is shown."""
 

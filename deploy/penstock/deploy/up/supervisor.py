@@ -1,7 +1,8 @@
-"""Runs the parts as processes the way `core.supervision` decides."""
+"""Runs the parts as processes as `penstock.deploy.up.supervision` decides."""
 
 import asyncio
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Sequence
@@ -12,7 +13,7 @@ from typing import TypeAlias, assert_never
 import structlog
 
 from penstock.base.clock import Clock
-from penstock.deploy.private_file import open_private_file
+from penstock.deploy.private_file import OWNER_ONLY, open_private_file
 from penstock.deploy.up import reaper
 from penstock.deploy.up.supervision import (
     AllReady,
@@ -39,6 +40,7 @@ from penstock.deploy.up.supervision import (
 
 Check: TypeAlias = Callable[[], Awaitable[bool]]
 LOG_BYTES_MAX = 64 * 1024 * 1024
+_ROTATE_S = 10.0
 _PROBE_S = 0.1
 
 
@@ -123,6 +125,7 @@ class Supervisor:
         )  # fmt: skip
         assert watcher.stdin is not None
         self._events.put_nowait(Tick())  # the first turn starts what needs nothing
+        rotating = asyncio.create_task(self._rotate_logs())
         try:
             async with asyncio.TaskGroup() as tasks:
                 finished = False
@@ -133,10 +136,24 @@ class Supervisor:
                         await self._execute(effect, tasks, watcher.stdin)
                         finished = finished or isinstance(effect, Finished)
         finally:
+            rotating.cancel()
             for session in self._sessions:  # the others' numbers may be somebody else's by now
                 reaper.signal_session(session, signal.SIGKILL)
             watcher.stdin.close()
             await watcher.wait()
+
+    async def _rotate_logs(self) -> None:
+        """Keep the logs of parts that run for long within their bound."""
+        logs = [part.log_path for part in self._parts.values()]
+        outputs = [part.output_path for part in self._parts.values()]
+        paths = {path for path in (*logs, *outputs) if path is not None}
+        while True:
+            for path in paths:
+                try:
+                    await asyncio.to_thread(truncate_log, path)
+                except OSError as error:  # a full disk: the next turn tries again
+                    self._log.warning("log_not_rotated", path=str(path), reason=str(error))
+            await asyncio.sleep(_ROTATE_S)
 
     async def _next_event(self) -> Event:
         deadline_ns = self._core.next_deadline_ns()
@@ -254,3 +271,17 @@ def rotate_log(path: Path, bytes_max: int = LOG_BYTES_MAX) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists() and path.stat().st_size > bytes_max:
         path.replace(path.with_name(f"{path.name}.1"))
+
+
+def truncate_log(path: Path, bytes_max: int = LOG_BYTES_MAX) -> None:
+    """Copy a log that has grown too large to one older file and empty it; its writer goes on.
+
+    The writer has it open to append, so its next line is at the beginning. Lines that come between
+    the last read and the truncation, microseconds, are lost.
+    """
+    if not path.exists() or path.stat().st_size <= bytes_max:
+        return
+    with path.open("r+b") as log, path.with_name(f"{path.name}.1").open("wb") as older:
+        os.fchmod(older.fileno(), OWNER_ONLY)
+        shutil.copyfileobj(log, older)
+        log.truncate(0)

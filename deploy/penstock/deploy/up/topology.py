@@ -6,15 +6,17 @@ The configuration files are written to DIR/config at every start and stay there 
 import socket
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import yaml
 
-from penstock.deploy.checks import nats_server_binary
+from penstock.deploy.checks import free_bytes, nats_server_binary, nearest
 from penstock.deploy.private_file import new_hash_key, write_private_file
+from penstock.deploy.up.disk_room import shown_bytes
 from penstock.deploy.up.layout import Layout, read_ports_from
 from penstock.deploy.up.overlay import merged
 from penstock.deploy.up.probe import is_serving
@@ -87,6 +89,10 @@ def _free_port(held: ExitStack) -> int:
     return int(listener.getsockname()[1])
 
 
+RETENTION_S = 7 * 86_400
+RETENTION_SHARE = 4
+"""Streams may fill one of so many parts of the disk: of what is free and what they hold."""
+RETENTION_BYTES_MIN = 64 * 1024 * 1024
 STREAMS = ("logs", "traces", "metrics", "events", "audit")
 CLUSTER = "penstock"
 NODES_MAX = 5
@@ -107,6 +113,7 @@ class Topology:
         nats_url: Of a server that runs already; None to start one.
         app: The example app's command; None to run without.
         overlay: The user's own settings, by section; see `penstock.deploy.up.overlay`.
+        retention_bytes: What all streams of one logd may keep together; None: no bound.
     """
 
     layout: Layout
@@ -115,6 +122,7 @@ class Topology:
     nats_url: str | None = None
     app: tuple[str, ...] | None = None
     overlay: Mapping[str, Any] = field(default_factory=dict)
+    retention_bytes: int | None = None
 
     def admin_urls(self) -> dict[str, str]:
         """Where each part says how it is."""
@@ -207,7 +215,25 @@ def launch_topology(
         nodes=nodes,
         nats_url=nats_url,
         overlay=overlay or {},
+        retention_bytes=retention_bytes(layout, nodes),
     )
+
+
+def retention_bytes(layout: Layout, nodes: int) -> int:
+    """What the streams of each logd may keep: a share of the disk, which all logd have in common.
+
+    What they hold already counts as free, so that the bound does not shrink from start to start.
+    """
+    held = sum(_size(layout.data(part)) for part in logd_parts(nodes))
+    return max((free_bytes(nearest(layout.root)) + held) // RETENTION_SHARE // nodes, 0)
+
+
+def _size(directory: Path) -> int:
+    total = 0
+    for path in directory.rglob("*"):
+        with suppress(OSError):  # retention may delete it meanwhile, or it is not for this user
+            total += path.lstat().st_size
+    return total
 
 
 def write_configs(topology: Topology) -> None:
@@ -275,6 +301,11 @@ def addresses(topology: Topology) -> dict[str, str]:
         if name in at:
             found[name] = f"{scheme}{at[name]}"
     router = next(one for name, _, one in part_documents(topology) if name == "router")
+    if topology.retention_bytes is not None:
+        found["retention"] = (
+            f"at most {RETENTION_S // 86_400} days and {shown_bytes(topology.retention_bytes)}"
+            f"{'' if topology.nodes == 1 else ' on each logd'}"
+        )
     lake = router["sinks"].get("lake", {}).get("path")
     return found if lake is None else {**found, "lake": str(lake)}
 
@@ -359,6 +390,10 @@ def logd_document(topology: Topology, part: str) -> dict[str, Any]:
     streams: list[dict[str, Any]] = [
         {"name": name, "subject": f"telemetry.{name}.>"} for name in STREAMS
     ]
+    if topology.retention_bytes is not None:
+        each = max(topology.retention_bytes // len(STREAMS), RETENTION_BYTES_MIN)
+        for stream in streams:
+            stream["retention"] = {"age_s": RETENTION_S, "bytes": each}
     document = {
         "node": part if topology.nodes > 1 else "logd-1",
         "data_dir": str(topology.layout.data(part)),

@@ -6,12 +6,13 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from rich.table import Table
 from rich.text import Text
 
 from penstock.base.errors import ExitCode
+from penstock.deploy.up.demo.failover import Failover
 from penstock.deploy.up.demo.lake import (
     KindTotal,
     LakeFile,
@@ -28,9 +29,6 @@ from penstock.deploy.up.monitor import Monitor, Offsets
 from penstock.deploy.up.progress import Screen
 from penstock.deploy.up.topology import Topology
 from penstock.service.admin import FINAL_STATUS
-
-if TYPE_CHECKING:
-    from penstock.deploy.up.launch import Outcome
 
 _TAIL_BYTES = 256 * 1024
 
@@ -126,14 +124,16 @@ _SEVERITIES = ("trace", "debug", "info", "warn", "error", "fatal", "unset")
 def conclude(
     topology: Topology,
     screen: Screen,
-    outcome: "Outcome",
+    restarts: Mapping[str, int],
+    failover: Failover | None,
     watch: Monitor,
+    *,
     json_path: Path | None,
 ) -> ExitCode:
     """Print the result, write it as JSON if asked for, and say how to exit."""
     files = lake_files(topology.layout.lake)
     landed, by_service = totals(files), severities(files)
-    figures = _figures(topology, files, outcome.restarts, watch)
+    figures = _figures(topology, files, restarts, watch)
     findings = reconcile(figures)
     for title, table in (
         ("What landed in the Parquet files, this run and earlier ones", landed_table(landed)),
@@ -142,14 +142,14 @@ def conclude(
     ):
         screen.console.print(Text(f"\n{title}", style="bold"))
         screen.console.print(table)
-    if outcome.failover is not None:
-        screen.console.print(Text(f"\n{outcome.failover.statement}"))
+    if failover is not None:
+        screen.console.print(Text(f"\n{failover.statement}"))
     verified = all(finding.holds is not False for finding in findings)
     screen.console.print()
     for line in _last_words(topology, findings, verified=verified):
         screen.console.print(line, soft_wrap=True)
     if json_path is not None:
-        document = {"verified": verified, "failover": outcome.failover and asdict(outcome.failover)}
+        document = {"verified": verified, "failover": failover and asdict(failover)}
         _write_json(json_path, document, landed, by_service, findings)
     return ExitCode.OK if verified else ExitCode.FAILURE
 
