@@ -173,7 +173,6 @@ FULL_ROOTS: set[str] = set()
 """Packages that hold more than a dozen modules still."""
 
 CIRCLES = (
-    ("deploy.up.demo.report", "deploy.up.launch"),
     ("logd.client.async_client", "logd.client.group_consumer"),
     ("router.checkpoint.manager", "router.replay.audit_log", "router.replay.bounded_job"),
 )  # fmt: skip
@@ -233,6 +232,15 @@ RETIRED = (
     "cho" + "res",
     "hur" + "ry",
     "is_" + "vain",
+    "examin" + "ation",
+    "lay " + "aside",
+    "Post" + "box",
+    "Shadow" + "Disk",
+    "Re" + "packer",
+    "cli_" + "again",
+    "cli_" + "looking",
+    "write_" + "whole",
+    "bring_" + "about",
 )
 """Words that the field has better ones for, which came in their place everywhere."""
 

@@ -270,8 +270,8 @@ def status(**options: Any) -> None:
 def console(**options: Any) -> None:
     """Serve one web page that shows all of the pipeline, live.
 
-    `penstock up` serves it, too. Whoever reaches it may look; to act takes the token in
-    DIR/console.token. Beyond this machine it is served with TLS, and everything needs the token.
+    `penstock up` serves it, too. Every client that reaches it may look; an action needs the token
+    in DIR/console.token. Beyond this machine it is served with TLS, and everything needs the token.
     """
     _require("collector", "structlog", "yaml", "h11", "pyarrow")
     from penstock.deploy.console.daemon import run_console

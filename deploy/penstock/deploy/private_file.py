@@ -20,7 +20,7 @@ def open_private_file(path: Path) -> BinaryIO:
 def write_private_file(path: Path, content: bytes) -> bool:
     """Make a file say this, so that a crash leaves what was there before or all of it.
 
-    Whoever reads it again when it changes is not disturbed when nothing has changed.
+    A file that says this already is not written: a process that follows it would read it again.
 
     Returns:
         Whether it said something else.

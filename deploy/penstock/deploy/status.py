@@ -16,7 +16,7 @@ from rich.text import Text
 from penstock.base.clock import SystemClock
 from penstock.base.errors import ExitCode, UnavailableError
 from penstock.deploy.checks import free_bytes
-from penstock.deploy.up.disk_room import Sample, read_samples, room_line
+from penstock.deploy.disk_room import Sample, read_samples, room_line
 from penstock.deploy.up.layout import Layout, address_lines, default_root, read_running
 from penstock.deploy.up.probe import get_json, is_serving
 from penstock.deploy.up.progress import stage_cells

@@ -296,14 +296,14 @@ class AdminServer:
             words = "that is not a name of this endpoint: add it to the key `admin_hosts`"
             return _json(421, {"error": words})
         shown = request.headers.get("authorization", "")
-        visitor = Requester(shown, peer.certificate, "{}:{}".format(*peer.address[:2]))
+        requester = Requester(shown, peer.certificate, "{}:{}".format(*peer.address[:2]))
         path = unquote(request.path, "latin-1")
         if path in self._actions:
-            return _act(self._actions[path], request, visitor)
-        return self._answer(path, request, visitor)
+            return _act(self._actions[path], request, requester)
+        return self._answer(path, request, requester)
 
-    def _answer(self, path: str, request: Request, visitor: Requester) -> Response:
-        admission = self._admission(visitor, path)
+    def _answer(self, path: str, request: Request, requester: Requester) -> Response:
+        admission = self._admission(requester, path)
         probed = path in _PROBED
         if not probed and admission is not Authorization.ALL:
             return _turned_away(admission)
@@ -340,21 +340,21 @@ class AdminServer:
         ((status, headers),) = began
         return Response(int(status.split()[0]), body, dict(headers))
 
-    def _admission(self, visitor: Requester, path: str) -> Authorization:
+    def _admission(self, requester: Requester, path: str) -> Authorization:
         """What whoever asks may see; a probe that shows nothing is not known."""
         if self._admit is None:
             return Authorization.ALL
-        if path in _PROBED and not visitor.shows_something:
+        if path in _PROBED and not requester.shows_something:
             return Authorization.UNKNOWN
-        return self._admit(visitor)
+        return self._admit(requester)
 
 
-def _act(action: Action, request: Request, visitor: Requester) -> Response:
+def _act(action: Action, request: Request, requester: Requester) -> Response:
     if request.method != "POST":
         return _json(405, {"error": "only POST"})
     if isinstance(request.body, Unread):
         return _json(413, {"error": f"over {_BODY_BYTES_MAX} bytes"})
-    status, document = action(visitor, request.body)
+    status, document = action(requester, request.body)
     return _json(int(status.split()[0]), document)
 
 

@@ -72,8 +72,8 @@ class AdminAccess(BaseModel):
         """
         token = _Watched((self.token_file,), self.token)
 
-        def admit(visitor: Requester) -> Authorization:
-            shown = visitor.authorization.encode("latin-1", "replace")  # as headers are read
+        def admit(requester: Requester) -> Authorization:
+            shown = requester.authorization.encode("latin-1", "replace")  # as headers are read
             known = hmac.compare_digest(shown, b"Bearer " + token.current())
             return Authorization.ALL if known else Authorization.UNKNOWN
 

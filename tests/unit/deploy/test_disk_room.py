@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.deploy.up.disk_room import (
+from penstock.deploy.disk_room import (
     SAMPLE_S,
     SAMPLES_MAX,
     Sample,

@@ -13,9 +13,9 @@ import structlog
 from penstock.base.clock import Clock, SystemClock
 from penstock.base.errors import ExitCode, ServiceError
 from penstock.deploy.checks import free_bytes
+from penstock.deploy.disk_room import SAMPLE_S, Sample, note_sample
 from penstock.deploy.up.demo.failover import Failover, kill_leader
 from penstock.deploy.up.demo.report import conclude
-from penstock.deploy.up.disk_room import SAMPLE_S, Sample, note_sample
 from penstock.deploy.up.layout import (
     Layout,
     address_lines,

@@ -28,7 +28,7 @@ class Layout:
 
     @property
     def config(self) -> Path:
-        """Configuration files, written anew at each start."""
+        """Configuration files, written again at each start."""
         return self.root / "config"
 
     @property
@@ -53,7 +53,7 @@ class Layout:
 
     @property
     def room(self) -> Path:
-        """The free room of the disk in the last day, see `penstock.deploy.up.disk_room`."""
+        """The free room of the disk in the last day, see `penstock.deploy.disk_room`."""
         return self.root / "room.json"
 
     def data(self, part: str) -> Path:

@@ -10,8 +10,8 @@ processes and probes. One part moves through these phases:
     any ──▶ STOPPING ──▶ STOPPED              in drain order, one part at a time
 
 A part that fails before it was ever ready ends the launch: its configuration or its machine is at
-fault and trying again would only repeat the message. One that was ready is restarted for ever, with
-a delay that doubles from `BACKOFF_MIN_NS` to `BACKOFF_MAX_NS` and begins anew after it has been up
+fault and trying again would only repeat the message. One that was ready is always restarted, with
+a delay that doubles from `BACKOFF_MIN_NS` to `BACKOFF_MAX_NS` and begins again after it has been up
 for `STEADY_NS`. While draining, parts whose turn has not come are still kept up, because those
 before them need them to drain.
 """
@@ -188,7 +188,7 @@ class _Part:
     phase: Phase = Phase.WAITING
     deadline_ns: int | None = None
     ready_since_ns: int | None = None  # None: never ready yet
-    backoff: Backoff = field(  # begins anew when it has been steady
+    backoff: Backoff = field(  # begins again when it has been steady
         default_factory=lambda: Backoff(BACKOFF_MIN_NS, BACKOFF_MAX_NS)
     )
     back_by_ns: int | None = None  # its turn to drain came while it was down: until when to wait

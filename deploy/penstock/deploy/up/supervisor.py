@@ -72,7 +72,7 @@ class Supervisor:
         parts: What to run.
         drain_order: Their names in the order they are drained.
         clock: For deadlines.
-        report: Told of every effect, to show it to a person.
+        report: Called with every effect, to show it to a person.
     """
 
     def __init__(

@@ -15,8 +15,8 @@ from typing import Any
 import yaml
 
 from penstock.deploy.checks import free_bytes, nats_server_binary, nearest
+from penstock.deploy.disk_room import shown_bytes
 from penstock.deploy.private_file import new_hash_key, write_private_file
-from penstock.deploy.up.disk_room import shown_bytes
 from penstock.deploy.up.layout import Layout, read_ports_from
 from penstock.deploy.up.overlay import merged
 from penstock.deploy.up.probe import is_serving
@@ -178,7 +178,7 @@ class Topology:
 
 
 def logd_parts(nodes: int) -> list[str]:
-    """The names of so many logd: a lone one is `logd`, nodes of a cluster have numbers."""
+    """The names of so many logd: a standalone one is `logd`, nodes of a cluster have numbers."""
     return ["logd"] if nodes == 1 else [f"logd-{number + 1}" for number in range(nodes)]
 
 
@@ -478,7 +478,7 @@ def router_document(topology: Topology) -> dict[str, Any]:
 
 
 def _actions(topology: Topology) -> dict[str, Any]:
-    """Whoever may act in the console may have the router act."""
+    """The token of the console's actions is the token of the router's."""
     return {"actions_token_file": str(topology.layout.console_token)}
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from penstock.base.pluralize import pluralize
 
-_RESTARTED = "not compared: restarted, so it counted anew"
+_RESTARTED = "not compared: restarted, so its counts began again"
 _NOTHING_SENT = "the app was stopped before it sent anything"
 
 
@@ -74,7 +74,7 @@ class Figures:
         landed: The Parquet files, all runs, by stream.
         problems_landed: Rows among them that tell of a problem.
         problems_shown: Records that the console sink has counted, all runs.
-        restarted: Parts that were restarted: their counts began anew in between.
+        restarted: Parts that were restarted: their counts began again in between.
         shared_log: Others may publish to the streams too.
     """
 
