@@ -12,7 +12,7 @@ import yaml
 from penstock.base.clock import SystemClock
 from penstock.router.checkpoint.journal import BatchJournal
 from penstock.router.columns.filters import filter_to_json, subject_of
-from penstock.router.columns.passthrough import CARRIED
+from penstock.router.columns.passthrough import PASSTHROUGH
 from penstock.router.columns.pushdown import need_of
 from penstock.router.columns.schema import view
 from penstock.router.deadletters.files import find_dead_letters
@@ -25,7 +25,8 @@ from penstock.router.job.routes import Routed, rows_for, steps_to
 from penstock.router.read.logd_reader import LogdReader
 from penstock.router.read.offsets import Offsets, StreamPartition
 from penstock.router.replay.backfill import backfill
-from penstock.router.replay.bounded_job import BoundedRun, collect, replay_letters
+from penstock.router.replay.bounded_run import BoundedRun, collect
+from penstock.router.replay.dead_letters import replay_dead_letters
 from penstock.router.spark.session import Session
 from penstock.service import ConfigError, load_config
 from tests.support.http_sink import HttpDestination
@@ -134,11 +135,11 @@ def test_each_sink_gets_what_its_routes_take(
     for sink, more in (("one", [ROUTE_COLUMN]), ("two", [])):
         names = [column.name for column in view("records").columns if column.name != "kind"]
         same = run.read(chunk, steps_to(sink, config, [*names, *more]))
-        table, _ = carried(run, spark, sink, [*names, *more])
+        table, _ = passed_through(run, spark, sink, [*names, *more])
         assert in_order(table) == in_order(same), sink
 
 
-def carried(
+def passed_through(
     run: BoundedRun, spark: Session, sink: str, columns: list[str]
 ) -> tuple[pa.Table, pa.Table]:
     """The rows for a sink as a job reads them, and what Spark had of these; in three pieces."""
@@ -160,8 +161,8 @@ def test_spark_gets_one_row_for_many_where_no_condition_is_left_to_it(
 ) -> None:
     route = {"name": "all", "sinks": ["lake"]} | ({"where": condition} if condition else {})
     run = bounded(job(tmp_path, logd, routes=[route], on_malformed="route"), spark)
-    table, seen = carried(run, spark, "lake", ["offset", "value"])
-    assert seen.column_names == [CARRIED, ROUTE_COLUMN]
+    table, seen = passed_through(run, spark, "lake", ["offset", "value"])
+    assert seen.column_names == [PASSTHROUGH, ROUTE_COLUMN]
     lines = [line for line in (*LINES, ODD) if condition is None or line != ODD]
     if condition is None:
         assert [row["value"] for row in in_order(table)] == lines
@@ -287,16 +288,16 @@ def test_letters_go_to_the_sink_and_what_is_refused_again_is_a_letter_anew(
     wanted = ["stream", "partition", "offset", "subject", "value"]
     rows = run.read(last_records(run, 4), lambda frame: frame.select(*wanted))
     send_to_dlq(rows, Reason("http_400", "not now", status=400), context)
-    letters = find_dead_letters(config.dead_letters)
+    dead_letters = find_dead_letters(config.dead_letters)
     said: list[str] = []
-    assert replay_letters(run, letters, None, said.append) == 3
-    assert said == [f"{letters[0].name}: 3 of 4 to hook, 1 refused again"]
+    assert replay_dead_letters(run, dead_letters, None, said.append) == 3
+    assert said == [f"{dead_letters[0].name}: 3 of 4 to hook, 1 refused again"]
     sent = [record["attributes"]["number"] for record in destination.records]
     assert sent == [COUNT - 3, COUNT - 2, COUNT - 1]
     assert {record["body"] for record in destination.records} == {"***"}
     (again,) = find_dead_letters(config.dead_letters)
-    (letter,) = again.letters()
-    assert (letter["value"], letter["code"]) == (ODD.decode(), "malformed")
+    (dead_letter,) = again.dead_letters()
+    assert (dead_letter["value"], dead_letter["code"]) == (ODD.decode(), "malformed")
     assert [it.state for it in find_dead_letters(config.dead_letters, done=True)] == [
         "done",
         "waiting",
@@ -317,10 +318,10 @@ def test_many_small_files_of_dead_letters_are_delivered_together(
     rows = batch([log_record(number) for number in range(60)])
     for number in range(60):
         send_to_dlq(rows.slice(number, 1), Reason("http_400", "not now", status=400), context)
-    letters = find_dead_letters(config.dead_letters)
-    assert len(letters) == 60
+    dead_letters = find_dead_letters(config.dead_letters)
+    assert len(dead_letters) == 60
     said: list[str] = []
-    assert replay_letters(run, letters, None, said.append) == 60
+    assert replay_dead_letters(run, dead_letters, None, said.append) == 60
     assert len(said) == 1
     assert len(destination.requests) == 1
     assert [it["attributes"]["number"] for it in destination.records] == [*range(60)]

@@ -29,7 +29,7 @@ FAST = {
     "retry": {
         "initial_backoff_s": 0.005,
         "max_backoff_s": 0.02,
-        "convicted_after_s": 0.02,
+        "confirmed_after_s": 0.02,
         "max_paused_backoff_s": 0.02,
     },
     "timeout_s": 10,
@@ -136,7 +136,7 @@ def test_a_stopped_replay_goes_on_behind_what_it_appended(
     sink, _ = sink_of(table, tmp_path)
     sink.write(rows())
     replaying, _ = sink_of(table, tmp_path)
-    replaying.begin_anew()
+    replaying.start_over()
     replaying.write(rows(3))
     again, context = sink_of(table, tmp_path)
     again.go_on()
@@ -153,7 +153,7 @@ def test_a_replay_is_delivered_and_leaves_the_batch_in_work_alone(
     sink, _ = sink_of(table, tmp_path)
     sink.write(rows())
     replaying, _ = sink_of(table, tmp_path)
-    replaying.begin_anew()
+    replaying.start_over()
     replaying.write(rows(3))
     again, _ = sink_of(table, tmp_path)
     again.write(rows())
@@ -275,8 +275,8 @@ def test_a_row_that_nobody_names_is_looked_for_in_halves(
     table.rule = rule
     sink.write(rows())
     assert table.stored() == EACH_ONCE - Counter([7])
-    (letter,) = dead_letters(context)
-    assert (letter["offset"], letter["code"]) == (7, "bigquery_invalid_argument")
+    (dead_letter,) = dead_letters(context)
+    assert (dead_letter["offset"], dead_letter["code"]) == (7, "bigquery_invalid_argument")
     sink.close()
 
 
@@ -292,7 +292,7 @@ def test_a_row_that_breaks_the_service_each_time_is_found(
     table.rule = rule
     sink.write(rows())
     assert table.stored() == EACH_ONCE - Counter([7])
-    assert [letter["offset"] for letter in dead_letters(context)] == [7]
+    assert [dead_letter["offset"] for dead_letter in dead_letters(context)] == [7]
     sink.close()
 
 

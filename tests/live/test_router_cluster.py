@@ -161,7 +161,7 @@ def job(directory: Path, logd: Logd, conf: dict[str, str]) -> RouterJob:
     )
 
 
-def letters(of: RouterJob) -> list[str]:
+def dead_letters(of: RouterJob) -> list[str]:
     """The names of the files of dead letters, which say whose they are."""
     return sorted(path.name for path in (of.checkpoint_dir / "dead_letters").rglob("*.ndjson"))
 
@@ -214,5 +214,5 @@ def test_a_cluster_gives_the_result_of_one_machine(
     rows = there.rows()
     assert rows.num_rows == sum(number % 3 == 1 for number in range(LOGS)) + SPANS
     assert rows.equals(here.rows())
-    assert letters(there) == letters(here) != []
+    assert dead_letters(there) == dead_letters(here) != []
     assert "Registering app penstock test" in cluster.said(0), "the master has had the job"

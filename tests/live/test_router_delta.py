@@ -64,9 +64,9 @@ def test_a_record_that_a_constraint_refuses_is_found_and_the_others_arrive(
     services = ["checkout"] * 5 + ["nobody"] + ["checkout"] * 2
     sink.write(rows.set_column(rows.column_names.index("service"), "service", [services]))
     assert offsets(tmp_path) == [0, 1, 2, 3, 4, 6, 7]
-    (letter,) = dead_letters(context)
-    assert (letter["offset"], letter["code"]) == (5, "delta_constraint")
-    assert letter["reason"].endswith("1 rows failed validation check")
+    (dead_letter,) = dead_letters(context)
+    assert (dead_letter["offset"], dead_letter["code"]) == (5, "delta_constraint")
+    assert dead_letter["reason"].endswith("1 rows failed validation check")
 
 
 def test_commits_say_how_far_each_partition_is(tmp_path: Path) -> None:

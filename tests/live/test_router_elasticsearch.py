@@ -71,10 +71,14 @@ def test_a_document_that_breaks_the_cluster_each_time_is_found_and_the_others_ar
     sink, its = CASES["elasticsearch"].sink(door, tmp_path)
     sink.write(batch(RECORDS))
     assert stored(cluster) == [it for it in range(COUNT) if it != 7]
-    (letter,) = dead_letters(its)
-    assert (letter["offset"], letter["code"], letter["status"]) == (7, "http_500", 500)
-    assert "null_pointer_exception" in letter["reason"]
-    assert letter["attempt"] > 1, "it may have been the cluster's own trouble"
+    (dead_letter,) = dead_letters(its)
+    assert (dead_letter["offset"], dead_letter["code"], dead_letter["status"]) == (
+        7,
+        "http_500",
+        500,
+    )
+    assert "null_pointer_exception" in dead_letter["reason"]
+    assert dead_letter["attempt"] > 1, "it may have been the cluster's own trouble"
     others = [offset for offsets in sent(door)[2:] for offset in offsets if offset != 7]
     assert others == [], "what is there is not sent again"
 

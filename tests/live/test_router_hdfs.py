@@ -30,7 +30,7 @@ def files(server: HdfsServer) -> Hdfs:
 
 
 def opened(server: HdfsServer, base: str = "/lake", **settings: Any) -> Hdfs:
-    return Hdfs(server.url + base, place="sinks.x.path", settings=HdfsSettings(**settings))
+    return Hdfs(server.url + base, location="sinks.x.path", settings=HdfsSettings(**settings))
 
 
 def everything(server: HdfsServer) -> list[str]:
@@ -143,7 +143,7 @@ def test_a_rename_that_another_spoilt_is_no_success(files: Hdfs) -> None:
 def test_a_nameservice_is_found_by_hadoops_files(server: HdfsServer) -> None:
     """Of its two namenodes the first one is dead."""
     settings = HdfsSettings(config_dir=server.config_dir)
-    files = Hdfs("hdfs://lake/base", place="sinks.x.path", settings=settings)
+    files = Hdfs("hdfs://lake/base", location="sinks.x.path", settings=settings)
     assert files.create("a", b"1")
     assert opened(server, "/base").read("a") == b"1"
 
@@ -161,7 +161,7 @@ def test_what_cannot_be_used_is_refused(
     url: str, settings: dict[str, Any], said: str, fix: str
 ) -> None:
     with pytest.raises(ConfigError, match=rf"sinks\.x\.path: .*{said}") as told:
-        Hdfs(url, place="sinks.x.path", settings=HdfsSettings(**settings)).names()
+        Hdfs(url, location="sinks.x.path", settings=HdfsSettings(**settings)).names()
     assert fix in told.value.fix
 
 
@@ -169,7 +169,7 @@ def test_a_file_of_hadoops_that_is_no_xml_is_refused(tmp_path: Path) -> None:
     (tmp_path / "core-site.xml").write_text("<configuration>")
     with pytest.raises(ConfigError, match=r"sinks\.x\.path: ") as told:
         Hdfs(
-            "hdfs://n:1/", place="sinks.x.path", settings=HdfsSettings(config_dir=tmp_path)
+            "hdfs://n:1/", location="sinks.x.path", settings=HdfsSettings(config_dir=tmp_path)
         ).names()
     assert "core-site.xml" in told.value.fix
 

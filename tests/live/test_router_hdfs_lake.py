@@ -100,12 +100,12 @@ def test_dead_letters_of_a_batch_do_not_take_the_place_of_its_file(
 ) -> None:
     """Their first and last record may be the same; those that are all of a file are that file."""
     opened(url, tmp_path).write(rows(0).slice(0, 1))
-    lake = opened(url, tmp_path, within=replace(context(tmp_path), of_letters=True))
+    lake = opened(url, tmp_path, within=replace(context(tmp_path), of_dead_letters=True))
     lake.write(rows(0).slice(0, 1))
     assert stored(url) == Counter([0])
     whole = rows(0, 9).filter([it % 4 == 1 for it in range(9)])
     lake.write(whole)
-    lake.begin_anew()
+    lake.start_over()
     lake.write(whole.filter([True, *([False] * (whole.num_rows - 2)), True]))
     names = [name for name in files(url) if "service=s1" in name]
     assert len(names) == 1 + (whole.num_rows > 2)

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.live
 
 MOMENT_NS = 1_795_000_000_123_456_789
 FAST = {
-    "retry": {"initial_backoff_s": 0.005, "max_backoff_s": 0.05, "convicted_after_s": 0.02},
+    "retry": {"initial_backoff_s": 0.005, "max_backoff_s": 0.05, "confirmed_after_s": 0.02},
     "timeout_s": 10,
 }
 
@@ -237,7 +237,7 @@ def test_types_are_those_that_one_says(tmp_path: Path) -> None:
     types = {"record": "JSON", "service": "VARCHAR(3)"}
     with of(database, column_types=types) as (sink, made):
         sink.write(batch([log_record(0)]))
-        assert [letter["code"] for letter in dead_letters(made)] == ["sql_22001"]
+        assert [dead_letter["code"] for dead_letter in dead_letters(made)] == ["sql_22001"]
     found = database.query(
         "SELECT DATA_TYPE FROM INFORMATION_SCHEMA.COLUMNS WHERE COLUMN_NAME = 'record'"
     )

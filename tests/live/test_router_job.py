@@ -78,12 +78,12 @@ def test_kill_9_in_the_middle_of_a_batch_leaves_each_record_once(
         rows = job.rows()
         assert values_of(rows, "logs") == logs[: -len(ODD)]
         (path,) = (job.checkpoint_dir / "dead_letters" / "lake").glob("logs.*.ndjson")
-        letters = [json.loads(line) for line in path.read_text().splitlines()]
-        assert [(it["offset"], it["code"]) for it in letters] == [
+        dead_letters = [json.loads(line) for line in path.read_text().splitlines()]
+        assert [(it["offset"], it["code"]) for it in dead_letters] == [
             (3000, "malformed"),
             (3001, "malformed"),
         ]
-        assert base64.b64decode(letters[1]["value_base64"]) == ODD[1]
+        assert base64.b64decode(dead_letters[1]["value_base64"]) == ODD[1]
         assert values_of(rows, "traces") == spans
         assert not any(job.lake.glob("_writing/**/*.unfinished"))
     finally:
@@ -195,18 +195,22 @@ def test_a_dead_sink_and_a_killed_logd_delay_nobody_else_and_catch_up(
 
         destination.status = 422
         publish(nats_url, "telemetry.logs.x", [log_line(1001, severity=17)])
-        letters = tmp_path / "router" / "checkpoint" / "dead_letters" / "hook"
-        (path,) = wait_until(lambda: list(letters.glob("*.ndjson")), within_s=30)
-        letter = json.loads(path.read_text())
-        assert letter["value"].encode() == log_line(1001, severity=17)
-        assert (letter["status"], letter["offset"], letter["sink"]) == (422, 1001, "hook")
+        dead_letters = tmp_path / "router" / "checkpoint" / "dead_letters" / "hook"
+        (path,) = wait_until(lambda: list(dead_letters.glob("*.ndjson")), within_s=30)
+        dead_letter = json.loads(path.read_text())
+        assert dead_letter["value"].encode() == log_line(1001, severity=17)
+        assert (dead_letter["status"], dead_letter["offset"], dead_letter["sink"]) == (
+            422,
+            1001,
+            "hook",
+        )
 
         wait_until(lambda: job.committed() == {"logs": 1002, "traces": 0}, within_s=20)
         assert job.daemon.stop() == 0, job.daemon.log()[-3000:]
         assert values_of(job.rows(), "logs") == [
             *logs,
             log_line(1000, severity=17),
-            letter["value"].encode(),
+            dead_letter["value"].encode(),
         ]
     finally:
         destination.close()

@@ -137,12 +137,12 @@ def test_a_record_that_the_broker_refuses_is_a_dead_letter(case: KafkaCase) -> N
     case.refuse(PRODUCE, *DELIVERED, INVALID_RECORD)
     sink.write(rows(3))
     assert case.stored() == Counter([0, 2])
-    (letter,) = dead_letters(context)
-    assert (letter["offset"], letter["code"]) == (1, "kafka_INVALID_RECORD")
+    (dead_letter,) = dead_letters(context)
+    assert (dead_letter["offset"], dead_letter["code"]) == (1, "kafka_INVALID_RECORD")
     again, context = case.sink()
     again.write(rows(3))
     assert case.stored() == Counter([0, 2])
-    assert dead_letters(context) == [letter]
+    assert dead_letters(context) == [dead_letter]
 
 
 def test_a_record_that_spoils_its_request_is_found_in_halves(case: KafkaCase) -> None:
@@ -161,8 +161,8 @@ def test_a_record_that_spoils_its_request_is_found_in_halves(case: KafkaCase) ->
     case.refuse(ADD_PARTITIONS, *(error for errors in of_bisection for error in errors))
     sink.write(rows())
     assert case.stored() == EACH_ONCE - Counter([7])
-    letters = [(it["offset"], it["code"]) for it in dead_letters(context)]
-    assert letters == [(7, "kafka_INVALID_RECORD")]
+    given_up = [(it["offset"], it["code"]) for it in dead_letters(context)]
+    assert given_up == [(7, "kafka_INVALID_RECORD")]
 
 
 def test_a_request_that_is_too_large_for_the_broker_goes_in_halves(case: KafkaCase) -> None:

@@ -384,7 +384,7 @@ def test_a_preview_asks_nobody(case: LakeCase) -> None:
 
 
 def test_every_column_of_the_view_is_taken(case: LakeCase) -> None:
-    letters: list[Any] = [
+    dead_letters: list[Any] = [
         {
             "stream": "logs", "partition": 0, "offset": number, "subject": "telemetry.logs.x",
             "timestamp_ns": NOW_NS, "time": "2026-11-22T00:00:00+00:00", "key": "k",
@@ -392,7 +392,7 @@ def test_every_column_of_the_view_is_taken(case: LakeCase) -> None:
         }
         for number, record in enumerate([log_record(0), span_record(1), gauge_record(2)])
     ]  # fmt: skip
-    typed = as_rows(letters).drop_columns(list(MARKS))
+    typed = as_rows(dead_letters).drop_columns(list(MARKS))
     for _ in range(2):
         case.sink()[0].write(typed)
     found = case.rows().sort_by("offset")

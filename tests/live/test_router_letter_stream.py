@@ -39,7 +39,7 @@ def logd(tmp_path: Path, nats_url: str) -> Iterator[Logd]:
         yield running
 
 
-def letters(logd: Logd) -> list[dict[str, Any]]:
+def letters_stored(logd: Logd) -> list[dict[str, Any]]:
     return [json.loads(value or b"") for value in logd.values("letters")]
 
 
@@ -70,12 +70,12 @@ def test_a_letter_that_the_stream_cannot_have_keeps_no_batch_from_its_sink(
     assert counted == {"dead_letters": 3, "dead_letters_not_streamed": 1}
     assert 'penstock_router_dead_letters_not_streamed_total{sink="lake"} 1.0' in metrics
     assert info["sinks"]["lake"]["restarts"] == 0
-    assert f"at most {MAX_PAYLOAD} bytes" in info["letter_stream"]
+    assert f"at most {MAX_PAYLOAD} bytes" in info["dead_letter_stream"]
     assert "dead letters are in their files" in job.daemon.log()
     (path,) = (job.checkpoint_dir / "dead_letters" / "lake").glob("*.ndjson")
     kept = [json.loads(line) for line in path.read_bytes().splitlines()]
     assert [it["offset"] for it in kept] == [20, 21, 42]
-    assert letters(logd) == [kept[0], kept[2]]
+    assert letters_stored(logd) == [kept[0], kept[2]]
 
 
 def test_a_subject_that_nobody_stores_and_a_nats_that_is_away_cost_copies_only(
@@ -89,11 +89,11 @@ def test_a_subject_that_nobody_stores_and_a_nats_that_is_away_cost_copies_only(
     for url, subject in ((nats_url, "nobody.stores.this"), (server.url, "letters.test")):
         config = DeadLetterStream(nats=url, subject=subject)
         stream = NatsDeadLetterPublisher(config, SystemClock(), wait_s=0.5)
-        send_to_dlq(rows, Reason("http_400", "no"), replace(made, letter_stream=stream))
+        send_to_dlq(rows, Reason("http_400", "no"), replace(made, dead_letter_stream=stream))
         stream.close()
         assert stream.problem
     counted = made.meter.stage("lake", received=0, lag=0).detail["dead_letters_not_streamed"]
-    assert (counted, letters(logd)) == (2 * 600, [])
+    assert (counted, letters_stored(logd)) == (2 * 600, [])
 
     job = RouterJob(
         tmp_path / "router",
@@ -107,7 +107,7 @@ def test_a_subject_that_nobody_stores_and_a_nats_that_is_away_cost_copies_only(
     job.config["dead_letter_stream"]["subject"] = "letters.test"
     said = dlq_publish(tmp_path, job.config)
     assert (said.exit_code, said.output.count("600 of 600")) == (0, 1), said.output
-    assert sorted(letters(logd), key=lambda it: it["offset"]) == dead_letters(made)
+    assert sorted(letters_stored(logd), key=lambda it: it["offset"]) == dead_letters(made)
     del job.config["dead_letter_stream"]
     assert dlq_publish(tmp_path, job.config).exit_code == 78
 
@@ -127,7 +127,7 @@ def test_after_a_nats_that_was_away_letters_are_in_the_stream_again(
         wait_until(lambda: stream.publish([b'{"offset": 3}']) == 0, within_s=60)
         assert stream.problem is None
         stream.close()
-        assert [it["offset"] for it in letters(logd)] == [1, 3]
+        assert [it["offset"] for it in letters_stored(logd)] == [1, 3]
     server.close()
 
 

@@ -139,7 +139,7 @@ def test_what_grpc_refuses_is_bisected(receiver: tuple[FakeOtlp, int], tmp_path:
     sink, made = over_grpc(port, tmp_path)
     sink.write(batch([log_record(number) for number in range(4)]))
     sink.close()
-    assert [letter["code"] for letter in dead_letters(made)] == ["grpc_invalid_argument"]
+    assert [dead_letter["code"] for dead_letter in dead_letters(made)] == ["grpc_invalid_argument"]
     assert len(fake.members["logs"]) == 3
 
 

@@ -90,7 +90,9 @@ def test_a_table_that_is_partitioned_by_time_is_taken(case: PostgresCase) -> Non
     sink.write(rows)
     sink.write(rows)
     assert rows_of(case, '"offset"', name) == [(0,), (2,)]
-    assert [letter["offset"] for letter in dead_letters(context)] == [1]  # no partition is for it
+    assert [dead_letter["offset"] for dead_letter in dead_letters(context)] == [
+        1
+    ]  # no partition is for it
 
 
 def test_another_unique_index_refuses_rows_and_swallows_none(case: PostgresCase) -> None:

@@ -104,8 +104,8 @@ def test_a_record_that_is_refused_is_found_and_the_others_arrive(case: ServerCas
     sink, context = case.sink()
     sink.write(batch(records(case, poison=7)))
     assert case.stored() == EACH_ONCE - Counter([7])
-    (letter,) = dead_letters(context)
-    assert (letter["offset"], letter["code"]) == (7, case.code)
+    (dead_letter,) = dead_letters(context)
+    assert (dead_letter["offset"], dead_letter["code"]) == (7, case.code)
     assert context.meter.stage("x", received=COUNT, lag=0).sent == COUNT - 1
 
 
@@ -169,4 +169,4 @@ def test_a_time_in_the_future_harms_no_other_record(case: ServerCase) -> None:
     sink.write(batch(rows))
     missing = [] if case.takes_future else [3, 4]
     assert case.stored() == EACH_ONCE - Counter(missing)
-    assert [letter["offset"] for letter in dead_letters(context)] == missing
+    assert [dead_letter["offset"] for dead_letter in dead_letters(context)] == missing

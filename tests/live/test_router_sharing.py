@@ -96,7 +96,7 @@ def test_a_dead_sink_and_a_killed_job_leave_each_record_once_in_each(
     assert lakes[0]["value"].to_pylist() == good
     numbers = [record["attributes"]["number"] for record in destination.records]
     assert numbers == [number for number in range(COUNT) if number % 1000]
-    letters = job.checkpoint_dir / "dead_letters"
+    dead_letters = job.checkpoint_dir / "dead_letters"
     for sink in ("first", "second", "hook"):
-        files = [path for path in (letters / sink).rglob("*") if path.is_file()]
+        files = [path for path in (dead_letters / sink).rglob("*") if path.is_file()]
         assert sum(len(it.read_bytes().splitlines()) for it in files) == COUNT // 1000, sink

@@ -259,9 +259,9 @@ def test_a_record_that_is_too_large_alone_is_a_dead_letter(
     sink, context = case.sink(door, tmp_path)
     door.rule = lambda asked: Answered(413, b"too large")
     sink.write(batch(records(case)[:3]))
-    assert [(letter["offset"], letter["code"]) for letter in dead_letters(context)] == [
-        (offset, "http_413") for offset in range(3)
-    ]
+    assert [
+        (dead_letter["offset"], dead_letter["code"]) for dead_letter in dead_letters(context)
+    ] == [(offset, "http_413") for offset in range(3)]
 
 
 @pytest.mark.parametrize("case", REFUSING, indirect=True)
@@ -273,10 +273,10 @@ def test_a_record_that_is_refused_is_found_and_the_others_arrive(
     stored = case.stored(door.backend)
     assert set(stored) == set(range(COUNT)) - {7}
     assert not case.effectively_once or set(stored.values()) == {1}
-    (letter,) = dead_letters(context)
-    assert (letter["offset"], letter["sink"], letter["job"]) == (7, "sink", "job")
-    assert letter["attempt"] >= 1
-    assert letter["reason"]
+    (dead_letter,) = dead_letters(context)
+    assert (dead_letter["offset"], dead_letter["sink"], dead_letter["job"]) == (7, "sink", "job")
+    assert dead_letter["attempt"] >= 1
+    assert dead_letter["reason"]
     assert context.meter.stage("x", received=COUNT, lag=0).sent == COUNT - 1
 
 
@@ -352,7 +352,7 @@ def test_a_record_that_breaks_the_destination_each_time_does_not_block_the_other
     sink.write(broken)
     stored = case.stored(door.backend)
     assert set(stored) == set(range(COUNT)) - {7}
-    assert [letter["offset"] for letter in dead_letters(context)] == [7]
+    assert [dead_letter["offset"] for dead_letter in dead_letters(context)] == [7]
 
 
 def _mark(case: Case, sink: Any, rows: Any, number: int) -> Any:
@@ -393,4 +393,4 @@ def test_a_time_in_the_future_harms_no_other_record(
     sink.write(batch(rows))
     missing = [] if case.takes_future else [3]
     assert set(case.stored(door.backend)) == set(range(COUNT)) - set(missing)
-    assert [letter["offset"] for letter in dead_letters(context)] == missing
+    assert [dead_letter["offset"] for dead_letter in dead_letters(context)] == missing

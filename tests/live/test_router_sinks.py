@@ -190,7 +190,7 @@ def test_a_prometheus_that_answers_500_to_an_old_sample_keeps_the_others(tmp_pat
         old = gauge_record(3, time_ns=NOW_NS - 36_000 * 10**9)
         sink.write(batch([gauge_record(1), gauge_record(2), old, gauge_record(4)], first=1))
         assert CASES["prometheus"].stored(door.backend) == Counter([0, 1, 2, 4])
-        assert [letter["offset"] for letter in dead_letters(made)] == [3]
+        assert [dead_letter["offset"] for dead_letter in dead_letters(made)] == [3]
     finally:
         door.close()
         server.close()
@@ -219,7 +219,7 @@ def test_samples_of_one_series_that_come_again_are_no_dead_letters(
         assert dead_letters(made) == []
         assert made.meter.stage("x", received=32, lag=0).detail["already_there"] > 0
         sink.write(batch([points[0] | {"value": -1.0}], first=32))
-        assert [letter["offset"] for letter in dead_letters(made)] == [32]
+        assert [dead_letter["offset"] for dead_letter in dead_letters(made)] == [32]
     finally:
         door.close()
         server.close()

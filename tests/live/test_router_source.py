@@ -23,10 +23,10 @@ from penstock.base.clock import SystemClock
 from penstock.logd.publisher import BlockingPublisher
 from penstock.logd.storage import CommitLog, LogConfig
 from penstock.router.columns.filters import columns_of, passing
-from penstock.router.columns.passthrough import CARRIED, lost_of, unpack
+from penstock.router.columns.passthrough import PASSTHROUGH, lost_of, unpack
 from penstock.router.columns.pushdown import need_of
 from penstock.router.columns.schema import view
-from penstock.router.spark.readers import Steps, read_carried
+from penstock.router.spark.readers import Steps, read_passthrough
 from tests.support.logd import Logd
 from tests.support.nats_server import running_nats_server
 from tests.support.router import FIRST_TIME_NS, STREAMS, log_line, publish, span_line
@@ -446,11 +446,11 @@ def test_a_frame_that_rots_under_a_running_logd_is_an_error_or_passed_over(
         assert "rotten" in str(log.gaps()["damaged"])
     given = options(logd, failOnDataLoss="false", **whole)
     for condition in ("body is null", "kind = 'log'"):  # true of all rows, or of none
-        carried = read_carried(
-            spark, given, lambda rows: rows, judge(condition), ["offset"], streaming=False
+        passed_through = read_passthrough(
+            spark, given, lambda rows: rows, classify_answer(condition), ["offset"], streaming=False
         ).toArrow()
-        assert lost_of(carried) == 100
-        rows = unpack(carried, "wanted", pa.schema([("offset", pa.int64())]))
+        assert lost_of(passed_through) == 100
+        rows = unpack(passed_through, "wanted", pa.schema([("offset", pa.int64())]))
         assert rows.num_rows == (2900 if "null" in condition else 0)
 
 
@@ -467,11 +467,11 @@ def test_the_python_of_the_readme_runs_as_it_is_written(spark: SparkSession, log
     assert names["frame"].count() == len(LOGS + ODD)
 
 
-def judge(condition: str) -> Steps:
+def classify_answer(condition: str) -> Steps:
     """Says 1 of rows for which it holds."""
 
     def judged(rows: DataFrame) -> DataFrame:
-        kept = [name for name in rows.columns if name == CARRIED]
+        kept = [name for name in rows.columns if name == PASSTHROUGH]
         return rows.select(*kept, F.expr(f"if({condition}, 1, null)").alias("wanted"))
 
     return judged

@@ -79,7 +79,7 @@ class Process:
 
     name: str
     length_ns: int
-    life: int = 0
+    stream_id: int = 0
     lease: Lease | None = None
     paused_until_ns: int = 0
     running: Generator[Step, Answer, None] | None = None
@@ -141,7 +141,7 @@ class World:
             self.marks.add("paused")
             return
         self.marks.add("killed")
-        process.life += 1
+        process.stream_id += 1
         process.lease = None
         self._at(self.random.randrange(1, 2 * self._length_ns), lambda: self._start(process))
 
@@ -150,7 +150,7 @@ class World:
         heapq.heappush(self._events, (self.now_ns + delay_ns, self._count, event))
 
     def _start(self, process: Process) -> None:
-        process.life += 1
+        process.stream_id += 1
         process.lease = None
         process.running = self._live(process)
         self._ask(process, next(process.running))
@@ -177,11 +177,11 @@ class World:
             process.lease = None
 
     def _ask(self, process: Process, step: Step) -> None:
-        asked_ns, life = self.now_ns, process.life
+        asked_ns, stream_id = self.now_ns, process.stream_id
         outcome: list[Sighting | bool | None] = []
         if isinstance(step, Wait):
             delay_ns = self.random.randrange(self._length_ns // 2)
-            self._at(delay_ns, lambda: self._answer(process, life, step, asked_ns, [None]))
+            self._at(delay_ns, lambda: self._answer(process, stream_id, step, asked_ns, [None]))
             return
         slow = self.random.random() < 0.05
         apply_ns = self.random.randrange(1, 2 * self._length_ns if slow else 50 * MS)
@@ -192,7 +192,7 @@ class World:
             self._at(again_ns, lambda: self._apply_again(step))
         gives_up = self.random.random() < 0.05
         wait_ns = self.random.randrange(1, 100 * MS) if gives_up else apply_ns + 20 * MS
-        self._at(wait_ns, lambda: self._answer(process, life, step, asked_ns, outcome))
+        self._at(wait_ns, lambda: self._answer(process, stream_id, step, asked_ns, outcome))
 
     def _apply_again(self, step: Step) -> None:
         self.store.apply(step)
@@ -200,15 +200,15 @@ class World:
     def _answer(
         self,
         process: Process,
-        life: int,
+        stream_id: int,
         step: Step,
         asked_ns: int,
         outcome: list[Sighting | bool | None],
     ) -> None:
-        if process.life != life:
+        if process.stream_id != stream_id:
             return
         if (late_ns := process.paused_until_ns - self.now_ns) > 0:
-            self._at(late_ns, lambda: self._answer(process, life, step, asked_ns, outcome))
+            self._at(late_ns, lambda: self._answer(process, stream_id, step, asked_ns, outcome))
             return
         assert process.running is not None
         if outcome and self.random.random() < 0.98:

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 
 from penstock.router.delivery.breaker import Breaker, BreakerLimits
 from penstock.router.delivery.core import (
+    Answered,
     Delivered,
     Delivery,
     Event,
-    Judged,
     Part,
     Policy,
     Refused,
@@ -46,7 +46,7 @@ class Life:
 def live(
     dice: random.Random,
     sizes: list[int],
-    judge: Judge,
+    classify_answer: Judge,
     patience: Policy | None = None,
     *,
     silence_s: float = 0.0,
@@ -57,28 +57,30 @@ def live(
     """
     policy = patience or Policy(poison_after_s=NEVER_S)
     machine = Delivery(sizes, policy=policy, breaker=Breaker(BreakerLimits(), dice))
-    life = Life()
+    stream_id = Life()
     event: Event = Ticked()
     while not machine.done:
-        effects = machine.handle(event, life.now_ns)
+        effects = machine.handle(event, stream_id.now_ns)
         event = Ticked()
         for effect in effects:
             match effect:
                 case Send(part):
-                    life.sent += 1
-                    life.now_ns += dice.randrange(SECOND_NS // 100, SECOND_NS // 2)
-                    verdict = judge(part, life.now_ns)
-                    life.now_ns += int(isinstance(verdict, Failed) * silence_s * SECOND_NS)
-                    event = Judged(verdict)
+                    stream_id.sent += 1
+                    stream_id.now_ns += dice.randrange(SECOND_NS // 100, SECOND_NS // 2)
+                    verdict = classify_answer(part, stream_id.now_ns)
+                    stream_id.now_ns += int(isinstance(verdict, Failed) * silence_s * SECOND_NS)
+                    event = Answered(verdict)
                 case Delivered(part):
-                    life.delivered += [(part.request, record) for record in part.records]
+                    stream_id.delivered += [(part.request, record) for record in part.records]
                 case Refused(part):
-                    life.refused |= {(part.request, it): life.now_ns for it in part.records}
+                    stream_id.refused |= {
+                        (part.request, it): stream_id.now_ns for it in part.records
+                    }
                 case _:
                     pass
-        life.now_ns = max(life.now_ns, machine.next_deadline_ns() or 0)
-        assert life.now_ns < 100 * 3600 * SECOND_NS, "it never ends"
-    return life
+        stream_id.now_ns = max(stream_id.now_ns, machine.next_deadline_ns() or 0)
+        assert stream_id.now_ns < 100 * 3600 * SECOND_NS, "it never ends"
+    return stream_id
 
 
 def outage(seed: int, policy: Policy | None = None) -> Life:
@@ -91,7 +93,7 @@ def outage(seed: int, policy: Policy | None = None) -> Life:
         gap_s = BLIP_GAP_S + dice.expovariate(1 / dice.choice([30, 300]))
         blips.append(blips[-1] + int(gap_s * SECOND_NS))
 
-    def judge(_: Part, now_ns: int) -> DeliveryResult:
+    def classify_answer(_: Part, now_ns: int) -> DeliveryResult:
         if not begin_ns <= now_ns < end_ns:
             return Success()
         if blips[0] <= now_ns:
@@ -101,7 +103,7 @@ def outage(seed: int, policy: Policy | None = None) -> Life:
         return Failed(FAULT, answered=dice.random() < 0.5)
 
     sizes = [dice.choice([1, 1, 5, 100]) for _ in range(dice.randrange(1, 9))]
-    return live(dice, sizes, judge, policy)
+    return live(dice, sizes, classify_answer, policy)
 
 
 def poison(seed: int, *, silence_s: float = 0.0) -> tuple[Life, set[Record]]:
@@ -114,12 +116,12 @@ def poison(seed: int, *, silence_s: float = 0.0) -> tuple[Life, set[Record]]:
         sizes = [1000] * 20
         bad = {(dice.randrange(20), dice.randrange(1000)) for _ in range(dice.randrange(1, 16))}
 
-    def judge(part: Part, _: int) -> DeliveryResult:
+    def classify_answer(part: Part, _: int) -> DeliveryResult:
         hit = any((part.request, record) in bad for record in part.records)
         return Failed(FAULT, answered=dice.random() < 0.5) if hit else Success()
 
     patience = Policy(evidence_gap_s=max(60.0, 4 * silence_s), poison_after_s=NEVER_S)
-    return live(dice, sizes, judge, patience, silence_s=silence_s), bad
+    return live(dice, sizes, classify_answer, patience, silence_s=silence_s), bad
 
 
 def shard(seed: int, policy: Policy | None = None) -> Life:
@@ -127,11 +129,13 @@ def shard(seed: int, policy: Policy | None = None) -> Life:
     dice = random.Random(seed)
     end_ns = dice.randrange(1, 90) * SECOND_NS
 
-    def judge(part: Part, now_ns: int) -> DeliveryResult:
+    def classify_answer(part: Part, now_ns: int) -> DeliveryResult:
         if now_ns >= end_ns:
             return Success()
         bad = [place for place, record in enumerate(part.records) if record % 5 == seed % 5]
         failed = tuple((place, FAULT) for place in bad)
         return PartialFailure(failed=failed, reason="500 of some") if failed else Success()
 
-    return live(dice, [dice.randrange(1, 100) for _ in range(dice.randrange(1, 6))], judge, policy)
+    return live(
+        dice, [dice.randrange(1, 100) for _ in range(dice.randrange(1, 6))], classify_answer, policy
+    )

@@ -26,21 +26,21 @@ def test_a_shard_that_is_away_for_a_minute_costs_nothing() -> None:
 
 def test_records_that_break_the_destination_are_found_and_no_others() -> None:
     for seed in ALL:
-        life, bad = poison(seed)
-        assert set(life.refused) == bad, f"seed {seed}"
-        assert life.now_ns < FOUND_WITHIN_S * SECOND_NS, f"seed {seed}"
+        stream_id, bad = poison(seed)
+        assert set(stream_id.refused) == bad, f"seed {seed}"
+        assert stream_id.now_ns < FOUND_WITHIN_S * SECOND_NS, f"seed {seed}"
 
 
 def test_records_that_silence_the_destination_do_not_hide_one_another() -> None:
     """Each takes the time limit to fail, and all of them do before one of them has its turn."""
     for seed in ALL[: len(ALL) // 10]:
-        life, bad = poison(seed, silence_s=10.0)
-        assert set(life.refused) == bad, f"seed {seed}"
-        assert life.now_ns < 8 * FOUND_WITHIN_S * SECOND_NS, f"seed {seed}"
+        stream_id, bad = poison(seed, silence_s=10.0)
+        assert set(stream_id.refused) == bad, f"seed {seed}"
+        assert stream_id.now_ns < 8 * FOUND_WITHIN_S * SECOND_NS, f"seed {seed}"
 
 
 def test_the_world_catches_who_convicts_at_once() -> None:
-    hasty = core.Policy(convicted_after_s=0.0, poison_after_s=NEVER_S)
+    hasty = core.Policy(confirmed_after_s=0.0, poison_after_s=NEVER_S)
     assert any(shard(seed, hasty).refused for seed in range(100))
 
 

@@ -57,7 +57,7 @@ def kept_by(rule: int, first: int, count: int = SIZE) -> set[int]:
 
 def files(url: str) -> dict[str, bytes]:
     """Every file below a directory, by its path there; unfinished ones have no dot-name here."""
-    tree = Hdfs(url, place="the test")
+    tree = Hdfs(url, location="the test")
     found = {name: tree.read(name) for name in tree.names(recursive=True)}
     return {name: data for name, data in found.items() if data is not None}
 

@@ -158,7 +158,7 @@ class HdfsServer:
 
     def _files(self) -> Hdfs:
         """With a limit, for the library alone would wait for a node that is silent."""
-        return Hdfs(self.url, place="the test", settings=HdfsSettings(timeout_s=_ANSWER_S))
+        return Hdfs(self.url, location="the test", settings=HdfsSettings(timeout_s=_ANSWER_S))
 
     def _last_words(self, node: str) -> str:
         return (self._home / f"{node}.log").read_text(errors="replace")[-3000:]

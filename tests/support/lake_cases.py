@@ -19,7 +19,7 @@ from tests.support.moto_server import BUCKET, S3_KEYS, MotoRun
 from tests.support.sink_batches import context
 
 FAST = {
-    "retry": {"initial_backoff_s": 0.005, "max_backoff_s": 0.05, "convicted_after_s": 0.02},
+    "retry": {"initial_backoff_s": 0.005, "max_backoff_s": 0.05, "confirmed_after_s": 0.02},
     "timeout_s": 20,
 }
 TABLE = f"s3://{BUCKET}/telemetry"

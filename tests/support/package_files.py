@@ -92,9 +92,9 @@ def _download(requirement: str, place: Path, kind: str, sha256: str) -> None:
             unfinished.open("wb") as file,
         ):
             answer.raise_for_status()
-            for piece in answer.iter_content(_PIECE_BYTES):
-                digest.update(piece)
-                file.write(piece)
+            for chunk in answer.iter_content(_PIECE_BYTES):
+                digest.update(chunk)
+                file.write(chunk)
     if digest.hexdigest() != sha256:
         unfinished.unlink()
         sys.exit(f"its SHA-256 is {digest.hexdigest()}, not {sha256}")

@@ -124,14 +124,14 @@ class Outcome:
 
     Attributes:
         requests: What the server was asked, in order.
-        letters: Dead letters that the sink has laid aside since it was made, by offset.
+        dead_letters: Dead letters that the sink has laid aside since it was made, by offset.
         counted: The sink's counters.
         problem: Why the sink waits, where it gave up waiting; None: the batch is done.
         circuit: The state of its circuit breaker.
     """
 
     requests: tuple[Asked, ...]
-    letters: list[dict[str, Any]]
+    dead_letters: list[dict[str, Any]]
     counted: dict[str, int]
     problem: str | None
     circuit: str
@@ -144,7 +144,7 @@ class Outcome:
     @property
     def codes(self) -> list[str]:
         """Why each dead letter is one."""
-        return [letter["code"] for letter in self.letters]
+        return [dead_letter["code"] for dead_letter in self.dead_letters]
 
 
 def plain(asked: Asked) -> bytes:

@@ -9,7 +9,7 @@ import pyarrow as pa
 from py4j.protocol import Py4JError
 from typing_extensions import override
 
-from penstock.router.columns.passthrough import CARRIED, pack_lost
+from penstock.router.columns.passthrough import PASSTHROUGH, pack_lost
 from penstock.router.job.batch_writer import ROUTE_COLUMN
 from penstock.router.job.routes import Routed
 from penstock.router.read.offsets import Offsets
@@ -126,7 +126,7 @@ class NoRows:
 
     def toArrow(self) -> pa.Table:  # noqa: N802 - Spark's name
         """Nothing."""
-        fields = [(CARRIED, pa.binary()), (ROUTE_COLUMN, pa.int32())]
+        fields = [(PASSTHROUGH, pa.binary()), (ROUTE_COLUMN, pa.int32())]
         return pa.schema(fields).empty_table()
 
 

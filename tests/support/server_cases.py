@@ -27,7 +27,7 @@ from tests.support.sink_batches import context, log_record
 from tests.support.tcp_door import TcpDoor
 
 FAST = {
-    "retry": {"initial_backoff_s": 0.005, "max_backoff_s": 0.05, "convicted_after_s": 0.02},
+    "retry": {"initial_backoff_s": 0.005, "max_backoff_s": 0.05, "confirmed_after_s": 0.02},
     "timeout_s": 10,
 }
 

@@ -129,9 +129,9 @@ def truncate(found: SinkContext, *, read: int, to: int) -> None:
 
 def dead_letters(found: SinkContext) -> list[dict[str, Any]]:
     """What a sink has laid there, by offset."""
-    letters = [
+    dead_letters = [
         json.loads(line)
         for path in (found.dead_letters / found.sink).glob("*.ndjson")
         for line in path.read_text().splitlines()
     ]
-    return sorted(letters, key=lambda letter: letter["offset"])
+    return sorted(dead_letters, key=lambda dead_letter: dead_letter["offset"])

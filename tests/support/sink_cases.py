@@ -54,7 +54,7 @@ from tests.support.sink_batches import (
 from tests.support.waiting import wait_until
 
 FAST: Final = {
-    "retry": {"initial_backoff_s": 0.005, "max_backoff_s": 0.02, "convicted_after_s": 0.02},
+    "retry": {"initial_backoff_s": 0.005, "max_backoff_s": 0.02, "confirmed_after_s": 0.02},
     "timeout_s": 10,
 }
 

@@ -174,7 +174,6 @@ FULL_ROOTS: set[str] = set()
 
 CIRCLES = (
     ("logd.client.async_client", "logd.client.group_consumer"),
-    ("router.checkpoint.manager", "router.replay.audit_log", "router.replay.bounded_job"),
 )  # fmt: skip
 """Modules that import one another still, hidden from the interpreter or not."""
 

@@ -28,7 +28,7 @@ class DamagedError(DataLossError):
 
 
 class LargerThanPlannedError(RouterError):
-    """A task's records have far more bytes than the batch was planned with; it is planned anew.
+    """A task's records have far more bytes than the batch was planned with; it is planned again.
 
     Its name passes through Spark's layers of errors: `penstock.router.job.query` knows it by that.
     """

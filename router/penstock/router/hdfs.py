@@ -127,7 +127,7 @@ def _first_line(text: str) -> str:
     return text.split("\n", 1)[0]
 
 
-PIECE_BYTES: Final = 1024 * 1024
+PART_BYTES: Final = 1024 * 1024
 """What goes to the library, or comes from it, with one call."""
 
 
@@ -225,7 +225,7 @@ class HdfsWriter(io.BufferedWriter):
     """
 
     def __init__(self, raw: HdfsOutput) -> None:
-        super().__init__(raw, PIECE_BYTES)
+        super().__init__(raw, PART_BYTES)
         self._output = raw
 
     def sync(self) -> None:
@@ -274,31 +274,31 @@ class HdfsSettings(Settings):
 class Hdfs:
     """Files below one directory of HDFS; paths are relative to it, with `/` between names."""
 
-    def __init__(self, url: str, *, place: str, settings: HdfsSettings | None = None) -> None:
+    def __init__(self, url: str, *, location: str, settings: HdfsSettings | None = None) -> None:
         """Nothing is connected yet.
 
         Args:
             url: `hdfs://NAMENODE:PORT/BASE`, or `hdfs://NAMESERVICE/BASE`, which Hadoop's
                 configuration files explain.
-            place: The key of the job file that has the URL, for messages.
+            location: The key of the job file that has the URL, for messages.
             settings: How to reach it.
 
         Raises:
             ConfigError: The URL is none of HDFS, a file of the settings is missing, or the library.
         """
         self._settings = settings or HdfsSettings()
-        self._place = place
-        self._authority, self._base = _parts(url, place)
-        self._library = _library(place)
+        self._location = location
+        self._authority, self._base = _parts(url, location)
+        self._library = _library(location)
         self._client: Any = None
         for path in (self._settings.config_dir, self._settings.keytab):
             if path is not None and not path.exists():
                 raise ConfigError(
-                    f"{place}: {path} of its `hdfs` does not exist", fix="name the one that does"
+                    f"{location}: {path} of its `hdfs` does not exist", fix="name the one that does"
                 )
         if (home := self._settings.config_dir) and not any((home / it).exists() for it in _SITES):
             raise ConfigError(
-                f"{place}: {home} has neither {' nor '.join(_SITES)}",
+                f"{location}: {home} has neither {' nor '.join(_SITES)}",
                 fix="name the directory of Hadoop's configuration files as config_dir",
             )
 
@@ -400,7 +400,7 @@ class Hdfs:
             FileNotFoundError: It is not there.
         """
         found = self._call("read", path, expected=FileNotFoundError)
-        return io.BufferedReader(HdfsInput(found, self._bounded, path), PIECE_BYTES)
+        return io.BufferedReader(HdfsInput(found, self._bounded, path), PART_BYTES)
 
     def _write_aside(self, path: str, data: bytes) -> str:
         directory, name = posixpath.split(path)
@@ -421,7 +421,7 @@ class Hdfs:
 
     def _lost(self, path: str) -> UnavailableError:
         return UnavailableError(
-            f"{self._place}: {self.url}/{path} was there and is gone",
+            f"{self._location}: {self.url}/{path} was there and is gone",
             fix="let nothing else write there; what was in it is written again",
         )
 
@@ -450,7 +450,7 @@ class Hdfs:
         )
 
     def connected(self) -> Any:
-        """The client; made anew after a call was given up, for its connection may be of no use."""
+        """The client; made again after a call was given up, for its connection may be of no use."""
         client = self._client
         if client is None:
             given = self._settings
@@ -478,7 +478,7 @@ class Hdfs:
         call = _Call(function)
         call.start()
         call.join(self._settings.timeout_s)
-        about = f"{self._place}: {SCHEME}{self._authority}"
+        about = f"{self._location}: {SCHEME}{self._authority}"
         if call.is_alive():
             self._client = None
             raise UnavailableError(
@@ -521,17 +521,17 @@ def _is_hidden(name: str) -> bool:
     return any(it.startswith(".") for it in name.split("/"))
 
 
-def _library(place: str) -> Any:
+def _library(location: str) -> Any:
     try:
         return needed("hdfs_native", extra="hdfs")
     except MissingLibraryError as error:
-        raise ConfigError(f"{place}: {error.reason}", fix=error.fix) from error
+        raise ConfigError(f"{location}: {error.reason}", fix=error.fix) from error
 
 
-def _parts(url: str, place: str) -> tuple[str, str]:
+def _parts(url: str, location: str) -> tuple[str, str]:
     """Authority, and directory without a slash at its end, of a URL."""
     if wrong := wrong_url(url):
-        raise ConfigError(f"{place}: {wrong}", fix="write hdfs://namenode:8020/directory")
+        raise ConfigError(f"{location}: {wrong}", fix="write hdfs://namenode:8020/directory")
     parts = urlsplit(url)
     base = posixpath.normpath(parts.path or "/")
     return parts.netloc, "" if base in {"/", "//"} else base

@@ -5,11 +5,11 @@ import re
 from pathlib import Path
 
 from penstock.base.files import atomic_write
-from penstock.router.checkpoint.manifest import PIECE_BYTES
+from penstock.router.checkpoint.manifest import PART_BYTES
 from penstock.router.checkpoint.sync import CheckpointSync
 from tests.support.memory_objects import MemoryObjects
 
-LARGE = PIECE_BYTES * 2 + 5
+LARGE = PART_BYTES * 2 + 5
 
 
 def mirror(

@@ -16,7 +16,7 @@ from penstock.router.replay.backfill_plan import (
     chunks,
     known_ends,
     of_batches_not_known,
-    of_this_life,
+    of_this_stream_id,
 )
 
 ONE = StreamPartition("logs", 0)
@@ -80,7 +80,7 @@ def test_chunks_follow_one_another_and_cover_the_range(
 def test_a_stream_made_again_has_no_known_batches() -> None:
     old = Offsets({ONE: 10}, {"logs": "a"})
     new = Offsets({ONE: 5}, {"logs": "b"})
-    assert of_this_life([old, new], {"logs": "b"}) == [{}, {ONE: 5}]
+    assert of_this_stream_id([old, new], {"logs": "b"}) == [{}, {ONE: 5}]
 
 
 def test_the_journal_keeps_each_end_once_and_forgives_a_torn_line(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import pwd
+from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
 from contextlib import nullcontext as does_not_raise
 from pathlib import Path
@@ -13,13 +14,16 @@ import pytest
 from py4j.protocol import Py4JNetworkError
 
 from penstock.base.clock import SystemClock
+from penstock.router.deadletters.files import DeadLetter
 from penstock.router.errors import StoppedError
 from penstock.router.errors import UnavailableError as NotNowError
+from penstock.router.job.config import Spark as SparkSettings
 from penstock.router.job.permissions import require_its_user
 from penstock.router.read.logd_reader import LogState
 from penstock.router.read.options import parse_options
 from penstock.router.replay.backfill_plan import Chunk
-from penstock.router.replay.bounded_job import BoundedRun, bounded_run
+from penstock.router.replay.bounded_run import BoundedRun, RunFailedError, bounded_run
+from penstock.router.spark.heap_budget import HeapBudget
 from penstock.router.spark.session import SparkEndedError
 from penstock.service import ConfigError, UnavailableError
 from tests.support.permissions import without_privileges
@@ -110,14 +114,14 @@ def test_what_is_refused_again_did_not_go_to_the_sink(tmp_path: Path) -> None:
         run.progress.meter.failed("dead_letters", records=3)
         run.progress.meter.count("left_out_sample", 2)
 
-    feed: Any = SimpleNamespace(columns=["value"], give=give)
+    batch_writer: Any = SimpleNamespace(columns=["value"], give=give)
     table = pa.table({"value": [b"x"] * 10})
-    assert run.deliver(feed, "lake", lambda *_: table, 0) == 10
+    assert run.deliver(batch_writer, "lake", lambda *_: table, 0) == 10
     assert (run.progress.records, run.progress.refused, run.progress.left_out) == (5, 3, 2)
     assert str(run.progress) == (
         "0 of 0 batches, 5 records, 3 refused again (dead letters), 2 left out by transforms"
     )
-    run.progress.begin_anew()
+    run.progress.start_over()
     assert str(run.progress) == "0 of 0 batches, 0 records"
 
 
@@ -131,9 +135,9 @@ def test_a_jvm_that_ends_under_it_is_named(tmp_path: Path, error: Exception) -> 
     def rows(*_: Any) -> Any:
         raise error
 
-    feed: Any = SimpleNamespace(columns=["value"])
+    batch_writer: Any = SimpleNamespace(columns=["value"])
     with pytest.raises(SparkEndedError, match="code -9"):
-        run.deliver(feed, "lake", rows, 0)
+        run.deliver(batch_writer, "lake", rows, 0)
 
 
 @pytest.mark.parametrize("error", FAILURES)
@@ -148,16 +152,16 @@ def test_a_jvm_that_the_same_signal_ended_is_no_failure(
         run.stop.set()
         raise error
 
-    feed: Any = SimpleNamespace(columns=["value"])
+    batch_writer: Any = SimpleNamespace(columns=["value"])
     with pytest.raises(StoppedError, match="while Spark read"):
-        run.deliver(feed, "lake", rows, 0)
+        run.deliver(batch_writer, "lake", rows, 0)
 
 
 def test_who_has_lost_the_jobs_checkpoints_delivers_no_batch_more(tmp_path: Path) -> None:
     def keep(_: str) -> None:
         raise NotNowError("the lease of checkpoint_store was not renewed in time")
 
-    home: Any = SimpleNamespace(keep=keep)
+    home: Any = SimpleNamespace(persist=keep)
     session: Any = SimpleNamespace(alive=nullcontext)
     run = BoundedRun(
         load(tmp_path, checkpoint_dir=str(tmp_path / "checkpoint")),
@@ -168,10 +172,65 @@ def test_who_has_lost_the_jobs_checkpoints_delivers_no_batch_more(tmp_path: Path
         home,
     )
     given: list[int] = []
-    feed: Any = SimpleNamespace(columns=["value"], give=lambda _, batch: given.append(batch))
+    batch_writer: Any = SimpleNamespace(
+        columns=["value"], give=lambda _, batch: given.append(batch)
+    )
     with pytest.raises(UnavailableError, match="not renewed in time"):
-        run.deliver(feed, "lake", lambda *_: pa.table({"value": [b"x"]}), 0)
+        run.deliver(batch_writer, "lake", lambda *_: pa.table({"value": [b"x"]}), 0)
     assert not given
+
+
+def a_dead_letter(offset: int, value: str) -> DeadLetter:
+    return {
+        "time": "2026-01-31T03:00:00+00:00", "stream": "logs", "partition": 0, "offset": offset,
+        "subject": "t", "value": value,
+    }  # fmt: skip
+
+
+def beside_queries(tmp_path: Path, made: Callable[[HeapBudget], None]) -> BoundedRun:
+    """A run in a job whose queries share the heap; `made` sees it while Spark makes the rows."""
+    budget = HeapBudget(SparkSettings())
+
+    def frame(*_: Any) -> Any:
+        made(budget)
+        raise RunFailedError("that will do", fix="")
+
+    session: Any = SimpleNamespace(alive=nullcontext, spark=SimpleNamespace(createDataFrame=frame))
+    run = BoundedRun(load(tmp_path), session, LogState({}, {}), None, SystemClock())
+    run.budget = budget
+    return run
+
+
+def test_dead_letters_replayed_in_a_running_job_share_the_heap_with_its_queries(
+    tmp_path: Path,
+) -> None:
+    in_use: list[int] = []
+    run = beside_queries(tmp_path, lambda budget: in_use.append(budget.in_use))
+    rows = run.dead_letter_rows([a_dead_letter(7, "x" * 1000), a_dead_letter(8, "y" * 500)])
+    batch_writer: Any = SimpleNamespace(columns=["value"])
+    with pytest.raises(RunFailedError, match="that will do"):
+        run.deliver(batch_writer, "lake", rows, 0)
+    assert 1500 <= in_use[0] < 10_000
+    assert run.budget is not None
+    assert run.budget.in_use == 0
+
+
+def test_a_replay_waits_for_the_heap_and_gives_up_when_it_is_to_stop(tmp_path: Path) -> None:
+    run = beside_queries(tmp_path, lambda _: pytest.fail("the heap had no room"))
+    assert run.budget is not None
+    with run.budget.holding(None, lambda: False):  # a query's batch of unknown size
+        rows = run.dead_letter_rows([a_dead_letter(7, "x")])
+        run.stop.set()
+        with pytest.raises(StoppedError, match="given up"):
+            rows("lake", ["value"])
+
+
+def test_a_dead_letter_that_would_end_the_jvm_of_a_running_job_is_refused(tmp_path: Path) -> None:
+    run = beside_queries(tmp_path, lambda _: None)
+    assert run.budget is not None
+    run.budget.largest = 1000
+    with pytest.raises(RunFailedError, match="the record at logs/0 offset 8 has"):
+        run.dead_letter_rows([a_dead_letter(7, "x"), a_dead_letter(8, "y" * 1001)])
 
 
 def test_what_cannot_be_removed_is_told_of(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.router.columns.passthrough import CARRIED, lost_of, pack, pack_lost, unpack
+from penstock.router.columns.passthrough import PASSTHROUGH, lost_of, pack, pack_lost, unpack
 
 SCHEMA = pa.schema([("offset", pa.int64()), ("tags", pa.map_(pa.string(), pa.string()))])
 VERDICT = "route"
@@ -22,9 +22,9 @@ def batch(first: int, count: int) -> pa.RecordBatch:
 
 def judged(parts: list[pa.RecordBatch], verdicts: list[Any]) -> pa.Table:
     """What Spark makes of packed batches, one verdict a row."""
-    values = [value for part in parts for value in part.column(CARRIED).to_pylist()]
+    values = [value for part in parts for value in part.column(PASSTHROUGH).to_pylist()]
     return pa.table(
-        {CARRIED: pa.array(values, pa.binary()), VERDICT: pa.array(verdicts, pa.int32())}
+        {PASSTHROUGH: pa.array(values, pa.binary()), VERDICT: pa.array(verdicts, pa.int32())}
     )
 
 

@@ -11,8 +11,8 @@ from pyspark.errors import AnalysisException
 
 from penstock.router.cli.main import cli
 from penstock.router.read.logd_reader import LogState
-from penstock.router.replay import bounded_job
-from penstock.router.replay.bounded_job import bounded_run
+from penstock.router.replay import bounded_run as bounded_run_module
+from penstock.router.replay.bounded_run import bounded_run
 from penstock.router.spark.session import Session
 from penstock.service import ConfigError
 from tests.support.package_files import uninstall
@@ -194,7 +194,9 @@ def test_a_run_with_an_end_says_what_it_waits_for(
     tmp_path: Path, started: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started.spark.createDataFrame = lambda *_: Column()
-    monkeypatch.setattr(bounded_job, "first_state", lambda *_: LogState({}, {}))  # as of a logd
+    monkeypatch.setattr(
+        bounded_run_module, "first_state", lambda *_: LogState({}, {})
+    )  # as of a logd
     said: list[str] = []
     job = load(tmp_path, streams=["logs", "traces"])
     with bounded_run(job, needs_lock=False, tell=said.append):
@@ -213,6 +215,6 @@ def test_a_preview_for_machines_says_nothing_else(
         tell("starts")
         raise ConfigError("seen", fix="none")
 
-    monkeypatch.setattr(bounded_job, "bounded_run", told)  # the command's own part is meant
+    monkeypatch.setattr(bounded_run_module, "bounded_run", told)  # the command's own part is meant
     said = run(tmp_path, "preview", *options).stderr
     assert said == ("" if options else "starts\n") + "error: seen\n  fix: none\n"

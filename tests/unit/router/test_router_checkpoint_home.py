@@ -12,7 +12,7 @@ from penstock.base.clock import SystemClock
 from penstock.router.checkpoint.manager import CheckpointManager
 from penstock.router.errors import UnavailableError as NotNowError
 from penstock.router.job.config import JobConfig
-from penstock.router.replay.bounded_job import bounded_run
+from penstock.router.replay.bounded_run import bounded_run
 from penstock.service import UnavailableError
 from tests.support.fault_door import Answered, FaultDoor
 from tests.support.memory_objects import MemoryObjects, S3OfObjects
@@ -71,11 +71,11 @@ def test_a_job_goes_on_where_another_machine_left_off(
     commits = tmp_path / "first" / "lake" / "spark" / "commits"
     commits.mkdir(parents=True)
     (commits / "0").write_text("v1\n{}")
-    letters = tmp_path / "first" / "dead_letters" / "lake"
-    letters.mkdir(parents=True)
-    (letters / "a.ndjson").write_text("{}")
-    (letters.parent / "replays.ndjson").write_text("asked")
-    first.keep("lake")
+    dead_letters = tmp_path / "first" / "dead_letters" / "lake"
+    dead_letters.mkdir(parents=True)
+    (dead_letters / "a.ndjson").write_text("{}")
+    (dead_letters.parent / "replays.ndjson").write_text("asked")
+    first.persist("lake")
     (commits / "1").write_text("v1\n{}")
     first.close()  # which keeps what came last
 
@@ -101,13 +101,13 @@ def test_nothing_is_published_while_the_store_is_away(
     tmp_path: Path, objects: MemoryObjects, home: Callable[..., CheckpointManager]
 ) -> None:
     it = home(tmp_path)
-    it.keep("lake")
+    it.persist("lake")
     objects.fail_after(0)
     (tmp_path / "lake" / "batch.json").write_text("{}")
     with pytest.raises(NotNowError, match="the store is away"):
-        it.keep("lake")
+        it.persist("lake")
     objects.fail_after(10_000)
-    it.keep("lake")
+    it.persist("lake")
     it.close()
 
 
@@ -119,7 +119,7 @@ def test_the_lease_is_renewed_and_what_keeps_it_from_that_is_told(
     def rests() -> None:
         kept.set()
 
-    it.keep_between_batches(rests)
+    it.persist_between_batches(rests)
     assert kept.wait(10)
     assert it.problem is None
     objects.fail_after(0)
@@ -127,7 +127,7 @@ def test_the_lease_is_renewed_and_what_keeps_it_from_that_is_told(
     assert "the store is away" in str(it.problem)
     objects.fail_after(100_000)
     wait_until(lambda: it.problem is None, what="none")
-    it.keep("lake")
+    it.persist("lake")
     it.close()
 
 
@@ -146,7 +146,7 @@ def test_the_lease_is_renewed_while_spark_starts_and_while_much_is_kept(
     def kept() -> None:
         goes_on.wait(60)
 
-    it.keep_between_batches(kept)
+    it.persist_between_batches(kept)
     wait_until(lambda: beats() >= 4, what="beats, though something takes long")
     goes_on.set()
     it.close()
@@ -161,7 +161,7 @@ def test_whatever_is_wrong_with_the_directory_the_lease_is_renewed_and_it_is_tol
         if is_full:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    it.keep_between_batches(kept)
+    it.persist_between_batches(kept)
     wait_until(lambda: it.problem is not None, what="a problem")
     assert "No space left" in str(it.problem)
     is_full = False
@@ -184,7 +184,7 @@ def test_a_job_whose_checkpoints_another_one_took_is_told_who(
     cut_off.rule = lambda _: Answered(503)
     second = home(tmp_path / "second")
     with pytest.raises(NotNowError, match="not renewed in time"):
-        first.keep("lake")
+        first.persist("lake")
     cut_off.rule = lambda _: None
 
     def is_lost() -> bool:
@@ -196,9 +196,9 @@ def test_a_job_whose_checkpoints_another_one_took_is_told_who(
         return False
 
     wait_until(is_lost, what="it is noticed")
-    second.keep("lake")
+    second.persist("lake")
     first.close()
-    second.keep("lake")
+    second.persist("lake")
     second.close()
 
 
@@ -240,15 +240,15 @@ def test_a_replay_does_not_wait_for_a_job_that_goes_on(
         bounded_run(job(tmp_path / "second", door), needs_lock=True, needs_log=False),
     ):
         pass
-    running.keep("lake")
+    running.persist("lake")
     running.close()
 
 
 def test_without_a_store_nothing_of_it_is_there(tmp_path: Path) -> None:
     it = CheckpointManager(job(tmp_path, checkpoint_store=None), SystemClock())
     assert it.open()
-    it.keep("lake")
-    it.keep_between_batches(lambda: None)
+    it.persist("lake")
+    it.persist_between_batches(lambda: None)
     assert (it.problem, it.info()) == (None, None)
     it.close()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["format", "lock"]

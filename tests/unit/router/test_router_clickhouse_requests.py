@@ -130,7 +130,7 @@ def test_what_is_said_of_the_table_is_no_records_fault(
     with RecordedSink("clickhouse", tmp_path) as made:
         outcome = made.write([log_record(0)], (status, body), patience=0)
         assert [body.split()[0] for body in outcome.bodies] == [b"SELECT"]
-        assert (outcome.circuit, outcome.letters) == (circuit, [])
+        assert (outcome.circuit, outcome.dead_letters) == (circuit, [])
         assert f"HTTP {status}" in (outcome.problem or "")
         assert made.write([log_record(0)]).problem is None
 
@@ -139,7 +139,7 @@ def test_a_replay_has_tokens_of_its_own(tmp_path: Path) -> None:
     rows = batch([log_record(0)])
     with RecordedSink("clickhouse", tmp_path) as made:
         before = asked(made, rows)["insert_deduplication_token"]
-        made.sink.begin_anew()
+        made.sink.start_over()
         again = asked(made, rows)["insert_deduplication_token"]
         assert again != before
         assert asked(made, rows)["insert_deduplication_token"] == again
@@ -156,5 +156,5 @@ def test_who_may_not_create_tables_needs_to_create_none(tmp_path: Path) -> None:
     with RecordedSink("clickhouse", tmp_path) as made:
         missing = made.write([log_record(0)], 200, DENIED, patience=0)
     assert [body.split()[0] for body in missing.bodies] == [b"SELECT", b"CREATE"]
-    assert (missing.circuit, missing.letters) == ("paused", [])
+    assert (missing.circuit, missing.dead_letters) == ("paused", [])
     assert "Not enough privileges" in (missing.problem or "")

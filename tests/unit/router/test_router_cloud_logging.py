@@ -18,7 +18,11 @@ from penstock.router.delivery.result import (
     Retryable,
     Success,
 )
-from penstock.router.sinks.google_cloud_logging import CloudLogging, CloudLoggingSink, judge
+from penstock.router.sinks.google_cloud_logging import (
+    CloudLogging,
+    CloudLoggingSink,
+    classify_answer,
+)
 from tests.support.recorded_sink import RecordedSink, sent
 from tests.support.sink_batches import NOW_NS, batch, context, log_record, span_record
 
@@ -137,7 +141,7 @@ LATER = "Cloud Logging says 'm' (code 8)"
     ],
 )
 def test_an_answer_means_what_google_documents(status: int, body: bytes, expected: Any) -> None:
-    found = judge(HttpResponse(status, {}, body), 2, CloudLogging.differing)
+    found = classify_answer(HttpResponse(status, {}, body), 2, CloudLogging.differing)
     assert found == expected or (isinstance(expected, type) and isinstance(found, expected))
 
 

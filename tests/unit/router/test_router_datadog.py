@@ -19,7 +19,7 @@ from penstock.router.delivery.result import (
     TooLarge,
 )
 from penstock.router.sinks.datadog.encode import series_of
-from penstock.router.sinks.datadog.sink import Datadog, DatadogSink, judge
+from penstock.router.sinks.datadog.sink import Datadog, DatadogSink, classify_answer
 from tests.support.recorded_sink import Outcome, sent
 from tests.support.sink_batches import (
     NOW_NS,
@@ -179,7 +179,7 @@ def test_what_datadog_has_no_number_or_name_for_is_counted(tmp_path: Path) -> No
     found = orjson.loads(body)["series"]
     assert [it["metric"] for it in found] == ["jobs_s", "jobs_s", "m_2nd", "x" * 200]
     assert outcome.counted == {"left_out_not_finite": 2, "names_merged": 1, "requests": 1}
-    assert not outcome.letters
+    assert not outcome.dead_letters
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,7 @@ def test_what_datadog_would_drop_is_a_dead_letter(
 def test_an_answer_means_what_datadog_documents(
     status: int, headers: dict[str, str], body: bytes, lane: str, expected: Any
 ) -> None:
-    found = judge(HttpResponse(status, headers, body), lane, 2)
+    found = classify_answer(HttpResponse(status, headers, body), lane, 2)
     assert found == expected or (isinstance(expected, type) and isinstance(found, expected))
     if isinstance(found, PartialFailure):
         assert [place for place, _ in found.refused] == [0, 1]

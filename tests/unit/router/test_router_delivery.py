@@ -11,13 +11,13 @@ from typing_extensions import override
 
 from penstock.router.delivery.breaker import Breaker, BreakerLimits
 from penstock.router.delivery.core import (
+    Answered,
     Ask,
     Confirmed,
     Delivered,
     Delivery,
     Effect,
     Event,
-    Judged,
     Part,
     Policy,
     Refused,
@@ -65,11 +65,11 @@ def test_requests_go_one_after_the_other_in_their_order() -> None:
     machine = delivery(2, 1)
     assert machine.handle(Ticked(), 0) == [Send(part(0, 1), 1)]
     assert machine.handle(Ticked(), 0) == []
-    assert machine.handle(Judged(Success()), 0) == [
+    assert machine.handle(Answered(Success()), 0) == [
         Delivered(part(0, 1)),
         Send(part(0, request=1), 1),
     ]
-    assert machine.handle(Judged(Success()), 0) == [Delivered(part(0, request=1))]
+    assert machine.handle(Answered(Success()), 0) == [Delivered(part(0, request=1))]
     assert machine.done
     assert machine.next_deadline_ns() is None
 
@@ -79,7 +79,7 @@ def test_what_may_pass_is_tried_again_after_a_pause_that_doubles(verdict: Delive
     machine, now_ns, pauses = delivery(1, suspect_after=99), 0, []
     machine.handle(Ticked(), 0)
     for attempt in range(2, 7):
-        (effect,) = machine.handle(Judged(verdict), now_ns)
+        (effect,) = machine.handle(Answered(verdict), now_ns)
         assert isinstance(effect, Retrying)
         deadline_ns = machine.next_deadline_ns()
         assert deadline_ns is not None
@@ -93,10 +93,10 @@ def test_what_may_pass_is_tried_again_after_a_pause_that_doubles(verdict: Delive
 def test_retry_after_lengthens_a_pause_within_reason() -> None:
     machine = delivery(1)
     machine.handle(Ticked(), 0)
-    machine.handle(Judged(Retryable("429", 20)), 0)
+    machine.handle(Answered(Retryable("429", 20)), 0)
     assert machine.next_deadline_ns() == 20 * SECOND_NS
     machine.handle(Ticked(), 20 * SECOND_NS)
-    machine.handle(Judged(Retryable("503", 1e9)), 20 * SECOND_NS)
+    machine.handle(Answered(Retryable("503", 1e9)), 20 * SECOND_NS)
     assert machine.next_deadline_ns() == (20 + 300) * SECOND_NS
 
 
@@ -117,7 +117,7 @@ def test_a_destination_that_refuses_every_record_gets_them_again_after_pauses(na
     breaker = Breaker(BreakerLimits(initial_backoff_s=1.0, max_paused_backoff_s=8.0), LoadedDice())
     is_wrong = True
 
-    def judge(it: Part) -> DeliveryResult:
+    def classify_answer(it: Part) -> DeliveryResult:
         if not is_wrong:
             return Success()
         return (
@@ -127,15 +127,15 @@ def test_a_destination_that_refuses_every_record_gets_them_again_after_pauses(na
         )
 
     machine = delivery(100, 100, 100, breaker=breaker)
-    outcome = run(machine, judge, steps=30)
+    outcome = run(machine, classify_answer, steps=30)
     rejected = breaker.circuit
     assert (rejected.state, rejected.reason) == ("rejected", FAULT.reason)
     assert outcome.refused == []
     before = outcome.sent
-    assert run(machine, judge, steps=10).sent <= 5, "a request a pause"
+    assert run(machine, classify_answer, steps=10).sent <= 5, "a request a pause"
     assert before < 30
     is_wrong = False
-    outcome = run(machine, judge)
+    outcome = run(machine, classify_answer)
     assert machine.done
     assert outcome.delivered == sorted([*range(100)] * 3)
     assert breaker.circuit.state == "closed"
@@ -153,13 +153,13 @@ def test_records_that_are_refused_for_different_reasons_are_to_blame_themselves(
 
 
 @pytest.mark.parametrize(("after", "letters"), [(3, 2), (0, 9)])
-def test_small_batches_that_are_refused_count_together(after: int, letters: int) -> None:
+def test_small_batches_that_are_refused_count_together(after: int, dead_letters: int) -> None:
     breaker = Breaker(BreakerLimits(initial_backoff_s=1.0, max_paused_backoff_s=8.0), LoadedDice())
     refused = 0
     for _ in range(9):
         machine = delivery(1, breaker=breaker, rejected_after=after)
         refused += len(run(machine, lambda it: Rejected(FAULT), steps=20).refused)
-    assert refused == letters
+    assert refused == dead_letters
     run(delivery(1, breaker=breaker), lambda it: Success())
     again = run(delivery(1, breaker=breaker), lambda it: Rejected(FAULT))
     assert len(again.refused) == 1, "something was taken in between"
@@ -169,13 +169,13 @@ def test_of_a_sorted_request_only_what_is_left_goes_again() -> None:
     machine = delivery(5)
     machine.handle(Ticked(), 0)
     verdict = PartialFailure(refused=((1, FAULT),), again=(3, 4), reason="429 of two")
-    delivered, refused, retrying = machine.handle(Judged(verdict), 0)
+    delivered, refused, retrying = machine.handle(Answered(verdict), 0)
     assert (delivered, refused) == (Delivered(part(0, 2)), Refused(part(1), FAULT, 1))
     assert isinstance(retrying, Retrying)
     assert retrying.circuit.reason == "429 of two"
     assert machine.handle(Ticked(), SECOND_NS) == [Send(part(3, 4), 2)]
     # Places are those of the part that was sent.
-    assert machine.handle(Judged(PartialFailure(refused=((1, FAULT),))), SECOND_NS) == [
+    assert machine.handle(Answered(PartialFailure(refused=((1, FAULT),))), SECOND_NS) == [
         Delivered(part(3)),
         Refused(part(4), FAULT, 2),
     ]
@@ -185,16 +185,16 @@ def test_of_a_sorted_request_only_what_is_left_goes_again() -> None:
 def test_what_was_not_looked_at_goes_again_at_once() -> None:
     machine = delivery(3)
     machine.handle(Ticked(), 0)
-    effects = machine.handle(Judged(PartialFailure(refused=((1, FAULT),), again=(2,))), 0)
+    effects = machine.handle(Answered(PartialFailure(refused=((1, FAULT),), again=(2,))), 0)
     assert effects[-1] == Send(part(2), 2)
 
 
 def test_records_that_fail_one_by_one_are_given_up_when_others_pass() -> None:
-    def judge(it: Part) -> DeliveryResult:
+    def classify_answer(it: Part) -> DeliveryResult:
         bad = tuple((place, FAULT) for place, record in enumerate(it.records) if record == 2)
         return PartialFailure(failed=bad, reason="500 of one")
 
-    outcome = run(delivery(4, 1), judge)
+    outcome = run(delivery(4, 1), classify_answer)
     assert [refused.part.records for refused in outcome.refused] == [(2,)]
     assert outcome.delivered == [0, 0, 1, 3]
 
@@ -253,8 +253,8 @@ def test_failures_that_take_a_minute_are_evidence_where_a_minute_is_the_timeout(
 def test_what_is_confirmed_counts_and_what_is_not_goes_again() -> None:
     machine = delivery(1, 1, confirm_s=10, confirm_every_s=2)
     assert machine.handle(Ticked(), 0) == [Send(part(0), 1)]
-    assert machine.handle(Judged(Accepted("0")), 0) == [Send(part(0, request=1), 1)]
-    assert machine.handle(Judged(Accepted("1")), 0) == []
+    assert machine.handle(Answered(Accepted("0")), 0) == [Send(part(0, request=1), 1)]
+    assert machine.handle(Answered(Accepted("1")), 0) == []
     assert machine.next_deadline_ns() == 2 * SECOND_NS
     assert machine.handle(Ticked(), 2 * SECOND_NS) == [Ask(("0", "1"))]
     assert machine.handle(Confirmed({"1"}), 2 * SECOND_NS) == [Delivered(part(0, request=1))]
@@ -270,7 +270,7 @@ def test_what_is_confirmed_counts_and_what_is_not_goes_again() -> None:
 def test_no_more_is_left_unconfirmed_than_allowed() -> None:
     machine = delivery(1, 1, max_unconfirmed=1, confirm_every_s=1)
     machine.handle(Ticked(), 0)
-    assert machine.handle(Judged(Accepted("0")), 0) == []
+    assert machine.handle(Answered(Accepted("0")), 0) == []
     assert machine.handle(Ticked(), SECOND_NS) == [Ask(("0",))]
     effects = machine.handle(Confirmed({"0"}), SECOND_NS)
     assert effects == [Delivered(part(0)), Send(part(0, request=1), 1)]
@@ -280,8 +280,8 @@ def test_a_token_given_twice_loses_nothing() -> None:
     """A destination that was started again counts from 0 again."""
     machine = delivery(1, 1)
     machine.handle(Ticked(), 0)
-    machine.handle(Judged(Accepted("0")), 0)
-    assert machine.handle(Judged(Accepted("0")), 0) == [Send(part(0), 2)]
+    machine.handle(Answered(Accepted("0")), 0)
+    assert machine.handle(Answered(Accepted("0")), 0) == [Send(part(0), 2)]
 
 
 class Outcome:
@@ -302,7 +302,7 @@ class Outcome:
 
 def run(
     machine: Delivery,
-    judge: Callable[[Part], DeliveryResult],
+    classify_answer: Callable[[Part], DeliveryResult],
     *,
     steps: int = 10_000,
     took_s: Callable[[], int] = lambda: 0,
@@ -323,7 +323,7 @@ def run(
             if isinstance(effect, Send):
                 outcome.sent += 1
                 before_s = took_s()
-                event = Judged(judge(effect.part))
+                event = Answered(classify_answer(effect.part))
                 outcome.now_ns += (took_s() - before_s) * SECOND_NS
         deadline_ns = machine.next_deadline_ns()
         if isinstance(event, Ticked) and deadline_ns is not None:
@@ -352,7 +352,7 @@ def test_every_record_is_delivered_or_refused_once_and_only_poison_is_refused(
     kinds = {place: dice.choice(["fail", "unfit", "large"]) for place in sorted(poison)}
     found: list[tuple[int, int]] = []
 
-    def judge(it: Part) -> DeliveryResult:
+    def classify_answer(it: Part) -> DeliveryResult:
         hit = sorted(kinds[it.request, r] for r in it.records if (it.request, r) in kinds)
         if not hit:
             return Retryable("now and then") if dice.random() < 0.1 else Success()
@@ -374,7 +374,7 @@ def test_every_record_is_delivered_or_refused_once_and_only_poison_is_refused(
         for effect in effects:
             match effect:
                 case Send(sent):
-                    event = Judged(judge(sent))
+                    event = Answered(classify_answer(sent))
                 case Delivered(taken):
                     found += [(taken.request, record) for record in taken.records]
                 case Refused(bad):
@@ -393,14 +393,14 @@ def test_a_circuit_outlives_its_batch_and_the_next_one_waits_for_it() -> None:
     )
     first = delivery(1, breaker=breaker)
     first.handle(Ticked(), 0)
-    first.handle(Judged(Retryable("503")), 0)
+    first.handle(Answered(Retryable("503")), 0)
     states = [breaker.circuit.state]
     following = delivery(1, breaker=breaker)
     assert following.handle(Ticked(), SECOND_NS - 1) == []
     assert following.next_deadline_ns() == SECOND_NS
     assert following.handle(Ticked(), SECOND_NS) == [Send(part(0), 1)]
     states.append(breaker.circuit.state)
-    assert following.handle(Judged(Rejected(FAULT)), SECOND_NS) == [Refused(part(0), FAULT, 1)]
+    assert following.handle(Answered(Rejected(FAULT)), SECOND_NS) == [Refused(part(0), FAULT, 1)]
     states.append(breaker.circuit.state)
     assert states == ["open", "half_open", "closed"], "who refuses a record is well"
 
@@ -409,8 +409,8 @@ def test_a_destination_that_refuses_every_record_by_name_is_well() -> None:
     breaker = Breaker(BreakerLimits(failure_threshold=1), LoadedDice())
     machine = delivery(2, 1, breaker=breaker)
     machine.handle(Ticked(), 0)
-    machine.handle(Judged(Retryable("full")), 0)
+    machine.handle(Answered(Retryable("full")), 0)
     machine.handle(Ticked(), breaker.circuit.retry_at_ns or 0)
     states = [breaker.circuit.state]
-    machine.handle(Judged(PartialFailure(refused=((0, FAULT), (1, FAULT)))), SECOND_NS)
+    machine.handle(Answered(PartialFailure(refused=((0, FAULT), (1, FAULT)))), SECOND_NS)
     assert [*states, breaker.circuit.state] == ["half_open", "closed"]

@@ -92,7 +92,7 @@ def hold(made: RecordedSink, record: dict[str, Any]) -> None:
     expected = fill(REQUESTS[outer](), {outer: [element]})
     assert REQUESTS[outer].FromString(body) == expected
     assert item.size == len(body)
-    assert not outcome.letters
+    assert not outcome.dead_letters
 
 
 @given(changed())
@@ -132,8 +132,8 @@ def test_otlp_of_every_kind_is_what_its_descriptors_say(
 
 def test_otlp_takes_no_null_where_a_value_belongs(tmp_path: Path) -> None:
     span = span_record(0, links=[{"trace_id": "0a", "span_id": None}])
-    (letter,) = sent("otlp", tmp_path, [span]).letters
-    assert letter["reason"] == "TypeError: spanId is null"
+    (dead_letter,) = sent("otlp", tmp_path, [span]).dead_letters
+    assert dead_letter["reason"] == "TypeError: spanId is null"
 
 
 def test_records_nested_as_deeply_as_before_are_sent(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_records_nested_as_deeply_as_before_are_sent(tmp_path: Path) -> None:
     for _ in range(200):
         deep = {"k": deep}
     outcome = sent("otlp", tmp_path, [log_record(0, body=deep)])
-    assert (len(outcome.requests), outcome.letters) == (1, [])
+    assert (len(outcome.requests), outcome.dead_letters) == (1, [])
 
 
 @given(st.integers(0, 5_000) | st.integers(0, 1 << 24))
@@ -239,7 +239,7 @@ def test_a_request_has_records_of_one_partition(tmp_path: Path) -> None:
         "job/sink/a.0/0/7-9", "job/sink/a.0/1/7-7", "job/sink/b.0/0/7-8", "job/sink/b.0/2/7-7",
     ]  # fmt: skip
     nothing = sent("http", tmp_path, rows.slice(0, 0))
-    assert (nothing.requests, nothing.letters) == ((), [])
+    assert (nothing.requests, nothing.dead_letters) == ((), [])
 
 
 def test_few_answers_to_short_texts_are_kept() -> None:

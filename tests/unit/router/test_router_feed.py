@@ -93,8 +93,8 @@ def job(directory: Path, **keys: Any) -> JobConfig:
 
 def test_each_route_does_its_own_to_the_rows_it_takes(tmp_path: Path) -> None:
     sink = Notebook(context(tmp_path))
-    feed = BatchWriter(job(tmp_path), sink, context(tmp_path))
-    assert feed.columns == [
+    batch_writer = BatchWriter(job(tmp_path), sink, context(tmp_path))
+    assert batch_writer.columns == [
         "value",
         "service",
         "offset",
@@ -104,7 +104,7 @@ def test_each_route_does_its_own_to_the_rows_it_takes(tmp_path: Path) -> None:
         "_route",
     ]
     rows = numbered((1, row(3)), (0, row(2)), (1, row(1)), (0, row(0, value=b"?")))
-    feed.give(rows, 0)
+    batch_writer.give(rows, 0)
     (given,) = sink.batches
     assert given.column_names == ["value", "service"]
     assert given["service"].to_pylist() == ["checkout", "***", "checkout"]
@@ -119,17 +119,21 @@ def test_rows_that_cannot_be_transformed_are_dead_letters_with_their_reason(tmp_
             published.extend(lines)
             return 0
 
-    its = replace(its, letter_stream=Stream())
+    its = replace(its, dead_letter_stream=Stream())
     sink = Notebook(its)
     BatchWriter(job(tmp_path), sink, its).give(numbered((0, row(7, value=b"\xff?"))), 0)
     assert sink.batches == []
     (path,) = (tmp_path / "dead" / "lake").glob("*.ndjson")
     assert path.name == f"logs.5f2c19aa-0-{7:020d}-{7:020d}.ndjson"
-    letter = json.loads(path.read_text())
-    assert (letter["code"], letter["offset"], letter["attempt"]) == ("not_a_record", 7, 1)
-    assert letter["incarnation"] == "5f2c19aa00000000"
-    assert letter["value_base64"] == "/z8="
-    assert [json.loads(line) for line in published] == [letter]
+    dead_letter = json.loads(path.read_text())
+    assert (dead_letter["code"], dead_letter["offset"], dead_letter["attempt"]) == (
+        "not_a_record",
+        7,
+        1,
+    )
+    assert dead_letter["incarnation"] == "5f2c19aa00000000"
+    assert dead_letter["value_base64"] == "/z8="
+    assert [json.loads(line) for line in published] == [dead_letter]
     assert its.meter.stage("lake", received=1, lag=0).errors == 1
 
 
@@ -139,24 +143,26 @@ def test_what_is_no_record_is_a_dead_letter_with_its_own_reason(
 ) -> None:
     its = context(tmp_path)
     sink = Notebook(its)
-    feed = BatchWriter(job(tmp_path, routes=routes, on_malformed="dead_letters"), sink, its)
-    assert set(feed.columns) >= MALFORMED_COLUMNS
+    batch_writer = BatchWriter(job(tmp_path, routes=routes, on_malformed="dead_letters"), sink, its)
+    assert set(batch_writer.columns) >= MALFORMED_COLUMNS
     odd = {"value": b"\xff?", "subject": "telemetry.logs.odd"}
     rows = numbered((1, row(5, **odd)), (1, row(4)), (1, row(3, **odd)), (1, row(2, partition=1)))
     if routes is not ROUTES:
         rows = rows.drop_columns([ROUTE_COLUMN])
-    feed.give(marked(rows, {0: "five", 2: "three", 3: "two"}), 0)
+    batch_writer.give(marked(rows, {0: "five", 2: "three", 3: "two"}), 0)
     (given,) = sink.batches
     assert given.column_names == ["value", "service"]
     assert given["value"].to_pylist() == [b'{"kind":"log","number":4}']
     first, second = sorted((tmp_path / "dead" / "lake").glob("*.ndjson"))
     assert first.name == f"logs.5f2c19aa-0-{3:020d}-{5:020d}.{digest_of([3, 5])}.ndjson"
-    letters = [json.loads(line) for line in first.read_text().splitlines()]
-    assert [(it["offset"], it["code"], it["reason"], it["value_base64"]) for it in letters] == [
+    dead_letters = [json.loads(line) for line in first.read_text().splitlines()]
+    assert [
+        (it["offset"], it["code"], it["reason"], it["value_base64"]) for it in dead_letters
+    ] == [
         (3, "malformed", "three", "/z8="),
         (5, "malformed", "five", "/z8="),
     ]
-    assert letters[0]["subject"] == "telemetry.logs.odd"
+    assert dead_letters[0]["subject"] == "telemetry.logs.odd"
     assert json.loads(second.read_text())["value"] == '{"kind":"log","number":2}'
     stage = its.meter.stage("lake", received=4, lag=0)
     assert (stage.errors, stage.detail["dead_letters"], stage.detail["malformed"]) == (3, 3, 3)
@@ -165,23 +171,23 @@ def test_what_is_no_record_is_a_dead_letter_with_its_own_reason(
 def test_a_batch_of_nothing_but_malformed_rows_reaches_no_sink(tmp_path: Path) -> None:
     its = context(tmp_path)
     sink = Notebook(its)
-    feed = BatchWriter(job(tmp_path, on_malformed="dead_letters"), sink, its)
-    feed.give(marked(numbered((0, row(1)), (1, row(2))), {0: "no", 1: "no"}), 0)
+    batch_writer = BatchWriter(job(tmp_path, on_malformed="dead_letters"), sink, its)
+    batch_writer.give(marked(numbered((0, row(1)), (1, row(2))), {0: "no", 1: "no"}), 0)
     assert sink.batches == []
 
 
 def test_a_sink_that_wants_every_column_gets_no_marks(tmp_path: Path) -> None:
-    feed = BatchWriter(load(tmp_path), Greedy(context(tmp_path)), context(tmp_path))
-    assert feed.columns[-2:] == ["malformed_reason", "malformed_value"]
-    assert {"value", "malformed", "attributes", "time"} <= set(feed.columns)
+    batch_writer = BatchWriter(load(tmp_path), Greedy(context(tmp_path)), context(tmp_path))
+    assert batch_writer.columns[-2:] == ["malformed_reason", "malformed_value"]
+    assert {"value", "malformed", "attributes", "time"} <= set(batch_writer.columns)
     routed = BatchWriter(
         load(tmp_path, on_malformed="route"), Greedy(context(tmp_path)), context(tmp_path)
     )
-    assert routed.columns == feed.columns[:-2]
+    assert routed.columns == batch_writer.columns[:-2]
 
 
 def test_letters_are_cut_into_files_of_bounded_size(tmp_path: Path) -> None:
-    rows, two = table([row(it) for it in (4, 2, 3)]), FileLimits(letters=2)
+    rows, two = table([row(it) for it in (4, 2, 3)]), FileLimits(dead_letters=2)
     paths = send_each_to_dlq(rows, [Reason("x", "y")] * 3, context(tmp_path), limits=two)
     kept = [[json.loads(it)["offset"] for it in path.read_text().splitlines()] for path in paths]
     assert kept == [[2, 3], [4]]
@@ -209,10 +215,10 @@ VALUE = b'{"kind":"log","resource":{"service.name":"checkout"},"number":%d}'
 def test_a_sink_without_transforms_gets_the_batch_as_it_is(tmp_path: Path) -> None:
     its = context(tmp_path)
     sink = Notebook(its)
-    feed = BatchWriter(load(tmp_path, on_malformed="route"), sink, its)
-    assert feed.columns == ["value", "service"]
+    batch_writer = BatchWriter(load(tmp_path, on_malformed="route"), sink, its)
+    assert batch_writer.columns == ["value", "service"]
     rows = table([row(1), row(0)])
-    feed.give(rows, 0)
+    batch_writer.give(rows, 0)
     assert sink.batches == [rows]
 
 
@@ -237,9 +243,9 @@ def test_a_paced_sink_waits_between_batches(tmp_path: Path) -> None:
     its = replace(its, stop=stop)
     sinks = {"lake": {"type": "parquet", "path": "/x", "rate_limit": {"records_per_s": 2}}}
     sink: Sink = Notebook(its)
-    feed = BatchWriter(load(tmp_path, sinks=sinks, on_malformed="route"), sink, its)
+    batch_writer = BatchWriter(load(tmp_path, sinks=sinks, on_malformed="route"), sink, its)
     for batch in range(3):
-        feed.give(table([row(number) for number in range(4)]), batch)
+        batch_writer.give(table([row(number) for number in range(4)]), batch)
     assert sum(stop.waited) == pytest.approx(3.0, abs=0.01)
 
 
@@ -248,10 +254,10 @@ def test_a_sink_of_others_need_not_know_what_came_later(tmp_path: Path) -> None:
         columns = ("value",)
 
     plain: Any = Plain()
-    feed = BatchWriter(load(tmp_path), plain, context(tmp_path))
-    feed.begin_anew()
+    batch_writer = BatchWriter(load(tmp_path), plain, context(tmp_path))
+    batch_writer.start_over()
     with does_not_raise():
-        feed.give(marked(table([]), {}), 0)
+        batch_writer.give(marked(table([]), {}), 0)
 
 
 def test_a_sink_hears_of_a_batch_without_any_row_for_it(tmp_path: Path) -> None:

@@ -129,7 +129,7 @@ class Job:
         self.dice = random.Random(seed)
         self.is_mortal = True
         self._log = log
-        self._context = replace(context(directory), keep=self._perhaps_killed)
+        self._context = replace(context(directory), persist=self._perhaps_killed)
         self._make = make
         self.sink = make(self._context)
         self._planned: list[dict[str, Any]] = []

@@ -56,7 +56,7 @@ def changed(directory: Path, value: bytes, *steps: dict[str, Any]) -> Transforme
     key = directory / "key"
     key.write_bytes(b"0123456789abcdef")
     given = json.loads(json.dumps(steps).replace('"KEY"', json.dumps(str(key))))
-    chain = Chain([Transform.model_validate(it) for it in given], directory, place="p")
+    chain = Chain([Transform.model_validate(it) for it in given], directory, key_path="p")
     rows = pa.Table.from_pylist([row(0, value=value, timestamp_ns=0)], schema=TYPED)
     return chain.apply(rows, 0)
 

@@ -43,7 +43,7 @@ def test_a_batch_that_comes_again_is_known_and_a_replay_of_it_is_sent(tmp_path: 
     assert broker.offsets == [0, 1, 2]
     for _ in range(2):
         replaying = sink(tmp_path, broker)
-        replaying.begin_anew()
+        replaying.start_over()
         replaying.write(rows)
     assert broker.offsets == [0, 1, 2] * 3
 
@@ -69,7 +69,7 @@ def test_a_request_of_a_replay_is_known_when_it_is_tried_again(tmp_path: Path) -
     retry = {"retry": {"initial_backoff_s": 0.001, "max_backoff_s": 0.001}}
     config = KafkaSink.model_validate(settings | retry)
     made = Kafka(config, context(tmp_path), connection=broker)
-    made.begin_anew()
+    made.start_over()
     made.write(batch([log_record(number) for number in range(3)]))
     assert broker.offsets == [0, 1, 2]
     assert made.context.meter.counted()["already_there"] == 3
@@ -81,7 +81,7 @@ def test_a_replay_leaves_the_position_of_the_batch_in_work(tmp_path: Path) -> No
     killed = sink(tmp_path, broker)
     killed.write(rows.slice(0, 2))  # as far as it came
     replaying = sink(tmp_path, broker)
-    replaying.begin_anew()
+    replaying.start_over()
     replaying.write(batch([log_record(9)], first=9))
     sink(tmp_path, broker).write(rows)
     assert broker.offsets == [0, 1, 9, 2, 3]

@@ -36,7 +36,7 @@ def refused(within: SinkContext, note: str, publish: Callable[[SinkContext], obj
     """What the note held when a sink that was to publish could not keep it."""
     away = Away(within.state_dir / note)
     with pytest.raises(UnavailableError, match="the store is away"):
-        publish(replace(within, keep=away))
+        publish(replace(within, persist=away))
     return away.said
 
 
@@ -67,7 +67,7 @@ def test_no_object_is_put_before_the_note_is_kept(tmp_path: Path) -> None:
 
 def test_nothing_is_appended_to_bigquery_before_the_journal_is_kept(tmp_path: Path) -> None:
     def publish(within: SinkContext) -> None:
-        journal = Journal(within.state_dir / "bigquery.json", within.keep)
+        journal = Journal(within.state_dir / "bigquery.json", within.persist)
         journal.begin([("logs.5f2c-0", 7)])
         journal.send(Sent(0, (("logs.5f2c-0", 7),)))
 
@@ -76,13 +76,13 @@ def test_nothing_is_appended_to_bigquery_before_the_journal_is_kept(tmp_path: Pa
 
 
 def test_no_batch_is_delivered_before_what_spark_planned_is_kept(tmp_path: Path) -> None:
-    life = {"logs": "5f2c"}
+    stream_id = {"logs": "5f2c"}
     within = context(tmp_path)
 
     def deliver(asked: SinkContext) -> None:
-        its = made(tmp_path, within=asked, starting=Offsets({PLACE: 40}, life))
+        its = made(tmp_path, within=asked, starting=Offsets({PLACE: 40}, stream_id))
         its.poll()
-        plan(within.state_dir, [Offsets({PLACE: 140}, life)])
+        plan(within.state_dir, [Offsets({PLACE: 140}, stream_id)])
         its.spark_query.deliver(NoRows(), 0)
 
     assert refused(within, "batches.ndjson", deliver) is not None

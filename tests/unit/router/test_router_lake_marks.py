@@ -9,9 +9,9 @@ import pytest
 from typing_extensions import override
 
 from penstock.router.sinks.iceberg.sink import MARKS, _Table
-from penstock.router.sinks.lake import LakeTable, Place, _missing
+from penstock.router.sinks.lake import LakeTable, SinkPartition, _missing
 
-PLACE = Place("job.sink", "logs", "5f2c19aa", 0)
+PLACE = SinkPartition("job.sink", "logs", "5f2c19aa", 0)
 ROWS = 1_000_000_000
 """Of the table: what nobody may load."""
 
@@ -36,16 +36,16 @@ class LargeTable(LakeTable):
         self.most = 0
 
     @override
-    def mark(self, place: Place, first: int) -> int | None:
+    def committed_offset(self, place: SinkPartition, first: int) -> int | None:
         return ROWS
 
     @override
-    def offsets(self, place: Place, first: int, last: int) -> pa.Array:
+    def offsets(self, place: SinkPartition, first: int, last: int) -> pa.Array:
         self.most = max(self.most, last - first + 1)
         return pa.array(range(first, min(last, first + 10) + 1), pa.int64())
 
     @override
-    def append(self, rows: pa.Table, marks: Mapping[Place, int]) -> None:
+    def append(self, rows: pa.Table, marks: Mapping[SinkPartition, int]) -> None:
         raise AssertionError("nobody appends")
 
 
@@ -97,6 +97,6 @@ def test_behind_expired_snapshots_only_rows_from_the_first_on_are_read(
         return [pa.record_batch({"offset": pa.array([it], pa.int64())}) for it in there]
 
     table = _Table(Snapshots(batches), adds_columns=False)
-    assert table.mark(PLACE, 500) == mark
+    assert table.committed_offset(PLACE, 500) == mark
     (text,) = asked
     assert "GreaterThanOrEqual(term=Reference(name='offset'), literal=LongLiteral(500))" in text

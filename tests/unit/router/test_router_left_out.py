@@ -15,7 +15,7 @@ from penstock.router.job.batch_writer import ROUTE_COLUMN, BatchWriter
 from penstock.router.read.offsets import Offsets, StreamPartition
 from penstock.router.replay import backfill
 from penstock.router.transforms import Again, Chain
-from penstock.router.transforms.dedupe import Judged, LeftOut, StreamId
+from penstock.router.transforms.dedupe import Decided, LeftOut, StreamId
 from penstock.service import ConfigError
 from tests.unit.router.sink_rows import context
 from tests.unit.router.test_router_feed import Notebook, job
@@ -41,7 +41,7 @@ def rows_of(first: int, *ids: str | None, at_s: int = 100, **fields: Any) -> pa.
 def chain(home: Path, again: Again | None = None, stream_id: StreamId = stream_id_of) -> Chain:
     directory = home / "replay" if again else home
     return Chain(
-        steps(DEDUPE), directory / "dedupe.all", place="", stream_id=stream_id, again=again
+        steps(DEDUPE), directory / "dedupe.all", key_path="", stream_id=stream_id, again=again
     )
 
 
@@ -106,7 +106,7 @@ def test_a_row_is_looked_up_without_a_copy_of_what_was_left_out() -> None:
             self.copies += isinstance(at, slice)
             return super().__getitem__(at)
 
-    runs, judged = Runs([1, 1, 3, 4, 8, 8]), Judged()
+    runs, judged = Runs([1, 1, 3, 4, 8, 8]), Decided()
     judged.add(0, 9, runs)
     stayed = [offset for offset in range(10) if judged.stayed(offset)]
     assert (stayed, judged.stayed(10)) == ([0, 2, 5, 6, 7, 9], None)
@@ -142,9 +142,9 @@ def test_a_feed_notes_what_it_leaves_out_and_one_that_delivers_again_knows_it(
         return table.append_column(ROUTE_COLUMN, pa.array([0] * table.num_rows, pa.int32()))
 
     first = Notebook(its)
-    feed = BatchWriter(config, first, its)
-    feed.give(given(rows_of(0, "a", "b")), 0)
-    feed.give(given(rows_of(2, "b", "c")), 1)
+    batch_writer = BatchWriter(config, first, its)
+    batch_writer.give(given(rows_of(0, "a", "b")), 0)
+    batch_writer.give(given(rows_of(2, "b", "c")), 1)
     (tmp_path / "replay").mkdir()
     other = context(tmp_path / "replay")
     then = Notebook(other)
@@ -173,9 +173,9 @@ def test_notes_must_be_there_where_records_would_be_twice(
 
     class Giving(Run):
         @override
-        def deliver(self, feed: Any, sink: str, rows: Any, batch: int) -> int:
+        def deliver(self, batch_writer: Any, sink: str, rows: Any, batch: int) -> int:
             table = rows_of(rows.start[PLACE], "a")
-            feed.give(table.append_column(ROUTE_COLUMN, pa.array([0], pa.int32())), batch)
+            batch_writer.give(table.append_column(ROUTE_COLUMN, pa.array([0], pa.int32())), batch)
             return 1
 
     home = tmp_path / "checkpoint" / "lake"

@@ -15,8 +15,8 @@ from penstock.logd.format.acks import Nack, PubAck
 from penstock.logd.publisher import PublishRefusedError
 from penstock.router.deadletters.files import find_dead_letters
 from penstock.router.deadletters.stream import (
+    CHUNK_RECORDS,
     PAUSE_S,
-    PIECE_LETTERS,
     NatsDeadLetterPublisher,
     publish_file,
 )
@@ -93,7 +93,7 @@ def test_a_letter_that_is_too_large_is_counted_and_the_batch_goes_on(
 ) -> None:
     publisher.answers = {1: LARGE}
     stream = stream_of(TestClock(), publisher)
-    its = replace(context(tmp_path), letter_stream=stream)
+    its = replace(context(tmp_path), dead_letter_stream=stream)
     with capture_logs() as logs:
         path = lay(its, table([row(0), row(1), row(2)]))
         lay(its, table([row(1)]))
@@ -110,21 +110,21 @@ def test_a_letter_that_is_too_large_is_counted_and_the_batch_goes_on(
 @pytest.mark.parametrize("error", [AWAY, BUSY])
 def test_what_is_away_is_waited_for_once_a_minute(error: LogdError, publisher: Publisher) -> None:
     clock = TestClock()
-    stream, piece = stream_of(clock, publisher), PIECE_LETTERS
-    publisher.answers = dict.fromkeys(range(piece), error)
+    stream, chunk = stream_of(clock, publisher), CHUNK_RECORDS
+    publisher.answers = dict.fromkeys(range(chunk), error)
     with capture_logs() as logs:
-        assert stream.publish([line(number) for number in range(3 * piece)]) == 3 * piece
-        assert len(publisher.submitted) == piece, "the others would wait as long, one by one"
+        assert stream.publish([line(number) for number in range(3 * chunk)]) == 3 * chunk
+        assert len(publisher.submitted) == chunk, "the others would wait as long, one by one"
         clock.sleep(PAUSE_S - 1)
         assert stream.publish([line(-1)]) == 1
         publisher.answers = {}
         clock.sleep(1)
         assert stream.problem == str(error)
         assert stream.publish([line(-2)]) == 0
-        assert publisher.submitted[piece:] == [-2]
+        assert publisher.submitted[chunk:] == [-2]
         publisher.answers = {-3: error}
         assert stream.publish([line(-3)]) == 1
-    assert [it["letters"] for it in logs] == [3 * piece, 2]
+    assert [it["letters"] for it in logs] == [3 * chunk, 2]
 
 
 def test_a_nats_that_cannot_be_reached_costs_a_copy_and_no_batch(
@@ -139,7 +139,7 @@ def test_a_nats_that_cannot_be_reached_costs_a_copy_and_no_batch(
         return publisher
 
     stream = stream_of(clock, connect)
-    its = replace(context(tmp_path), letter_stream=stream)
+    its = replace(context(tmp_path), dead_letter_stream=stream)
     lay(its, table([row(0)]))
     lay(its, table([row(1)]))
     assert (len(tries), detail(its)["dead_letters_not_streamed"]) == (1, 2)
@@ -163,13 +163,13 @@ def test_a_job_that_ends_gives_letters_to_nobody(publisher: Publisher) -> None:
 def test_what_is_not_latin_and_what_is_no_character_is_stored_as_short_as_can_be(
     tmp_path: Path, publisher: Publisher
 ) -> None:
-    its = replace(context(tmp_path), letter_stream=stream_of(TestClock(), publisher))
+    its = replace(context(tmp_path), dead_letter_stream=stream_of(TestClock(), publisher))
     value = "привет\u2028" * 100
     path = lay(its, table([row(0, value=value.encode())]), code="half \ud83d\r\n/")
     assert len(path.read_bytes()) < len(value.encode()) + 500
     (file,) = find_dead_letters(its.dead_letters)
-    (letter,) = file.letters()
-    assert (letter["value"], letter["code"]) == (value, "half \ud83d\r\n/")
+    (dead_letter,) = file.dead_letters()
+    assert (dead_letter["value"], dead_letter["code"]) == (value, "half \ud83d\r\n/")
     assert publisher.ids == ["job/lake/logs/5f2c19aa00000000/0/0/half%20%3F%0D%0A%2F"]
     assert publish_file(file, stream_of(TestClock(), publisher)) == (1, 0)
     assert publisher.submitted == [0, 0]

@@ -30,7 +30,8 @@ from penstock.router.deadletters.writer import Reason, send_to_dlq
 from penstock.router.errors import StoppedError
 from penstock.router.job.batch_writer import BatchWriter
 from penstock.router.read.logd_reader import LogState
-from penstock.router.replay.bounded_job import BoundedRun, ReplayStoppedError, replay_letters
+from penstock.router.replay.bounded_run import BoundedRun, ReplayStoppedError
+from penstock.router.replay.dead_letters import replay_dead_letters
 from penstock.service import ConfigError, UnavailableError
 from tests.unit.router.sink_rows import context, row, table
 from tests.unit.router.test_router_config import JOB, load
@@ -66,7 +67,7 @@ def test_letters_are_listed_and_shown(tmp_path: Path) -> None:
     }
     assert "http_400 x 2  no such index" in command(tmp_path, "ls")
     shown = [json.loads(it) for it in command(tmp_path, "show", listed["name"]).splitlines()]
-    assert [letter["offset"] for letter in shown] == [7, 8]
+    assert [dead_letter["offset"] for dead_letter in shown] == [7, 8]
     assert {(it["sink"], it["attempt"], it["value"]) for it in shown} == {
         ("lake", 3, '{"kind":"log","number":7}'),
         ("lake", 3, '{"kind":"log","number":8}'),
@@ -118,14 +119,14 @@ def position_of(begun: DeadLetterFile) -> Path:
 
 def deliver_first(begun: DeadLetterFile) -> None:
     """As a replay that is killed behind the first letter."""
-    pieces = replace(begun, limits=DeadLetterLimits(piece_letters=1)).pieces("lake")
-    next(pieces)
-    next(pieces)
+    chunks = replace(begun, limits=DeadLetterLimits(chunk_records=1)).chunks("lake")
+    next(chunks)
+    next(chunks)
 
 
 def left_of(begun: DeadLetterFile) -> list[int]:
     """The offsets of what is still to be delivered."""
-    return [letter["offset"] for piece in begun.pieces("lake") for letter in piece]
+    return [dead_letter["offset"] for chunk in begun.chunks("lake") for dead_letter in chunk]
 
 
 def test_a_list_that_is_out_of_date_takes_nothing_from_the_replay_since(tmp_path: Path) -> None:
@@ -168,7 +169,7 @@ def test_what_a_killed_replay_left_is_replayed_before_newer_letters_take_its_pla
     replayed = []
     for file in find_dead_letters(tmp_path / "dead"):
         begun = file.begin()
-        replayed.append([letter["offset"] for letter in begun.letters()])
+        replayed.append([dead_letter["offset"] for dead_letter in begun.dead_letters()])
         begun.end()
     assert replayed == [[7, 8, 9], [7, 9]]
 
@@ -177,14 +178,14 @@ class RunWithoutSpark(BoundedRun):
     """Every letter is wanted."""
 
     @override
-    def letter_rows(self, letters: Sequence[DeadLetter]) -> Any:
-        return as_rows(letters)
+    def dead_letter_rows(self, dead_letters: Sequence[DeadLetter]) -> Any:
+        return as_rows(dead_letters)
 
     @override
-    def deliver(self, feed: BatchWriter, sink: str, rows: Any, batch: int) -> int:
+    def deliver(self, batch_writer: BatchWriter, sink: str, rows: Any, batch: int) -> int:
         if self.stop.is_set():
             raise StoppedError("as the real one")
-        feed.give(rows.select(feed.columns), batch)
+        batch_writer.give(rows.select(batch_writer.columns), batch)
         self.progress.records += rows.num_rows
         return int(rows.num_rows)
 
@@ -203,7 +204,7 @@ def test_a_replayed_file_stays_delivered_when_the_next_one_lies_within_its_offse
     of_a_range = tmp_path / "checkpoint" / "lake" / "replay" / "journal"
     of_a_range.parent.mkdir(parents=True)
     of_a_range.touch()
-    assert replay_letters(run, find_dead_letters(tmp_path / "dead"), None, print) == 4
+    assert replay_dead_letters(run, find_dead_letters(tmp_path / "dead"), None, print) == 4
     assert of_a_range.exists(), "a stopped replay of a range goes on with it"
     found = dataset(tmp_path / "lake", format="parquet", partitioning="hive").to_table()
     assert sorted(found["offset"].to_pylist()) == [1, 5, 9, 9]
@@ -232,7 +233,7 @@ def test_small_files_are_delivered_together_and_told_of_in_one_line(tmp_path: Pa
         refuse(tmp_path, offset, value=RECORD)
     said: list[str] = []
     run = lake_run(tmp_path)
-    assert replay_letters(run, find_dead_letters(tmp_path / "dead"), None, said.append) == 3
+    assert replay_dead_letters(run, find_dead_letters(tmp_path / "dead"), None, said.append) == 3
     (line,) = said
     assert line.startswith("lake/logs.5f2c19aa-0-00000000000000000003-")
     assert line.endswith("(3 files): 3 of 3 to lake")
@@ -246,19 +247,20 @@ def test_a_replay_that_is_killed_delivers_the_same_batch_again(tmp_path: Path) -
 
     class Killed(RunWithoutSpark):
         @override
-        def deliver(self, feed: BatchWriter, sink: str, rows: Any, batch: int) -> int:
-            super().deliver(feed, sink, rows, batch)
+        def deliver(self, batch_writer: BatchWriter, sink: str, rows: Any, batch: int) -> int:
+            super().deliver(batch_writer, sink, rows, batch)
             raise KeyboardInterrupt
 
     for offset in (3, 7):
         refuse(tmp_path, offset, value=RECORD)
     with pytest.raises(KeyboardInterrupt):
-        replay_letters(
+        replay_dead_letters(
             lake_run(tmp_path, Killed), find_dead_letters(tmp_path / "dead"), None, print
         )
     refuse(tmp_path, 5, value=RECORD)
     assert (
-        replay_letters(lake_run(tmp_path), find_dead_letters(tmp_path / "dead"), None, print) == 3
+        replay_dead_letters(lake_run(tmp_path), find_dead_letters(tmp_path / "dead"), None, print)
+        == 3
     )
     assert lake_offsets(tmp_path) == [3, 5, 7]
     assert find_dead_letters(tmp_path / "dead") == []
@@ -273,11 +275,11 @@ def test_files_of_a_delivered_batch_are_marked_as_done_and_not_delivered_again(
     in_its_way = tmp_path / "dead" / "lake" / "done" / name
     in_its_way.mkdir(parents=True)
     with pytest.raises(UnavailableError, match="cannot write to"):
-        replay_letters(lake_run(tmp_path), find_dead_letters(tmp_path / "dead"), None, print)
+        replay_dead_letters(lake_run(tmp_path), find_dead_letters(tmp_path / "dead"), None, print)
     in_its_way.rmdir()
     said: list[str] = []
     left = find_dead_letters(tmp_path / "dead")
-    assert replay_letters(lake_run(tmp_path), left, None, said.append) == 0
+    assert replay_dead_letters(lake_run(tmp_path), left, None, said.append) == 0
     assert said == [f"lake/{name.removesuffix('.ndjson')}: was delivered before"]
     assert find_dead_letters(tmp_path / "dead") == []
     assert lake_offsets(tmp_path) == [3, 7]
@@ -286,8 +288,8 @@ def test_files_of_a_delivered_batch_are_marked_as_done_and_not_delivered_again(
 def test_a_letter_is_a_row_again_typed_anew(tmp_path: Path) -> None:
     refuse(tmp_path, 7, value=b'\xff{"kind":"log"}')
     (file,) = find_dead_letters(tmp_path / "dead")
-    (letter,) = file.letters()
-    moment = datetime.fromisoformat(letter["time"])
+    (dead_letter,) = file.dead_letters()
+    moment = datetime.fromisoformat(dead_letter["time"])
     other = {
         "stream": "traces",
         "timestamp_ns": 1_795_000_000_123_456_789,
@@ -295,7 +297,7 @@ def test_a_letter_is_a_row_again_typed_anew(tmp_path: Path) -> None:
         "value": '{"kind":"log","body":"paid"}',
         "value_base64": None,
     }
-    odd, paid = as_rows([letter | other, letter]).to_pylist()
+    odd, paid = as_rows([dead_letter | other, dead_letter]).to_pylist()
     assert (odd["stream"], odd["partition"], odd["offset"]) == ("logs", 0, 7)
     assert (odd["timestamp"], odd["key"]) == (moment, None)
     assert odd["timestamp_ns"] == int(moment.timestamp()) * 10**9
@@ -328,7 +330,7 @@ def big(directory: Path, count: int, *, size: int = 100) -> DeadLetterFile:
 def test_no_more_of_a_file_is_held_than_a_piece(tmp_path: Path) -> None:
     """16 MiB; a piece is 1 MiB, and letters are some times as large as their text."""
     file = replace(
-        big(tmp_path, 256, size=64 * 1024), limits=DeadLetterLimits(piece_bytes=1024 * 1024)
+        big(tmp_path, 256, size=64 * 1024), limits=DeadLetterLimits(chunk_bytes=1024 * 1024)
     )
     assert file.path.stat().st_size > 16 * 1024 * 1024
     tracemalloc.start()
@@ -336,19 +338,19 @@ def test_no_more_of_a_file_is_held_than_a_piece(tmp_path: Path) -> None:
         summary = file.summary()
         of_summary = tracemalloc.get_traced_memory()[1]
         tracemalloc.reset_peak()
-        pieces = [len(piece) for piece in file.begin().pieces("lake")]
+        chunks = [len(chunk) for chunk in file.begin().chunks("lake")]
         of_pieces = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
     assert (summary["letters"], len(summary["codes"])) == (256, CODES_MAX + 1)
-    assert pieces == [16] * 16
+    assert chunks == [16] * 16
     assert of_summary < 1024 * 1024
     assert of_pieces < 4 * 1024 * 1024
 
 
 def test_a_piece_has_so_many_letters_at_most(tmp_path: Path) -> None:
-    file = big(tmp_path, 2 * LIMITS.piece_letters + 1)
-    assert [len(it) for it in file.begin().pieces("lake")] == [LIMITS.piece_letters] * 2 + [1]
+    file = big(tmp_path, 2 * LIMITS.chunk_records + 1)
+    assert [len(it) for it in file.begin().chunks("lake")] == [LIMITS.chunk_records] * 2 + [1]
 
 
 @pytest.mark.parametrize(
@@ -372,7 +374,7 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path, line: str, why: str
     path.write_text(f"{line}\n")
     file = DeadLetterFile(path, "lake", "waiting", DeadLetterLimits(line_bytes=100))
     with pytest.raises(ConfigError, match=why):
-        list(file.letters())
+        list(file.dead_letters())
     assert why in file.summary()["problem"]
 
 
@@ -381,17 +383,17 @@ def test_a_damaged_position_is_told_of(tmp_path: Path, held: str) -> None:
     begun = big(tmp_path, 2).begin()
     position_of(begun).write_text(held)
     with pytest.raises(ConfigError, match=r"big\.position cannot be read") as told:
-        list(begun.pieces("lake"))
+        list(begun.chunks("lake"))
     assert "remove it" in told.value.fix
 
 
 @pytest.mark.parametrize("corrected", [12, 3])
 def test_a_file_that_is_corrected_goes_on_where_it_was(tmp_path: Path, corrected: int) -> None:
     """By an editor that writes it anew; what changed before is another file to all knowledge."""
-    begun = replace(big(tmp_path, 25), limits=DeadLetterLimits(piece_letters=10)).begin()
+    begun = replace(big(tmp_path, 25), limits=DeadLetterLimits(chunk_records=10)).begin()
     whole = begun.path.read_bytes().splitlines(keepends=True)
     begun.path.write_bytes(b"".join([*whole[:12], b"{\n", *whole[13:]]))
-    first = begun.pieces("lake")
+    first = begun.chunks("lake")
     assert next(first)[0]["offset"] == 0
     with pytest.raises(MalformedDeadLetterError, match="line 13"):
         next(first)
@@ -399,13 +401,13 @@ def test_a_file_that_is_corrected_goes_on_where_it_was(tmp_path: Path, corrected
     anew = tmp_path / "anew"
     anew.write_bytes(b"".join(whole))
     anew.replace(begun.path)
-    starts = [piece[0]["offset"] for piece in begun.pieces("lake")]
+    starts = [chunk[0]["offset"] for chunk in begun.chunks("lake")]
     assert starts == ([10, 20] if corrected == 12 else [0, 10, 20])
 
 
 def test_a_stopped_file_goes_on_behind_the_pieces_that_were_delivered(tmp_path: Path) -> None:
     big(tmp_path, 25)
-    ten = DeadLetterLimits(piece_letters=10)
+    ten = DeadLetterLimits(chunk_records=10)
     sinks = {"lake": {"type": "parquet", "path": str(tmp_path / "lake")}}
     config = load(tmp_path, sinks=sinks, checkpoint_dir=str(tmp_path / "checkpoint"))
     session: Any = None
@@ -416,11 +418,11 @@ def test_a_stopped_file_goes_on_behind_the_pieces_that_were_delivered(tmp_path: 
         batches: list[int]
 
         @override
-        def letter_rows(self, letters: Sequence[DeadLetter]) -> Any:
-            self.batches.append(letters[0]["offset"])
+        def dead_letter_rows(self, dead_letters: Sequence[DeadLetter]) -> Any:
+            self.batches.append(dead_letters[0]["offset"])
             if len(self.batches) == 2:
                 self.stop.set()
-            return super().letter_rows(letters)
+            return super().dead_letter_rows(dead_letters)
 
     def run() -> Stopped:
         its = Stopped(config, session, LogState({}, {}), None, SystemClock())
@@ -429,16 +431,16 @@ def test_a_stopped_file_goes_on_behind_the_pieces_that_were_delivered(tmp_path: 
 
     first = run()
     with pytest.raises(ReplayStoppedError, match="after 0 of 1 files, 10 records"):
-        replay_letters(first, find_dead_letters(tmp_path / "dead", limits=ten), None, print)
+        replay_dead_letters(first, find_dead_letters(tmp_path / "dead", limits=ten), None, print)
     assert first.batches == [0, 10]
     (left,) = find_dead_letters(tmp_path / "dead", limits=ten)
     assert left.state == "replaying"
     position = position_of(left).read_bytes()
-    assert [it[0]["offset"] for it in left.pieces("search")] == [0, 10, 20], "elsewhere, all of it"
+    assert [it[0]["offset"] for it in left.chunks("search")] == [0, 10, 20], "elsewhere, all of it"
     position_of(left).write_bytes(position)
     second = run()
     second.batches = [-1, -1]  # it is not told to stop
-    assert replay_letters(second, [left], None, print) == 15
+    assert replay_dead_letters(second, [left], None, print) == 15
     assert second.batches[2:] == [10, 20]
     assert find_dead_letters(tmp_path / "dead") == []
     assert list((tmp_path / "dead").rglob("*.position")) == []
@@ -448,7 +450,7 @@ def test_a_stopped_file_goes_on_behind_the_pieces_that_were_delivered(tmp_path: 
 
 def test_an_odd_letter_keeps_no_other_file_back(tmp_path: Path) -> None:
     """It stays as it is, and so do letters that would take its place."""
-    two = DeadLetterLimits(piece_letters=2)
+    two = DeadLetterLimits(chunk_records=2)
     odd = big(tmp_path, 5)
     lines = odd.path.read_text().splitlines()
     for name, line in (("again", '{"stream": "logs"}'), ("big", lines[3].replace("time", "when"))):
@@ -462,7 +464,7 @@ def test_an_odd_letter_keeps_no_other_file_back(tmp_path: Path) -> None:
 
     def replay() -> int:
         run = RunWithoutSpark(config, session, LogState({}, {}), None, SystemClock())
-        return replay_letters(run, find_dead_letters(dead, limits=two), None, said.append)
+        return replay_dead_letters(run, find_dead_letters(dead, limits=two), None, said.append)
 
     with pytest.raises(ConfigError, match=r"again\.ndjson: .*line 4 says nothing usable") as told:
         replay()

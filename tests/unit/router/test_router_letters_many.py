@@ -112,8 +112,8 @@ class Stopping:
 
 
 def test_a_sink_that_is_to_stop_leaves_the_other_files_for_the_next_time(tmp_path: Path) -> None:
-    its, count = context(tmp_path), 4 * FILE_LIMITS.letters
-    sink, rows = Picky(replace(its, letter_stream=Stopping(its))), batch([b"{}"] * count)
+    its, count = context(tmp_path), 4 * FILE_LIMITS.dead_letters
+    sink, rows = Picky(replace(its, dead_letter_stream=Stopping(its))), batch([b"{}"] * count)
     with pytest.raises(StoppedError):
         sink.write(rows)
     assert len(files(its)) == 1
@@ -157,7 +157,7 @@ def test_the_originals_of_many_rows_are_found_at_once_each_with_its_reason(
     rows = rows.set_column(rows.column_names.index("value"), "value", hidden)
     chosen = [4, 2, 0, 3]  # 0/1, 1/2, 1/0, 0/0
     texts = [Reason("x", text) for text in ("0/1", "1/2", "1/0", "0/0")]
-    paths = send_each_to_dlq(rows.take(chosen), texts, its, limits=FileLimits(letters=1))
+    paths = send_each_to_dlq(rows.take(chosen), texts, its, limits=FileLimits(dead_letters=1))
     found = [json.loads(path.read_text()) for path in paths]
     assert [it["value"] for it in found] == ["0/0", "0/1", "1/0", "1/2"]
     assert [it["value"] for it in found] == [it["reason"] for it in found]
@@ -184,7 +184,7 @@ def test_other_letters_between_the_same_ends_take_no_files_place(tmp_path: Path)
 
 
 def test_files_with_a_digest_are_listed_chosen_and_replayed_as_others(tmp_path: Path) -> None:
-    its, one = context(tmp_path), DeadLetterLimits(piece_letters=1)
+    its, one = context(tmp_path), DeadLetterLimits(chunk_records=1)
     paths = [refuse(its, 2, 3, 4), refuse(its, 2, 4), refuse(its, 4)]
     listed = find_dead_letters(its.dead_letters)
     assert [it.name for it in listed] == sorted(f"{its.sink}/{path.stem}" for path in paths)
@@ -192,13 +192,13 @@ def test_files_with_a_digest_are_listed_chosen_and_replayed_as_others(tmp_path: 
     name = f"{its.sink}/{paths[1].stem}"
     (chosen,) = find_dead_letters(its.dead_letters, names=(name,), limits=one)
     begun = chosen.begin()
-    pieces = begun.pieces("lake")
-    assert [next(pieces)[0]["offset"], next(pieces)[0]["offset"]] == [2, 4]
+    chunks = begun.chunks("lake")
+    assert [next(chunks)[0]["offset"], next(chunks)[0]["offset"]] == [2, 4]
     (position,) = its.dead_letters.rglob("*.position")
     assert position.stem == paths[1].stem
     (left,) = find_dead_letters(its.dead_letters, names=(name,), limits=one)
     assert (left.state, left.name) == ("replaying", name)
-    assert [[it["offset"] for it in piece] for piece in left.pieces("lake")] == [[4]]
+    assert [[it["offset"] for it in chunk] for chunk in left.chunks("lake")] == [[4]]
     assert left.end().path == its.dead_letters / its.sink / "done" / paths[1].name
     assert list(its.dead_letters.rglob("*.position")) == []
     assert files(its) == sorted([paths[0], paths[2]])

@@ -13,9 +13,10 @@ from penstock.base.clock import SystemClock
 from penstock.router.cli.main import cli
 from penstock.router.deadletters.files import DeadLetterFile, as_rows, find_dead_letters
 from penstock.router.job.job import Job
-from penstock.router.job.permissions import require_room_for_letters
+from penstock.router.job.permissions import require_room_for_dead_letters
 from penstock.router.read.logd_reader import LogState
-from penstock.router.replay.bounded_job import BoundedRun, bounded_run, replay_letters
+from penstock.router.replay.bounded_run import BoundedRun, bounded_run
+from penstock.router.replay.dead_letters import replay_dead_letters
 from penstock.service import ConfigError, UnavailableError
 from tests.support.permissions import without_privileges
 from tests.support.scripted_nats import ScriptedNats
@@ -30,10 +31,10 @@ WHOLE = PLACE | {
 }
 
 
-def lay(directory: Path, *letters: dict[str, Any]) -> DeadLetterFile:
+def lay(directory: Path, *dead_letters: dict[str, Any]) -> DeadLetterFile:
     path = directory / "dead" / "lake" / "x.ndjson"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(letter) + "\n" for letter in letters))
+    path.write_text("".join(json.dumps(dead_letter) + "\n" for dead_letter in dead_letters))
     return DeadLetterFile(path, "lake", "waiting")
 
 
@@ -78,8 +79,8 @@ def test_a_letter_does_not_command_the_terminal(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("subject", [{}, {"subject": None}])
 def test_a_letter_without_subject_is_a_row_without(subject: dict[str, Any]) -> None:
-    letter = {key: value for key, value in WHOLE.items() if key != "subject"} | subject
-    (row,) = as_rows([letter]).to_pylist()
+    dead_letter = {key: value for key, value in WHOLE.items() if key != "subject"} | subject
+    (row,) = as_rows([dead_letter]).to_pylist()
     assert (row["offset"], row["subject"]) == (7, None)
 
 
@@ -113,7 +114,7 @@ def test_what_can_be_no_row_is_told_of_before_its_piece_is_delivered(
     file = lay(tmp_path, WHOLE, WHOLE | said)
     assert file.summary()["letters"] == 2, "it can be looked at"
     with pytest.raises(ConfigError, match=why) as told:
-        list(file.begin().pieces("lake"))
+        list(file.begin().chunks("lake"))
     assert "offset 7" in str(told.value)
     assert "correct that line" in told.value.fix
 
@@ -134,9 +135,9 @@ def test_letters_without_subject_go_where_none_is_needed(tmp_path: Path) -> None
     )
     hook = {"type": "http", "url": "http://127.0.0.1:1/"}
     with pytest.raises(ConfigError, match="nothing as 'subject'"):
-        replay_letters(run(tmp_path, hook=hook), [file], "hook", print)
+        replay_dead_letters(run(tmp_path, hook=hook), [file], "hook", print)
     (left,) = find_dead_letters(tmp_path / "dead")
-    assert replay_letters(run(tmp_path), [left], "lake", print) == 1
+    assert replay_dead_letters(run(tmp_path), [left], "lake", print) == 1
     found = dataset(tmp_path / "lake", format="parquet", partitioning="hive").to_table()
     assert found["offset"].to_pylist() == [7]
 
@@ -145,7 +146,7 @@ def test_a_file_that_a_replay_has_moved_meanwhile_is_no_bug(tmp_path: Path) -> N
     file = lay(tmp_path, WHOLE)
     file.begin()
     with pytest.raises(UnavailableError, match="has been moved meanwhile"):
-        list(file.letters())
+        list(file.dead_letters())
     assert "has been moved meanwhile" in file.summary()["problem"]
 
 
@@ -237,10 +238,10 @@ def test_a_job_that_could_not_keep_letters_does_not_start(tmp_path: Path) -> Non
     (home / "lake").chmod(0o500)
     try:
         with pytest.raises(ConfigError, match=r"may not write to .*lake, which belongs to \w+"):
-            without_privileges(lambda: require_room_for_letters(home, ["hook", "lake"]))
+            without_privileges(lambda: require_room_for_dead_letters(home, ["hook", "lake"]))
     finally:
         (home / "lake").chmod(0o700)
-    require_room_for_letters(tmp_path / "not" / "there" / "yet", ["lake"])
+    require_room_for_dead_letters(tmp_path / "not" / "there" / "yet", ["lake"])
 
 
 def test_a_replay_does_not_begin_where_what_is_refused_could_not_be_kept(tmp_path: Path) -> None:

@@ -22,6 +22,6 @@ def test_bytes_that_are_changed_anywhere_are_damage() -> None:
 
 
 def test_a_manifest_comes_back_as_it_was() -> None:
-    pieces = (f"00000001/{'0' * 64}", f"00000002/{'f' * 64}")
-    it = Manifest("archive", "abc", {"a": StoredFile(b"\x00\xff"), "b/c": StoredFile(None, pieces)})
+    chunks = (f"00000001/{'0' * 64}", f"00000002/{'f' * 64}")
+    it = Manifest("archive", "abc", {"a": StoredFile(b"\x00\xff"), "b/c": StoredFile(None, chunks)})
     assert decode(encode(it)) == it

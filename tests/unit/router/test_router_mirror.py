@@ -21,7 +21,7 @@ def test_another_machine_gets_what_was_kept_and_nothing_else(tmp_path: Path) -> 
     write(first / "spark/offsets/.7.crc", b"sum")
     kept = mirror(objects, first)
     assert not kept.begin()
-    kept.keep(1)
+    kept.persist(1)
     write(first / "spark/offsets/8", b"not kept any more")
 
     assert mirror(objects, second).begin()
@@ -38,7 +38,7 @@ def test_the_directory_that_was_kept_last_stays_as_it_is(tmp_path: Path) -> None
     kept = mirror(objects, tmp_path)
     kept.begin()
     write(tmp_path / "batch.json", b"kept")
-    kept.keep(1)
+    kept.persist(1)
     write(tmp_path / "batch.json", b"later")
     assert not mirror(objects, tmp_path).begin()
     assert files(tmp_path) == {"batch.json": b"later"}
@@ -50,7 +50,7 @@ def test_after_a_start_of_the_machine_the_store_s_is_taken(tmp_path: Path) -> No
     kept = mirror(objects, tmp_path)
     kept.begin()
     write(tmp_path / "spark/offsets/7", b"v1")
-    kept.keep(1)
+    kept.persist(1)
     (tmp_path / "spark/offsets/7").write_bytes(b"")
     assert mirror(objects, tmp_path, boot="2").begin()
     assert files(tmp_path) == {"spark/offsets/7": b"v1"}
@@ -64,7 +64,7 @@ def test_a_directory_that_went_on_without_its_store_is_not_taken_for_its_state(
     kept = mirror(objects, tmp_path)
     kept.begin()
     write(tmp_path / "batch.json", b"1")
-    kept.keep(1)
+    kept.persist(1)
     forget(tmp_path)
     with pytest.raises(ConfigError, match="does not come from there"):
         mirror(objects, tmp_path).begin()
@@ -76,12 +76,12 @@ def test_a_directory_that_others_went_on_from_is_brought_up_to_date(tmp_path: Pa
     kept.begin()
     write(first / "gone/0", b"of old")
     write(first / "batch.json", b"old")
-    kept.keep(1)
+    kept.persist(1)
     other = mirror(objects, second)
     assert other.begin()
     shutil.rmtree(second / "gone")
     write(second / "batch.json", b"new")
-    other.keep(2)
+    other.persist(2)
     write(first / "batch.json", b"never kept")
     write(first / "gone/.0.crc", b"sum")
 
@@ -96,7 +96,7 @@ def test_who_was_ended_while_bringing_brings_it_whole_the_next_time(tmp_path: Pa
     kept.begin()
     for number in range(5):
         write(first / f"dedupe.all/{number}.arrow", os.urandom(2000))
-    kept.keep(1)
+    kept.persist(1)
     for count in range(3, 8):
         objects.fail_after(count)
         with pytest.raises(UnavailableError):
@@ -118,15 +118,15 @@ def test_of_a_file_that_grows_only_the_end_is_stored_anew(tmp_path: Path) -> Non
     kept.begin()
     data = os.urandom(LARGE)
     write(tmp_path / "batches.ndjson", data)
-    kept.keep(1)
+    kept.persist(1)
     objects.asked.clear()
     with (tmp_path / "batches.ndjson").open("ab") as file:
         file.write(b"more")
-    kept.keep(1)
+    kept.persist(1)
     put = [name for method, name in objects.asked if method == "put"]
     assert [name.split("/")[2] for name in put] == ["pieces", "manifests"]
     objects.asked.clear()
-    kept.keep(1)
+    kept.persist(1)
     assert objects.asked == []
 
 
@@ -139,7 +139,7 @@ def test_what_no_manifest_needs_any_more_is_removed(tmp_path: Path) -> None:
             write(tmp_path / "left_out.ndjson", os.urandom(LARGE))
             write(tmp_path / f"dedupe.all/{number}.arrow", os.urandom(3000))
             (tmp_path / f"dedupe.all/{number - 3}.arrow").unlink(missing_ok=True)
-            kept.keep(term)
+            kept.persist(term)
     # Two manifests; of either the three pieces of one file, and of others one each.
     assert len([name for name in objects.held if "/manifests/" in name]) == 2
     assert len([name for name in objects.held if "/pieces/" in name]) <= 2 * 3 + 10 + 4
@@ -159,7 +159,7 @@ def test_whenever_the_store_fails_another_machine_finds_one_moment(
         objects.fail_after(rng.choice([0, 1, 2, 3, 1000, 1000, 1000]))
         moments.append(files(root))
         try:
-            kept.keep(term)
+            kept.persist(term)
             moments = moments[-1:]
         except UnavailableError:
             pass
@@ -175,7 +175,7 @@ def test_whenever_the_store_fails_another_machine_finds_one_moment(
                 moments = [files(root)]
             else:
                 assert files(root) == before, f"step {step}"
-    kept.keep(term)
+    kept.persist(term)
     assert mirror(objects, tmp_path / "another machine").begin()
     assert files(tmp_path / "another machine") == files(root)
 

@@ -23,12 +23,12 @@ def test_a_directory_that_is_emptied_under_a_running_job_does_not_empty_the_stor
     kept = mirror(objects, root)
     kept.begin()
     write(root / "batch.json", b"1")
-    kept.keep(1)
+    kept.persist(1)
     held = dict(objects.held)
     shutil.rmtree(root)
     root.mkdir()
     with pytest.raises(ConfigError, match="was removed while the job runs"):
-        kept.keep(1)
+        kept.persist(1)
     assert objects.held == held
 
 
@@ -39,7 +39,7 @@ def test_a_link_to_a_directory_is_refused_and_not_left_out(tmp_path: Path) -> No
     kept = mirror(MemoryObjects(), tmp_path / "lake")
     kept.begin()
     with pytest.raises(ConfigError, match="is a link"):
-        kept.keep(1)
+        kept.persist(1)
 
 
 def test_what_does_not_belong_together_is_refused(tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ def test_what_does_not_belong_together_is_refused(tmp_path: Path) -> None:
     kept = mirror(objects, first)
     kept.begin()
     write(first / "batch.json", b"1")
-    kept.keep(1)
+    kept.persist(1)
     with pytest.raises(ConfigError, match="is of the job 'archive'") as told:
         mirror(objects, second, job="other").begin()
     assert "a store of its own" in told.value.fix
@@ -56,7 +56,7 @@ def test_what_does_not_belong_together_is_refused(tmp_path: Path) -> None:
         mirror(objects, second).begin()
     other = mirror(MemoryObjects(), second)
     other.begin()
-    other.keep(1)
+    other.persist(1)
     with pytest.raises(ConfigError, match="goes back to another beginning"):
         mirror(objects, second).begin()
     (second / ".stored").write_bytes(b"\xff{")
@@ -69,11 +69,11 @@ def test_damage_in_the_store_is_told_with_its_name(tmp_path: Path) -> None:
     kept = mirror(objects, first)
     kept.begin()
     write(first / "left_out.ndjson", os.urandom(LARGE))
-    kept.keep(1)
+    kept.persist(1)
     sound = dict(objects.held)
     (name,) = (it for it in sound if "/manifests/" in it)
-    piece = next(it for it in sound if "/pieces/" in it)
-    for damaged, data in ((name, sound[name][:-3]), (name, b""), (piece, b"x"), (piece, None)):
+    chunk = next(it for it in sound if "/pieces/" in it)
+    for damaged, data in ((name, sound[name][:-3]), (name, b""), (chunk, b"x"), (chunk, None)):
         objects.held = {key: it for key, it in sound.items() if key != damaged or data is not None}
         if data is not None:
             objects.held[damaged] = data
@@ -120,7 +120,7 @@ def test_names_that_somebody_else_put_there_are_left_alone(tmp_path: Path) -> No
         assert not kept.begin()
         for number in range(4):
             write(first / "a", b"%d" % number)
-            kept.keep(term)
+            kept.persist(term)
     assert mirror(objects, tmp_path / "second").begin()
     assert set(theirs) <= set(objects.held)
 
@@ -131,11 +131,11 @@ def test_a_store_that_was_left_for_another_one_is_not_gone_back_to(tmp_path: Pat
     kept = mirror(objects, tmp_path)
     kept.begin()
     write(tmp_path / "batch.json", b"old")
-    kept.keep(7)
+    kept.persist(7)
     meanwhile = mirror(others, tmp_path)
     meanwhile.begin()
     write(tmp_path / "batch.json", b"new")
-    meanwhile.keep(1)
+    meanwhile.persist(1)
     with pytest.raises(ConfigError, match="another beginning"):
         mirror(objects, tmp_path).begin()
     assert files(tmp_path) == {"batch.json": b"new"}
@@ -146,7 +146,7 @@ def test_a_start_that_came_to_nothing_hinders_none(tmp_path: Path) -> None:
     kept = mirror(objects, first)
     kept.begin()
     write(first / "batch.json", b"1")
-    kept.keep(1)
+    kept.persist(1)
     mirror(MemoryObjects(), second).begin()  # with an URL that was mistyped
     assert mirror(objects, second).begin()
 
@@ -156,27 +156,27 @@ def test_what_would_not_be_the_newest_is_not_stored(tmp_path: Path) -> None:
     objects = MemoryObjects()
     kept = mirror(objects, tmp_path)
     kept.begin()
-    kept.keep(7)
+    kept.persist(7)
     again = mirror(objects, tmp_path)
     again.begin()
     with pytest.raises(ConfigError, match="terms were removed"):
-        again.keep(1)
+        again.persist(1)
 
 
 def test_a_directory_that_cannot_be_listed_is_not_an_empty_one(tmp_path: Path) -> None:
     objects, root = MemoryObjects(), tmp_path / "root"
     kept = mirror(objects, root)
-    letters = DeadLetterSync(objects, "letters/lake", root, marker=tmp_path / "marker")
+    dead_letters = DeadLetterSync(objects, "letters/lake", root, marker=tmp_path / "marker")
     kept.begin()
-    letters.begin(bring=False)
+    dead_letters.begin(bring=False)
     write(root / "spark/offsets/1", b"x")
-    kept.keep(1)
-    letters.keep()
+    kept.persist(1)
+    dead_letters.persist()
     held = dict(objects.held)
     (root / "new").mkdir()
     (root / "spark").chmod(0o300)
     try:
-        for keep in (lambda: kept.keep(1), letters.keep):
+        for keep in (lambda: kept.persist(1), dead_letters.persist):
             with pytest.raises(OSError, match="Permission denied"):
                 without_privileges(keep)
     finally:
@@ -189,11 +189,11 @@ def test_what_cannot_be_brought_takes_the_place_of_nothing(tmp_path: Path) -> No
     kept = mirror(objects, first)
     kept.begin()
     write(first / "dedupe.all/0.arrow", os.urandom(LARGE))
-    kept.keep(1)
+    kept.persist(1)
     other = mirror(objects, second)
     other.begin()
     write(second / "dedupe.all/1.arrow", os.urandom(LARGE))
-    other.keep(2)
+    other.persist(2)
     write(first / "batch.json", b"what was come to here")
     before = files(first)
     for name in [it for it in objects.held if "/pieces/00000002" in it]:
@@ -207,7 +207,7 @@ def test_what_a_later_version_wrote_is_left_alone(tmp_path: Path) -> None:
     objects = MemoryObjects()
     kept = mirror(objects, tmp_path / "first")
     kept.begin()
-    kept.keep(1)
+    kept.persist(1)
     (name,) = (it for it in objects.held if "/manifests/" in it)
     document = json.loads(gzip.decompress(objects.held[name].partition(b"\n")[2]))
     body = json.dumps(document | {"format": 2}).encode()

@@ -117,8 +117,8 @@ def test_measured_frames_fill_a_batch_in_turn_and_one_larger_than_it_goes_alone(
 
 def test_a_span_is_divided_where_its_frames_end_and_a_large_one_is_a_task() -> None:
     span = Span("logs", 0, 10, 16, epoch=1, planned_epoch=2)
-    pieces = split_by_size(span, frames(10, 4, 4, 4, 30, 1, 1), 8)
-    assert [(it.start, it.end, it.epoch) for it in pieces] == [
+    chunks = split_by_size(span, frames(10, 4, 4, 4, 30, 1, 1), 8)
+    assert [(it.start, it.end, it.epoch) for it in chunks] == [
         (10, 12, 1), (12, 13, 2), (13, 14, 2), (14, 16, 2),
     ]  # fmt: skip
 
@@ -169,10 +169,10 @@ def test_clip_keeps_what_is_there() -> None:
     assert clip(spans, {LOGS: Readable(4, 8)}) == [Span("logs", 0, 4, 8)]
 
 
-@given(lengths=st.lists(st.integers(1, 1000), min_size=1, max_size=5), pieces=st.integers(1, 50))
-def test_split_loses_and_repeats_nothing(lengths: list[int], pieces: int) -> None:
+@given(lengths=st.lists(st.integers(1, 1000), min_size=1, max_size=5), chunks=st.integers(1, 50))
+def test_split_loses_and_repeats_nothing(lengths: list[int], chunks: int) -> None:
     spans = [Span(f"s{index}", 0, 7, 7 + length) for index, length in enumerate(lengths)]
-    parts = split(spans, pieces)
+    parts = split(spans, chunks)
     for span in spans:
         mine = [part for part in parts if part.stream == span.stream]
         covered = [offset for part in mine for offset in range(part.start, part.end)]

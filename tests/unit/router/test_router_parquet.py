@@ -179,9 +179,11 @@ def letters_lake(directory: Path) -> ParquetLake:
     config = ParquetSink(type="parquet", path=directory / "lake")
     state_dir = directory / "state" / "replay-letters"
     state_dir.mkdir(parents=True, exist_ok=True)
-    lake = ParquetLake(config, replace(context(directory), of_letters=True, state_dir=state_dir))
+    lake = ParquetLake(
+        config, replace(context(directory), of_dead_letters=True, state_dir=state_dir)
+    )
     lake.open()
-    lake.begin_anew()
+    lake.start_over()
     return lake
 
 

@@ -5,12 +5,12 @@ from itertools import pairwise
 
 import pytest
 
-from penstock.router.read.chunks import Cut, FrameChunk, pieces_of
+from penstock.router.read.chunks import Cut, FrameChunk, chunks_of
 from penstock.router.read.offsets import Span
 from penstock.router.read.shared.policy import (
-    PIECE_BYTES,
-    PIECE_OFFSETS,
-    PIECE_RECORDS_MIN,
+    CHUNK_BYTES,
+    CHUNK_OFFSETS,
+    CHUNK_RECORDS_MIN,
     Cutter,
     Kept,
     too_many,
@@ -23,7 +23,7 @@ FRAME_RECORDS_MAX = 900
 def frames(dice: random.Random, *, size_max: int, density: float) -> list[tuple[int, int, int]]:
     """Base offset, records and bytes of each."""
     found, offset = [], 0
-    while offset < 40 * PIECE_OFFSETS:
+    while offset < 40 * CHUNK_OFFSETS:
         count = dice.randint(1, FRAME_RECORDS_MAX)
         found.append((offset, int(count * density), count * dice.randint(1, size_max)))
         offset += count
@@ -48,15 +48,15 @@ def test_readers_that_begin_elsewhere_come_to_the_same_pieces(
         log = frames(dice, size_max=size_max, density=density)
         start = dice.randrange(len(log) // 2)
         of_all, of_some = cuts(log), cuts(log[start:])
-        meet = log[start][0] + 2 * PIECE_OFFSETS
+        meet = log[start][0] + 2 * CHUNK_OFFSETS
         assert [at for at in of_some if at > meet] == [at for at in of_all if at > meet]
 
 
 def test_so_they_do_where_records_are_large_and_all_alike() -> None:
-    log = [(base, 100, 390_000) for base in range(0, 20 * PIECE_OFFSETS, 100)]
+    log = [(base, 100, 390_000) for base in range(0, 20 * CHUNK_OFFSETS, 100)]
     of_all, of_some = cuts(log), cuts(log[5:])
     assert of_all != of_some
-    assert set(of_some) - set(of_all) < set(range(2 * PIECE_OFFSETS))
+    assert set(of_some) - set(of_all) < set(range(2 * CHUNK_OFFSETS))
 
 
 def test_pieces_have_neither_many_records_nor_many_bytes_nor_few_of_both() -> None:
@@ -64,9 +64,9 @@ def test_pieces_have_neither_many_records_nor_many_bytes_nor_few_of_both() -> No
     at = [0, *cuts(log)]
     for first, behind in pairwise(at):
         inside = [frame for frame in log if first <= frame[0] < behind]
-        assert sum(size for *_, size in inside[:-1]) < PIECE_BYTES
-        assert sum(records for _, records, _ in inside) < PIECE_OFFSETS + FRAME_RECORDS_MAX
-    assert len(at) < sum(size for *_, size in log) / PIECE_BYTES + 50
+        assert sum(size for *_, size in inside[:-1]) < CHUNK_BYTES
+        assert sum(records for _, records, _ in inside) < CHUNK_OFFSETS + FRAME_RECORDS_MAX
+    assert len(at) < sum(size for *_, size in log) / CHUNK_BYTES + 50
 
 
 def test_where_few_offsets_have_records_pieces_are_not_small() -> None:
@@ -74,7 +74,7 @@ def test_where_few_offsets_have_records_pieces_are_not_small() -> None:
     at = [0, *cuts(log)]
     for first, behind in pairwise(at):
         records = sum(records for base, records, _ in log if first <= base < behind)
-        assert PIECE_RECORDS_MIN <= records < 2 * PIECE_RECORDS_MIN
+        assert CHUNK_RECORDS_MIN <= records < 2 * CHUNK_RECORDS_MIN
 
 
 def test_the_oldest_go_until_the_others_fit() -> None:
@@ -85,24 +85,24 @@ def test_the_oldest_go_until_the_others_fit() -> None:
     assert list(too_many(kept, 0)) == ["a", "b", "c"]
 
 
-def piece(some: Frame, start: int, end: int) -> FrameChunk:
+def chunk(some: Frame, start: int, end: int) -> FrameChunk:
     return FrameChunk((Cut(*some, start, end, "s/0"),))
 
 
 def test_a_name_tells_all_that_the_rows_follow_from() -> None:
-    whole = piece(frame(4, [b"a", b"b"]), 4, 6)
+    whole = chunk(frame(4, [b"a", b"b"]), 4, 6)
     names = [
         whole.name("x"),
         whole.name("y"),
-        piece(frame(4, [b"a", b"c"]), 4, 6).name("x"),  # what an election has put in its place
-        piece(frame(3, [b"a", b"b"]), 3, 5).name("x"),
-        piece(frame(4, [b"a", b"b"]), 5, 6).name("x"),
-        piece(frame(4, [b"a", b"b"]), 4, 5).name("x"),
-        piece(compacted(4, 2, [0]), 4, 6).name("x"),
-        FrameChunk((*whole.cuts, *piece(frame(6, [b"a"]), 6, 7).cuts)).name("x"),
+        chunk(frame(4, [b"a", b"c"]), 4, 6).name("x"),  # what an election has put in its place
+        chunk(frame(3, [b"a", b"b"]), 3, 5).name("x"),
+        chunk(frame(4, [b"a", b"b"]), 5, 6).name("x"),
+        chunk(frame(4, [b"a", b"b"]), 4, 5).name("x"),
+        chunk(compacted(4, 2, [0]), 4, 6).name("x"),
+        FrameChunk((*whole.cuts, *chunk(frame(6, [b"a"]), 6, 7).cuts)).name("x"),
     ]
     assert len(set(names)) == len(names)
-    assert piece(frame(4, [b"a", b"b"], epoch=2), 4, 6).name("x") == whole.name("x")
+    assert chunk(frame(4, [b"a", b"b"], epoch=2), 4, 6).name("x") == whole.name("x")
 
 
 def test_pieces_of_a_span_hold_its_records_and_no_others() -> None:
@@ -110,7 +110,7 @@ def test_pieces_of_a_span_hold_its_records_and_no_others() -> None:
     names = []
     for start, end in ((0, 50_000), (7, 49_001), (9_999, 40_000), (5, 9)):
         client = ScriptedClient(log)
-        found = list(reading(client).pieces(Span("s", 0, start, end), fail_on_data_loss=True))
+        found = list(reading(client).chunks(Span("s", 0, start, end), fail_on_data_loss=True))
         values = [value for it in found for value in it.rows().column("value").to_pylist()]
         assert values == [b"%d" % offset for offset in range(start, end)]
         names.append({it.name("") for it in found})
@@ -123,6 +123,6 @@ def test_pieces_of_a_span_hold_its_records_and_no_others() -> None:
 def test_a_body_that_cannot_be_measured_is_told_of_where_it_is_decoded() -> None:
     header, _ = frame(0, [b"a"])
     broken = Cut(header, memoryview(b"nothing"), 0, 1, "s/0")
-    (found,) = pieces_of([broken], Cutter())
+    (found,) = chunks_of([broken], Cutter())
     with pytest.raises(Exception, match="s/0 offset 0"):
         found.rows()

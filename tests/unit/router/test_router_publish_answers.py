@@ -11,7 +11,15 @@ import pytest
 
 from penstock.logd.format.acks import Nack
 from penstock.router.delivery.breaker import Breaker, BreakerLimits
-from penstock.router.delivery.core import Delivered, Delivery, Judged, Policy, Refused, Send, Ticked
+from penstock.router.delivery.core import (
+    Answered,
+    Delivered,
+    Delivery,
+    Policy,
+    Refused,
+    Send,
+    Ticked,
+)
 from penstock.router.delivery.result import Failed, Fault, PartialFailure, Success
 from penstock.router.sinks import make_sink
 from penstock.router.sinks.nats.client import Connection
@@ -102,7 +110,7 @@ def test_messages_that_a_slow_stream_has_not_answered_in_time_are_never_given_up
                 said = classify_outcomes(
                     outcomes[: len(part.records)], "NATS: no answer within 10 s"
                 )
-                effects = delivery.handle(Judged(said), 0)
+                effects = delivery.handle(Answered(said), 0)
             case _:
                 effects = delivery.handle(Ticked(), delivery.next_deadline_ns() or 0)
         stored += sum(len(it.part.records) for it in effects if isinstance(it, Delivered))

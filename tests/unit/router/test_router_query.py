@@ -158,20 +158,20 @@ def test_where_the_first_batch_began_is_taken_down_and_what_brought_nothing_is_n
     tmp_path: Path,
 ) -> None:
     """So that a replay of a part of it makes the whole of it again."""
-    within, life = context(tmp_path), {"logs": "5f2c"}
-    its = made(tmp_path, within=within, starting=Offsets({PLACE: 40}, life))
+    within, stream_id = context(tmp_path), {"logs": "5f2c"}
+    its = made(tmp_path, within=within, starting=Offsets({PLACE: 40}, stream_id))
     its.poll()
-    plan(within.state_dir, [Offsets({PLACE: end}, life) for end in (140, 180)])
+    plan(within.state_dir, [Offsets({PLACE: end}, stream_id) for end in (140, 180)])
     for batch in (0, 0, 1):
         its.spark_query.deliver(NoRows(), batch)
-    assert BatchJournal(within.state_dir).ends() == [Offsets({PLACE: 40}, life)]
+    assert BatchJournal(within.state_dir).ends() == [Offsets({PLACE: 40}, stream_id)]
 
 
 def test_what_is_lost_of_a_batch_is_not_told_of_as_left_out_by_routes(tmp_path: Path) -> None:
-    within, life = context(tmp_path), {"logs": "5f2c"}
-    its = made(tmp_path, within=within, starting=Offsets({PLACE: 40}, life))
+    within, stream_id = context(tmp_path), {"logs": "5f2c"}
+    its = made(tmp_path, within=within, starting=Offsets({PLACE: 40}, stream_id))
     its.poll()
-    plan(within.state_dir, [Offsets({PLACE: 140}, life)])
+    plan(within.state_dir, [Offsets({PLACE: 140}, stream_id)])
     its.spark_query.deliver(OnlyLosses(25), 0)
     detail = within.meter.stage("lake", received=0, lag=0).detail
     assert detail == {"left_out_lost": 25, "left_out_routing": 75}

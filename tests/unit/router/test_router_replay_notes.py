@@ -19,8 +19,8 @@ from penstock.base.clock import SystemClock
 from penstock.router.cli.main import cli
 from penstock.router.deadletters.files import DeadLetterFile, find_dead_letters
 from penstock.router.job.config import JobConfig
-from penstock.router.replay import bounded_job, process
-from penstock.router.replay.audit_log import typed, who_types
+from penstock.router.replay import bounded_run, dead_letters, process
+from penstock.router.replay.audit_log import audited, who_types
 from penstock.router.replay.progress import Progress
 from penstock.service import UnavailableError
 from tests.unit.router.test_router_letters import deliver_first, left_of, refuse
@@ -60,8 +60,8 @@ def delivered(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return 3
 
     # The command's own part is meant: a Spark for each test would take seconds.
-    monkeypatch.setattr(bounded_job, "bounded_run", run)
-    monkeypatch.setattr(bounded_job, "replay_letters", replay)
+    monkeypatch.setattr(bounded_run, "bounded_run", run)
+    monkeypatch.setattr(dead_letters, "replay_dead_letters", replay)
     monkeypatch.setattr(process, "attended", lambda *_: nullcontext())
     return found
 
@@ -107,7 +107,7 @@ def test_a_replay_that_ends_early_is_taken_down_too(tmp_path: Path, what: str) -
 
     with (
         pytest.raises(UnavailableError, match="the sink is away"),
-        typed(run, SystemClock(), "range ", sink="lake"),
+        audited(tmp_path, SystemClock(), run.progress, run.stop, "range ", sink="lake"),
     ):
         replay()
     asked, early = taken_down(tmp_path)
@@ -120,7 +120,7 @@ def test_what_the_job_moved_before_it_ended_is_found_where_it_is(
     job: Path, delivered: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The job still runs when the command begins, and has the lock."""
-    begin = bounded_job.bounded_run
+    begin = bounded_run.bounded_run
     shutil.rmtree(job.parent / LETTERS)
     refuse(job.parent / "checkpoint", 7, 8)
     (job.parent / "checkpoint" / "dead").rename(job.parent / LETTERS)
@@ -138,8 +138,8 @@ def test_what_the_job_moved_before_it_ended_is_found_where_it_is(
         return 0
 
     # As `delivered`: between the command's two looks the lock is had, which starts Spark.
-    monkeypatch.setattr(bounded_job, "bounded_run", run)
-    monkeypatch.setattr(bounded_job, "replay_letters", replay)
+    monkeypatch.setattr(bounded_run, "bounded_run", run)
+    monkeypatch.setattr(dead_letters, "replay_dead_letters", replay)
     done = CliRunner().invoke(cli, ["dlq", "replay", str(job)])
     assert (done.exit_code, delivered) == (0, [8]), done.output
 

@@ -13,7 +13,7 @@ from penstock.router.errors import LogUnavailableError, StoppedError
 from penstock.router.read.logd_reader import LogState
 from penstock.router.read.offsets import Offsets, Readable, StreamPartition
 from penstock.router.replay import backfill
-from penstock.router.replay.bounded_job import ReplayStoppedError
+from penstock.router.replay.bounded_run import ReplayStoppedError
 from penstock.router.replay.progress import Progress, ReplayNote
 from penstock.router.sinks import Sink, SinkContext
 from penstock.service import ConfigError, UnavailableError
@@ -33,8 +33,8 @@ class Listening(Notebook):
         self.heard: list[str] = []
 
     @override
-    def begin_anew(self) -> None:
-        self.heard.append("begin_anew")
+    def start_over(self) -> None:
+        self.heard.append("start_over")
 
     @override
     def go_on(self) -> None:
@@ -44,9 +44,9 @@ class Listening(Notebook):
 class Run:
     """Has a readable log of ten records and delivers none."""
 
-    def __init__(self, directory: Path, *, life: str = "5f2c", **keys: Any) -> None:
+    def __init__(self, directory: Path, *, stream_id: str = "5f2c", **keys: Any) -> None:
         self.config = load(directory, checkpoint_dir=str(directory / "checkpoint"), **keys)
-        self.state = LogState({PLACE: Readable(0, 10)}, {"logs": life})
+        self.state = LogState({PLACE: Readable(0, 10)}, {"logs": stream_id})
         self.delivered = 0
         self.batches: list[int] = []
         self.chunks: list[tuple[int, int]] = []
@@ -71,7 +71,7 @@ class Run:
     def rows(self, chunk: Any) -> Any:
         return chunk
 
-    def deliver(self, feed: Any, sink: str, rows: Any, batch: int) -> int:
+    def deliver(self, batch_writer: Any, sink: str, rows: Any, batch: int) -> int:
         if batch == self.stops_before:
             raise StoppedError("as when somebody stops it")
         self.delivered += 1
@@ -84,7 +84,7 @@ class Run:
 def test_a_sink_hears_that_a_replay_is_on_purpose(tmp_path: Path) -> None:
     run: Any = Run(tmp_path)
     assert backfill.backfill(run, "lake", {PLACE: 0}, {PLACE: 10}, print) == 5
-    assert [it.heard for it in run.sinks] == [["begin_anew"]]
+    assert [it.heard for it in run.sinks] == [["start_over"]]
     assert run.delivered == 1
 
 
@@ -145,7 +145,7 @@ def test_a_sink_that_goes_on_has_what_it_wrote_down(tmp_path: Path, stops_before
         backfill.backfill(run, "lake", {PLACE: 0}, {PLACE: 10}, print)
     run.stops_before = None
     backfill.resume(run, "lake", print)
-    assert [it.heard for it in run.sinks] == [["begin_anew"], ["go_on"]]
+    assert [it.heard for it in run.sinks] == [["start_over"], ["go_on"]]
     assert run.anew == [True, False]
 
 
@@ -214,8 +214,8 @@ def test_nothing_goes_on_in_a_stream_that_was_made_anew(tmp_path: Path) -> None:
     first.stops_before = 1
     with pytest.raises(ReplayStoppedError):
         backfill.backfill(first, "lake", {PLACE: 0}, {PLACE: 10}, print)
-    then: Any = Run(tmp_path, life="77aa", **THREES)
-    with pytest.raises(ConfigError, match="made anew since"):
+    then: Any = Run(tmp_path, stream_id="77aa", **THREES)
+    with pytest.raises(ConfigError, match="made again since"):
         backfill.resume(then, "lake", print)
     assert then.chunks == []
 

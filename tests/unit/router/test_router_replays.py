@@ -16,7 +16,7 @@ from penstock.router.errors import StoppedError
 from penstock.router.job.job import Job
 from penstock.router.job.query import SinkQuery
 from penstock.router.read.offsets import Offsets
-from penstock.router.replay.bounded_job import ReplayStoppedError
+from penstock.router.replay.bounded_run import ReplayStoppedError
 from penstock.router.replay.service import PATH, REST_S, ReplayRequest, ReplayService
 from penstock.service import Requester, UnavailableError, ask_admin
 from tests.support.processes import free_port
@@ -47,8 +47,8 @@ class Running:
         (directory / "token").write_text(f"{TOKEN}\n")
         refuse(directory, 7, 8)
         given = {"actions_token_file": str(directory / "token")} | keys
-        letters = str(directory / "dead")
-        self.job = load(directory, dead_letter_dir=letters, **given)
+        dead_letters = str(directory / "dead")
+        self.job = load(directory, dead_letter_dir=dead_letters, **given)
         self.directory = directory
         within = context(directory)
         assert isinstance(within.clock, TestClock)
@@ -105,7 +105,7 @@ class Running:
         self.begun.append(replay)
         while not self.goes_on.wait(0.01):
             if replay.stop.is_set():
-                raise ReplayStoppedError("as `replay_letters` does", fix="")
+                raise ReplayStoppedError("as `replay_dead_letters` does", fix="")
         self.delivered.append(replay)
         return 2
 

@@ -36,7 +36,7 @@ def post(directory: Path, **keys: Any) -> HttpPost:
 def cuts(directory: Path, rows: Any, **batch: int) -> list[tuple[str, int]]:
     """The key of each request, and how many records it has."""
     outcome = sent("http", directory, rows, batch=batch)
-    assert outcome.letters == []
+    assert outcome.dead_letters == []
     keys = [asked.headers["idempotency-key"] for asked in outcome.requests]
     return [(key, len(body.splitlines())) for key, body in zip(keys, outcome.bodies, strict=True)]
 

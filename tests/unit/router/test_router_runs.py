@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from penstock.router.columns.run_length import runs
 from penstock.router.deadletters.writer import Reason, send_each_to_dlq
-from penstock.router.sinks.lake import _by_place
-from penstock.router.sinks.parquet.sink import split_by_place
+from penstock.router.sinks.lake import _by_partition
+from penstock.router.sinks.parquet.sink import split_by_partition
 from tests.support.sink_batches import batch, context, log_record
 from tests.unit.router.sink_rows import row, table
 
@@ -44,7 +44,7 @@ def rows_of_many_places() -> pa.Table:
 
 def test_each_row_is_in_the_directory_of_its_service() -> None:
     seen = []
-    for directory, part in split_by_place(rows_of_many_places()):
+    for directory, part in split_by_partition(rows_of_many_places()):
         ((stream,), (partition,)) = (
             {*part.column(name).to_pylist()} for name in ("stream", "partition")
         )
@@ -58,7 +58,7 @@ def test_a_lake_has_each_row_for_one_of_its_place() -> None:
     rows = rows_of_many_places()
     for name in ("sink", "incarnation"):
         rows = rows.append_column(name, pa.repeat("i", rows.num_rows))
-    found = _by_place(rows)
+    found = _by_partition(rows)
     assert [(place.stream, place.partition) for place, _ in found] == PLACES
     for place, part in found:
         assert {*part.column("stream").to_pylist()} == {place.stream}
@@ -71,7 +71,7 @@ def test_dead_letters_of_one_file_are_of_one_partition(tmp_path: Path) -> None:
         for stream, partition in PLACES
     )
     paths = send_each_to_dlq(rows, [Reason("x", "no")] * rows.num_rows, context(tmp_path))
-    letters = [[json.loads(line) for line in path.read_text().splitlines()] for path in paths]
-    assert [{(it["stream"], it["partition"]) for it in file} for file in letters] == [
+    dead_letters = [[json.loads(line) for line in path.read_text().splitlines()] for path in paths]
+    assert [{(it["stream"], it["partition"]) for it in file} for file in dead_letters] == [
         {place} for place in PLACES
     ]

@@ -58,7 +58,7 @@ def test_an_object_that_may_be_there_is_sent_again_whole(tmp_path: Path) -> None
         assert len(outcome.requests) == 21
         assert len({(asked.path, asked.body) for asked in outcome.requests}) == 1
         waiting = made.write([log_record(0), log_record(1)], resets, patience=0)
-    assert (outcome.problem, outcome.letters) == (None, [])
+    assert (outcome.problem, outcome.dead_letters) == (None, [])
     assert waiting.problem is not None
     assert waiting.problem.endswith(
         "it is sent again whole: raise timeout_s where a link is too slow for it"
@@ -134,7 +134,7 @@ def test_no_object_is_given_up_for_what_a_store_answers(
     with RecordedSink("s3", tmp_path, path="/telemetry", **KEYS) as made:
         outcome = made.write([log_record(0)], (status, body), patience=0)
         again = made.write([log_record(0)], *[(status, body)] * 50, patience=100)
-    assert (outcome.circuit, again.letters, again.problem) == (circuit, [], None)
+    assert (outcome.circuit, again.dead_letters, again.problem) == (circuit, [], None)
     assert f"HTTP {status}" in (outcome.problem or "")
 
 
@@ -142,11 +142,11 @@ def test_an_object_that_is_too_large_is_cut(tmp_path: Path) -> None:
     too_large = (400, b"<Error><Code>EntityTooLarge</Code></Error>")
     with RecordedSink("s3", tmp_path, path="/telemetry", **KEYS) as made:
         outcome = made.write([log_record(0), log_record(1)], too_large)
-    assert (len(outcome.requests), outcome.letters, outcome.problem) == (3, [], None)
+    assert (len(outcome.requests), outcome.dead_letters, outcome.problem) == (3, [], None)
 
 
 def test_an_object_that_is_there_is_delivered(tmp_path: Path) -> None:
     with RecordedSink("s3", tmp_path, path="/telemetry", **KEYS) as made:
         outcome = made.write([log_record(0)], 412)
-    assert (len(outcome.requests), outcome.letters, outcome.problem) == (1, [], None)
+    assert (len(outcome.requests), outcome.dead_letters, outcome.problem) == (1, [], None)
     assert outcome.counted["already_there"] == 1

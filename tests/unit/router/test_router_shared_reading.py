@@ -17,15 +17,15 @@ from typing_extensions import override
 
 from penstock.base.clock import SystemClock
 from penstock.router.columns import filters
-from penstock.router.columns.passthrough import CARRIED, unpack
+from penstock.router.columns.passthrough import PASSTHROUGH, unpack
 from penstock.router.columns.projection import Projection, arrow_schema
 from penstock.router.columns.schema import view
 from penstock.router.columns.spec_versions import SpecVersions, known_versions
 from penstock.router.read.chunks import FrameChunk
 from penstock.router.read.offsets import Span
 from penstock.router.read.options import SourceOptions, parse_options
-from penstock.router.read.shared.cache import SharedPieces
-from penstock.router.read.shared.policy import PIECE_OFFSETS, Cutter
+from penstock.router.read.shared.cache import SharedChunks
+from penstock.router.read.shared.policy import CHUNK_OFFSETS, Cutter
 from penstock.router.read.shared.reader import WAIT_S, SharedReading
 from penstock.router.read.tasks import shaped_rows
 from tests.support.permissions import without_privileges
@@ -86,28 +86,28 @@ class Sink:
 
     def __init__(self, dice: random.Random) -> None:
         known = {column.name: column for column in view("records").columns}
-        carried = EVERY if dice.random() < 0.6 else tuple(dice.sample(EVERY, 5))
+        passed_through = EVERY if dice.random() < 0.6 else tuple(dice.sample(EVERY, 5))
         judged = dice.choice(((), ("severity_number",), ("kind", "service")))
-        self.schema = arrow_schema(known[name] for name in carried)
-        options = NEEDED | {"view": "records", "carry": ",".join(carried)}
+        self.schema = arrow_schema(known[name] for name in passed_through)
+        options = NEEDED | {"view": "records", "passThrough": ",".join(passed_through)}
         if (where := dice.choice(WHERE)) is not None:
             options["filter"] = json.dumps(where)
         self.given = options
         self.columns = tuple(known[name] for name in judged)
-        self.carried = tuple(known[name] for name in carried)
+        self.passed_through = tuple(known[name] for name in passed_through)
 
     def given_schema(self) -> pa.Schema:
-        return arrow_schema(self.columns).append(pa.field(CARRIED, pa.binary()))
+        return arrow_schema(self.columns).append(pa.field(PASSTHROUGH, pa.binary()))
 
     def rows(self, log: list[Frame], span: Span, share_in: Path | None) -> pa.Table:
         more = {} if share_in is None else {"shareIn": str(share_in)}
         options = parse_options(self.given | more, streaming=True)
-        shape = Projection(options.view, self.columns, options.only, VERSIONS, self.carried)
+        shape = Projection(options.view, self.columns, options.only, VERSIONS, self.passed_through)
         batches = list(read(log, span, options, shape))
         judged = [name.name for name in self.columns]
         looked_at = pa.Table.from_batches(batches, self.given_schema())
         verdict = pa.repeat(pa.scalar(1, pa.int32()), looked_at.num_rows)
-        table = looked_at.select([CARRIED]).append_column("verdict", verdict)
+        table = looked_at.select([PASSTHROUGH]).append_column("verdict", verdict)
         found = unpack(table, "verdict", self.schema)
         for name in judged:
             found = found.append_column(f"judged {name}", looked_at.column(name))
@@ -180,10 +180,10 @@ class Counted:
 
 
 def some_pieces(count: int) -> list[FrameChunk]:
-    size = PIECE_OFFSETS
+    size = CHUNK_OFFSETS
     log = [frame(at * size, [b"%d" % at] * size) for at in range(count)]
     client = ScriptedClient(log)
-    found = list(reading(client).pieces(Span("s", 0, 0, count * size), fail_on_data_loss=True))
+    found = list(reading(client).chunks(Span("s", 0, 0, count * size), fail_on_data_loss=True))
     assert len(found) == count
     return found
 
@@ -205,7 +205,7 @@ class Pauses(TestClock):
 def shared_reading_of(
     directory: Path, make: Counted, *, clock: TestClock | None = None, purpose: str = "x"
 ) -> SharedReading:
-    opened = partial(SharedPieces, directory, 64 * MIB)
+    opened = partial(SharedChunks, directory, 64 * MIB)
     return SharedReading(opened, purpose, make, clock or TestClock())
 
 
@@ -214,10 +214,10 @@ def values(made: Iterator[pa.RecordBatch]) -> list[bytes]:
 
 
 def test_what_one_made_no_other_makes_but_for_another_purpose(tmp_path: Path) -> None:
-    pieces, wanted = some_pieces(6), [b"0", b"1", b"2", b"3", b"4", b"5"]
+    chunks, wanted = some_pieces(6), [b"0", b"1", b"2", b"3", b"4", b"5"]
     for purpose, times in (("x", 6), ("x", 0), ("y", 6)):
         make = Counted()
-        made = shared_reading_of(tmp_path, make, purpose=purpose).batches(pieces)
+        made = shared_reading_of(tmp_path, make, purpose=purpose).batches(chunks)
         assert values(made) == wanted
         assert len(make.made) == times
 
@@ -225,27 +225,27 @@ def test_what_one_made_no_other_makes_but_for_another_purpose(tmp_path: Path) ->
 def test_what_another_makes_is_waited_for_a_while_and_the_rest_is_made_meanwhile(
     tmp_path: Path,
 ) -> None:
-    pieces, make, made = some_pieces(3), Counted(), list[int]()
+    chunks, make, made = some_pieces(3), Counted(), list[int]()
     clock = Pauses(lambda: made.append(len(make.made)))
-    other = SharedPieces(tmp_path, 64 * MIB)
-    with other.making(pieces[0].name("x")) as is_others:  # and never ends
+    other = SharedChunks(tmp_path, 64 * MIB)
+    with other.making(chunks[0].name("x")) as is_others:  # and never ends
         assert is_others
-        found = shared_reading_of(tmp_path, make, clock=clock).batches(pieces)
+        found = shared_reading_of(tmp_path, make, clock=clock).batches(chunks)
         assert values(found) == [b"0", b"1", b"2"]
     assert set(made) == {2}
     assert WAIT_S <= clock.slept_s < 1.1 * WAIT_S
 
 
 def test_what_another_has_made_meanwhile_is_taken(tmp_path: Path) -> None:
-    pieces, make, other = some_pieces(2), Counted(), SharedPieces(tmp_path, 64 * MIB)
-    theirs, name = pa.record_batch({"value": [b"theirs"]}), pieces[1].name("x")
+    chunks, make, other = some_pieces(2), Counted(), SharedChunks(tmp_path, 64 * MIB)
+    theirs, name = pa.record_batch({"value": [b"theirs"]}), chunks[1].name("x")
     clock = Pauses(lambda: other.keep(name, theirs))
     with other.making(name):
-        found = shared_reading_of(tmp_path, make, clock=clock).batches(pieces)
+        found = shared_reading_of(tmp_path, make, clock=clock).batches(chunks)
         assert values(found) == [b"0", b"theirs"]
 
 
-class Late(SharedPieces):
+class Late(SharedChunks):
     """Looks for the first time right before another has made it."""
 
     looked = 0
@@ -257,16 +257,16 @@ class Late(SharedPieces):
 
 
 def test_what_another_finished_before_the_lock_was_taken_is_taken(tmp_path: Path) -> None:
-    pieces, make, late = some_pieces(1), Counted(), Late(tmp_path, 64 * MIB)
-    for _ in shared_reading_of(tmp_path, make).batches(pieces):
+    chunks, make, late = some_pieces(1), Counted(), Late(tmp_path, 64 * MIB)
+    for _ in shared_reading_of(tmp_path, make).batches(chunks):
         pass
-    assert values(SharedReading(lambda: late, "x", make, TestClock()).batches(pieces)) == [b"0"]
+    assert values(SharedReading(lambda: late, "x", make, TestClock()).batches(chunks)) == [b"0"]
     assert (late.looked, len(make.made)) == (2, 1)
 
 
 def run_and_die(directory: Path, name: str) -> Callable[[Connection], None]:
     def run(connection: Connection) -> None:
-        with SharedPieces(directory, 64 * MIB).making(name):
+        with SharedChunks(directory, 64 * MIB).making(name):
             connection.send("making")
             signal.pause()
 
@@ -274,10 +274,10 @@ def run_and_die(directory: Path, name: str) -> Callable[[Connection], None]:
 
 
 def test_a_task_that_is_killed_is_not_waited_for(tmp_path: Path) -> None:
-    pieces, make = some_pieces(1), Counted()
+    chunks, make = some_pieces(1), Counted()
     context = multiprocessing.get_context("fork")
     here, there = context.Pipe()
-    process = context.Process(target=run_and_die(tmp_path, pieces[0].name("x")), args=(there,))
+    process = context.Process(target=run_and_die(tmp_path, chunks[0].name("x")), args=(there,))
     process.start()
     assert here.recv() == "making"
 
@@ -286,26 +286,26 @@ def test_a_task_that_is_killed_is_not_waited_for(tmp_path: Path) -> None:
         process.join()
 
     clock = Pauses(end)
-    assert values(shared_reading_of(tmp_path, make, clock=clock).batches(pieces)) == [b"0"]
+    assert values(shared_reading_of(tmp_path, make, clock=clock).batches(chunks)) == [b"0"]
     assert 0 < clock.slept_s < WAIT_S / 10
-    assert values(shared_reading_of(tmp_path, make).batches(pieces)) == [b"0"]
+    assert values(shared_reading_of(tmp_path, make).batches(chunks)) == [b"0"]
     assert len(make.made) == 1
 
 
 def test_processes_that_begin_at_the_same_time_make_each_piece_once(
     tmp_path: Path,
 ) -> None:
-    pieces = some_pieces(9)
+    chunks = some_pieces(9)
     context = multiprocessing.get_context("fork")
     begin = context.Barrier(3)
     answers: Any = context.SimpleQueue()
 
     def run() -> None:
         make = Counted()
-        kept = SharedPieces(tmp_path, 64 * MIB)
+        kept = SharedChunks(tmp_path, 64 * MIB)
         its = SharedReading(lambda: kept, "x", make, SystemClock(), wait_s=600.0)
         begin.wait()
-        found = values(its.batches(pieces))
+        found = values(its.batches(chunks))
         answers.put((found, len(make.made)))
 
     processes = [context.Process(target=run) for _ in range(3)]
@@ -337,6 +337,6 @@ def test_a_piece_of_which_compaction_has_left_nothing_is_no_rows(tmp_path: Path)
     log = [thinned(frame(0, [log_line(number) for number in range(5)]), [])]
     sink = Sink(random.Random(0))
     options = parse_options(sink.given | {"shareIn": str(tmp_path)}, streaming=True)
-    shape = Projection(options.view, sink.columns, options.only, VERSIONS, sink.carried)
+    shape = Projection(options.view, sink.columns, options.only, VERSIONS, sink.passed_through)
     for _ in range(2):
         assert list(read(log, Span("s", 0, 0, 5), options, shape)) == []

@@ -25,10 +25,10 @@ from penstock.router.delivery.result import (
     TooLarge,
 )
 from penstock.router.sinks import Sink, make_sink
-from penstock.router.sinks.elasticsearch.sink import judge_items
+from penstock.router.sinks.elasticsearch.sink import classify_items
 from penstock.router.sinks.otlp.client import Channel, classify_error
 from penstock.router.sinks.registry import sink_kind
-from penstock.router.sinks.splunk_hec import judge
+from penstock.router.sinks.splunk_hec import classify_answer
 from penstock.service.config_types import Secret
 from tests.support.fake_splunk import TOKEN, FakeSplunk
 from tests.support.fault_door import GONE, Answered
@@ -55,7 +55,7 @@ def sink(name: str, directory: Path, **keys: Any) -> Sink:
 def prometheus(tmp_path: Path) -> Iterator[RecordedSink]:
     """A sink whose records come for the first time."""
     with RecordedSink("prometheus", tmp_path) as made:
-        made.sink.begin_anew()
+        made.sink.start_over()
         yield made
 
 
@@ -67,7 +67,7 @@ def test_a_late_sample_of_a_request_that_nobody_answered_is_there(
     prometheus: RecordedSink,
 ) -> None:
     outcome = prometheus.write(points(1), resets, LATE)
-    assert (len(outcome.requests), outcome.problem, outcome.letters) == (2, None, [])
+    assert (len(outcome.requests), outcome.problem, outcome.dead_letters) == (2, None, [])
     assert outcome.counted["already_there"] == 1
 
 
@@ -80,17 +80,17 @@ def test_a_late_sample_over_a_kept_connection_that_had_ended_is_there(
 ) -> None:
     prometheus.write(points(1))
     outcome = prometheus.write(points(1), closes, LATE, patience=0)
-    assert (len(outcome.requests), outcome.problem, outcome.letters) == (2, None, [])
+    assert (len(outcome.requests), outcome.problem, outcome.dead_letters) == (2, None, [])
 
 
 def test_a_late_sample_of_a_server_that_says_it_failed_is_looked_for(
     prometheus: RecordedSink,
 ) -> None:
     outcome = prometheus.write(points(2), *[(500, b"too old sample")] * 3, patience=0)
-    assert [(it["offset"], it["code"]) for it in outcome.letters] == [
+    assert [(it["offset"], it["code"]) for it in outcome.dead_letters] == [
         (0, "http_500"), (1, "http_500"),
     ]  # fmt: skip
-    assert outcome.letters[0]["reason"] == "HTTP 500 too old sample"
+    assert outcome.dead_letters[0]["reason"] == "HTTP 500 too old sample"
 
 
 def test_mimir_refuses_a_bad_sample_that_came_for_the_first_time(prometheus: RecordedSink) -> None:
@@ -100,7 +100,7 @@ def test_mimir_refuses_a_bad_sample_that_came_for_the_first_time(prometheus: Rec
 def test_mimir_keeps_the_others_of_a_request_with_a_bad_sample(prometheus: RecordedSink) -> None:
     """So in its pieces, what is late may be there; it says so far behind the answer's beginning."""
     outcome = prometheus.write(points(2), MIMIR, MIMIR, MIMIR)
-    assert (len(outcome.requests), outcome.problem, outcome.letters) == (3, None, [])
+    assert (len(outcome.requests), outcome.problem, outcome.dead_letters) == (3, None, [])
     assert outcome.counted["already_there"] == 2
 
 
@@ -117,13 +117,13 @@ def test_what_went_over_a_kept_connection_may_have_been_taken(tmp_path: Path) ->
     assert "without an answer" in str(outcome.problem)
 
 
-@pytest.mark.parametrize("how", ["open", "go_on", "begin_anew"])
+@pytest.mark.parametrize("how", ["open", "go_on", "start_over"])
 def test_a_late_letter_that_is_delivered_again_is_a_letter_again(tmp_path: Path, how: str) -> None:
     """What is delivered on purpose repeats nothing; the first batch since a start may."""
     with RecordedSink("prometheus", tmp_path) as made:
         if how != "open":
             getattr(made.sink, how)()
-        assert len(made.write(points(1), LATE).letters) == (how == "begin_anew")
+        assert len(made.write(points(1), LATE).dead_letters) == (how == "start_over")
 
 
 @pytest.mark.parametrize("name", ["loki", "splunk_hec", "elasticsearch", "datadog"])
@@ -228,11 +228,13 @@ def test_grpc_has_no_zstd() -> None:
 def test_splunk_may_name_the_first_event_of_a_body_that_is_too_large() -> None:
     said = {"text": "Invalid data format", "code": 6, "invalid-event-number": 0}
     fault = Fault("splunk_6", "Splunk says 'Invalid data format' (code 6)", 400)
-    assert judge(HttpResponse(400, {}, b""), said, 4) == Rejected(fault)
+    assert classify_answer(HttpResponse(400, {}, b""), said, 4) == Rejected(fault)
     fault = replace(fault, about_record=True)
-    assert judge(HttpResponse(400, {}, b""), said, 1) == PartialFailure(refused=((0, fault),))
+    assert classify_answer(HttpResponse(400, {}, b""), said, 1) == PartialFailure(
+        refused=((0, fault),)
+    )
     third = said | {"invalid-event-number": 2}
-    assert judge(HttpResponse(400, {}, b""), third, 4) == PartialFailure(
+    assert classify_answer(HttpResponse(400, {}, b""), third, 4) == PartialFailure(
         refused=((2, fault),), again=(3,)
     )
 
@@ -251,10 +253,10 @@ def test_splunk_acknowledges_nothing_of_an_answer_that_refuses(
     again = [line.split()[1] for line in re.findall(r"order \d+", outcome.bodies[1].decode())]
     assert outcome.problem is None
     if code == 6:
-        assert [letter["offset"] for letter in outcome.letters] == [2]
+        assert [dead_letter["offset"] for dead_letter in outcome.dead_letters] == [2]
         assert again == (["0", "1", "3"] if acknowledge else ["3"])
     else:
-        assert outcome.letters == []
+        assert outcome.dead_letters == []
         assert again == (["0", "1"] if acknowledge else ["1", "2", "3"])
 
 
@@ -264,7 +266,7 @@ def test_a_pipeline_that_is_not_there_is_waited_for() -> None:
     }  # fmt: skip
     item = {"create": {"status": 400, "error": error}}
     body = orjson.dumps({"errors": True, "items": [item, item]})
-    found = judge_items(HttpResponse(200, {}, body), 2)
+    found = classify_items(HttpResponse(200, {}, body), 2)
     assert isinstance(found, PartialFailure)
     assert (found.refused, found.failed, found.again) == ((), (), (0, 1))
     assert "pipeline with id [p]" in found.reason

@@ -28,9 +28,9 @@ from penstock.router.delivery.result import (
     Retryable,
     Success,
 )
-from penstock.router.sinks.elasticsearch.sink import judge_items
+from penstock.router.sinks.elasticsearch.sink import classify_items
 from penstock.router.sinks.prometheus import STALE
-from penstock.router.sinks.splunk_hec import judge
+from penstock.router.sinks.splunk_hec import classify_answer
 from penstock.router.transforms.mappings import PRESETS
 from tests.support import protobuf_bytes
 from tests.support.recorded_sink import RecordedSink, sent
@@ -150,7 +150,7 @@ def test_a_record_that_breaks_its_spec_blocks_no_sink(
     """It is sent as what it is, or is a dead letter."""
     token = {"token": "t"} if name == "splunk_hec" else {}
     outcome = sent(name, tmp_path, [record], **token)
-    assert len(outcome.requests) + len(outcome.letters) == 1
+    assert len(outcome.requests) + len(outcome.dead_letters) == 1
     assert all(outcome.bodies)
     assert outcome.problem is None
 
@@ -171,7 +171,7 @@ def test_a_record_that_breaks_its_spec_blocks_no_sink(
     ],
 )
 def test_splunks_codes_say_more_than_https(status: int, said: Any, expected: Any) -> None:
-    found = judge(HttpResponse(status, {}, orjson.dumps(said)), said, 3)
+    found = classify_answer(HttpResponse(status, {}, orjson.dumps(said)), said, 3)
     assert found == expected if isinstance(expected, Success) else type(found) is expected
 
 
@@ -179,7 +179,7 @@ def test_what_is_before_the_event_that_splunk_names_is_indexed() -> None:
     said = {"text": "Event field is required", "code": 12, "invalid-event-number": 1}
     text = "Splunk says 'Event field is required' (code 12)"
     fault = Fault("splunk_12", text, 400, about_record=True)
-    assert judge(HttpResponse(400, {}, b""), said, 4) == PartialFailure(
+    assert classify_answer(HttpResponse(400, {}, b""), said, 4) == PartialFailure(
         refused=((1, fault),), again=(2, 3)
     )
 
@@ -187,9 +187,10 @@ def test_what_is_before_the_event_that_splunk_names_is_indexed() -> None:
 def test_an_incorrect_index_may_be_that_of_the_event_before() -> None:
     """So nobody is refused by the number alone."""
     said = {"text": "Incorrect index", "code": 7, "invalid-event-number": 3}
-    assert judge(HttpResponse(400, {}, b""), said, 5) == PartialFailure(again=(2, 3, 4))
+    assert classify_answer(HttpResponse(400, {}, b""), said, 5) == PartialFailure(again=(2, 3, 4))
     assert (
-        type(judge(HttpResponse(400, {}, b""), said | {"invalid-event-number": 1}, 5)) is Rejected
+        type(classify_answer(HttpResponse(400, {}, b""), said | {"invalid-event-number": 1}, 5))
+        is Rejected
     )
 
 
@@ -210,7 +211,7 @@ def test_each_document_has_an_outcome_of_its_own() -> None:
         return {"create": {"status": status, "error": {"type": kind, "reason": "r"}}}
 
     said = {"errors": True, "items": [item(s, "k") for s in (201, 409, 429, 400, 500)]}
-    found = judge_items(HttpResponse(200, {}, orjson.dumps(said)), 5)
+    found = classify_items(HttpResponse(200, {}, orjson.dumps(said)), 5)
     assert found == PartialFailure(
         refused=((3, Fault("http_400", "400 k: r", 400)),),
         failed=((4, Fault("http_500", "500 k: r", 500)),),
@@ -221,7 +222,7 @@ def test_each_document_has_an_outcome_of_its_own() -> None:
 
 @pytest.mark.parametrize("body", [b"", b"[]", b'{"errors":true,"items":[]}', b'{"items":[]}'])
 def test_an_answer_that_does_not_name_every_document_proves_nothing(body: bytes) -> None:
-    assert type(judge_items(HttpResponse(200, {}, body), 2)) is Failed
+    assert type(classify_items(HttpResponse(200, {}, body), 2)) is Failed
 
 
 def test_loki_gets_lines_by_stream_with_what_identifies_them(tmp_path: Path) -> None:
@@ -359,5 +360,5 @@ def test_a_partial_success_names_nobody(tmp_path: Path) -> None:
     with RecordedSink("otlp", tmp_path) as made:
         outcome = made.write([log_record(0), log_record(1)], (200, response.SerializeToString()))
     assert len(outcome.requests) == 1
-    assert [letter["offset"] for letter in outcome.letters] == [0, 1]
-    assert "all but 1 of the 2 records" in outcome.letters[0]["reason"]
+    assert [dead_letter["offset"] for dead_letter in outcome.dead_letters] == [0, 1]
+    assert "all but 1 of the 2 records" in outcome.dead_letters[0]["reason"]

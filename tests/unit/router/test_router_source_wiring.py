@@ -10,7 +10,7 @@ from pyspark.sql.types import BinaryType
 
 from penstock.base.clock import SystemClock
 from penstock.logd.format.batch import Record, build_batch
-from penstock.router.columns.passthrough import CARRIED, lost_of
+from penstock.router.columns.passthrough import PASSTHROUGH, lost_of
 from penstock.router.read import chunks
 from penstock.router.read.logd_reader import Clients, LogdReader
 from penstock.router.read.offset_spec import Times
@@ -104,22 +104,26 @@ def test_logd_is_asked_for_the_subject_alone(
     assert log.asked == [(partition.span, {"subject": subject, "fail_on_data_loss": False})]
 
 
-@pytest.mark.parametrize("carry", ["", "offset,value"])
+@pytest.mark.parametrize("pass_through", ["", "offset,value"])
 def test_a_task_tells_last_how_much_is_lost_where_rows_are_carried(
-    log: ReadLog, carry: str
+    log: ReadLog, pass_through: str
 ) -> None:
     log.readable, log.lost = Readable(5, 100), 7
     source = source_of(
         log,
         NEEDED
-        | {"failOnDataLoss": "false", "startingOffsets": '{"logs": {"0": 0}}', "carry": carry},
+        | {
+            "failOnDataLoss": "false",
+            "startingOffsets": '{"logs": {"0": 0}}',
+            "passThrough": pass_through,
+        },
     )
-    struct = source.schema().add(CARRIED, BinaryType()) if carry else source.schema()
+    struct = source.schema().add(PASSTHROUGH, BinaryType()) if pass_through else source.schema()
     reader = source.reader(struct)
     gone, partition = reader.partitions()
     found = list(reader.read(gone)), list(reader.read(partition))
-    told = [[lost_of(pa.Table.from_batches([it])) for it in each if carry] for each in found]
-    assert told == ([[5], [0, 7]] if carry else [[], []])
+    told = [[lost_of(pa.Table.from_batches([it])) for it in each if pass_through] for each in found]
+    assert told == ([[5], [0, 7]] if pass_through else [[], []])
 
 
 @pytest.mark.parametrize("included", [True, False])

@@ -47,7 +47,7 @@ SEEN = Status(
                 "circuit": CIRCUIT,
             }
         },
-        "letter_stream": "nobody listens",
+        "dead_letter_stream": "nobody listens",
         "spark_ui": "http://127.0.0.1:4040",
     },
 )

@@ -18,13 +18,13 @@ def never() -> bool:
     return False
 
 
-def tenancy(objects: MemoryObjects, holder: str, clock: TestClock) -> StoreLease:
+def lease(objects: MemoryObjects, holder: str, clock: TestClock) -> StoreLease:
     return StoreLease(objects, holder, LEASE_S, clock)
 
 
 def test_who_comes_first_has_it_and_who_let_go_is_not_waited_for() -> None:
     objects, clock = MemoryObjects(), TestClock()
-    first, second = tenancy(objects, "first", clock), tenancy(objects, "second", clock)
+    first, second = lease(objects, "first", clock), lease(objects, "second", clock)
     began = clock.now_ns
     assert first.take(never)
     first.require_held()
@@ -37,7 +37,7 @@ def test_who_comes_first_has_it_and_who_let_go_is_not_waited_for() -> None:
 
 def test_a_holder_that_is_silent_is_waited_for_and_finds_out() -> None:
     objects, clock = MemoryObjects(), TestClock()
-    first, second = tenancy(objects, "first", clock), tenancy(objects, "second", clock)
+    first, second = lease(objects, "first", clock), lease(objects, "second", clock)
     first.take(never)
     began = clock.now_ns
     assert second.take(never)
@@ -52,7 +52,7 @@ def test_a_holder_whose_lease_is_longer_is_waited_for_as_long() -> None:
     objects, clock = MemoryObjects(), TestClock()
     first = StoreLease(objects, "first", 20 * LEASE_S, clock)
     assert first.take(never)
-    assert tenancy(objects, "second", clock).take(never)
+    assert lease(objects, "second", clock).take(never)
     with pytest.raises(NotNowError, match="not renewed in time"):
         first.require_held()
 
@@ -60,7 +60,7 @@ def test_a_holder_whose_lease_is_longer_is_waited_for_as_long() -> None:
 def test_a_machine_that_was_suspended_has_no_lease_when_it_wakes() -> None:
     """Linux stops CLOCK_MONOTONIC meanwhile, so by that no time has passed."""
     clock = TestClock()
-    first = tenancy(MemoryObjects(), "first", clock)
+    first = lease(MemoryObjects(), "first", clock)
     assert first.take(never)
     clock.suspended_ns += round(LEASE_S * 1e9)
     with pytest.raises(NotNowError, match="not renewed in time"):
@@ -70,9 +70,9 @@ def test_a_machine_that_was_suspended_has_no_lease_when_it_wakes() -> None:
 def test_the_same_directory_goes_on_at_once() -> None:
     """A lock keeps its processes apart, so the one before has ended."""
     objects, clock = MemoryObjects(), TestClock()
-    tenancy(objects, "first", clock).take(never)
+    lease(objects, "first", clock).take(never)
     began = clock.now_ns
-    again = tenancy(objects, "first", clock)
+    again = lease(objects, "first", clock)
     assert again.take(never)
     assert (again.term, clock.now_ns) == (2, began)
 
@@ -80,7 +80,7 @@ def test_the_same_directory_goes_on_at_once() -> None:
 def test_who_stood_still_finds_out_though_its_clock_did_too() -> None:
     """As a virtual machine that its host has paused."""
     objects, paused, clock = MemoryObjects(), TestClock(), TestClock()
-    first, second = tenancy(objects, "first", paused), tenancy(objects, "second", clock)
+    first, second = lease(objects, "first", paused), lease(objects, "second", clock)
     first.take(never)
     second.take(never)
     first.require_held()
@@ -91,9 +91,9 @@ def test_who_stood_still_finds_out_though_its_clock_did_too() -> None:
 
 def test_whoever_waits_may_be_told_to_stop() -> None:
     objects, clock = MemoryObjects(), TestClock()
-    tenancy(objects, "first", clock).take(never)
+    lease(objects, "first", clock).take(never)
     looks = iter([False] * 5)
-    second = tenancy(objects, "second", clock)
+    second = lease(objects, "second", clock)
     assert not second.take(lambda: next(looks, True))
     assert re.fullmatch(
         r"checkpoint_store is waited for: process \d+ on \S+ \(since 2026.*\) has it",
@@ -111,7 +111,7 @@ def test_a_store_that_knows_no_exclusive_names_is_refused() -> None:
             return True
 
     with pytest.raises(ConfigError, match="though there is one of its name") as told:
-        tenancy(Simple(), "first", TestClock()).take(never)
+        lease(Simple(), "first", TestClock()).take(never)
     assert "If-None-Match" in told.value.fix
 
 
@@ -132,7 +132,7 @@ def test_a_claim_whose_answer_was_lost_is_known_again() -> None:
 
     objects, clock = SentTwice(), TestClock()
     began = clock.now_ns
-    first = tenancy(objects, "first", clock)
+    first = lease(objects, "first", clock)
     assert first.take(never)
     assert (first.term, clock.now_ns) == (1, began)
 
@@ -140,7 +140,7 @@ def test_a_claim_whose_answer_was_lost_is_known_again() -> None:
 def test_a_term_that_somebody_removed_is_known_by_its_beats() -> None:
     """A rule of the bucket, say, that removes what is old."""
     objects, clock = MemoryObjects(), TestClock()
-    first, second = tenancy(objects, "first", clock), tenancy(objects, "second", clock)
+    first, second = lease(objects, "first", clock), lease(objects, "second", clock)
     first.take(never)
     objects.remove("terms/00000001")
     assert second.take(never)
@@ -153,7 +153,7 @@ def test_terms_and_beats_of_long_ago_are_removed() -> None:
     objects, clock = MemoryObjects(), TestClock()
     objects.put("terms/something else", b"")
     for _ in range(20):
-        it = tenancy(objects, "first", clock)
+        it = lease(objects, "first", clock)
         it.take(never)
         it.close()
     terms = [name for name in objects.held if len(name) == len("terms/00000001")]

@@ -69,7 +69,7 @@ def steps(*given: dict[str, Any]) -> list[Transform]:
 
 
 def run(directory: Path, rows: pa.Table, *given: dict[str, Any], batch: int = 0) -> Transformed:
-    return Chain(steps(*given), directory, place="routes.0.transforms").apply(rows, batch)
+    return Chain(steps(*given), directory, key_path="routes.0.transforms").apply(rows, batch)
 
 
 def both(rows: pa.Table) -> list[tuple[dict[str, Any], dict[str, Any]]]:
@@ -230,7 +230,7 @@ DEDUPE = {"dedupe": {"within_s": 10, "max_ids": 1000}}
 
 
 def test_what_was_there_within_the_window_is_left_out(tmp_path: Path) -> None:
-    chain = Chain(steps(DEDUPE), tmp_path, place="")
+    chain = Chain(steps(DEDUPE), tmp_path, key_path="")
     first = chain.apply(seen(("a", 100), ("b", 100), ("a", 101), (None, 101), (None, 101)), 0)
     assert first.rows["record_id"].to_pylist() == ["a", "b", None, None]
     assert first.left_out == {"dedupe": 1}
@@ -238,23 +238,23 @@ def test_what_was_there_within_the_window_is_left_out(tmp_path: Path) -> None:
 
 
 def test_a_batch_that_comes_again_is_judged_as_before_also_after_a_restart(tmp_path: Path) -> None:
-    chain = Chain(steps(DEDUPE), tmp_path, place="")
+    chain = Chain(steps(DEDUPE), tmp_path, key_path="")
     chain.apply(seen(("a", 100)), 0)
     second = seen(("a", 101), ("b", 101))
     want = chain.apply(second, 1).rows
     assert want["record_id"].to_pylist() == ["b"]
     assert chain.apply(second, 1).rows.equals(want)
-    restarted = Chain(steps(DEDUPE), tmp_path, place="")
+    restarted = Chain(steps(DEDUPE), tmp_path, key_path="")
     assert restarted.apply(second, 1).rows.equals(want)
     assert restarted.apply(seen(("b", 102)), 2).rows.num_rows == 0
 
 
 def test_what_is_remembered_is_bounded_in_memory_and_on_disk(tmp_path: Path) -> None:
-    chain = Chain(steps(DEDUPE), tmp_path, place="")
+    chain = Chain(steps(DEDUPE), tmp_path, key_path="")
     for batch in range(30):
         chain.apply(seen((f"id-{batch}", 100 + batch)), batch)
     assert len(list(tmp_path.glob("*.arrow"))) <= 13
-    many = Chain(steps(DEDUPE), tmp_path / "many", place="")
+    many = Chain(steps(DEDUPE), tmp_path / "many", key_path="")
     many.apply(seen(*((f"id-{n}", 100 + n // 1000) for n in range(1500))), 0)
     known = many.apply(seen(("id-0", 102), ("id-1499", 102)), 1).rows["record_id"].to_pylist()
     assert known == ["id-0"], "the oldest are forgotten first"
@@ -309,10 +309,10 @@ def test_a_mistake_in_a_step_is_refused_with_its_place(
 def test_a_key_that_cannot_be_used_is_refused_with_its_place(tmp_path: Path) -> None:
     step = {"hash": {"fields": ["body"], "key_file": str(tmp_path / "none")}}
     with pytest.raises(ConfigError, match=r"routes.0.transforms.0.hash.key_file: .*cannot be read"):
-        Chain(steps(step), tmp_path, place="routes.0.transforms")
+        Chain(steps(step), tmp_path, key_path="routes.0.transforms")
     (tmp_path / "none").write_text("short")
     with pytest.raises(ConfigError, match="shorter than 16"):
-        Chain(steps(step), tmp_path, place="routes.0.transforms")
+        Chain(steps(step), tmp_path, key_path="routes.0.transforms")
 
 
 MAPS = st.lists(
@@ -357,7 +357,7 @@ def test_a_rule_for_nested_names_and_patterns_hides_what_it_names_and_nothing_el
     rows = table(its, record_row(1))
     rows = rows if has_value else rows.drop_columns(["value"])
     changed: list[tuple[str, int]] = []
-    chain = Chain(steps(step), tmp_path, place="routes.0.transforms")
+    chain = Chain(steps(step), tmp_path, key_path="routes.0.transforms")
     said = str(chain.apply(rows, 0, changed).rows.select(["attributes"]).to_pylist()[0])
     texts = [said]
     if has_value:

@@ -10,7 +10,7 @@ class HdfsObjects:
     def __init__(self, config: HdfsStore) -> None:
         shortest_s = min(config.hdfs.timeout_s, config.answer_s)
         settings = config.hdfs.model_copy(update={"timeout_s": shortest_s})
-        self._files = Hdfs(config.url, place="checkpoint_store.url", settings=settings)
+        self._files = Hdfs(config.url, location="checkpoint_store.url", settings=settings)
 
     def create(self, name: str, data: bytes) -> bool:
         """As `Objects.create`."""

@@ -2,7 +2,7 @@
 
     CHECKPOINT_DIR/SINK/batches.ndjson      {"logs": {"0": 1200, "incarnation": "5f2c…"}}
 
-A line is added before a batch is delivered. What a crash loses of it is cut anew by a replay. The
+A line is added before a batch is delivered. What a crash loses of it is cut again by a replay. The
 first line is where the first batch began, until older lines make room.
 """
 

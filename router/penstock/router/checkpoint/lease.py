@@ -129,7 +129,7 @@ class Lease:
 def take(holder: str, length_ns: int, rules: "Rules | None" = None) -> Steps:
     """Take the lease as soon as that can be.
 
-    A step that fails, be it done or not, ends it; whoever wants the lease still begins anew.
+    A step that fails, be it done or not, ends it; whoever wants the lease still begins again.
 
     Args:
         holder: A name that no other process has now; one that had it before is not waited for.

@@ -11,7 +11,7 @@
       SINK/replay-letters/    that of the last replay of dead letters
       endpoints.json          addresses in use, while the job runs
 
-Spark asks a source anew for its first offset until a first batch has ended, so "latest" could mean
+Spark asks a source again for its first offset until a first batch has ended, so "latest" could mean
 something else after a crash. The job therefore decides once and writes it down.
 """
 
@@ -151,7 +151,7 @@ def clear_unfinished(spark_checkpoint: Path) -> None:
 
 
 def discard_planned(spark_checkpoint: Path, batch: int) -> None:
-    """Have Spark plan a batch anew that has not ended. No query may run meanwhile."""
+    """Have Spark plan a batch again that has not ended. No query may run meanwhile."""
     if not (spark_checkpoint / "commits" / str(batch)).exists():
         for name in (str(batch), f".{batch}.crc"):
             (spark_checkpoint / "offsets" / name).unlink(missing_ok=True)
@@ -167,8 +167,8 @@ def planned_offsets(spark_checkpoint: Path, batch: int) -> Offsets:
         raise CheckpointVersionError(
             f"{path}: an offset log of version {version!r}; this router reads"
             f" {_OFFSET_LOG_VERSION!r}: another version of Spark wrote it",
-            fix="run the job with the pyspark that wrote it until it has caught up, then begin anew"
-            " with an empty checkpoint_dir and starting_offsets as the status's `committed` says",
+            fix="run the job with the pyspark that wrote it until it has caught up, then begin"
+            " again with an empty checkpoint_dir and starting_offsets as `committed` in the status",
         )
     with _readable(path):
         return offsets_from_json(json.loads(lines[2]))
@@ -198,7 +198,7 @@ def _damaged(path: Path, error: Exception) -> CheckpointDamagedError:
     return CheckpointDamagedError(
         f"{path} cannot be read: {why}",
         fix="let this user read it; if it is damaged, restore checkpoint_dir from a backup, or"
-        " begin anew with an empty one and starting_offsets as the job's cursors in logd say",
+        " begin again with an empty one and starting_offsets as the job's cursors in logd say",
     )
 
 

@@ -3,7 +3,7 @@
     checkpoint_store/
       terms/…                 whose it is: `penstock.router.checkpoint.store_lease`
       job/…, sinks/SINK/…     `checkpoint_dir` and what each sink has in it: `…stores.mirror`
-      letters/…               dead letters: `…stores.letters`
+      letters/…               dead letters: `…stores.dead_letters`
 
 A job works with its directory. Where there is a store, that is brought here when another machine
 kept something since, and from then on follows the directory: before a batch is delivered, with what
@@ -84,24 +84,24 @@ class CheckpointManager:
         """
         return self._store is None or self._store.open(is_stopping)
 
-    def keep(self, sink: str) -> None:
+    def persist(self, sink: str) -> None:
         """Make what a sink and Spark have noted of it as lasting as checkpoints are to be.
 
         Raises:
             penstock.router.errors.UnavailableError: That cannot be now; nothing may be published.
         """
         if self._store is not None:
-            self._store.keep(sink)
+            self._store.persist(sink)
 
-    def keep_between_batches(self, kept: Callable[[], None]) -> None:
+    def persist_between_batches(self, kept: Callable[[], None]) -> None:
         """Have `kept` called now and then, from a thread."""
         if self._store is not None:
-            self._store.tenancy.repeat("checkpoints", kept)
+            self._store.lease.repeat("checkpoints", kept)
 
     @property
     def problem(self) -> str | None:
         """What is wrong with the store; None while all is well, or there is none."""
-        return None if self._store is None else self._store.tenancy.problem
+        return None if self._store is None else self._store.lease.problem
 
     def info(self) -> Mapping[str, Any] | None:
         """The store's part of a status; None where there is none."""
@@ -114,7 +114,7 @@ class CheckpointManager:
             UnavailableError: That is so.
         """
         if self._store is not None:
-            self._store.tenancy.require_not_lost()
+            self._store.lease.require_not_lost()
 
     def close(self, *, publishes: bool = False) -> None:
         """Let go of both; what there is is kept once more, as far as it can be.
@@ -140,14 +140,14 @@ class _Store:
         boot = _booted(boot_id)
         holder = f"{socket.gethostname()} {boot} {_holder(self._directory)}"
         lease_s = config.checkpoint_store.lease_s
-        self.tenancy = StoreLease(self._objects, holder, lease_s, clock)
-        letters = config.dead_letters.resolve()
+        self.lease = StoreLease(self._objects, holder, lease_s, clock)
+        dead_letters = config.dead_letters.resolve()
         self._job = CheckpointSync(
             self._objects, "job", self._directory,
             job=config.job, boot=boot, is_kept=lambda path: path == _STARTING,
         )  # fmt: skip
         self._notes = DeadLetterSync(
-            self._objects, "letters", letters,
+            self._objects, "letters", dead_letters,
             marker=self._directory / ".replays-stored", only=REPLAY_NOTES,
         )  # fmt: skip
         self._sinks = {
@@ -157,7 +157,7 @@ class _Store:
                     job=config.job, boot=boot, is_kept=lambda path: path.parts[0] != _MADE_AGAIN,
                 ),
                 DeadLetterSync(
-                    self._objects, f"letters/{name}", letters / name,
+                    self._objects, f"letters/{name}", dead_letters / name,
                     marker=self._directory / name / ".letters-stored",
                 ),
             )
@@ -166,51 +166,51 @@ class _Store:
         self._is_open = False
 
     def open(self, is_stopping: Callable[[], bool]) -> bool:
-        if not self.tenancy.take(is_stopping):
+        if not self.lease.take(is_stopping):
             return False
-        self.tenancy.keep_renewing()  # to bring much, and to start Spark, takes its time
+        self.lease.keep_renewing()  # to bring much, and to start Spark, takes its time
         brought = [name for name, sink in self._sinks.items() if sink.begin()]
         came = self._job.begin()
         self._notes.begin(bring=came)
         self._is_open = True
-        self._job.keep(self.tenancy.term)
+        self._job.persist(self.lease.term)
         for sink in self._sinks.values():  # so that a store that is new has all from now on
-            sink.keep(self.tenancy.term)
+            sink.persist(self.lease.term)
         structlog.get_logger().info(
             "checkpoints are kept in a store",
             store=self._url,
-            term=self.tenancy.term,
+            term=self.lease.term,
             brought_here=", ".join(brought) or "nothing",
         )
         return True
 
-    def keep(self, sink: str) -> None:
+    def persist(self, sink: str) -> None:
         try:
-            self.tenancy.require_held()
-            self._job.keep(self.tenancy.term)
-            self._notes.keep()
-            self._sinks[sink].keep(self.tenancy.term)
-            self.tenancy.require_newest()  # publishing begins now
+            self.lease.require_held()
+            self._job.persist(self.lease.term)
+            self._notes.persist()
+            self._sinks[sink].persist(self.lease.term)
+            self.lease.require_newest()  # publishing begins now
         except ServiceError as error:
             raise NotNowError(error.reason) from error
 
     def info(self) -> Mapping[str, Any]:
         return {
             "url": self._url,
-            "term": self.tenancy.term if self._is_open else None,
-            "problem": self.tenancy.problem,
+            "term": self.lease.term if self._is_open else None,
+            "problem": self.lease.problem,
         }
 
     def close(self, *, publishes: bool) -> None:
         try:
             if self._is_open and not publishes:
                 for sink in self._sinks:
-                    self.keep(sink)
+                    self.persist(sink)
         except NotNowError as error:
             structlog.get_logger().warning(
                 "the last batches are not noted in checkpoint_store", reason=str(error)
             )
-        self.tenancy.close(let_go=not publishes)
+        self.lease.close(let_go=not publishes)
         self._objects.close()
 
 
@@ -219,16 +219,16 @@ class _Sink:
     """What the store has of one sink."""
 
     state: CheckpointSync
-    letters: DeadLetterSync
+    dead_letters: DeadLetterSync
 
     def begin(self) -> bool:
         brought = self.state.begin()
-        self.letters.begin(bring=brought)
+        self.dead_letters.begin(bring=brought)
         return brought
 
-    def keep(self, term: int) -> None:
-        self.letters.keep()
-        self.state.keep(term)
+    def persist(self, term: int) -> None:
+        self.dead_letters.persist()
+        self.state.persist(term)
 
 
 def _holder(directory: Path) -> str:

@@ -20,10 +20,10 @@ FORMAT: Final = 1
 WHOLE_BYTES_MAX: Final = 1024
 """Of a file that is in the manifest."""
 
-PIECE: Final = re.compile(r"\d{8}/[0-9a-f]{64}")
+PART: Final = re.compile(r"\d{8}/[0-9a-f]{64}")
 """A piece's name."""
 
-PIECE_BYTES: Final = 256 * 1024
+PART_BYTES: Final = 256 * 1024
 
 
 class DamagedManifestError(ValueError):
@@ -40,11 +40,11 @@ class StoredFile:
 
     Attributes:
         whole: What it holds, where it is small.
-        pieces: The names of its pieces, where it is not: TERM/SHA-256.
+        parts: The names of its pieces, where it is not: TERM/SHA-256.
     """
 
     whole: bytes | None
-    pieces: tuple[str, ...] = ()
+    parts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,21 +61,21 @@ class Manifest:
     lineage: str
     files: Mapping[str, StoredFile]
 
-    def pieces(self) -> set[str]:
+    def parts(self) -> set[str]:
         """What it needs beside itself."""
-        return {piece for kept in self.files.values() for piece in kept.pieces}
+        return {part for kept in self.files.values() for part in kept.parts}
 
 
 def cut(data: bytes) -> list[bytes]:
     """The pieces of a file; none: it is kept whole."""
     if len(data) <= WHOLE_BYTES_MAX:
         return []
-    return [data[begin : begin + PIECE_BYTES] for begin in range(0, len(data), PIECE_BYTES)]
+    return [data[begin : begin + PART_BYTES] for begin in range(0, len(data), PART_BYTES)]
 
 
-def digest(piece: bytes) -> str:
+def digest(part: bytes) -> str:
     """What its name ends with."""
-    return hashlib.sha256(piece).hexdigest()
+    return hashlib.sha256(part).hexdigest()
 
 
 def encode(manifest: Manifest) -> bytes:
@@ -122,12 +122,12 @@ def _path(name: str) -> str:
 
 
 def _as_json(kept: StoredFile) -> str | list[str]:
-    return list(kept.pieces) if kept.whole is None else base64.b64encode(kept.whole).decode()
+    return list(kept.parts) if kept.whole is None else base64.b64encode(kept.whole).decode()
 
 
 def _from_json(found: Any) -> StoredFile:
     if isinstance(found, str):
         return StoredFile(base64.b64decode(found))
-    if not all(PIECE.fullmatch(it) for it in found):
+    if not all(PART.fullmatch(it) for it in found):
         raise ValueError(f"it has pieces {found!r:.200}")
     return StoredFile(None, tuple(found))

@@ -133,13 +133,13 @@ class S3Objects:
     @contextmanager
     def _telling(self, name: str) -> Iterator[None]:
         """Within it, what goes wrong is told with the place, and by who must act."""
-        place = f"{_KEY}: {self._config.url.rstrip('/')}: {name}"
+        location = f"{_KEY}: {self._config.url.rstrip('/')}: {name}"
         try:
             yield
         except self._refused as error:
             code = _code(error)
-            said = f"{place}: {code}: {error.response.get('Error', {}).get('Message', '')}"
-            self.close()  # another client reads secrets, and finds a role's credentials, anew
+            said = f"{location}: {code}: {error.response.get('Error', {}).get('Message', '')}"
+            self.close()  # another client reads secrets, and finds a role's credentials, again
             if code in _FOR_THE_OPERATOR:
                 raise WrongKeyError(
                     said,
@@ -149,11 +149,11 @@ class S3Objects:
             raise UnavailableError(said, fix="it is tried again") from None
         except self._no_credentials as error:
             raise WrongKeyError(
-                f"{place}: {error}", fix=f"give {_KEY}.access_key_id and .secret_access_key"
+                f"{location}: {error}", fix=f"give {_KEY}.access_key_id and .secret_access_key"
             ) from None
         except (self._failed, OSError) as error:
             self.close()
-            raise UnavailableError(f"{place}: {error}", fix="it is tried again") from None
+            raise UnavailableError(f"{location}: {error}", fix="it is tried again") from None
 
 
 def _code(error: Any) -> str:

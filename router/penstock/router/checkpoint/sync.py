@@ -31,7 +31,7 @@ from uuid import uuid4
 
 from penstock.base.files import atomic_write, make_directories, sync_directories
 from penstock.router.checkpoint.manifest import (
-    PIECE,
+    PART,
     DamagedManifestError,
     LaterFormatError,
     Manifest,
@@ -92,7 +92,7 @@ class CheckpointSync:
 
     Args:
         objects: The store.
-        place: What its names there begin with.
+        location: What its names there begin with.
         root: The directory.
         job: Whose it is.
         boot: Of this machine since it was started.
@@ -103,7 +103,7 @@ class CheckpointSync:
     def __init__(
         self,
         objects: Objects,
-        place: str,
+        location: str,
         root: Path,
         *,
         job: str,
@@ -111,7 +111,7 @@ class CheckpointSync:
         is_kept: Callable[[Path], bool],
     ) -> None:
         self._objects = objects
-        self._place = place
+        self._location = location
         self._root = root
         self._job = job
         self._boot = boot
@@ -141,10 +141,10 @@ class CheckpointSync:
         """
         note = self._note()
         names = self._named("manifests", _MANIFEST)
-        cut_off = len(f"{self._place}/pieces/")
-        pieces = {it[cut_off:] for it in self._named("pieces", PIECE)}
+        cut_off = len(f"{self._location}/pieces/")
+        parts = {it[cut_off:] for it in self._named("pieces", PART)}
         if not names:
-            self._last = [("", pieces)]
+            self._last = [("", parts)]
             # Not that of another store: what is kept there must not look like what is kept here.
             self._lineage = uuid4().hex
             self._root.mkdir(parents=True, exist_ok=True)
@@ -156,8 +156,8 @@ class CheckpointSync:
             note = None  # of a start that came to nothing
         self._require_related(manifest, note, newest)
         self._lineage = manifest.lineage
-        self._stored = {it.rpartition("/")[2]: it for it in manifest.pieces() & pieces}
-        self._last = [*((name, set()) for name in names[:-1]), (newest, pieces)]
+        self._stored = {it.rpartition("/")[2]: it for it in manifest.parts() & parts}
+        self._last = [*((name, set()) for name in names[:-1]), (newest, parts)]
         if note is not None and note.whole and self._is_ahead(note, newest):
             return False
         self._bring(newest, manifest)
@@ -166,7 +166,7 @@ class CheckpointSync:
     def _is_ahead(self, note: _Note, newest: str) -> bool:
         return note.manifest > newest or (note.manifest == newest and note.boot == self._boot)
 
-    def keep(self, term: int) -> None:
+    def persist(self, term: int) -> None:
         """Store what the directory has now, if that is anything new.
 
         Args:
@@ -191,7 +191,7 @@ class CheckpointSync:
         kept = {path: found for path, (_, found) in files.items()}
         manifest = Manifest(self._job, self._lineage, kept)
         self._count += 1
-        name = f"{self._place}/manifests/{term:08d}-{self._count:012d}"
+        name = f"{self._location}/manifests/{term:08d}-{self._count:012d}"
         if name <= self._newest:
             raise ConfigError(
                 f"checkpoint_store: {self._newest} is of a later term than {term}: terms were"
@@ -200,18 +200,18 @@ class CheckpointSync:
             )
         self._objects.put(name, encode(manifest))
         self._seen, self._is_ours = files, True
-        self._last.append((name, manifest.pieces()))
+        self._last.append((name, manifest.parts()))
         self._note_down(name)
         self._tidy()
 
     def _tidy(self) -> None:
         """Remove what no manifest but the last two needs."""
-        needed = {piece for _, pieces in self._last[-2:] for piece in pieces}
+        needed = {part for _, parts in self._last[-2:] for part in parts}
         while len(self._last) > 2:
-            name, pieces = self._last[0]
-            for piece in sorted(pieces - needed):
-                self._stored = {it: at for it, at in self._stored.items() if at != piece}
-                self._objects.remove(f"{self._place}/pieces/{piece}")
+            name, parts = self._last[0]
+            for part in sorted(parts - needed):
+                self._stored = {it: at for it, at in self._stored.items() if at != part}
+                self._objects.remove(f"{self._location}/pieces/{part}")
             if name:
                 self._objects.remove(name)
             del self._last[0]
@@ -232,8 +232,8 @@ class CheckpointSync:
                 data = path.read_bytes()
             except FileNotFoundError:  # Spark removes what is old meanwhile
                 continue
-            pieces = tuple(self._stored_piece(piece, term) for piece in cut(data))
-            kept = StoredFile(None, pieces) if pieces else StoredFile(data)
+            parts = tuple(self._stored_part(part, term) for part in cut(data))
+            kept = StoredFile(None, parts) if parts else StoredFile(data)
             fresh = fresh or before is None or before[1] != kept
             # Written in the same tick once more, it would look the same.
             found[name] = (stat if stat[-1] < begun_ns else _UNSETTLED, kept)
@@ -244,18 +244,18 @@ class CheckpointSync:
         path.touch()
         return path.stat().st_mtime_ns
 
-    def _stored_piece(self, piece: bytes, term: int) -> str:
+    def _stored_part(self, part: bytes, term: int) -> str:
         """The name of a piece that is in the store."""
-        name = digest(piece)
+        name = digest(part)
         if name not in self._stored:
             at = f"{term:08d}/{name}"
-            self._objects.put(f"{self._place}/pieces/{at}", piece)
+            self._objects.put(f"{self._location}/pieces/{at}", part)
             self._stored[name] = at
         return self._stored[name]
 
     def _named(self, what: str, pattern: re.Pattern[str]) -> list[str]:
         """Names in the store, without what somebody else put there."""
-        below = f"{self._place}/{what}"
+        below = f"{self._location}/{what}"
         names = self._objects.names(below)
         return [name for name in names if pattern.fullmatch(name[len(below) + 1 :])]
 
@@ -293,9 +293,9 @@ class CheckpointSync:
                 shutil.rmtree(directory)  # with Spark's checksums, of files that are no more
         changed = [self._root]
         for name_here in manifest.files:
-            place = self._root / name_here
-            changed += [*make_directories(place.parent), place.parent]
-            (coming / name_here).replace(place)
+            location = self._root / name_here
+            changed += [*make_directories(location.parent), location.parent]
+            (coming / name_here).replace(location)
         sync_directories(changed)
         shutil.rmtree(coming, ignore_errors=True)
         self._note_down(name)
@@ -311,10 +311,10 @@ class CheckpointSync:
         if kept.whole is not None:
             return kept.whole
         parts = []
-        for piece in kept.pieces:
-            part = self._objects.get(f"{self._place}/pieces/{piece}")
-            if part is None or digest(part) != piece.rpartition("/")[2]:
-                raise _damaged(manifest, f"its piece {piece} is {'damaged' if part else 'gone'}")
+        for name in kept.parts:
+            part = self._objects.get(f"{self._location}/pieces/{name}")
+            if part is None or digest(part) != name.rpartition("/")[2]:
+                raise _damaged(manifest, f"its part {name} is {'damaged' if part else 'gone'}")
             parts.append(part)
         return b"".join(parts)
 
@@ -340,13 +340,14 @@ class CheckpointSync:
             )
         if note is None and any(self._paths()):
             raise ConfigError(
-                f"checkpoint_dir: {self._root} has a state, and the store has one at {self._place}"
+                f"checkpoint_dir: {self._root} has a state, and the store has one at"
+                f" {self._location}"
                 " that does not come from there",
                 fix="empty the directory, and the store's is taken; or name another store",
             )
         if note is not None and note.lineage != manifest.lineage:
             raise ConfigError(
-                f"checkpoint_dir: {self._root} goes back to another beginning than {self._place}"
+                f"checkpoint_dir: {self._root} goes back to another beginning than {self._location}"
                 " in the store",
                 fix="name the store that this directory was kept in; or empty the directory, and"
                 " the store's state is taken",
@@ -388,21 +389,21 @@ def _damaged(name: str, why: str) -> ConfigError:
 
 
 class DeadLetterSync:
-    """One directory of letters; whoever uses it holds the lease.
+    """One directory of dead letters; whoever uses it holds the lease.
 
     Args:
         objects: The store.
-        place: What its names there begin with.
+        location: What its names there begin with.
         root: The directory; it need not be there.
         marker: A file that is as old as what is stored for certain.
         only: The only file in the directory that is meant; none: all.
     """
 
     def __init__(
-        self, objects: Objects, place: str, root: Path, *, marker: Path, only: str | None = None
+        self, objects: Objects, location: str, root: Path, *, marker: Path, only: str | None = None
     ) -> None:
         self._objects = objects
-        self._place = place
+        self._location = location
         self._root = root
         self._marker = marker
         self._only = only
@@ -418,7 +419,7 @@ class DeadLetterSync:
             bring: Whether another machine kept it last: what it has is fetched, and what this one
                 had stored and it has not is removed.
         """
-        names = [it[len(self._place) + 1 :] for it in self._objects.names(self._place)]
+        names = [it[len(self._location) + 1 :] for it in self._objects.names(self._location)]
         names = [name for name in names if self._only is None or name == self._only]
         try:
             before_ns = self._marker.stat().st_mtime_ns
@@ -443,20 +444,20 @@ class DeadLetterSync:
     def _bring_one(self, name: str) -> None:
         if any(part in ("", ".", "..") for part in name.split("/")):
             raise ConfigError(
-                f"checkpoint_store: {self._place}/{name} leads out of {self._root}",
+                f"checkpoint_store: {self._location}/{name} leads out of {self._root}",
                 fix="remove it: no job has put it there",
             )
-        data = self._objects.get(f"{self._place}/{name}")
+        data = self._objects.get(f"{self._location}/{name}")
         path = self._root / name
         if data is not None and not (path.exists() and path.read_bytes() == data):
             atomic_write(path, data, parents=True)
 
-    def keep(self) -> None:
+    def persist(self) -> None:
         """Store what is new, and remove what is no more."""
         with self._lock:
-            self._keep()
+            self._persist()
 
-    def _keep(self) -> None:
+    def _persist(self) -> None:
         if (changed := self._directories_changed_ns()) == self._changed_ns:
             return
         fresh = self._marker.with_name(f"{self._marker.name}.fresh")
@@ -469,10 +470,10 @@ class DeadLetterSync:
                 data = (self._root / name).read_bytes()
             except FileNotFoundError:  # replayed meanwhile: the next look finds where it is now
                 continue
-            self._objects.put(f"{self._place}/{name}", data)
+            self._objects.put(f"{self._location}/{name}", data)
             self._stored[name] = at_ns
         for name in sorted(self._stored.keys() - here.keys()):
-            self._objects.remove(f"{self._place}/{name}")
+            self._objects.remove(f"{self._location}/{name}")
             del self._stored[name]
         # What is made in the same tick once more changes no time.
         is_settled = max(changed) < fresh.stat().st_mtime_ns

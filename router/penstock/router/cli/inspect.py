@@ -46,7 +46,7 @@ def preview(
     """Route the last records of the log and show what each sink would send; send nothing."""
     from penstock.router.job.preview import last_records, text
     from penstock.router.job.preview import preview as look
-    from penstock.router.replay.bounded_job import bounded_run
+    from penstock.router.replay.bounded_run import bounded_run
 
     job = load_job(path)
     for name in only:
@@ -131,7 +131,7 @@ def status_table(found: dict[str, Any]) -> str:
         ]
         lines.append("  ".join(cells).rstrip())
     lines += _replay_lines(info.get("replays") or {})
-    if (problem := info.get("letter_stream") or "off") != "off":
+    if (problem := info.get("dead_letter_stream") or "off") != "off":
         lines.append(f"not all dead letters are in dead_letter_stream: {problem}")
     return "\n".join([*lines, *found["reasons"]])
 
@@ -176,7 +176,7 @@ def _is_status(found: Any) -> bool:
 
 
 def _of_this_job(job: JobConfig, answer: bytes) -> dict[str, Any]:
-    """A status; addresses are given anew, to others."""
+    """A status; addresses are given again, to others."""
     try:
         found: dict[str, Any] | None = json.loads(answer)
     except (ValueError, RecursionError):

@@ -89,7 +89,7 @@ def check_expressions(config: JobConfig, tell: Report = silent) -> None:
 
     for name in config.sinks:
         for index, steps in config.transforms_to(name).items():
-            Chain(steps, Path(), place=f"{config.place_of(index)}.transforms")
+            Chain(steps, Path(), key_path=f"{config.route_key(index)}.transforms")
     if all(route.where is None for route in config.routes):
         return
     from penstock.router.job.routes import check_routes
@@ -114,7 +114,7 @@ def steps_without_match(config: JobConfig) -> list[str]:
     found = []
     chains = [(route.where, route.transforms) for route in config.routes]
     for index, (where, steps) in enumerate([*chains, (None, config.unmatched.transforms)]):
-        place = f"{config.place_of(index)}.transforms"
+        place = f"{config.route_key(index)}.transforms"
         found += [f"{place}.{step}.{why}" for step, why in without_match(steps, kinds_of(where))]
     return found
 

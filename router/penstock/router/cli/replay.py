@@ -2,10 +2,10 @@
 
 import json
 from collections.abc import Mapping
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -19,7 +19,7 @@ from penstock.router.job.config import JobConfig
 from penstock.router.job.config_errors import WrongKeyError
 from penstock.router.job.permissions import PATH
 from penstock.router.read.offsets import Readable, StreamPartition
-from penstock.router.replay.audit_log import typed
+from penstock.router.replay.audit_log import audited
 from penstock.service import (
     AdminStatusError,
     ConfigError,
@@ -29,11 +29,14 @@ from penstock.service import (
 )
 from penstock.service.cli import POSITION, PenstockGroup
 
+if TYPE_CHECKING:
+    from penstock.router.replay.bounded_run import BoundedRun  # Spark, which others do without
+
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _NS_PER_US: Final = 1000
 _TIME_NS_MAX: Final = 2**63 - 1
 _TIMEOUT_S: Final = 10.0
-_NO_LETTERS: Final = "there are no dead letters"
+_NO_DEAD_LETTERS: Final = "there are no dead letters"
 _WHERE: Final = "An offset, earliest, latest, a time, or 15m ago."
 
 
@@ -55,7 +58,7 @@ def replay(
     stops it, with exit code 75; meanwhile `status` shows it.
     """
     from penstock.router.replay.backfill import backfill, resume
-    from penstock.router.replay.bounded_job import bounded_run
+    from penstock.router.replay.bounded_run import bounded_run
     from penstock.router.replay.process import attended
 
     job = load_job(path)
@@ -66,7 +69,7 @@ def replay(
         with (
             bounded_run(job, needs_lock=True, tell=teller()) as run,
             attended(run, SystemClock()),
-            typed(run, SystemClock(), "range ", sink=sink, resume=True),
+            _audited(run, "range ", sink=sink, resume=True),
         ):
             rows = resume(run, sink, click.echo)
         click.echo(f"{pluralize(rows, 'record')} went to {sink} again{run.progress.others()}")
@@ -81,10 +84,15 @@ def replay(
         asked = {"sink": sink, "from": _ends(first), "until": _ends(last)}
         with (
             attended(run, SystemClock()),
-            typed(run, SystemClock(), "range ", **asked),
+            _audited(run, "range ", **asked),
         ):
             rows = backfill(run, sink, first, last, click.echo)
     click.echo(f"{pluralize(rows, 'record')} went to {sink} again{run.progress.others()}")
+
+
+def _audited(run: "BoundedRun", kind: str = "", **about: Any) -> AbstractContextManager[None]:
+    directory = run.config.dead_letters
+    return audited(directory, SystemClock(), run.progress, run.stop, kind, **about)
 
 
 def range_of(
@@ -145,9 +153,9 @@ _SINK = click.option("--sink", help="Only this sink's.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 def dlq_ls(path: Path, *, sink: str | None, done: bool, as_json: bool) -> None:
     """List a job's files of dead letters, with their reasons."""
-    files = _letters(load_job(path), sink, done=done)
+    files = _dead_letters(load_job(path), sink, done=done)
     if not files:
-        click.echo(_NO_LETTERS, err=True)
+        click.echo(_NO_DEAD_LETTERS, err=True)
     for file in files:
         it = file.summary()
         if as_json:
@@ -164,10 +172,10 @@ def dlq_ls(path: Path, *, sink: str | None, done: bool, as_json: bool) -> None:
 @job_argument
 @click.argument("names", nargs=-1, required=True)
 def dlq_show(path: Path, names: tuple[str, ...]) -> None:
-    """Show letters, a JSON object a line: record, sink, code, reason, attempt, time."""
+    """Show dead letters, a JSON object a line: record, sink, code, reason, attempt, time."""
     for file in find_dead_letters(load_job(path).dead_letters, names=names, done=True):
-        for letter in file.letters():
-            click.echo(shown(json.dumps(letter, ensure_ascii=False)))
+        for dead_letter in file.dead_letters():
+            click.echo(shown(json.dumps(dead_letter, ensure_ascii=False)))
 
 
 @dlq.command(
@@ -180,24 +188,26 @@ def dlq_show(path: Path, names: tuple[str, ...]) -> None:
 def dlq_replay(path: Path, names: tuple[str, ...], sink: str | None, target: str | None) -> None:
     """Deliver dead letters again, through the target's routes; the job must not run.
 
-    A file is marked as done once a sink has its records; what is refused again is a letter anew.
-    SIGTERM or Ctrl-C stops it, with exit code 75, and the same command goes on; `status` shows it.
+    A file is marked as done once a sink has its records; what is refused again is a dead letter
+    again. SIGTERM or Ctrl-C stops it, with exit code 75, and the same command goes on; `status`
+    shows it.
     """
-    from penstock.router.replay.bounded_job import bounded_run, replay_letters
+    from penstock.router.replay.bounded_run import bounded_run
+    from penstock.router.replay.dead_letters import replay_dead_letters
     from penstock.router.replay.process import attended
 
     job = load_job(path)
     if target is not None:
         _require_sink(job, target)
-    if not _letters(job, sink, names):
-        click.echo(_NO_LETTERS)
+    if not _dead_letters(job, sink, names):
+        click.echo(_NO_DEAD_LETTERS)
         return
     with bounded_run(job, needs_lock=True, needs_log=False, tell=teller()) as run:
         # Again: a job that had the lock until now may have moved them.
         files = find_dead_letters(job.dead_letters, sink=sink, names=names)
         asked: dict[str, Any] = {"sink": sink, "to": target, "files": len(files)}
-        with attended(run, SystemClock()), typed(run, SystemClock(), **asked):
-            rows = replay_letters(run, files, target, click.echo)
+        with attended(run, SystemClock()), _audited(run, **asked):
+            rows = replay_dead_letters(run, files, target, click.echo)
     click.echo(f"delivered again: {pluralize(rows, 'record')}{run.progress.others()}")
 
 
@@ -208,16 +218,16 @@ def dlq_replay(path: Path, names: tuple[str, ...], sink: str | None, target: str
 def dlq_publish(path: Path, names: tuple[str, ...], sink: str | None) -> None:
     """Send dead letters to the job's `dead_letter_stream`; their files stay where they are.
 
-    That is for letters that did not get there when they were written. The stream knows those that
-    it has only within its window for duplicates. A file with a line that is no letter is passed
-    over from there on. Exit code 69 when some are still not stored.
+    That is for dead letters that did not get there when they were written. The stream knows those
+    that it has only within its window for duplicates. A file with a line that is no dead letter is
+    passed over from there on. Exit code 69 when some are still not stored.
     """
     from penstock.router.deadletters.stream import NatsDeadLetterPublisher, publish_file
 
     job = load_job(path)
     if job.dead_letter_stream is None:
         raise ConfigError("the job has no dead_letter_stream", fix="set it, with its subject")
-    files = _letters(job, sink, names, done=bool(names))
+    files = _dead_letters(job, sink, names, done=bool(names))
     missed = 0
     odd: list[ServiceError] = []
     with closing(NatsDeadLetterPublisher(job.dead_letter_stream, SystemClock())) as stream:
@@ -233,7 +243,7 @@ def dlq_publish(path: Path, names: tuple[str, ...], sink: str | None) -> None:
         problem = stream.problem
     if missed:
         raise UnavailableError(
-            f"not in the stream: {pluralize(missed, 'letter')}: {problem}",
+            f"not in the stream: {pluralize(missed, 'dead letter')}: {problem}",
             fix="see to that and send them again; one that is too large stays in its file",
         )
     for one in odd:
@@ -303,7 +313,7 @@ def _require_sink(job: JobConfig, name: str) -> None:
         raise click.UsageError(f"the job has no sink {name!r}, only {', '.join(job.sinks)}")
 
 
-def _letters(
+def _dead_letters(
     job: JobConfig, sink: str | None, names: tuple[str, ...] = (), *, done: bool = False
 ) -> list[DeadLetterFile]:
     """As `find_letters`; a sink that is no more may have some."""

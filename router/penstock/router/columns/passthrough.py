@@ -6,14 +6,14 @@ most of what a batch costs otherwise. So the source puts what the sink wants of 
 one value, in Arrow's IPC format, without the columns that are NULL throughout, and hands it over
 with the batch's first row:
 
-    severity_number  _carried               severity_number  _carried    _carried
+    severity_number  _passthrough             severity_number  _passthrough _passthrough
     9                16,384 rows of Arrow   17               NULL        16,384 rows of Arrow
     17               NULL                   ...              ...         5,000 rows of Arrow
 
 A value of another form says how many offsets a task has found lost; its row is of no record.
 
 With no condition, as on the right, one row stands for all of a batch. From that Spark makes a table
-of `_carried` and of the verdicts, in the same order, and `unpack` puts both together.
+of `_passthrough` and of the verdicts, in the same order, and `unpack` puts both together.
 """
 
 import struct
@@ -23,33 +23,35 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-CARRIED: Final = "_carried"
+PASSTHROUGH: Final = "_passthrough"
 """The column; a value holds the rows from there to the next one."""
 
-_FIELD: Final = pa.field(CARRIED, pa.binary())
+_FIELD: Final = pa.field(PASSTHROUGH, pa.binary())
 _LOST: Final = struct.Struct(">4sQ")
 _LOST_MARK: Final = b"LOST"
 """How that value begins, and no stream of Arrow's."""
 _WRITTEN: Final = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 
 
-def pack(judged: pa.RecordBatch, carried: pa.RecordBatch) -> pa.RecordBatch:
+def pack(judged: pa.RecordBatch, passed_through: pa.RecordBatch) -> pa.RecordBatch:
     """What Spark gets of a batch that is not empty.
 
     Args:
         judged: The columns that it looks at, maybe none.
-        carried: Those that it does not, of the same rows.
+        passed_through: Those that it does not, of the same rows.
     """
     sink = pa.BufferOutputStream()
-    first, *others = carried.schema.names  # the first one says how many rows there are
-    holding = [name for name in others if carried.column(name).null_count < carried.num_rows]
-    held = carried.select([first, *holding])
+    first, *others = passed_through.schema.names  # the first one says how many rows there are
+    holding = [
+        name for name in others if passed_through.column(name).null_count < passed_through.num_rows
+    ]
+    held = passed_through.select([first, *holding])
     with pa.ipc.new_stream(sink, held.schema, options=_WRITTEN) as writer:
         writer.write_batch(held)
     value = pa.array([sink.getvalue().to_pybytes()], pa.binary())
     if not judged.num_columns:
         return pa.RecordBatch.from_arrays([value], schema=pa.schema([_FIELD]))
-    no_values = pa.nulls(carried.num_rows - 1, pa.binary())
+    no_values = pa.nulls(passed_through.num_rows - 1, pa.binary())
     return judged.append_column(_FIELD, pa.concat_arrays([value, no_values]))
 
 
@@ -67,7 +69,7 @@ def pack_lost(count: int, judged: pa.Schema) -> pa.RecordBatch:
 
 def lost_of(rows: pa.Table) -> int:
     """How many offsets were lost, of what Spark has made of the packed batches."""
-    values = rows.column(CARRIED)
+    values = rows.column(PASSTHROUGH)
     sizes = pc.binary_length(values)
     short = values.filter(pc.equal(sizes, _LOST.size))
     return sum(_LOST.unpack(value)[1] for value in short.to_pylist())
@@ -77,11 +79,11 @@ def unpack(rows: pa.Table, verdict: str, schema: pa.Schema) -> pa.Table:
     """The rows that were carried and are wanted, with what was said of each.
 
     Args:
-        rows: Of the columns `CARRIED` and `verdict`, in the order of the source.
+        rows: Of the columns `PASSTHROUGH` and `verdict`, in the order of the source.
         verdict: NULL for what is not wanted.
         schema: Of the columns that were carried.
     """
-    values = rows.column(CARRIED)  # not combined: all of them may be more than an array holds
+    values = rows.column(PASSTHROUGH)  # not combined: all of them may be more than an array holds
     said = rows.column(verdict).combine_chunks()
     starts = pc.indices_nonzero(pc.is_valid(values)).to_pylist()
     assert starts[:1] == [0][: rows.num_rows], "a batch begins with what it carries"

@@ -45,19 +45,19 @@ class Projection:
         columns: In their order.
         only: Which rows; None: all of the view.
         versions: Of the specs.
-        carried: Columns that go past Spark, as `penstock.router.columns.passthrough` says.
+        passed_through: Columns that go past Spark, as `penstock.router.columns.passthrough` says.
     """
 
     view: View
     columns: tuple[Column, ...]
     only: Filter | None = None
     versions: SpecVersions = field(default_factory=SpecVersions)
-    carried: tuple[Column, ...] = ()
+    passed_through: tuple[Column, ...] = ()
 
     @property
     def known_by(self) -> str:
         """What only shapes that make the same rows have in common, in every process of a job."""
-        columns = [[column.name for column in some] for some in (self.columns, self.carried)]
+        columns = [[column.name for column in some] for some in (self.columns, self.passed_through)]
         versions = self.versions
         known = (sorted(versions.majors.items()), sorted(versions.upcast), versions.modules)
         return repr((self.view.name, columns, self.only, known))
@@ -77,7 +77,7 @@ class Projector:
     def __init__(self, shape: Projection) -> None:
         self._log_only, self._record_only = _divide(_with_kinds(shape.view, shape.only))
         known = {column.name: column for column in shape.view.columns}
-        wanted = [column.name for column in (*shape.columns, *shape.carried)]
+        wanted = [column.name for column in (*shape.columns, *shape.passed_through)]
         names = wanted + sorted(columns_of(self._record_only))
         records = [known[name] for name in dict.fromkeys(names) if known[name].origin != "log"]
         self._is_typed = bool(records)
@@ -96,7 +96,7 @@ class Projector:
             only_checked={field.name for field in fields} - {column.name for column in records},
         )
         self._schema = arrow_schema(shape.columns)
-        self._carried = arrow_schema(shape.carried)
+        self._passthrough = arrow_schema(shape.passed_through)
 
     def shape(self, span: Span, log: pa.RecordBatch) -> pa.RecordBatch:
         """Lay out rows of a partition of the log, their offsets absolute; maybe none are left."""
@@ -108,12 +108,12 @@ class Projector:
         if self._record_only is not None:
             batch.keep(passing(self._record_only, batch.column))
         rows = batch.columns(self._schema)
-        carried = batch.columns(self._carried)
-        return pack(rows, carried) if carried.num_rows else rows
+        passed_through = batch.columns(self._passthrough)
+        return pack(rows, passed_through) if passed_through.num_rows else rows
 
     def lost(self, count: int) -> Iterator[pa.RecordBatch]:
         """How many offsets are lost, for whoever has rows carried; nothing, of none."""
-        if count and self._carried.names:
+        if count and self._passthrough.names:
             yield pack_lost(count, self._schema)
 
 

@@ -2,12 +2,12 @@
 
 DIR/SINK/NAME.ndjson            to be looked at
 DIR/SINK/replaying/NAME.ndjson  being replayed, or left there by a replay that was killed
-DIR/SINK/done/NAME.ndjson       replayed: a sink has the records, or refused them anew
+DIR/SINK/done/NAME.ndjson       replayed: a sink has the records, or refused them again
 
 A file may be of any size, for other tools make some, too. It is read line by line and delivered in
 pieces of bounded size: `DeadLetterLimits`. How far a file of several pieces is, and where it goes
 to, is in DIR/SINK/replaying/NAME.position meanwhile, with a digest of what is before: so one of the
-same name that comes later begins at its first letter, and what is corrected behind it goes on.
+same name that comes later begins at its first dead letter, and what is corrected behind it goes on.
 
 Small files of a sink are delivered in one batch. Which they are, and whether the batch is
 delivered, is in DIR/SINK/replaying/batch.json until all of them are done:
@@ -36,7 +36,7 @@ from penstock.router.columns.schema import view
 from penstock.router.columns.spec_versions import known_versions
 from penstock.router.deadletters.record import (
     bytes_of,
-    problem_with_place,
+    problem_with_position,
     problem_with_row,
     time_ns_of,
 )
@@ -52,13 +52,15 @@ class DeadLetterLimits:
     """How much of a file of dead letters is held at once.
 
     Attributes:
-        piece_letters: Letters that are delivered together.
-        piece_bytes: Bytes of their lines likewise: a piece ends with the letter that reaches it.
-        line_bytes: Of one letter at most: logd takes messages of 32 MiB, and a byte is six of JSON.
+        chunk_records: Dead letters that are delivered together.
+        chunk_bytes: Bytes of their lines likewise: a piece ends with the dead letter that reaches
+            it.
+        line_bytes: Of one dead letter at most: logd takes messages of 32 MiB, and a byte is six of
+            JSON.
     """
 
-    piece_letters: int = 5000
-    piece_bytes: int = 32 * 1024 * 1024
+    chunk_records: int = 5000
+    chunk_bytes: int = 32 * 1024 * 1024
     line_bytes: int = 256 * 1024 * 1024
 
 
@@ -73,12 +75,12 @@ CODES_MAX: Final = 20
 
 
 class MalformedDeadLetterError(ConfigError):
-    """A file holds something else than letters, or one of which no row can be made."""
+    """A file holds something else than dead letters, or one of which no row can be made."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterFile:
-    """One file of letters.
+    """One file of dead letters.
 
     Attributes:
         path: Where it lies now.
@@ -102,26 +104,26 @@ class DeadLetterFile:
         """What commands call it: SINK/NAME."""
         return f"{self.sink}/{self.path.stem}"
 
-    def letters(self) -> Iterator[DeadLetter]:
-        """Its letters, in the log's order, one at a time.
+    def dead_letters(self) -> Iterator[DeadLetter]:
+        """Its dead letters, in the log's order, one at a time.
 
         Raises:
-            OddLetterError: It holds something else.
+            MalformedDeadLetterError: It holds something else.
         """
         at = 0
         for line in self._lines(0):
-            yield self._letter(line, at)
+            yield self._dead_letter(line, at)
             at += len(line)
 
     def summary(self) -> dict[str, Any]:
-        """What it holds, in a few words; with `problem`, up to what is no letter."""
+        """What it holds, in a few words; with `problem`, up to what is no dead letter."""
         codes: Counter[str] = Counter()
         first: DeadLetter = {}
         problem = None
         try:
-            for letter in self.letters():
-                first = first or letter
-                code = str(letter.get("code", letter.get("status")))
+            for dead_letter in self.dead_letters():
+                first = first or dead_letter
+                code = str(dead_letter.get("code", dead_letter.get("status")))
                 codes[code if code in codes or len(codes) < CODES_MAX else "others"] += 1
         except (ConfigError, UnavailableError) as error:  # others are to be listed all the same
             problem = error.reason
@@ -135,66 +137,68 @@ class DeadLetterFile:
             "problem": problem,
         }
 
-    def pieces(self, target: str) -> Iterator[list[DeadLetter]]:
+    def chunks(self, target: str) -> Iterator[list[DeadLetter]]:
         """What of it is to be delivered to a sink, in pieces; to be called once it has begun.
 
         A piece counts as delivered when the next one is asked for. What an earlier replay to that
         sink has delivered is left out.
 
         Raises:
-            OddLetterError: It holds something else, or of a letter no row can be made.
+            MalformedDeadLetterError: It holds something else, or of a dead letter no row can be
+                made.
         """
         at, begun = self._delivered(target)
-        piece: list[DeadLetter] = []
+        chunk: list[DeadLetter] = []
         size = 0
         for line in self._lines(at):
             begun.update(line)
-            letter = self._letter(line, at + size)
-            if (problem := problem_with_row(letter)) is not None:
-                raise self._cannot_go(letter, problem)
-            piece.append(letter)
+            dead_letter = self._dead_letter(line, at + size)
+            if (problem := problem_with_row(dead_letter)) is not None:
+                raise self._cannot_go(dead_letter, problem)
+            chunk.append(dead_letter)
             size += len(line)
-            if self._is_a_piece(len(piece), size):
-                yield piece
+            if self._is_full(len(chunk), size):
+                yield chunk
                 at += size
                 self._keep(target, at, begun.hexdigest())
-                piece, size = [], 0
-        if piece:
-            yield piece
+                chunk, size = [], 0
+        if chunk:
+            yield chunk
 
     def whole(self) -> list[DeadLetter] | None:
-        """All its letters; None if they are a piece or more, or a replay has delivered some.
+        """All its dead letters; None if they are a piece or more, or a replay has delivered some.
 
         Raises:
-            OddLetterError: It holds something else, or of a letter no row can be made.
+            MalformedDeadLetterError: It holds something else, or of a dead letter no row can be
+                made.
         """
         if self._position.exists():
             return None
-        letters: list[DeadLetter] = []
+        dead_letters: list[DeadLetter] = []
         size = 0
         for line in self._lines(0):
-            letter = self._letter(line, size)
-            if (problem := problem_with_row(letter)) is not None:
-                raise self._cannot_go(letter, problem)
-            letters.append(letter)
+            dead_letter = self._dead_letter(line, size)
+            if (problem := problem_with_row(dead_letter)) is not None:
+                raise self._cannot_go(dead_letter, problem)
+            dead_letters.append(dead_letter)
             size += len(line)
-            if self._is_a_piece(len(letters), size):
+            if self._is_full(len(dead_letters), size):
                 return None
-        return letters
+        return dead_letters
 
-    def _is_a_piece(self, letters: int, size: int) -> bool:
-        return letters >= self.limits.piece_letters or size >= self.limits.piece_bytes
+    def _is_full(self, dead_letters: int, size: int) -> bool:
+        return dead_letters >= self.limits.chunk_records or size >= self.limits.chunk_bytes
 
-    def require_subjects(self, letters: Sequence[DeadLetter]) -> None:
+    def require_subjects(self, dead_letters: Sequence[DeadLetter]) -> None:
         """For a sink that sends them along.
 
         Raises:
-            OddLetterError: One is not said.
+            MalformedDeadLetterError: One is not said.
         """
-        for letter in letters:
-            if letter.get("subject") is None:
+        for dead_letter in dead_letters:
+            if dead_letter.get("subject") is None:
                 raise self._cannot_go(
-                    letter, "says nothing as 'subject', which the sink sends along"
+                    dead_letter, "says nothing as 'subject', which the sink sends along"
                 )
 
     def _keep(self, target: str, at: int, digest: str) -> None:
@@ -229,7 +233,7 @@ class DeadLetterFile:
     def _digest(self, upto: int) -> hashlib.blake2b:
         digest, left = _blake2b(), upto
         with self._opened() as file:
-            while left > 0 and (data := file.read(min(left, self.limits.piece_bytes))):
+            while left > 0 and (data := file.read(min(left, self.limits.chunk_bytes))):
                 digest.update(data)
                 left -= len(data)
         return digest
@@ -254,17 +258,17 @@ class DeadLetterFile:
                 fix="let this user read it, or move it out of there",
             ) from None
 
-    def _letter(self, line: bytes, at: int) -> DeadLetter:
+    def _dead_letter(self, line: bytes, at: int) -> DeadLetter:
         """What a line holds that begins at this byte."""
         try:
-            letter = json.loads(line)
+            dead_letter = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise self._is_none(f"line {self._number(at)}: {error}") from None
-        if not isinstance(letter, dict):
+        if not isinstance(dead_letter, dict):
             raise self._is_none(f"line {self._number(at)} is no JSON object")
-        if (problem := problem_with_place(letter)) is not None:
+        if (problem := problem_with_position(dead_letter)) is not None:
             raise self._is_none(f"line {self._number(at)} {problem}")
-        return letter
+        return dead_letter
 
     def _number(self, at: int) -> int:
         """Of the line that begins at this byte."""
@@ -276,10 +280,10 @@ class DeadLetterFile:
             count += 1
         return count
 
-    def _cannot_go(self, letter: DeadLetter, problem: str) -> MalformedDeadLetterError:
-        where = f"{letter['stream']}/{letter['partition']} offset {letter['offset']}"
+    def _cannot_go(self, dead_letter: DeadLetter, problem: str) -> MalformedDeadLetterError:
+        where = f"{dead_letter['stream']}/{dead_letter['partition']} offset {dead_letter['offset']}"
         return MalformedDeadLetterError(
-            f"{self.path}: the letter of {where!r} {problem}",
+            f"{self.path}: the dead letter of {where!r} {problem}",
             fix="correct that line, or move it out of there; then replay again",
         )
 
@@ -296,7 +300,7 @@ class DeadLetterFile:
         )
 
     def begin(self, *, sync: bool = True) -> "DeadLetterFile":
-        """Set it apart, so that letters of the same name can be written meanwhile.
+        """Set it apart, so that dead letters of the same name can be written meanwhile.
 
         Args:
             sync: Whether the move is on disk at the end; else `sync_moves` brings it there.
@@ -474,20 +478,20 @@ def _writing(directory: Path) -> Iterator[None]:
         ) from None
 
 
-def as_rows(letters: Sequence[DeadLetter]) -> pa.Table:
-    """Letters as rows of the view `records`: the records as they were refused, typed anew.
+def as_rows(dead_letters: Sequence[DeadLetter]) -> pa.Table:
+    """Letters as rows of the view `records`: the records as they were refused, typed again.
 
-    A letter that does not say when the log got the record has the time of its refusal; one that
-    does not say its subject has none.
+    A dead letter that does not say when the log got the record has the time of its refusal; one
+    that does not say its subject has none.
 
     Args:
-        letters: As `DeadLetterFile.pieces` has them.
+        dead_letters: As `DeadLetterFile.chunks` has them.
     """
     shaper = Projector(Projection(_RECORDS, _RECORDS.columns, versions=known_versions()))
-    places = {(letter["stream"], letter["partition"]) for letter in letters}
+    places = {(dead_letter["stream"], dead_letter["partition"]) for dead_letter in dead_letters}
     batches = []
     for stream, partition in sorted(places):
-        mine = [it for it in letters if (it["stream"], it["partition"]) == (stream, partition)]
+        mine = [it for it in dead_letters if (it["stream"], it["partition"]) == (stream, partition)]
         log = {name: pa.array(map(of, mine), kind) for name, (kind, of) in _LOG.items()}
         span = Span(stream, partition, mine[0]["offset"], mine[-1]["offset"] + 1)
         batches.append(shaper.shape(span, pa.RecordBatch.from_pydict(log)))
@@ -498,8 +502,8 @@ _RECORDS: Final = view("records")
 _LOG: Final[Mapping[str, tuple[pa.DataType, Callable[[DeadLetter], Any]]]] = {
     "offset": (pa.int64(), itemgetter("offset")),
     "timestamp": (pa.timestamp("ns", tz="UTC"), time_ns_of),
-    "subject": (pa.string(), lambda letter: letter.get("subject")),
-    "key": (pa.binary(), lambda letter: bytes_of(letter, "key")),
-    "value": (pa.binary(), lambda letter: bytes_of(letter, "value")),
+    "subject": (pa.string(), lambda dead_letter: dead_letter.get("subject")),
+    "key": (pa.binary(), lambda dead_letter: bytes_of(dead_letter, "key")),
+    "value": (pa.binary(), lambda dead_letter: bytes_of(dead_letter, "value")),
 }
-"""The log's own columns: of which type, and what a letter has for them."""
+"""The log's own columns: of which type, and what a dead letter has for them."""

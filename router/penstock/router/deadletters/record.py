@@ -1,6 +1,6 @@
 """What a dead letter must say, and as what, so that it can be listed, or be a row of the log again.
 
-Letters may be another version's, another program's, or edited by hand.
+Dead letters may be another version's, another program's, or edited by hand.
 """
 
 import base64
@@ -13,52 +13,52 @@ from typing import Any, Final
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _NS_PER_US: Final = 1000
 _LONG: Final = range(-(2**63), 2**63)
-_PLACE: Final = {"partition": range(2**31), "offset": range(2**63 - 1)}
+_POSITION: Final = {"partition": range(2**31), "offset": range(2**63 - 1)}
 _TEXTS: Final = ("subject", "incarnation", "key", "value")
 _CODED: Final = ("key_base64", "value_base64")
 _UNSAFE: Final = re.compile("[\0-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters, those that turn text around, and halves of characters."""
 
 
-def problem_with_place(letter: Mapping[str, Any]) -> str | None:
+def problem_with_position(dead_letter: Mapping[str, Any]) -> str | None:
     """Why nobody knows where its record lies in the log; None: they do."""
-    if not isinstance(letter.get("stream"), str):
+    if not isinstance(dead_letter.get("stream"), str):
         return "says nothing usable as 'stream'"
-    for key, allowed in _PLACE.items():
-        if type(found := letter.get(key)) is not int or found not in allowed:
+    for key, allowed in _POSITION.items():
+        if type(found := dead_letter.get(key)) is not int or found not in allowed:
             return f"says nothing usable as {key!r}"
     return None
 
 
-def problem_with_row(letter: Mapping[str, Any]) -> str | None:
+def problem_with_row(dead_letter: Mapping[str, Any]) -> str | None:
     """Why no row can be made of it; None: one can."""
     for key in ("stream", *_TEXTS):
-        if not _is_text(letter.get(key)):
+        if not _is_text(dead_letter.get(key)):
             return f"has in {key!r} what is no text"
     for key in _CODED:
-        if not _is_base64(letter.get(key)):
+        if not _is_base64(dead_letter.get(key)):
             return f"has in {key!r} what is no base64"
-    time_ns = letter.get("timestamp_ns")
-    if time_ns is None and _refused_ns(letter) is None:
+    time_ns = dead_letter.get("timestamp_ns")
+    if time_ns is None and _refused_ns(dead_letter) is None:
         return "says neither as 'timestamp_ns' nor as 'time' when it was"
     if time_ns is not None and (type(time_ns) is not int or time_ns not in _LONG):
         return "says nothing usable as 'timestamp_ns'"
     return None
 
 
-def time_ns_of(letter: Mapping[str, Any]) -> int:
-    """When the log got the record, else when it was refused; of a letter without a problem."""
-    time_ns = letter.get("timestamp_ns")
-    found = _refused_ns(letter) if time_ns is None else int(time_ns)
+def time_ns_of(dead_letter: Mapping[str, Any]) -> int:
+    """When the log got the record, else when it was refused; of a dead letter without a problem."""
+    time_ns = dead_letter.get("timestamp_ns")
+    found = _refused_ns(dead_letter) if time_ns is None else int(time_ns)
     assert found is not None
     return found
 
 
-def bytes_of(letter: Mapping[str, Any], name: str) -> bytes | None:
+def bytes_of(dead_letter: Mapping[str, Any], name: str) -> bytes | None:
     """The key or the value."""
-    if (coded := letter.get(f"{name}_base64")) is not None:
+    if (coded := dead_letter.get(f"{name}_base64")) is not None:
         return base64.b64decode(coded)
-    text: str | None = letter.get(name)
+    text: str | None = dead_letter.get(name)
     return None if text is None else text.encode()
 
 
@@ -67,10 +67,10 @@ def shown(line: str) -> str:
     return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", line)
 
 
-def _refused_ns(letter: Mapping[str, Any]) -> int | None:
-    """A time without a zone is UTC, in which letters are written."""
+def _refused_ns(dead_letter: Mapping[str, Any]) -> int | None:
+    """A time without a zone is UTC, in which dead letters are written."""
     try:
-        refused = datetime.fromisoformat(letter.get("time", ""))
+        refused = datetime.fromisoformat(dead_letter.get("time", ""))
     except (TypeError, ValueError):
         return None
     if refused.tzinfo is None:

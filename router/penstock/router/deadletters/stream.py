@@ -1,11 +1,12 @@
 """Dead letters in a stream of logd, beside their files: published over NATS, acked.
 
-The file is the letter and the stream has a copy: a batch never waits for long, nor comes again,
-because a copy cannot be stored. A letter that NATS or the stream does not take is counted. Where
-NATS or logd is away letters wait for `WAIT_S`; then for `PAUSE_S` they go to their files alone.
+The file is the dead letter and the stream has a copy: a batch never waits for long, nor comes
+again, because a copy cannot be stored. A dead letter that NATS or the stream does not take is
+counted. Where NATS or logd is away dead letters wait for `WAIT_S`; then for `PAUSE_S` they go to
+their files alone.
 
-A letter's `Nats-Msg-Id` is made of job, sink, place in the log and code, so a refusal met again
-within the stream's dedup window is stored once.
+A dead letter's `Nats-Msg-Id` is made of job, sink, place in the log and code, so a refusal met
+again within the stream's dedup window is stored once.
 """
 
 import json
@@ -31,29 +32,29 @@ if TYPE_CHECKING:
     from penstock.logd.publisher import BlockingPublisher
 
 WAIT_S: Final = 10.0
-"""Seconds for a letter to be stored, those of a change of leaders included."""
+"""Seconds for a dead letter to be stored, those of a change of leaders included."""
 
 PAUSE_S: Final = 60.0
 """Seconds between two waits for what is away, and between two warnings."""
 
-PIECE_LETTERS: Final = 256
+CHUNK_RECORDS: Final = 256
 """Letters under way at once: with a wait of each piece, no batch waits for many pieces in vain."""
 
-_FIX: Final = "penstock router dlq publish JOB sends the files' letters to the stream later"
+_FIX: Final = "penstock router dlq publish JOB sends the files' dead letters to the stream later"
 
 
 class NatsDeadLetterPublisher:
-    """Publishes letters; connects when there is a first one. For any number of threads.
+    """Publishes dead letters; connects when there is a first one. For any number of threads.
 
     Args:
         config: Where to.
         clock: For pauses.
         connect: Makes the publisher; without it that is one of NATS's.
-        wait_s: Seconds that letters wait where NATS or logd is away.
+        wait_s: Seconds that dead letters wait where NATS or logd is away.
         pause_s: Seconds until they wait again.
 
     Attributes:
-        problem: Why the last letters are not all in the stream; None where they are.
+        problem: Why the last dead letters are not all in the stream; None where they are.
 
     Raises:
         ConfigError: The extra `logd` is not installed.
@@ -76,7 +77,7 @@ class NatsDeadLetterPublisher:
                 fix=f"{install_command('logd')}, or leave dead_letter_stream out",
             ) from None
         options = PublishOptions(
-            in_flight_max=PIECE_LETTERS, retry_s=wait_s, connect_timeout_s=wait_s
+            in_flight_max=CHUNK_RECORDS, retry_s=wait_s, connect_timeout_s=wait_s
         )
         self.problem: str | None = None
         self._connect = connect or (lambda: BlockingPublisher(config.nats, options))
@@ -91,16 +92,16 @@ class NatsDeadLetterPublisher:
         self._log = structlog.get_logger()
 
     def publish(self, lines: Sequence[bytes]) -> int:
-        """Store letters, a JSON object each; returns how many are not stored, which is told."""
+        """Store dead letters, a JSON object each; returns how many are not stored."""
         missed = 0
-        for begin in range(0, len(lines), PIECE_LETTERS):
-            piece = lines[begin : begin + PIECE_LETTERS]
+        for begin in range(0, len(lines), CHUNK_RECORDS):
+            chunk = lines[begin : begin + CHUNK_RECORDS]
             if self._clock.monotonic_ns() < self._again_at_ns:
-                missed += len(piece)
+                missed += len(chunk)
                 continue
-            errors = self._publish(piece)
+            errors = self._publish(chunk)
             missed += len(errors)
-            self._judge(errors)
+            self._classify(errors)
         if missed:
             self._tell(missed)
         return missed
@@ -114,7 +115,7 @@ class NatsDeadLetterPublisher:
             publisher.close(flush=False)
 
     def _publish(self, lines: Sequence[bytes]) -> list[LogdError]:
-        """What went wrong with letters, one each."""
+        """What went wrong with dead letters, one each."""
         acks: list[Future[Any]] = []
         errors: list[LogdError] = []
         try:
@@ -139,7 +140,7 @@ class NatsDeadLetterPublisher:
                 self._publisher = self._connect()
             return self._publisher
 
-    def _judge(self, errors: Sequence[LogdError]) -> None:
+    def _classify(self, errors: Sequence[LogdError]) -> None:
         """Note what is wrong, and whether it is waited for again soon."""
         away = [error for error in errors if not _is_for_good(error)]
         self.problem = str((away or errors)[0]) if errors else None
@@ -156,7 +157,7 @@ class NatsDeadLetterPublisher:
             count, self._missed = self._missed, 0
         self._log.warning(
             "dead_letter_stream_failed",
-            letters=count,
+            dead_letters=count,
             subject=self._subject,
             reason=self.problem,
             fix=_FIX,
@@ -164,27 +165,27 @@ class NatsDeadLetterPublisher:
 
 
 def publish_file(file: DeadLetterFile, stream: NatsDeadLetterPublisher) -> tuple[int, int]:
-    """Send the letters of a file; returns how many there are, and how many are not stored.
+    """Send the dead letters of a file; returns how many there are, and how many are not stored.
 
     Raises:
         ConfigError: It holds something else, or cannot be read; what is before may be sent.
         UnavailableError: It has been moved meanwhile.
     """
-    letters, count, missed = file.letters(), 0, 0
-    while lines := [as_line(letter) for letter in islice(letters, PIECE_LETTERS)]:
+    dead_letters, count, missed = file.dead_letters(), 0, 0
+    while lines := [as_line(dead_letter) for dead_letter in islice(dead_letters, CHUNK_RECORDS)]:
         count += len(lines)
         missed += stream.publish(lines)
     return count, missed
 
 
 def _is_for_good(error: LogdError) -> bool:
-    """Whether that letter is refused however often it is sent, and others perhaps not."""
+    """Whether that dead letter is refused however often it is sent, and others perhaps not."""
     nack = getattr(error, "nack", None)
     return isinstance(error, RefusedError) and (nack is None or not nack.retryable)
 
 
 def _id(line: bytes) -> str:
-    letter = json.loads(line)
+    dead_letter = json.loads(line)
     parts = ("job", "sink", "stream", "incarnation", "partition", "offset", "code")
     # Quoted, for a header holds no line ends, and codes are what destinations make of them.
-    return "/".join(quote(str(letter.get(part, "")), "", errors="replace") for part in parts)
+    return "/".join(quote(str(dead_letter.get(part, "")), "", errors="replace") for part in parts)

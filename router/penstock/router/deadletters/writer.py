@@ -7,7 +7,8 @@ One JSON object a line: `time` (of the refusal), `job`, `sink`, `stream`, `incar
 `status` (of HTTP, else 0), `reason`, `attempt`, and the record as it lies in the log, before any
 transform, as `value` where it is UTF-8 text, else as `value_base64`. The same refusal met again
 replaces its file: the name says the first and the last offset, and where some between them are
-missing it has a digest of all before `.ndjson`. Letters that were replayed lie in `DIR/SINK/done`.
+missing it has a digest of all before `.ndjson`. Dead letters that were replayed lie in
+`DIR/SINK/done`.
 """
 
 import base64
@@ -28,13 +29,13 @@ from penstock.router.columns.schema import MARKS
 from penstock.router.read.offsets import digest_of
 from penstock.router.sinks.sink import SinkContext
 
-_PLACE: Final = ["stream", "partition", "offset"]
-_WANTED: Final = (*_PLACE, "subject", "timestamp_ns", "key", "value")
+_POSITION: Final = ["stream", "partition", "offset"]
+_WANTED: Final = (*_POSITION, "subject", "timestamp_ns", "key", "value")
 MALFORMED: Final = "malformed"
 """The code of rows that are no records."""
 
 MALFORMED_COLUMNS: Final = frozenset({*_WANTED, *MARKS} - {"value"})
-"""What letters of such rows are made of."""
+"""What dead letters of such rows are made of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +43,11 @@ class FileLimits:
     """Limits of one file of dead letters, so that not too much is held in memory at once.
 
     Attributes:
-        letters: So many at most.
-        values_bytes: Bytes of their values: a file ends with the letter that reaches it.
+        dead_letters: So many at most.
+        values_bytes: Bytes of their values: a file ends with the dead letter that reaches it.
     """
 
-    letters: int = 5000
+    dead_letters: int = 5000
     values_bytes: int = 32 * 1024 * 1024
 
 
@@ -111,33 +112,33 @@ def send_each_to_dlq(
     Raises:
         StoppedError: The sink is to stop and not all files are written; the rows come again.
     """
-    order = pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in _PLACE])
+    order = pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in _POSITION])
     rows, reasons = rows.take(order), [reasons[number] for number in order.to_pylist()]
     originals = context.originals.of(rows)
     sizes = pc.fill_null(pc.binary_length(originals.column("value")), 0).to_pylist()
     paths: list[Path] = []
-    for first, end in runs(rows, _PLACE[:2]):
+    for first, end in runs(rows, _POSITION[:2]):
         begin = first
         while begin < end:
             if paths:
                 context.wait(0)
-            count = _count_of_file(sizes[begin : min(begin + limits.letters, end)], limits)
-            piece = originals.slice(begin, count)
-            paths.append(_keep(piece, reasons[begin : begin + count], context))
+            count = _count_of_file(sizes[begin : min(begin + limits.dead_letters, end)], limits)
+            chunk = originals.slice(begin, count)
+            paths.append(_write_file(chunk, reasons[begin : begin + count], context))
             begin += count
     context.meter.failed("dead_letters", records=rows.num_rows)
     return paths
 
 
 def _count_of_file(sizes: Sequence[int], limits: FileLimits) -> int:
-    """How many of the letters whose values have these sizes are in one file."""
+    """How many of the dead letters whose values have these sizes are in one file."""
     for count, held in enumerate(accumulate(sizes), start=1):
         if held >= limits.values_bytes:
             return count
     return len(sizes)
 
 
-def _keep(rows: pa.Table, reasons: Sequence[Reason], context: SinkContext) -> Path:
+def _write_file(rows: pa.Table, reasons: Sequence[Reason], context: SinkContext) -> Path:
     """One file of rows of one partition, in their order and as they lie in the log."""
     path = context.dead_letters / context.sink / f"{_name_of(rows, context)}.ndjson"
     moment = datetime.fromtimestamp(context.clock.unix_ns() // 10**9, UTC).isoformat()
@@ -147,26 +148,28 @@ def _keep(rows: pa.Table, reasons: Sequence[Reason], context: SinkContext) -> Pa
         for reason, row in zip(reasons, _rows(rows, context), strict=True)
     ]
     atomic_write(path, b"\n".join(lines) + b"\n", parents=True)
-    if context.letter_stream is not None and (missed := context.letter_stream.publish(lines)):
+    if context.dead_letter_stream is not None and (
+        missed := context.dead_letter_stream.publish(lines)
+    ):
         context.meter.count("dead_letters_not_streamed", missed)
     return path
 
 
-def as_line(letter: Mapping[str, Any]) -> bytes:
-    """A letter as JSON in one line, without its end.
+def as_line(dead_letter: Mapping[str, Any]) -> bytes:
+    """A dead letter as JSON in one line, without its end.
 
     Characters stand as they are: escapes would triple a text that is not Latin, and make it too
     large for NATS. Half a character, out of an answer, becomes JSON's escape.
     """
-    return json.dumps(letter, ensure_ascii=False).encode(errors="backslashreplace")
+    return json.dumps(dead_letter, ensure_ascii=False).encode(errors="backslashreplace")
 
 
 def _name_of(rows: pa.Table, context: SinkContext) -> str:
     """Only these rows have it; see the module's docstring."""
-    first = rows.select(_PLACE).slice(0, 1).to_pylist()[0]
+    first = rows.select(_POSITION).slice(0, 1).to_pylist()[0]
     offsets = rows.column("offset").to_pylist()
-    place = context.place_tag(first["stream"], first["partition"], offsets[0])
-    name = f"{place}-{offsets[0]:020d}-{offsets[-1]:020d}"
+    position = context.position_tag(first["stream"], first["partition"], offsets[0])
+    name = f"{position}-{offsets[0]:020d}-{offsets[-1]:020d}"
     has_gap = any(after - before != 1 for before, after in pairwise(offsets))
     return f"{name}.{digest_of(offsets)}" if has_gap else name
 

@@ -3,7 +3,7 @@
     closed     requests go; after a failure there is a short pause
       │ ▲
       │ └────────────────── one is taken ◀──────────┐
-      ▼ `failure_threshold` failures in a row              │
+      ▼ `failure_threshold` failures in a row       │
     open       nothing goes ── the pause is over ─▶ half_open   one request goes
       ▲                                             │
       └─────────────────────────────────────────────┘ that fails, too: a longer pause

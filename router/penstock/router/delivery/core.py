@@ -13,9 +13,9 @@ outlives the batch.
 for ever nor be told from an outage by a guess. A request that failed `suspect_after` times in a row
 is suspected: it goes behind the others, in halves. A failure is evidence against it, and not for an
 outage, if others were delivered since its failure before; what still fails then is bisected at
-once. A lone record is refused when `CONVICTING` failures, its own or of what it was cut from, were
+once. A lone record is refused when `EVIDENCE` failures, its own or of what it was cut from, were
 evidence, and meanwhile others were delivered without a pause of `evidence_gap_s`, and it fails
-`convicted_after_s` later, too: one request that gets through an outage convicts nothing. How long
+`confirmed_after_s` later, too: one request that gets through an outage convicts nothing. How long
 other suspects take, one after the other, does not count. With less evidence nothing is
 given up, but for one lone record each `poison_after_s` that the destination itself answers so, or
 that is suspected: what breaks it at the end of its batch would else block it for ever.
@@ -50,7 +50,7 @@ _NANOSECONDS: Final = 1_000_000_000
 _PROBES: Final = 4
 """Further records that are tried before every record counts as refused."""
 
-CONVICTING: Final = 3
+EVIDENCE: Final = 3
 """Failures, with other records delivered in between, after which a record may be refused."""
 
 
@@ -61,8 +61,8 @@ class Policy:
     Attributes:
         suspect_after: Failures in a row after which a request's records are suspected.
         evidence_gap_s: Between two deliveries; after a longer one the count of failures that are
-            evidence begins anew, for an outage lets a request through now and then.
-        convicted_after_s: How long a record goes on failing after the first evidence against it; a
+            evidence begins again, for an outage lets a request through now and then.
+        confirmed_after_s: How long a record goes on failing after the first evidence against it; a
             server that starts again, or a shard that moves, takes a minute.
         poison_after_s: How long a lone record may fail without any evidence.
         confirm_s: How long the destination may take to confirm what it accepted.
@@ -74,7 +74,7 @@ class Policy:
 
     suspect_after: int = 5
     evidence_gap_s: float = 60.0
-    convicted_after_s: float = 120.0
+    confirmed_after_s: float = 120.0
     poison_after_s: float = 3600.0
     confirm_s: float = 300.0
     confirm_every_s: float = 1.0
@@ -96,7 +96,7 @@ class Ticked:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class Answered:
     """What became of the part that was sent."""
 
     verdict: DeliveryResult
@@ -109,7 +109,7 @@ class Confirmed:
     tokens: Collection[str]
 
 
-Event = Ticked | Judged | Confirmed
+Event = Ticked | Answered | Confirmed
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ class _Task:
         seen: How many deliveries there had been at the last of them, or of what it was cut from;
             None before the first. More, at the next, are evidence.
         failing_since_ns: The first such failure.
-        convictions: Failures that were evidence, since deliveries last paused.
+        evidence: Failures that were evidence, since deliveries last paused.
         evident_since_ns: The delivery that made the first of those evidence.
         evident_ns: The last such delivery.
     """
@@ -172,7 +172,7 @@ class _Task:
     failures: int = 0
     seen: int | None = None
     failing_since_ns: int = 0
-    convictions: int = 0
+    evidence: int = 0
     evident_since_ns: int = 0
     evident_ns: int = 0
 
@@ -237,10 +237,10 @@ class Delivery:
         match event:
             case Ticked():
                 effects: list[Effect] = []
-            case Judged(verdict):
+            case Answered(verdict):
                 assert self._flying is not None, "nothing was sent"
                 task, self._flying = self._flying, None
-                effects = self._judged(task, verdict, now_ns)
+                effects = self._answered(task, verdict, now_ns)
                 effects += self._settle_held(now_ns)
             case Confirmed(tokens):
                 assert self._asking, "nothing was asked"
@@ -269,7 +269,7 @@ class Delivery:
         self._deadline_ns = self._ask_at_ns
         return []
 
-    def _judged(self, task: _Task, verdict: DeliveryResult, now_ns: int) -> list[Effect]:
+    def _answered(self, task: _Task, verdict: DeliveryResult, now_ns: int) -> list[Effect]:
         match verdict:
             case Success():
                 return [self._delivered(task.part, now_ns)]
@@ -313,37 +313,37 @@ class Delivery:
         return Delivered(part)
 
     def _sorted(self, task: _Task, verdict: PartialFailure, now_ns: int) -> list[Effect]:
-        places, effects, before = task.part.records, list[Effect](), self._deliveries
+        indexes, effects, before = task.part.records, list[Effect](), self._deliveries
         apart = {index for index, _ in (*verdict.refused, *verdict.failed)} | set(verdict.again)
-        if taken := tuple(place for index, place in enumerate(places) if index not in apart):
+        if taken := tuple(record for index, record in enumerate(indexes) if index not in apart):
             effects.append(self._delivered(Part(task.part.request, taken), now_ns))
         elif verdict.refused:
             self._found_fault(now_ns)
         if verdict.failed:
             self._blame(task, before, now_ns)
-        convicted = self._convicted(task, verdict, now_ns)
+        poison = self._confirmed_poison(task, verdict, now_ns)
         for index, fault in verdict.refused:
-            effects += self._refuse(task.cut((places[index],)), fault)
-        for index, fault in convicted:
-            alone = Part(task.part.request, (places[index],))
+            effects += self._refuse(task.cut((indexes[index],)), fault)
+        for index, fault in poison:
+            alone = Part(task.part.request, (indexes[index],))
             effects.append(Refused(alone, fault, task.attempt))
-        later = [index for index, _ in verdict.failed[len(convicted) :]]
+        later = [index for index, _ in verdict.failed[len(poison) :]]
         if later:
-            failed = task.cut(tuple(places[index] for index in later))
+            failed = task.cut(tuple(indexes[index] for index in later))
             failed.failures = task.failures
             self._queue.append(failed)
         if verdict.again:
-            again = tuple(places[index] for index in sorted(verdict.again))
+            again = tuple(indexes[index] for index in sorted(verdict.again))
             self._queue.appendleft(_Task(Part(task.part.request, again), task.attempt))
         if later or (verdict.again and verdict.reason):
             effects.append(self._wait(verdict.reason, verdict.after_s, now_ns))
         return effects
 
-    def _convicted(
+    def _confirmed_poison(
         self, task: _Task, verdict: PartialFailure, now_ns: int
     ) -> tuple[tuple[int, Fault], ...]:
         """Of the records that failed again, each by itself, the first ones: all, one, or none."""
-        if not verdict.failed or self._is_convicted(task, task.failures, now_ns):
+        if not verdict.failed or self._is_confirmed(task, task.failures, now_ns):
             return verdict.failed
         if self._is_alone_too_long(task, now_ns):
             self._given_up_ns = now_ns
@@ -422,9 +422,9 @@ class Delivery:
         self._blame(task, self._deliveries, now_ns)
         suspected = self._is_suspect(task, now_ns) or task.failures >= self._policy.suspect_after
         if len(task.part.records) == 1:
-            may_go = suspected and (verdict.answered or task.convictions > 0)
+            may_go = suspected and (verdict.answered or task.evidence > 0)
             blindly = may_go and self._is_alone_too_long(task, now_ns)
-            if blindly or self._is_convicted(task, task.convictions, now_ns):
+            if blindly or self._is_confirmed(task, task.evidence, now_ns):
                 self._given_up_ns = now_ns if blindly else self._given_up_ns
                 return [Refused(task.part, verdict.fault, task.attempt)]
         if not suspected:
@@ -439,19 +439,19 @@ class Delivery:
         if task.seen is None:
             task.seen, task.failing_since_ns = before, now_ns
         if self._deliveries > task.seen:
-            if not task.convictions or task.evident_ns < self._flowing_since_ns:
-                task.convictions, task.evident_since_ns = 0, self._taken_ns
-            task.convictions, task.evident_ns = task.convictions + 1, self._taken_ns
+            if not task.evidence or task.evident_ns < self._flowing_since_ns:
+                task.evidence, task.evident_since_ns = 0, self._taken_ns
+            task.evidence, task.evident_ns = task.evidence + 1, self._taken_ns
         task.seen = self._deliveries
 
     def _is_suspect(self, task: _Task, now_ns: int) -> bool:
         """Whether there is evidence, and not from long ago."""
-        lasts_s = self._policy.convicted_after_s + 3 * self._policy.evidence_gap_s
-        return task.convictions > 0 and not _is_past(task.evident_ns, lasts_s, now_ns)
+        lasts_s = self._policy.confirmed_after_s + 3 * self._policy.evidence_gap_s
+        return task.evidence > 0 and not _is_past(task.evident_ns, lasts_s, now_ns)
 
-    def _is_convicted(self, task: _Task, times: int, now_ns: int) -> bool:
-        lasted = _is_past(task.evident_since_ns, self._policy.convicted_after_s, now_ns)
-        return times >= CONVICTING and lasted and self._is_suspect(task, now_ns)
+    def _is_confirmed(self, task: _Task, times: int, now_ns: int) -> bool:
+        lasted = _is_past(task.evident_since_ns, self._policy.confirmed_after_s, now_ns)
+        return times >= EVIDENCE and lasted and self._is_suspect(task, now_ns)
 
     def _is_alone_too_long(self, task: _Task, now_ns: int) -> bool:
         since_ns = max(task.failing_since_ns, self._given_up_ns or 0)

@@ -51,20 +51,20 @@ class BatchWriter:
     ) -> None:
         self._sink = sink
         self._context = context
-        self._lays_malformed_aside = job.lays_malformed_aside
+        self._sends_malformed_to_dlq = job.sends_malformed_to_dlq
         self._columns = list(_EVERY if sink.columns == ("*",) else sink.columns)
         self._chains = {
             index: Chain(
                 steps,
                 context.state_dir / f"dedupe.{job.route_name(index)}",
-                place=f"{job.place_of(index)}.transforms",
+                key_path=f"{job.route_key(index)}.transforms",
                 stream_id=context.stream_id,
                 again=again,
             )
             for index, steps in job.transforms_to(context.sink).items()
         }
         limit = job.sinks[context.sink].rate_limit
-        self._pace = RateLimiter(
+        self._rate_limiter = RateLimiter(
             records_per_s=limit.records_per_s,
             bytes_per_s=limit.bytes_per_s,
             now_ns=context.clock.monotonic_ns(),
@@ -74,7 +74,7 @@ class BatchWriter:
     def columns(self) -> list[str]:
         """The columns that a batch must have."""
         more = set().union(*(chain.columns for chain in self._chains.values()))
-        if self._lays_malformed_aside:
+        if self._sends_malformed_to_dlq:
             more |= MALFORMED_COLUMNS
         route = [ROUTE_COLUMN] if self._chains else []
         return [*self._columns, *sorted(more - set(self._columns)), *route]
@@ -103,10 +103,12 @@ class BatchWriter:
             self._tell("write_nothing")
             return
         clock = self._context.clock
-        while (pause_ns := self._pace.wait_ns(clock.monotonic_ns())) > 0:
+        while (pause_ns := self._rate_limiter.wait_ns(clock.monotonic_ns())) > 0:
             self._context.meter.count("paced_ms", pause_ns // 1_000_000)
             self._context.wait(pause_ns / 1e9)
-        self._pace.book(records=rows.num_rows, size=_bytes_of(rows), now_ns=clock.monotonic_ns())
+        self._rate_limiter.book(
+            records=rows.num_rows, size=_bytes_of(rows), now_ns=clock.monotonic_ns()
+        )
         self._sink.write(rows)
 
     def _count_times(self, rows: pa.Table) -> None:
@@ -126,13 +128,13 @@ class BatchWriter:
             if (reason := time_problem(record.get("time_unix_nano"))) is not None:
                 self._context.meter.count(f"time_replaced_{reason}")
 
-    def begin_anew(self) -> None:
+    def start_over(self) -> None:
         """What comes next repeats nothing of the batch before."""
-        self._tell("begin_anew")
+        self._tell("start_over")
 
     def go_on(self) -> None:
         """What comes next may repeat what an earlier process had of the same replay in work."""
-        self._tell("go_on" if hasattr(self._sink, "go_on") else "begin_anew")
+        self._tell("go_on" if hasattr(self._sink, "go_on") else "start_over")
 
     def _tell(self, what: str) -> None:
         """Call a method that a sink which does not derive from `Sink` may lack."""
@@ -142,7 +144,7 @@ class BatchWriter:
 
     def divide(self, rows: pa.Table) -> tuple[pa.Table, pa.Table]:
         """The rows to go on with, and those that are no records, if these are to be laid aside."""
-        if not self._lays_malformed_aside:
+        if not self._sends_malformed_to_dlq:
             return rows, rows.slice(0, 0)
         is_record = pc.is_null(rows.column("malformed_reason"))
         malformed = rows.filter(pc.invert(is_record)).select(sorted(MALFORMED_COLUMNS))
@@ -161,7 +163,7 @@ class BatchWriter:
         rows: pa.Table,
         batch: int,
         *,
-        lay_refused_aside: bool = True,
+        send_refused_to_dlq: bool = True,
         changed: dict[int, list[tuple[str, int]]] | None = None,
     ) -> pa.Table:
         """What the sink gets of a batch whose rows are numbered by route.
@@ -182,7 +184,7 @@ class BatchWriter:
             parts.append(done.rows)
             for verb, count in done.left_out.items():
                 self._context.meter.count(f"left_out_{verb}", count)
-            if done.refused.num_rows and lay_refused_aside:
+            if done.refused.num_rows and send_refused_to_dlq:
                 send_to_dlq(done.refused, _NOT_A_RECORD, self._context)
         rows = in_log_order(pa.concat_tables(parts))
         return rows if self._sink.columns == ("*",) else rows.select(self._columns)

@@ -50,7 +50,7 @@ def check_directories(
     """
     names = list(sinks)
     homes = {name: _real(checkpoint_dir / name) for name in names}
-    work, letters = _real(work_dir), _real(dead_letter_dir)
+    work, dead_letters = _real(work_dir), _real(dead_letter_dir)
     for name, home in homes.items():
         if name in _FILES:
             raise ValueError(f"sinks.{name}: a file in checkpoint_dir has this name; use another")
@@ -59,9 +59,9 @@ def check_directories(
                 f"sinks.{name}: it keeps its progress in {home}, where work_dir is, which is"
                 " emptied at each start; rename the sink or move work_dir"
             )
-        if letters.is_relative_to(home) or home in [letters / other for other in names]:
+        if dead_letters.is_relative_to(home) or home in [dead_letters / other for other in names]:
             raise ValueError(
-                f"sinks.{name}: it keeps its progress in {home}, where dead_letter_dir has letters;"
+                f"sinks.{name}: it keeps its progress in {home}, where dead_letter_dir is;"
                 " rename the sink or move dead_letter_dir"
             )
 
@@ -359,7 +359,7 @@ class JobConfig(Settings):
         return self.dead_letter_dir or self.checkpoint_dir / "dead_letters"
 
     @property
-    def lays_malformed_aside(self) -> bool:
+    def sends_malformed_to_dlq(self) -> bool:
         """Whether what is no record goes to the dead letters, and to no sink."""
         return self.on_malformed == "dead_letters"
 
@@ -377,7 +377,7 @@ class JobConfig(Settings):
         """The name of a route, or `unmatched`."""
         return self.routes[index].name if index < len(self.routes) else "unmatched"
 
-    def place_of(self, index: int) -> str:
+    def route_key(self, index: int) -> str:
         """Where a route stands in the job file."""
         return f"routes.{index}" if index < len(self.routes) else "unmatched"
 
@@ -394,14 +394,14 @@ class JobConfig(Settings):
         if any(route.name == "unmatched" for route in self.routes):
             raise ValueError("routes: the name 'unmatched' is taken by the key `unmatched`")
         used = set(self.unmatched.sinks)
-        places = [(f"routes.{index}", route.sinks) for index, route in enumerate(self.routes)]
-        for place, names in [*places, ("unmatched", self.unmatched.sinks)]:
-            _refuse_repeats(f"{place}.sinks", names)
+        key_paths = [(f"routes.{index}", route.sinks) for index, route in enumerate(self.routes)]
+        for key_path, names in [*key_paths, ("unmatched", self.unmatched.sinks)]:
+            _refuse_repeats(f"{key_path}.sinks", names)
             used |= set(names)
             for name in names:
                 if name not in self.sinks:
                     known = ", ".join(self.sinks)
-                    raise ValueError(f"{place}.sinks: there is no sink {name!r}, only {known}")
+                    raise ValueError(f"{key_path}.sinks: there is no sink {name!r}, only {known}")
         for name in self.sinks:
             if name not in used:
                 raise ValueError(f"sinks.{name}: no route leads to it")
@@ -443,18 +443,18 @@ def _check_offsets(wanted: str | datetime | dict[str, dict[str, int]], streams: 
             raise ValueError(f"starting_offsets: {stream!r} is not among the streams")
 
 
-def _refuse_nul(value: Any, place: str = "") -> None:
+def _refuse_nul(value: Any, key_path: str = "") -> None:
     """No name, path or condition may hold one, and where it comes to light nobody expects it."""
     if isinstance(value, str) and "\0" in value:
-        raise ValueError(f"{place}: holds a NUL")
+        raise ValueError(f"{key_path}: holds a NUL")
     parts: dict[Any, Any] = value if isinstance(value, dict) else {}
     if isinstance(value, list):
         parts = dict(enumerate(value))
     for key, part in parts.items():
-        _refuse_nul(part, f"{place}.{key}" if place else str(key))
+        _refuse_nul(part, f"{key_path}.{key}" if key_path else str(key))
 
 
-def _refuse_repeats(place: str, names: list[str]) -> None:
+def _refuse_repeats(key_path: str, names: list[str]) -> None:
     for name in names:
         if names.count(name) > 1:
-            raise ValueError(f"{place}: {name!r} stands there twice")
+            raise ValueError(f"{key_path}: {name!r} stands there twice")

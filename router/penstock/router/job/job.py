@@ -29,7 +29,7 @@ from penstock.router.deadletters.files import find_dead_letters
 from penstock.router.deadletters.stream import NatsDeadLetterPublisher
 from penstock.router.errors import LogUnavailableError
 from penstock.router.job.config import JobConfig
-from penstock.router.job.permissions import require_room_for_letters
+from penstock.router.job.permissions import require_room_for_dead_letters
 from penstock.router.job.query import SinkQuery
 from penstock.router.job.routes import check_routes
 from penstock.router.job.starting_offsets import first_state, starting_offsets
@@ -37,7 +37,8 @@ from penstock.router.read.logd_reader import LogdReader, LogState
 from penstock.router.read.offset_spec import Goal
 from penstock.router.read.offsets import Offsets, Readable, StreamPartition
 from penstock.router.read.shared.directory import Sharing
-from penstock.router.replay.bounded_job import BoundedRun, replay_letters
+from penstock.router.replay.bounded_run import BoundedRun
+from penstock.router.replay.dead_letters import replay_dead_letters
 from penstock.router.replay.service import PATH, ReplayRequest, ReplayService
 from penstock.router.sinks import Sink, SinkContext, open_sink
 from penstock.router.spark.heap_budget import HeapBudget
@@ -57,7 +58,7 @@ INTERVAL_S: Final = 5.0
 """Between two commits of cursors; each is a durable write of logd's."""
 
 
-_Place = tuple[str, StreamPartition]
+_SinkPartition = tuple[str, StreamPartition]
 """A sink, and a partition that it reads."""
 
 
@@ -78,7 +79,7 @@ class CursorPublisher:
         self._streams = frozenset(streams)
         self._client = client
         self._clock = clock
-        self._known: dict[_Place, int] = {}
+        self._known: dict[_SinkPartition, int] = {}
         self._next_ns = clock.monotonic_ns()
         self._log = structlog.get_logger()
         self.problem: str | None = None
@@ -104,23 +105,29 @@ class CursorPublisher:
         self.problem = problem
 
     def _commit(
-        self, changed: Mapping[_Place, int], positions: Mapping[str, Offsets]
+        self, changed: Mapping[_SinkPartition, int], positions: Mapping[str, Offsets]
     ) -> str | None:
         """Commit cursors in pieces that logd takes; returns why some are not committed.
 
         A piece counts whole or not at all, so of one that is refused each stream is tried alone.
         """
         problem = None
-        places, size = sorted(changed), CURSORS_PER_REQUEST_MAX
-        waiting = [places[first : first + size] for first in range(0, len(places), size)]
+        sink_partitions, size = sorted(changed), CURSORS_PER_REQUEST_MAX
+        waiting = [
+            sink_partitions[first : first + size] for first in range(0, len(sink_partitions), size)
+        ]
         while waiting:
-            piece = waiting.pop()
+            chunk = waiting.pop()
             try:
                 self._client.set_cursors(
-                    [self._cursor(place, changed[place], positions) for place in piece], rewind=True
+                    [
+                        self._cursor(sink_partition, changed[sink_partition], positions)
+                        for sink_partition in chunk
+                    ],
+                    rewind=True,
                 )
             except RefusedError as error:
-                by_stream = [list(it) for _, it in groupby(piece, _stream_of)]
+                by_stream = [list(it) for _, it in groupby(chunk, _stream_of)]
                 if len(by_stream) > 1:
                     waiting += by_stream
                 else:
@@ -128,11 +135,13 @@ class CursorPublisher:
                 continue
             except LogdError as error:
                 return str(error)
-            self._known |= {place: changed[place] for place in piece}
+            self._known |= {sink_partition: changed[sink_partition] for sink_partition in chunk}
         return problem
 
-    def _cursor(self, place: _Place, offset: int, positions: Mapping[str, Offsets]) -> Cursor:
-        sink, at = place
+    def _cursor(
+        self, sink_partition: _SinkPartition, offset: int, positions: Mapping[str, Offsets]
+    ) -> Cursor:
+        sink, at = sink_partition
         return Cursor(
             consumer=f"{self._job}/{sink}",
             stream=at.stream,
@@ -142,9 +151,9 @@ class CursorPublisher:
         )
 
 
-def _stream_of(place: _Place) -> tuple[str, str]:
+def _stream_of(sink_partition: _SinkPartition) -> tuple[str, str]:
     """Of one sink: another may have got to a stream's new life already."""
-    sink, at = place
+    sink, at = sink_partition
     return sink, at.stream
 
 
@@ -184,8 +193,10 @@ class Job:
             if config.source.cursors
             else None
         )
-        letters = config.dead_letter_stream
-        self._letters = NatsDeadLetterPublisher(letters, self._clock) if letters else None
+        dead_letters = config.dead_letter_stream
+        self._dead_letters = (
+            NatsDeadLetterPublisher(dead_letters, self._clock) if dead_letters else None
+        )
         self._moved: dict[str, tuple[Any, int]] = {}
         self._log_problem: str | None = None
         self._cluster_problem: str | None = None
@@ -197,7 +208,7 @@ class Job:
         self._sharing: Sharing | None = None
         self._budget = HeapBudget(config.spark, config.working_dir / "out_of_memory.json")
         self._replays = ReplayService(
-            config, self._clock, deliver=self._deliver_letters, reopen=self._open_sink
+            config, self._clock, deliver=self._deliver_dead_letters, reopen=self._open_sink
         )
         self._admin = admin_server(
             self.status,
@@ -220,7 +231,7 @@ class Job:
             UnavailableError: logd or a Java is missing, or an address is taken.
         """
         config = self._config
-        require_room_for_letters(config.dead_letters, list(config.sinks))
+        require_room_for_dead_letters(config.dead_letters, list(config.sinks))
         self._admin_address = self._admin.start(config.admin)
 
         def is_stopping_meanwhile() -> bool:
@@ -256,13 +267,13 @@ class Job:
         for sink, context in zip(sinks, self._contexts.values(), strict=True):
             self._queries.append(SinkQuery(config, sink, context, starting, shared, self._budget))
         self._write_endpoints()
-        self._home.keep_between_batches(self._keep_what_rests)
+        self._home.persist_between_batches(self._persist_idle_queries)
         if not is_stopping():
             self.poll()
 
-    def _keep_what_rests(self) -> None:
+    def _persist_idle_queries(self) -> None:
         for query in self._queries:
-            query.keep_between_batches()
+            query.persist_between_batches()
 
     def poll(self) -> None:
         """Look after the queries and renew the status.
@@ -378,8 +389,8 @@ class Job:
         if self._sharing is not None:
             self._sharing.end()
         replaying = self._replays.join(_REPLAY_END_S)  # it takes down how it ended
-        if self._letters is not None:
-            self._letters.close()
+        if self._dead_letters is not None:
+            self._dead_letters.close()
         self._cursors.close()
         self._log.close()
         self._endpoints.unlink(missing_ok=True)
@@ -409,24 +420,29 @@ class Job:
             meter=self._meters[sink],
             stop=self._stop,
             clock=self._clock,
-            letter_stream=self._letters,
+            dead_letter_stream=self._dead_letters,
             tracer=self._tracing.tracer,
-            keep=partial(self._home.keep, sink),
+            persist=partial(self._home.persist, sink),
         )
 
     def _open_sink(self, name: str) -> Sink:
         return open_sink(self._config.sinks[name], self._contexts[name])
 
-    def _deliver_letters(self, replay: ReplayRequest) -> int:
+    def _deliver_dead_letters(self, replay: ReplayRequest) -> int:
         """As `penstock.router.replay.service.Deliver`."""
         assert self._session is not None
         run = BoundedRun(
-            self._config, self._session, LogState({}, {}), self._letters, self._clock, self._home
+            self._config,
+            self._session,
+            LogState({}, {}),
+            self._dead_letters,
+            self._clock,
+            self._home,
         )
-        run.stop, run.progress = replay.stop, replay.progress
+        run.stop, run.progress, run.budget = replay.stop, replay.progress, self._budget
         files = find_dead_letters(self._config.dead_letters, sink=replay.sink)
         log = structlog.get_logger().bind(by=replay.by)
-        return replay_letters(
+        return replay_dead_letters(
             run, files, replay.target, lambda line: log.info("replay_progress", line=line)
         )
 
@@ -490,7 +506,7 @@ class Job:
                 for query in self._queries
             },
             "cursors": self._positions.problem if self._positions else "off",
-            "letter_stream": self._letters.problem if self._letters else "off",
+            "dead_letter_stream": self._dead_letters.problem if self._dead_letters else "off",
             "tracing": self._tracing.counts(),
             "replays": self._replays.info(),
             "checkpoint_store": self._home.info() or "off",

@@ -43,7 +43,7 @@ def require_its_user(directory: Path, *, user: int | None = None) -> None:
     )
 
 
-def require_room_for_letters(directory: Path, sinks: list[str]) -> None:
+def require_room_for_dead_letters(directory: Path, sinks: list[str]) -> None:
     """What a sink refuses must have a place, before it has refused anything.
 
     Args:
@@ -54,11 +54,11 @@ def require_room_for_letters(directory: Path, sinks: list[str]) -> None:
         ConfigError: This user may not write there, or something else is in its place.
     """
     for home in (directory, *(directory / sink for sink in sinks)):
-        place = next(it for it in (home, *home.absolute().parents) if os.path.lexists(it))
-        if not place.is_dir():
-            reason = f"{place} is no directory"
-        elif not os.access(place, os.W_OK | os.X_OK):
-            reason = f"this user may not write to {place}, which belongs to {owner_of(place)}"
+        existing = next(it for it in (home, *home.absolute().parents) if os.path.lexists(it))
+        if not existing.is_dir():
+            reason = f"{existing} is no directory"
+        elif not os.access(existing, os.W_OK | os.X_OK):
+            reason = f"this user may not write to {existing}, which belongs to {owner_of(existing)}"
         else:
             continue
         raise WrongKeyError(
@@ -121,11 +121,12 @@ def logd_is_away(config: JobConfig, error: LogUnavailableError) -> ServiceError:
 def unreadable(config: JobConfig) -> Iterator[str]:
     """Each with its place in the job file, and why."""
     yield from _of_source(config)
-    for place, secret in secrets_of(config.sinks, "sinks"):
+    for key_path, secret in secrets_of(config.sinks, "sinks"):
         try:
             secret.read()
         except OSError as error:
-            yield f"{place}: {secret.file or secret.env}: cannot be read: {error.strerror or error}"
+            what = secret.file or secret.env
+            yield f"{key_path}: {what}: cannot be read: {error.strerror or error}"
 
 
 def _of_source(config: JobConfig) -> Iterator[str]:

@@ -13,7 +13,7 @@ from penstock.router.job.batch_writer import BatchWriter
 from penstock.router.job.config import JobConfig
 from penstock.router.job.routes import matches, routable
 from penstock.router.replay.backfill_plan import Chunk
-from penstock.router.replay.bounded_job import BoundedRun
+from penstock.router.replay.bounded_run import BoundedRun
 from penstock.router.sinks import Preview, make_sink
 from penstock.router.sinks.http.settings import legible
 
@@ -92,7 +92,7 @@ def preview(run: BoundedRun, chunk: Chunk, sinks: tuple[str, ...]) -> JobPreview
     job = run.config
     routes = job.routes
     flags = [matches(route).alias(f"_{index}") for index, route in enumerate(routes)]
-    aside = F.col("malformed") if job.lays_malformed_aside else F.lit(False)
+    aside = F.col("malformed") if job.sends_malformed_to_dlq else F.lit(False)
     taken = run.read(chunk, lambda rows: routable(job, rows).select(aside.alias("_"), *flags))
     counts, left = [], pc.invert(taken.column("_"))
     malformed = taken.num_rows - _count(left)
@@ -119,13 +119,13 @@ def sink_preview(run: BoundedRun, name: str, chunk: Chunk, directory: Path) -> S
     """
     context = run.context(name, directory)
     sink = make_sink(legible(run.config.sinks[name]), context)
-    feed = BatchWriter(run.config, sink, context)
-    table = run.rows(chunk)(name, feed.columns)
-    table, malformed = feed.divide(table)
+    batch_writer = BatchWriter(run.config, sink, context)
+    table = run.rows(chunk)(name, batch_writer.columns)
+    table, malformed = batch_writer.divide(table)
     routed = table.num_rows
     changed: dict[int, list[tuple[str, int]]] = {}
     if run.config.transforms_to(name) and routed:
-        table = feed.transform(table, 0, lay_refused_aside=False, changed=changed)
+        table = batch_writer.transform(table, 0, send_refused_to_dlq=False, changed=changed)
     steps = tuple(
         StepCount(run.config.route_name(index), verb, records)
         for index, counts in sorted(changed.items())

@@ -152,8 +152,8 @@ class SinkQuery:
         self.received = 0
         self.records_per_s = 0.0
         self._job = job
-        self._feed = BatchWriter(job, sink, context)
-        self._spans = BatchSpans(context, self._feed.columns)
+        self._batch_writer = BatchWriter(job, sink, context)
+        self._spans = BatchSpans(context, self._batch_writer.columns)
         self._routed = routed(job, context.sink, self._spans.columns)
         self._context = context
         self._starting = starting
@@ -244,7 +244,7 @@ class SinkQuery:
         if not status["isDataAvailable"]:
             self.records_per_s = 0.0
 
-    def keep_between_batches(self) -> None:
+    def persist_between_batches(self) -> None:
         """Have what Spark has noted kept in the store, unless a batch is in work, which does that.
 
         Raises:
@@ -252,7 +252,7 @@ class SinkQuery:
         """
         if self._work.acquire(blocking=False):
             try:
-                self._context.keep()
+                self._context.persist()
             finally:
                 self._work.release()
 
@@ -284,7 +284,7 @@ class SinkQuery:
                 return
         if not self._closed:
             self._closed = True
-            self._feed.close()
+            self._batch_writer.close()
 
     def rest(self) -> bool:
         """End the query between two batches and close the sink, until `resume`; whether it rests.
@@ -306,16 +306,16 @@ class SinkQuery:
         self._state = _State.RESTING
         self.records_per_s = 0.0
         self._closed = True
-        self._feed.close()
+        self._batch_writer.close()
         return True
 
     def resume(self, sink: Sink) -> None:
-        """Go on with the sink, opened anew, after `rest`."""
+        """Go on with the sink, opened again, after `rest`."""
         if self._state is not _State.RESTING:
             sink.close()
             return
         try:
-            self._feed = BatchWriter(self._job, sink, self._context)
+            self._batch_writer = BatchWriter(self._job, sink, self._context)
         except Exception:
             sink.close()
             raise
@@ -379,14 +379,14 @@ class SinkQuery:
         self._journal.begin(Offsets(before.next, planned.incarnations, {}, before.generations))
         if rows.num_rows:
             self._journal.note(planned)
-        self._context.keep()
+        self._context.persist()
         reading_ns = self._context.clock.monotonic_ns() - begun_ns
         self._writes = True  # before the look at `stop`, which the job's end sets before this
         try:
             if self._context.stop.is_set():
                 raise StoppedError("the job stops before this batch is written; it comes again")
             with self._spans.delivering(rows, reading_ns) as given:
-                self._feed.give(given, batch)
+                self._batch_writer.give(given, batch)
         finally:
             self._writes = False
         # By offsets: of most rows that no route leads here, Spark hears nothing.
@@ -404,7 +404,7 @@ class SinkQuery:
         """The bytes that a batch was planned with; None: they are not known.
 
         Raises:
-            LargerThanPlannedError: They are too many, and it is planned anew.
+            LargerThanPlannedError: They are too many, and it is planned again.
             RecordTooLargeError: They are too many however it is planned.
         """
         found = PlannedBytes.read(self._plan_path)
@@ -416,7 +416,7 @@ class SinkQuery:
         it = found.largest
         may_be_smaller = it is None or it.size < found.size or it.end > it.start + 1
         if may_be_smaller and not (self._measures and self._journal.has(planned)):
-            self._plan_anew(batch)
+            self._replan(batch)
             raise LargerThanPlannedError(refusal)
         self._refusal = refusal
         raise RecordTooLargeError(refusal)
@@ -428,15 +428,15 @@ class SinkQuery:
             said = str(error)
             is_larger = LargerThanPlannedError.__name__ in said or _RESULT_LIMIT in said
             if is_larger and not self._measures:
-                self._plan_anew(batch)
+                self._replan(batch)
             raise
 
-    def _plan_anew(self, batch: int) -> None:
-        """Have the query begin again, with every frame measured, and the batch planned anew."""
+    def _replan(self, batch: int) -> None:
+        """Have the query begin again, with every frame measured, and the batch planned again."""
         self._measures, self._replanned = True, batch
 
     def _discard_replanned(self) -> None:
-        """Forget a batch that is to be planned anew, unless the sink may have a part of it."""
+        """Forget a batch that is to be planned again, unless the sink may have a part of it."""
         batch, self._replanned = self._replanned, None
         if batch is not None and not self._journal.has(self._planned(batch)):
             discard_planned(self._spark_checkpoint, batch)

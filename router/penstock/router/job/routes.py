@@ -20,13 +20,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
-from penstock.router.columns.passthrough import CARRIED, lost_of, unpack
+from penstock.router.columns.passthrough import PASSTHROUGH, lost_of, unpack
 from penstock.router.columns.projection import arrow_schema
 from penstock.router.columns.schema import KINDS, RAW_KIND, view
 from penstock.router.job.batch_writer import ROUTE_COLUMN
 from penstock.router.job.config import JobConfig, Route
 from penstock.router.job.config_errors import WrongKeyError
-from penstock.router.spark.readers import Steps, read_carried
+from penstock.router.spark.readers import Steps, read_passthrough
 
 
 def steps_to(sink: str, job: JobConfig, columns: list[str]) -> Steps:
@@ -34,20 +34,20 @@ def steps_to(sink: str, job: JobConfig, columns: list[str]) -> Steps:
     return lambda rows: rows_for(sink, job, rows).select(*columns)
 
 
-def judge_for(sink: str, job: JobConfig) -> Steps:
+def classify_for(sink: str, job: JobConfig) -> Steps:
     """From rows of the view `records` to the number of the route that leads each to a sink.
 
-    The column is `ROUTE_COLUMN`, NULL where none does; `CARRIED` is kept.
+    The column is `ROUTE_COLUMN`, NULL where none does; `PASSTHROUGH` is kept.
     """
 
-    def judge(rows: DataFrame) -> DataFrame:
+    def classify_answer(rows: DataFrame) -> DataFrame:
         number = F.lit(None).cast("int")
         for index in reversed(job.routes_to(sink)):
             number = F.when(_takes(job, index), index).otherwise(number)
-        kept = [CARRIED] if CARRIED in rows.columns else []
+        kept = [PASSTHROUGH] if PASSTHROUGH in rows.columns else []
         return routable(job, rows).select(*kept, number.alias(ROUTE_COLUMN))
 
-    return judge
+    return classify_answer
 
 
 def rows_for(sink: str, job: JobConfig, rows: DataFrame) -> DataFrame:
@@ -68,7 +68,7 @@ def rows_for(sink: str, job: JobConfig, rows: DataFrame) -> DataFrame:
 
 def routable(job: JobConfig, rows: DataFrame) -> DataFrame:
     """Rows as conditions look at them."""
-    if not job.lays_malformed_aside:
+    if not job.sends_malformed_to_dlq:
         return rows
     return rows.withColumn("kind", F.expr(f"nullif(kind, '{RAW_KIND}')"))
 
@@ -89,7 +89,7 @@ def _takes(job: JobConfig, index: int) -> Column:
     is_rest = index == len(job.routes)
     taken = F.lit(True)
     if not is_rest:
-        unknown = F.col("malformed") if job.lays_malformed_aside else F.lit(False)
+        unknown = F.col("malformed") if job.sends_malformed_to_dlq else F.lit(False)
         taken = _condition(job.routes[index], if_unknown=unknown)
     others = job.routes[:index] if is_rest or job.routing == "first_match" else []
     return reduce(lambda so_far, route: so_far & ~matches(route), others, taken)
@@ -132,10 +132,10 @@ _FIXED_MOMENT: Final = re.compile(
 """Typed literals that Spark's parser makes a constant of: the job's start."""
 
 
-def _check(where: str, rows: DataFrame, place: str) -> None:
+def _check(where: str, rows: DataFrame, key_path: str) -> None:
     if fixed := _FIXED_MOMENT.search(where):
         raise WrongKeyError(
-            f"{place}: {fixed[0]} in {where!r} is fixed when the job starts",
+            f"{key_path}: {fixed[0]} in {where!r} is fixed when the job starts",
             fix="write current_timestamp() or current_date(), which each batch computes again",
         )
     try:
@@ -145,12 +145,12 @@ def _check(where: str, rows: DataFrame, place: str) -> None:
     except PySparkException as error:
         reason = (error.getMessage() or str(error)).splitlines()[0]
         raise WrongKeyError(
-            f"{place}: {where!r} is not a condition: {reason}",
+            f"{key_path}: {where!r} is not a condition: {reason}",
             fix="use the columns that `penstock router plan` lists; text in single quotes",
         ) from None
     if not same_each_time:
         raise WrongKeyError(
-            f"{place}: {where!r} can give another answer when a batch is repeated",
+            f"{key_path}: {where!r} can give another answer when a batch is repeated",
             fix="leave out rand(), uuid() and the like; use a hash of trace_id or record_id",
         )
 
@@ -166,11 +166,11 @@ class Routed:
 
     def __init__(self, job: JobConfig, sink: str, columns: Sequence[str]) -> None:
         self._columns = list(columns)
-        self._carried = [name for name in columns if name != ROUTE_COLUMN]
+        self._passthrough = [name for name in columns if name != ROUTE_COLUMN]
         known = {column.name: column for column in view("records").columns}
-        self._schema = arrow_schema(known[name] for name in self._carried)
+        self._schema = arrow_schema(known[name] for name in self._passthrough)
         self._steps = steps_to(sink, job, self._columns)
-        self._judge = judge_for(sink, job)
+        self._classify = classify_for(sink, job)
 
     def frame(
         self, spark: SparkSession, options: Mapping[str, str], *, streaming: bool
@@ -182,8 +182,8 @@ class Routed:
             options: Of the data source.
             streaming: Whether for a stream or a batch.
         """
-        return read_carried(
-            spark, options, self._steps, self._judge, self._carried, streaming=streaming
+        return read_passthrough(
+            spark, options, self._steps, self._classify, self._passthrough, streaming=streaming
         )
 
     def rows(self, table: pa.Table) -> pa.Table:

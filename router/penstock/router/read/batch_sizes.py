@@ -245,11 +245,11 @@ class BatchSizes:
         if most is None or not spans:
             return list(spans)
         if self.measures:
-            pieces = [split_by_size(it, self._frames(log, it), most) for it in spans]
+            chunks = [split_by_size(it, self._frames(log, it), most) for it in spans]
         else:
             self._learn(log, spans, patiently=True)
-            pieces = [split([it], round(self.size_of(it) / most)) for it in spans]
-        return [span for piece in pieces for span in piece]
+            chunks = [split([it], round(self.size_of(it) / most)) for it in spans]
+        return [span for chunk in chunks for span in chunk]
 
     def size_of(self, span: Span) -> int:
         """Bytes of a span or a piece of it, which was divided."""

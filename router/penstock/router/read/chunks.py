@@ -23,7 +23,7 @@ LOG_SCHEMA: Final = SCHEMA.remove(0).insert(0, pa.field("offset", pa.int64()))
 NAME_BYTES: Final = 20
 """Of a name: no two pieces have the same one, by chance or on purpose."""
 
-_PLACE: Final = struct.Struct("<qqqqq")
+_POSITION: Final = struct.Struct("<qqqqq")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +83,8 @@ class FrameChunk:
         digest.update(b"\0")
         for cut in self.cuts:
             header = cut.header
-            place = (header.base_offset, header.last_offset_delta, cut.start, cut.end)
-            digest.update(_PLACE.pack(*place, len(cut.body)))
+            position = (header.base_offset, header.last_offset_delta, cut.start, cut.end)
+            digest.update(_POSITION.pack(*position, len(cut.body)))
             digest.update(cut.body)
         return digest.hexdigest()
 
@@ -106,7 +106,7 @@ def within(cuts: Iterable[Cut], max_bytes: int | None, span: Span) -> Iterator[C
         yield cut
 
 
-def pieces_of(cuts: Iterable[Cut], cutter: Cutter) -> Iterator[FrameChunk]:
+def chunks_of(cuts: Iterable[Cut], cutter: Cutter) -> Iterator[FrameChunk]:
     """Frames by the piece that they belong to."""
     held = list[Cut]()
     for cut in cuts:

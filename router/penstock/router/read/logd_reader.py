@@ -27,7 +27,7 @@ from penstock.router.errors import (
     DataLossError,
     LogUnavailableError,
 )
-from penstock.router.read.chunks import Cut, FrameChunk, pieces_of, together, within
+from penstock.router.read.chunks import Cut, FrameChunk, chunks_of, together, within
 from penstock.router.read.fetch import NOT_LET_IN, fetch, kept_until, warn
 from penstock.router.read.offset_spec import Subscription, Times
 from penstock.router.read.offsets import FrameSize, Readable, Span, StreamPartition
@@ -236,7 +236,7 @@ class LogdReader:
         if held:
             yield together(held)
 
-    def pieces(
+    def chunks(
         self,
         span: Span,
         *,
@@ -250,7 +250,7 @@ class LogdReader:
             DataLossError: As of `rows`; so the others.
         """
         cuts = self._cuts(span, fail_on_data_loss=fail_on_data_loss, subject=subject)
-        return pieces_of(within(cuts, max_bytes, span), self.cutter())
+        return chunks_of(within(cuts, max_bytes, span), self.cutter())
 
     def frame_sizes(self, span: Span, *, subject: str | None) -> Iterator[FrameSize]:
         """Bytes of every frame of a span, which is fetched and not decoded.

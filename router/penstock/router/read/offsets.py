@@ -322,16 +322,16 @@ def within_measured_bytes(
 
 def split_by_size(span: Span, frames: Sequence[FrameSize], most: int) -> list[Span]:
     """Divide a span where its frames end, into pieces of `most` bytes or of one frame."""
-    pieces, begin, size = list[Span](), span.start, 0
+    chunks, begin, size = list[Span](), span.start, 0
     for frame in frames:
         if size and size + frame.size > most and begin < frame.start < span.end:
-            pieces.append(_piece(span, begin, frame.start))
+            chunks.append(_chunk(span, begin, frame.start))
             begin, size = frame.start, 0
         size += frame.size
-    return [*pieces, _piece(span, begin, span.end)]
+    return [*chunks, _chunk(span, begin, span.end)]
 
 
-def _piece(span: Span, start: int, end: int) -> Span:
+def _chunk(span: Span, start: int, end: int) -> Span:
     epoch = span.planned_epoch if start > span.start else span.epoch
     return replace(span, start=start, end=end, epoch=epoch)
 
@@ -431,12 +431,12 @@ def split(spans: list[Span], min_partitions: int) -> list[Span]:
     total = sum(span.length for span in spans)
     if len(spans) >= min_partitions or total == 0:
         return spans
-    pieces: list[Span] = []
+    chunks: list[Span] = []
     for span in spans:
         count = min(max(round(span.length * min_partitions / total), 1), span.length)
         cuts = [span.start + span.length * index // count for index in range(count + 1)]
-        pieces += [_piece(span, first, last) for first, last in pairwise(cuts)]
-    return pieces
+        chunks += [_chunk(span, first, last) for first, last in pairwise(cuts)]
+    return chunks
 
 
 def digest_of(offsets: Sequence[int]) -> str:

@@ -13,7 +13,7 @@ from pyspark.sql.types import BinaryType, StructType
 from penstock.base.clock import BlockingClock
 from penstock.logd.client import Access
 from penstock.router.columns.filters import Filter, columns_of, filter_from_json
-from penstock.router.columns.passthrough import CARRIED
+from penstock.router.columns.passthrough import PASSTHROUGH
 from penstock.router.columns.schema import VIEWS, View, ViewName, view
 from penstock.router.errors import BadOptionError
 from penstock.router.read.logd_reader import LogdReader
@@ -78,9 +78,9 @@ OPTIONS: Final[Mapping[str, tuple[str, str]]] = {
         "typed columns: `records`, `logs`, `spans`, `metrics`, `events` or `audits`; see Columns",
     ),
     "columns": ("all", "names of columns, joined by commas; the others are not made"),
-    "carry": (
+    "passThrough": (
         "none",
-        "names of columns, joined by commas, that Spark gets as one value of many rows, `_carried`",
+        "names of columns, joined by commas, that Spark gets as one value, `_passthrough`",
     ),
     "filter": ("none", "JSON; only rows that pass go to Spark; `penstock.router.columns.filters`"),
     "pushFilters": (
@@ -160,7 +160,7 @@ class SourceOptions:
     rack: str | None
     view: View
     columns: tuple[str, ...] | None
-    carry: tuple[str, ...]
+    pass_through: tuple[str, ...]
     only: Filter | None
     push_filters: bool
     specs: tuple[str, ...]
@@ -172,7 +172,7 @@ class SourceOptions:
     def struct(self, names: Iterable[str] | None) -> StructType:
         """The columns that Spark gets, those of the view by their names; None: all."""
         found = self.view.struct(names)
-        return found.add(CARRIED, BinaryType()) if self.carry else found
+        return found.add(PASSTHROUGH, BinaryType()) if self.pass_through else found
 
     def reading(self, clock: BlockingClock) -> LogdReader:
         """A reader of the log with these options."""
@@ -218,7 +218,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool | None = None) 
         rack=rack if read_from == "replica" else None,
         view=_view(given),
         columns=given.names("columns") or None,
-        carry=given.names("carry"),
+        pass_through=given.names("passThrough"),
         only=_filter(given),
         push_filters=given.flag("pushFilters", default=False),
         specs=given.names("specs"),
@@ -379,7 +379,7 @@ def _view(given: _Given) -> View:
     found = view(
         cast("ViewName", name), include_headers=given.flag("includeHeaders", default=False)
     )
-    found.struct((*given.names("columns"), *given.names("carry")))
+    found.struct((*given.names("columns"), *given.names("passThrough")))
     return found
 
 

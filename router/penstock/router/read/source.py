@@ -40,7 +40,7 @@ from pyspark.sql.types import StructType
 from typing_extensions import override
 
 from penstock.base.clock import BlockingClock, SystemClock
-from penstock.router.columns.passthrough import CARRIED
+from penstock.router.columns.passthrough import PASSTHROUGH
 from penstock.router.columns.projection import Projection
 from penstock.router.columns.pushdown import pushed
 from penstock.router.columns.schema import view
@@ -401,14 +401,14 @@ def row_type(*, include_headers: bool) -> StructType:
 
 def _shape(options: SourceOptions, schema: StructType) -> Projection:
     known = {column.name: column for column in options.view.columns}
-    carried = tuple(known[name] for name in options.carry)
+    passed_through = tuple(known[name] for name in options.pass_through)
     columns = options.view.chosen(
-        [field for field in schema if not carried or field.name != CARRIED]
+        [field for field in schema if not passed_through or field.name != PASSTHROUGH]
     )
-    if not columns and not carried:
+    if not columns and not passed_through:
         raise BadOptionError("no column is to be read; name one in the option columns")
     versions = known_versions(options.specs) if options.view.is_typed else SpecVersions()
-    return Projection(options.view, columns, options.only, versions, carried)
+    return Projection(options.view, columns, options.only, versions, passed_through)
 
 
 def _resolved(

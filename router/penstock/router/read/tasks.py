@@ -28,7 +28,7 @@ from penstock.router.read.offsets import (
     split,
 )
 from penstock.router.read.options import SourceOptions
-from penstock.router.read.shared.cache import SharedPieces
+from penstock.router.read.shared.cache import SharedChunks
 from penstock.router.read.shared.reader import SharedReading
 
 
@@ -88,13 +88,13 @@ def plan(
             warn(f"going on without lost records: {spans} -> {kept}")
             lost = [LostPartition(_length(spans) - _length(kept))]
         spans = kept
-    pieces = split(sizes.divide(log, spans), options.min_partitions)
+    chunks = split(sizes.divide(log, spans), options.min_partitions)
     if options.plan_in is None:
-        return [*lost, *map(LogPartition, pieces)]
-    found = {piece: sizes.size_of(piece) for piece in pieces}
+        return [*lost, *map(LogPartition, chunks)]
+    found = {chunk: sizes.size_of(chunk) for chunk in chunks}
     planned = PlannedBytes(ends, sum(found.values()), sizes.measures, sizes.largest(spans))
     planned.write(options.plan_in)
-    return [*lost, *(LogPartition(piece, bytes_allowed(size)) for piece, size in found.items())]
+    return [*lost, *(LogPartition(chunk, bytes_allowed(size)) for chunk, size in found.items())]
 
 
 def _length(spans: list[Span]) -> int:
@@ -146,9 +146,9 @@ def shaped_rows(
         how["max_bytes"] = max_bytes
     if options.share_in is None:
         return map(make, log.rows(span, **how))
-    shared = partial(SharedPieces, options.share_in, options.share_bytes)
+    shared = partial(SharedChunks, options.share_in, options.share_bytes)
     reading = SharedReading(shared, f"{span.where} {shape.known_by}", make, SystemClock())
-    return reading.batches(log.pieces(span, **how))
+    return reading.batches(log.chunks(span, **how))
 
 
 def spare_what_stays(collector: Any) -> None:

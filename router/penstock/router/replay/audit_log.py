@@ -2,8 +2,8 @@
 
 One JSON object a line: `time`, `what`, `sink`, `to`, `by`, and counts. `what` is asked, then ended,
 failed or stopped, with `records` as far as batches were delivered whole; or stop asked, by whoever
-had it stopped over the network. Before it stands `range ` where not letters but a range of the log
-goes again. `by` is what they say of themselves, `peer` the address that the request came from.
+had it stopped over the network. Before it stands `range ` where not dead letters but a range of the
+log goes again. `by` is what they say of themselves, `peer` the address that the request came from.
 
 The line `asked` is synced before anything is done, so what cannot be taken down is not done. After
 a kill -9 it is the last one of its replay: no line says how that ended.
@@ -12,20 +12,17 @@ a kill -9 it is the last one of its replay: no line says how that ended.
 import json
 import os
 import pwd
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from penstock.base.clock import BlockingClock
 from penstock.base.pluralize import pluralize
+from penstock.router.replay.progress import Progress
 from penstock.service import UnavailableError
-
-if TYPE_CHECKING:
-    from penstock.router.replay.bounded_job import (
-        BoundedRun,  # Spark, which most commands do without
-    )
 
 NAME: Final = "replays.ndjson"
 BY_MAX: Final = 128
@@ -71,29 +68,38 @@ def who_types(user: int | None = None) -> str:
 
 
 @contextmanager
-def typed(run: "BoundedRun", clock: BlockingClock, kind: str = "", **about: Any) -> Iterator[None]:
-    """Take down that somebody asks for a replay from the command line, and how it ended.
+def audited(
+    directory: Path,
+    clock: BlockingClock,
+    progress: Progress,
+    stop: threading.Event,
+    kind: str = "",
+    **about: Any,
+) -> Iterator[None]:
+    """Write down that somebody asks for a replay from the command line, and how it ended.
 
     Args:
-        run: Delivers it within the block.
-        clock: As `take_down`.
+        directory: Of the job's dead letters.
+        clock: For the time.
+        progress: Of the replay, which runs within the block.
+        stop: Set where somebody stopped it.
         kind: Before the word for what was done.
         about: What was asked for.
 
     Raises:
-        UnavailableError: It cannot be taken down; where that is so before, nothing is done.
+        UnavailableError: It cannot be written; where that is so before, nothing is done.
     """
-    directory, about = run.config.dead_letters, {**about, "by": who_types()}
+    about = {**about, "by": who_types()}
     _note(directory, clock, f"{kind}asked", about, "nothing was delivered")
     try:
         yield
     except BaseException as error:
         problem = str(error) or type(error).__name__
-        about |= {"records": run.progress.records, "problem": problem}
-        what = "stopped" if run.stop.is_set() else "failed"
+        about |= {"records": progress.records, "problem": problem}
+        what = "stopped" if stop.is_set() else "failed"
         _note(directory, clock, f"{kind}{what}", about, problem)
         raise
-    records = run.progress.records
+    records = progress.records
     about |= {"records": records, "problem": ""}
     _note(directory, clock, f"{kind}ended", about, f"delivered: {pluralize(records, 'record')}")
 

@@ -21,9 +21,9 @@ from penstock.router.replay.backfill_plan import (
     chunks,
     known_ends,
     of_batches_not_known,
-    of_this_life,
+    of_this_stream_id,
 )
-from penstock.router.replay.bounded_job import BoundedRun, ReplayStoppedError
+from penstock.router.replay.bounded_run import BoundedRun, ReplayStoppedError
 from penstock.router.replay.progress import ReplayNote, Report, Unfinished
 from penstock.router.sinks.registry import sink_kind
 from penstock.router.transforms import Again
@@ -86,10 +86,10 @@ def resume(run: BoundedRun, sink: str, tell: Report) -> int:
             f"no replay to {sink} was ended before its time", fix="say what to replay with --from"
         )
     state = run.state
-    for stream, life in note.first.incarnations.items():
-        if state.incarnations.get(stream, life) != life:
+    for stream, stream_id in note.first.incarnations.items():
+        if state.incarnations.get(stream, stream_id) != stream_id:
             raise ConfigError(
-                f"the stream {stream!r} was made anew since that replay began",
+                f"the stream {stream!r} was made again since that replay began",
                 fix="say what to replay with --from",
             )
 
@@ -119,24 +119,24 @@ def _deliver_range(
     if not resumed:
         _give_up(note, sink, tell)
         note.remove()  # before its state goes, and not replaced before it has gone
-    context = run.context(sink, home / "replay", anew=not resumed)
+    context = run.context(sink, home / "replay", fresh=not resumed)
     note.keep(it)
     progress.sink, progress.meter = sink, context.meter
-    progress.begin_anew()
+    progress.start_over()
     progress.done, progress.of = it.batches, it.batches + len(parts)
-    feed = BatchWriter(run.config, run.open_sink(sink, context), context, again=again)
+    batch_writer = BatchWriter(run.config, run.open_sink(sink, context), context, again=again)
     if resumed:
-        feed.go_on()
+        batch_writer.go_on()
     else:
-        feed.begin_anew()
-    with closing(feed):
+        batch_writer.start_over()
+    with closing(batch_writer):
         for part in parts:
             try:
                 context.starts.clear()
                 for at, begin in part.start.items():
-                    context.starts[context.place_tag(*at, begin)] = begin
+                    context.starts[context.position_tag(*at, begin)] = begin
                 refused = progress.refused
-                rows = run.deliver(feed, sink, run.rows(part), progress.done)
+                rows = run.deliver(batch_writer, sink, run.rows(part), progress.done)
             except StoppedError:
                 raise ReplayStoppedError(
                     f"the replay to {sink} was stopped after {progress}",
@@ -158,8 +158,8 @@ def _planned(run: BoundedRun, sink: str, it: Unfinished) -> tuple[list[Chunk], A
     home, lives = run.config.checkpoint_dir.resolve() / sink, run.state.incarnations
     done = committed_offsets(home / "spark") or Offsets({})
     generations = generations_of(lives, done)
-    ends = of_this_life(BatchJournal(home).ends(), lives, generations)
-    (begun,) = of_this_life([StartingOffsets(run.config.checkpoint_dir).load()], lives)
+    ends = of_this_stream_id(BatchJournal(home).ends(), lives, generations)
+    (begun,) = of_this_stream_id([StartingOffsets(run.config.checkpoint_dir).load()], lives)
     known = known_ends(ends, begun, it.last.next)
     # A batch that touches the range in one partition may end below it in another.
     begin = {at: max(done, it.first.next.get(at, 0)) for at, done in it.done.next.items()}

@@ -27,7 +27,7 @@ def chunks(
     """Cut `first` to `last`.
 
     Where the sink's batches are known, those that touch the range come whole, even where they reach
-    beyond it: a part of a batch would be another batch to the destination. The rest is cut anew.
+    beyond it: a part of a batch would be another batch to the destination. The rest is cut again.
 
     Args:
         first: Where the range begins, of every partition.
@@ -71,7 +71,7 @@ def of_batches_not_known(
     return {where: span for where, span in spans.items() if span.start < span.end}
 
 
-def of_this_life(
+def of_this_stream_id(
     ends: Sequence[Offsets],
     incarnations: Mapping[str, str],
     generations: Mapping[StreamPartition, Generations] = MappingProxyType({}),

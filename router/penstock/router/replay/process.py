@@ -30,7 +30,7 @@ from py4j.protocol import Py4JError
 from penstock.base.clock import BlockingClock
 from penstock.router.job.permissions import PATH, Answer, refusal
 from penstock.router.replay.audit_log import BY_MAX, append_audit
-from penstock.router.replay.bounded_job import BoundedRun
+from penstock.router.replay.bounded_run import BoundedRun
 from penstock.router.telemetry import StatusCollector
 from penstock.service import (
     AdminServer,

@@ -50,7 +50,7 @@ class Progress:
         self.records = self.refused = self.left_out = 0
         self.meter = Meter()
 
-    def begin_anew(self) -> None:
+    def start_over(self) -> None:
         """A run may have had a replay before."""
         self.done = self.records = self.refused = self.left_out = 0
 
@@ -135,7 +135,7 @@ class ReplayNote:
             return None
         except (ValueError, KeyError, TypeError, BadOptionError) as error:
             raise ConfigError(
-                f"{self._path} cannot be read: {error}", fix="remove it, and replay the range anew"
+                f"{self._path} cannot be read: {error}", fix="remove it, and replay the range again"
             ) from None
 
     def keep(self, it: Unfinished) -> None:

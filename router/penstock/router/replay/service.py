@@ -6,8 +6,8 @@
     {"do": "stop", "sink": "lake", "by": "alice"}      the one under way; `sink` may be left out
 
 One replay at a time. The target's query rests meanwhile, so that the sink has one writer; the other
-sinks go on. Each replay is taken down in `replays.ndjson` beside the letters, when it was asked for
-and when it ended, and in the log.
+sinks go on. Each replay is taken down in `replays.ndjson` beside the dead letters, when it was
+asked for and when it ended, and in the log.
 
 A replay ends before its time when somebody stops it, or when the job drains: the sink gives up the
 batch in its hands, files that were delivered are in `done`, the one in work stays in `replaying`.
@@ -31,7 +31,7 @@ from penstock.router.job.config import JobConfig
 from penstock.router.job.permissions import PATH, Answer, refusal
 from penstock.router.job.query import SinkQuery
 from penstock.router.replay.audit_log import BY_MAX, append_audit, now_of
-from penstock.router.replay.bounded_job import ReplayStoppedError
+from penstock.router.replay.bounded_run import ReplayStoppedError
 from penstock.router.replay.progress import Progress
 from penstock.router.sinks import Sink
 from penstock.service import Requester, ServiceError
@@ -77,7 +77,7 @@ class _State(Enum):
 
 
 Deliver = Callable[[ReplayRequest], int]
-"""Delivers the letters of a sink to the target; returns how many records it got. Raises
+"""Delivers the dead letters of a sink to the target; returns how many records it got. Raises
 `ServiceError` or whatever a sink raises."""
 
 
@@ -125,9 +125,9 @@ class ReplayService:
         wanted = wanted if isinstance(wanted, dict) else {}
         if wanted.get("do") == "stop":
             return self._stop(wanted, visitor.peer)
-        return self._about_letters(wanted, visitor.peer)
+        return self._about_dead_letters(wanted, visitor.peer)
 
-    def _about_letters(self, wanted: Mapping[str, Any], peer: str) -> Answer:
+    def _about_dead_letters(self, wanted: Mapping[str, Any], peer: str) -> Answer:
         sink = wanted.get("sink")
         if not isinstance(sink, str) or not self._is_sink(sink):
             known = ", ".join(self._config.sinks)

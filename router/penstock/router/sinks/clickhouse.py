@@ -39,7 +39,7 @@ from pydantic import Field
 from typing_extensions import override
 
 from penstock.router.delivery.classify import HttpResponse, Meaning
-from penstock.router.delivery.classify import classify_response as usual_verdict
+from penstock.router.delivery.classify import classify_response as usual_result
 from penstock.router.delivery.result import (
     DeliveryResult,
     Failed,
@@ -51,7 +51,7 @@ from penstock.router.delivery.result import (
     TooLarge,
 )
 from penstock.router.sinks.http.client import HttpRequest
-from penstock.router.sinks.http.encode import Json, place_of, record_of, section, time_ns
+from penstock.router.sinks.http.encode import Json, position_of, record_of, section, time_ns
 from penstock.router.sinks.http.request_sink import HttpRequestSink, Item, Request, Row
 from penstock.router.sinks.http.settings import HttpSettings, RequestBatch
 from penstock.router.sinks.sink import Guarantee, Replay, SinkContext
@@ -150,7 +150,7 @@ class ClickHouse(HttpRequestSink):
         self._occasion = ""
 
     @override
-    def begin_anew(self) -> None:
+    def start_over(self) -> None:
         """Of what was there and is no more, the server may still have the token."""
         self._occasion = f"-{self.context.clock.unix_ns()}"
 
@@ -161,7 +161,7 @@ class ClickHouse(HttpRequestSink):
         text = _utf8(value)
         content = {
             "stream": row["stream"],
-            "incarnation": self.context.stream_id(*place_of(row)),
+            "incarnation": self.context.stream_id(*position_of(row)),
             "partition": row["partition"],
             "offset": row["offset"],
             "time_unix_nano": _moment_ns(row, record),
@@ -268,7 +268,7 @@ class ClickHouse(HttpRequestSink):
         )
 
     @override
-    def judge(self, answer: HttpResponse, request: Request) -> DeliveryResult:
+    def classify_answer(self, answer: HttpResponse, request: Request) -> DeliveryResult:
         verdict = classify_response(answer)
         if isinstance(verdict, Paused):
             self._seen = False  # somebody may have changed the table
@@ -297,7 +297,7 @@ def classify_response(answer: HttpResponse) -> DeliveryResult:
     fault = Fault(f"clickhouse_{code}", answer.fault.reason, answer.status)
     match meaning:
         case None:
-            return usual_verdict(answer)
+            return usual_result(answer)
         case Meaning.UNFIT | Meaning.TOO_LARGE | Meaning.FAILED:
             return _OF_RECORDS[meaning](fault)
         case Meaning.PAUSED:

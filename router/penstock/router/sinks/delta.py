@@ -13,8 +13,8 @@ Files of a commit that failed, or that a killed job had begun, are part of no ve
 
 Delta Lake's own library does the writing, without a JVM, to a directory or an object store. A
 commit there is a conditional put; without one two writers could both believe they wrote it. The
-library tells a store's answer in words only, so words are what `verdict_of` looks for. A store that
-fails is no record's fault.
+library tells a store's answer in words only, so words are what `result_of_error` looks for. A store
+that fails is no record's fault.
 """
 
 import re
@@ -37,7 +37,7 @@ from penstock.router.delivery.result import (
     TooLarge,
 )
 from penstock.router.job.config_errors import WrongKeyError, needed
-from penstock.router.sinks.lake import LakeSettings, LakeSink, LakeTable, Place
+from penstock.router.sinks.lake import LakeSettings, LakeSink, LakeTable, SinkPartition
 from penstock.router.sinks.sink import Guarantee, Replay, SinkContext
 from penstock.service.config_types import Secret
 
@@ -154,7 +154,7 @@ class Delta(LakeSink):
         return own | {name: it.read() for name, it in self._config.storage.items()}
 
     @override
-    def judge(self, error: Exception) -> DeliveryResult:
+    def classify_error(self, error: Exception) -> DeliveryResult:
         self._table = None  # what it knows may be what is wrong
         said = _in_one_line(error)
         if isinstance(error, self._exceptions.CommitFailedError):
@@ -177,26 +177,26 @@ class _Table(LakeTable):
         self._config = config
 
     @override
-    def mark(self, place: Place, first: int) -> int | None:
-        found: int | None = self._table.transaction_version(place.key)
+    def committed_offset(self, sink_partition: SinkPartition, first: int) -> int | None:
+        found: int | None = self._table.transaction_version(sink_partition.key)
         if found is None and _RETENTION in self._table.metadata().configuration:
-            batches = self._scan(place, first, 2**63 - 1)
+            batches = self._scan(sink_partition, first, 2**63 - 1)
             lasts = (pc.max(it.column("offset")).as_py() for it in batches if it.num_rows)
             last = max(lasts, default=None)
             found = None if last is None else int(last) + 1
         return found
 
     @override
-    def offsets(self, place: Place, first: int, last: int) -> pa.Array:
-        read = self._scan(place, first, last).read_all().column("offset")
+    def offsets(self, sink_partition: SinkPartition, first: int, last: int) -> pa.Array:
+        read = self._scan(sink_partition, first, last).read_all().column("offset")
         return pa.array(read.to_pylist(), pa.int64())
 
-    def _scan(self, place: Place, first: int, last: int) -> Any:
+    def _scan(self, sink_partition: SinkPartition, first: int, last: int) -> Any:
         conditions = (
-            f"stream = {_quoted(place.stream)}",
-            f"incarnation = {_quoted(place.incarnation)}",
-            f'"partition" = {place.partition}',
-            f"sink = {_quoted(place.sink)}",
+            f"stream = {_quoted(sink_partition.stream)}",
+            f"incarnation = {_quoted(sink_partition.incarnation)}",
+            f'"partition" = {sink_partition.partition}',
+            f"sink = {_quoted(sink_partition.sink)}",
             f'"offset" >= {first}',
             f'"offset" <= {last}',
         )
@@ -205,7 +205,7 @@ class _Table(LakeTable):
         return pa.RecordBatchReader.from_stream(found)
 
     @override
-    def append(self, rows: pa.Table, marks: Mapping[Place, int]) -> None:
+    def append(self, rows: pa.Table, versions: Mapping[SinkPartition, int]) -> None:
         library = self._library
         rows = _storable(rows)
         adds = self._config.new_columns == "add"
@@ -224,7 +224,8 @@ class _Table(LakeTable):
             schema_mode="merge" if adds else None,
             commit_properties=library.CommitProperties(
                 app_transactions=[
-                    library.Transaction(place.key, mark) for place, mark in marks.items()
+                    library.Transaction(sink_partition.key, version)
+                    for sink_partition, version in versions.items()
                 ],
             ),
         )

@@ -34,11 +34,18 @@ from typing_extensions import override
 
 from penstock.router.columns.json_objects import text_of, write_json
 from penstock.router.delivery.classify import HttpResponse, Meaning
-from penstock.router.delivery.classify import classify_response as usual_verdict
+from penstock.router.delivery.classify import classify_response as usual_result
 from penstock.router.delivery.result import DeliveryResult, Fault, PartialFailure, Paused, Success
 from penstock.router.job.settings import Seconds
 from penstock.router.sinks.http.client import HttpRequest
-from penstock.router.sinks.http.encode import Json, cached, document_of, place_of, section, time_ns
+from penstock.router.sinks.http.encode import (
+    Json,
+    cached,
+    document_of,
+    position_of,
+    section,
+    time_ns,
+)
 from penstock.router.sinks.http.google_credentials import GoogleToken, NoTokenError
 from penstock.router.sinks.http.request_sink import HttpRequestSink, Item, Request, Row
 from penstock.router.sinks.http.settings import HttpSettings, RequestBatch
@@ -118,7 +125,7 @@ class CloudLogging(HttpRequestSink):
     def _entry(self, row: Row, document: Json, moment_ns: int) -> Json:
         project, trace = self._config.project, document.get("trace_id")
         resource = section(document, "resource")
-        tag = self.context.stream_tag(*place_of(row))
+        tag = self.context.stream_tag(*position_of(row))
         log = self._config.log.replace("{kind}", str(row["kind"]))
         named = {
             "service": resource.get("service.name"),
@@ -160,10 +167,10 @@ class CloudLogging(HttpRequestSink):
         return self.send(replace(made, secrets=secrets), request)
 
     @override
-    def judge(self, answer: HttpResponse, request: Request) -> DeliveryResult:
+    def classify_answer(self, answer: HttpResponse, request: Request) -> DeliveryResult:
         if answer.status == 401:
             self._token.forget()
-        return judge(answer, len(request.items), self.differing)
+        return classify_answer(answer, len(request.items), self.differing)
 
 
 @cached
@@ -171,23 +178,25 @@ def _quoted(log: str) -> str:
     return quote(log, safe="")
 
 
-def judge(answer: HttpResponse, count: int, differing: Mapping[int, Meaning]) -> DeliveryResult:
+def classify_answer(
+    answer: HttpResponse, count: int, differing: Mapping[int, Meaning]
+) -> DeliveryResult:
     """What an answer means for `count` entries."""
     if answer.status // 100 == 2:
         other = Paused(f"not an answer of Cloud Logging: {answer.fault.reason}")
         return Success() if answer.status == 200 else other
     refused, again, reasons = [], [], set()
-    for place, code, said in entry_errors(answer.body):
-        if not 0 <= place < count:
-            return usual_verdict(answer, differing)
+    for index, code, said in entry_errors(answer.body):
+        if not 0 <= index < count:
+            return usual_result(answer, differing)
         fault = Fault(f"google_{code}", f"Cloud Logging says {said[:200]!r} (code {code})")
         if code in _OF_THE_ENTRY:
-            refused.append((place, fault))
+            refused.append((index, fault))
         else:
-            again.append(place)
+            again.append(index)
             reasons.add(fault.reason)
     if not refused and not again:
-        return usual_verdict(answer, differing)
+        return usual_result(answer, differing)
     reason = "; ".join(sorted(reasons)[:3])
     return PartialFailure(
         refused=tuple(refused), again=tuple(again), reason=reason, after_s=answer.after_s
@@ -199,10 +208,10 @@ def entry_errors(body: bytes) -> list[tuple[int, int, str]]:
     try:
         details = orjson.loads(body)["error"].get("details", [])
         return [
-            (int(place), int(status["code"]), str(status.get("message", "")))
+            (int(index), int(status["code"]), str(status.get("message", "")))
             for detail in details
             if detail.get("@type", "").endswith(_PARTIAL)
-            for place, status in detail["logEntryErrors"].items()
+            for index, status in detail["logEntryErrors"].items()
         ]
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError):
         return []

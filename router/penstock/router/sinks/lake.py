@@ -32,7 +32,7 @@ from penstock.router.sinks.http.request_sink import Faulty, Item, Request, Reque
 from penstock.router.sinks.http.settings import RequestBatch, RequestSettings
 from penstock.router.sinks.sink import Preview, SinkContext, as_json_lines
 
-PLACE_COLUMNS: Final = ("stream", "incarnation", "partition", "offset", "sink")
+POSITION_COLUMNS: Final = ("stream", "incarnation", "partition", "offset", "sink")
 """They come first in a new table: formats keep statistics of the first columns only."""
 
 _SPAN_MAX: Final = 1_000_000
@@ -52,7 +52,7 @@ class LakeSettings(RequestSettings):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SinkPartition:
     """A partition of the log, as one sink writes it."""
 
     sink: str
@@ -69,15 +69,15 @@ class Place:
 class LakeTable(Protocol):
     """A table as of its newest commit."""
 
-    def mark(self, place: Place, first: int) -> int | None:
+    def committed_offset(self, sink_partition: SinkPartition, first: int) -> int | None:
         """The offset behind the last row of the place; may be None if no row is from `first` on."""
         ...
 
-    def offsets(self, place: Place, first: int, last: int) -> pa.Array:
+    def offsets(self, sink_partition: SinkPartition, first: int, last: int) -> pa.Array:
         """Which offsets of that range, both ends included, are there."""
         ...
 
-    def append(self, rows: pa.Table, marks: Mapping[Place, int]) -> None:
+    def append(self, rows: pa.Table, committed_offsets: Mapping[SinkPartition, int]) -> None:
         """Commit rows and marks, together or not at all."""
         ...
 
@@ -100,7 +100,7 @@ class LakeSink(RequestSink):
         """The table, made for rows of this schema if there is none, as of its newest commit."""
         raise NotImplementedError
 
-    def judge(self, error: Exception) -> DeliveryResult:
+    def classify_error(self, error: Exception) -> DeliveryResult:
         """What one of `failures` means for a request, of which nothing is known to be there."""
         raise NotImplementedError
 
@@ -118,20 +118,20 @@ class LakeSink(RequestSink):
         whole = rows.select(["stream", "partition", "offset"]).to_pylist()
         sizes = pc.fill_null(pc.binary_length(rows.column("value")), 0).to_pylist()
         items = list(enumerate(Item(None, size) for size in sizes))
-        pieces = cut(items, self._limits, self.empty_size)
-        return [self._request("", piece, whole) for piece in pieces], []
+        chunks = cut(items, self._limits, self.empty_size)
+        return [self._request("", chunk, whole) for chunk in chunks], []
 
     @override
     def exchange(self, request: Request, attempt: int) -> DeliveryResult:
         rows = self._rows.take(list(request.rows))
         try:
             table = self.newest(rows)
-            missing, marks = _missing(table, rows)
+            missing, committed_offsets = _missing(table, rows)
             if missing.num_rows:
-                table.append(missing, marks)
+                table.append(missing, committed_offsets)
                 self.context.meter.count("commits")
         except self.failures as error:
-            return self.judge(error)
+            return self.classify_error(error)
         self.context.meter.count("already_there", rows.num_rows - missing.num_rows)
         return Success()
 
@@ -142,8 +142,8 @@ class LakeSink(RequestSink):
 
     def lake_rows(self, rows: pa.Table) -> pa.Table:
         context = self.context
-        places = (rows.column(name).to_pylist() for name in ("stream", "partition", "offset"))
-        ids = [context.stream_id(*place) for place in zip(*places, strict=True)]
+        positions = (rows.column(name).to_pylist() for name in ("stream", "partition", "offset"))
+        ids = [context.stream_id(*position) for position in zip(*positions, strict=True)]
         made = {
             "incarnation": pa.array(ids, pa.string()),
             "sink": pa.array([f"{context.job}.{context.sink}"] * rows.num_rows, pa.string()),
@@ -151,46 +151,48 @@ class LakeSink(RequestSink):
         }
         for name, values in made.items():
             rows = rows.append_column(name, values)
-        others = [name for name in rows.column_names if name not in PLACE_COLUMNS]
-        return rows.select([*PLACE_COLUMNS, *others])
+        others = [name for name in rows.column_names if name not in POSITION_COLUMNS]
+        return rows.select([*POSITION_COLUMNS, *others])
 
 
-def _missing(table: LakeTable, rows: pa.Table) -> tuple[pa.Table, dict[Place, int]]:
+def _missing(table: LakeTable, rows: pa.Table) -> tuple[pa.Table, dict[SinkPartition, int]]:
     """The rows that the table does not have, and the marks to be noted with them."""
     wanted = []
-    marks: dict[Place, int] = {}
-    for place, mine in _by_place(rows):
+    committed_offsets: dict[SinkPartition, int] = {}
+    for sink_partition, mine in _by_partition(rows):
         offsets = mine.column("offset")
         first, last = offsets[0].as_py(), offsets[len(offsets) - 1].as_py()
-        mark = table.mark(place, first)
-        if mark is not None and first < mark:
-            there = _there(table, place, [it for it in offsets.to_pylist() if it < mark])
+        committed_offset = table.committed_offset(sink_partition, first)
+        if committed_offset is not None and first < committed_offset:
+            there = _there(
+                table, sink_partition, [it for it in offsets.to_pylist() if it < committed_offset]
+            )
             new = mine.filter(pc.invert(pc.is_in(offsets, value_set=there)))
         else:
             new = mine
         if new.num_rows:
             wanted.append(new)
-            marks[place] = max(last + 1, mark or 0)
-    return pa.concat_tables(wanted) if wanted else rows.slice(0, 0), marks
+            committed_offsets[sink_partition] = max(last + 1, committed_offset or 0)
+    return pa.concat_tables(wanted) if wanted else rows.slice(0, 0), committed_offsets
 
 
-def _there(table: LakeTable, place: Place, offsets: Sequence[int]) -> pa.Array:
+def _there(table: LakeTable, sink_partition: SinkPartition, offsets: Sequence[int]) -> pa.Array:
     """Which of the offsets, in their order, the table has; perhaps others between them as well."""
     found, begin = [], 0
     for end in range(1, len(offsets) + 1):
         if end == len(offsets) or offsets[end] - offsets[begin] >= _SPAN_MAX:
-            found.append(table.offsets(place, offsets[begin], offsets[end - 1]))
+            found.append(table.offsets(sink_partition, offsets[begin], offsets[end - 1]))
             begin = end
     return pa.concat_arrays(found)
 
 
-def _by_place(rows: pa.Table) -> Sequence[tuple[Place, pa.Table]]:
+def _by_partition(rows: pa.Table) -> Sequence[tuple[SinkPartition, pa.Table]]:
     """Rows in the order of the log, by partition."""
     names = ["sink", "stream", "incarnation", "partition"]
     found = runs(rows, names)
     begins = pa.array([begin for begin, _ in found], pa.int64())
-    places = rows.select(names).take(begins).to_pylist()
+    sink_partitions = rows.select(names).take(begins).to_pylist()
     return [
-        (Place(**place), rows.slice(begin, end - begin))
-        for (begin, end), place in zip(found, places, strict=True)
+        (SinkPartition(**sink_partition), rows.slice(begin, end - begin))
+        for (begin, end), sink_partition in zip(found, sink_partitions, strict=True)
     ]

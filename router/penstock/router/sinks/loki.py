@@ -80,7 +80,7 @@ class Loki(HttpRequestSink):
     def __init__(self, config: LokiSink, context: SinkContext) -> None:
         super().__init__(config, context)
         self._config = config
-        self._paths = {label: _path_of(place) for label, place in config.labels.items()}
+        self._paths = {label: _path_of(field_path) for label, field_path in config.labels.items()}
 
     @override
     def encode(self, row: Row) -> Item | Fault:
@@ -136,10 +136,10 @@ class Loki(HttpRequestSink):
         )  # fmt: skip
 
 
-def _path_of(place: str) -> tuple[str, str]:
+def _path_of(field_path: str) -> tuple[str, str]:
     """The part of a record, or "" for the record itself, and the name in there."""
-    first, _, rest = place.partition(".")
-    return (first, rest) if first in _SECTIONS else ("", place)
+    first, _, rest = field_path.partition(".")
+    return (first, rest) if first in _SECTIONS else ("", field_path)
 
 
 def _metadata(record: Json) -> dict[str, str]:

@@ -39,7 +39,7 @@ from penstock.router.delivery.result import (
     Success,
 )
 from penstock.router.job.config_errors import WrongKeyError, needed
-from penstock.router.sinks.http.encode import ABOUT, KEY, Json, describe, place_of, record_of
+from penstock.router.sinks.http.encode import ABOUT, KEY, Json, describe, position_of, record_of
 from penstock.router.sinks.http.request_sink import Item, Request, RequestSink, Row
 from penstock.router.sinks.http.settings import RequestBatch, RequestSettings
 from penstock.router.sinks.sink import Guarantee, Preview, Replay, SinkContext
@@ -153,7 +153,7 @@ class Postgres(RequestSink):
         value: bytes = row["value"] or b""
         record = record_of(row)
         stored = None if record is None or _has_nul(record, value) else value.decode()
-        incarnation = self.context.stream_id(*place_of(row))
+        incarnation = self.context.stream_id(*position_of(row))
         described = describe(row, record or {}, incarnation)
         content = (*described, stored, value if stored is None else None)
         return Item(content, len(value) + _BYTES_BESIDE_VALUE)

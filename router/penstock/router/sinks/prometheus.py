@@ -152,7 +152,7 @@ class PrometheusWrite(HttpRequestSink):
         self._came_before = True
 
     @override
-    def begin_anew(self) -> None:
+    def start_over(self) -> None:
         self._came_before = False
 
     @override
@@ -174,8 +174,8 @@ class PrometheusWrite(HttpRequestSink):
         return verdict
 
     @override
-    def judge(self, answer: HttpResponse, request: Request) -> DeliveryResult:
-        verdict = super().judge(answer, request)
+    def classify_answer(self, answer: HttpResponse, request: Request) -> DeliveryResult:
+        verdict = super().classify_answer(answer, request)
         if self._transport is not None and self._transport.repeated:
             self._doubtful.update(request.rows)
         if not isinstance(verdict, Rejected | Failed):

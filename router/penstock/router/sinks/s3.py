@@ -50,15 +50,15 @@ from penstock.router.sinks.http.request_sink import Faulty, HttpRequestSink, Ite
 from penstock.router.sinks.http.settings import HttpSettings, RequestBatch
 from penstock.router.sinks.parquet.sink import (
     of_same_batch,
-    place_tag_of,
-    split_by_place,
+    position_tag_of,
+    split_by_partition,
     without_spans,
     write_parquet,
 )
 from penstock.router.sinks.sink import Guarantee, Preview, Replay, SinkContext, as_json_lines
 
 _CODE: Final = re.compile(rb"<Code>(\w+)</Code>")
-_PLACE: Final = "penstock_place"
+_POSITION: Final = "penstock_place"
 """The column that remembers where a row stands in the batch."""
 
 _DELETED: Final = (200, 204, 404)
@@ -118,7 +118,7 @@ class S3(HttpRequestSink):
         self.prepare([])
 
     @override
-    def begin_anew(self) -> None:
+    def start_over(self) -> None:
         """Nothing of what was put is to be deleted any more."""
         self._note.unlink(missing_ok=True)
 
@@ -131,12 +131,12 @@ class S3(HttpRequestSink):
         """
         made = [self._key_of(request) for request in requests]
         again = of_same_batch(made, self._earlier(), self.context.starts, self._tag)
-        kept = [it for it in again if place_tag_of(it, self._tag) in self.context.shortened]
+        kept = [it for it in again if position_tag_of(it, self._tag) in self.context.shortened]
         stale = [it for it in again if it not in kept]
         if not made and not stale:
             return
         self._noted = made + stale + kept
-        self._keep_note()
+        self._persist_note()
         for key in stale:
             self._delete(key)
 
@@ -145,17 +145,17 @@ class S3(HttpRequestSink):
         """One request for each place; `batch` cuts those of more records or bytes of values."""
         self._rows = rows
         whole = rows.select(["stream", "partition", "offset"]).to_pylist()
-        places = pa.array(range(rows.num_rows), pa.int64())
+        positions = pa.array(range(rows.num_rows), pa.int64())
         requests = []
         earlier = self._earlier()
-        for directory, of_place in split_by_place(rows.append_column(_PLACE, places)):
-            for generation in self.context.by_generation(of_place):
+        for directory, of_partition in split_by_partition(rows.append_column(_POSITION, positions)):
+            for generation in self.context.by_generation(of_partition):
                 part = self._not_there(directory, generation, earlier)
                 sizes = pc.fill_null(pc.binary_length(part.column("value")), 0).to_pylist()
                 items = [Item(None, size) for size in sizes]
-                numbered = [*zip(part.column(_PLACE).to_pylist(), items, strict=True)]
-                pieces = cut(numbered, self._config.batch, self.empty_size)
-                requests += [self._request(directory, piece, whole) for piece in pieces]
+                numbered = [*zip(part.column(_POSITION).to_pylist(), items, strict=True)]
+                chunks = cut(numbered, self._config.batch, self.empty_size)
+                requests += [self._request(directory, chunk, whole) for chunk in chunks]
         return requests, []
 
     def _earlier(self) -> list[str]:
@@ -168,11 +168,11 @@ class S3(HttpRequestSink):
         if not self.context.shortened:
             return part
         first = part.select(["stream", "partition", "offset"]).slice(0, 1).to_pylist()[0]
-        place = self.context.place_tag(**first)
+        place = self.context.position_tag(**first)
         if place not in self.context.shortened:
             return part
         keys = (key for key in earlier if key.rpartition("/")[0] == directory)
-        mine = (key for key in keys if place_tag_of(key, self._tag) == place)
+        mine = (key for key in keys if position_tag_of(key, self._tag) == place)
         return without_spans(part, mine, self._is_there)
 
     def _is_there(self, key: str) -> bool:
@@ -192,7 +192,7 @@ class S3(HttpRequestSink):
         key = self._key_of(request)
         if key not in self._noted:  # a piece of an object that was too large
             self._noted.append(key)
-            self._keep_note()
+            self._persist_note()
         file = io.BytesIO()
         write_parquet(self._part_of(request), file, self._config.compression)
         self.context.meter.count("bytes", file.tell())
@@ -250,7 +250,7 @@ class S3(HttpRequestSink):
         return Retryable(f"{verdict.fault.reason}; {fix}")
 
     @override
-    def judge(self, answer: HttpResponse, request: Request) -> DeliveryResult:
+    def classify_answer(self, answer: HttpResponse, request: Request) -> DeliveryResult:
         found = _CODE.search(answer.body)
         code = found[1].decode() if found else ""
         if answer.status == 412 and self._config.conditional:
@@ -260,7 +260,7 @@ class S3(HttpRequestSink):
             return TooLarge(answer.fault)
         if answer.status == 409 or code == "RequestTimeout":
             return Retryable(answer.fault.reason, answer.after_s)
-        verdict = super().judge(answer, request)
+        verdict = super().classify_answer(answer, request)
         damaged = code in ("BadDigest", "IncompleteBody", "XAmzContentSHA256Mismatch")
         if damaged or isinstance(
             verdict, Failed
@@ -280,20 +280,20 @@ class S3(HttpRequestSink):
 
     def _part_of(self, request: Request) -> pa.Table:
         """The request's rows, without the columns that its place tells."""
-        ((_, part),) = split_by_place(self._rows.take(list(request.rows)))
+        ((_, part),) = split_by_partition(self._rows.take(list(request.rows)))
         return part
 
     def _key_of(self, request: Request) -> str:
         offsets = self._rows.column("offset").take(list(request.rows)).to_pylist()
         first = self._rows.slice(request.rows[0], 1).select(["stream", "partition"]).to_pylist()[0]
         context = self.context
-        place = self._tag + context.place_tag(first["stream"], first["partition"], offsets[0])
+        place = self._tag + context.position_tag(first["stream"], first["partition"], offsets[0])
         span = f"{offsets[0]:020d}-{offsets[-1]:020d}"
         return f"{request.lane}/{place}-{span}.{digest_of(offsets)}.parquet"
 
-    def _keep_note(self) -> None:
+    def _persist_note(self) -> None:
         atomic_write(self._note, json.dumps(self._noted).encode(), parents=True)
-        self.context.keep()
+        self.context.persist()
 
     def _delete(self, key: str) -> None:
         answer = self.fetch(self._signed("DELETE", key, {}, b""))

@@ -74,11 +74,11 @@ class Originals:
             return rows
         offsets = rows.column("offset").combine_chunks()
         near = self.table.filter(pc.is_in(self.table.column("offset"), value_set=offsets))
-        found = {place: number for number, place in enumerate(_places(near))}
-        return near.take([found[place] for place in _places(rows)])
+        found = {position: number for number, position in enumerate(_positions(near))}
+        return near.take([found[position] for position in _positions(rows)])
 
 
-def _places(rows: pa.Table) -> Iterator[tuple[str, int, int]]:
+def _positions(rows: pa.Table) -> Iterator[tuple[str, int, int]]:
     """Of each row in the log."""
     keys = ("stream", "partition", "offset")
     return zip(*(rows.column(key).to_pylist() for key in keys), strict=True)
@@ -88,11 +88,11 @@ class DeadLetterPublisher(Protocol):
     """Where dead letters go beside their files, as far as they can."""
 
     def publish(self, lines: Sequence[bytes]) -> int:
-        """Store letters, a JSON object each; returns how many cannot be, after a short wait."""
+        """Store dead letters, a JSON object each; returns how many are not stored."""
         ...
 
 
-def keep_nothing() -> None:
+def persist_nothing() -> None:
     """Checkpoints are on this machine alone, and what is written there is kept."""
 
 
@@ -110,17 +110,18 @@ class SinkContext:
         meter: Where the sink counts.
         stop: Set when the job, or a replay, ends; a sink that waits must give up.
         clock: Time.
-        starts: Where the batch in work begins, of each partition, by what `place_tag` says; empty
-            where nobody knows. The query keeps it up to date.
+        starts: Where the batch in work begins, of each partition, by what `position_tag` says;
+            empty where nobody knows. The query keeps it up to date.
         generations: Of partitions that the log truncated below what was read; as `incarnations`.
-        shortened: What `place_tag` says of the partitions of which the batch in work has not all
+        shortened: What `position_tag` says of the partitions of which the batch in work has not all
             records that it was planned with, for the log has lost some: an earlier attempt at it
             may have delivered those, and they stay.
-        letter_stream: Where dead letters go as well; None for nowhere.
+        dead_letter_stream: Where dead letters go as well; None for nowhere.
         originals: The rows in work before transforms; dead letters hold those.
         tracer: Has spans of batches; None: there are none.
-        of_letters: Whether the rows are dead letters: of a batch's records some, or of several.
-        keep: Makes what is in `state_dir` as lasting as the job's checkpoints are. A sink that
+        of_dead_letters: Whether the rows are dead letters: of a batch's records some, or of
+            several.
+        persist: Makes what is in `state_dir` as lasting as the job's checkpoints are. A sink that
             notes something which must not be lost once it has published calls this in between;
             raises `UnavailableError` where that cannot be now.
     """
@@ -136,11 +137,11 @@ class SinkContext:
     starts: dict[str, int] = field(default_factory=dict)
     generations: dict[StreamPartition, Generations] = field(default_factory=dict)
     shortened: set[str] = field(default_factory=set)
-    letter_stream: DeadLetterPublisher | None = None
+    dead_letter_stream: DeadLetterPublisher | None = None
     originals: Originals = field(default_factory=Originals)
     tracer: Tracer | None = None
-    of_letters: bool = False
-    keep: Callable[[], None] = keep_nothing
+    of_dead_letters: bool = False
+    persist: Callable[[], None] = persist_nothing
 
     def wait(self, seconds: float) -> None:
         """Let time pass.
@@ -158,7 +159,7 @@ class SinkContext:
         self.generations.update(planned.generations)
         begins = {at: reading_begins(at, before, planned) for at in before.next}
         self.starts.clear()
-        self.starts.update((self.place_tag(*at, begin), begin) for at, begin in begins.items())
+        self.starts.update((self.position_tag(*at, begin), begin) for at, begin in begins.items())
         self.shortened.clear()
         self.shortened.update(self.starts if lost else ())
 
@@ -177,14 +178,16 @@ class SinkContext:
         of_stream, dot, number = self.stream_id(stream, partition, offset).partition(".")
         return f"{stream}.{of_stream[:8] or '0'}{dot}{number}"
 
-    def place_tag(self, stream: str, partition: int, offset: int) -> str:
+    def position_tag(self, stream: str, partition: int, offset: int) -> str:
         """A partition of the log and a generation of its records, for names likewise."""
         return f"{self.stream_tag(stream, partition, offset)}-{partition}"
 
     def by_generation(self, rows: pa.Table) -> Iterator[pa.Table]:
         """Rows of one partition, in their order, cut where a generation begins."""
-        place = rows.select(["stream", "partition"]).slice(0, 1).to_pylist()[0]
-        begins = self.generations.get(StreamPartition(place["stream"], place["partition"]), ())
+        position = rows.select(["stream", "partition"]).slice(0, 1).to_pylist()[0]
+        begins = self.generations.get(
+            StreamPartition(position["stream"], position["partition"]), ()
+        )
         offsets = rows.column("offset").to_pylist()
         cuts = sorted({bisect_left(offsets, first) for first, _ in begins} - {0, len(offsets)})
         for first, end in pairwise([0, *cuts, len(offsets)]):
@@ -258,7 +261,7 @@ class Sink(Protocol):
         """
         return
 
-    def begin_anew(self) -> None:
+    def start_over(self) -> None:
         """What comes next is delivered on purpose, and repeats nothing of what came before.
 
         So it is before a replay, and before each file of dead letters, whatever the offsets are.
@@ -266,12 +269,12 @@ class Sink(Protocol):
         return
 
     def go_on(self) -> None:
-        """A replay of a range goes on that was ended early; instead of `begin_anew`.
+        """A replay of a range goes on that was ended early; instead of `start_over`.
 
         The first batch that comes may have been in work then, perhaps in part or as a whole, and
         `state_dir` is what that replay left. No other replay's is ever in it.
         """
-        self.begin_anew()
+        self.start_over()
 
     def preview(self, rows: pa.Table) -> list[Preview]:
         """What `write` would send for these rows; sends, opens and keeps nothing.

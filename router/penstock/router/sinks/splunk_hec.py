@@ -143,9 +143,9 @@ class SplunkHec(HttpRequestSink):
         return {**self.own_headers(), "Authorization": f"Splunk {self._config.token.read()}"}
 
     @override
-    def judge(self, answer: HttpResponse, request: Request) -> DeliveryResult:
+    def classify_answer(self, answer: HttpResponse, request: Request) -> DeliveryResult:
         said = read_answer(answer)
-        verdict = judge(answer, said, len(request.items))
+        verdict = classify_answer(answer, said, len(request.items))
         if isinstance(verdict, PartialFailure) and self._config.acknowledge:
             # What stood before the bad one was taken, but will never be acknowledged.
             if not verdict.refused:
@@ -184,7 +184,7 @@ def read_answer(answer: HttpResponse) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def judge(answer: HttpResponse, said: Mapping[str, Any], count: int) -> DeliveryResult:
+def classify_answer(answer: HttpResponse, said: Mapping[str, Any], count: int) -> DeliveryResult:
     """What HEC's answer means for `count` objects."""
     code = said.get("code")
     if answer.status == 200:

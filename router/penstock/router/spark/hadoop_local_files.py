@@ -65,7 +65,7 @@ def start_no_programs(spark: SparkSession) -> None:
         compiler.setParentClassLoader(jvm.java.lang.Thread.currentThread().getContextClassLoader())
         compiler.cook(_SOURCE)
         place = jvm.java.net.URI("file:///")
-        jvm.org.apache.hadoop.fs.FileSystem.get(place, settings).close()  # then it is made anew
+        jvm.org.apache.hadoop.fs.FileSystem.get(place, settings).close()  # then it is made again
         settings.setClassLoader(compiler.getClassLoader())
         settings.set("fs.file.impl", _NAME)
         jvm.org.apache.hadoop.fs.FileSystem.get(place, settings)

@@ -151,6 +151,11 @@ class HeapBudget:
         finally:
             self._bytes.release(share)
 
+    @property
+    def in_use(self) -> int:
+        """Bytes of records that are in the heap now."""
+        return self._bytes.in_use
+
     def ran_out(self) -> None:
         """The heap ran out: the next process has less in work, or refuses what was alone there.
 

@@ -25,7 +25,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql.types import BinaryType
 
 from penstock.router.columns.filters import Filter, filter_to_json
-from penstock.router.columns.passthrough import CARRIED
+from penstock.router.columns.passthrough import PASSTHROUGH
 from penstock.router.columns.pushdown import CHEAPEST, Need, need_of
 from penstock.router.columns.schema import ViewName
 from penstock.router.read.options import parse_options
@@ -107,22 +107,23 @@ def read(
     return steps(source.rows(need.columns or (CHEAPEST,), need.only))
 
 
-def read_carried(
+def read_passthrough(
     spark: SparkSession,
     options: Mapping[str, str],
     steps: Steps,
-    judge: Steps,
+    classify_answer: Steps,
     columns: Sequence[str],
     *,
     streaming: bool = True,
 ) -> DataFrame:
-    """What `judge` makes of the view `records`, with columns that are carried past Spark.
+    """What `classify_answer` makes of the view `records`, with columns that are carried past Spark.
 
     Args:
         spark: As in `read`.
         options: Likewise.
         steps: Which rows are wanted at most; what they leave out may be missing.
-        judge: Makes a verdict of each row, and keeps the column `CARRIED` where there is one.
+        classify_answer: Makes a verdict of each row, and keeps the column `PASSTHROUGH` where there
+            is one.
         columns: Those carried.
         streaming: Whether for a stream or a batch.
 
@@ -130,8 +131,8 @@ def read_carried(
         To be collected and given to `penstock.router.columns.passthrough.unpack`.
     """
     source = _Source(spark, options, "records", streaming=streaming)
-    looked_at = source.need(judge).columns
-    return judge(source.rows(looked_at, source.need(steps).only, carry=columns))
+    looked_at = source.need(classify_answer).columns
+    return classify_answer(source.rows(looked_at, source.need(steps).only, pass_through=columns))
 
 
 class _Source:
@@ -154,14 +155,14 @@ class _Source:
         return need_of(steps(reader.options(**of_stream, subscribe="-").load()), self._view)
 
     def rows(
-        self, columns: Sequence[str], only: Filter | None, *, carry: Sequence[str] = ()
+        self, columns: Sequence[str], only: Filter | None, *, pass_through: Sequence[str] = ()
     ) -> DataFrame:
         given, struct = dict(self._options), self._view.struct(columns)
         if only is not None and "filter" not in {name.lower() for name in given}:
             given["filter"] = json.dumps(filter_to_json(only))
-        if carry:
-            given["carry"] = ",".join(carry)
-            struct = struct.add(CARRIED, BinaryType())
+        if pass_through:
+            given["passThrough"] = ",".join(pass_through)
+            struct = struct.add(PASSTHROUGH, BinaryType())
         reader = self._spark.readStream if self._streaming else self._spark.read
         rows = reader.format("logd").schema(struct).options(**given).load()
         # What Spark found that nobody needs may still be named: it is NULL, and never made.
@@ -171,7 +172,7 @@ class _Source:
             else F.lit(None).cast(field.dataType).alias(field.name)
             for field in self._whole
         ]
-        return rows.select(*named, *([CARRIED] if carry else []))
+        return rows.select(*named, *([PASSTHROUGH] if pass_through else []))
 
 
 def register(spark: SparkSession) -> None:

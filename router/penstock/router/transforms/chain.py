@@ -42,7 +42,7 @@ class Chain:
     Args:
         steps: As the job file has them.
         state_dir: A directory of the route's and sink's own, for what steps remember.
-        place: Where the steps stand in the job file, for errors.
+        key_path: Where the steps stand in the job file, for errors.
         stream_id: As `SinkContext.stream_id`.
         again: Rows were delivered before.
 
@@ -55,7 +55,7 @@ class Chain:
         steps: list[Transform],
         state_dir: Path,
         *,
-        place: str,
+        key_path: str,
         stream_id: StreamId = nameless,
         again: Again | None = None,
     ) -> None:
@@ -68,7 +68,7 @@ class Chain:
                     self._keys[index] = step.hash.key()
                 except ValueError as error:
                     raise WrongKeyError(
-                        f"{place}.{index}.hash.key_file: {error}",
+                        f"{key_path}.{index}.hash.key_file: {error}",
                         fix="write a random key there: openssl rand -hex 32",
                     ) from None
             if step.dedupe is not None:
@@ -216,9 +216,9 @@ class _Work:
     def _untouched(self, rows: pa.Table) -> pa.Table:
         """The same rows of the batch as it came."""
         keys = ["stream", "partition", "offset"]
-        places = {tuple(row.values()) for row in rows.select(keys).to_pylist()}
+        keys_of_rows = {tuple(row.values()) for row in rows.select(keys).to_pylist()}
         columns = [self._original.column(key).to_pylist() for key in keys]
-        chosen = [place in places for place in zip(*columns, strict=True)]
+        chosen = [key_path in keys_of_rows for key_path in zip(*columns, strict=True)]
         return self._original.filter(pa.array(chosen, pa.bool_()))
 
     def _filter(self, stays: list[bool]) -> None:

@@ -42,7 +42,7 @@ BATCHES_MAX: Final = 100_000
 BYTES_MAX: Final = 64 * 1024 * 1024
 """Of them, about: a batch of which every second row was left out has 600 KB."""
 
-Place = tuple[str, str, int]
+StreamIdPartition = tuple[str, str, int]
 """Stream, its id with the generation of the record, and partition."""
 
 StreamId = Callable[[str, int, int], str]
@@ -55,7 +55,7 @@ def nameless(_stream: str, _partition: int, _offset: int) -> str:
 
 
 @dataclass(slots=True)
-class Judged:
+class Decided:
     """Of one partition, in its order: what was judged, and of that what was left out, from and to.
 
     The latter as two lists for each batch, so that a row is looked up without a copy of them.
@@ -95,14 +95,14 @@ class LeftOut:
         self._max_bytes = max_bytes
         self._stream_id = stream_id
         self._lines: KeptLines | None = None
-        self._judged: dict[Place, Judged] | None = None
+        self._decided: dict[StreamIdPartition, Decided] | None = None
 
     def note(self, table: pa.Table, stays: Sequence[bool]) -> None:
         """Of a batch, whose rows come in the log's order."""
-        found: dict[Place, tuple[list[int], list[int]]] = {}
-        for (place, offset), stay in zip(self._places(table), stays, strict=True):
-            judged, runs = found.setdefault(place, ([], []))
-            judged.append(offset)
+        found: dict[StreamIdPartition, tuple[list[int], list[int]]] = {}
+        for (partition_id, offset), stay in zip(self._positions(table), stays, strict=True):
+            decided, runs = found.setdefault(partition_id, ([], []))
+            decided.append(offset)
             if stay:
                 continue
             if runs and runs[-1] == offset - 1:
@@ -119,13 +119,13 @@ class LeftOut:
 
     def stayed(self, table: pa.Table) -> list[bool | None]:
         """Of each row, whether it went on then; None: that is not known."""
-        if self._judged is None:
-            self._judged = self._load()
-        nothing = Judged()
-        judged = self._judged
-        return [judged.get(at, nothing).stayed(offset) for at, offset in self._places(table)]
+        if self._decided is None:
+            self._decided = self._load()
+        nothing = Decided()
+        decided = self._decided
+        return [decided.get(at, nothing).stayed(offset) for at, offset in self._positions(table)]
 
-    def _places(self, table: pa.Table) -> list[tuple[Place, int]]:
+    def _positions(self, table: pa.Table) -> list[tuple[StreamIdPartition, int]]:
         streams, partitions, offsets = (
             table.column(name).to_pylist() for name in ("stream", "partition", "offset")
         )
@@ -134,15 +134,15 @@ class LeftOut:
             for stream, partition, offset in zip(streams, partitions, offsets, strict=True)
         ]
 
-    def _load(self) -> dict[Place, Judged]:
-        found: dict[Place, Judged] = {}
+    def _load(self) -> dict[StreamIdPartition, Decided]:
+        found: dict[StreamIdPartition, Decided] = {}
         for line in KeptLines(self._path, max_lines=BATCHES_MAX).load():
             try:
                 parts: list[Any] = json.loads(line)
             except ValueError:  # torn by a crash; the batch is not known then
                 continue
-            for stream, life, partition, first, last, runs in parts:
-                found.setdefault((stream, life, partition), Judged()).add(first, last, runs)
+            for stream, stream_id, partition, first, last, runs in parts:
+                found.setdefault((stream, stream_id, partition), Decided()).add(first, last, runs)
         return found
 
 

@@ -3,7 +3,7 @@
 The trace's id decides, or what `by` names: the first 56 bits of its BLAKE2b are a number, and a
 record is kept where that reaches a threshold. The hash is keyed by which `sample` step of its route
 it is, and by `seed`. So all routes keep the same traces, who keeps a larger share keeps every trace
-that others keep, and yet a step decides anew of what an emitter, a collector or a step before it
+that others keep, and yet a step decides again of what an emitter, a collector or a step before it
 has kept: only then is the product of their weights how many records each one stands for.
 """
 

@@ -7,7 +7,7 @@ The directory of `penstock.router.read.shared.directory` has a file for each pie
 
 A name is a digest of all that decides the content, the records' own bytes among it: a file is never
 out of date, whoever wrote it. And nobody depends on one. Who finds none, or one that is damaged,
-makes the rows anew; where files cannot be kept, nothing is.
+makes the rows again; where files cannot be kept, nothing is.
 """
 
 import fcntl
@@ -32,7 +32,7 @@ _OF_KEPT: Final = 4
 """A piece that takes more of what is kept than one in so many bytes is not kept."""
 
 
-class SharedPieces:
+class SharedChunks:
     """Those of one job, for one task.
 
     Args:

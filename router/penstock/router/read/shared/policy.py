@@ -1,7 +1,7 @@
 """Where a log is cut into pieces, and which of the kept ones go first.
 
 Readers that begin and end at different offsets are to come to the same pieces in between. So pieces
-end at frames that begin beyond a multiple of `PIECE_OFFSETS`, whoever reads. Only where a piece has
+end at frames that begin beyond a multiple of `CHUNK_OFFSETS`, whoever reads. Only where a piece has
 few records then, it goes on to the next such place: a small one costs nearly what a large one does.
 """
 
@@ -9,13 +9,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-PIECE_OFFSETS: Final = 8_192
+CHUNK_OFFSETS: Final = 8_192
 """Offsets of a piece, about."""
 
-PIECE_RECORDS_MIN: Final = 2_048
+CHUNK_RECORDS_MIN: Final = 2_048
 """Records since the last such place, with fewer of which it is none."""
 
-PIECE_BYTES: Final = 8 * 1024 * 1024
+CHUNK_BYTES: Final = 8 * 1024 * 1024
 """Bytes in memory at which a piece ends anywhere, with the frame that brings them."""
 
 
@@ -28,8 +28,8 @@ class Cutter:
         min_records: Since the last place where one may begin.
     """
 
-    offsets: int = PIECE_OFFSETS
-    min_records: int = PIECE_RECORDS_MIN
+    offsets: int = CHUNK_OFFSETS
+    min_records: int = CHUNK_RECORDS_MIN
     _cell: int = -1
     _records: int = 0
     _size: int = 0
@@ -45,7 +45,7 @@ class Cutter:
         cell = base_offset // self.offsets
         # Not those of the piece: it may have begun because of its bytes, elsewhere for each reader.
         is_common = cell != self._cell and self._records >= self.min_records
-        begins = is_common or self._size >= PIECE_BYTES
+        begins = is_common or self._size >= CHUNK_BYTES
         if is_common:
             self._records = 0
         if begins:

@@ -17,7 +17,7 @@ import pyarrow as pa
 from penstock.base.clock import BlockingClock
 from penstock.router.read.chunks import FrameChunk
 from penstock.router.read.fetch import warn
-from penstock.router.read.shared.cache import SharedPieces
+from penstock.router.read.shared.cache import SharedChunks
 
 WAIT_S: Final = 1.0
 """For pieces that others make; one takes some hundredths of a second."""
@@ -42,36 +42,36 @@ class SharedReading:
         wait_s: For pieces that others make, at most.
     """
 
-    opened: Callable[[], SharedPieces]
+    opened: Callable[[], SharedChunks]
     purpose: str
     make: Callable[[pa.RecordBatch], pa.RecordBatch]
     clock: BlockingClock
     wait_s: float = WAIT_S
-    _shared: SharedPieces | None = None
+    _shared: SharedChunks | None = None
     _is_alone: bool = False
 
-    def batches(self, pieces: Iterable[FrameChunk]) -> Iterator[pa.RecordBatch]:
+    def batches(self, chunks: Iterable[FrameChunk]) -> Iterator[pa.RecordBatch]:
         """The rows of each piece, maybe none of some, in their order."""
         ahead, size = list[FrameChunk](), 0
-        for piece in pieces:
-            ahead.append(piece)
-            size += piece.size
+        for chunk in chunks:
+            ahead.append(chunk)
+            size += chunk.size
             if len(ahead) == _AHEAD or size >= _AHEAD_BYTES:
                 yield from self._of(ahead)
                 ahead, size = [], 0
         yield from self._of(ahead)
 
-    def _of(self, pieces: list[FrameChunk]) -> list[pa.RecordBatch]:
-        names = [piece.name(self.purpose) for piece in pieces]
+    def _of(self, chunks: list[FrameChunk]) -> list[pa.RecordBatch]:
+        names = [chunk.name(self.purpose) for chunk in chunks]
         made: dict[int, pa.RecordBatch] = {}
         waited_s = 0.0
-        while len(made) < len(pieces):
+        while len(made) < len(chunks):
             before = len(made)
-            for at, (piece, name) in enumerate(zip(pieces, names, strict=True)):
+            for at, (chunk, name) in enumerate(zip(chunks, names, strict=True)):
                 if at in made:
                     continue
                 rows = (
-                    self._found_or_made(piece, name) if waited_s < self.wait_s else self._own(piece)
+                    self._found_or_made(chunk, name) if waited_s < self.wait_s else self._own(chunk)
                 )
                 if rows is not None:
                     made[at] = rows
@@ -80,21 +80,21 @@ class SharedReading:
                 waited_s += _POLL_S
         return [rows for _, rows in sorted(made.items())]
 
-    def _own(self, piece: FrameChunk) -> pa.RecordBatch:
-        return self.make(piece.rows())
+    def _own(self, chunk: FrameChunk) -> pa.RecordBatch:
+        return self.make(chunk.rows())
 
-    def _found_or_made(self, piece: FrameChunk, name: str) -> pa.RecordBatch | None:
+    def _found_or_made(self, chunk: FrameChunk, name: str) -> pa.RecordBatch | None:
         """What another has made, or is made here for others; None: another is about to make it."""
         if self._is_alone:
-            return self._own(piece)
+            return self._own(chunk)
         try:
-            return self._found_or_kept(piece, name)
+            return self._found_or_kept(chunk, name)
         except OSError as error:
             _warn_once(f"going on without what other sinks have read: {error}")
             self._is_alone = True
-            return self._own(piece)
+            return self._own(chunk)
 
-    def _found_or_kept(self, piece: FrameChunk, name: str) -> pa.RecordBatch | None:
+    def _found_or_kept(self, chunk: FrameChunk, name: str) -> pa.RecordBatch | None:
         shared = self._shared = self._shared or self.opened()
         if (found := shared.find(name)) is not None:
             return found
@@ -102,7 +102,7 @@ class SharedReading:
             if not is_mine:
                 return None
             if (found := shared.find(name)) is None:  # nor has it been made just now
-                found = self._own(piece)
+                found = self._own(chunk)
                 shared.keep(name, found)
             return found
 

@@ -169,7 +169,7 @@ class Connection:
         """Give the connection back."""
         self._channel.close()
 
-    def verdict_of(self, error: TroubleError) -> DeliveryResult:
+    def result_of_error(self, error: TroubleError) -> DeliveryResult:
         """What trouble means for a request."""
         return error.verdict
 

@@ -19,7 +19,7 @@ from typing import Any
 import orjson
 
 from penstock.base.files import atomic_write
-from penstock.router.sinks.sink import keep_nothing
+from penstock.router.sinks.sink import persist_nothing
 from penstock.service import ConfigError
 
 Record = tuple[str, int]
@@ -49,9 +49,9 @@ class Journal:
         is_left: A stream of an earlier life: it may have a request on its way to it.
     """
 
-    def __init__(self, path: Path, keep: Callable[[], None] = keep_nothing) -> None:
+    def __init__(self, path: Path, persist: Callable[[], None] = persist_nothing) -> None:
         self._path = path
-        self._keep = keep
+        self._keep = persist
         self._done: set[Record] = set()
         self.stream: str | None = None
         self.rows = 0

@@ -14,8 +14,8 @@ as an append is answered.
 
 That holds for the batch in work, and as long as the sink's directory (`checkpoint_dir`) is kept. It
 holds also for the batch that a replay of a range had in work, when that goes on. A replay and dead
-letters are delivered again on purpose, and so are the letters that a stopped replay had in work and
-a batch whose last append was of a stream that Google has forgotten meanwhile (counted as
+letters are delivered again on purpose, and so are the dead letters that a stopped replay had in
+work and a batch whose last append was of a stream that Google has forgotten meanwhile (counted as
 `unknown`). The columns `stream`, `incarnation`, `partition` and `offset` tell rows that are there
 twice.
 
@@ -42,7 +42,7 @@ from typing_extensions import override
 from penstock.router.delivery.result import DeliveryResult, Fault, PartialFailure, Success
 from penstock.router.job.config_errors import needed
 from penstock.router.sinks.bigquery.journal import Journal, Sent
-from penstock.router.sinks.http.encode import place_of, record_of, section, time_ns
+from penstock.router.sinks.http.encode import position_of, record_of, section, time_ns
 from penstock.router.sinks.http.google_credentials import NoTokenError
 from penstock.router.sinks.http.protobuf import varint
 from penstock.router.sinks.http.request_sink import Item, Request, RequestSink, Row
@@ -121,7 +121,7 @@ class BigQuery(RequestSink):
         self.address = f"{config.url.host}:{config.url.port}"
         self._library = needed("penstock.router.sinks.bigquery.client", extra="google")
         self._connection: Any = None
-        self._journal = Journal(context.state_dir / "bigquery.json", context.keep)
+        self._journal = Journal(context.state_dir / "bigquery.json", context.persist)
 
     @override
     def open(self) -> None:
@@ -134,14 +134,16 @@ class BigQuery(RequestSink):
             self._connection.close()
 
     @override
-    def begin_anew(self) -> None:
+    def start_over(self) -> None:
         """The journal of the job's own batch stays as it is."""
-        self._journal = Journal(self.context.state_dir / "bigquery-again.json", self.context.keep)
+        self._journal = Journal(
+            self.context.state_dir / "bigquery-again.json", self.context.persist
+        )
 
     @override
     def go_on(self) -> None:
         """The stream that was appended to is asked, as after a crash of the job."""
-        self.begin_anew()
+        self.start_over()
         self._journal.read()
 
     @override
@@ -151,7 +153,7 @@ class BigQuery(RequestSink):
         super().write(rows)
 
     def _place(self, row: Row) -> str:
-        return self.context.place_tag(*place_of(row))
+        return self.context.position_tag(*position_of(row))
 
     @override
     def encode(self, row: Row) -> Item | Fault:
@@ -165,7 +167,7 @@ class BigQuery(RequestSink):
         service = section(record, "resource").get("service.name")
         fields: tuple[str | int | bytes | None, ...] = (
             row["stream"],
-            self.context.stream_id(*place_of(row)),
+            self.context.stream_id(*position_of(row)),
             row["partition"],
             row["offset"],
             moment_ns // 1000,
@@ -204,7 +206,7 @@ class BigQuery(RequestSink):
         except NoTokenError as error:
             return error.verdict
         except connection.failures as error:
-            found: DeliveryResult = connection.verdict_of(error)
+            found: DeliveryResult = connection.result_of_error(error)
             return found
         return self._read(answer, [place for place, _ in left])
 

@@ -40,7 +40,7 @@ _KEPT: Final = 1.0
 _SPAN_TYPES: Final = {"SERVER": "web", "CLIENT": "http", "PRODUCER": "queue", "CONSUMER": "queue"}
 _NO_RECORDED_VALUE: Final = 1
 _MESSAGES: Final = ("body", "value", "value_base64")
-_NAMED_ANEW: Final = {*_MESSAGES, "kind", "time_unix_nano", "severity_number"}
+_RENAMED: Final = {*_MESSAGES, "kind", "time_unix_nano", "severity_number"}
 """Fields of a record that a log has under other names."""
 
 _STATUSES: Final = ("", *(severity_text(number).rstrip("234").lower() for number in range(1, 25)))
@@ -57,11 +57,11 @@ def tags_of(resource: Json, own: Json) -> list[str]:
     return [f"{name}:{text_of(value)}" for name, value in named if value is not None]
 
 
-def log_of(document: Json, time_ns: int, place: str) -> Json:
+def log_of(document: Json, time_ns: int, record_position: str) -> Json:
     """One member of a request's array."""
     resource = section(document, "resource")
     number = document.get("severity_number")
-    rest = {name: value for name, value in document.items() if name not in _NAMED_ANEW}
+    rest = {name: value for name, value in document.items() if name not in _RENAMED}
     found = rest | {
         "message": _message(document),
         "ddsource": SOURCE,
@@ -70,7 +70,7 @@ def log_of(document: Json, time_ns: int, place: str) -> Json:
         "service": resource.get("service.name"),
         "status": _status(number),
         "timestamp": time_ns // _MILLISECOND_NS,
-        "penstock_id": place,
+        "penstock_id": record_position,
         "penstock_kind": document.get("kind"),
     }
     return {name: it for name, it in found.items() if it is not None and it != {}}
@@ -136,7 +136,7 @@ def _series(record: Json) -> Iterator[Json]:
             raise ValueError(f"Datadog's series have no {other}; send it by OTLP")
 
 
-def span_of(record: Json, place: str) -> Json:
+def span_of(record: Json, record_position: str) -> Json:
     """One span of a trace.
 
     Raises:
@@ -148,7 +148,11 @@ def span_of(record: Json, place: str) -> Json:
     texts |= {"otel.scope.name": record.get("scope"), "w3c.tracestate": record.get("trace_state")}
     texts |= {"events": record.get("events") or None, "_dd.span_links": record.get("links") or None}
     meta = {name: text_of(value) for name, value in texts.items() if value is not None}
-    meta |= {"span.kind": kind.lower(), "penstock_id": place, "_dd.p.tid": f"{trace >> 64:016x}"}
+    meta |= {
+        "span.kind": kind.lower(),
+        "penstock_id": record_position,
+        "_dd.p.tid": f"{trace >> 64:016x}",
+    }
     environment = resource.get("deployment.environment.name")
     if environment:
         meta["env"] = str(environment)

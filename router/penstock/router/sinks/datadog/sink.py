@@ -31,7 +31,7 @@ from typing_extensions import override
 
 from penstock.router.columns.json_objects import write_json
 from penstock.router.delivery.classify import HttpResponse
-from penstock.router.delivery.classify import classify_response as usual_verdict
+from penstock.router.delivery.classify import classify_response as usual_result
 from penstock.router.delivery.result import DeliveryResult, Fault, PartialFailure, Paused, Success
 from penstock.router.job.settings import Seconds
 from penstock.router.sinks.datadog.encode import log_of, metric_name, series_of, span_of, traces_of
@@ -125,20 +125,20 @@ class Datadog(HttpRequestSink):
 
     @override
     def encode(self, row: Row) -> Item | Fault | None:
-        record, place = record_of(row), event_id(row, self.context)
+        record, index = record_of(row), event_id(row, self.context)
         if record is not None and row["kind"] == "metric":
             return self._points(record)
         if record is not None and row["kind"] == "span":
             if "traces" not in self._urls:
                 return Fault("no_agent", "Datadog takes spans by its Agent alone: set agent_url")
-            span = msgspec.msgpack.encode(span_of(record, place))
+            span = msgspec.msgpack.encode(span_of(record, index))
             return Item((record["trace_id"], span), len(span), "traces")
         document = document_of(row) if record is None else record
         moment_ns = time_ns(row, document)
         config = self._config
         if fault := self._untimely(moment_ns, config.logs_future_s, config.logs_past_s):
             return fault
-        body = write_json(log_of(document, moment_ns, place))
+        body = write_json(log_of(document, moment_ns, index))
         if len(body) > _LOG_BYTES_MAX:
             return Fault("log_too_large", f"{len(body)} bytes; Datadog would cut it off")
         return Item(body, len(body) + 1, "logs")
@@ -203,22 +203,22 @@ class Datadog(HttpRequestSink):
         self.address = f"{parts.scheme}://{parts.hostname}{f':{parts.port}' if parts.port else ''}"
 
     @override
-    def judge(self, answer: HttpResponse, request: Request) -> DeliveryResult:
-        return judge(answer, request.lane, len(request.items))
+    def classify_answer(self, answer: HttpResponse, request: Request) -> DeliveryResult:
+        return classify_answer(answer, request.lane, len(request.items))
 
 
 def _contents(request: Request) -> list[Any]:
     return [item.content for item in request.items]
 
 
-def judge(answer: HttpResponse, lane: str, count: int) -> DeliveryResult:
+def classify_answer(answer: HttpResponse, lane: str, count: int) -> DeliveryResult:
     """What Datadog's answer means for `count` records of a lane."""
     if answer.status // 100 == 2:
         return _taken(answer, lane, count)
     reset = answer.headers.get("x-ratelimit-reset", "")
     if answer.status == 429 and not answer.after_s and reset.isdecimal():
         answer = HttpResponse(answer.status, answer.headers, answer.body, float(reset))
-    return usual_verdict(answer)
+    return usual_result(answer)
 
 
 def _taken(answer: HttpResponse, lane: str, count: int) -> DeliveryResult:
@@ -234,4 +234,4 @@ def _taken(answer: HttpResponse, lane: str, count: int) -> DeliveryResult:
         return Success()
     reason = f"Datadog took the request but for some of its {count} records: {str(errors)[:200]}"
     fault = Fault("datadog_errors", reason, answer.status)
-    return PartialFailure(refused=tuple((place, fault) for place in range(count)))
+    return PartialFailure(refused=tuple((index, fault) for index in range(count)))

@@ -33,7 +33,7 @@ from penstock.router.deadletters.writer import as_text
 from penstock.router.delivery.classify import HttpResponse
 from penstock.router.delivery.result import DeliveryResult, Failed, Fault, PartialFailure, Success
 from penstock.router.sinks.http.client import HttpRequest
-from penstock.router.sinks.http.encode import Json, cached, place_of, record_of, section, time_ns
+from penstock.router.sinks.http.encode import Json, cached, position_of, record_of, section, time_ns
 from penstock.router.sinks.http.request_sink import HttpRequestSink, Item, Request, Row
 from penstock.router.sinks.http.settings import HttpSettings
 from penstock.router.sinks.sink import Guarantee, Replay, SinkContext
@@ -98,7 +98,7 @@ class Elasticsearch(HttpRequestSink):
         place = f"{row['partition']}-{row['offset']}"
         action = {
             "_index": self._index(row, record or {}),
-            "_id": f"{self.context.stream_tag(*place_of(row))}-{place}",
+            "_id": f"{self.context.stream_tag(*position_of(row))}-{place}",
         }
         content = write_lines([{"create": action}, document])
         return Item(content, len(content))
@@ -135,10 +135,10 @@ class Elasticsearch(HttpRequestSink):
         )
 
     @override
-    def judge(self, answer: HttpResponse, request: Request) -> DeliveryResult:
+    def classify_answer(self, answer: HttpResponse, request: Request) -> DeliveryResult:
         if answer.status != 200:
-            return super().judge(answer, request)
-        return judge_items(answer, len(request.items))
+            return super().classify_answer(answer, request)
+        return classify_items(answer, len(request.items))
 
 
 def _grouped(document: Json) -> Json:
@@ -177,7 +177,7 @@ _OF_DOCUMENT: Final = frozenset(
 """Types of errors that are about the document, and not about its index or the cluster."""
 
 
-def judge_items(answer: HttpResponse, count: int) -> DeliveryResult:
+def classify_items(answer: HttpResponse, count: int) -> DeliveryResult:
     """What a bulk answer of HTTP 200 says of each of its `count` documents."""
     try:
         said = orjson.loads(answer.body)

@@ -52,14 +52,14 @@ def document_of(row: Row) -> Json:
     return {"kind": "raw", "time_unix_nano": row["timestamp_ns"], **about, **as_text(row["value"])}
 
 
-def place_of(row: Row) -> tuple[str, int, int]:
+def position_of(row: Row) -> tuple[str, int, int]:
     """Where a record lies in the log: stream, partition and offset."""
     return row["stream"], row["partition"], row["offset"]
 
 
 def event_id(row: Row, context: SinkContext) -> str:
     """What a record is told apart by, the same whenever it is sent: its place in the log."""
-    return f"{context.stream_tag(*place_of(row))}/{row['partition']}/{row['offset']}"
+    return f"{context.stream_tag(*position_of(row))}/{row['partition']}/{row['offset']}"
 
 
 def time_ns(row: Row, record: Json) -> int:

@@ -25,13 +25,13 @@ from penstock.router.deadletters.writer import Reason, send_each_to_dlq
 from penstock.router.delivery.breaker import Breaker, Circuit
 from penstock.router.delivery.classify import HttpResponse, Meaning, classify_response
 from penstock.router.delivery.core import (
+    Answered,
     Ask,
     Confirmed,
     Delivered,
     Delivery,
     Effect,
     Event,
-    Judged,
     Part,
     Refused,
     Retrying,
@@ -152,7 +152,7 @@ class RequestSink(Sink):
 
     @override
     def write(self, rows: pa.Table) -> None:
-        """Deliver, or lay among the dead letters, every row; returns only then."""
+        """Deliver, or send to the DLQ, every row; returns only then."""
         rows = in_log_order(rows)
         requests, faulty = self._requests(rows)
         self.prepare(requests)
@@ -163,7 +163,7 @@ class RequestSink(Sink):
         while not delivery.done:
             effects = delivery.handle(event, self.context.clock.monotonic_ns())
             event = self._perform(effects, requests, rows, delivery, refused)
-        self._bury(rows, refused)  # all at once, so that a batch makes one file of them
+        self._send_to_dlq(rows, refused)  # all at once, so that a batch makes one file of them
         self.context.meter.problem = None
 
     @override
@@ -188,8 +188,8 @@ class RequestSink(Sink):
                 elif item is not None:
                     lanes.setdefault(item.lane, []).append((index, item))
             for lane, encoded in lanes.items():
-                pieces = cut(encoded, self._batch, self.empty_size)
-                requests.extend(self._request(lane, piece, whole) for piece in pieces)
+                chunks = cut(encoded, self._batch, self.empty_size)
+                requests.extend(self._request(lane, chunk, whole) for chunk in chunks)
         return requests, faulty
 
     def _encoded(self, row: Row) -> Item | Fault | None:
@@ -202,10 +202,10 @@ class RequestSink(Sink):
             if (reason := row.get(TIME_REPLACED)) is not None:
                 self.context.meter.count(f"{TIME_REPLACED}_{reason}")
 
-    def _request(self, lane: str, piece: Sequence[tuple[int, Item]], rows: list[Row]) -> Request:
-        indices = tuple(index for index, _ in piece)
+    def _request(self, lane: str, chunk: Sequence[tuple[int, Item]], rows: list[Row]) -> Request:
+        indices = tuple(index for index, _ in chunk)
         key = self._key(rows[indices[0]], rows[indices[-1]])
-        return Request(lane, tuple(item for _, item in piece), indices, key)
+        return Request(lane, tuple(item for _, item in chunk), indices, key)
 
     def _key(self, first: Row, last: Row) -> str:
         tag = self.context.stream_tag(first["stream"], first["partition"], first["offset"])
@@ -241,7 +241,7 @@ class RequestSink(Sink):
         if isinstance(next_, Send):
             self.context.meter.count("requests")
             request = self._part(requests, next_.part, rows)
-            return Judged(self.exchange(request, next_.attempt))
+            return Answered(self.exchange(request, next_.attempt))
         if isinstance(next_, Ask):
             return Confirmed(frozenset(self.confirmed(next_.tokens)))
         deadline_ns = delivery.next_deadline_ns()
@@ -270,8 +270,8 @@ class RequestSink(Sink):
         items = tuple(whole.items[it] for it in part.records)
         return replace(whole, items=items, rows=indices, key=self._key(first, last))
 
-    def _bury(self, rows: pa.Table, refused: Sequence[tuple[int, Fault, int]]) -> None:
-        """Lay rows among the dead letters: which row, why, and at which attempt."""
+    def _send_to_dlq(self, rows: pa.Table, refused: Sequence[tuple[int, Fault, int]]) -> None:
+        """Send rows to the DLQ: which row, why, and at which attempt."""
         if refused:
             reasons = [Reason(it.code, it.reason, it.status, attempt) for _, it, attempt in refused]
             send_each_to_dlq(rows.take([row for row, _, _ in refused]), reasons, self.context)
@@ -328,7 +328,7 @@ class HttpRequestSink(RequestSink):
         """
         raise NotImplementedError
 
-    def judge(self, answer: HttpResponse, request: Request) -> DeliveryResult:  # noqa: ARG002 - for subclasses
+    def classify_answer(self, answer: HttpResponse, request: Request) -> DeliveryResult:  # noqa: ARG002 - for subclasses
         """What an answer means."""
         return classify_response(answer, self.differing)
 
@@ -371,7 +371,7 @@ class HttpRequestSink(RequestSink):
         reply = self._transport.send(made)
         match reply:
             case HttpResponse():
-                verdict = self.judge(reply, request)
+                verdict = self.classify_answer(reply, request)
             case NotSent(reason):
                 verdict = Retryable(reason)
             case Silent(reason):

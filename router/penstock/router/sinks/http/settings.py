@@ -31,7 +31,7 @@ class RequestRetry(Retry):
     failure_threshold: Annotated[int, Field(ge=1, le=100)] = 5
     max_paused_backoff_s: Seconds = 60.0
     suspect_after: Annotated[int, Field(ge=2, le=100)] = 5
-    convicted_after_s: Seconds = 120.0
+    confirmed_after_s: Seconds = 120.0
     poison_after_s: Seconds = 3600.0
     rejected_after: Annotated[int, Field(ge=0, le=1000)] = 3
 
@@ -40,7 +40,7 @@ class RequestRetry(Retry):
         return Policy(
             suspect_after=self.suspect_after,
             evidence_gap_s=max(EVIDENCE_GAP_S, 4 * timeout_s),
-            convicted_after_s=self.convicted_after_s,
+            confirmed_after_s=self.confirmed_after_s,
             poison_after_s=self.poison_after_s,
             rejected_after=self.rejected_after,
         )

@@ -1,9 +1,10 @@
 """The Iceberg sink: rows of one table of Apache Iceberg, each record exactly once.
 
-A request is one snapshot. Its summary has, as `penstock.marks`, the offset behind the last row of
-each partition of the log that it has rows of (`sinks.lake` says what follows of it). A mark is that
-of the newest snapshot, from the current one back, that names the partition. Where maintenance has
-expired the snapshots that would, the table itself is asked for rows behind those in hand.
+A request is one snapshot. Its summary has, as `penstock.committed_offsets`, the offset behind the
+last row of each partition of the log that it has rows of (`sinks.lake` says what follows of it). A
+mark is that of the newest snapshot, from the current one back, that names the partition. Where
+maintenance has expired the snapshots that would, the table itself is asked for rows behind those in
+hand.
 
 A snapshot is committed by the table's catalog, which takes it only if the snapshot before it is the
 one that the sink has looked at. If it is not, somebody was faster, perhaps another driver of the
@@ -35,7 +36,7 @@ from penstock.router.sinks.iceberg.client import (
     client_errors,
     connected,
 )
-from penstock.router.sinks.lake import LakeSettings, LakeSink, LakeTable, Place
+from penstock.router.sinks.lake import LakeSettings, LakeSink, LakeTable, SinkPartition
 from penstock.router.sinks.sink import Guarantee, Replay, SinkContext
 from penstock.service.config_types import Secret
 
@@ -136,7 +137,7 @@ class Iceberg(LakeSink):
         return own | {name: it.read() for name, it in self._config.catalog.items()}
 
     @override
-    def judge(self, error: Exception) -> DeliveryResult:
+    def classify_error(self, error: Exception) -> DeliveryResult:
         self.close()  # what it knows may be what is wrong
         said = " ".join(str(error).split())[:_REASON_MAX] or type(error).__name__
         if isinstance(error, self._theirs):
@@ -163,12 +164,12 @@ class _Table(LakeTable):
         self._adds_columns = adds_columns
 
     @override
-    def mark(self, place: Place, first: int) -> int | None:
-        for marks in self._noted():
-            if marks is None:
-                return self._mark_by_rows(place, first)
-            if place.key in marks:
-                return marks[place.key]
+    def committed_offset(self, sink_partition: SinkPartition, first: int) -> int | None:
+        for committed_offsets in self._noted():
+            if committed_offsets is None:
+                return self._committed_by_rows(sink_partition, first)
+            if sink_partition.key in committed_offsets:
+                return committed_offsets[sink_partition.key]
         return None
 
     def _noted(self) -> Iterator[dict[str, int] | None]:
@@ -188,28 +189,28 @@ class _Table(LakeTable):
             if snapshot is None and not first:
                 yield None
 
-    def _mark_by_rows(self, place: Place, first: int) -> int | None:
+    def _committed_by_rows(self, sink_partition: SinkPartition, first: int) -> int | None:
         """Of files that end before `first`, which are nearly all, their statistics are enough."""
         lasts = (
             pc.max(batch.column("offset")).as_py()
-            for batch in self._scan(place, first, 2**63 - 1).to_arrow_batch_reader()
+            for batch in self._scan(sink_partition, first, 2**63 - 1).to_arrow_batch_reader()
             if batch.num_rows
         )
         last = max(lasts, default=None)
         return None if last is None else int(last) + 1
 
     @override
-    def offsets(self, place: Place, first: int, last: int) -> pa.Array:
-        found = self._scan(place, first, last).to_arrow()
+    def offsets(self, sink_partition: SinkPartition, first: int, last: int) -> pa.Array:
+        found = self._scan(sink_partition, first, last).to_arrow()
         return found.column("offset").combine_chunks()
 
-    def _scan(self, place: Place, first: int, last: int) -> Any:
+    def _scan(self, sink_partition: SinkPartition, first: int, last: int) -> Any:
         expressions = needed("pyiceberg.expressions", extra="iceberg")
         conditions = (
-            expressions.EqualTo("stream", place.stream),
-            expressions.EqualTo("incarnation", place.incarnation),
-            expressions.EqualTo("partition", place.partition),
-            expressions.EqualTo("sink", place.sink),
+            expressions.EqualTo("stream", sink_partition.stream),
+            expressions.EqualTo("incarnation", sink_partition.incarnation),
+            expressions.EqualTo("partition", sink_partition.partition),
+            expressions.EqualTo("sink", sink_partition.sink),
             expressions.GreaterThanOrEqual("offset", first),
             expressions.LessThanOrEqual("offset", last),
         )
@@ -218,7 +219,7 @@ class _Table(LakeTable):
         )
 
     @override
-    def append(self, rows: pa.Table, marks: Mapping[Place, int]) -> None:
+    def append(self, rows: pa.Table, committed_offsets: Mapping[SinkPartition, int]) -> None:
         change = self._table.transaction()
         known = {field.name for field in self._table.schema().fields}
         new = [field for field in rows.schema if field.name not in known]
@@ -228,7 +229,10 @@ class _Table(LakeTable):
         elif new:
             rows = rows.drop_columns([field.name for field in new])
         self._check_types(rows.schema)
-        noted = {place.key: mark for place, mark in marks.items()}
+        noted = {
+            sink_partition.key: committed_offset
+            for sink_partition, committed_offset in committed_offsets.items()
+        }
         change.append(rows, snapshot_properties={MARKS: json.dumps(noted)})
         change.commit_transaction()
 

@@ -34,7 +34,7 @@ from penstock.router.delivery.result import (
     Success,
 )
 from penstock.router.job.config_errors import WrongKeyError
-from penstock.router.sinks.http.encode import ABOUT, KEY, describe, place_of, record_of
+from penstock.router.sinks.http.encode import ABOUT, KEY, describe, position_of, record_of
 from penstock.router.sinks.http.request_sink import Item, Request, RequestSink, Row
 from penstock.router.sinks.http.settings import HIDDEN, RequestBatch, RequestSettings
 from penstock.router.sinks.jdbc.client import JdbcProcess, ProcessEndedError
@@ -193,7 +193,7 @@ class Jdbc(RequestSink):
     def encode(self, row: Row) -> Item | Fault:
         value: bytes = row["value"] or b""
         record = record_of(row)
-        incarnation = self.context.stream_id(*place_of(row))
+        incarnation = self.context.stream_id(*position_of(row))
         described = describe(row, record or {}, incarnation)
         is_text = record is not None
         content = (

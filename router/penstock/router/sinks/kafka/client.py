@@ -89,7 +89,7 @@ class Connection:
         self._in_use = threading.Lock()
         self._closed = threading.Event()
 
-    def position(self, place: str) -> Position | None:
+    def position(self, partition_key: str) -> Position | None:
         """How far the last batch came in a partition of the log, as the topic of positions says.
 
         Raises:
@@ -100,10 +100,10 @@ class Connection:
             self.said = None
             if self._producer is None:
                 self._open()
-            return self._positions.get(place)
+            return self._positions.get(partition_key)
 
     def send(
-        self, messages: Sequence[Message], place: str, behind: Position
+        self, messages: Sequence[Message], partition_key: str, behind: Position
     ) -> dict[int, TroubleError]:
         """Produce messages and the position behind them in one transaction.
 
@@ -115,14 +115,14 @@ class Connection:
         """
         with self._in_use:
             try:
-                refused = self._transact(messages, place, behind)
+                refused = self._transact(messages, partition_key, behind)
             except (KafkaException, SystemError) as error:
                 self._abort(requires=_error(error).txn_requires_abort())
                 raise self._trouble(error) from None
             if refused:
                 self._abort(requires=True)
             else:
-                self._positions[place] = behind
+                self._positions[partition_key] = behind
             return refused
 
     def close(self) -> None:
@@ -138,7 +138,7 @@ class Connection:
         self._positions = {}
 
     def _transact(
-        self, messages: Sequence[Message], place: str, behind: Position
+        self, messages: Sequence[Message], partition_key: str, behind: Position
     ) -> dict[int, TroubleError]:
         assert self._producer is not None, "position() first"
         self._producer.begin_transaction()
@@ -154,7 +154,7 @@ class Connection:
             return refused
         if not lost:
             value = {"first": behind.first, "end": behind.end, "digest": behind.digest}
-            key = f"{self._name}/{place}".encode()
+            key = f"{self._name}/{partition_key}".encode()
             self._produce(self._positions_topic, orjson.dumps(value), key, None, partition=0)
         # What is lost for another reason makes this fail, and say for which.
         self._producer.commit_transaction(self._config.timeout_s)

@@ -12,7 +12,7 @@ known, and not sent. It is known by its offsets, so a batch of other records is 
 Who reads with `isolation.level=read_committed` (the default of few clients) therefore has each
 record of a batch once, however often it came again after a crash. What is delivered again on
 purpose, an earlier range or dead letters, is there again; `penstock_id` tells, and with `key:
-place` in a compacted topic the last one stays.
+record_position` in a compacted topic the last one stays.
 
 Requests keep the log's order. What Kafka refuses a record for (its size, its time, a key that is
 missing in a compacted topic) is looked for in halves and goes to the dead letters; without a right,
@@ -42,7 +42,7 @@ from penstock.router.delivery.result import (
     TooLarge,
 )
 from penstock.router.job.config_errors import needed
-from penstock.router.sinks.http.encode import event_id, place_of, record_of, section, time_ns
+from penstock.router.sinks.http.encode import event_id, position_of, record_of, section, time_ns
 from penstock.router.sinks.http.request_sink import Item, Request, RequestSink, Row
 from penstock.router.sinks.http.settings import RequestBatch, RequestSettings, Tls
 from penstock.router.sinks.sink import Guarantee, Preview, Replay, SinkContext
@@ -78,7 +78,7 @@ class KafkaSink(RequestSettings):
     type: Literal["kafka"]
     bootstrap_servers: Annotated[str, Field(pattern=rf"^{_SERVER}(,{_SERVER})*$")]
     topic: Annotated[str, Field(pattern=_TOPIC)]
-    key: Literal["record", "trace_id", "service", "place"] = "record"
+    key: Literal["record", "trace_id", "service", "record_position"] = "record"
     positions_topic: Annotated[str, Field(pattern=_TOPIC)] | None = None
     create: bool = True
     compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = "zstd"
@@ -111,13 +111,13 @@ class KafkaSink(RequestSettings):
 
 
 class Message(NamedTuple):
-    """One record on its way; `offset` and `place` are those in the log."""
+    """One record on its way; `offset` and `partition_key` are those in the log."""
 
     key: bytes | None
     value: bytes | None
     headers: tuple[tuple[str, bytes], ...]
     time_ms: int
-    place: str
+    partition_key: str
     offset: int
 
     @property
@@ -176,7 +176,7 @@ class Kafka(RequestSink):
         self._occasion = ""
 
     @override
-    def begin_anew(self) -> None:
+    def start_over(self) -> None:
         """What is there of an earlier delivery is to be there again."""
         self._occasion = str(self.context.clock.unix_ns())
 
@@ -197,7 +197,12 @@ class Kafka(RequestSink):
         if time_ms > _TIME_MS_MAX:
             time_ms = row["timestamp_ns"] // _MILLISECOND_NS
         message = Message(
-            self._key_of(row, record), value, headers, time_ms, self._place(row), row["offset"]
+            self._key_of(row, record),
+            value,
+            headers,
+            time_ms,
+            self._partition_key(row),
+            row["offset"],
         )
         size = message.size
         if size > self._config.max_message_bytes:
@@ -209,15 +214,17 @@ class Kafka(RequestSink):
         if self._config.key == "record":
             own: bytes | None = row.get("key")
             return own
-        if self._config.key == "place":
+        if self._config.key == "record_position":
             return event_id(row, self.context).encode()
         by_trace = self._config.key == "trace_id"
         found = record.get("trace_id") if by_trace else service_of(record)
         return found.encode() if isinstance(found, str) and found else None
 
-    def _place(self, row: Row) -> str:
-        place = f"{self.context.stream_tag(*place_of(row))}/{row['partition']}"
-        return f"again/{place}" if self._occasion else place  # the job's own stays as it is
+    def _partition_key(self, row: Row) -> str:
+        partition_key = f"{self.context.stream_tag(*position_of(row))}/{row['partition']}"
+        return (
+            f"again/{partition_key}" if self._occasion else partition_key
+        )  # the job's own stays as it is
 
     @override
     def write(self, rows: pa.Table) -> None:
@@ -228,11 +235,13 @@ class Kafka(RequestSink):
         """The offsets of each partition, in order."""
         found: dict[str, list[int]] = {}
         for row in rows.select(["stream", "partition", "offset"]).to_pylist():
-            found.setdefault(self._place(row), []).append(row["offset"])
-        return {place: array("q", sorted(offsets)) for place, offsets in found.items()}
+            found.setdefault(self._partition_key(row), []).append(row["offset"])
+        return {
+            partition_key: array("q", sorted(offsets)) for partition_key, offsets in found.items()
+        }
 
-    def _position(self, place: str, end: int) -> Position:
-        offsets = self._offsets[place]
+    def _position(self, partition_key: str, end: int) -> Position:
+        offsets = self._offsets[partition_key]
         before = offsets[: bisect_left(offsets, end)].tobytes()
         had = hashlib.blake2b(self._occasion.encode() + before, digest_size=8)
         return Position(offsets[0], end, had.hexdigest())
@@ -240,15 +249,15 @@ class Kafka(RequestSink):
     @override
     def exchange(self, request: Request, attempt: int) -> DeliveryResult:
         messages: list[Message] = [item.content for item in request.items]
-        place = messages[0].place
+        partition_key = messages[0].partition_key
         try:
-            found: Position | None = self._connection.position(place)
-            known = found is not None and found == self._position(place, found.end)
+            found: Position | None = self._connection.position(partition_key)
+            known = found is not None and found == self._position(partition_key, found.end)
             there = sum(it.offset < found.end for it in messages) if found and known else 0
             left, refused = messages[there:], dict[int, TroubleError]()
             if left:
-                behind = self._position(place, left[-1].offset + 1)
-                refused = self._connection.send(left, place, behind)
+                behind = self._position(partition_key, left[-1].offset + 1)
+                refused = self._connection.send(left, partition_key, behind)
         except OSError as error:
             return Paused(f"a file cannot be read: {error}")
         except TroubleError as trouble:
@@ -280,9 +289,9 @@ def classify_error(
         count: Of the request.
     """
     if trouble is None:
-        place, trouble = next(iter(refused.items()))
+        partition_key, trouble = next(iter(refused.items()))
         if len(refused) == 1:  # else one may be refused for another of its batch
-            alone = there + place
+            alone = there + partition_key
             again = tuple(it for it in range(count) if it != alone)
             return PartialFailure(refused=((alone, _fault(trouble)),), again=again)
     if trouble.name in TOO_LARGE:

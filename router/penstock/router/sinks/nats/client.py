@@ -130,9 +130,9 @@ class Connection:
             return
 
         async def answered(message: Msg) -> None:
-            place = int(message.subject.rpartition(".")[2])
-            outcomes[place] = _outcome(message)
-            missing.discard(place)
+            index = int(message.subject.rpartition(".")[2])
+            outcomes[index] = _outcome(message)
+            missing.discard(index)
             if not missing:
                 self._changed.set()
 
@@ -144,11 +144,11 @@ class Connection:
         await subscription.unsubscribe()
 
     async def _publish(self, messages: Sequence[Message], inbox: str = "") -> None:
-        for place, message in enumerate(messages):
+        for index, message in enumerate(messages):
             await self._client.publish(
                 message.subject,
                 message.payload,
-                reply=f"{inbox}.{place}" if inbox else "",
+                reply=f"{inbox}.{index}" if inbox else "",
                 headers=dict(message.headers),
             )
 

@@ -216,8 +216,8 @@ def classify_outcomes(outcomes: Sequence[Outcome], problem: str) -> DeliveryResu
         problem: What went wrong with the connection, or what the server said beside its answers.
     """
     of: dict[Fate, list[tuple[int, Fault]]] = {fate: [] for fate in Fate}
-    for place, outcome in enumerate(outcomes):
-        of[outcome.fate].append((place, outcome.fault))
+    for index, outcome in enumerate(outcomes):
+        of[outcome.fate].append((index, outcome.fault))
     unknown, later = of[Fate.UNKNOWN], of[Fate.LATER]
     if len(of[Fate.STORED]) == len(outcomes):
         return Success()
@@ -230,7 +230,7 @@ def classify_outcomes(outcomes: Sequence[Outcome], problem: str) -> DeliveryResu
         later, unknown = later + unknown, []
     if len(unknown) == len(outcomes):
         return Failed(Fault(unknown[0][1].code, reason), answered=False)
-    again = tuple(place for place, _ in later)
+    again = tuple(index for index, _ in later)
     return PartialFailure(tuple(of[Fate.NEVER]), tuple(unknown), again, reason)
 
 

@@ -146,7 +146,7 @@ def partial_success(signal: Signal, body: bytes, count: int) -> DeliveryResult:
             f" together and does not say which: {said}"
         )
     fault = Fault("partial_success", reason)
-    return PartialFailure(refused=tuple((place, fault) for place in range(count)))
+    return PartialFailure(refused=tuple((index, fault) for index in range(count)))
 
 
 def _bytes(kind: type[Message], fields: Json) -> bytes:

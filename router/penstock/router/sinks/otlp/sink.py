@@ -128,14 +128,14 @@ class Otlp(HttpRequestSink):
         return body
 
     @override
-    def judge(self, answer: HttpResponse, request: Request) -> DeliveryResult:
+    def classify_answer(self, answer: HttpResponse, request: Request) -> DeliveryResult:
         if answer.status == 200:
             signal = self._messages.SIGNALS[request.lane]
             found: DeliveryResult = self._messages.partial_success(
                 signal, answer.body, len(request.items)
             )
             return found
-        return super().judge(answer, request)
+        return super().classify_answer(answer, request)
 
 
 def _element(document: Json, row: Row) -> Json:

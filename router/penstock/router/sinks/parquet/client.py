@@ -44,11 +44,11 @@ class FileTree(Protocol):
         """Have a file written aside, durably; returns its name there, and its bytes."""
         ...
 
-    def publish(self, fresh: str, place: str) -> None:
+    def publish(self, fresh: str, path_in_lake: str) -> None:
         """Rename what was written to its place, in one step; it replaces what is there."""
         ...
 
-    def remove(self, place: str) -> None:
+    def remove(self, path_in_lake: str) -> None:
         """Remove a file, if it is there."""
         ...
 
@@ -56,7 +56,7 @@ class FileTree(Protocol):
         """Make what was published and removed durable."""
         ...
 
-    def reader(self, place: str) -> BinaryIO | None:
+    def reader(self, path_in_lake: str) -> BinaryIO | None:
         """A file to read; None: it is not there."""
         ...
 
@@ -108,16 +108,16 @@ class LocalTree:
             os.fsync(file.fileno())
             return fresh, file.tell()
 
-    def publish(self, fresh: str, place: str) -> None:
+    def publish(self, fresh: str, path_in_lake: str) -> None:
         """See `FileTree`."""
-        target = self._path / place
+        target = self._path / path_in_lake
         self._changed += make_directories(target.parent)
         (self._writing / fresh).replace(target)
         self._changed.append(target.parent)
 
-    def remove(self, place: str) -> None:
+    def remove(self, path_in_lake: str) -> None:
         """See `FileTree`."""
-        path = self._path / place
+        path = self._path / path_in_lake
         if path.exists():
             path.unlink()
             self._changed.append(path.parent)
@@ -127,9 +127,9 @@ class LocalTree:
         sync_directories(self._changed)
         self._changed.clear()
 
-    def reader(self, place: str) -> BinaryIO | None:
+    def reader(self, path_in_lake: str) -> BinaryIO | None:
         """See `FileTree`."""
-        path = self._path / place
+        path = self._path / path_in_lake
         return path.open("rb") if path.exists() else None
 
 
@@ -178,21 +178,21 @@ class HdfsTree:
             file.sync()
             return fresh, file.tell()
 
-    def publish(self, fresh: str, place: str) -> None:
+    def publish(self, fresh: str, path_in_lake: str) -> None:
         """See `FileTree`."""
-        self._files.rename(f"{self._writing}/{fresh}", place)
+        self._files.rename(f"{self._writing}/{fresh}", path_in_lake)
         self._unfinished.remove(fresh)
 
-    def remove(self, place: str) -> None:
+    def remove(self, path_in_lake: str) -> None:
         """See `FileTree`."""
-        self._files.remove(place)
+        self._files.remove(path_in_lake)
 
     def sync(self) -> None:
         """See `FileTree`; it is done."""
 
-    def reader(self, place: str) -> BinaryIO | None:
+    def reader(self, path_in_lake: str) -> BinaryIO | None:
         """See `FileTree`."""
         try:
-            return cast("BinaryIO", self._files.reader(place))
+            return cast("BinaryIO", self._files.reader(path_in_lake))
         except FileNotFoundError:
             return None

@@ -111,7 +111,7 @@ class ParquetLake(Sink):
         owner = f"{context.job}.{context.sink}"
         self._tree: FileTree
         if config.path.startswith(SCHEME):
-            files = Hdfs(config.path, place=self._key, settings=config.hdfs)
+            files = Hdfs(config.path, location=self._key, settings=config.hdfs)
             self._path, self._tree = files.url, HdfsTree(files, owner)
         else:
             path = Path(config.path).absolute()
@@ -148,14 +148,14 @@ class ParquetLake(Sink):
         self._tree.begin()
         written: list[tuple[str, str]] = []
         earlier = self._noted()
-        for directory, whole in split_by_place(rows, self._tree.safe):
+        for directory, whole in split_by_partition(rows, self._tree.safe):
             for generation in self._context.by_generation(whole):
                 part = self._not_there(directory, generation, earlier)
                 if part.num_rows:
-                    written.append((self._written(part), self._place_of(directory, part)))
-        self._remove_earlier([place for _, place in written])
-        for fresh, place in written:
-            self._tree.publish(fresh, place)
+                    written.append((self._written(part), self._position_of(directory, part)))
+        self._remove_earlier([position for _, position in written])
+        for fresh, position in written:
+            self._tree.publish(fresh, position)
         self._tree.sync()
         self._context.meter.count("files", len(written))
         self._context.meter.sent(rows.num_rows)
@@ -167,7 +167,7 @@ class ParquetLake(Sink):
         self._tree.sync()
 
     @override
-    def begin_anew(self) -> None:
+    def start_over(self) -> None:
         """Nothing of what was written is to be removed any more."""
         self._batch.unlink(missing_ok=True)
 
@@ -177,12 +177,12 @@ class ParquetLake(Sink):
         Notes the batch's files first.
         """
         again = of_same_batch(names, self._noted(), self._context.starts)
-        kept = [name for name in again if place_tag_of(name) in self._context.shortened]
+        kept = [name for name in again if position_tag_of(name) in self._context.shortened]
         stale = [name for name in again if name not in kept]
         if not names and not stale:
             return
         atomic_write(self._batch, json.dumps(names + stale + kept).encode(), parents=True)
-        self._context.keep()
+        self._context.persist()
         for name in stale:
             self._tree.remove(name)
 
@@ -196,11 +196,13 @@ class ParquetLake(Sink):
         if not self._context.shortened:
             return part
         first = part.select(["stream", "partition", "offset"]).slice(0, 1).to_pylist()[0]
-        place = self._context.place_tag(**first)
-        if place not in self._context.shortened:
+        position = self._context.position_tag(**first)
+        if position not in self._context.shortened:
             return part
         names = (name for name in earlier if name.rpartition("/")[0] == directory)
-        return without_spans(part, (n for n in names if place_tag_of(n) == place), self._is_there)
+        return without_spans(
+            part, (n for n in names if position_tag_of(n) == position), self._is_there
+        )
 
     def _is_there(self, name: str) -> bool:
         file = self._tree.reader(name)
@@ -209,13 +211,13 @@ class ParquetLake(Sink):
         file.close()
         return True
 
-    def _place_of(self, directory: str, part: pa.Table) -> str:
+    def _position_of(self, directory: str, part: pa.Table) -> str:
         stream, partition = (part.column(name)[0].as_py() for name in _LOG_POSITION)
         offsets = part.column("offset").to_pylist()
-        tag = self._context.place_tag(stream, partition, offsets[0])
+        tag = self._context.position_tag(stream, partition, offsets[0])
         stem = f"{tag}-{offsets[0]:020d}-{offsets[-1]:020d}"
         usual = f"{directory}/{stem}.parquet"
-        if not self._context.of_letters or _holds(self._tree.reader(usual), offsets):
+        if not self._context.of_dead_letters or _holds(self._tree.reader(usual), offsets):
             return usual
         return f"{directory}/{stem}.{digest_of(offsets)}.parquet"
 
@@ -253,7 +255,7 @@ def _holds(file: BinaryIO | None, offsets: list[int]) -> bool:
         return False
 
 
-def split_by_place(rows: pa.Table, safe: str = _PATH_SAFE) -> Iterator[tuple[str, pa.Table]]:
+def split_by_partition(rows: pa.Table, safe: str = _PATH_SAFE) -> Iterator[tuple[str, pa.Table]]:
     """Cut a batch into (directory, rows of one file), rows in offset order.
 
     The columns that the directory tells are left out of the rows.
@@ -268,11 +270,15 @@ def split_by_place(rows: pa.Table, safe: str = _PATH_SAFE) -> Iterator[tuple[str
     rows = _taken(rows, order)
     kept = rows.drop_columns(list(_PARTITIONED_BY))
     found = runs(rows, (*_PARTITIONED_BY, *_LOG_POSITION))
-    places = rows.select(_PARTITIONED_BY).take(pa.array([begin for begin, _ in found], pa.int64()))
-    dates = pc.strftime(places.column("date"), "%Y-%m-%d")
-    places = places.set_column(places.column_names.index("date"), "date", dates)
-    for (begin, end), place in zip(found, places.to_pylist(), strict=True):
-        directory = "/".join(f"{name}={_path_value(place[name], safe)}" for name in _PARTITIONED_BY)
+    partitions = rows.select(_PARTITIONED_BY).take(
+        pa.array([begin for begin, _ in found], pa.int64())
+    )
+    dates = pc.strftime(partitions.column("date"), "%Y-%m-%d")
+    partitions = partitions.set_column(partitions.column_names.index("date"), "date", dates)
+    for (begin, end), position in zip(found, partitions.to_pylist(), strict=True):
+        directory = "/".join(
+            f"{name}={_path_value(position[name], safe)}" for name in _PARTITIONED_BY
+        )
         yield directory, kept.slice(begin, end - begin)
 
 
@@ -295,16 +301,16 @@ def of_same_batch(
             hexadecimal digest before `.parquet`.
         earlier: Of this batch or the one before it.
         starts: Where the batch begins, if that is known; else its files tell, of all partitions.
-        prefix: Of the names, before what `SinkContext.place_tag` says.
+        prefix: Of the names, before what `SinkContext.position_tag` says.
     """
     names, earlier = set(names), sorted(set(earlier))
     ends: dict[str, int] = {}
-    for place, _, last in map(_span, earlier):
-        ends[place] = max(ends.get(place, -1), last)
-    begins = {prefix + place: start for place, start in starts.items()}
-    for place, first, _ in map(_span, names):
-        begins[place] = min(begins.get(place, first), first)
-    again = {place for place, begin in begins.items() if begin <= ends.get(place, -1)}
+    for position, _, last in map(_span, earlier):
+        ends[position] = max(ends.get(position, -1), last)
+    begins = {prefix + position: start for position, start in starts.items()}
+    for position, first, _ in map(_span, names):
+        begins[position] = min(begins.get(position, first), first)
+    again = {position for position, begin in begins.items() if begin <= ends.get(position, -1)}
     if again and not starts:
         again = set(ends)
     return [name for name in earlier if name not in names and _span(name)[0] in again]
@@ -322,8 +328,8 @@ def without_spans(
     return part
 
 
-def place_tag_of(name: str, prefix: str = "") -> str:
-    """What `SinkContext.place_tag` says of a file's records."""
+def position_tag_of(name: str, prefix: str = "") -> str:
+    """What `SinkContext.position_tag` says of a file's records."""
     return _span(name)[0].removeprefix(prefix)
 
 
