@@ -1,4 +1,4 @@
-"""`make reference`: writes docs/reference from the code: configuration keys, commands, errors.
+"""`make reference`: writes docs/reference, and parts of the sinks' pages, from the code.
 
 What keys mean and how commands are used stands in the READMEs; here is everything there is, with
 types, defaults and bounds. A test compares the files with what the code says now.
@@ -17,10 +17,12 @@ from penstock.base.errors import ExitCode
 from penstock.deploy.cli import cli
 from penstock.logd.cli.server import FIXES
 from penstock.logd.format.acks import Nack
+from penstock.router.sinks.registry import sink_kinds
 from penstock.service.config import show_value
 
 ROOT = Path(__file__).resolve().parents[1]
 HOME = ROOT / "docs" / "reference"
+SINKS = ROOT / "docs" / "router" / "sinks"
 _CONFIGURATIONS: Final = {
     "logd": ("penstock.logd.config", "LogdConfig", "logd/README.md#configuration"),
     "collector": (
@@ -28,7 +30,7 @@ _CONFIGURATIONS: Final = {
         "CollectorConfig",
         "collector/README.md#configuration",
     ),
-    "router": ("penstock.router.job.config", "JobConfig", "router/README.md#the-job-file"),
+    "router": ("penstock.router.job.config", "JobConfig", "docs/router/job-file.md"),
     "console": (
         "penstock.deploy.console.config",
         "ConsoleConfig",
@@ -46,6 +48,7 @@ _BOUNDS: Final = {
     "maxItems": "≤ {} items",
     "pattern": "`{}`",
 }
+_SECRET = "[secret](../sinks.md#sinks-that-send-requests) (`value`, `file` or `env`)"
 _WIDTH = 100
 _ACKS = (
     "In the `error` of an ack: `code`, `err_code`, `description`. Where a retry helps, the same "
@@ -60,6 +63,50 @@ def pages() -> dict[str, str]:
         "commands.md": _commands(),
         "errors.md": _errors(),
     }
+
+
+def sink_pages() -> dict[Path, str]:
+    """The pages of sinks, with what is generated in them: options and guarantee."""
+    found = {}
+    for kind in sink_kinds():
+        path = SINKS / f"{kind.name}.md"
+        text = _between(path.read_text(), "options", _options(kind.config.model_json_schema()))
+        found[path] = _between(
+            text, "guarantee", [f"On replay after a crash: {kind.sink.guarantee}."]
+        )
+    return found
+
+
+def _between(text: str, what: str, lines: Sequence[str]) -> str:
+    begin, end = f"<!-- {what}: generated -->\n", "<!-- end -->"
+    before, there, after = text.partition(begin)
+    assert there, f"a page lacks {begin!r}"
+    return "\n".join([before + begin + lines[0], *lines[1:], end + after.partition(end)[2]])
+
+
+def _options(schema: Mapping[str, Any]) -> list[str]:
+    lines = ["| key | type | default | bounds |", "|---|---|---|---|"]
+    return lines + list(_rows(schema, schema.get("$defs", {}), "", {}))
+
+
+def _rows(
+    schema: Mapping[str, Any],
+    known: Mapping[str, Any],
+    prefix: str,
+    defaults: Mapping[str, Any],
+) -> Iterator[str]:
+    required = schema.get("required", [])
+    for key, given in schema["properties"].items():
+        value = given | ({"default": defaults[key]} if key in defaults else {})
+        names = [it["$ref"] for it in (value, *value.get("anyOf", [])) if "$ref" in it]
+        inner = known.get(names[0].rpartition("/")[2], {}) if names else {}
+        if "properties" in inner and inner.get("title") != "Secret":
+            yield from _rows(inner, known, f"{prefix}{key}.", value.get("default") or {})
+            continue
+        default = "required" if key in required else _default(value)
+        bounds = _cell(_bounds(value))
+        kind = _type(value).replace("*Secret*", _SECRET)
+        yield f"| `{prefix}{key}` | {kind} | {default} | {bounds} |"
 
 
 def _head(title: str, text: str) -> list[str]:
@@ -209,11 +256,12 @@ def _text(lines: list[str]) -> str:
 def main(arguments: Sequence[str]) -> int:
     """Write the files, or with `--check` name those that are not as they should be."""
     HOME.mkdir(exist_ok=True)
-    different = [name for name, text in pages().items() if _read(HOME / name) != text]
-    for name in different:
-        sys.stdout.write(f"{HOME.relative_to(ROOT) / name}\n")
+    files = {HOME / name: text for name, text in pages().items()} | sink_pages()
+    different = {path: text for path, text in files.items() if _read(path) != text}
+    for path, text in different.items():
+        sys.stdout.write(f"{path.relative_to(ROOT)}\n")
         if "--check" not in arguments:
-            (HOME / name).write_text(pages()[name])
+            path.write_text(text)
     return int("--check" in arguments and bool(different))
 
 

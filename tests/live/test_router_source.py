@@ -454,9 +454,9 @@ def test_a_frame_that_rots_under_a_running_logd_is_an_error_or_passed_over(
         assert rows.num_rows == (2900 if "null" in condition else 0)
 
 
-def test_the_python_of_the_readme_runs_as_it_is_written(spark: SparkSession, logd: Logd) -> None:
+def test_the_python_of_the_documents_runs_as_it_is_written(spark: SparkSession, logd: Logd) -> None:
     """But for the address, which is this test's."""
-    text = Path("router/README.md").read_text().replace("127.0.0.1:9293", logd.fetch)
+    text = Path("docs/router/data-source.md").read_text().replace("127.0.0.1:9293", logd.fetch)
     blocks = re.findall(r"^    from penstock.*\n(?:(?:    .*)?\n)+", text, re.MULTILINE)
     assert len(blocks) == 2
     names: dict[str, Any] = {"spark": spark}

@@ -120,8 +120,9 @@ def _keys(model: type[BaseModel]) -> Iterator[str]:
 def test_every_configuration_key_is_documented(home: str) -> None:
     module, name = DAEMONS[home]
     model: Any = getattr(importlib.import_module(module), name)
-    readme = (ROOT / home / "README.md").read_text()
-    missing = [key for key in _keys(model) if not re.search(rf"\b{re.escape(key)}\b", readme)]
+    pages = (ROOT / home / "README.md", *(ROOT / "docs" / home).rglob("*.md"))
+    text = "".join(path.read_text() for path in pages)
+    missing = [key for key in _keys(model) if not re.search(rf"\b{re.escape(key)}\b", text)]
     assert missing == []
 
 
@@ -218,8 +219,8 @@ def test_the_python_in_a_document_runs_as_it_is_written(document: str, tmp_path:
 def test_every_document_with_python_is_run_by_a_test() -> None:
     """A fence with a file's name is a walkthrough's (`tests/live/test_docs_walkthroughs.py`).
 
-    Those of logd's README run in `tests/live/test_logd_groups.py`, of the router's, which are
-    indented, in `tests/live/test_router_source.py`.
+    Those of logd's README run in `tests/live/test_logd_groups.py`, of the router's pages, which
+    are indented, in `tests/live/test_router_source.py`.
     """
     texts = {str(path.relative_to(ROOT)): path.read_text() for path in DOCUMENTS}
     fenced = {name for name, text in texts.items() if _FENCED.search(text)}
@@ -227,4 +228,4 @@ def test_every_document_with_python_is_run_by_a_test() -> None:
     outside = {name: re.sub(r"^```.*?^```$", "", it, flags=re.DOTALL | re.MULTILINE)
                for name, it in texts.items()}  # fmt: skip
     indented = {name for name, text in outside.items() if _STATEMENT.search(text)}
-    assert indented == {"README.md", "router/README.md"}
+    assert indented == {"README.md", "docs/router/data-source.md"}

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 import pytest
+import yaml
 from click.testing import CliRunner
 from pydantic import BaseModel
 from typing_extensions import override
@@ -28,7 +29,7 @@ from tests.support.package_files import uninstall
 from tests.unit.router.sink_rows import context, row, table
 from tests.unit.router.test_router_config import JOB, load
 
-README = Path("router/README.md")
+PAGES = Path("docs/router")
 
 
 class PigeonConfig(SinkConfig):
@@ -92,7 +93,7 @@ def test_a_third_partys_sink_is_found_by_its_entry_point(plugins: Plugins, tmp_p
     ("brought", "reason"),
     [
         ([("pigeon", "no_such_module:Pigeon")], "cannot be loaded: No module named"),
-        ([("pigeon", f"{__name__}:README")], "is not a sink: it needs config_class"),
+        ([("pigeon", f"{__name__}:PAGES")], "is not a sink: it needs config_class"),
         ([("pigeon", f"{__name__}:Pigeon"), ("pigeon", "other:Pigeon")], "uninstall all but one"),
         (
             [("crow", f"{__name__}:Pigeon")],
@@ -145,7 +146,7 @@ def test_a_sink_that_knows_no_better_previews_its_rows(tmp_path: Path) -> None:
 
 
 def test_the_documents_table_is_what_the_sinks_say() -> None:
-    text = README.read_text()
+    text = (PAGES / "sinks.md").read_text()
     inside = text.partition("<!-- sinks: generated -->\n")[2].partition("<!-- end -->")[0]
     said = CliRunner().invoke(cli, ["sinks", "--markdown"]).output
     assert inside == said, "put the output of `penstock router sinks --markdown` there"
@@ -180,9 +181,25 @@ def _keys(model: type[BaseModel]) -> Iterator[str]:
 
 @pytest.mark.parametrize("kind", [*registry.sink_kinds()], ids=lambda kind: kind.name)
 def test_every_option_of_a_sink_is_documented(kind: registry.SinkKind) -> None:
-    text = README.read_text()
+    text = (PAGES / "sinks" / f"{kind.name}.md").read_text()
     assert [key for key in _keys(kind.config) if not re.search(rf"\b{key}\b", text)] == []
     assert kind.config.__doc__
+
+
+HEADINGS = [
+    "What it takes", "Minimal configuration", "Options", "Guarantee", "Errors", "Metrics",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [*registry.sink_kinds()], ids=lambda kind: kind.name)
+def test_a_sinks_page_has_the_fixed_headings_and_a_configuration_that_is_one(
+    kind: registry.SinkKind,
+) -> None:
+    text = (PAGES / "sinks" / f"{kind.name}.md").read_text()
+    assert re.findall(r"^## (.+)$", text, re.MULTILINE) == HEADINGS
+    shown = text.partition("```yaml\n")[2].partition("```")[0]
+    settings = yaml.safe_load(shown)["sinks"]["it"]
+    assert kind.config.model_validate(settings).type == kind.name
 
 
 def test_a_sink_whose_library_is_not_installed_is_named(

@@ -116,10 +116,10 @@ def test_a_time_goes_before_times_by_partition_and_these_before_offsets() -> Non
     assert parse_options(NEEDED | options).starting == Times(each={LOGS: 5})
 
 
-def test_the_table_of_options_in_the_readme_is_that_of_the_code() -> None:
-    readme = (Path(__file__).parents[3] / "router" / "README.md").read_text()
+def test_the_table_of_options_of_the_data_source_is_that_of_the_code() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "router" / "data-source.md").read_text()
     table = [f"| `{name}` | {default} | {text} |" for name, (default, text) in OPTIONS.items()]
-    assert "\n".join(table) in readme
+    assert "\n".join(table) in page
 
 
 def test_a_batch_ends_at_the_log_or_at_its_limit() -> None:

@@ -72,7 +72,9 @@ def status(path: Path, *, as_json: bool) -> None:
 
 
 @click.command(epilog="Example: penstock router sinks")
-@click.option("--markdown", is_flag=True, help="Print the table of guarantees in router/README.md.")
+@click.option(
+    "--markdown", is_flag=True, help="Print the table of guarantees in docs/router/sinks.md."
+)
 def sinks(*, markdown: bool) -> None:
     """List the types of sinks, what they guarantee, and their options."""
     from penstock.router.sinks.registry import guarantees, sink_kinds

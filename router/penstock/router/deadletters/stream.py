@@ -5,7 +5,7 @@ again, because a copy cannot be stored. A dead letter that NATS or the stream do
 counted. Where NATS or logd is away dead letters wait for `WAIT_S`; then for `PAUSE_S` they go to
 their files alone.
 
-A dead letter's `Nats-Msg-Id` is made of job, sink, place in the log and code, so a refusal met
+A dead letter's `Nats-Msg-Id` is made of job, sink, position in the log and code, so a refusal met
 again within the stream's dedup window is stored once.
 """
 

@@ -339,7 +339,7 @@ class JobConfig(Settings):
         """
         spark = self.spark.model_copy(update={"master": master})
         if self.admin_access is not None and not spark.knows_its_own:
-            raise WrongKeyError(_open_to_strangers(master), fix="README, On a cluster, says how")
+            raise WrongKeyError(_open_to_strangers(master), fix="docs/router/cluster.md says how")
         return self.model_copy(update={"spark": spark})
 
     def without_waiting(self) -> "JobConfig":

@@ -102,7 +102,7 @@ OPTIONS: Final[Mapping[str, tuple[str, str]]] = {
     "certFile": ("none", "PEM; the certificate to be known by"),
     "keyFile": ("none", "PEM; its key"),
 }
-"""Default and meaning by name; the table in router/README.md is compared with this one."""
+"""Default and meaning by name; a test compares docs/router/data-source.md with it."""
 
 _BATCH_ONLY: Final = frozenset(
     {

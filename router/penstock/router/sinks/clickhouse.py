@@ -5,9 +5,9 @@
 
     POST URL/?query=INSERT INTO penstock (…) FORMAT JSONEachRow&insert_deduplication_token=…
 
-ClickHouse has no unique key. The sorting key is the record's place in the log, so of rows that came
-twice a merge leaves one, and `SELECT … FINAL` shows one before that. Besides, each request has a
-token made of job, sink, stream, offsets and a digest of its rows: a server that has it among the
+ClickHouse has no unique key. The sorting key is the record's position in the log, so of rows that
+came twice a merge leaves one, and `SELECT … FINAL` shows one before that. Besides, each request has
+a token made of job, sink, stream, offsets and a digest of its rows: a server that has it among the
 table's last ones (`non_replicated_deduplication_window`, or the window of replicated tables) stores
 nothing; a replay has tokens of its own. Tokens need ClickHouse 22.2; with `tokens: false` older
 servers do.
@@ -138,7 +138,7 @@ class ClickHouse(HttpRequestSink):
     config_class = ClickHouseSink
     guarantee = Guarantee(
         Replay.EFFECTIVELY_ONCE,
-        "a ReplacingMergeTree is sorted by the record's place in the log; requests have tokens",
+        "a ReplacingMergeTree is sorted by the record's position in the log; requests have tokens",
         within="queries with `FINAL`",
     )
 

@@ -80,7 +80,7 @@ class Delta(LakeSink):
 
     config_class = DeltaSink
     guarantee = Guarantee(
-        Replay.EXACTLY_ONCE, "a commit has its rows' place in the log as `txn`, or is none"
+        Replay.EXACTLY_ONCE, "a commit has its rows' position in the log as `txn`, or is none"
     )
 
     def __init__(self, config: DeltaSink, context: SinkContext) -> None:

@@ -6,7 +6,7 @@
       {"logName":"projects/P/logs/penstock-log","insertId":"logs.5f2c19aa-0-120",
        "timestamp":"2026-11-22T08:00:00.123456789Z","severity":"INFO","jsonPayload":{…}}]}
 
-`insertId` is the record's place in the log and `timestamp` the record's own, so of entries that
+`insertId` is the record's position in the log and `timestamp` the record's own, so of entries that
 came twice a query shows one ("LogEntry" in Google's reference). What Cloud Logging routes on, to
 BigQuery, Pub/Sub or Cloud Storage, may have both.
 
@@ -98,7 +98,7 @@ class CloudLogging(HttpRequestSink):
     differing: ClassVar[Mapping[int, Meaning]] = {409: Meaning.BUSY}
     guarantee = Guarantee(
         Replay.EFFECTIVELY_ONCE,
-        "`insertId` is the record's place in the log",
+        "`insertId` is the record's position in the log",
         within="Cloud Logging's own queries (not what it routes on to other services)",
     )
 

@@ -4,7 +4,7 @@
                            PRIMARY KEY (stream, incarnation, "partition", "offset"))
 
 A request is one transaction: COPY into a temporary table, then INSERT … ON CONFLICT DO NOTHING. The
-primary key is the record's place in the log, so what comes again, in whatever pieces and however
+primary key is the record's position in the log, so what comes again, in whatever pieces and however
 late, is not there twice; a connection that breaks during COMMIT is no question either.
 
 The table is made at the first connection unless `create: false`. One of yours needs these columns
@@ -106,7 +106,7 @@ class Postgres(RequestSink):
 
     config_class = PostgresSink
     guarantee = Guarantee(
-        Replay.EXACTLY_ONCE, "the record's place in the log is the table's primary key"
+        Replay.EXACTLY_ONCE, "the record's position in the log is the table's primary key"
     )
 
     def __init__(self, config: PostgresSink, context: SinkContext) -> None:

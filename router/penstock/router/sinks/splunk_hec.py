@@ -86,7 +86,7 @@ class SplunkHec(HttpRequestSink):
     config_class = SplunkHecSink
     guarantee = Guarantee(
         Replay.AT_LEAST_ONCE,
-        "each event carries its place in the log as `penstock_id`, so a search can `dedup` it",
+        "each event carries its position in the log as `penstock_id`, so a search can `dedup` it",
     )
 
     def __init__(self, config: SplunkHecSink, context: SinkContext) -> None:

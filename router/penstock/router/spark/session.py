@@ -188,7 +188,7 @@ _WORDS_MAX: Final = 500
 _SMALLER: Final = {"k": "b", "m": "k", "g": "m"}
 """Units of memory, each by the one above it."""
 
-# Why each: see router/README.md.
+# Why each: see docs/router/cluster.md.
 _LOOPBACK: Final = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",

@@ -60,7 +60,7 @@ def randomness(text: str, salt: str) -> int:
 
 
 def _deciding(table: pa.Table, settings: Sample) -> pa.Array:
-    """What decides about each row: what `by` says, else its id, else its place in the log."""
+    """What decides about each row: what `by` says, else its id, else its position in the log."""
     field = parse_field(settings.by)
     if field.column is not None:
         by = table.column(field.column).combine_chunks()

@@ -8,7 +8,7 @@
 What is no metric and no span is a log. `datadog_bodies` says how records are mapped. Spans need
 `agent_url`: the public intake of traces is for Agents alone.
 
-Datadog recognises nothing that comes again. Each log and span has its place in the log as
+Datadog recognises nothing that comes again. Each log and span has its position in the log as
 `penstock_id`; a gauge of the same second and tags replaces itself, and what is a count (sums of
 delta temporality) counts twice after a crash.
 
@@ -94,8 +94,8 @@ class Datadog(HttpRequestSink):
     config_class = DatadogSink
     guarantee = Guarantee(
         Replay.AT_LEAST_ONCE,
-        "logs and spans carry their place in the log as `penstock_id`, a gauge of the same second"
-        " replaces itself, counts count again",
+        "logs and spans carry their position in the log as `penstock_id`, a gauge of the same"
+        " second replaces itself, counts count again",
     )
 
     def __init__(self, config: DatadogSink, context: SinkContext) -> None:

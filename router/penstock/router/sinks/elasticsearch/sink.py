@@ -4,9 +4,9 @@
     {"create":{"_index":"logs-penstock-default","_id":"logs.5f2c19aa-0-120"}}
     {"@timestamp":"2026-11-21T08:00:00.123456000Z","message":"…",…}
 
-`_id` is the record's place in the log and the operation is `create`, so a document that comes again
-is answered with 409 and counts as there. That holds for each backing index: after a data stream has
-rolled over, a record sent again is stored again in the new one.
+`_id` is the record's position in the log and the operation is `create`, so a document that comes
+again is answered with 409 and counts as there. That holds for each backing index: after a data
+stream has rolled over, a record sent again is stored again in the new one.
 
 Documents are those of the Elastic Common Schema (`penstock.specs.formats.ecs`), or with `documents:
 record` the records as they lie in the log with `@timestamp`. The index may name `{kind}` and
@@ -80,7 +80,7 @@ class Elasticsearch(HttpRequestSink):
     config_class = ElasticsearchSink
     guarantee = Guarantee(
         Replay.EFFECTIVELY_ONCE,
-        "`create` with the record's place in the log as `_id`; 409 counts as there",
+        "`create` with the record's position in the log as `_id`; 409 counts as there",
         within="one index (a data stream until it rolls over)",
     )
 

@@ -58,7 +58,7 @@ def position_of(row: Row) -> tuple[str, int, int]:
 
 
 def event_id(row: Row, context: SinkContext) -> str:
-    """What a record is told apart by, the same whenever it is sent: its place in the log."""
+    """What a record is told apart by, the same whenever it is sent: its position in the log."""
     return f"{context.stream_tag(*position_of(row))}/{row['partition']}/{row['offset']}"
 
 
@@ -101,7 +101,7 @@ def cached(function: Callable[[Text], Answer]) -> Callable[[Text], Answer]:
 
 
 KEY: Final = ("stream", "incarnation", "partition", "offset")
-"""A record's place in the log: the table's primary key."""
+"""A record's position in the log: the table's primary key."""
 
 ABOUT: Final = (*KEY, "time_unix_nano", "kind", "service", "severity_number", "trace_id")
 """What `describe` tells; the record itself follows as the sink can store it."""

@@ -71,7 +71,8 @@ class Iceberg(LakeSink):
     config_class = IcebergSink
     guarantee = Guarantee(
         Replay.EXACTLY_ONCE,
-        "a snapshot's summary has its rows' place in the log, and what may be there is looked up",
+        "a snapshot's summary has its rows' position in the log, and what may be there is"
+        " looked up",
     )
 
     def __init__(self, config: IcebergSink, context: SinkContext) -> None:

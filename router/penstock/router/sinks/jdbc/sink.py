@@ -1,10 +1,10 @@
 """The JDBC sink: rows in one table of any database that has a JDBC driver, each exactly once.
 
-A request is one transaction of INSERTs. The table's primary key is the record's place in the log:
-where it refuses a row, the transaction is undone, the table asked which of the rows it has, and the
-others are inserted. So what comes again, in whatever pieces and however late, is not there twice,
-and a connection that breaks while a transaction ends is no question either. All of it is SQL that
-every database has.
+A request is one transaction of INSERTs. The table's primary key is the record's position in the
+log: where it refuses a row, the transaction is undone, the table asked which of the rows it has,
+and the others are inserted. So what comes again, in whatever pieces and however late, is not there
+twice, and a connection that breaks while a transaction ends is no question either. All of it is SQL
+that every database has.
 
 The table is made at the first connection unless `create: false`. Its columns are those of the sink
 `postgres`; `record` is the record's JSON, as it came, in a column for text. A row that is no record
@@ -137,7 +137,7 @@ class Jdbc(RequestSink):
 
     config_class = JdbcSink
     guarantee = Guarantee(
-        Replay.EXACTLY_ONCE, "the record's place in the log is the table's primary key"
+        Replay.EXACTLY_ONCE, "the record's position in the log is the table's primary key"
     )
 
     def __init__(self, config: JdbcSink, context: SinkContext) -> None:

@@ -1,7 +1,7 @@
 """The Kafka sink: records as messages of one topic, a transaction for each request.
 
 A message's value is the record as it lies in the log, its key what `key` says, its time the
-record's; the header `penstock_id` is the record's place in the log. A tombstone is one again.
+record's; the header `penstock_id` is the record's position in the log. A tombstone is one again.
 
 A transaction holds a request's messages and one more, in the sink's own compacted topic of
 positions: how far the batch in work has come in this partition of the log, and a digest of what it

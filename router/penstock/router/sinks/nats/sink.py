@@ -1,7 +1,7 @@
 """The NATS sink: records as messages on a subject, stored by JetStream or another logd.
 
 Each message is a record's `value` as it lies in the log, with `Nats-Msg-Id` made of job, sink and
-the record's place in the log, and its key as `Penstock-Key`; a tombstone is one again. A record
+the record's position in the log, and its key as `Penstock-Key`; a tombstone is one again. A record
 that comes again within the stream's window for duplicates (JetStream: 2 minutes unless the stream
 says otherwise) is known by that id and not stored twice. `Nats-Expected-Stream` holds it to one
 `stream` where that is named.
@@ -112,7 +112,7 @@ class NatsSubject(RequestSink):
     config_class = NatsSink
     guarantee = Guarantee(
         Replay.EFFECTIVELY_ONCE,
-        "`Nats-Msg-Id` is the record's place in the log",
+        "`Nats-Msg-Id` is the record's position in the log",
         within="the stream's window for duplicates",
     )
 
