@@ -152,7 +152,7 @@ def test_records_that_are_refused_for_different_reasons_are_to_blame_themselves(
     assert sorted(it.part.records[0] for it in outcome.refused) == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize(("after", "letters"), [(3, 2), (0, 9)])
+@pytest.mark.parametrize(("after", "dead_letters"), [(3, 2), (0, 9)])
 def test_small_batches_that_are_refused_count_together(after: int, dead_letters: int) -> None:
     breaker = Breaker(BreakerLimits(initial_backoff_s=1.0, max_paused_backoff_s=8.0), LoadedDice())
     refused = 0

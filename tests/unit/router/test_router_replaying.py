@@ -52,7 +52,7 @@ class Run:
         self.chunks: list[tuple[int, int]] = []
         self.stops_before: int | None = None
         self.progress = Progress("batches")
-        self.anew: list[bool] = []
+        self.fresh: list[bool] = []
         self.sinks: list[Listening] = []
         self.log = FakeLog(Readable(0, 10))
         self._directory = directory
@@ -60,8 +60,8 @@ class Run:
     def reading(self) -> Any:
         return nullcontext(self.log)
 
-    def context(self, sink: str, state_dir: Path, *, anew: bool) -> SinkContext:
-        self.anew.append(anew)
+    def context(self, sink: str, state_dir: Path, *, fresh: bool) -> SinkContext:
+        self.fresh.append(fresh)
         return context(self._directory)
 
     def open_sink(self, _: str, its: SinkContext) -> Sink:
@@ -146,7 +146,7 @@ def test_a_sink_that_goes_on_has_what_it_wrote_down(tmp_path: Path, stops_before
     run.stops_before = None
     backfill.resume(run, "lake", print)
     assert [it.heard for it in run.sinks] == [["start_over"], ["go_on"]]
-    assert run.anew == [True, False]
+    assert run.fresh == [True, False]
 
 
 def test_a_replay_that_was_killed_behind_its_last_batch_has_ended(tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_killed_as_it_begins_it_leaves_nothing_to_go_on_with(tmp_path: Path, not
 
     class Killed(Run):
         @override
-        def context(self, sink: str, state_dir: Path, *, anew: bool) -> SinkContext:
+        def context(self, sink: str, state_dir: Path, *, fresh: bool) -> SinkContext:
             raise SystemExit
 
     run: Any = Run(tmp_path, **THREES)

@@ -104,7 +104,7 @@ def send_each_to_dlq(
     """Keep refused rows and count them, each with its own reason: as few files as can be.
 
     Args:
-        rows: As for `lay_aside`; in any order.
+        rows: As for `send_to_dlq`; in any order.
         reasons: One for each row.
         context: The sink's.
         limits: Of each file.
