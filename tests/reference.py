@@ -62,9 +62,11 @@ def pages() -> dict[str, str]:
         "configuration.md": _configuration(),
         "commands.md": _commands(),
         "errors.md": _errors(),
+        "modules.md": _modules(),
     }
 
 
+<<<<<<< HEAD
 def sink_pages() -> dict[Path, str]:
     """The pages of sinks, with what is generated in them: options and guarantee."""
     found = {}
@@ -107,6 +109,32 @@ def _rows(
         bounds = _cell(_bounds(value))
         kind = _type(value).replace("*Secret*", _SECRET)
         yield f"| `{prefix}{key}` | {kind} | {default} | {bounds} |"
+=======
+def _modules() -> str:
+    lines = _head(
+        "Modules",
+        "Every package and module with the first sentence of its docstring. The way of a record "
+        "through them: [ARCHITECTURE](../../ARCHITECTURE.md).",
+    )
+    for home in ("specs", "collector", "logd", "router", "deploy"):
+        for init in sorted((ROOT / home / "penstock").rglob("__init__.py")):
+            modules = [
+                path for path in sorted(init.parent.glob("*.py")) if not path.stem.startswith("__")
+            ]
+            if init.parent.name == "wire" or not modules:
+                continue
+            lines += [f"## {init.parent.relative_to(ROOT)}", "", _sentence(init), ""]
+            lines += ["| module | what it is |", "|---|---|"]
+            lines += [f"| `{path.stem}` | {_cell(_sentence(path))} |" for path in modules]
+            lines.append("")
+    return _text(lines)
+
+
+def _sentence(path: Path) -> str:
+    """The first paragraph of a module's docstring, on one line."""
+    docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
+    return " ".join(docstring.partition("\n\n")[0].split())
+>>>>>>> cebf3e30 (docs: ARCHITECTURE follows the packages; a generated page has a sentence for every module)
 
 
 def _head(title: str, text: str) -> list[str]:
