@@ -66,7 +66,6 @@ def pages() -> dict[str, str]:
     }
 
 
-<<<<<<< HEAD
 def sink_pages() -> dict[Path, str]:
     """The pages of sinks, with what is generated in them: options and guarantee."""
     found = {}
@@ -109,7 +108,8 @@ def _rows(
         bounds = _cell(_bounds(value))
         kind = _type(value).replace("*Secret*", _SECRET)
         yield f"| `{prefix}{key}` | {kind} | {default} | {bounds} |"
-=======
+
+
 def _modules() -> str:
     lines = _head(
         "Modules",
@@ -134,7 +134,6 @@ def _sentence(path: Path) -> str:
     """The first paragraph of a module's docstring, on one line."""
     docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
     return " ".join(docstring.partition("\n\n")[0].split())
->>>>>>> cebf3e30 (docs: ARCHITECTURE follows the packages; a generated page has a sentence for every module)
 
 
 def _head(title: str, text: str) -> list[str]:
