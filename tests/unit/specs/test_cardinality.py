@@ -12,8 +12,8 @@ import pytest
 from pydantic import Field
 
 from penstock.specs import Dimension, Emitter, MetricPoint
+from penstock.specs.emit.emitter import OVERFLOW, Cardinality
 from penstock.specs.emit.process import use_emitter
-from penstock.specs.emit.sampling import OVERFLOW, Cardinality
 from penstock.specs.models.codec import to_wire
 from tests.unit.specs.output import Output
 

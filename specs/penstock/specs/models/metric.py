@@ -110,7 +110,7 @@ class MetricPoint(Record, spec="metric/1.1"):
     def emit(self) -> bool:
         """Emit through the process's emitter; False when it was dropped, also without `setup`.
 
-        A dimension's values beyond its cap go out as one: `penstock.specs.emit.sampling`.
+        A dimension's values beyond its cap go out as one: `penstock.specs.emit.emitter`.
         """
         return emit_here(self)
 
