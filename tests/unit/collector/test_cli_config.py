@@ -10,8 +10,8 @@ import yaml
 from click.testing import CliRunner, Result
 from pydantic import BaseModel
 
+from penstock.collector.cli.cases import run_case
 from penstock.collector.cli.main import cli
-from penstock.collector.cli.unit_tests import run_case
 from penstock.collector.transforms.sections import TRANSFORM_TYPES, OutputSection, RouteBranch
 from tests.support.collector_graph import HOST, config_of
 

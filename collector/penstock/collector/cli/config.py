@@ -10,7 +10,7 @@ import click
 from penstock.base.errors import ServiceError
 from penstock.base.pluralize import pluralize
 from penstock.collector.agent.settings import graph_of, resource_of
-from penstock.collector.cli.unit_tests import run_case
+from penstock.collector.cli.cases import run_case
 from penstock.collector.config import CollectorConfig
 from penstock.collector.config_files import load_collector_config
 from penstock.collector.transforms.graph import OUTPUT, Graph
