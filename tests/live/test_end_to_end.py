@@ -105,7 +105,7 @@ def running_pipeline(directory: Path) -> Iterator[Pipeline]:
             "admin": admin[2],
             "trigger": {"interval_s": 1},
             "routes": [{"name": "everything", "sinks": ["lake"]}],
-            "malformed": "route",  # plain publishers send what is no record
+            "on_malformed": "route",  # plain publishers send what is no record
             "sinks": {"lake": {"type": "parquet", "path": str(directory / "lake")}},
         }
         pipeline = Pipeline(
