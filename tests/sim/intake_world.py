@@ -1,7 +1,7 @@
 """Intake over a real commit log on a disk in memory that fails, with publishers that retry.
 
-One seed picks everything: what is published and repeated, when the committer writes and syncs, when
-the disk is full or broken, when records are deleted, when the process or the machine dies. The
+One seed picks everything: what is published and repeated, when the log writer writes and syncs,
+when the disk is full or broken, when records are deleted, when the process or the machine dies. The
 world keeps the true history and a dumb model of what a repeat is:
 
 - what is acked is in the log where the ack said, at once, after every restart and at the end;
@@ -178,7 +178,7 @@ class IntakeWorld:
         self.release()
 
     def write(self) -> None:
-        """The committer appends what it was handed; nothing is durable yet."""
+        """The log writer appends what it was handed; nothing is durable yet."""
         items, self.items = self.items, []
         if items and not self.failed:
             self.log.append(list(build_frames(items, epoch=self.replica.epoch)))
@@ -244,7 +244,7 @@ class IntakeWorld:
         self.rebuild(self.intake, self.log, self.now_ns)
 
     def fail(self) -> None:
-        """What the partition does when its committer fails; the log may hold what was accepted."""
+        """What the partition does when its log writer fails; the log may hold what was accepted."""
         self.reached.add("disk failed")
         self.failed = True
         self.intake.handle(LogFailed("the disk"), self.now_ns)

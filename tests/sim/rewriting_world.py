@@ -40,7 +40,7 @@ class RewritingWorld:
         seed: Of everything.
         cuts: Whether the log is cut at its end, too.
         disk: An empty one.
-        vault: Encrypts the log.
+        cipher: Encrypts the log.
 
     Attributes:
         model: The record of each offset.
@@ -56,10 +56,10 @@ class RewritingWorld:
         *,
         cuts: bool = False,
         disk: MemoryDisk | None = None,
-        vault: SegmentCipher | None = None,
+        cipher: SegmentCipher | None = None,
     ) -> None:
         self.random = Random(seed)
-        self.disk, self.vault = disk or MemoryDisk(), vault
+        self.disk, self.cipher = disk or MemoryDisk(), cipher
         self.cuts = cuts
         self.disk.make_directory(DIRECTORY.parent)
         self.model: list[Record] = []
@@ -253,7 +253,7 @@ class RewritingWorld:
 
     def open(self) -> None:
         self.log = CommitLog.open(
-            DIRECTORY, CONFIG, disk=self.disk, now_ns=lambda: 0, vault=self.vault
+            DIRECTORY, CONFIG, disk=self.disk, now_ns=lambda: 0, cipher=self.cipher
         )
 
 
@@ -262,11 +262,11 @@ def run_seed(
     *,
     cuts: bool = False,
     disk: MemoryDisk | None = None,
-    vault: SegmentCipher | None = None,
+    cipher: SegmentCipher | None = None,
 ) -> Counter[str]:
     """Run one seed; the error says which."""
     try:
-        world = RewritingWorld(seed, cuts=cuts, disk=disk, vault=vault)
+        world = RewritingWorld(seed, cuts=cuts, disk=disk, cipher=cipher)
         world.run(5)
     except BaseException as error:
         error.add_note(f"seed {seed}")

@@ -22,8 +22,8 @@ SEEDS = int(os.environ.get("PENSTOCK_SIM_SEEDS", "150"))
 FIRST_SEED = int(os.environ.get("PENSTOCK_SIM_SEED", "0"))
 pytestmark = pytest.mark.timeout(240)
 TWIN_SEEDS = 100
-VAULT = SegmentCipher({1: bytes(32), 2: bytes(range(32))}, b"00ff/0")
-OPEN = partial(CommitLog.open, vault=VAULT)
+CIPHER = SegmentCipher({1: bytes(32), 2: bytes(range(32))}, b"00ff/0")
+OPEN = partial(CommitLog.open, cipher=CIPHER)
 
 
 def test_an_encrypted_log_keeps_what_was_synced_and_repeats_no_nonce() -> None:
@@ -40,7 +40,7 @@ def test_an_encrypted_log_keeps_what_was_synced_and_repeats_no_nonce() -> None:
 def test_rewriting_an_encrypted_log_survives_power_losses_and_repeats_no_nonce() -> None:
     counts: Counter[str] = Counter()
     for seed in range(FIRST_SEED, FIRST_SEED + SEEDS // 2):
-        counts.update(rewrite_seed(seed, cuts=True, disk=NonceDisk(), vault=VAULT))
+        counts.update(rewrite_seed(seed, cuts=True, disk=NonceDisk(), cipher=CIPHER))
     assert counts
     if SEEDS >= 150:
         assert {w for w in ("swapped", "truncate", "row N") if counts[w] < 3} == set(), counts
@@ -51,7 +51,7 @@ def is_caught() -> bool:
     for seed in range(TWIN_SEEDS):
         try:
             store_seed(seed, disk=NonceDisk(), opener=OPEN)
-            rewrite_seed(seed, cuts=True, disk=NonceDisk(), vault=VAULT)
+            rewrite_seed(seed, cuts=True, disk=NonceDisk(), cipher=CIPHER)
         except AssertionError as error:
             return "a nonce came twice" in str(error)
     return False
@@ -72,6 +72,6 @@ def test_simulation_catches_a_data_key_that_outlives_its_writer(
     code: Mutation,
 ) -> None:
     """The count of a segment begins anew after a restart."""
-    kept = VAULT.new_cipher()
-    code.replace(SegmentCipher, "new_cipher", lambda _: kept)
+    kept = CIPHER.new_aead()
+    code.replace(SegmentCipher, "new_aead", lambda _: kept)
     assert is_caught()

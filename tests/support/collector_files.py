@@ -185,8 +185,8 @@ class FilesCollector:
             known = frozenset(self._saver.state.sources)
             return self.make(section) or make_source(section, replace(parts, known=known))
 
-        around = RunnerContext(make_one, engine.delivery, engine.ledger, self.clock)
-        self.sources = SourceSet(around)
+        context = RunnerContext(make_one, engine.delivery, engine.ledger, self.clock)
+        self.sources = SourceSet(context)
         self._saver = Checkpointer(
             directory,
             engine.spools,

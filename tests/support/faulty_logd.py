@@ -1,4 +1,4 @@
-"""A real logd whose surroundings misbehave while a file says so.
+"""A real logd whose machine misbehaves while a file says so.
 
 python -m tests.support.faulty_logd DIRECTORY --config FILE
 

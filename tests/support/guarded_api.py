@@ -23,7 +23,7 @@ from penstock.logd.security.authorizer import Authorizer
 from penstock.logd.security.principal import ANONYMOUS, Method, Principal
 from penstock.logd.security.throttle import QuotaManager
 from penstock.logd.standalone import LoneAccess, LoneStreams, StreamSet
-from tests.support.surroundings import QuietLink, make_surroundings
+from tests.support.partition_context import QuietLink, make_context
 
 ROOT = Principal("root", Method.KEY)
 ENDPOINTS = {"fetch": "127.0.0.1:1", "admin": "127.0.0.1:2"}
@@ -100,7 +100,7 @@ async def guarded(
     found = StreamSet(
         directory,
         QuietLink(),
-        make_surroundings=lambda _: make_surroundings(),
+        make_context=lambda _: make_context(),
         new_incarnation=lambda: f"{next(numbers)}",
     )
     await found.start(streams)

@@ -20,7 +20,7 @@ from penstock.logd.metadata.streams import StreamConfig
 from penstock.logd.partition.cursors import CursorStore
 from penstock.logd.partition.partition import Partition
 from penstock.logd.standalone import LoneStreams, StreamSet
-from tests.support.surroundings import QuietLink, make_surroundings
+from tests.support.partition_context import QuietLink, make_context
 
 LOGS = StreamConfig(name="logs", subject="t.>")
 
@@ -182,7 +182,7 @@ async def standin_cluster(directory: Path) -> AsyncIterator[StandIn]:
     streams = StreamSet(
         directory,
         QuietLink(),
-        make_surroundings=lambda _: make_surroundings(),
+        make_context=lambda _: make_context(),
         new_incarnation=lambda: f"{next(numbers)}",
     )
     await streams.start([LOGS])

@@ -240,6 +240,11 @@ RETIRED = (
     "cli_" + "looking",
     "write_" + "whole",
     "bring_" + "about",
+    "commit" + "ters?",
+    "vau" + "lts?",
+    "Up" + "keep",
+    "Re" + "tainer",
+    "Surround" + "ings",
 )
 """Words that the field has better ones for, which came in their place everywhere."""
 

@@ -137,7 +137,7 @@ class StreamSet:
     Args:
         data_dir: It exists and is locked.
         link: Subscriptions are made on it.
-        make_surroundings: Given the lookup of streams, what partitions share.
+        make_context: Given the lookup of streams, what partitions share.
         new_incarnation: Makes the id of a new stream.
         descriptors: No more streams are opened than it is enough for.
         streams_max: How many there may be.
@@ -152,13 +152,13 @@ class StreamSet:
         data_dir: Path,
         link: Link,
         *,
-        make_surroundings: Callable[[StreamLookup], PartitionContext],
+        make_context: Callable[[StreamLookup], PartitionContext],
         new_incarnation: Callable[[], str],
         descriptors: Descriptors | None = None,
         streams_max: int = STREAMS_MAX,
     ) -> None:
         self._data_dir = data_dir
-        self._context = make_surroundings(self)
+        self._context = make_context(self)
         self._new_incarnation = new_incarnation
         self._descriptors = descriptors or Descriptors()
         self.streams_max = streams_max
@@ -167,9 +167,9 @@ class StreamSet:
         self._metadata = Metadata()
         self._partitions: dict[str, Partition] = {}
         self._offline_partition: dict[str, OfflinePartition] = {}
-        around = self._context
+        context = self._context
         self.subscription_manager = SubscriptionManager(
-            link, around.budget, around.clock, around.admission
+            link, context.budget, context.clock, context.admission
         )
         self._changing = asyncio.Lock()
         self._changes: set[asyncio.Task[Any]] = set()
@@ -755,20 +755,20 @@ class LoneEngine:
     Args:
         config: Without a section `cluster`; its data directory exists and is locked.
         link: Subscriptions are made on it.
-        make_surroundings: Given the lookup of streams by subject, what partitions share.
+        make_context: Given the lookup of streams by subject, what partitions share.
     """
 
     def __init__(
         self,
         config: LogdConfig,
         link: Link,
-        make_surroundings: Callable[[StreamLookup], PartitionContext],
+        make_context: Callable[[StreamLookup], PartitionContext],
     ) -> None:
         node, activity = config.node, config.activity_section.stream()
         streams = StreamSet(
             config.data_dir,
             link,
-            make_surroundings=make_surroundings,
+            make_context=make_context,
             new_incarnation=lambda: secrets.token_hex(8),
             descriptors=Descriptors.raised(config.connections()),
             streams_max=config.streams_max,

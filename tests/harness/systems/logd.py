@@ -169,10 +169,10 @@ class LogdUnderLoad(System):
         counts["acked"] = ledger.records
         for checker in self._checkers:
             counts += checker.counts
-        counts += upkeep_of(self._logd.directory / "logd.log")
+        counts += housekeeping_of(self._logd.directory / "logd.log")
 
 
-def upkeep_of(log: Path) -> Counter[str]:
+def housekeeping_of(log: Path) -> Counter[str]:
     """What retention and compaction did, as logd's log tells it over all its lives."""
     counts: Counter[str] = Counter()
     for line in _json_lines(log):

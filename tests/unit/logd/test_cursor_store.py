@@ -19,7 +19,7 @@ from penstock.logd.partition.cursors import CURSORS_STREAM, CursorStore, Extent,
 from penstock.logd.standalone import StreamSet
 from penstock.logd.storage import REAL_DISK, Disk, EpochFile
 from tests.support.failing_disk import FailingDisk
-from tests.support.surroundings import QuietLink, make_surroundings
+from tests.support.partition_context import QuietLink, make_context
 
 LOGS = StreamConfig(name="logs", subject="t.>")
 OF_CURSORS = f"{CURSORS_STREAM.name}-*/0/*.log"
@@ -34,7 +34,7 @@ async def store(
     streams = StreamSet(
         directory,
         QuietLink(),
-        make_surroundings=lambda _: make_surroundings(disk=disk),
+        make_context=lambda _: make_context(disk=disk),
         new_incarnation=lambda: f"{len(list(directory.glob('*/*')))}-{next(numbers)}",
     )
     await streams.start([LOGS], internal=[CURSORS_STREAM])

@@ -22,7 +22,7 @@ from penstock.logd.partition.partition import OfflinePartition
 from penstock.logd.standalone import StreamSet
 from penstock.logd.storage.segment import segment_path
 from tests.support.encryption import key_file, master_keys
-from tests.support.surroundings import QuietLink, make_surroundings
+from tests.support.partition_context import QuietLink, make_context
 
 SECRET = b"nobody is to read this from a disk"
 LOGS = StreamConfig(name="logs", subject="t.>", encryption="aes-256-gcm", dedup_window_s=100)
@@ -37,7 +37,7 @@ async def stream_set(
     streams = StreamSet(
         directory,
         QuietLink(),
-        make_surroundings=lambda _: make_surroundings(masters=masters),
+        make_context=lambda _: make_context(masters=masters),
         new_incarnation=lambda: f"{next(NUMBERS):04x}",
     )
     await streams.start(configs)

@@ -21,7 +21,7 @@ from penstock.logd.storage import CommitLog, LogConfig
 from tests.support.encryption import master_keys
 from tests.support.failing_disk import FailingDisk
 from tests.support.frames import make_frames
-from tests.support.surroundings import make_surroundings
+from tests.support.partition_context import make_context
 from tests.support.waiting import wait_until_async
 
 
@@ -47,8 +47,8 @@ async def partition(
 ) -> AsyncIterator[Partition]:
     config = StreamConfig(name="logs", subject="t.>", encryption=request.param)
     stream = Stream(config=config, incarnation="i")
-    around = make_surroundings(masters=master_keys(tmp_path), disk=disk)
-    opened = await Watched.open(stream, tmp_path / "0", around)
+    context = make_context(masters=master_keys(tmp_path), disk=disk)
+    opened = await Watched.open(stream, tmp_path / "0", context)
     yield opened
     opened.close()
     await asyncio.to_thread(opened.finish)
@@ -105,7 +105,7 @@ async def test_what_is_copied_stays_within_the_bound_of_a_payload_in_memory(
     frame = (await fetch(partition, 0, bytes_max=1)).payload_length
     reading = FetchReading(filter_bytes_max=2 * frame + 200)
     response = await fetch(partition, 0, reading=reading, bytes_max=1 << 30)
-    assert response.header["next_offset"] == (6 if partition.log.vault is None else 2)
+    assert response.header["next_offset"] == (6 if partition.log.cipher is None else 2)
 
 
 async def test_who_has_read_what_is_lost_is_told_from_where_on(partition: Partition) -> None:
@@ -272,7 +272,7 @@ async def test_a_waiting_fetch_is_let_go_when_the_stream_closes(partition: Parti
 
 
 def test_a_filter_whose_records_were_taken_back_does_not_begin_at_the_front(tmp_path: Path) -> None:
-    log = CommitLog.open(tmp_path, LogConfig(), vault=SegmentCipher({1: bytes(32)}, b"i/0"))
+    log = CommitLog.open(tmp_path, LogConfig(), cipher=SegmentCipher({1: bytes(32)}, b"i/0"))
     log.append(make_frames(0, [bytes(8)] * 3))
     ranges = log.read(2, bytes_max=1, upto=3)
     log.truncate_to(2)

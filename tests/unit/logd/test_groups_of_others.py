@@ -86,7 +86,7 @@ def test_grpc(tmp_path: Path) -> None:
         groups = OneGroup("me")
         throttle = found.throttle
         permits = CallAuthorization(found.authorizer, throttle, groups, Recorder(), lambda _: "")
-        leave = permits.around("LeaveConsumerGroup", answer)
+        leave = permits.intercept("LeaveConsumerGroup", answer)
 
         async def told(group: str) -> str:
             with pytest.raises(RefusedError) as refused:

@@ -73,7 +73,7 @@ def test_what_was_done_outlasts_the_machine_before_whoever_called_is_told(tmp_pa
             async def done(*_: object) -> str:
                 return "done"
 
-            delete = permits.around("DeleteStream", done)
+            delete = permits.intercept("DeleteStream", done)
             nothing: Any = None
             for name, kept in (("root", 1), ("bob", 1), ("root", 3)):
                 before = set_caller(somebody(name))

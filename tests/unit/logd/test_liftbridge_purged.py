@@ -14,7 +14,7 @@ from penstock.logd.liftbridge.subscribe import CHUNK_ROWS, SubscribeService
 from penstock.logd.partition.cursors import CursorStore
 from penstock.logd.standalone import LoneStreams, StreamSet
 from penstock.logd.wire import logd_liftbridge_pb2 as wire
-from tests.support.surroundings import QuietLink, make_surroundings
+from tests.support.partition_context import QuietLink, make_context
 from tests.unit.logd.test_purging import LOGS
 
 
@@ -57,7 +57,7 @@ async def streams(tmp_path: Path) -> Any:
     found = StreamSet(
         tmp_path,
         QuietLink(),
-        make_surroundings=lambda _: make_surroundings(),
+        make_context=lambda _: make_context(),
         new_incarnation=lambda: "i",
     )
     await found.start([LOGS])

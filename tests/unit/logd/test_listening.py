@@ -12,7 +12,7 @@ from penstock.logd.metadata.streams import StreamConfig
 from penstock.logd.nats.link import LinkEvent, LinkState
 from penstock.logd.partition.subscriptions import SubscriptionManager
 from penstock.logd.standalone import StreamSet
-from tests.support.surroundings import make_surroundings
+from tests.support.partition_context import make_context
 from tests.support.waiting import wait_until_async
 
 S = 1_000_000_000
@@ -61,11 +61,11 @@ class World:
     def __init__(self, directory: Path) -> None:
         self.clock, self.link = HandClock(), HandLink()
         policy = AdmissionPolicy(unsubscribe_after_ns=2 * S, resubscribe_after_ns=S)
-        around = make_surroundings(budget_bytes=BUDGET, clock=self.clock, admission=policy)
+        context = make_context(budget_bytes=BUDGET, clock=self.clock, admission=policy)
         self.streams = StreamSet(
             directory,
             self.link,
-            make_surroundings=lambda _: around,
+            make_context=lambda _: context,
             new_incarnation=lambda: "0",
         )
 

@@ -15,7 +15,7 @@ from penstock.logd.errors import RefusedError
 from penstock.logd.metadata.streams import StreamConfig
 from penstock.logd.partition.cursors import CursorStore
 from penstock.logd.standalone import LoneStreams, StreamSet
-from tests.support.surroundings import QuietLink, make_surroundings
+from tests.support.partition_context import QuietLink, make_context
 
 LOGS = StreamConfig(name="logs", subject="t.>")
 
@@ -26,7 +26,7 @@ async def api(directory: Path) -> AsyncIterator[FetchApi]:
     streams = StreamSet(
         directory,
         QuietLink(),
-        make_surroundings=lambda _: make_surroundings(),
+        make_context=lambda _: make_context(),
         new_incarnation=lambda: f"{next(numbers)}",
     )
     await streams.start([LOGS])

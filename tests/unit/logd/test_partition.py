@@ -18,7 +18,7 @@ from penstock.logd.partition.partition import Partition
 from penstock.logd.partition.producer_snapshot import ProducerSnapshot
 from penstock.logd.storage import EpochFile
 from tests.support.failing_disk import FailingDisk
-from tests.support.surroundings import make_surroundings
+from tests.support.partition_context import make_context
 from tests.support.waiting import wait_until, wait_until_async
 
 PRODUCER = b"p" * 16
@@ -26,7 +26,7 @@ STREAM = Stream(config=StreamConfig(name="logs", subject="t.>"), incarnation="1"
 
 
 async def open_partition(directory: Path, stream: Stream = STREAM, **shared: Any) -> Partition:
-    return await Partition.open(stream, directory, make_surroundings(**shared))
+    return await Partition.open(stream, directory, make_context(**shared))
 
 
 def batch(previous: int, sequence: int) -> Message:

@@ -20,7 +20,7 @@ from penstock.logd.standalone import LoneStreams, StreamSet
 from penstock.logd.storage import CommitLog, EpochFile, LogConfig
 from tests.support.cluster_state import Cluster
 from tests.support.frames import make_frames
-from tests.support.surroundings import QuietLink, make_surroundings
+from tests.support.partition_context import QuietLink, make_context
 from tests.support.waiting import wait_until_async
 
 LOGS = StreamConfig(name="logs", subject="t.>")
@@ -30,7 +30,7 @@ async def opened(directory: Path) -> tuple[StreamSet, LoneStreams]:
     streams = StreamSet(
         directory,
         QuietLink(),
-        make_surroundings=lambda _: make_surroundings(),
+        make_context=lambda _: make_context(),
         new_incarnation=lambda: "i",
     )
     await streams.start([LOGS])

@@ -18,7 +18,7 @@ from penstock.logd.metadata.streams import StreamConfig
 from penstock.logd.standalone import Reviver, StreamSet
 from penstock.logd.storage import REAL_DISK, Disk, EpochFile
 from tests.support.failing_disk import FailingDisk
-from tests.support.surroundings import make_surroundings
+from tests.support.partition_context import make_context
 from tests.support.waiting import wait_until_async
 
 LOGS = StreamConfig(name="logs", subject="t.>")
@@ -56,7 +56,7 @@ async def stream_set(
     opened = StreamSet(
         directory,
         link or QuietLink(),
-        make_surroundings=lambda _: make_surroundings(disk=disk),
+        make_context=lambda _: make_context(disk=disk),
         new_incarnation=lambda: str(next(incarnations)),
     )
     try:

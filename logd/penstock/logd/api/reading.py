@@ -84,7 +84,7 @@ def _sound_frames(
 def _frames(ranges: Iterable[FileRange], log: LogReader) -> Iterator[tuple[FrameHeader, Body]]:
     for part in ranges:
         offset = part.base_offset
-        if log.vault is not None:
+        if log.cipher is not None:
             yield from log.frames(offset, upto=part.next_offset)
             continue
         data = memoryview(part.file.read(part.position, part.length))
@@ -174,7 +174,7 @@ class FetchReading:
     async def _plain(
         self, partition: Readable, request: FetchRequest, turn: ResponseSlot, until: float
     ) -> Response:
-        copied = partition.log.vault is not None
+        copied = partition.log.cipher is not None
         bytes_max = min(request.bytes_max, self._filter_bytes_max if copied else FETCH_BYTES_MAX)
         while True:
             latest = _check_history(partition, request, request.offset, request.log_epoch)

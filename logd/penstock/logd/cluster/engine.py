@@ -299,7 +299,7 @@ class ClusterEngine:
     Args:
         config: With a section `cluster`; its data directory exists and is locked.
         link: Subscriptions are made on it.
-        make_surroundings: Given the lookup of streams by subject, what partitions share.
+        make_context: Given the lookup of streams by subject, what partitions share.
         clock: Its monotonic time goes on while the machine sleeps.
         reachability: Whether publishers reach this node.
         tls: Between nodes; None: plain connections.
@@ -322,7 +322,7 @@ class ClusterEngine:
         self,
         config: LogdConfig,
         link: Link,
-        make_surroundings: Callable[[StreamLookup], PartitionContext],
+        make_context: Callable[[StreamLookup], PartitionContext],
         clock: Clock,
         reachability: NatsReachability,
         tls: PeerTls | None = None,
@@ -334,7 +334,7 @@ class ClusterEngine:
         self._replicas = ReplicaManager(
             config.data_dir,
             link,
-            make_surroundings,
+            make_context,
             clock=clock,
             reachability=reachability,
             settings=section.replication(),

@@ -585,7 +585,7 @@ class ReplicaManager:
     Args:
         data_dir: It exists and is locked.
         link: Subscriptions are made on it.
-        make_surroundings: Given the lookup of streams by subject, what partitions share.
+        make_context: Given the lookup of streams by subject, what partitions share.
         clock: Its monotonic time goes on while the machine sleeps.
         reachability: Whether publishers reach this node.
         settings: Of the cluster.
@@ -605,7 +605,7 @@ class ReplicaManager:
         self,
         data_dir: Path,
         link: Link,
-        make_surroundings: Callable[[StreamLookup], PartitionContext],
+        make_context: Callable[[StreamLookup], PartitionContext],
         *,
         clock: Clock,
         reachability: NatsReachability,
@@ -619,10 +619,10 @@ class ReplicaManager:
         self._descriptors = descriptors or Descriptors()
         self._opening = 0
         self._without_files: dict[Place, str] = {}
-        around = self._context = make_surroundings(self)
-        self.node, self.masters = around.node, around.masters
+        context = self._context = make_context(self)
+        self.node, self.masters = context.node, context.masters
         self.subscription_manager = SubscriptionManager(
-            link, around.budget, around.clock, around.admission
+            link, context.budget, context.clock, context.admission
         )
         self._replica_directories = ReplicaDirectories(data_dir)
         self.adoption = Adoption(self._replica_directories)
@@ -632,7 +632,7 @@ class ReplicaManager:
         self.resignations: dict[PartitionId, int] = {}
         self._hosted: dict[PartitionId, ReplicaRunner] = {}
         self._places: dict[Place, ReplicaRunner] = {}
-        self._subscribing = ReplicaSubscriptions(self, self._record, around.standby)
+        self._subscriptions_here = ReplicaSubscriptions(self, self._record, context.standby)
         self._reconciler = ReplicaReconciler(self._bring_about)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._reported: dict[PartitionId, PartitionReport] = {}
@@ -719,7 +719,7 @@ class ReplicaManager:
         Returns:
             Streams of which something could not be written or synced at last, by name.
         """
-        self._subscribing.closing = True
+        self._subscriptions_here.closing = True
         await self._reconciler.close()
         for task in list(self._tasks):
             task.cancel()
@@ -818,11 +818,11 @@ class ReplicaManager:
 
     def on_lead(self, replica: ReplicaRunner) -> None:
         """As `Host`."""
-        self._subscribing.look(replica)
+        self._subscriptions_here.look(replica)
 
     def on_stop(self, replica: ReplicaRunner) -> None:
         """As `Host`."""
-        self._subscribing.look(replica)
+        self._subscriptions_here.look(replica)
 
     def propose_isr(self, replica: ReplicaRunner, proposal: do.ProposeIsr) -> None:
         """As `Host`."""
@@ -892,7 +892,7 @@ class ReplicaManager:
             replica.view(view_of(*record))
             point = PurgePoint(record[1].purged, record[1].purge_epoch)
             replica.partition.purging.set(point, replica.high_watermark)
-            self._subscribing.look(replica)
+            self._subscriptions_here.look(replica)
         if not self._is_as_wanted(place):
             self._reconciler.touch(place)
 
@@ -1001,7 +1001,7 @@ class ReplicaManager:
         self._hosted.pop(replica.key, None)
         self._reported.pop(replica.key, None)
         self._places.pop(replica.place, None)
-        self._subscribing.forget(replica)
+        self._subscriptions_here.forget(replica)
         replica.detach()
 
 

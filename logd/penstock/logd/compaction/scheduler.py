@@ -329,7 +329,7 @@ class CompactionThread:
                 compaction_scheduler.work(self._pace)
             except StoppedError:
                 pass
-            except Exception as error:  # noqa: BLE001 - a bug must not end the others' upkeep
+            except Exception as error:  # noqa: BLE001 - a bug must not end the compaction of others
                 _log.exception("compaction met a bug", stream=compaction_scheduler.stream)
                 compaction_scheduler.failed(error)
             with self._condition:

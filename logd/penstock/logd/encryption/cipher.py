@@ -72,7 +72,7 @@ class Encryptor:
     """Encrypts the frames of one segment under a data key of its own. For one thread.
 
     Args:
-        vault: Of the log.
+        cipher: Of the log.
         segment: Base offset.
 
     Attributes:
@@ -80,10 +80,10 @@ class Encryptor:
         number: Of the log's key that wraps its own.
     """
 
-    def __init__(self, vault: "SegmentCipher", segment: int) -> None:
+    def __init__(self, cipher: "SegmentCipher", segment: int) -> None:
         self.segment = segment
-        self._vault = vault
-        self.number, self._cipher, self._wrapped = vault.new_cipher()
+        self._cipher = cipher
+        self.number, self._aead, self._wrapped = cipher.new_aead()
         self._count = 0
 
     def encrypt(self, header: FrameHeader, body: bytes) -> Frame:
@@ -93,8 +93,8 @@ class Encryptor:
         encrypted = replace(header, body_length=length, body_crc=0, encrypted=True)
         trailer = _TRAILER.pack(self._wrapped, self._count, self.number)
         inner = b"".join((body, _INNER.pack(header.body_crc)))
-        aad = self._vault.aad(encrypted, trailer, self.segment)
-        outer = self._cipher.encrypt(_nonce(self._count), inner, aad) + trailer
+        aad = self._cipher.aad(encrypted, trailer, self.segment)
+        outer = self._aead.encrypt(_nonce(self._count), inner, aad) + trailer
         return replace(encrypted, body_crc=crc32c(outer)), outer
 
 
@@ -117,7 +117,7 @@ class SegmentCipher:
         self._keys = dict(keys)
         self._bound = bound
         self._lock = threading.Lock()
-        self._ciphers: OrderedDict[tuple[int, bytes], AESGCM] = OrderedDict()
+        self._aeads: OrderedDict[tuple[int, bytes], AESGCM] = OrderedDict()
 
     def renew(self, keys: Mapping[int, bytes], master: str) -> None:
         """Another master key wraps the log's keys, durably; the newest of them encrypts now.
@@ -142,10 +142,10 @@ class SegmentCipher:
             raise CorruptError("the encrypted frame is too short")
         trailer = body[-_TRAILER.size :]
         wrapped, count, number = _TRAILER.unpack(trailer)
-        cipher = self._cipher(number, wrapped)
+        aead = self._aead(number, wrapped)
         aad = self.aad(replace(header, body_crc=0), trailer, segment)
         try:
-            inner = cipher.decrypt(_nonce(count), memoryview(body)[: -_TRAILER.size], aad)
+            inner = aead.decrypt(_nonce(count), memoryview(body)[: -_TRAILER.size], aad)
         except InvalidTag:
             message = "the frame cannot be decrypted: it was changed, or lies where it was not put"
             raise CorruptError(message) from None
@@ -155,9 +155,9 @@ class SegmentCipher:
 
     def encrypt_file(self, name: str, data: bytes) -> bytes:
         """A file's bytes as they are to lie on disk."""
-        number, cipher, wrapped = self.new_cipher()
+        number, aead, wrapped = self.new_aead()
         head = _FILE_HEAD.pack(FILE_MAGIC, FILE_VERSION, number, wrapped)
-        return head + cipher.encrypt(_nonce(0), data, self._file_aad(head, name))
+        return head + aead.encrypt(_nonce(0), data, self._file_aad(head, name))
 
     def decrypt_file(self, name: str, data: bytes, *, where: str) -> bytes:
         """The file in an encrypted one.
@@ -174,9 +174,9 @@ class SegmentCipher:
             message = f"{where}: encryption format version {version} is not known"
             raise RefusedError("UNKNOWN_FORMAT", message, version=version, file=where)
         try:
-            cipher = self._cipher(number, wrapped)
+            aead = self._aead(number, wrapped)
             encrypted = data[_FILE_HEAD.size :]
-            return cipher.decrypt(_nonce(0), encrypted, self._file_aad(head, name))
+            return aead.decrypt(_nonce(0), encrypted, self._file_aad(head, name))
         except (InvalidTag, CorruptError):
             raise CorruptError(
                 "the file cannot be decrypted: it was changed, or is another log's", where=where
@@ -184,7 +184,7 @@ class SegmentCipher:
 
     # For encryptors.
 
-    def new_cipher(self) -> tuple[int, AESGCM, bytes]:
+    def new_aead(self) -> tuple[int, AESGCM, bytes]:
         """A cipher under a key that was never used before, that key wrapped, and with which."""
         key, number = AESGCM.generate_key(KEY_BITS), self.newest
         return number, AESGCM(key), aes_key_wrap(self._keys[number], key)
@@ -198,58 +198,60 @@ class SegmentCipher:
     def _file_aad(self, head: bytes, name: str) -> bytes:
         return b"".join((head, name.encode(), b"\0", self._bound))
 
-    def _cipher(self, number: int, wrapped: bytes) -> AESGCM:
+    def _aead(self, number: int, wrapped: bytes) -> AESGCM:
         found = number, wrapped
         with self._lock:
-            cipher = self._ciphers.get(found)
-            if cipher is not None:
-                self._ciphers.move_to_end(found)
-                return cipher
+            aead = self._aeads.get(found)
+            if aead is not None:
+                self._aeads.move_to_end(found)
+                return aead
         if number not in self._keys:
             raise CorruptError(f"encrypted with the log's key {number}, which its keys do not have")
         try:
-            cipher = AESGCM(aes_key_unwrap(self._keys[number], wrapped))
+            aead = AESGCM(aes_key_unwrap(self._keys[number], wrapped))
         except (InvalidUnwrap, ValueError):
             message = (
                 "the frame's data key is none of this log's: it was changed, or is another log's"
             )
             raise CorruptError(message) from None
         with self._lock:
-            self._ciphers[found] = cipher
-            if len(self._ciphers) > CIPHERS_MAX:
-                self._ciphers.popitem(last=False)
-        return cipher
+            self._aeads[found] = aead
+            if len(self._aeads) > CIPHERS_MAX:
+                self._aeads.popitem(last=False)
+        return aead
 
 
 class LogKeySet:
     """What is appended to a log, a segment at a time. For the log's writer.
 
     Args:
-        vault: Of the log; None: nothing is encrypted.
+        cipher: Of the log; None: nothing is encrypted.
     """
 
-    def __init__(self, vault: SegmentCipher | None) -> None:
-        self._vault = vault
+    def __init__(self, cipher: SegmentCipher | None) -> None:
+        self._cipher = cipher
         self._active: Encryptor | None = None
 
     def frames(self, segment: int, frames: Sequence[Frame]) -> Sequence[Frame]:
         """The frames as they are to lie in the segment that takes appends."""
-        if self._vault is None:
+        if self._cipher is None:
             return frames
         active = self._active
-        if active is None or active.segment != segment or active.number != self._vault.newest:
-            active = self._active = Encryptor(self._vault, segment)
+        if active is None or active.segment != segment or active.number != self._cipher.newest:
+            active = self._active = Encryptor(self._cipher, segment)
         return [active.encrypt(header, body) for header, body in frames]
 
 
-def decrypted(vault: SegmentCipher | None, header: FrameHeader, body: bytes, segment: int) -> Frame:
+def decrypted(
+    cipher: SegmentCipher | None, header: FrameHeader, body: bytes, segment: int
+) -> Frame:
     """A frame as it was written, from one as it lies on disk, whose CRCs hold.
 
     Raises:
         CorruptError: It cannot be decrypted, or there is no key.
     """
-    if vault is not None:
-        return vault.decrypt(header, body, segment)
+    if cipher is not None:
+        return cipher.decrypt(header, body, segment)
     if header.encrypted:
         raise CorruptError("the frame is encrypted, and the log has no keys")
     return header, body

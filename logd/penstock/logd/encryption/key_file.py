@@ -79,7 +79,7 @@ class KeyRing:
     revision: int
     whole: bool = True
 
-    def vault(self) -> SegmentCipher:
+    def cipher(self) -> SegmentCipher:
         """What encrypts and decrypts with them."""
         return SegmentCipher(self.keys, self.bound.encode(), self.masters[max(self.keys)])
 
@@ -92,7 +92,7 @@ def bound_to(incarnation: str, partition: int) -> str:
 def open_cipher(
     directory: Path, masters: Masters, bound: str, *, disk: Disk = REAL_DISK
 ) -> SegmentCipher:
-    """The vault of a log that is written to: its keys are made when it is new.
+    """The cipher of a log that is written to: its keys are made when it is new.
 
     On return everything is wrapped with the active master key, durably.
 
@@ -115,11 +115,11 @@ def open_cipher(
         if ring.bound != bound:
             message = f"the keys are those of {ring.bound}, not of {bound}"
             raise CorruptError(message, where=str(directory / KEYS_NAME))
-        return _under_active(directory, ring, masters, disk).vault()
+        return _under_active(directory, ring, masters, disk).cipher()
 
 
 def rewrap(
-    directory: Path, masters: Masters, vault: SegmentCipher, *, disk: Disk = REAL_DISK
+    directory: Path, masters: Masters, cipher: SegmentCipher, *, disk: Disk = REAL_DISK
 ) -> None:
     """Have the keys of a log that is open wrapped with the active master key, durably.
 
@@ -128,18 +128,18 @@ def rewrap(
     Args:
         directory: Of the log.
         masters: To wrap and unwrap with.
-        vault: Of the log.
+        cipher: Of the log.
         disk: The file system.
 
     Raises:
-        RefusedError, CorruptError, OSError: As `open_cipher`; the vault goes on as it was.
+        RefusedError, CorruptError, OSError: As `open_cipher`; the cipher goes on as it was.
     """
     with _lock_of(directory):
         ring = read_keys(directory, masters, disk=disk)
         if ring is None:
             raise CorruptError("the log's keys are missing", where=str(directory / KEYS_NAME))
         ring = _under_active(directory, ring, masters, disk)
-        vault.renew(ring.keys, ring.masters[max(ring.keys)])
+        cipher.renew(ring.keys, ring.masters[max(ring.keys)])
 
 
 def read_keys(directory: Path, masters: Masters, *, disk: Disk = REAL_DISK) -> KeyRing | None:
@@ -193,7 +193,7 @@ class InspectedKeys:
         disk: The file system.
 
     Attributes:
-        vault: None: the log is not encrypted, or cannot be decrypted.
+        cipher: None: the log is not encrypted, or cannot be decrypted.
         readable: Whether its frames can be looked into.
         fault: What is wrong with the key files; empty when nothing is.
         note: Why it cannot be decrypted; empty when it can.
@@ -202,7 +202,7 @@ class InspectedKeys:
     meaning = "the log cannot be opened, and none of its records be read"
 
     def __init__(self, directory: Path, masters: Masters | None, disk: Disk) -> None:
-        self.vault: SegmentCipher | None = None
+        self.cipher: SegmentCipher | None = None
         self.fault = self.note = ""
         try:
             needed = masters_of(directory, disk=disk)
@@ -218,7 +218,7 @@ class InspectedKeys:
             except RefusedError as error:
                 self.note = str(error)
             else:
-                self.vault = ring.vault() if ring is not None else None
+                self.cipher = ring.cipher() if ring is not None else None
         self.readable = not self.fault and not self.note
 
 
@@ -272,12 +272,12 @@ def _renewed(ring: KeyRing, active: str) -> KeyRing:
 
 
 def _save(directory: Path, ring: KeyRing, master_key: bytes, disk: Disk) -> None:
-    cipher = AESGCM(master_key)
+    aead = AESGCM(master_key)
     items = []
     for number, key in ring.keys.items():
         master = ring.masters[number]
         nonce = secrets.token_bytes(_NONCE_BYTES)
-        wrapped = nonce + cipher.encrypt(nonce, key, _aad(ring.bound, number, master))
+        wrapped = nonce + aead.encrypt(nonce, key, _aad(ring.bound, number, master))
         items.append({"number": number, "master": master, "wrapped": wrapped.hex()})
     document = {"bound": ring.bound, "revision": ring.revision, "keys": items}
     for name in (KEYS_NAME, KEYS_COPY_NAME):

@@ -132,7 +132,7 @@ class MasterKeys:
             raise _unavailable(name, f"{where} does not hold {form}")
         return key
 
-    def vault_of(self, stream: Stream, directory: Path, partition: int) -> SegmentCipher | None:
+    def cipher_of(self, stream: Stream, directory: Path, partition: int) -> SegmentCipher | None:
         """What encrypts and decrypts the log of a partition; None: nothing does.
 
         Raises:

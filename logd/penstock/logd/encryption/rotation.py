@@ -55,9 +55,9 @@ class Rotation:
         self._masters.follow(self._section.value)
         problems = [self._section.problem] if self._section.problem else []
         try:
-            for partition, vault in self._behind():
+            for partition, cipher in self._behind():
                 try:
-                    rewrap(partition.log.directory, self._masters, vault)
+                    rewrap(partition.log.directory, self._masters, cipher)
                 except (CorruptError, OSError) as error:
                     problems.append(f"stream {partition.label}: {error}")
         except LogdError as error:  # a master key, which all of them want
@@ -67,9 +67,9 @@ class Rotation:
     def _behind(self) -> list[tuple[Partition, SegmentCipher]]:
         """Partitions whose keys are wrapped with another master key than the active one."""
         active = self._masters.active
-        open_now = [(partition, partition.log.vault) for partition in self._partitions()]
+        open_now = [(partition, partition.log.cipher) for partition in self._partitions()]
         return [
-            (partition, vault)
-            for partition, vault in open_now
-            if vault is not None and vault.master != active
+            (partition, cipher)
+            for partition, cipher in open_now
+            if cipher is not None and cipher.master != active
         ]

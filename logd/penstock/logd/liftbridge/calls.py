@@ -221,11 +221,11 @@ class Requests:
         return read
 
 
-def wrapped(handler: Any, around: Callable[[Call], Call]) -> Any:
+def wrapped(handler: Any, intercept: Callable[[Call], Call]) -> Any:
     """A handler of the service, with something around what it calls."""
     if handler.response_streaming:
-        return handler._replace(stream_stream=around(handler.stream_stream))
-    return handler._replace(stream_unary=around(handler.stream_unary))
+        return handler._replace(stream_stream=intercept(handler.stream_stream))
+    return handler._replace(stream_unary=intercept(handler.stream_unary))
 
 
 def _too_slow(request_s: float) -> CallError:

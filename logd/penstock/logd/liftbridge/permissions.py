@@ -124,7 +124,7 @@ class CallAuthorization:
             "ReportConsumerGroupCoordinator": self._of_group,
         }
 
-    def around(self, method: str, call: Call) -> Call:
+    def intercept(self, method: str, call: Call) -> Call:
         """A method that is called only by whom it may be."""
 
         async def permitted(request: Any, context: Context) -> Any:

@@ -78,7 +78,7 @@ class GrpcServer:
             received_max=section.received_bytes_max,
             streams_max=section.publish_streams_max,
         )
-        self._subscribing = SubscribeService(
+        self._subscriptions_here = SubscribeService(
             engine.streams, permits, subscriptions_max=section.subscriptions_max
         )
         self._health = health.HealthServicer()
@@ -120,7 +120,7 @@ class GrpcServer:
     async def stop(self) -> None:
         """Take no more calls, and end those under way after a while."""
         await self._health.enter_graceful_shutdown()
-        self._subscribing.stopping = True
+        self._subscriptions_here.stopping = True
         await self._server.stop(_STOP_S)
 
     def info(self) -> dict[str, Any]:
@@ -129,10 +129,10 @@ class GrpcServer:
             "connections": self.doorman.crowd.known,
             "strangers": self.doorman.crowd.strangers,
             "calls": self._authorizer.calls,
-            "subscriptions": self._subscribing.open,
+            "subscriptions": self._subscriptions_here.open,
             "publish_streams": self._requests.streams,
             "request_bytes": self._requests.room.held,
-            "messages_sent": self._subscribing.sent,
+            "messages_sent": self._subscriptions_here.sent,
             "publishes_waiting_bytes": self.relay.gate.held,
             "nats_connected": self.relay.link.connected,
         }
@@ -151,13 +151,13 @@ class GrpcServer:
             publishes.add_metric([what], count)
         yield from (calls, publishes)
         sent = CounterMetricFamily("penstock_logd_grpc_messages_sent", "Messages to subscribers")
-        sent.add_metric([], self._subscribing.sent)
+        sent.add_metric([], self._subscriptions_here.sent)
         yield sent
         for name, text, value in (
             ("grpc_connections", "Connections of callers", self.doorman.crowd.known),
             ("grpc_strangers", "Connections of nobody yet", self.doorman.crowd.strangers),
             ("grpc_calls_open", "Calls under way", self._authorizer.calls),
-            ("grpc_subscriptions", "Subscriptions", self._subscribing.open),
+            ("grpc_subscriptions", "Subscriptions", self._subscriptions_here.open),
             ("grpc_publish_streams", "Streams of publishes", self._requests.streams),
             ("grpc_request_bytes", "Bytes of requests under way", self._requests.room.held),
             ("grpc_publish_bytes", "Bytes that wait for acks", self.relay.gate.held),
@@ -193,7 +193,7 @@ class GrpcServer:
             "DeleteStream": managing.delete,
             "PauseStream": managing.pause,
             "SetStreamReadonly": managing.set_readonly,
-            "Subscribe": self._subscribing.subscribe,
+            "Subscribe": self._subscriptions_here.subscribe,
             "FetchMetadata": describing.fetch,
             "FetchPartitionMetadata": describing.fetch_partition,
             "Publish": publishing.publish,
@@ -207,7 +207,7 @@ class GrpcServer:
             "ReportConsumerGroupCoordinator": membership.report,
         }
         handlers = {
-            name: self._requests.handler(name, permits.around(name, call))
+            name: self._requests.handler(name, permits.intercept(name, call))
             for name, call in calls.items()
         }
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))

@@ -45,8 +45,8 @@ class Dump:
     ) -> None:
         disk = OverlayDisk()
         keys = read_keys(directory, masters or MasterKeys({}), disk=disk)
-        vault = None if keys is None else keys.vault()
-        self._log = CommitLog.open(directory, LogConfig(), disk=disk, vault=vault)
+        cipher = None if keys is None else keys.cipher()
+        self._log = CommitLog.open(directory, LogConfig(), disk=disk, cipher=cipher)
         self._on_damage = on_damage
 
     @property

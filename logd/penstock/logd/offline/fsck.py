@@ -262,7 +262,7 @@ class Inspection:
         problem, memory = "the file is missing", None
         try:
             memory = ProducerSnapshot.load(
-                self._directory, disk=self.shadow, vault=self._keys.vault
+                self._directory, disk=self.shadow, cipher=self._keys.cipher
             )
         except (CorruptError, RefusedError) as error:
             problem = str(error)
@@ -364,7 +364,7 @@ class Inspection:
         self._check_epoch(reader, found)
         if header.schema_version != SCHEMA_VERSION:
             reason = f"schema version {header.schema_version} is not known"
-        elif header.encrypted and self._keys.readable and self._keys.vault is None:
+        elif header.encrypted and self._keys.readable and self._keys.cipher is None:
             first = header.base_offset if self._keyless is None else self._keyless[0]
             self._keyless, reason = (first, header.next_offset), ""
         elif self._keys.readable:
@@ -387,7 +387,7 @@ class Inspection:
         """What is wrong with a body whose CRC holds; empty if nothing is."""
         segment = int(Path(reader.name).stem)
         try:
-            frame = decrypted(self._keys.vault, found.header, reader.body_of(found), segment)
+            frame = decrypted(self._keys.cipher, found.header, reader.body_of(found), segment)
         except CorruptError as error:
             return str(error)
         return _wrong_rows(*frame)

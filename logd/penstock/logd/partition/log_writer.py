@@ -8,7 +8,7 @@ two turns: it never meets an append.
 
 From accepted messages to frames: rows of several turns become one Arrow batch.
 
-The committer builds frames when it is about to write, so everything that arrived during the last
+The log writer builds frames when it is about to write, so everything that arrived during the last
 sync shares a frame.
 
 What a log's writer is asked to do besides appending, and what it reports.
@@ -452,7 +452,7 @@ class LogWriter:
         self.failed = False
         self._synced_ns = clock.monotonic_ns()
         self._thread = threading.Thread(
-            target=self.run, name=f"committer/{config.name}", daemon=True
+            target=self.run, name=f"log-writer/{config.name}", daemon=True
         )
 
     def start(self) -> None:
@@ -480,7 +480,7 @@ class LogWriter:
         self._give(Reset(start, cuts))
 
     def delete_before(self, offset: int) -> None:
-        """Have whole segments below `offset` deleted, when the retainer finds that they may be."""
+        """Have whole segments below `offset` deleted, when retention finds that they may be."""
         self._give(DeleteBefore(offset))
 
     def purge_before(self, offset: int) -> None:
@@ -533,7 +533,7 @@ class LogWriter:
         except (LogdError, OSError) as error:
             self._fail(str(error))
         except Exception as error:  # noqa: BLE001 - a bug must not leave publishers waiting
-            _log.exception("committer failed", stream=self._config.name)
+            _log.exception("log_writer_failed", stream=self._config.name)
             self._fail(f"{type(error).__name__}: {error}")
 
     def _fail(self, reason: str) -> None:

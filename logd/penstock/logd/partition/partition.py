@@ -1,4 +1,4 @@
-"""One partition at work: its log, its role, its committer, its publishers and its readers.
+"""One partition at work: its log, its role, its log writer, its publishers and its readers.
 
 The replica of a partition that has only one: it leads from its start, and nobody is asked.
 
@@ -202,7 +202,7 @@ class RecoveredPartition:
 
 
 def recover(
-    stream: Stream, place: Place, around: PartitionContext, make_role: MakeRole
+    stream: Stream, place: Place, context: PartitionContext, make_role: MakeRole
 ) -> RecoveredPartition:
     """Recover a log, find a role, rebuild what the intake remembers.
 
@@ -214,9 +214,9 @@ def recover(
         segment_bytes_max=config.deleting.segment_bytes_max(config.segment_bytes_max),
         segment_age_s_max=config.deleting.segment_age_s_max(),
     )
-    disk = around.disk
-    vault = around.masters.vault_of(stream, *place)
-    log = CommitLog.open(directory, log_config, disk=disk, vault=vault)
+    disk = context.disk
+    cipher = context.masters.cipher_of(stream, *place)
+    log = CommitLog.open(directory, log_config, disk=disk, cipher=cipher)
     epochs, rebuilt = EpochFile.open(
         directory / EPOCHS_NAME, partial(_sound_headers, log), disk=disk
     )
@@ -231,11 +231,11 @@ def recover(
         config,
         next_offset=end,
         epoch=epoch,
-        streams_for=around.streams_for,
-        knows_stream=around.knows_stream,
+        streams_for=context.streams_for,
+        knows_stream=context.knows_stream,
     )
     committed = None if role.leads else role.high_watermark + 1
-    rebuild_intake(intake, log, around.clock.unix_ns(), save=role.leads, committed=committed)
+    rebuild_intake(intake, log, context.clock.unix_ns(), save=role.leads, committed=committed)
     for finding in log.recovery.findings:
         _log.warning("log recovered", stream=config.name, finding=str(finding))
     return RecoveredPartition(log, role, intake, PurgePoint.load(directory))
@@ -268,7 +268,7 @@ class Partition:
         writer: Of the log.
         purging: What of it was purged.
         publish_queue: Takes what is published while this node leads.
-        retention_task: For its counters; it works on the committer's thread.
+        retention_task: For its counters; it works on the log writer's thread.
         compaction_scheduler: For its counters; it works on the compactor's thread.
         failure: Why it takes no writes; empty while it does.
         closed: Whether it serves nobody any more.
@@ -276,7 +276,7 @@ class Partition:
     """
 
     def __init__(
-        self, stream: Stream, number: int, opened: "RecoveredPartition", around: PartitionContext
+        self, stream: Stream, number: int, opened: "RecoveredPartition", context: PartitionContext
     ) -> None:
         self.stream = stream
         self.number = number
@@ -284,28 +284,28 @@ class Partition:
         self.log = log
         self.failure = ""
         self.closed = self.finished = False
-        self._context = around
+        self._context = context
         self._loop = asyncio.get_running_loop()
         self._waiters: set[asyncio.Future[None]] = set()
         self.retention_task = RetentionTask(
             log,
             stream.config,
-            interval_s=around.retention_interval_s,
+            interval_s=context.retention_interval_s,
             high_watermark=lambda: self.high_watermark,
-            clock=around.clock,
+            clock=context.clock,
         )
         self.writer = LogWriter(
             log,
             stream.config,
             epochs=self.role.epochs,
             post=self._post,
-            clock=around.clock,
+            clock=context.clock,
             retention_task=self.retention_task,
-            frames_unremembered_max=around.frames_unremembered_max,
+            frames_unremembered_max=context.frames_unremembered_max,
         )
         self.purging = Purging(log, self.role.epochs, opened.purged, self.writer.purge_before)
         submit = self.writer.submit if self.role.leads else self._submit
-        self.publish_queue = PublishQueue(stream, number, log, intake, submit, around)
+        self.publish_queue = PublishQueue(stream, number, log, intake, submit, context)
         if self.role.leads:
             self.publish_queue.lead(self.epoch, log.end_offset, self.high_watermark)
         self.compaction_scheduler = self._begin_upkeep()
@@ -325,7 +325,7 @@ class Partition:
         cls,
         stream: Stream,
         directory: Path,
-        around: PartitionContext,
+        context: PartitionContext,
         *,
         number: int = 0,
         make_role: MakeRole | None = None,
@@ -335,7 +335,7 @@ class Partition:
         Args:
             stream: Of the partition.
             directory: Of its log.
-            around: What it shares.
+            context: What it shares.
             number: Of the partition.
             make_role: None: it is the only replica, and leads under a new epoch.
 
@@ -345,9 +345,9 @@ class Partition:
             OSError: The disk failed.
         """
         if make_role is None:
-            make_role = partial(LoneReplica, around.node, stream.incarnation)
-        opened = await asyncio.to_thread(recover, stream, (directory, number), around, make_role)
-        return cls(stream, number, opened, around)
+            make_role = partial(LoneReplica, context.node, stream.incarnation)
+        opened = await asyncio.to_thread(recover, stream, (directory, number), context, make_role)
+        return cls(stream, number, opened, context)
 
     @property
     def name(self) -> str:
@@ -496,7 +496,7 @@ class Partition:
         self.compaction_scheduler.counts.count_on(before.compaction_scheduler.counts)
 
     def _post(self, outcome: Outcome) -> None:
-        """Called on the committer's thread."""
+        """Called on the log writer's thread."""
         self._context.dispatcher.post(self._loop, partial(self._settle, outcome))
 
     def _settle(self, outcome: Outcome) -> None:
@@ -674,7 +674,7 @@ class OfflinePartition:
     Args:
         stream: Whose log it is.
         error: Why it cannot be opened.
-        around: What partitions share.
+        context: What partitions share.
 
     Attributes:
         reason: Why it cannot be opened, and what to do.
@@ -688,7 +688,7 @@ class OfflinePartition:
 
     stands_by = False
 
-    def __init__(self, stream: Stream, error: Exception, around: PartitionContext) -> None:
+    def __init__(self, stream: Stream, error: Exception, context: PartitionContext) -> None:
         self.stream = stream
         self.out_of_space = isinstance(error, OSError) and error.errno in NO_SPACE
         self.cause = cause_of(error)
@@ -700,13 +700,13 @@ class OfflinePartition:
             stream.config,
             next_offset=0,
             epoch=0,
-            streams_for=around.streams_for,
-            knows_stream=around.knows_stream,
+            streams_for=context.streams_for,
+            knows_stream=context.knows_stream,
         )
-        self.intake.handle(LogFailed(str(error)), around.clock.unix_ns())
-        self.budget = around.budget.share(stream.config.intake_bytes_max)
+        self.intake.handle(LogFailed(str(error)), context.clock.unix_ns())
+        self.budget = context.budget.share(stream.config.intake_bytes_max)
         self.passed_over = 0
-        self._context = around
+        self._context = context
 
     @property
     def name(self) -> str:

@@ -120,26 +120,26 @@ class ProducerSnapshot:
         )
 
     def save(
-        self, directory: Path, *, disk: Disk = REAL_DISK, vault: SegmentCipher | None = None
+        self, directory: Path, *, disk: Disk = REAL_DISK, cipher: SegmentCipher | None = None
     ) -> None:
         """Write it down; everything below `offset` is durable.
 
         Args:
             directory: Of the log.
             disk: The file system.
-            vault: Of the log, whose ids are none of the disk's business.
+            cipher: Of the log, whose ids are none of the disk's business.
 
         Raises:
             OSError: The disk failed; the old file is still there, or the new one already.
         """
         data = self.encode()
-        if vault is not None:
-            data = [vault.encrypt_file(FILE_NAME, b"".join(data))]
+        if cipher is not None:
+            data = [cipher.encrypt_file(FILE_NAME, b"".join(data))]
         write_atomically(disk, directory / FILE_NAME, data)
 
     @classmethod
     def load(
-        cls, directory: Path, *, disk: Disk = REAL_DISK, vault: SegmentCipher | None = None
+        cls, directory: Path, *, disk: Disk = REAL_DISK, cipher: SegmentCipher | None = None
     ) -> "ProducerSnapshot | None":
         """What was written down last; None when nothing was.
 
@@ -153,8 +153,8 @@ class ProducerSnapshot:
         file = disk.open(path)
         data = file.read(0, file.size())
         file.close()
-        if vault is not None:
-            data = vault.decrypt_file(FILE_NAME, data, where=str(path))
+        if cipher is not None:
+            data = cipher.decrypt_file(FILE_NAME, data, where=str(path))
         if data.startswith(CHECKPOINT_MAGIC):
             return _from_checkpoint(path, disk)
         return cls.decode(data, str(path))

@@ -180,7 +180,7 @@ class PublishQueue:
         log: Its log, for how full it is.
         intake: Sequences what is taken, and remembers.
         submit: Hands over what is to be written.
-        around: The budget that its own is a share of, the way back to publishers, the time.
+        context: The budget that its own is a share of, the way back to publishers, the time.
 
     Attributes:
         stream, intake: As given.
@@ -203,11 +203,11 @@ class PublishQueue:
         log: CommitLog,
         intake: Intake,
         submit: Callable[[Append], None],
-        around: PartitionContext,
+        context: PartitionContext,
     ) -> None:
         self.intake = intake
         self.number = number
-        self.budget = around.budget.share(stream.config.intake_bytes_max)
+        self.budget = context.budget.share(stream.config.intake_bytes_max)
         self.stream = stream
         self.leads = False
         self.declined: Refusal | None = None
@@ -219,8 +219,8 @@ class PublishQueue:
         intake.size_max = self.budget.bytes_max - FRAME_OVERHEAD
         self._log = log
         self._submit = submit
-        self._acks = around.acks
-        self._clock = around.clock
+        self._acks = context.acks
+        self._clock = context.clock
         self._pending: deque[Ack] = deque()
         self._pending_here: deque[Ack] = deque()
         self._held: deque[tuple[int, int]] = deque()
@@ -228,7 +228,7 @@ class PublishQueue:
         self._first = 0
         self._open = False
         self._committed_before = 0
-        self._spans = append_spans(around.tracer, stream.config.name)
+        self._spans = append_spans(context.tracer, stream.config.name)
 
     @property
     def name(self) -> str:

@@ -72,7 +72,7 @@ def rebuild_intake(
         _tell_loss(intake, lost, now_ns + window_ns)
     if save and (memory is None or memory.offset != log.end_offset or lost):
         try:
-            ProducerSnapshot.of(intake).save(log.directory, disk=log.disk, vault=log.vault)
+            ProducerSnapshot.of(intake).save(log.directory, disk=log.disk, cipher=log.cipher)
         except OSError as error:  # the next start reads as much of the log again
             _log.warning("producers not saved", stream=intake.config.name, error=str(error))
 
@@ -106,7 +106,7 @@ def remember_anew(intake: Intake, log: CommitLog, now_ns: int, committed: int) -
 def _restore(intake: Intake, log: CommitLog) -> ProducerSnapshot | None:
     """Take what was written down last; None if it is of no use."""
     try:
-        memory = ProducerSnapshot.load(log.directory, disk=log.disk, vault=log.vault)
+        memory = ProducerSnapshot.load(log.directory, disk=log.disk, cipher=log.cipher)
     except LogdError as error:
         _log.warning("producers not restored", stream=intake.config.name, error=str(error))
         return None

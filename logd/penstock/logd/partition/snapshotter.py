@@ -104,7 +104,7 @@ class Snapshotter:
         """
         directory, disk = self._log.directory, self._log.disk
         with self._lock, contextlib.suppress(LogdError):  # one that is damaged is not used
-            memory = ProducerSnapshot.load(directory, disk=disk, vault=self._log.vault)
+            memory = ProducerSnapshot.load(directory, disk=disk, cipher=self._log.cipher)
             if memory is not None and memory.offset > end_offset:
                 disk.unlink(directory / FILE_NAME)
                 disk.sync_directory(directory)
@@ -126,7 +126,7 @@ class Snapshotter:
 
     def _save(self, memory: ProducerSnapshot) -> bool:
         try:
-            memory.save(self._log.directory, disk=self._log.disk, vault=self._log.vault)
+            memory.save(self._log.directory, disk=self._log.disk, cipher=self._log.cipher)
         except OSError as error:  # the log itself has it; the next start reads more of it
             _log.warning("producers not saved", log=str(self._log.directory), error=str(error))
             return False

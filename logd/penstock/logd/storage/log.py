@@ -78,7 +78,7 @@ def _check(name: str, value: int, low: int, high: int) -> None:
 
 
 class CommitLog(LogReader):
-    """One partition's log, encrypted if there is a vault. Made by `open`.
+    """One partition's log, encrypted if there is a cipher. Made by `open`.
 
     Attributes:
         disk: The file system.
@@ -93,10 +93,10 @@ class CommitLog(LogReader):
         recovery: Recovery,
         disk: Disk,
         now_ns: Callable[[], int],
-        vault: SegmentCipher | None,
+        cipher: SegmentCipher | None,
     ) -> None:
-        super().__init__(directory, SegmentList(*recovery.run()), vault)
-        self._encrypting = LogKeySet(vault)
+        super().__init__(directory, SegmentList(*recovery.run()), cipher)
+        self._encrypting = LogKeySet(cipher)
         self._config, self._interval_bytes = config, config.index_interval_bytes
         self.disk = disk
         self._now_ns = now_ns
@@ -120,7 +120,7 @@ class CommitLog(LogReader):
         *,
         disk: Disk = REAL_DISK,
         now_ns: Callable[[], int] = system_now_ns,
-        vault: SegmentCipher | None = None,
+        cipher: SegmentCipher | None = None,
     ) -> "CommitLog":
         """Open a log, making or recovering it as needed; everything it holds is then durable.
 
@@ -130,7 +130,7 @@ class CommitLog(LogReader):
             OSError: The disk failed.
         """
         recovery = Recovery(directory, interval_bytes=config.index_interval_bytes, disk=disk)
-        return cls(directory, config, recovery, disk, now_ns, vault)
+        return cls(directory, config, recovery, disk, now_ns, cipher)
 
     # The writer's side.
 
@@ -289,9 +289,11 @@ class CommitLog(LogReader):
         Raises:
             OSError: The disk failed or is full; the log goes on.
         """
-        interval_bytes, disk, vault = self._interval_bytes, self.disk, self.vault
+        interval_bytes, disk, cipher = self._interval_bytes, self.disk, self.cipher
         swap = Swap(self.directory, base_offset, end_offset)
-        return Rewriting(swap, self._changes, interval_bytes=interval_bytes, disk=disk, vault=vault)
+        return Rewriting(
+            swap, self._changes, interval_bytes=interval_bytes, disk=disk, cipher=cipher
+        )
 
     def swap_in(self, rewriting: Rewriting) -> bool:
         """Put a finished rewriting in the place of the segments it was made from; durable then.
@@ -381,7 +383,7 @@ class CommitLog(LogReader):
         base, end = segment.base_offset, segment.end_offset
         rewriting, mended = self.begin_rewriting(base, end), False
         try:
-            mended = patch.rewrite(segment, rewriting, self.vault) and self._swap_in(rewriting)
+            mended = patch.rewrite(segment, rewriting, self.cipher) and self._swap_in(rewriting)
         finally:
             if not mended:
                 rewriting.discard()

@@ -135,17 +135,17 @@ class LogReader:
     Args:
         directory: Of the log.
         segments: All of it, durable.
-        vault: Decrypts its frames; None: they are not encrypted.
+        cipher: Decrypts its frames; None: they are not encrypted.
 
     Attributes:
-        vault: As given.
+        cipher: As given.
     """
 
     def __init__(
-        self, directory: Path, segments: SegmentList, vault: SegmentCipher | None = None
+        self, directory: Path, segments: SegmentList, cipher: SegmentCipher | None = None
     ) -> None:
         self.directory = directory
-        self.vault = vault
+        self.cipher = cipher
         self._list = segments
         self._lock = segments.lock
         self._damages = DamagedRanges()
@@ -197,7 +197,7 @@ class LogReader:
     def read(self, offset: int, *, bytes_max: int, upto: int) -> list[FileRange]:
         """Whole frames that hold records in [offset, upto), as byte ranges of the log's files.
 
-        They are for sendfile, unless the log has a vault: then `read_frames` decrypts them.
+        They are for sendfile, unless the log has a cipher: then `read_frames` decrypts them.
 
         Args:
             offset: First record wanted; the first frame may begin before it.
@@ -229,7 +229,7 @@ class LogReader:
         """
         frames: list[Frame] = []
         for part in self.read(offset, bytes_max=bytes_max, upto=upto):
-            if self.vault is not None:
+            if self.cipher is not None:
                 frames += self._sound_frames(part, offset, alone=not frames)
                 if not frames or frames[-1][0].next_offset < part.next_offset:
                     return frames
@@ -262,7 +262,7 @@ class LogReader:
             for segment, file in self._list.pinned(offset, end):
                 first = max(offset, segment.base_offset)
                 source = SalvagedFile(file) if salvage else file
-                yield from segment.frames(source, first, end, self.vault)
+                yield from segment.frames(source, first, end, self.cipher)
         except CorruptFrameError as error:
             if not salvage:
                 self._note(error, changes)
@@ -296,7 +296,7 @@ class LogReader:
 
     def offset_for_timestamp(self, timestamp_ns: int) -> int:
         """First offset whose record is not earlier than a time; `end_offset` if there is none."""
-        return self._list.offset_for_timestamp(timestamp_ns, self._readable_end(), self.vault)
+        return self._list.offset_for_timestamp(timestamp_ns, self._readable_end(), self.cipher)
 
     # Parts.
 

@@ -66,7 +66,7 @@ class Rewriting:
         changes: Of the log, how often it had been cut when this began.
         interval_bytes: Of its index.
         disk: The file system.
-        vault: Of the log; None: it is not encrypted.
+        cipher: Of the log; None: it is not encrypted.
 
     Attributes:
         size: Bytes added.
@@ -83,14 +83,14 @@ class Rewriting:
         *,
         interval_bytes: int,
         disk: Disk,
-        vault: SegmentCipher | None = None,
+        cipher: SegmentCipher | None = None,
     ) -> None:
         self.swap = swap
         self.size = 0
         self.next_offset = swap.base_offset
         self.changes = changes
         self._disk = disk
-        self._encryptor = None if vault is None else Encryptor(vault, swap.base_offset)
+        self._encryptor = None if cipher is None else Encryptor(cipher, swap.base_offset)
         self._index = SparseIndex(interval_bytes)
         self._max_timestamp_ns = NO_TIMESTAMP
         self._damaged = self._skipped = False
@@ -295,13 +295,13 @@ class Patch:
         """Whether a segment has a part of the range."""
         return segment.base_offset < self.upto and self.first < segment.end_offset
 
-    def rewrite(self, segment: Segment, rewriting: Rewriting, vault: SegmentCipher | None) -> bool:
+    def rewrite(self, segment: Segment, rewriting: Rewriting, cipher: SegmentCipher | None) -> bool:
         """Copy a sealed segment, its damage in the range filled; whether there was any.
 
         Args:
             segment: No more is appended to it.
             rewriting: Of its whole range.
-            vault: Of the log. A frame that cannot be decrypted is damage, too.
+            cipher: Of the log. A frame that cannot be decrypted is damage, too.
 
         Raises:
             RefusedError: A frame that came reaches over the damage and cannot be cut down.
@@ -318,7 +318,7 @@ class Patch:
                 continue
             body = reader.bytes_at(item.position + HEADER_SIZE, item.header.body_length)
             try:
-                frame = decrypted(vault, item.header, body, segment.base_offset)
+                frame = decrypted(cipher, item.header, body, segment.base_offset)
             except CorruptError as error:
                 self._mend(damaged_body(item, error), file, rewriting)
             else:

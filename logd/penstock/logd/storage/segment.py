@@ -356,7 +356,7 @@ class Segment:
         return FileRange(file, start, end - start, first.header.base_offset, next_offset)
 
     def frames(
-        self, file: Content, offset: int, upto: int, vault: SegmentCipher | None
+        self, file: Content, offset: int, upto: int, cipher: SegmentCipher | None
     ) -> Iterator[Frame]:
         """Checked frames with records in [offset, upto), as they were written.
 
@@ -366,7 +366,7 @@ class Segment:
         reader = scanner(file, end=self.size, name=str(self.path))
         for found in self._walk_from(file, reader, offset, upto):
             try:
-                frame = decrypted(vault, found.header, reader.body_of(found), self.base_offset)
+                frame = decrypted(cipher, found.header, reader.body_of(found), self.base_offset)
             except CorruptError as error:
                 raise damaged_body(found, error).error(str(self.path)) from None
             yield frame
@@ -382,7 +382,7 @@ class Segment:
             yield found.header
 
     def offset_for_timestamp(
-        self, file: File, timestamp_ns: int, vault: SegmentCipher | None
+        self, file: File, timestamp_ns: int, cipher: SegmentCipher | None
     ) -> int | None:
         """First offset whose record is not earlier than a time; None if there is none.
 
@@ -398,7 +398,7 @@ class Segment:
             if isinstance(item, Found) and item.header.max_timestamp_ns >= timestamp_ns:
                 try:
                     body = reader.body_of(item)
-                    frame = decrypted(vault, item.header, body, self.base_offset)
+                    frame = decrypted(cipher, item.header, body, self.base_offset)
                     return first_row_at(*frame, timestamp_ns)
                 except CorruptError:
                     return item.header.base_offset
@@ -589,12 +589,14 @@ class SegmentList:
                     self._recent_files.append(file)
             yield segment, file
 
-    def offset_for_timestamp(self, timestamp_ns: int, end: int, vault: SegmentCipher | None) -> int:
+    def offset_for_timestamp(
+        self, timestamp_ns: int, end: int, cipher: SegmentCipher | None
+    ) -> int:
         """First offset below `end` whose record is not earlier than a time; `end` if none is."""
         while True:
             with contextlib.suppress(RefusedError):  # deleted meanwhile: a later start now
                 for segment, file in self.pinned(self.all[0].base_offset, end):
-                    found = segment.offset_for_timestamp(file, timestamp_ns, vault)
+                    found = segment.offset_for_timestamp(file, timestamp_ns, cipher)
                     if found is not None:
                         return min(found, end)
                 return end

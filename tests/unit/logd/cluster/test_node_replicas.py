@@ -17,11 +17,11 @@ from penstock.logd.metadata.records import PartitionKey as Place
 from penstock.logd.metadata.records import PartitionRecord, ReplicationOptions, StreamRecord
 from penstock.logd.metadata.streams import StreamConfig, StreamState
 from penstock.logd.replication.events import NodeId
-from tests.support.surroundings import QuietLink, make_surroundings
+from tests.support.partition_context import QuietLink, make_context
 from tests.support.waiting import wait_until_async
 
 PLACE = Place("logs", 0)
-HERE = NodeId("n")  # as in `make_surroundings`
+HERE = NodeId("n")  # as in `make_context`
 RECORD = StreamRecord(
     config=StreamConfig(name="logs", subject="t.>"),
     incarnation="i-1",
@@ -53,7 +53,7 @@ async def node_with(directory: Path, *records: StreamRecord) -> AsyncIterator[An
     node: Any = ReplicaManager(
         directory,
         QuietLink(),
-        lambda _: make_surroundings(),
+        lambda _: make_context(),
         clock=clock,
         reachability=NatsReachability(lambda: True, clock),
     )

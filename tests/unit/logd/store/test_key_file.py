@@ -53,7 +53,7 @@ def made() -> MemoryDisk:
 def append(disk: MemoryDisk, masters: Masters, body: bytes) -> None:
     """Open the log as logd does, append a record and close."""
     log = CommitLog.open(
-        ROOT, CONFIG, disk=disk, vault=open_cipher(ROOT, masters, BOUND, disk=disk)
+        ROOT, CONFIG, disk=disk, cipher=open_cipher(ROOT, masters, BOUND, disk=disk)
     )
     log.append(make_frames(log.end_offset, [body]))
     log.close()
@@ -62,7 +62,7 @@ def append(disk: MemoryDisk, masters: Masters, body: bytes) -> None:
 def bodies(disk: MemoryDisk, masters: Masters) -> list[bytes]:
     ring = read_keys(ROOT, masters, disk=disk)
     assert ring is not None
-    log = CommitLog.open(ROOT, CONFIG, disk=disk, vault=ring.vault())
+    log = CommitLog.open(ROOT, CONFIG, disk=disk, cipher=ring.cipher())
     return [body.rstrip(b"\0") for _, body in log.frames()]
 
 
@@ -85,15 +85,15 @@ def test_a_new_master_key_rewraps_and_begins_a_new_key_and_rewrites_no_segment()
 
 def test_a_log_that_is_open_goes_on_under_another_master_key() -> None:
     disk = made()
-    vault = open_cipher(ROOT, OLD, BOUND, disk=disk)
-    log = CommitLog.open(ROOT, CONFIG, disk=disk, vault=vault)
+    cipher = open_cipher(ROOT, OLD, BOUND, disk=disk)
+    log = CommitLog.open(ROOT, CONFIG, disk=disk, cipher=cipher)
     log.append(make_frames(0, [b"one"]))
     with pytest.raises(RefusedError, match="no new"):
-        rewrap(ROOT, Masters("new", old=1), vault, disk=disk)
+        rewrap(ROOT, Masters("new", old=1), cipher, disk=disk)
     log.append(make_frames(1, [b"two"]))
-    rewrap(ROOT, BOTH, vault, disk=disk)
-    rewrap(ROOT, NEW, vault, disk=disk)  # nothing is left to be done
-    assert (vault.newest, vault.master) == (2, "new")
+    rewrap(ROOT, BOTH, cipher, disk=disk)
+    rewrap(ROOT, NEW, cipher, disk=disk)  # nothing is left to be done
+    assert (cipher.newest, cipher.master) == (2, "new")
     log.append(make_frames(2, [b"three"]))
     assert [body.rstrip(b"\0") for _, body in log.frames()] == [b"one", b"two", b"three"]
     log.close()
@@ -105,7 +105,7 @@ def test_a_log_that_is_open_goes_on_under_another_master_key() -> None:
         {1: ring.keys[1]}, BOUND.encode()
     )  # the old key reads nothing of what came then
     with pytest.raises(CorruptError, match="the log's key 2"):
-        list(CommitLog.open(ROOT, CONFIG, disk=disk, vault=leaked).frames())
+        list(CommitLog.open(ROOT, CONFIG, disk=disk, cipher=leaked).frames())
 
 
 def test_a_wrong_master_key_is_told_from_damage() -> None:
@@ -193,7 +193,7 @@ def test_keys_of_a_log_are_bounded_and_the_last_one_stays() -> None:
     assert ring is not None
     assert len(ring.keys) == KEYS_MAX
     header, body = make_frames(0, [b"x"])[0]
-    assert ring.vault().decrypt(*Encryptor(ring.vault(), 0).encrypt(header, body), 0)[1] == body
+    assert ring.cipher().decrypt(*Encryptor(ring.cipher(), 0).encrypt(header, body), 0)[1] == body
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_who_only_looks_is_told_which_key_is_missing(
     disk = made()
     append(disk, OLD, b"one")
     keys = InspectedKeys(ROOT, masters, disk)
-    assert (keys.readable, keys.fault, keys.vault is not None) == (readable, "", readable)
+    assert (keys.readable, keys.fault, keys.cipher is not None) == (readable, "", readable)
     assert says in keys.note
     for name in ("keys", "keys.copy"):
         disk.inode(ROOT / name).seen[20] ^= 1

@@ -108,7 +108,7 @@ def read_frames(log: CommitLog, offset: int, *, bytes_max: int, upto: int) -> Fo
     pieces: list[bytes] = []
     count = next_offset = 0
     try:
-        if log.vault is not None:
+        if log.cipher is not None:
             return _decrypted(log, offset, bytes_max, upto)
         for part in log.read(offset, bytes_max=bytes_max, upto=upto):
             data = part.file.read(part.position, part.length)

@@ -39,7 +39,7 @@ PLAIN = StreamConfig(name="logs", subject="t.>")
 
 
 class World:
-    """A log, its upkeep, a clock that moves when somebody waits, and what was asked for."""
+    """A log, its compaction, a clock that moves when somebody waits, and what was asked for."""
 
     def __init__(self, directory: Path, config: StreamConfig) -> None:
         self.now_ns = 1_000 * SECOND

@@ -31,13 +31,13 @@ Frame = tuple[FrameHeader, bytes]
 ROOT = Path("/log")
 CONFIG = LogConfig(segment_bytes_max=1500, index_interval_bytes=600)
 SECRET = b"a secret that no disk may tell " * 3
-VAULT = SegmentCipher({7: bytes(range(32))}, b"00ff/0")
+CIPHER = SegmentCipher({7: bytes(range(32))}, b"00ff/0")
 OTHER_LOG = SegmentCipher({7: bytes(range(32))}, b"00ff/1")
 OTHER_KEY = SegmentCipher({7: bytes(32)}, b"00ff/0")
 
 
-def open_log(disk: MemoryDisk, vault: SegmentCipher | None = VAULT) -> CommitLog:
-    return CommitLog.open(ROOT, CONFIG, disk=disk, vault=vault)
+def open_log(disk: MemoryDisk, cipher: SegmentCipher | None = CIPHER) -> CommitLog:
+    return CommitLog.open(ROOT, CONFIG, disk=disk, cipher=cipher)
 
 
 def write_log(disk: MemoryDisk, count: int = 12) -> list[Frame]:
@@ -78,12 +78,12 @@ def forge(disk: MemoryDisk, segment: int, number: int, at: int) -> None:
 @given(st.binary(max_size=300), st.integers(0, 1 << 40), st.integers(0, 1 << 20))
 def test_a_frame_comes_back_as_it_was(body: bytes, offset: int, epoch: int) -> None:
     header, padded = make_frame(offset, body + b"x", epoch=epoch, timestamp_ns=-5)
-    encrypted, outer = Encryptor(VAULT, 3).encrypt(header, padded)
+    encrypted, outer = Encryptor(CIPHER, 3).encrypt(header, padded)
     assert len(outer) == encrypted.body_length == len(padded) + ENCRYPTION_BYTES
     assert encrypted.body_length % 8 == 0
     stored = decode_header(encode_header(encrypted), stored=True)
     assert stored.encrypted
-    assert VAULT.decrypt(stored, outer, 3) == (header, padded)
+    assert CIPHER.decrypt(stored, outer, 3) == (header, padded)
     with pytest.raises(CorruptError, match="flags"):
         decode_header(encode_header(encrypted))
 
@@ -95,12 +95,12 @@ def test_what_lies_on_disk_shows_nothing_of_the_records() -> None:
     intake = Intake(StreamConfig(name="s", subject="t", compact=True), next_offset=4, epoch=1,
                     streams_for=lambda _: ())  # fmt: skip
     intake.dedup.message_ids.record(SECRET, 3, 1)
-    ProducerSnapshot.of(intake).save(ROOT, disk=disk, vault=log.vault)
+    ProducerSnapshot.of(intake).save(ROOT, disk=disk, cipher=log.cipher)
     for name in disk.list_directory(ROOT):
         content = bytes(disk.inode(ROOT / name).seen)
         assert SECRET[:12] not in content, name
         assert SECRET.hex()[:24].encode() not in content, name
-    memory = ProducerSnapshot.load(ROOT, disk=disk, vault=log.vault)
+    memory = ProducerSnapshot.load(ROOT, disk=disk, cipher=log.cipher)
     assert memory is not None
     assert memory.ids[0] == [SECRET]
     assert list(log.frames()) == frames
@@ -152,22 +152,22 @@ def test_a_frame_whose_seal_was_broken_is_filled_in_from_a_replica() -> None:
 
 def test_frames_of_other_places_logs_and_keys_are_not_believed() -> None:
     header, body = make_frame(5, SECRET)
-    encrypted = Encryptor(VAULT, 0).encrypt(header, body)
+    encrypted = Encryptor(CIPHER, 0).encrypt(header, body)
     elsewhere = (
-        (VAULT, encrypted, 8),
+        (CIPHER, encrypted, 8),
         (OTHER_LOG, encrypted, 0),
         (OTHER_KEY, encrypted, 0),
-        (VAULT, (encrypted[0].at(base_offset=6, leader_epoch=1), encrypted[1]), 0),
-        (VAULT, (encrypted[0].at(base_offset=5, leader_epoch=2), encrypted[1]), 0),
-        (VAULT, (header, body), 0),
-        (VAULT, (encrypted[0], encrypted[1][-ENCRYPTION_BYTES:]), 0),
+        (CIPHER, (encrypted[0].at(base_offset=6, leader_epoch=1), encrypted[1]), 0),
+        (CIPHER, (encrypted[0].at(base_offset=5, leader_epoch=2), encrypted[1]), 0),
+        (CIPHER, (header, body), 0),
+        (CIPHER, (encrypted[0], encrypted[1][-ENCRYPTION_BYTES:]), 0),
         (None, encrypted, 0),
         (SegmentCipher({8: bytes(32)}, b"00ff/0"), encrypted, 0),
     )
-    for vault, frame, segment in elsewhere:
+    for cipher, frame, segment in elsewhere:
         with pytest.raises(CorruptError):
-            decrypted(vault, *frame, segment)
-    assert decrypted(VAULT, *encrypted, 0) == (header, body)
+            decrypted(cipher, *frame, segment)
+    assert decrypted(CIPHER, *encrypted, 0) == (header, body)
 
 
 def test_a_plain_frame_in_an_encrypted_log_is_damage() -> None:
@@ -195,8 +195,8 @@ def test_more_data_keys_than_are_kept_are_all_read() -> None:
         assert [body.rstrip(b"\0") for _, body in log.frames()] == [
             b"%d" % number for number in range(count)
         ]
-    assert log.vault is not None
-    kept = log.vault._ciphers  # noqa: SLF001 - a bound on memory, which nobody can see from outside
+    assert log.cipher is not None
+    kept = log.cipher._aeads  # noqa: SLF001 - a bound on memory, which nobody can see from outside
     assert len(kept) == CIPHERS_MAX
 
 
@@ -206,8 +206,8 @@ def test_a_memory_that_is_not_this_logs_is_not_believed(change: str) -> None:
     disk.make_directory(ROOT)
     intake = Intake(StreamConfig(name="s", subject="t"), next_offset=0, epoch=1,
                     streams_for=lambda _: ())  # fmt: skip
-    vault = {"plain": None, "another log's": OTHER_LOG}.get(change, VAULT)
-    ProducerSnapshot.of(intake).save(ROOT, disk=disk, vault=vault)
+    cipher = {"plain": None, "another log's": OTHER_LOG}.get(change, CIPHER)
+    ProducerSnapshot.of(intake).save(ROOT, disk=disk, cipher=cipher)
     inode = disk.inode(ROOT / "producers")
     if change == "flipped":
         inode.seen[Random(1).randrange(len(inode.seen))] ^= 4
@@ -215,7 +215,7 @@ def test_a_memory_that_is_not_this_logs_is_not_believed(change: str) -> None:
         del inode.seen[40:]
     elif change == "missing":
         disk.unlink(ROOT / "producers")
-        assert ProducerSnapshot.load(ROOT, disk=disk, vault=VAULT) is None
+        assert ProducerSnapshot.load(ROOT, disk=disk, cipher=CIPHER) is None
         return
     with pytest.raises(CorruptError):
-        ProducerSnapshot.load(ROOT, disk=disk, vault=VAULT)
+        ProducerSnapshot.load(ROOT, disk=disk, cipher=CIPHER)

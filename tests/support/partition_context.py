@@ -31,7 +31,7 @@ class QuietLink:
     pause = resume = unsubscribe
 
 
-def make_surroundings(
+def make_context(
     *,
     budget_bytes: int = 1 << 20,
     clock: Clock | None = None,
