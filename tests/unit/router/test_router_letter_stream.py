@@ -124,7 +124,7 @@ def test_what_is_away_is_waited_for_once_a_minute(error: LogdError, publisher: P
         assert publisher.submitted[chunk:] == [-2]
         publisher.answers = {-3: error}
         assert stream.publish([line(-3)]) == 1
-    assert [it["letters"] for it in logs] == [3 * chunk, 2]
+    assert [it["dead_letters"] for it in logs] == [3 * chunk, 2]
 
 
 def test_a_nats_that_cannot_be_reached_costs_a_copy_and_no_batch(
