@@ -101,7 +101,7 @@ def test_a_letter_that_is_too_large_is_counted_and_the_batch_goes_on(
     assert detail(its) == {"dead_letters": 4, "dead_letters_not_streamed": 2}
     assert publisher.submitted == [0, 1, 2, 1], "nobody waits for a larger NATS"
     (told,) = logs
-    assert (told["log_level"], told["letters"], told["subject"]) == ("warning", 1, "letters")
+    assert (told["log_level"], told["dead_letters"], told["subject"]) == ("warning", 1, "letters")
     assert str(LARGE) in (told["reason"], stream.problem)
     lay(its, table([row(3)]))
     assert stream.problem is None

@@ -64,7 +64,7 @@ OPTIONS: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "minOffsetsPerTrigger": ("none", "stream only: with fewer a micro-batch waits"),
     "maxTriggerDelay": ("`15m`", "stream only: for so long at most: `30s`, `15m`, `1h`"),
-    "minPartitions": ("one per partition", "pieces that a batch is read in, about"),
+    "minPartitions": ("one per partition", "tasks that a batch is read in, about"),
     "failOnDataLoss": ("`true`", "fail, rather than go on without records that are gone"),
     "includeHeaders": ("`false`", "adds the column `headers`"),
     "subject": ("all", "a NATS subject, `*` and `>` allowed; logd sends no other records"),
