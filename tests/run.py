@@ -1,7 +1,7 @@
 """What `make check`, `make test`, `make test-all` and `make sim` run: every step, timed.
 
-`test` takes every unit test, each simulation under `SEEDS` seeds, and of the live tests the first
-that docs/guarantees.md names for each promise; `rest` takes the other live tests, and simulations
+`test` takes every unit test, each simulation under `SEEDS` seeds, and of the live tests those that
+docs/guarantees.md names first for a promise; `rest` takes the other live tests, and simulations
 under seeds that differ from shard to shard; `all` takes everything. `--shard K/N` takes a part.
 No test gets a second try.
 
