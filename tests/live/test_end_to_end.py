@@ -132,8 +132,8 @@ def test_pipeline_delivers_each_promised_record_once_and_in_order_through_kills(
         specs, otel = SpecsSender(pipeline.socket_path), OtelSender(pipeline.socket_path)
         fluentd = FluentdSender(pipeline.forward_port)
         plain, jetstream = PlainSender(), JetStreamSender()
-        local = InBackground([specs, otel], pause_s=0.002)
-        remote = NatsInBackground(pipeline.nats_url, [plain, jetstream], pause_s=0.002)
+        local = InBackground([specs, otel], pause_s=0.01)
+        remote = NatsInBackground(pipeline.nats_url, [plain, jetstream], pause_s=0.01)
 
         send_to_forward(fluentd, pipeline, count=300)
         kill_logd(pipeline, jetstream)
