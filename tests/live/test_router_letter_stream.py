@@ -71,7 +71,7 @@ def test_a_letter_that_the_stream_cannot_have_keeps_no_batch_from_its_sink(
     assert 'penstock_router_dead_letters_not_streamed_total{sink="lake"} 1.0' in metrics
     assert info["sinks"]["lake"]["restarts"] == 0
     assert f"at most {MAX_PAYLOAD} bytes" in info["dead_letter_stream"]
-    assert "dead letters are in their files" in job.daemon.log()
+    assert "dead_letter_stream_failed" in job.daemon.log()
     (path,) = (job.checkpoint_dir / "dead_letters" / "lake").glob("*.ndjson")
     kept = [json.loads(line) for line in path.read_bytes().splitlines()]
     assert [it["offset"] for it in kept] == [20, 21, 42]
