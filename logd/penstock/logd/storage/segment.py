@@ -22,7 +22,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -351,7 +351,7 @@ class Segment:
                 ):
                     break
                 end, next_offset = item.end, item.header.next_offset
-        end, next_offset = self._sound_part(file, start, end, next_offset)
+        end, next_offset = self._sound_part(file, first, end, next_offset)
         ends.note(next_offset, end)
         return FileRange(file, start, end - start, first.header.base_offset, next_offset)
 
@@ -439,12 +439,17 @@ class Segment:
                 return
             yield item
 
-    def _sound_part(self, file: File, start: int, end: int, next_offset: int) -> tuple[int, int]:
-        """[start, end) up to its first damage, checking what has not been checked yet.
+    def _sound_part(
+        self, file: File, first_frame: Found, end: int, next_offset: int
+    ) -> tuple[int, int]:
+        """From a frame's position to `end`, up to the first damage; checks what is unchecked.
 
         Raises:
-            CorruptFrameError: There is damage at `start`, or around it.
+            CorruptFrameError: There is damage at the frame, or around it. What it tells ends
+                behind the frame, so that readers get on: a block may end within a frame that was
+                written over others, and then says of no offset that it is missing.
         """
+        start = first_frame.position
         for block, first, last, offset, end_offset in self._unchecked_blocks(start, end):
             reader = scanner(file, end=last, name=str(self.path))
             sound = True
@@ -453,7 +458,8 @@ class Segment:
                     continue
                 sound = False
                 if item.position <= start < item.end:
-                    raise item.error(str(self.path))
+                    past = max(item.next_offset, first_frame.header.next_offset)
+                    raise replace(item, next_offset=past).error(str(self.path))
                 if start < item.position and (item.position < end or item.offset < next_offset):
                     return item.position, item.offset
             if sound:

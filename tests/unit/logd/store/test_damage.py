@@ -168,6 +168,17 @@ def test_any_missing_file_serves_nothing_wrong() -> None:
         assert path.suffix == ".log" or len(served) == len(BODIES)
 
 
+def test_a_reader_gets_past_a_frame_that_was_copied_over_the_end_of_a_block() -> None:
+    disk = write_log(close=False)
+    frames = expected_range(copy_of(disk))
+    (path,) = (path for path in files(disk) if path.name == "00000000000000000000.log")
+    log = disk.open(path)
+    log.write(32, [log.read(96, 300)])
+    served = check_served(disk, frames)
+    assert served is not None
+    assert len(served) < len(BODIES)
+
+
 def test_sound_frame_inside_damage_that_reaches_over_a_block_is_not_served() -> None:
     disk = write_log(close=False)
     frames = expected_range(copy_of(disk))
