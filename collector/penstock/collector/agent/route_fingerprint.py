@@ -101,7 +101,7 @@ def _reads(config: CollectorConfig, places: Any) -> bool:
 
 
 def _templates(config: CollectorConfig) -> list[SubjectTemplate]:
-    """Of the output and of routes."""
+    """Templates of subjects: the output's, and those of routes."""
     routes = (
         branch.subject
         for section in config.transforms.values()

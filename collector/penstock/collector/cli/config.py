@@ -55,7 +55,7 @@ def _of_files(config: CollectorConfig) -> Iterator[Mistake]:
 
 
 def _files(section: object, place: str, *, listens: bool = False) -> Iterator[Mistake]:
-    """Of a section that has some of the three."""
+    """Check the certificate files that a section names, if it names any."""
     names = ("ca_file", "cert_file", "key_file")
     files = CertificateFiles(**{name: getattr(section, name, None) for name in names})
     asks = ClientCertificates.NONE if files.ca_file is None else ClientCertificates.REQUIRED

@@ -51,7 +51,7 @@ BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 """What a file in UTF-8 may begin with."""
 _TRAILING_COMMA: Final = re.compile(r'("[^"\\]*(?:\\.[^"\\]*)*")|,(?=\s*[}\]])', re.DOTALL)
 _DIGITS_MAX: Final = 4000
-"""Of an integer; Python itself refuses somewhat more."""
+"""Digits that an integer may have; Python itself refuses somewhat more."""
 _decode: Final = msgspec.json.Decoder().decode
 
 

@@ -486,7 +486,7 @@ def _is_url(text: str) -> bool:
 
 
 _PROTOCOLS = {"listen": "TCP", "grpc": "TCP", "http": "TCP", "tcp": "TCP", "udp": "UDP"}
-"""Of the keys that hold addresses."""
+"""The protocol of each key that holds an address to listen on."""
 
 
 class Listener(NamedTuple):

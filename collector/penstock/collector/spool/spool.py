@@ -320,7 +320,7 @@ class Spools:
 
     @property
     def era(self) -> int:
-        """Of both."""
+        """The epoch that both spools share."""
         return self.bulk.era + self.urgent.era
 
     async def put(

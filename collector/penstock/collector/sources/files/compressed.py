@@ -51,7 +51,6 @@ class Stream:
 
     @property
     def descriptor(self) -> int:
-        """Of the compressed file."""
         return self._file.fileno()
 
     def read(self) -> tuple[bytes, bool]:
