@@ -374,14 +374,16 @@ class ClusterEngine:
         return self._replicas.partitions()
 
     def offline_partition(self) -> list[OfflinePartition]:
-        """As `Engine`; what is not open here is a problem of a replica, and no stream's."""
-        return []
+        """As `Engine`: those that no other node has."""
+        return self._replicas.offline_partitions()
 
     def reasons(self) -> Sequence[str]:
         """As `Engine`."""
+        offline = {(one.name, one.number) for one in self._replicas.offline_partitions()}
         found = [
             f"stream {place.stream}, partition {place.partition}: {problem}"
             for place, problem in sorted(self._replicas.problems.items())
+            if (place.stream, place.partition) not in offline  # which says it itself
         ]
         if halted := self._node.member.halted:
             found.append(

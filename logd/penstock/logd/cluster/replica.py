@@ -207,6 +207,7 @@ class ReplicaRunner:
         self._rebuilding = self._copying = False
         self._unfit: Unfit = ""
         self._isr: frozenset[NodeId] = frozenset()
+        self._followed = True
         self._lease_told_ns = self._armed_ns = 0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -238,6 +239,10 @@ class ReplicaRunner:
             for node in sorted(self._isr - view.isr):  # the controller takes them for dead
                 self.handle(on.NodeLost(node))
         self._isr = view.isr
+        self._followed = bool({*view.replicas, *view.observers} - {self._host.node})
+        self.partition.publish_queue.alone = view.replicas == (self._host.node,)
+        if self.leading:
+            self.partition.writer.tell_written = self._followed
         self.epoch = max(self.epoch, view.leader_epoch)
         self.handle(on.LeaderAndIsrChanged(view))
 
@@ -316,7 +321,10 @@ class ReplicaRunner:
 
     def submitted(self, upto: int) -> None:
         """The leader has handed records to the writer that end there."""
-        self.handle(on.Submitted(upto))
+        if self._followed:
+            self.handle(on.Submitted(upto))
+        else:  # nothing follows from it then, and it would cost a message alone as much as parsing
+            self._replica.note_submitted(upto)
 
     # As `Hosted`.
 
@@ -415,7 +423,8 @@ class ReplicaRunner:
             case do.Lead(epoch, next_offset):
                 _log.info("leads", stream=name, partition=self.place.partition, epoch=epoch)
                 self.leading = True
-                partition.lead(epoch, next_offset, self._host.clock.monotonic_ns() - self.led_ns)
+                away_ns = self._host.clock.monotonic_ns() - self.led_ns
+                partition.lead(epoch, next_offset, away_ns, followed=self._followed)
                 self._takes = True
             case do.Stop(reason):
                 _log.info("leads no more", stream=name, partition=self.place.partition,

@@ -65,10 +65,10 @@ from penstock.logd.metadata.commands import (
 from penstock.logd.metadata.records import PartitionKey, PartitionRecord, StreamRecord
 from penstock.logd.metadata.records import PartitionKey as Place
 from penstock.logd.metadata.state import Each, Refused, Result
-from penstock.logd.metadata.streams import Stream
+from penstock.logd.metadata.streams import Stream, is_internal
 from penstock.logd.metadata.tables import Done
 from penstock.logd.partition.context import PartitionContext, StreamLookup
-from penstock.logd.partition.partition import Partition, cause_of
+from penstock.logd.partition.partition import OfflinePartition, Partition, cause_of
 from penstock.logd.partition.publish_queue import PublishQueue
 from penstock.logd.partition.purge import PurgePoint
 from penstock.logd.partition.subscriptions import Link, SubscriptionManager
@@ -484,7 +484,9 @@ class ReplicaSubscriptions:
             replica.heard = replica.leading  # it is on no subject, as it should
             return
         stands_by = self._is_to_stand_by(replica, *record)
-        if self.closing or not (replica.leading or stands_by):
+        # Publishers must not take silence for a log that has failed, where nobody else can lead.
+        refuses = replica.partition.publish_queue.refuses
+        if self.closing or not (replica.leading or stands_by or refuses):
             self.end(replica)
             return
         if stands_by is not (replica.partition.publish_queue.standby is not None):
@@ -619,6 +621,7 @@ class ReplicaManager:
         self._descriptors = descriptors or Descriptors()
         self._opening = 0
         self._without_files: dict[Place, str] = {}
+        self._offline: dict[Place, OfflinePartition] = {}
         context = self._context = make_context(self)
         self.node, self.masters = context.node, context.masters
         self.subscription_manager = SubscriptionManager(
@@ -680,6 +683,10 @@ class ReplicaManager:
         """Every open partition, by stream and number."""
         return [replica.partition for replica in self.hosted()]
 
+    def offline_partitions(self) -> list[OfflinePartition]:
+        """Partitions that are on this node only and could not be opened, by stream and number."""
+        return [offline for _, offline in sorted(self._offline.items())]
+
     def match(self, subject: str) -> tuple[str, ...]:
         """Names of the streams that store what is published on a subject."""
         return self.cluster.group.state.match(subject)
@@ -703,6 +710,7 @@ class ReplicaManager:
             for replica in self.each():
                 replica.look()
             self.revived += await reviving.look()
+            await self._retry_without_space()
             self._retry_without_files()
 
     async def step_down(self, timeout_s: float) -> None:
@@ -734,17 +742,24 @@ class ReplicaManager:
 
         Raises:
             NotOpenError: It still cannot be opened.
+            RefusedError: Nor will it be as long as nothing is changed, such as `WRONG_KEY`.
         """
-        replica = self.at(place)
+        replica, failed = self.at(place), None
         if replica is not None and replica.partition.failure:
+            failed = replica.partition
             self._forget(replica)
             await finish(replica)
         self.problems.pop(place, None)
         self._touch(place)
         await self._reconciler.settled(place)
+        if failed is not None and (again := self.at(place)) is not None:
+            again.partition.count_on(failed)
         if problem := self.problems.get(place):
             where = f"partition {place.partition} of stream {place.stream!r}"
-            raise NotOpenError(f"{where} cannot be opened: {problem}", cause=problem.cause)
+            message = f"{where} cannot be opened: {problem}"
+            if problem.cause in ("CORRUPT", "UNAVAILABLE"):
+                raise NotOpenError(message, cause=problem.cause)
+            raise RefusedError(problem.cause, message)
 
     # As `Replicas`.
 
@@ -925,6 +940,8 @@ class ReplicaManager:
             if record is None or not _is_of(replica, record[0]):
                 self.resignations.pop(replica.key, None)  # nobody asks about that stream again
             await finish(replica)
+        if record is None or not self._is_to_hold(*record):
+            self._no_longer_offline(place)
         if record is None:
             return
         if self._is_to_hold(*record):
@@ -941,12 +958,16 @@ class ReplicaManager:
             partition = await self._open_partition(place, record)
         except (OSError, LogdError) as error:
             self._note_problem(place, error)
+            await self._set_aside(place, record, error)
             return
         finally:
             self._opening -= 1
         replica = partition.role
         assert isinstance(replica, ReplicaRunner)
         self._hosted[replica.key] = self._places[place] = replica
+        if (offline := self._no_longer_offline(place)) is not None:
+            partition.publish_queue.intake.counts = offline.intake.counts
+            partition.publish_queue.passed_over = offline.passed_over
         replica.attach(partition)
         self._touch(place)
 
@@ -962,6 +983,24 @@ class ReplicaManager:
             number=place.partition,
             make_role=partial(ReplicaRunner, identified, self),
         )
+
+    async def _set_aside(
+        self, place: Place, record: StreamRecord, error: OSError | LogdError
+    ) -> None:
+        """Have what no other node has answer publishers that it cannot store anything."""
+        if set(record.partitions[place.partition].replicas) != {self.node}:
+            return
+        stream = Stream(config=record.config, incarnation=record.incarnation)
+        offline = OfflinePartition(stream, error, self._context, place.partition)
+        self._offline[place] = offline
+        if not is_internal(place.stream) and record.options.listens:
+            await self.subscription_manager.add(offline)
+
+    def _no_longer_offline(self, place: Place) -> OfflinePartition | None:
+        offline = self._offline.pop(place, None)
+        if offline is not None:
+            self.subscription_manager.remove(offline.label)
+        return offline
 
     def _note_problem(self, place: Place, error: OSError | LogdError) -> None:
         self.problems[place] = NotOpenError(str(error), cause=cause_of(error))
@@ -984,6 +1023,18 @@ class ReplicaManager:
                 break
             del self.problems[place]
             self._touch(place)
+
+    async def _retry_without_space(self) -> None:
+        """Open what could not be opened for want of space, once there is some."""
+        for place, offline in list(self._offline.items()):
+            if not offline.out_of_space or is_internal(place.stream):
+                continue
+            disk, directory = self._context.disk, self._replica_directories.data_dir
+            free = await asyncio.to_thread(disk.available_bytes, directory)
+            if free >= REOPEN_FREE_BYTES_MIN:
+                with suppress(LogdError):  # what it wants now its reason says
+                    await self.reopen(place)
+                    self.revived += 1
 
     async def _remove(self, place: Place, record: StreamRecord) -> None:
         """Move data out of the way that the state says is to go, and say that it is gone."""

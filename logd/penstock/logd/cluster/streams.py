@@ -59,6 +59,9 @@ of moments."""
 _OVERTAKEN_S: Final = 5.0
 """Seconds for which such a change is tried again."""
 
+_REMOVED_S: Final = 5.0
+"""Seconds for the data of a deleted stream to be gone; it goes without being waited for, too."""
+
 _LISTENING: Final = "listening"
 """The request of one node to another for what it listens for."""
 
@@ -135,7 +138,8 @@ class ClusterStreams:
         record = self._record(stream)
         found = _part(record, number)
         hosted = self._here(record, number)
-        if hosted is None or not (hosted.leading or replica):
+        failed_alone = hosted is not None and hosted.partition.publish_queue.refuses
+        if hosted is None or not (hosted.leading or replica or failed_alone):
             problem = self._replicas.problems.get(PartitionKey(stream, number))
             alone = found.leader is None and tuple(found.replicas) == (self.node,)
             if problem is not None and (alone or found.leader == self.node):
@@ -168,8 +172,10 @@ class ClusterStreams:
     async def delete(self, stream: str) -> None:
         """As `Streams`."""
         check_not_internal(stream)
-        incarnation = self._record(stream).incarnation
-        await self._change(DeleteStream(stream=stream, incarnation=incarnation))
+        record = self._record(stream)
+        await self._change(DeleteStream(stream=stream, incarnation=record.incarnation))
+        if all(part.holders == {self.node} for part in record.partitions):
+            await self._removed(stream, record.incarnation)
 
     async def open(self, stream: str) -> Document:
         """As `Streams`, of the replicas here."""
@@ -332,6 +338,15 @@ class ClusterStreams:
                 await asyncio.sleep(_LOOK_S)
             else:
                 return
+
+    async def _removed(self, stream: str, incarnation: str) -> None:
+        """Wait until data that only this node has is gone, as long as that takes moments."""
+        until = asyncio.get_running_loop().time() + _REMOVED_S
+        while asyncio.get_running_loop().time() < until:
+            found = self._state.streams.get(stream)
+            if found is None or found.incarnation != incarnation:
+                return
+            await asyncio.sleep(_LOOK_S)
 
     async def _led(self, stream: str, incarnation: str) -> StreamRecord:
         """The stream's record, once each partition's leader is on its subject.

@@ -544,18 +544,21 @@ class Partition:
         self.purging.committed(high_watermark)
         self._wake()
 
-    def lead(self, epoch: int, next_offset: int, away_ns: int = 0) -> None:
+    def lead(
+        self, epoch: int, next_offset: int, away_ns: int = 0, *, followed: bool = True
+    ) -> None:
         """Take messages from now on, and keep the log as the stream's options say.
 
         Args:
             epoch: The leader epoch.
             next_offset: Of the first record that is taken.
             away_ns: For how long nobody is known to have led.
+            followed: Whether others copy what is written, before it is durable here.
         """
         tracer = self._context.tracer
         if tracer is not None and (span := tracer.start_rare("election", ago_ns=away_ns)):
             span.end(penstock__stream=self.label, penstock__epoch=epoch)
-        self.writer.tell_written = True
+        self.writer.tell_written = followed
         self.retention_task.leading = True
         self.publish_queue.decline(None)
         self.publish_queue.lead(epoch, next_offset, self.high_watermark)
@@ -645,10 +648,14 @@ class Partition:
         self.role.submitted(append.items[-1].next_offset)
 
     def _fail(self, reason: str) -> None:
+        self.failure = reason
+        alone = self.publish_queue.alone
+        if alone:  # no later leader decides about what waits for an ack
+            self.publish_queue.fail(reason)
         self.role.failed(reason, self._context.clock.monotonic_ns())
         _log.error("stream failed", stream=self.name, reason=reason)
-        self.failure = reason
-        self.publish_queue.fail(reason)
+        if not alone:
+            self.publish_queue.fail(reason)
         self._wake()
 
     async def _woken(self) -> None:
@@ -675,6 +682,7 @@ class OfflinePartition:
         stream: Whose log it is.
         error: Why it cannot be opened.
         context: What partitions share.
+        number: Of the partition.
 
     Attributes:
         reason: Why it cannot be opened, and what to do.
@@ -688,8 +696,11 @@ class OfflinePartition:
 
     stands_by = False
 
-    def __init__(self, stream: Stream, error: Exception, context: PartitionContext) -> None:
+    def __init__(
+        self, stream: Stream, error: Exception, context: PartitionContext, number: int = 0
+    ) -> None:
         self.stream = stream
+        self.number = number
         self.out_of_space = isinstance(error, OSError) and error.errno in NO_SPACE
         self.cause = cause_of(error)
         again = f"`penstock logd streams open {self.name}`"
@@ -716,12 +727,13 @@ class OfflinePartition:
     @property
     def label(self) -> str:
         """As of a leadership."""
-        return self.name
+        return f"{self.name}/{self.number}" if self.number else self.name
 
     @property
     def subject(self) -> str:
         """As of a leadership."""
-        return self.stream.config.subject
+        subject = self.stream.config.subject
+        return f"{subject}.{self.number}" if self.number else subject
 
     def on_subject(self, *, here: bool) -> None:
         """As of a leadership."""

@@ -191,6 +191,8 @@ class PublishQueue:
         pending_acks: Acks that wait.
         passed_over: Messages on reserved subjects that the stream's filter matched.
         ignored: Messages that came while it did not lead; nobody is told.
+        alone: Whether no other node has a replica: none but this one ever answers publishers.
+        refuses: Whether everything is refused though it does not lead: its log has failed, alone.
         lost: Records that were accepted and then not stored, because the storage failed.
         undecided: Records that were accepted under a leadership that ended before they were
             committed: the leaders after it decide, and their publishers are not answered here.
@@ -213,6 +215,7 @@ class PublishQueue:
         self.declined: Refusal | None = None
         self.standby: Standby | None = None
         self._on_subject = False
+        self.alone = self.refuses = False
         self.pending_acks = 0
         self.passed_over = self.ignored = 0
         self.lost = self.undecided = 0
@@ -350,7 +353,7 @@ class PublishQueue:
         What comes while it does not lead is neither taken nor answered: whoever leads does that,
         or the publisher sends it again.
         """
-        if not self.leads:
+        if not self.leads and not self.refuses:
             if self.standby is None:
                 self.ignored += len(messages)
             else:
@@ -406,6 +409,7 @@ class PublishQueue:
 
     def fail(self, reason: str) -> None:
         """The storage failed: nothing more is taken, and what waits is refused."""
+        self.refuses = self.alone
         self.lost += self.uncommitted
         self._committed_before = self.committed
         self._open = False

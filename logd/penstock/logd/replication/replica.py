@@ -159,6 +159,10 @@ class Replica:
         self._lease_until_ns = max(self._lease_until_ns, until_ns)
         return True
 
+    def note_submitted(self, upto: int) -> None:
+        """As `Submitted`, where no other node has a replica and so nothing follows from it."""
+        self.log.submitted = max(self.log.submitted, upto)
+
     def next_deadline_ns(self, now_ns: int, *, lease: bool = True) -> int | None:
         """When `handle(Ticked())` is due though nothing happens.
 

@@ -10,6 +10,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from penstock.base.clock import SystemClock
 from penstock.logd.cluster.replica import ReplicaRunner
 from penstock.logd.cluster.replica_manager import NatsReachability, ReplicaManager
@@ -41,7 +43,9 @@ class Cluster:
     def __init__(self) -> None:
         self.streams: dict[str, StreamRecord] = {}
         self.group = SimpleNamespace(state=self, insist=self._insist)
-        self.controlling = SimpleNamespace(look=lambda: None, lease=SimpleNamespace(until_ns=0))
+        self.lease = SimpleNamespace(until_ns=0)
+        self.controlling = SimpleNamespace(look=lambda: None, lease=self.lease)
+        self.replication = SimpleNamespace(touch=lambda _: None, forget=lambda _node, _key: None)
 
     async def _insist(self, command: object) -> None:
         """The state hears of it, some time."""
@@ -50,6 +54,7 @@ class Cluster:
 @asynccontextmanager
 async def node_with(directory: Path, *records: StreamRecord) -> AsyncIterator[Any]:
     clock, cluster = SystemClock(), Cluster()
+    directory.mkdir(exist_ok=True)
     node: Any = ReplicaManager(
         directory,
         QuietLink(),
@@ -108,3 +113,65 @@ async def test_it_is_known_to_the_replica_that_is_opened_again(tmp_path: Path) -
         assert again.key == replica.key
         assert node.resignations == {again.key: 3}
         assert again.report().resigned, "of the epoch that it is in"
+
+
+def led(*others: str, observers: tuple[str, ...] = ()) -> StreamRecord:
+    """The stream, led here, with a replica on other nodes, too."""
+    (partition,) = RECORD.partitions
+    replicas = (HERE, *map(NodeId, others))
+    led_here = replace(
+        partition,
+        replicas=replicas,
+        observers=tuple(map(NodeId, observers)),
+        isr=replicas,
+        leader=HERE,
+        leader_epoch=4,
+    )
+    return replace(RECORD, partitions=(led_here,))
+
+
+async def leading(node: Any) -> Any:
+    node.cluster.lease.until_ns = node.clock.monotonic_ns() + 10**12
+    replica = await opened(node)
+    node.on_lease(held=True)
+    return await wait_until_async(lambda: replica.leading and replica, what="it leads")
+
+
+async def test_what_is_not_durable_is_told_only_where_others_copy_it(tmp_path: Path) -> None:
+    async with node_with(tmp_path, led()) as node:
+        replica = await leading(node)
+        assert not replica.partition.writer.tell_written
+        become(node, led(observers=("o",)))
+        assert replica.partition.writer.tell_written
+        become(node, led())
+        assert not replica.partition.writer.tell_written
+
+
+async def test_a_failed_log_is_answered_for_where_nobody_else_can_lead(tmp_path: Path) -> None:
+    async with node_with(tmp_path / "alone", led()) as node:
+        replica = await leading(node)
+        replica.partition.fail("the disk failed")
+        assert replica.partition.publish_queue.refuses
+        assert not replica.leading
+
+
+async def test_a_failed_log_is_left_to_the_others_where_there_are_any(tmp_path: Path) -> None:
+    async with node_with(tmp_path / "others", led("b")) as node:
+        replica = await leading(node)
+        replica.partition.fail("the disk failed")
+        assert not replica.partition.publish_queue.refuses
+
+
+@pytest.mark.parametrize(("others", "stands_in"), [((), True), (("b",), False)])
+async def test_publishers_are_refused_by_what_could_not_be_opened_if_no_other_node_has_it(
+    tmp_path: Path, others: tuple[str, ...], stands_in: bool
+) -> None:
+    directory = tmp_path / "streams" / "logs-i-1"
+    directory.mkdir(parents=True)
+    (directory / "held-0").touch()  # its log was made, and is missing
+    async with node_with(tmp_path, led(*others)) as node:
+        await wait_until_async(lambda: PLACE in node.problems, what="it is not opened")
+        assert [one.label for one in node.offline_partitions()] == (["logs"] if stands_in else [])
+        (directory / "0").mkdir()
+        await node.reopen(PLACE)
+        assert node.offline_partitions() == []
