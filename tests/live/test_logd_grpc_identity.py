@@ -1,11 +1,9 @@
 """Who makes a gRPC call: on real sockets, without a daemon."""
 
 import asyncio
-import selectors
-import socket
-import threading
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +11,11 @@ import grpc
 import grpc.aio
 import pytest
 
-from penstock.base.clock import SystemClock
 from penstock.logd.liftbridge.auth import AuthInterceptor, GrpcListener
 from penstock.logd.liftbridge.calls import SERVICES as REFLECTION
 from penstock.logd.liftbridge.calls import CallGuard, reflection_handlers
 from penstock.logd.liftbridge.config import GrpcSection
-from penstock.logd.liftbridge.server import doorman, server_options
-from penstock.logd.net.listener import HANDSHAKE_S
+from penstock.logd.liftbridge.server import server_options
 from penstock.logd.security.authenticator import Authenticator
 from penstock.logd.security.principal import current_caller
 from penstock.logd.security.renewal import Renewed
@@ -54,13 +50,12 @@ async def stream(_: bytes, context: Any) -> None:
 
 
 @asynccontextmanager
-async def serving(door: GrpcListener) -> AsyncIterator[int]:
+async def serving(door: GrpcListener, *, idle_s: float = 60.0) -> AsyncIterator[int]:
     section = GrpcSection(connections_max=CONNECTIONS_MAX)
     authorizer = CallGuard(section.calls_max)
-    keeping = doorman(section, SystemClock(), required=door.authenticator.required)
     server = grpc.aio.server(
-        interceptors=(authorizer, AuthInterceptor(door.authenticator, authorizer, keeping.vouch)),
-        options=server_options(section),
+        interceptors=(authorizer, AuthInterceptor(door.authenticator, authorizer)),
+        options=server_options(section, idle_s=idle_s),
     )
     asked: dict[str, Any] = {
         "Who": grpc.stream_unary_rpc_method_handler(who),
@@ -77,12 +72,9 @@ async def serving(door: GrpcListener) -> AsyncIterator[int]:
     else:
         port = server.add_secure_port("127.0.0.1:0", credentials)
     await server.start()
-    keeping.port = port
-    running = asyncio.create_task(keeping.run())
     try:
         yield port
     finally:
-        running.cancel()
         await server.stop(0)
 
 
@@ -251,111 +243,97 @@ async def test_nothing_is_read_of_what_strangers_send(callers: Callers) -> None:
         assert error.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
-OWN_CONNECTION = (("grpc.use_local_subchannel_pool", 1),)
-SILENT = 200
-"""More than gRPC accepts at all, with so few connections."""
-
-
-def be_strangers(port: int, taken: threading.Event, over: threading.Event) -> None:
-    """Hold connections that say nothing, from several addresses, and make those anew that end."""
-    there: list[socket.socket | None] = [None] * SILENT
-    with selectors.DefaultSelector() as ended:
-        while not over.is_set():
-            for number, one in enumerate(there):
-                if one is None:
-                    found = socket.create_connection(
-                        ("127.0.0.1", port), source_address=(f"127.0.0.{2 + number % 3}", 0)
-                    )
-                    found.setblocking(False)
-                    ended.register(found, selectors.EVENT_READ, number)
-                    there[number] = found
-            taken.set()
-            for key, _ in ended.select(0.05):
-                gone = there[key.data]
-                assert gone is not None
-                with suppress(BlockingIOError, ConnectionError):
-                    if gone.recv(4096):
-                        continue
-                ended.unregister(gone)
-                gone.close()
-                there[key.data] = None
-    for one in there:
-        if one is not None:
-            one.close()
-
-
-@asynccontextmanager
-async def crowd_of_strangers(port: int) -> AsyncIterator[None]:
-    taken, over = threading.Event(), threading.Event()
-    holding = asyncio.ensure_future(asyncio.to_thread(be_strangers, port, taken, over))
-    try:
-        await asyncio.to_thread(taken.wait, 60)
-        yield
-    finally:
-        over.set()
-        await holding
-
-
-async def test_strangers_that_take_every_connection_leave_room_for_who_is_known(
-    callers: Callers,
-) -> None:
-    door = GrpcListener(authenticator=callers.authenticator(), permits=ANYTHING)
-    shown = [("authorization", f"Bearer {callers.key}")]
-    async with serving(door) as port, channel_to(port) as before:
-        stream: Any = before.unary_stream("/proto.API/Stream")
-        lasting = stream(b"", metadata=shown, timeout=300)
-        assert await lasting.read() == b"key:batch"
-        async with crowd_of_strangers(port):
-            for _ in range(3):
-                async with channel_to(port) as channel:
-                    who: Any = channel.unary_unary("/proto.API/Who")
-                    call = who(b"", metadata=shown, timeout=60, wait_for_ready=True)
-                    assert await call == b"key:batch"
-        assert not lasting.done()  # whoever was in is still there
-        lasting.cancel()
-
-
 async def test_who_makes_no_call_is_shown_out_in_time(callers: Callers) -> None:
-    async with serving(
-        GrpcListener(authenticator=callers.authenticator(), permits=ANYTHING)
-    ) as port:
+    door = GrpcListener(authenticator=callers.authenticator(), permits=ANYTHING)
+    async with serving(door, idle_s=1) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        begun = asyncio.get_running_loop().time()
         writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(15):
             await reader.read()
-        assert asyncio.get_running_loop().time() - begun > HANDSHAKE_S
         writer.close()
 
 
-async def test_more_connections_than_callers_may_have_are_closed(callers: Callers) -> None:
-    shown = [("authorization", f"Bearer {callers.key}")]
-    ended = 0
-    async with serving(
-        GrpcListener(authenticator=callers.authenticator(), permits=ANYTHING)
-    ) as port:
-        channels = [
-            grpc.aio.insecure_channel(
-                f"127.0.0.1:{port}", options=(("grpc.use_local_subchannel_pool", 1),)
+SUBSCRIBER = """
+import grpc, sys
+port, token = sys.argv[1:]
+channel = grpc.insecure_channel(f"127.0.0.1:{port}")
+subscribe = channel.unary_stream("/proto.API/Stream")
+try:
+    for record in subscribe(b"", metadata=[("authorization", f"Bearer {token}")], timeout=300):
+        print(record.decode(), flush=True)
+except grpc.RpcError as error:
+    print(error.code().name, flush=True)
+"""
+
+
+class Subscriber:
+    """A client in a process of its own: it subscribes until it is killed.
+
+    Raises:
+        TimeoutError: It is neither answered nor refused.
+    """
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    @classmethod
+    async def start(cls, port: int, token: str) -> "Subscriber":
+        arguments = ("-c", SUBSCRIBER, str(port), token)
+        return cls(
+            await asyncio.create_subprocess_exec(
+                sys.executable,
+                *arguments,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.DEVNULL,
             )
-            for _ in range(CONNECTIONS_MAX + 2)
-        ]
-        streams: list[Any] = []
-        for channel in channels:
-            call: Any = channel.unary_stream("/proto.API/Stream")
-            streams.append(call(b"", metadata=shown, timeout=300))
-            assert await streams[-1].read() == b"key:batch"
-        lasting = {asyncio.ensure_future(stream.read()) for stream in streams}
-        while ended < 2:
-            done, lasting = await asyncio.wait(lasting, timeout=60, return_when="FIRST_COMPLETED")
-            assert done
-            for one in done:
-                with pytest.raises(grpc.aio.AioRpcError) as error:
-                    one.result()
-                assert error.value.code() is grpc.StatusCode.UNAVAILABLE
-            ended += len(done)
-        assert len(lasting) == CONNECTIONS_MAX
-        for one in lasting:
-            one.cancel()
-        for channel in channels:
-            await channel.close()
+        )
+
+    async def line(self) -> str:
+        """What it prints next: its first record, or the code it is refused with; "" at its end."""
+        assert self._process.stdout is not None
+        async with asyncio.timeout(60):
+            return (await self._process.stdout.readline()).decode().strip()
+
+    @property
+    def running(self) -> bool:
+        return self._process.returncode is None
+
+    async def kill(self) -> None:
+        with suppress(ProcessLookupError):
+            self._process.kill()
+        await self._process.communicate()
+
+
+@asynccontextmanager
+async def subscribed(port: int, token: str) -> AsyncIterator[Subscriber]:
+    subscriber = await Subscriber.start(port, token)
+    try:
+        yield subscriber
+    finally:
+        await subscriber.kill()
+
+
+async def test_more_connections_than_there_may_be_are_closed(callers: Callers) -> None:
+    """Those that are there go on, and when one ends there is room, as often as that happens."""
+    door = GrpcListener(authenticator=callers.authenticator(), permits=ANYTHING)
+    async with serving(door) as port, AsyncExitStack() as clients:
+        those: list[Subscriber] = []
+        for _ in range(CONNECTIONS_MAX):
+            those.append(await clients.enter_async_context(subscribed(port, callers.key)))
+            assert await those[-1].line() == "key:batch"
+        for _ in range(CONNECTIONS_MAX):
+            async with subscribed(port, callers.key) as further:
+                assert await further.line() == "UNAVAILABLE"
+            assert all(client.running for client in those)
+            await those.pop(0).kill()
+            those.append(await subscribe_when_there_is_room(clients, port, callers.key))
+
+
+async def subscribe_when_there_is_room(
+    clients: AsyncExitStack, port: int, token: str
+) -> Subscriber:
+    async with asyncio.timeout(60):
+        while True:
+            client = await clients.enter_async_context(subscribed(port, token))
+            if await client.line() == "key:batch":
+                return client

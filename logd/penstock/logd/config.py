@@ -254,7 +254,7 @@ class LogdConfig(_Settings):
 
     def connections(self) -> int:
         """Of clients there may be, over all doors, those that have not said who they are too."""
-        grpc = 0 if self.grpc is None else self.grpc.accepted_max
+        grpc = 0 if self.grpc is None else self.grpc.connections_max
         return 2 * self.connections_max + STRANGERS_BESIDES + grpc
 
     def standby(self) -> StandbySettings:

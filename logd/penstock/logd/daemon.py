@@ -408,7 +408,7 @@ class _Daemon:
     def _make_grpc(self, access: NatsAccess) -> GrpcServer | None:
         if (section := self._config.grpc) is None:
             return None
-        found = GrpcServer(
+        return GrpcServer(
             section,
             self._engine,
             access,
@@ -421,8 +421,6 @@ class _Daemon:
                 permits=self._listeners.call_permits(),
             ),
         )
-        self._reloader.count_door("grpc", found.doorman)
-        return found
 
     def _make_hints(self, access: NatsAccess) -> JetStreamHints | None:
         if not self._config.nats.jetstream_hints:

@@ -225,11 +225,8 @@ SEARCHES_WAITING_MAX: Final = 128
 then is told to come again."""
 
 STRANGERS_BESIDES: Final = 64
-"""Connections of `fetch`, and of `grpc`, that have not said whose they are, beside as many as there
+"""Connections of `fetch` that have not said whose they are, beside as many as there
 may be of those that have: so all of them may come at once, after a restart."""
-
-GRPC_CONNECTIONS_BETWEEN: Final = 64
-"""Connections that gRPC accepts beyond those, until it is looked at again which of them go."""
 
 GRPC_BYTES_BEYOND: Final = 2 * 1024 * 1024 + 64 * 1024
 """Bytes of a message of gRPC's beyond `grpc.message_bytes_max` that are read to be refused: with

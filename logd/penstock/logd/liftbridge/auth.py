@@ -81,15 +81,11 @@ class AuthInterceptor(grpc.aio.ServerInterceptor):
     Args:
         authenticator: Finds out.
         authorizer: Has room for a call, or not.
-        vouch: Takes the connection of a call, by the other side's address, for its caller's.
     """
 
-    def __init__(
-        self, authenticator: Authenticator, authorizer: CallGuard, vouch: Callable[[str], None]
-    ) -> None:
+    def __init__(self, authenticator: Authenticator, authorizer: CallGuard) -> None:
         self._authenticator = authenticator
         self._authorizer = authorizer
-        self._vouch = vouch
         self._certificates: dict[bytes, bytes] = {}
 
     @override
@@ -119,7 +115,6 @@ class AuthInterceptor(grpc.aio.ServerInterceptor):
         """
         identity = await self._identify(context)
         before = set_caller(self._authenticator.principal(identity))
-        self._vouch(context.peer())
         self._authenticator.note_success(_DOOR)
         try:
             with self._authorizer.under_way():

@@ -4,7 +4,7 @@ from typing import Annotated, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from penstock.logd.limits import GRPC_BYTES_BEYOND, GRPC_CONNECTIONS_BETWEEN, STRANGERS_BESIDES
+from penstock.logd.limits import GRPC_BYTES_BEYOND
 from penstock.service import HostPort
 
 _MIB: Final = 1024 * 1024
@@ -15,8 +15,7 @@ class GrpcSection(BaseModel):
 
     Attributes:
         listen: Where its clients connect.
-        connections_max: Connections of callers; as many and 64 more that have not said whose they
-            are have places besides.
+        connections_max: Connections, whoever they are of; further ones are closed at once.
         message_bytes_max: Of one request; what NATS takes (`max_payload`) bounds publishes, too.
             A larger one is refused by itself, up to 2 MiB beyond it; gRPC refuses what is larger
             still, and ends the whole stream of publishes that it is of.
@@ -54,13 +53,3 @@ class GrpcSection(BaseModel):
     def received_bytes_max(self) -> int:
         """Bytes of a message beyond which gRPC itself ends its call, and all that shares it."""
         return self.message_bytes_max + GRPC_BYTES_BEYOND
-
-    @property
-    def strangers_max(self) -> int:
-        """Connections whose callers are not known yet."""
-        return self.connections_max + STRANGERS_BESIDES
-
-    @property
-    def accepted_max(self) -> int:
-        """Connections that gRPC accepts; those beyond it closes at once."""
-        return self.connections_max + self.strangers_max + GRPC_CONNECTIONS_BETWEEN

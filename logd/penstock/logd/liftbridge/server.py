@@ -1,6 +1,5 @@
 """The gRPC endpoint: which calls there are, who may make how many, and what is counted."""
 
-import asyncio
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -15,12 +14,9 @@ from penstock.logd.liftbridge.admin import AdminService, CursorService, Metadata
 from penstock.logd.liftbridge.auth import AuthInterceptor, GrpcListener
 from penstock.logd.liftbridge.calls import SERVICE, Call, CallGuard, Requests, reflection_handlers
 from penstock.logd.liftbridge.config import GrpcSection
-from penstock.logd.liftbridge.connections import Doorman, sockets_here
 from penstock.logd.liftbridge.groups import GroupService
 from penstock.logd.liftbridge.publish import PublishService, Relay
 from penstock.logd.liftbridge.subscribe import SubscribeService
-from penstock.logd.liftbridge.unauthenticated import Crowd
-from penstock.logd.limits import AUTHENTICATE_S
 from penstock.logd.nats.connect import NatsAccess
 from penstock.logd.net.byte_semaphore import ByteSemaphore
 from penstock.logd.net.listener import HANDSHAKE_S
@@ -35,7 +31,7 @@ _STOP_S: Final = 2.0
 _WINDOW_BYTES: Final = 64 * 1024
 """Bytes of a call that a client may send before they are read; HTTP/2's own default."""
 
-_IDLE_S: Final = 300.0
+_IDLE_S: Final = 60.0
 """Seconds without a call after which a connection is closed; clients open another by themselves."""
 
 
@@ -52,7 +48,6 @@ class GrpcServer:
 
     Attributes:
         relay: For its connection to NATS.
-        doorman: Keeps room for callers.
     """
 
     def __init__(
@@ -70,8 +65,7 @@ class GrpcServer:
         self._section = section
         self._door = door
         self._authorizer = CallGuard(section.calls_max)
-        self.doorman = doorman(section, clock, required=door.authenticator.required)
-        self._edge = AuthInterceptor(door.authenticator, self._authorizer, self.doorman.vouch)
+        self._edge = AuthInterceptor(door.authenticator, self._authorizer)
         self._requests = Requests(
             ByteSemaphore(section.request_bytes_max),
             bytes_max=section.message_bytes_max,
@@ -101,7 +95,6 @@ class GrpcServer:
             message = f"grpc.listen: {address} cannot be listened on: {error}"
             fix = "stop whoever listens there, or choose another address"
             raise UnavailableError(message, fix=fix) from None
-        self.doorman.port = port
         host, _ = split_host_port(address)
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
@@ -112,10 +105,8 @@ class GrpcServer:
             await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
 
     async def run(self) -> None:
-        """Keep the connection to NATS, and room for callers, until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self.relay.link.run())
-            tasks.create_task(self.doorman.run())
+        """Keep the connection to NATS until cancelled."""
+        await self.relay.link.run()
 
     async def stop(self) -> None:
         """Take no more calls, and end those under way after a while."""
@@ -126,8 +117,6 @@ class GrpcServer:
     def info(self) -> dict[str, Any]:
         """For `/status`."""
         return {
-            "connections": self.doorman.crowd.known,
-            "strangers": self.doorman.crowd.strangers,
             "calls": self._authorizer.calls,
             "subscriptions": self._subscriptions_here.open,
             "publish_streams": self._requests.streams,
@@ -154,8 +143,6 @@ class GrpcServer:
         sent.add_metric([], self._subscriptions_here.sent)
         yield sent
         for name, text, value in (
-            ("grpc_connections", "Connections of callers", self.doorman.crowd.known),
-            ("grpc_strangers", "Connections of nobody yet", self.doorman.crowd.strangers),
             ("grpc_calls_open", "Calls under way", self._authorizer.calls),
             ("grpc_subscriptions", "Subscriptions", self._subscriptions_here.open),
             ("grpc_publish_streams", "Streams of publishes", self._requests.streams),
@@ -217,31 +204,14 @@ class GrpcServer:
         return server
 
 
-def doorman(section: GrpcSection, clock: Clock, *, required: bool) -> Doorman:
-    """Who keeps room at the endpoint.
-
-    Args:
-        section: Says how much there is.
-        clock: For how long connections have been there.
-        required: Whether callers must be known; then nobody else may stay.
-    """
-    patience_ns = int((HANDSHAKE_S + AUTHENTICATE_S) * 1e9) if required else None
-    crowd = Crowd(
-        known_max=section.connections_max,
-        strangers_max=section.strangers_max,
-        patience_ns=patience_ns,
-    )
-    return Doorman(crowd, clock, sockets=sockets_here)
-
-
-def server_options(section: GrpcSection) -> tuple[tuple[str, int], ...]:
+def server_options(section: GrpcSection, *, idle_s: float = _IDLE_S) -> tuple[tuple[str, int], ...]:
     """What gRPC itself holds clients to."""
     return (
         ("grpc.max_receive_message_length", section.received_bytes_max),
         ("grpc.max_send_message_length", -1),  # what is stored is to be had
         ("grpc.max_concurrent_streams", section.calls_per_connection_max),
-        ("grpc.max_allowed_incoming_connections", section.accepted_max),
-        ("grpc.max_connection_idle_ms", int(_IDLE_S * 1000)),
+        ("grpc.max_allowed_incoming_connections", section.connections_max),
+        ("grpc.max_connection_idle_ms", int(idle_s * 1000)),
         ("grpc.http2.bdp_probe", 0),  # else a window grows to MiB, for whoever sends quickly
         ("grpc.http2.lookahead_bytes", _WINDOW_BYTES),
         ("grpc.so_reuseport", 0),
