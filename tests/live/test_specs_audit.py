@@ -1,4 +1,4 @@
-"""The audit lane: processes that are killed, forked, full, and collectors that are away."""
+"""The audit journal: processes that are killed, forked, full, and collectors that are away."""
 
 import json
 import os
@@ -13,9 +13,9 @@ import pytest
 
 from penstock import specs
 from penstock.specs import Emitter, EmitterLimits
+from penstock.specs.emit.delivery.journal import SpillFile, boot_id, orphans
 from penstock.specs.emit.delivery.queue import line_of
 from penstock.specs.emit.delivery.spill import Spill
-from penstock.specs.emit.delivery.spill_file import SpillFile, boot_id, orphans
 from tests.support.collector_socket import CollectorSocket, take
 from tests.support.waiting import wait_until
 
@@ -53,7 +53,7 @@ say(1)
 held, go = threading.Event(), threading.Event()
 def hold():
     state = emitter._state
-    with state.lock, state.audit_queue._own._lock, emitter.logs._lock:
+    with state.lock, state.audit._lock, emitter.logs._lock:
         held.set()
         go.wait()
 thread = threading.Thread(target=hold)

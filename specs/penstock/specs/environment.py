@@ -12,14 +12,13 @@ starting. So `setup` hides such values from the SDK while that is set up.
 import logging
 import math
 import os
+import stat
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
-
-from penstock.specs.emit.delivery.spill_file import usable_directory
 
 EXPORTER: Final = "penstock"
 SOCKET_VARIABLE: Final = "PENSTOCK_SOCKET"
@@ -45,6 +44,16 @@ def spill_directory() -> Path | None:
     usual = Path(tempfile.gettempdir()) / f"penstock-{os.getuid()}"
     directory = Path(os.environ.get(SPILL_VARIABLE) or usual)
     return directory if usable_directory(directory) else None
+
+
+def usable_directory(path: Path) -> bool:
+    """Whether journals may lie there: made if need be, ours alone."""
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = path.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022
 
 
 def sdk_is_disabled() -> bool:

@@ -68,7 +68,7 @@ def test_queue_does_what_the_simple_one_does(
         else:
             taken = queue.take(records_max=first, bytes_max=second)
             assert [line_of(record) for record in taken] == simple.take(first, second)
-        assert (queue.records, queue.bytes) == (len(simple.held), simple.size())
+        assert (queue.records, queue.held_bytes) == (len(simple.held), simple.size())
 
 
 def test_audit_and_events_rank_above_any_log() -> None:
@@ -85,6 +85,6 @@ def test_a_full_batch_of_one_rank_leaves_in_bulk_and_in_order() -> None:
         assert not queue.offer("log", NORMAL, b"%02d" % number)
     taken = [line_of(record) for record in queue.take(records_max=8, bytes_max=100)]
     assert taken == [b"%02d" % number for number in range(8)]
-    assert (queue.records, queue.bytes) == (12, 24)
+    assert (queue.records, queue.held_bytes) == (12, 24)
     assert len(queue.take(records_max=8, bytes_max=10)) == 5
-    assert (queue.records, queue.bytes) == (7, 14)
+    assert (queue.records, queue.held_bytes) == (7, 14)

@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typing_extensions import override
 
+from penstock.specs.emit.delivery.journal import SpillFile, orphans
 from penstock.specs.emit.delivery.queue import line_of
 from penstock.specs.emit.delivery.spill import Spill
-from penstock.specs.emit.delivery.spill_file import SpillFile, orphans, usable_directory
+from penstock.specs.environment import usable_directory
 
 SEEDS = 300
 
@@ -200,9 +201,7 @@ def make(directory: Path, name: str = "a-audit", *, bytes_max: int = 4_000) -> S
 
 def say(file: SpillFile, *lines: bytes) -> None:
     for line in lines:
-        entry = file.spill.offer(line)
-        assert entry is not None
-        file.append(entry)
+        assert file.offer(line)
 
 
 def test_a_journal_is_adopted_only_when_its_process_has_died(tmp_path: Path) -> None:
@@ -220,9 +219,8 @@ def test_a_journal_is_adopted_only_when_its_process_has_died(tmp_path: Path) -> 
 def test_a_journal_with_nothing_left_is_deleted(tmp_path: Path) -> None:
     file = make(tmp_path)
     say(file, b"one")
-    _, entry = file.spill.send(records_max=1, bytes_max=10)
-    file.append(entry)
-    file.append(file.spill.settle(1) or b"")
+    file.take(records_max=1, bytes_max=10)
+    file.settle(1)
     file.forget()
     assert list(orphans(tmp_path, 4_000, "boot")) == []
     assert list(tmp_path.iterdir()) == []
@@ -232,10 +230,9 @@ def test_a_journal_that_grew_is_rewritten_and_says_the_same(tmp_path: Path) -> N
     file = make(tmp_path, bytes_max=2_000)
     for number in range(200):
         say(file, b"%d" % number * 20)
-        file.append(file.spill.send(records_max=1, bytes_max=100)[1])
+        file.take(records_max=1, bytes_max=100)
         if number < 199:
-            file.append(file.spill.settle(file.spill.sequence) or b"")
-            file.shrink()
+            file.settle(file.spill.sequence)
     assert file.path.stat().st_size < 4_000
     file.forget()
     (found,) = orphans(tmp_path, 2_000, "boot")
@@ -354,8 +351,8 @@ def test_a_journal_that_cannot_be_appended_to_is_made_anew_at_once(
     """There is room for it without what is settled."""
     file = make(tmp_path)
     say(file, b"x" * 3_000)
-    file.append(file.spill.send(records_max=1, bytes_max=3_000)[1])
-    file.append(file.spill.settle(1) or b"")
+    file.take(records_max=1, bytes_max=3_000)
+    file.settle(1)
     say(file, b"one")
     bounds = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (file.path.stat().st_size + spare, bounds[1]))

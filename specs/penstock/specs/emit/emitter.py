@@ -15,7 +15,7 @@ import logging
 import os
 import weakref
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import count as counter
@@ -26,10 +26,10 @@ from pydantic import ValidationError
 
 from penstock.specs import clock, limits
 from penstock.specs.emit.delivery import exit_hooks, notices, unpatched
-from penstock.specs.emit.delivery.audit_queue import AuditQueue
 from penstock.specs.emit.delivery.config import MS, Counters, EmitterLimits
 from penstock.specs.emit.delivery.core import Delivery
 from penstock.specs.emit.delivery.exit_hooks import ProcessExit
+from penstock.specs.emit.delivery.journal import AuditJournal
 from penstock.specs.emit.delivery.queue import RecordQueue, kind_of, line_of, rank_of
 from penstock.specs.emit.delivery.transport import Link, SocketLink, StreamLink
 from penstock.specs.emit.delivery.worker import DeliveryWorker
@@ -72,7 +72,8 @@ class _State:
     link: Link
     flusher: DeliveryWorker
     lock: Any
-    audit_queue: AuditQueue | None = None
+    audit: AuditJournal | None = None
+    adopted: Sequence[AuditJournal] = ()
     busy: bool = False
     acked_at_timeout: int = -1
     passing: int = -1
@@ -80,6 +81,15 @@ class _State:
     emitted: Counter[str] = field(default_factory=Counter)
     dropped: Counter[tuple[str, str]] = field(default_factory=Counter)
     reentrant: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def workers(self) -> Sequence[DeliveryWorker]:
+        """Those that bring this process's own records out of it."""
+        return (self.flusher,) if self.audit is None else (self.flusher, self.audit)
+
+    @property
+    def journals(self) -> Sequence[AuditJournal]:
+        return self.adopted if self.audit is None else (self.audit, *self.adopted)
 
 
 class Emitter:
@@ -169,8 +179,8 @@ class Emitter:
             return False
         late = False
         rank = ranks[severity_number] if 0 <= severity_number < len(ranks) else ranks[-1]
-        if kind == "audit" and state.audit_queue is not None:
-            return state.audit_queue.offer(line)
+        if kind == "audit" and state.audit is not None:
+            return state.audit.offer(line)
         queue = state.queue
         with state.lock:
             if state.busy:
@@ -180,7 +190,7 @@ class Emitter:
             state.busy = True
             try:
                 state.emitted[kind] += 1
-                records, size = queue.records, queue.bytes
+                records, size = queue.records, queue.held_bytes
                 dropped = queue.offer(kind, rank, line)
                 if dropped:
                     state.dropped.update((kind_of(record), FULL) for record in dropped)
@@ -193,7 +203,7 @@ class Emitter:
         if (
             records == 0
             or records < self._batch_records_max <= queue.records
-            or size < self._batch_bytes_max <= queue.bytes
+            or size < self._batch_bytes_max <= queue.held_bytes
         ):
             state.flusher.wake()
         return not (dropped and line_of(dropped[-1]) is line)
@@ -291,10 +301,10 @@ class Emitter:
             return False  # called by a signal handler that interrupted the emitter
         self.logs.release(everything=True)
         until_ns = clock.monotonic_ns() + int(timeout_s * 1e9)
-        done = state.flusher.flush(timeout_s)
-        if state.audit_queue is not None:
+        done = True
+        for worker in state.workers:
             left_s = max(0.0, (until_ns - clock.monotonic_ns()) / 1e9)
-            done = state.audit_queue.flush(left_s) and done
+            done = worker.flush(left_s) and done
         return done
 
     def counters(self) -> Counters:
@@ -310,7 +320,7 @@ class Emitter:
                 folded=dict(self._cardinality.folded),
                 keyless=dict(self.scrubber.keyless),
             )
-        return counters if state.audit_queue is None else state.audit_queue.counted(counters)
+        return counters if state.audit is None else state.audit.counted(counters)
 
     def lost(self) -> dict[str, int]:
         """Records that are lost if the process ends now, by reason; all kinds.
@@ -321,7 +331,7 @@ class Emitter:
         found: Counter[str] = Counter()
         for reasons in counters.dropped.values():
             found.update({reason: n for reason, n in reasons.items() if reason not in WANTED})
-        kept = 0 if self._state.audit_queue is None else self._state.audit_queue.held
+        kept = 0 if self._state.audit is None else self._state.audit.held
         found["not delivered"] = counters.queued + counters.in_flight - kept
         return {reason: count for reason, count in found.items() if count > 0}
 
@@ -329,18 +339,15 @@ class Emitter:
         """Flush, then end the thread and the connection; the counters stay readable."""
         done = self.flush(timeout_s)
         self._state.flusher.stop(_JOIN_S)
-        if self._state.audit_queue is not None:
-            self._state.audit_queue.close(_JOIN_S)
+        for journal in self._state.journals:
+            journal.close(_JOIN_S)
         _EMITTERS.discard(self)
         return done
 
     @property
     def no_listener(self) -> bool:
         """Whether `flush` has nobody to wait for: no collector has answered so far."""
-        state = self._state
-        return state.flusher.no_listener and (
-            state.audit_queue is None or state.audit_queue.no_listener
-        )
+        return all(worker.no_listener for worker in self._state.workers)
 
     @property
     def trouble(self) -> str:
@@ -359,8 +366,8 @@ class Emitter:
 
     def remove_empty_journal(self) -> None:
         """At the end of the process: leave no empty journal behind."""
-        if self._state.audit_queue is not None:
-            self._state.audit_queue.remove_empty_journal()
+        for journal in self._state.journals:
+            journal.remove_empty()
 
     def end(self) -> None:
         """At the end of the process: later records are sent by the thread that emits them."""
@@ -390,18 +397,15 @@ class Emitter:
             lambda: _dropped(state_holder[0]),
             self._look_after,
         )
-        audit_queue = None
+        state = _State(resource, queue, delivery, link, flusher, lock)
+        state_holder.append(state)
         if self._spill_dir is not None and self._socket_path is not None:
-            audit_queue = AuditQueue(
-                self._spill_dir,
-                self._socket_path,
-                sender=sender,
-                resource_json=encode_json(resource),
-                bounds=bounds,
-                adopts=adopts,
+            where = self._spill_dir, self._socket_path
+            state.audit = AuditJournal.of_process(
+                *where, sender=sender, resource_json=encode_json(resource), bounds=bounds
             )
-        state_holder.append(_State(resource, queue, delivery, link, flusher, lock, audit_queue))
-        return state_holder[0]
+            state.adopted = AuditJournal.adopt(*where, bounds) if adopts else ()
+        return state
 
     def _look_after(self) -> int | None:
         """Now and then, in the thread: what was folded, and what had to be dropped."""
@@ -420,9 +424,8 @@ class Emitter:
     def _become_child(self) -> None:
         """After a fork: nothing that the parent's threads may have held is used again."""
         parent = self._state
-        parent.flusher.after_fork()
-        if parent.audit_queue is not None:
-            parent.audit_queue.after_fork()
+        for worker in (parent.flusher, *parent.journals):
+            worker.after_fork()
         resource = {**parent.resource, "service.instance.id": clock.instance_id()}
         if "process.pid" in resource:
             resource["process.pid"] = os.getpid()

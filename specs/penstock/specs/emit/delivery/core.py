@@ -113,12 +113,16 @@ class Queue(Protocol):
         ...
 
     @property
-    def bytes(self) -> int:
+    def held_bytes(self) -> int:
         """How large together."""
         ...
 
     def take(self, *, records_max: int, bytes_max: int) -> Sequence[Held]:
         """Remove the oldest that fit; at least one, if there is one."""
+        ...
+
+    def settle(self, sequence: int) -> None:
+        """Forget a batch that was answered for good."""
         ...
 
 
@@ -227,6 +231,7 @@ class Delivery:
     def _answered(self, sequence: int, counts: Counter[str]) -> list[Effect]:
         """The batch in flight is settled; answers to anything else are late and mean nothing."""
         if self._flight is not None and self._flight.sequence == sequence:
+            self._queue.settle(sequence)
             counts.update(_by_kind(self._flight.records))
             self._flight = None
             self._backoff.reset()
@@ -278,7 +283,7 @@ class Delivery:
         return (
             self._hurried
             or self._queue.records >= self._limits.batch_records_max
-            or self._queue.bytes >= self._limits.batch_bytes_max
+            or self._queue.held_bytes >= self._limits.batch_bytes_max
             or (self._oldest_ns is not None and now_ns >= self._due_ns(self._oldest_ns))
         )
 

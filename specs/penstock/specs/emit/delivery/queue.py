@@ -51,11 +51,11 @@ class RecordQueue:
         self._ranks: tuple[deque[Held], ...] = tuple(deque() for _ in range(AUDIT + 1))
         self._order = 0
         self.records = 0
-        self.bytes = 0
+        self.held_bytes = 0
 
     def has_room(self, size: int) -> bool:
         """Whether a record of that size drops no other."""
-        return self.records < self._records_max and self.bytes + size <= self._bytes_max
+        return self.records < self._records_max and self.held_bytes + size <= self._bytes_max
 
     def offer(self, kind: str, rank: int, line: bytes) -> Sequence[Held]:
         """Add a record; returns those dropped to make room, itself if all others rank higher."""
@@ -65,20 +65,20 @@ class RecordQueue:
         if size > self._bytes_max:
             return (record,)
         dropped: Sequence[Held] = ()
-        if self.records >= self._records_max or self.bytes + size > self._bytes_max:
+        if self.records >= self._records_max or self.held_bytes + size > self._bytes_max:
             dropped = self._make_room(record, rank, size)
             if dropped and dropped[-1] is record:
                 return dropped
         self._ranks[rank].append(record)
         self.records += 1
-        self.bytes += size
+        self.held_bytes += size
         return dropped
 
     def take(self, *, records_max: int, bytes_max: int) -> list[Held]:
         """Remove the oldest records that fit; at least one, if there is one."""
         if not self.records:
             return []
-        if self.records <= records_max and self.bytes <= bytes_max:
+        if self.records <= records_max and self.held_bytes <= bytes_max:
             return self._take_all()
         if (bulk := self._take_bulk(records_max, bytes_max)) is not None:
             return bulk
@@ -94,16 +94,19 @@ class RecordQueue:
                 size += record_bytes
                 taken.append(line.popleft())
                 self.records -= 1
-                self.bytes -= record_bytes
-        assert self.records >= 0 <= self.bytes
+                self.held_bytes -= record_bytes
+        assert self.records >= 0 <= self.held_bytes
         return taken
+
+    def settle(self, sequence: int) -> None:
+        """Nothing: a batch that is taken is no longer here."""
 
     def _take_all(self) -> list[Held]:
         filled = [line for line in self._ranks if line]
         taken = list(filled[0]) if len(filled) == 1 else sorted(chain.from_iterable(filled))
         for line in filled:
             line.clear()
-        self.records = self.bytes = 0
+        self.records = self.held_bytes = 0
         return taken
 
     def _take_bulk(self, records_max: int, bytes_max: int) -> list[Held] | None:
@@ -118,12 +121,12 @@ class RecordQueue:
         for _ in taken:
             line.popleft()
         self.records -= records_max
-        self.bytes -= size
+        self.held_bytes -= size
         return taken
 
     def _make_room(self, record: Held, rank: int, size: int) -> list[Held]:
         dropped: list[Held] = []
-        while self.records >= self._records_max or self.bytes + size > self._bytes_max:
+        while self.records >= self._records_max or self.held_bytes + size > self._bytes_max:
             victim = self._least(rank)
             if victim is None:
                 dropped.append(record)
@@ -152,8 +155,8 @@ class RecordQueue:
 
     def _forget(self, record: Held) -> None:
         self.records -= 1
-        self.bytes -= len(line_of(record))
-        assert self.records >= 0 <= self.bytes
+        self.held_bytes -= len(line_of(record))
+        assert self.records >= 0 <= self.held_bytes
 
 
 def _first_order(line: deque[Held]) -> int:
