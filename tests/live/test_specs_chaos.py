@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from penstock.specs import Emitter, EmitterLimits
-from penstock.specs.emit.writer import log_line
 from tests.support.collector_socket import Answer, CollectorSocket, Received
 
 pytestmark = pytest.mark.live
@@ -59,7 +58,7 @@ def test_sent_and_counted_drops_are_what_was_emitted(tmp_path: Path, seed: int) 
     moods.collector.start()
     for number in range(3_000):
         severity = dice.choice((5, 9, 13, 17))
-        emitter.emit("log", log_line(f"{number}", severity, {}), severity)
+        emitter.emit("log", b'{"body":"%d"}' % number, severity)
         if dice.random() < 0.002:
             moods.die()
     moods.calm = True

@@ -1,5 +1,6 @@
 """The emitter and a collector that is absent, slow, gone, or unwilling."""
 
+import json
 import select
 import socket
 import threading
@@ -12,7 +13,6 @@ import pytest
 from penstock.specs import Emitter, EmitterLimits
 from penstock.specs.emit.delivery.core import Batch
 from penstock.specs.emit.delivery.transport import SocketLink
-from penstock.specs.emit.writer import log_line
 from tests.support.collector_socket import Answer, CollectorSocket, Received, take
 from tests.support.waiting import wait_until
 
@@ -46,7 +46,9 @@ def emitter(tmp_path: Path) -> Iterator[Emitter]:
 
 def say(emitter: Emitter, *bodies: str, severity: int = 9) -> None:
     for body in bodies:
-        emitter.emit("log", log_line(body, severity, {}), severity)
+        emitter.emit(
+            "log", json.dumps({"body": body, "severity_number": severity}).encode(), severity
+        )
 
 
 def numbered(start: int, stop: int) -> list[str]:
@@ -196,7 +198,7 @@ def test_caller_is_never_held_up(tmp_path: Path, emitter: Emitter) -> None:
     """With a collector that reads nothing: sockets and queue are full, calls stay short."""
     stalled = CollectorSocket(tmp_path / "c.sock", answer=lambda _: None)
     stalled.start()
-    line = log_line("x" * 4000, 9, {})
+    line = json.dumps({"body": "x" * 4000}).encode()
     waits = []
     for _ in range(20_000):
         begin = time.perf_counter()

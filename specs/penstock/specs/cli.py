@@ -13,6 +13,7 @@ import click
 from typing_extensions import override
 
 from penstock.base.errors import ExitCode
+from penstock.base.pluralize import pluralize
 from penstock.specs.errors import SpecError, UnknownSpecError
 from penstock.specs.formats import schemas
 from penstock.specs.formats.schemas import fields as columns
@@ -76,7 +77,7 @@ def check_command(directory: Path, modules: Sequence[str], against: str | None) 
     for name in edited:
         click.echo(f"{name}: published: changed since {against}\n    fix: restore the file")
     count = len(found) + len(edited)
-    click.echo(f"{_counted(len(models), 'spec')}, {_counted(count, 'finding')}", err=True)
+    click.echo(f"{pluralize(len(models), 'spec')}, {pluralize(count, 'finding')}", err=True)
     if count:
         sys.exit(ExitCode.DATA)
 
@@ -203,10 +204,6 @@ def errors_shown() -> Iterator[None]:
     except (SpecError, OSError) as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(ExitCode.DATA)
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 Models = list[type[Record]]

@@ -1,7 +1,9 @@
 """One valid record of each kind, as fixed values that golden files and tests share."""
 
+from collections.abc import Mapping
 from typing import Any
 
+from penstock.specs.emit.writer import LogLines, encode_log
 from penstock.specs.models.kinds import BASE_MODELS
 
 RESOURCE: dict[str, Any] = {
@@ -122,3 +124,10 @@ def _record(kind: str, changes: dict[str, Any], **fields: Any) -> dict[str, Any]
         "resource": RESOURCE, **fields, **changes,
     }  # fmt: skip
     return {key: value for key, value in record.items() if value is not None}
+
+
+def log_line(
+    body: Any, severity_number: int, fields: Mapping[Any, Any], scope: Any = None
+) -> bytes:
+    """The line that a logger's call becomes."""
+    return encode_log(LogLines().record(body, severity_number, fields, scope=scope))

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from typing_extensions import override
 
 from penstock.specs import Emitter, bind
-from penstock.specs.emit.writer import log_line
 from penstock.specs.models.attributes import clean_attributes, clean_text, exception_attributes
 from penstock.specs.models.codec import encode_json
-from penstock.specs.models.resource import DROPPED, fit_and_count, fit_resource
+from penstock.specs.models.resource import DROPPED, fit_and_count
 from penstock.specs.validate.validator import attach, check_line
 from penstock.specs.validate.verdict import Accepted
+from tests.unit.specs.records import log_line
 
 
 class Mute:
@@ -335,7 +335,7 @@ def test_whatever_is_logged_passes_the_gate(
     )
 )
 def test_whatever_the_resource_is_its_records_pass_the_gate(resource: dict[str, Any]) -> None:
-    fitted = fit_resource(resource)
-    assert fit_resource(fitted) == fitted
+    fitted, _ = fit_and_count(resource)
+    assert fit_and_count(fitted) == (fitted, 0)
     line = attach(log_line("x", 9, {}), encode_json(fitted))
     assert isinstance(check_line(line), Accepted), check_line(line)

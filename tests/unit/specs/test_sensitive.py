@@ -22,7 +22,7 @@ from penstock.specs import (
     SpecError,
     encode,
 )
-from penstock.specs.emit.writer import LogLines, log_line
+from penstock.specs.emit.writer import LogLines
 from penstock.specs.formats.schemas import json_schema
 from penstock.specs.models.codec import encode_json
 from penstock.specs.redact.detectors import redact_text, sensitivity_of_name
@@ -314,8 +314,7 @@ def test_emitter_scrubs_what_it_emits(tmp_path: Path) -> None:
     output = Output(tmp_path / "out")
     try:
         output.emitter.emit_record(Paid(shop="s", customer="u-1", card=CARD, email="x@y.zz"))
-        line = log_line("x", 9, {"password": "hunter2"}, scrubber=output.emitter.scrubber)
-        output.emitter.emit("log", line)
+        output.emitter.logs.write("x", 9, {"password": "hunter2"})
         paid, said = sorted(output.records(), key=lambda record: str(record["kind"]))
     finally:
         output.close()

@@ -20,9 +20,15 @@ from typing_extensions import override
 from penstock.specs.emit.delivery import unpatched
 from penstock.specs.emit.delivery.config import Counters, EmitterLimits
 from penstock.specs.emit.delivery.core import Acked, Batch
-from penstock.specs.emit.delivery.framing import ANSWER_BYTES_MAX, RemoteProtocolError
 from penstock.specs.emit.delivery.queue import line_of
-from penstock.specs.emit.delivery.transport import Answer, Answers, Dropped, SocketLink
+from penstock.specs.emit.delivery.transport import (
+    ANSWER_BYTES_MAX,
+    Answer,
+    Answers,
+    Dropped,
+    RemoteProtocolError,
+    SocketLink,
+)
 from penstock.specs.emit.emitter import Emitter, usual_scrubber
 from penstock.specs.emit.handler import SpecHandler
 from penstock.specs.errors import MissingExtraError

@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Final
 
 from penstock.specs import limits
@@ -25,62 +25,46 @@ _IGNORED: Final = (KeyboardInterrupt, SystemExit)
 
 def install_hooks() -> None:
     """Record uncaught exceptions; the hooks that were there before are called, too. Idempotent."""
-    for hook in (_Uncaught, _UncaughtInThread, _Unraisable):
-        hook.install()
+    for module, name, record in _HOOKS:
+        before = getattr(module, name)
+        if not isinstance(before, _Hook):
+            setattr(module, name, _Hook(record, before))
 
 
-class _Uncaught:
-    """`sys.excepthook`: the program ends."""
+class _Hook:
+    """Records what one of the interpreter's hooks is told, then calls the hook that was there."""
 
-    before: Any = None
+    def __init__(self, record: Callable[..., None], before: Callable[..., Any]) -> None:
+        self._record = record
+        self._before = before
 
-    @classmethod
-    def install(cls) -> None:
-        if sys.excepthook is not cls.hook:
-            cls.before, sys.excepthook = sys.excepthook, cls.hook
-
-    @staticmethod
-    def hook(
-        kind: type[BaseException], error: BaseException, traceback: TracebackType | None
-    ) -> None:
-        if not issubclass(kind, _IGNORED):
-            _record("uncaught exception", _FATAL, error)
-        _Uncaught.before(kind, error, traceback)
+    def __call__(self, *arguments: Any) -> None:
+        self._record(*arguments)
+        self._before(*arguments)
 
 
-class _UncaughtInThread:
-    """`threading.excepthook`: a thread ends."""
-
-    before: Any = None
-
-    @classmethod
-    def install(cls) -> None:
-        if threading.excepthook is not cls.hook:
-            cls.before, threading.excepthook = threading.excepthook, cls.hook
-
-    @staticmethod
-    def hook(arguments: threading.ExceptHookArgs) -> None:
-        if arguments.exc_value is not None and not issubclass(arguments.exc_type, _IGNORED):
-            name = arguments.thread.name if arguments.thread is not None else None
-            _record("uncaught exception in a thread", _ERROR, arguments.exc_value, name)
-        _UncaughtInThread.before(arguments)
+def _uncaught(kind: type[BaseException], error: BaseException, _: object) -> None:
+    if not issubclass(kind, _IGNORED):
+        _record("uncaught exception", _FATAL, error)
 
 
-class _Unraisable:
-    """`sys.unraisablehook`: a destructor or a callback failed where nobody can catch it."""
+def _uncaught_in_thread(arguments: threading.ExceptHookArgs) -> None:
+    if arguments.exc_value is not None and not issubclass(arguments.exc_type, _IGNORED):
+        name = arguments.thread.name if arguments.thread is not None else None
+        _record("uncaught exception in a thread", _ERROR, arguments.exc_value, name)
 
-    before: Any = None
 
-    @classmethod
-    def install(cls) -> None:
-        if sys.unraisablehook is not cls.hook:
-            cls.before, sys.unraisablehook = sys.unraisablehook, cls.hook
+def _unraisable(arguments: Any) -> None:
+    """A destructor or a callback failed where nobody can catch it."""
+    if arguments.exc_value is not None:
+        _record("exception that could not be raised", _ERROR, arguments.exc_value)
 
-    @staticmethod
-    def hook(arguments: Any) -> None:
-        if arguments.exc_value is not None:
-            _record("exception that could not be raised", _ERROR, arguments.exc_value)
-        _Unraisable.before(arguments)
+
+_HOOKS: Final = (
+    (sys, "excepthook", _uncaught),
+    (threading, "excepthook", _uncaught_in_thread),
+    (sys, "unraisablehook", _unraisable),
+)
 
 
 def _record(body: str, severity: int, error: BaseException, thread: str | None = None) -> None:

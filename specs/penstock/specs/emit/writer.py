@@ -222,23 +222,6 @@ def sanitised(body: Any, severity_number: int, reason: str) -> dict[str, Any]:
     }
 
 
-def log_line(  # noqa: PLR0913 - as `LogLines.record`
-    body: Any,
-    severity_number: int,
-    fields: Mapping[str, Any],
-    *,
-    scope: Any = None,
-    error: BaseException | None = None,
-    time_unix_nano: int | None = None,
-    scrubber: Scrubber | None = None,
-) -> bytes:
-    """One log record's line by itself; the arguments are those of `LogLines`."""
-    record = LogLines(scrubber).record(
-        body, severity_number, fields, scope=scope, error=error, time_unix_nano=time_unix_nano
-    )
-    return encode_log(record)
-
-
 def _cut(record: dict[str, Any], characters: int) -> bytes:
     """The record with its long values cut, so that it passes everywhere."""
     attributes = dict(record.get("attributes", {}))

@@ -76,11 +76,6 @@ def describe_process(
     }
 
 
-def fit_resource(given: Mapping[str, Any]) -> dict[str, Any]:
-    """A resource that the validator accepts; see `fit_and_count`."""
-    return fit_and_count(given)[0]
-
-
 def fit_and_count(given: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
     """A resource that the validator accepts, since every record of the process is judged with it.
 

@@ -11,7 +11,7 @@ on SIGTERM themselves.
 
 import os
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from penstock.specs import environment
@@ -53,7 +53,7 @@ except ImportError as error:
 
 from typing_extensions import override
 
-from penstock.specs.models.resource import fit_resource
+from penstock.specs.models.resource import fit_and_count
 from penstock.specs.otel.context import add_bound_processor, bound_at_emit, bound_at_start
 from penstock.specs.otel.convert import log_record, metric_records, span_record
 
@@ -65,10 +65,10 @@ _FLUSH_MS: Final = 1_000
 _RESOURCES_MAX: Final = 16
 
 
-class _Outlet:
-    """Converted records to the emitter, each with its resource unless that is the emitter's."""
+class _EmitterExporter:
+    """Brings records to the emitter, each with its resource unless that is the emitter's."""
 
-    def __init__(self, emitter: Emitter | None) -> None:
+    def __init__(self, emitter: Emitter | None = None) -> None:
         self._emitter = emitter
         self._process_exit = PROCESS_EXIT if emitter is None else emitter.process_exit
         if emitter is None and current.sink() is None:
@@ -76,7 +76,28 @@ class _Outlet:
             hooks.flush_on_sigterm()
         self._known: dict[int, tuple[Resource, dict[str, Any], bytes | None]] = {}
 
-    def send(self, kind: str, resource: Resource, record: dict[str, Any]) -> None:
+    def shutdown(self, *_: Any, **__: Any) -> None:
+        """The emitter outlives the SDK, unless the process ends and that was set up before it."""
+        if self._process_exit.has_begun:
+            self._process_exit.flush(self._emitter or process_emitter())
+
+    def force_flush(self, timeout_millis: float = 30_000) -> bool:
+        """Wait until all that was emitted is answered."""
+        emitter = self._emitter or process_emitter()
+        if self._process_exit.has_begun:
+            return self._process_exit.flush(emitter)
+        return emitter.flush(timeout_millis / 1000)
+
+    def _emit_each(self, kind: str, given: Iterable[Any], convert: Callable[[Any], Any]) -> None:
+        for each in given:
+            try:
+                record = convert(each)
+            except Exception:  # noqa: BLE001 - one that is odd must not lose its batch
+                self._record_drop(kind)
+            else:
+                self._emit(kind, each.resource, record)
+
+    def _emit(self, kind: str, resource: Resource, record: dict[str, Any]) -> None:
         """Emit one record; counted, never raised, when it cannot be."""
         emitter = self._emitter or process_emitter()
         failed = record.get("status_code") == "ERROR"
@@ -95,21 +116,9 @@ class _Outlet:
         severity_number = 17 if failed else int(record.get("severity_number", 9))
         emitter.emit_fields(record, severity_number, resource_json)
 
-    def record_drop(self, kind: str) -> None:
+    def _record_drop(self, kind: str) -> None:
         """Count a record that could not be converted."""
         (self._emitter or process_emitter()).record_drop(kind, "not_encodable")
-
-    def flush(self, timeout_ms: float) -> bool:
-        """Wait until all that was emitted is answered."""
-        emitter = self._emitter or process_emitter()
-        if self._process_exit.has_begun:
-            return self._process_exit.flush(emitter)
-        return emitter.flush(timeout_ms / 1000)
-
-    def shutdown(self) -> None:
-        """The emitter outlives the SDK, unless the process ends and that was set up before it."""
-        if self._process_exit.has_begun:
-            self._process_exit.flush(self._emitter or process_emitter())
 
     def _resource_json(self, emitter: Emitter, resource: Resource) -> bytes | None:
         """The SDK's resource over the emitter's, as JSON; None when it adds nothing to it."""
@@ -123,61 +132,25 @@ class _Outlet:
         return known[2]
 
 
-class PenstockSpanExporter(SpanExporter):
+class PenstockSpanExporter(_EmitterExporter, SpanExporter):
     """Spans to the emitter."""
-
-    def __init__(self, emitter: Emitter | None = None) -> None:
-        self._outlet = _Outlet(emitter)
 
     @override
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        for span in spans:
-            try:
-                record = span_record(span)
-                _add_bound(record, bound_at_start(span))
-            except Exception:  # noqa: BLE001 - one odd span must not lose its batch
-                self._outlet.record_drop("span")
-            else:
-                self._outlet.send("span", span.resource, record)
+        self._emit_each("span", spans, _of_span)
         return SpanExportResult.SUCCESS
 
-    @override
-    def shutdown(self, **kwargs: Any) -> None:
-        self._outlet.shutdown()
 
-    @override
-    def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        return self._outlet.flush(timeout_millis)
-
-
-class PenstockLogRecordExporter(LogRecordExporter):
+class PenstockLogRecordExporter(_EmitterExporter, LogRecordExporter):
     """OpenTelemetry log records to the emitter."""
-
-    def __init__(self, emitter: Emitter | None = None) -> None:
-        self._outlet = _Outlet(emitter)
 
     @override
     def export(self, batch: Sequence[ReadableLogRecord]) -> LogRecordExportResult:
-        for readable in batch:
-            try:
-                record = log_record(readable)
-                _add_bound(record, bound_at_emit(readable))
-            except Exception:  # noqa: BLE001 - one odd record must not lose its batch
-                self._outlet.record_drop("log")
-            else:
-                self._outlet.send("log", readable.resource, record)
+        self._emit_each("log", batch, _of_log)
         return LogRecordExportResult.SUCCESS
 
-    @override
-    def shutdown(self, **kwargs: Any) -> None:
-        self._outlet.shutdown()
 
-    @override
-    def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        return self._outlet.flush(timeout_millis)
-
-
-class PenstockMetricExporter(MetricExporter):
+class PenstockMetricExporter(_EmitterExporter, MetricExporter):
     """Metric points to the emitter.
 
     The temporality follows OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE: ``cumulative``
@@ -187,11 +160,12 @@ class PenstockMetricExporter(MetricExporter):
 
     def __init__(self, emitter: Emitter | None = None) -> None:
         preference = os.environ.get(TEMPORALITY_VARIABLE, "cumulative")
-        super().__init__(
+        _EmitterExporter.__init__(self, emitter)
+        MetricExporter.__init__(
+            self,
             preferred_temporality=temporality_of(preference),
             preferred_aggregation=aggregation_of(os.environ.get(HISTOGRAM_VARIABLE, "")),
         )
-        self._outlet = _Outlet(emitter)
 
     @override
     def export(
@@ -201,21 +175,13 @@ class PenstockMetricExporter(MetricExporter):
         try:
             for resource, record in records:
                 if record is None:
-                    self._outlet.record_drop("metric")
+                    self._record_drop("metric")
                 else:
-                    self._outlet.send("metric", resource, record)
+                    self._emit("metric", resource, record)
         except Exception:  # noqa: BLE001 - the reader would log it and go on; we also count it
-            self._outlet.record_drop("metric")
+            self._record_drop("metric")
             return MetricExportResult.FAILURE
         return MetricExportResult.SUCCESS
-
-    @override
-    def shutdown(self, timeout_millis: float = 30_000, **kwargs: Any) -> None:
-        self._outlet.shutdown()
-
-    @override
-    def force_flush(self, timeout_millis: float = 10_000) -> bool:
-        return self._outlet.flush(timeout_millis)
 
 
 def install(emitter: Emitter | None = None, *, metric_interval_s: float | None = None) -> None:
@@ -319,11 +285,20 @@ def aggregation_of(name: str) -> dict[type, Aggregation]:
     return {HistogramInstrument: ExponentialBucketHistogramAggregation()}
 
 
-def _add_bound(record: dict[str, Any], here: Bound | None) -> None:
+def _of_span(span: ReadableSpan) -> dict[str, Any]:
+    return _with_bound(span_record(span), bound_at_start(span))
+
+
+def _of_log(readable: ReadableLogRecord) -> dict[str, Any]:
+    return _with_bound(log_record(readable), bound_at_emit(readable))
+
+
+def _with_bound(record: dict[str, Any], here: Bound | None) -> dict[str, Any]:
     if here is not None:
         if here.context:
             record["context"] = dict(here.context)
         _add_below(record, here.attributes)
+    return record
 
 
 def _add_below(record: dict[str, Any], common: Mapping[str, Any]) -> None:
@@ -350,5 +325,5 @@ def _merge(own: dict[str, Any], resource: Resource) -> bytes | None:
     for key in ("service.instance.id", "process.pid"):
         if key in own:
             given.pop(key, None)
-    merged = fit_resource({**own, **given})
+    merged, _ = fit_and_count({**own, **given})
     return None if merged == own else encode_json(merged)

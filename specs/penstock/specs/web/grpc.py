@@ -26,7 +26,16 @@ _NAMES: Final = {code.value[0]: code.name for code in grpc.StatusCode}
 """grpcio's asyncio server gives a status as its number."""
 
 
-class GrpcInterceptor(grpc.ServerInterceptor):
+class _Interceptor:
+    def __init__(
+        self, *, baggage: bool = False, records: bool = True, tracer_provider: Any = None
+    ) -> None:
+        self._options = ServerOptions(
+            baggage=baggage, records=records, tracer_provider=tracer_provider
+        )
+
+
+class GrpcInterceptor(_Interceptor, grpc.ServerInterceptor):
     """For ``grpc.server(…, interceptors=[GrpcInterceptor()])``.
 
     Args:
@@ -35,13 +44,6 @@ class GrpcInterceptor(grpc.ServerInterceptor):
         records: Whether a record says how each call went. Failed ones always have one.
         tracer_provider: Makes the spans; None for OpenTelemetry's global one.
     """
-
-    def __init__(
-        self, *, baggage: bool = False, records: bool = True, tracer_provider: Any = None
-    ) -> None:
-        self._options = ServerOptions(
-            baggage=baggage, records=records, tracer_provider=tracer_provider
-        )
 
     @override
     def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
@@ -83,15 +85,8 @@ class GrpcInterceptor(grpc.ServerInterceptor):
         return _wrapped(handler, unary, streaming)
 
 
-class AioGrpcInterceptor(grpc.aio.ServerInterceptor):
+class AioGrpcInterceptor(_Interceptor, grpc.aio.ServerInterceptor):
     """For ``grpc.aio.server(interceptors=[AioGrpcInterceptor()])``; arguments as above."""
-
-    def __init__(
-        self, *, baggage: bool = False, records: bool = True, tracer_provider: Any = None
-    ) -> None:
-        self._options = ServerOptions(
-            baggage=baggage, records=records, tracer_provider=tracer_provider
-        )
 
     @override
     async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:

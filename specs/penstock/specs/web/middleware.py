@@ -4,7 +4,7 @@ import asyncio
 import contextvars
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 from penstock.specs.emit.emitter import PROCESS_EXIT
 from penstock.specs.web.request import Request, ServerOptions, handling
@@ -15,6 +15,7 @@ AsgiApp = Callable[
     Awaitable[None],
 ]
 WsgiApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+App = TypeVar("App")
 
 _SCOPE: Final = "http.server"
 _FAILED: Final = 500
@@ -25,20 +26,10 @@ _DJANGO: Final = "penstock.django"
 _is_watching = False
 
 
-class AsgiMiddleware:
-    """Around an ASGI application: ``app.add_middleware(AsgiMiddleware)`` in FastAPI and Starlette.
-
-    Args:
-        app: The application.
-        baggage: Whether to bind what the caller's baggage says of user, account, request and
-            session: behind a gateway of your own only.
-        records: Whether a record says how each request went. Failed ones always have one.
-        tracer_provider: Makes the spans; None for OpenTelemetry's global one.
-    """
-
+class _Middleware(Generic[App]):
     def __init__(
         self,
-        app: AsgiApp,
+        app: App,
         *,
         baggage: bool = False,
         records: bool = True,
@@ -48,6 +39,18 @@ class AsgiMiddleware:
         self._options = ServerOptions(
             baggage=baggage, records=records, tracer_provider=tracer_provider
         )
+
+
+class AsgiMiddleware(_Middleware[AsgiApp]):
+    """Around an ASGI application: ``app.add_middleware(AsgiMiddleware)`` in FastAPI and Starlette.
+
+    Args:
+        app: The application.
+        baggage: Whether to bind what the caller's baggage says of user, account, request and
+            session: behind a gateway of your own only.
+        records: Whether a record says how each request went. Failed ones always have one.
+        tracer_provider: Makes the spans; None for OpenTelemetry's global one.
+    """
 
     async def __call__(
         self,
@@ -87,7 +90,7 @@ class AsgiMiddleware:
             await self._app(scope, receive, sent)
 
 
-class WsgiMiddleware:
+class WsgiMiddleware(_Middleware[WsgiApp]):
     """Around a WSGI application: ``app.wsgi_app = WsgiMiddleware(app.wsgi_app)`` in Flask.
 
     In Django: ``application = WsgiMiddleware(get_wsgi_application())``. Spans are named after the
@@ -95,19 +98,6 @@ class WsgiMiddleware:
 
     The arguments are those of `AsgiMiddleware`.
     """
-
-    def __init__(
-        self,
-        app: WsgiApp,
-        *,
-        baggage: bool = False,
-        records: bool = True,
-        tracer_provider: Any = None,
-    ) -> None:
-        self._app = app
-        self._options = ServerOptions(
-            baggage=baggage, records=records, tracer_provider=tracer_provider
-        )
 
     def __call__(
         self, environ: dict[str, Any], start_response: Callable[..., Any]

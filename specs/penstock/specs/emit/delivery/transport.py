@@ -1,18 +1,39 @@
-"""Where batches go: the collector's Unix socket, or a stream such as standard output."""
+r"""Where batches go: the collector's Unix socket, or a stream such as standard output.
 
+Over the collector's socket both directions carry frames: a length, unsigned 32-bit big-endian, then
+that many bytes.
+
+    emitter to collector, one batch a frame:
+        {"batch":1,"sender":"<its id>","seq":7,"count":2,"resource":{...},
+         "dropped":{"log":{"queue_full":3}},"codec":"none"}\n
+        <record line>\n<record line>
+
+    collector to emitter:
+        {"ack":7}                                   the batch is durable
+        {"nack":7,"reason":"...","retry":true}      it was not taken
+
+``sender`` is new with every emitter, also when its ``service.instance.id`` is not. ``seq`` counts a
+sender's batches from 1 without gaps and stays the same when a batch is sent again.
+``dropped`` counts since the sender started. Record lines leave ``resource`` out when it is the
+header's. Version 1; the length prefix and the keys shown may never change.
+"""
+
+import json
 import os
 import select
 import socket
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final, Protocol
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from typing_extensions import override
 
+from penstock.specs import clock
 from penstock.specs.emit.delivery import unpatched
 from penstock.specs.emit.delivery.core import Acked, Batch, Nacked
-from penstock.specs.emit.delivery.framing import AnswerReader, encode_batch
 from penstock.specs.emit.delivery.queue import line_of
 from penstock.specs.errors import SpecError
+from penstock.specs.limits import KIB
 
 if TYPE_CHECKING:
     import _socket
@@ -20,6 +41,9 @@ if TYPE_CHECKING:
 Answer = Acked | Nacked
 Dropped = Mapping[str, Mapping[str, int]]
 _READ_BYTES: Final = 64 * 1024
+BATCH_VERSION: Final = 1
+ANSWER_BYTES_MAX: Final = 64 * KIB
+_LENGTH: Final = struct.Struct(">I")
 
 
 class Link(Protocol):
@@ -223,6 +247,73 @@ class StreamLink(Link):
     @override
     def close(self) -> None:
         """The descriptor belongs to the application."""
+
+
+class RemoteProtocolError(SpecError):
+    """The collector sent something that is not an answer; the connection must be given up."""
+
+
+def encode_batch(
+    sender: str,
+    sequence: int,
+    lines: Sequence[bytes],
+    resource_json: bytes,
+    dropped: Mapping[str, Mapping[str, int]],
+) -> bytes:
+    """One batch as a frame."""
+    header = (
+        b'{"batch":%d,"sender":%b,"seq":%d,"count":%d,"resource":%b,"dropped":%b,"codec":"none"}'
+        % (
+            BATCH_VERSION,
+            json.dumps(sender).encode(),
+            sequence,
+            len(lines),
+            resource_json,
+            json.dumps(dropped, separators=(",", ":")).encode(),
+        )
+    )
+    body = b"\n".join((header, *lines))
+    return _LENGTH.pack(len(body)) + body
+
+
+class AnswerReader:
+    """Cuts the collector's bytes into answers."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[Answer]:
+        """Add bytes; returns the answers that they complete.
+
+        Raises:
+            RemoteProtocolError: Not an answer, or one longer than any answer can be.
+        """
+        self._buffer += data
+        answers: list[Answer] = []
+        while len(self._buffer) >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._buffer)
+            if length > ANSWER_BYTES_MAX:
+                raise RemoteProtocolError("answer too long")
+            end = _LENGTH.size + length
+            if len(self._buffer) < end:
+                break
+            answers.append(_answer(bytes(self._buffer[_LENGTH.size : end])))
+            del self._buffer[:end]
+        return answers
+
+
+def _answer(body: bytes) -> Answer:
+    try:
+        message: Any = json.loads(body)
+    except ValueError:
+        raise RemoteProtocolError("answer is not JSON") from None
+    if isinstance(message, dict):
+        ack, nack = message.get("ack"), message.get("nack")
+        if isinstance(ack, int):
+            return Acked(ack)
+        if isinstance(nack, int):
+            return Nacked(nack, retry=message.get("retry") is True, jitter=clock.jitter())
+    raise RemoteProtocolError("neither ack nor nack")
 
 
 LINK_ERRORS: Final = (OSError, SpecError)

@@ -6,7 +6,7 @@ import struct
 import pytest
 
 from penstock.specs.emit.delivery.core import Acked, Nacked
-from penstock.specs.emit.delivery.framing import AnswerReader, RemoteProtocolError, encode_batch
+from penstock.specs.emit.delivery.transport import AnswerReader, RemoteProtocolError, encode_batch
 
 
 def frame(message: object) -> bytes:
