@@ -85,7 +85,6 @@ from gevent import monkey
 monkey.patch_all()
 import sys, threading, gevent
 from penstock import specs
-from penstock.specs import native
 emitter = specs.setup("greenlets", socket=sys.argv[1], opentelemetry=False)
 said = 0
 def chatter(name):
