@@ -44,7 +44,7 @@ CROWD = 10_000
 CONNECTION_BYTES = 40 * 1024
 """What an idle connection may cost: a task, a transport, a reader and its buffers."""
 UNREAD_BYTES = READ_AHEAD_BYTES + 2 * READ_BYTES
-"""What is read of a connection beyond the budget: docs/decisions/0058."""
+"""What is read of a connection beyond the budget: `penstock.collector.sources.network.listener`."""
 SLACK_BYTES = 48 * MIB
 """What the allocator keeps, and the pipeline holds besides."""
 

@@ -135,16 +135,39 @@ def test_package_roots_hold_only_imports() -> None:
     assert found == []
 
 
+DECISIONS = ROOT / "docs" / "decisions"
+RECORDS = sorted(path for path in DECISIONS.glob("*.md") if path.name != "README.md")
+NAMED_DECISION = re.compile(r"(?:[Dd]ecisions?[ /]|\[)(0\d{3})(?=\D)")
+
+
 def test_decision_records_are_numbered_and_complete() -> None:
-    records = sorted((ROOT / "docs" / "decisions").glob("*.md"))
-    numbers = [record.name.partition("-")[0] for record in records]
+    numbers = [record.name.partition("-")[0] for record in RECORDS]
     assert [number for number in numbers if not re.fullmatch(r"\d{4}", number)] == []
     assert len(set(numbers)) == len(numbers)
-    for record in records:
+    for record in RECORDS:
         text = record.read_text()
+        assert text.startswith(f"# {record.name[:4]} "), record.name
         for part in ("Status:", "## Context", "## Decision", "## Consequences", "## Rejected"):
             assert part in text, f"{record.name} lacks {part}"
         assert "Revisit when" in text, record.name
+
+
+def test_the_index_of_decisions_has_each_once() -> None:
+    index = (DECISIONS / "README.md").read_text()
+    assert sorted(re.findall(r"^- \[\d{4}\]\(([^)]+)\)", index, re.MULTILINE)) == [
+        record.name for record in RECORDS
+    ]
+
+
+def test_decisions_that_are_named_exist() -> None:
+    known = {record.name[:4] for record in RECORDS}
+    found = [
+        f"{_relative(path)}: {number}"
+        for path in TEXTS
+        for number in NAMED_DECISION.findall(path.read_text())
+        if number not in known
+    ]
+    assert found == []
 
 
 def test_generated_code_is_what_its_sources_say(tmp_path: Path) -> None:

@@ -2,6 +2,10 @@
 
 `PENSTOCK_COLLECTOR_FAILPOINT=NAME:N` ends it when the place is passed for the Nth time. Without the
 variable a passage is a call of an empty function, and none lies on the way of a single record.
+
+A `kill -9` at a random time nearly always meets a process that waits. These places are between a
+write and its sync, between logd's ack and the cursor, between the checkpoint and the deletion that
+it allows. A kill keeps the page cache, so missing syncs are found by `tests/sim/spool_world.py`.
 """
 
 import itertools

@@ -1,7 +1,7 @@
 """How every Penstock process is run: configuration, exit codes, logs, health, signals.
 
 A leaf package: it imports nothing else of Penstock's and knows no component. `penstock.specs`
-does not use it, so that applications install pydantic alone (docs/decisions/0003).
+does not use it, so that applications install pydantic alone (docs/decisions/0001).
 """
 
 from penstock.base.errors import ConfigError, ExitCode, ServiceError, UnavailableError

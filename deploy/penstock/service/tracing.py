@@ -3,6 +3,11 @@
 Off unless the section `tracing` is there: no span, no thread. On, a share of the work is traced,
 at most so many spans a second, and what waits to be sent is bounded; what is left out is counted.
 
+What is traced is what is handled at once, never a record: a batch up to its ack (collector), a turn
+up to its commit and a fetch (logd), a micro-batch (router). A batch's trace id is a hash of its
+producer and sequence, which every frame carries, so logd's span links to the collector's with
+nothing added to the format. Spans leave as OTLP, which any backend takes.
+
 Nothing is traced about the way of spans: work that only moves Penstock's own spans makes none.
 Which subjects these travel on, `own_subjects` says; who makes spans asks `is_own`. Should that be
 configured wrongly, the rate still bounds what a loop can make.

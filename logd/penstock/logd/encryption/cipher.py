@@ -20,7 +20,8 @@ A nonce never comes twice under one data key, because an `Encryptor` makes its o
 random numbers when it is born, counts each frame, and is never made again from what is on disk:
 keys that are read decrypt, and never encrypt. Whatever is cut off, lost, overwritten or rewritten,
 in this process or a later one: what takes its place is encrypted under another key, or with a
-higher number. Decision 0028 goes through the cases.
+higher number. A file that is copied as it is has
+the same bytes under the same key; a replica has keys of its own (docs/decisions/0028).
 
 A file beside the segments that holds what came with records is encrypted as a whole, under a data
 key of its own:
