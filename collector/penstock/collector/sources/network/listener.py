@@ -1,10 +1,10 @@
 """Listening on TCP or on a Unix stream socket: what the sources that do have in common.
 
 A source that may not take more stops reading, and asyncio reads on for it: by default up to 128
-KiB, and 256 KiB at a time, which no budget counts. So a connection here reads `READ_AHEAD_BYTES` ahead
-and asks the kernel for `READ_BYTES` at a time, by asyncio's `limit` and its transports' attribute
-`max_size`. With its source's own 64 KiB a connection holds 144 KiB at most beside the budget
-(`penstock.collector.spool.memory_budget`); over TLS Python allocates 256 KiB more.
+KiB, and 256 KiB at a time, which no budget counts. So a connection here reads `READ_AHEAD_BYTES`
+ahead and asks the kernel for `READ_BYTES` at a time, by asyncio's `limit` and its transports'
+attribute `max_size`. With its source's own 64 KiB a connection holds 144 KiB at most beside the
+budget (`penstock.collector.spool.memory_budget`); over TLS Python allocates 256 KiB more.
 """
 
 import asyncio
