@@ -231,7 +231,8 @@ def _running(directory: Path, letter: str) -> Iterator[Setting]:
         logd = stack.enter_context(Logd(directory / "logd", nats.url, streams))
         source = {"name": "in", **sources[letter]}
         options = {
-            "batch": {"age_ms": 200}, "checkpoint_interval_s": 1, "spool": {"bytes_max": 4 << 30}
+            "batch": {"max_age_ms": 200}, "checkpoint_interval_s": 1,
+            "spool": {"max_bytes": 4 << 30},
         }  # fmt: skip
         collector = Collector(directory / "collector", nats.url, [source], **options)
         place = directory / "in.sock" if letter == "x" else file

@@ -96,7 +96,7 @@ def test_what_was_compressed_unread_is_read_once_through_kills(
         }
         expect(logd, expected)
         wait_until(lambda: detail(collector, "short").get("compressed_refused") == 1)
-        assert "put a whole one in its place" in collector.daemon.log()
+        assert "compressed_file_unreadable" in collector.daemon.log()
         cut.write_bytes(whole)
         expected["short"] = [*range(12_010)]
         expect(logd, expected)

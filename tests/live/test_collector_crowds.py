@@ -84,7 +84,7 @@ def test_ten_thousand_connections_are_served_and_one_more_than_allowed_is_not(
 ) -> None:
     """All are open at once, and each sends its message in two halves, far apart."""
     port = free_port()
-    syslog = {"type": "syslog", "udp": None, "tcp": f"127.0.0.1:{port}", "connections_max": CROWD}
+    syslog = {"type": "syslog", "udp": None, "tcp": f"127.0.0.1:{port}", "max_connections": CROWD}
     with (
         Logd(tmp_path / "logd", nats_url, STREAMS) as logd,
         Collector(tmp_path / "collector", nats_url, [syslog]) as collector,
@@ -115,7 +115,7 @@ def test_slow_senders_of_large_messages_hold_no_more_than_they_may(
     """Each sends most of a large message and stops: together many times what may be held."""
     port, senders, part = free_port(), 200, 2 * MIB
     source = {"type": "forward", "listen": f"127.0.0.1:{port}"}
-    receive = {"bytes_max": 32 * MIB, "source_bytes_max": 32 * MIB}
+    receive = {"max_bytes": 32 * MIB, "max_source_bytes": 32 * MIB}
     unfinished = msgpack.packb(["app", 0, {"message": "x" * (part * 2)}])[:part]
     with (
         Logd(tmp_path / "logd", nats_url, STREAMS) as logd,

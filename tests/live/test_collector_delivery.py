@@ -165,7 +165,7 @@ def test_a_drain_is_cut_short_also_when_a_source_waits_for_room(
 ) -> None:
     port = free_port()
     sources = [{"type": "syslog", "tcp": None, "udp": f"127.0.0.1:{port}"}]
-    options = {"drain_timeout_s": 0.5, "spool": {"bytes_max": 1 << 20}}
+    options = {"drain_timeout_s": 0.5, "spool": {"max_bytes": 1 << 20}}
     with (
         Collector(tmp_path / "collector", nats_url, sources, **options) as collector,
         socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender,
@@ -186,7 +186,7 @@ def test_a_full_spool_refuses_and_takes_again_when_there_is_room(
 ) -> None:
     socket_path = tmp_path / "c.sock"
     sources = [{"type": "unix", "path": str(socket_path)}]
-    spool = {"spool": {"bytes_max": 1 << 20, "when_full": "drop_newest"}}
+    spool = {"spool": {"max_bytes": 1 << 20, "when_full": "drop_newest"}}
     big = itertools.count()
 
     def make(batch: int) -> list[bytes]:

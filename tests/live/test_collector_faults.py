@@ -45,7 +45,7 @@ def test_a_disk_that_is_full_refuses_and_takes_again_when_there_is_room(
         Logd(tmp_path / "logd", nats_url, STREAMS) as logd,
         Collector(
             small / "c", nats_url, [{"type": "unix", "path": str(path)}],
-            spool={"bytes_max": 64 << 20}, quarantine={"bytes_max": 1 << 20},
+            spool={"max_bytes": 64 << 20}, quarantine={"max_bytes": 1 << 20},
         ) as collector,
     ):  # fmt: skip
         os.kill(logd.daemon.pid, signal.SIGSTOP)  # nothing is given back
@@ -72,8 +72,8 @@ def test_a_disk_that_is_full_of_what_waits_is_free_again_once_that_is_delivered(
         Logd(tmp_path / "logd", nats_url, STREAMS) as logd,
         Collector(
             tmp_path / "c", nats_url, [{"type": "unix", "path": str(path)}],
-            data_dir=str(small / "data"), quarantine={"bytes_max": 1 << 20},
-            spool={"bytes_max": 16 << 20, "when_full": when_full},
+            data_dir=str(small / "data"), quarantine={"max_bytes": 1 << 20},
+            spool={"max_bytes": 16 << 20, "when_full": when_full},
         ) as collector,
     ):  # fmt: skip
         os.kill(logd.daemon.pid, signal.SIGSTOP)
@@ -107,8 +107,8 @@ def test_a_disk_that_is_full_holds_back_who_has_no_acks(tmp_path: Path, nats_url
         Logd(tmp_path / "logd", nats_url, STREAMS) as logd,
         Collector(
             tmp_path / "c", nats_url, [{"type": "syslog", "tcp": place}],
-            data_dir=str(small / "data"), quarantine={"bytes_max": 1 << 20},
-            spool={"bytes_max": 64 << 20},
+            data_dir=str(small / "data"), quarantine={"max_bytes": 1 << 20},
+            spool={"max_bytes": 64 << 20},
         ) as collector,
         ThreadPoolExecutor(1) as pool,
     ):  # fmt: skip
@@ -167,7 +167,7 @@ def test_a_log_that_refuses_gets_all_of_it_once_it_takes_more(
         Logd(tmp_path / "logd", nats_url, [stream]) as logd,
         Collector(
             tmp_path / "c", nats_url, [{"type": "unix", "path": str(path)}],
-            batch={"records_max": 5, "age_ms": 20},
+            batch={"max_records": 5, "max_age_ms": 20},
         ) as collector,
         UnixSender(path, "a", lines_of) as sender,
     ):  # fmt: skip
@@ -320,7 +320,7 @@ def test_more_files_and_idle_senders_than_descriptors_stop_nothing(  # noqa: PLR
         wait_until(lambda: {f"second {number}" for number in range(files)} <= seen())
         told = collector.daemon.status()["info"]["descriptors"]
         assert told["limit"] == limit, "the soft limit is raised"
-        assert told["files_open"] <= told["files_max"] < files
+        assert told["files_open"] <= told["max_files"] < files
         for one in crowd:
             one.close()
 

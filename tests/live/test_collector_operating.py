@@ -90,13 +90,16 @@ def test_a_reload_under_load_loses_and_repeats_nothing(
                 {**file, "exclude": ["*.gz"]},
                 {"type": "unix", "name": "new", "path": str(other)},
             ]
-            collector.config |= {"batch": {"age_ms": 10}, "receive": {"source_bytes_max": 33 * MIB}}
+            collector.config |= {
+                "batch": {"max_age_ms": 10},
+                "receive": {"max_source_bytes": 33 * MIB},
+            }
             collector.daemon.write_config()
             (answer,) = command("reload", collector.data_dir)
             assert answer["sources"] == {"added": ["new"], "changed": ["file"]}
             assert sorted(answer["keys"]) == ["batch", "receive"]
             receiving = collector.daemon.status()["info"]["receiving"]
-            assert receiving["kept"]["bytes_max"] == 33 * MIB
+            assert receiving["kept"]["max_bytes"] == 33 * MIB
             send(other, encode_batch("two", 1, [log_line(1, service="two")]))
             connected[:] = first
             collector.daemon.write_config()
@@ -104,7 +107,7 @@ def test_a_reload_under_load_loses_and_repeats_nothing(
             wait_until(lambda: reloads(collector)["generation"] == 3, what="the second reload")
             before = sender.acked
             wait_until(lambda: sender.acked > before + 5, what="acks go on")
-            assert collector.daemon.log().count("sender broke") == 0
+            assert collector.daemon.log().count("protocol_error") == 0
         wait_until(collector.is_idle, what="idle")
         total = sender.acked * PER_BATCH + 5000 + 1
         found = stored(logd, total)
@@ -168,7 +171,7 @@ def test_a_kill_in_the_middle_of_reloads_loses_and_repeats_nothing(
                 before = sender.acked
                 wait_until(lambda: sender.acked > before + 5, what="acks")  # noqa: B023
                 sources[1:] = [] if turn % 2 else [other]
-                collector.config["batch"] = {"age_ms": 10 + turn}
+                collector.config["batch"] = {"max_age_ms": 10 + turn}
                 collector.daemon.write_config()
                 os.kill(collector.daemon.pid, signal.SIGHUP)
                 threading.Event().wait(turn * 0.004)  # so that the kill falls somewhere else
@@ -200,7 +203,7 @@ def test_quarantine_is_replayed_once_running_or_stopped_and_the_records_are_seen
         )
         assert tap.stdout is not None
         try:
-            wait_until(lambda: "asked on the admin socket" in collector.daemon.log(), what="a tap")
+            wait_until(lambda: "admin_action_requested" in collector.daemon.log(), what="a tap")
             send(path, encode_batch("one", 1, [log_line(0), bad]))
             seen = json.loads(tap.stdout.readline())
             assert (seen["source"], json.loads(seen["record"])["body"]) == (
@@ -243,7 +246,7 @@ def test_what_is_refused_says_why_to_the_operator_and_in_the_metrics(
     long = "z" * 40_000  # two records; the second goes on with the first, and ends with it
     path.write_text(f"2026-01-02T03:04:05Z on time\nno time\n{long}\n")
     of_file: dict[str, Any] = {"type": "file", "include": [str(path)], "service": "app"}
-    of_file["line_bytes_max"] = 65_536
+    of_file["max_line_bytes"] = 65_536
     sources: list[dict[str, Any]] = [
         {**of_file, "timestamp": {"on_error": "quarantine"}},
         {**of_file, "name": "filtered", "timestamp": {"on_error": "filter"}},

@@ -525,7 +525,7 @@ def test_long_lines_other_encodings_and_what_docker_adds_arrive(
 ) -> None:
     long, wide, docker = (tmp_path / name for name in ("l.log", "w.log", "d.log"))
     sources = [
-        source(long, name="long", line_bytes_max=256 << 10),
+        source(long, name="long", max_line_bytes=256 << 10),
         source(wide, name="wide", encoding="utf-16"),
         source(docker, name="docker", format="docker"),
     ]

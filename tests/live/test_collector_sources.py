@@ -67,7 +67,7 @@ def test_rotation_by_rename_and_by_copytruncate_while_running(
         wait_until(lambda: len(arrived(logd)) == 320)
         assert arrived(logd)[301:] == lines_of(301, 320)
         wait_until(collector.is_idle)
-        wait_until(lambda: "rotated file is done" in collector.daemon.log())
+        wait_until(lambda: "rotated_file_finished" in collector.daemon.log())
 
 
 def test_rotation_while_stopped_and_lines_written_meanwhile(tmp_path: Path, nats_url: str) -> None:
@@ -100,7 +100,7 @@ def test_long_lines_are_cut_and_marked_and_json_lines_are_taken_apart(
     odd = '{"level":"loud","ts":"soon","n":1e400}\n'
     plain = "2026-01-02 03:04:06,5 ERROR lost\n"
     path.write_text("x" * 500 + "\n" + json.dumps(structured) + "\n" + odd + plain)
-    source = file_source(path, line_bytes_max=100, detect=["severity", "time"])
+    source = file_source(path, max_line_bytes=100, detect=["severity", "time"])
     with (
         Logd(tmp_path / "logd", nats_url, STREAMS) as logd,
         Collector(tmp_path / "collector", nats_url, [source]) as collector,

@@ -36,7 +36,7 @@ def reload_all(collector: Collector, port: int) -> None:
     wait_until(lambda: collector.daemon.status()["health"] == "ready", what="both are there")
     config, socket_path = collector.config, collector.data_dir / "admin.sock"
     forward = config["sources"][0]
-    config["batch"] = {"age_ms": 30}
+    config["batch"] = {"max_age_ms": 30}
     collector.daemon.write_config()
     before = [pid_of(collector.data_dir), pid_of(collector.data_dir / "workers" / "1")]
     report = ask_once(socket_path, {"do": "reload"})["report"]
@@ -148,7 +148,7 @@ def test_a_worker_begins_again_by_what_runs_and_is_looked_into(
     with Logd(tmp_path / "logd", nats_url, STREAMS), collector:
         second = collector.data_dir / "workers" / "1"
         wait_until(lambda: collector.daemon.status()["health"] == "ready")
-        collector.config["batch"] = {"age_ms": 25}
+        collector.config["batch"] = {"max_age_ms": 25}
         collector.daemon.write_config()
         socket_path = collector.data_dir / "admin.sock"
         assert ask_once(socket_path, {"do": "reload"})["report"]["result"] == "applied"

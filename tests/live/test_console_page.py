@@ -66,7 +66,7 @@ class Pipeline:
         account = {"received": n, "recovered": 0, "delivered": n - 5, "dropped": {}, "held": 5,
                    "difference": 0}  # fmt: skip
         sources = [a_stage("source/unix", n), a_stage(f"source/file:{HOSTILE}", n)]
-        info = {"reconciliation": {"unix": account}, "spool": {"bytes": 950, "bytes_max": 1000}}
+        info = {"reconciliation": {"unix": account}, "spool": {"bytes": 950, "max_bytes": 1000}}
         return a_status("collector", "collector", *sources, info=info)
 
     def logd(self, name: str) -> dict[str, Any]:

@@ -159,7 +159,7 @@ DASHBOARDS = (
             ),
             (
                 Panel("In flight to logd", "bytes", (
-                    ("penstock_collector_flight_bytes", "{{instance}}"),
+                    ("penstock_collector_in_flight_bytes", "{{instance}}"),
                     ("penstock_collector_window_bytes", "{{instance}}: window"),
                 )),
                 Panel("Transforms", "rps", (

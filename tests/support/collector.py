@@ -29,7 +29,7 @@ class Collector:
             "nats": {"url": nats_url, "ack_timeout_s": 1},
             "admin": f"127.0.0.1:{free_port()}",
             "sources": sources,
-            "batch": {"age_ms": 20},
+            "batch": {"max_age_ms": 20},
             "checkpoint_interval_s": 0.2,
         } | options
         self.daemon = Daemon("collector", self.config, directory)

@@ -34,7 +34,7 @@ def config_of(directory: Path, **keys: Any) -> CollectorConfig:
         "nats": {"url": "nats://127.0.0.1:1"},
         "admin": "127.0.0.1:0",
         "sources": [app],
-        "batch": {"age_ms": 1},
+        "batch": {"max_age_ms": 1},
         "drain_timeout_s": 0.1,
         **keys,
     }

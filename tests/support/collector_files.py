@@ -134,7 +134,7 @@ class FilesCollector:
             {
                 "data_dir": self.data_dir,
                 "sources": sources or [self.section()],
-                "batch": {"records_max": 1},
+                "batch": {"max_records": 1},
                 **options,
             }
         )

@@ -35,7 +35,7 @@ async def listening(
 
 def otlp(**options: Any) -> Make:
     section = sections.OtlpSource(
-        type="otlp", grpc="127.0.0.1:0", http="127.0.0.1:0", **{"message_bytes_max": MIB, **options}
+        type="otlp", grpc="127.0.0.1:0", http="127.0.0.1:0", **{"max_message_bytes": MIB, **options}
     )
     return lambda intake: OtlpSource(section, {}, intake=intake)
 

@@ -71,11 +71,11 @@ class NatsSection(Section):
 class SpoolSection(Section):
     """What is acknowledged and not yet in the log.
 
-    Audit and event records have a spool of their own, of `urgent_bytes_max`.
+    Audit and event records have a spool of their own, of `max_urgent_bytes`.
     """
 
-    bytes_max: int = Field(default=1024**3, ge=1024**2)
-    urgent_bytes_max: int = Field(default=256 * 1024**2, ge=1024**2)
+    max_bytes: int = Field(default=1024**3, ge=1024**2)
+    max_urgent_bytes: int = Field(default=256 * 1024**2, ge=1024**2)
     when_full: WhenFull | dict[Kind, WhenFull] = "block"
 
     def policy(self, kind: Kind) -> WhenFull:
@@ -88,14 +88,14 @@ class SpoolSection(Section):
 class ReceiveSection(Section):
     """What network sources hold of what is not durable yet."""
 
-    bytes_max: int = Field(default=RECEIVE_BYTES_MAX, ge=RECEIVE_BYTES_MIN)
-    source_bytes_max: int = Field(default=RECEIVE_SOURCE_BYTES_MAX, ge=RECEIVE_BYTES_MIN)
+    max_bytes: int = Field(default=RECEIVE_BYTES_MAX, ge=RECEIVE_BYTES_MIN)
+    max_source_bytes: int = Field(default=RECEIVE_SOURCE_BYTES_MAX, ge=RECEIVE_BYTES_MIN)
 
 
 class DescriptorsSection(Section):
     """How the process's file descriptors are shared out: see `penstock.collector.descriptors`."""
 
-    files_max: int = Field(
+    max_files: int = Field(
         default=FILES_OPEN_MAX, ge=1, description="files of all sources that are open at once"
     )
     reserve: int = Field(
@@ -108,15 +108,15 @@ class DescriptorsSection(Section):
 class BatchSection(Section):
     """When a batch is complete."""
 
-    bytes_max: int = Field(default=512 * 1024, ge=1024, le=8 * 1024 * 1024)
-    records_max: int = Field(default=1000, ge=1, le=100_000)
-    age_ms: int = Field(default=200, ge=1, le=60_000)
+    max_bytes: int = Field(default=512 * 1024, ge=1024, le=8 * 1024 * 1024)
+    max_records: int = Field(default=1000, ge=1, le=100_000)
+    max_age_ms: int = Field(default=200, ge=1, le=60_000)
 
 
 class QuarantineSection(Section):
     """Records that can never be delivered, kept with the reason."""
 
-    bytes_max: int = Field(default=256 * 1024**2, ge=1024**2)
+    max_bytes: int = Field(default=256 * 1024**2, ge=1024**2)
 
 
 class ExceptSection(Section):
@@ -263,11 +263,11 @@ class CollectorConfig(Section):
 
     @model_validator(mode="after")
     def _requests_fit_their_share(self) -> "CollectorConfig":
-        share = min(self.receive.source_bytes_max, self.receive.bytes_max)
+        share = min(self.receive.max_source_bytes, self.receive.max_bytes)
         for source in self.sources:
-            if isinstance(source, OtlpSource) and source.message_bytes_max > share:
+            if isinstance(source, OtlpSource) and source.max_message_bytes > share:
                 msg = (
-                    f"source {source.name}: message_bytes_max is above {share}, what a source may "
+                    f"source {source.name}: max_message_bytes is above {share}, what a source may "
                     "hold by `receive`: raise that, or lower it"
                 )
                 raise ValueError(msg)

@@ -50,8 +50,8 @@ class Descriptors:
 
     Attributes:
         reserve: What neither files nor connections get.
-        files_max: Files that may be open at once.
-        connections_max: Descriptors of senders' connections.
+        max_files: Files that may be open at once.
+        max_connections: Descriptors of senders' connections.
         closed: How often a file was closed for another.
         shortages: How often there was none, by kind.
     """
@@ -59,8 +59,8 @@ class Descriptors:
     def __init__(self, limit: int, clock: Clock) -> None:
         self.limit = limit
         self.reserve = 0
-        self.files_max = limit
-        self.connections_max = limit
+        self.max_files = limit
+        self.max_connections = limit
         self.closed = 0
         self.shortages: dict[str, int] = {}
         self._clock = clock
@@ -68,18 +68,18 @@ class Descriptors:
         self._listening: dict[object, int] = {}
         self._seen: dict[str, int] = {}
 
-    def share_out(self, *, reserve: int, files_max: int, reads_files: bool) -> None:
+    def share_out(self, *, reserve: int, max_files: int, reads_files: bool) -> None:
         """Divide the limit; what is open stays.
 
         Args:
             reserve: As configured; at most a quarter of the limit is kept, or 48 of a small one.
-            files_max: As configured; at most half of the rest is given to files.
+            max_files: As configured; at most half of the rest is given to files.
             reads_files: Whether there is a source of files; else connections have it all.
         """
         self.reserve = min(reserve, max(self.limit // _RESERVE_SHARE, _RESERVE_MIN))
         rest = max(2, self.limit - self.reserve)
-        self.files_max = max(1, min(files_max, rest // 2))
-        self.connections_max = rest - (self.files_max if reads_files else 1)
+        self.max_files = max(1, min(max_files, rest // 2))
+        self.max_connections = rest - (self.max_files if reads_files else 1)
 
     # Files.
 
@@ -107,11 +107,11 @@ class Descriptors:
         Raises:
             OSError: As `admit`.
         """
-        while len(self._open) >= self.files_max:
+        while len(self._open) >= self.max_files:
             oldest = next((one for one in self._open.values() if one.can_close()), None)
             if oldest is None:
                 self.short("files")
-                raise OSError(errno.EMFILE, f"all {self.files_max} files that may be open are")
+                raise OSError(errno.EMFILE, f"all {self.max_files} files that may be open are")
             oldest.close_for_others()
             self.closed += 1
 
@@ -141,7 +141,7 @@ class Descriptors:
 
     def connections(self, listener: object) -> int:
         """How many connections a listener may have."""
-        share = self.connections_max // max(1, len(self._listening))
+        share = self.max_connections // max(1, len(self._listening))
         return max(1, share // self._listening.get(listener, 1))
 
     # What is told.
@@ -158,7 +158,7 @@ class Descriptors:
     def troubles(self) -> list[str]:
         """Why the collector is degraded; empty when every kind had enough for 60 s."""
         now_ns = self._clock.monotonic_ns()
-        shares = {"files": self.files_max, "connections": self.connections_max}
+        shares = {"files": self.max_files, "connections": self.max_connections}
         return [
             f"out of file descriptors for {kind}: {shares[kind]} of the process's {self.limit} are"
             " for them; raise LimitNOFILE of the service (ulimit -n)"
@@ -172,8 +172,8 @@ class Descriptors:
             "limit": self.limit,
             "reserve": self.reserve,
             "files_open": self.files_open,
-            "files_max": self.files_max,
+            "max_files": self.max_files,
             "files_closed_for_others": self.closed,
-            "connections_max": self.connections_max,
+            "max_connections": self.max_connections,
             "shortages": dict(self.shortages),
         }

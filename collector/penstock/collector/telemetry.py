@@ -80,7 +80,7 @@ def describe(  # noqa: PLR0913 - every part of the process has its say
             "reconciliation": {
                 source: account.as_dict() for source, account in ledger.accounts.items()
             },
-            "lanes": {
+            "queues": {
                 f"{lane.key.origin} {lane.key.source} {lane.key.subject}": {
                     "done": lane.done,
                     "pending": sum(len(batch) for batch in lane.pending()),
@@ -93,11 +93,11 @@ def describe(  # noqa: PLR0913 - every part of the process has its say
             **{name.replace("-", "_"): _spool(spool) for name, spool in spools.items()},
             "delivery": {
                 "window_bytes": delivery.window.size,
-                "flight_bytes": delivery.flight_bytes,
+                "in_flight_bytes": delivery.in_flight_bytes,
                 "ack_shortest_s": delivery.window.base_ns / 1e9,
             },
             "reloads": reloads.as_dict(),
-            "quarantine": {"bytes": quarantine.used_bytes, "bytes_max": quarantine.bytes_max},
+            "quarantine": {"bytes": quarantine.used_bytes, "max_bytes": quarantine.bytes_max},
         },
     )
 
@@ -105,7 +105,7 @@ def describe(  # noqa: PLR0913 - every part of the process has its say
 def _spool(journal: Journal) -> dict[str, int]:
     return {
         "bytes": journal.used_bytes,
-        "bytes_max": journal.bytes_max,
+        "max_bytes": journal.bytes_max,
         "units_end": journal.durable_offset,
         "commits": journal.commits,
         "failures": journal.failures,
@@ -116,8 +116,8 @@ def _receiving(budget: Budget) -> dict[str, dict[str, int]]:
     return {
         source: {
             "bytes": share.used,
-            "bytes_peak": share.peak,
-            "bytes_max": share.bytes_max,
+            "peak_bytes": share.peak,
+            "max_bytes": share.bytes_max,
             "refused": share.refused,
         }
         for source, share in budget.shares.items()
@@ -212,11 +212,13 @@ class Metrics(PrometheusCollector):
         status = self._status()
         records = CounterMetricFamily(
             "penstock_collector_records",
-            "Records since start, by source and what became of them.",
+            "Records since start, by source and by what became of them.",
             labels=("source", "outcome", "reason"),
         )
         held = GaugeMetricFamily(
-            "penstock_collector_held_records", "Records between receipt and log.", labels=["source"]
+            "penstock_collector_held_records",
+            "Records that were received and are not in the log yet.",
+            labels=["source"],
         )
         scrubbed = CounterMetricFamily(
             "penstock_collector_scrubbed_records",
@@ -225,7 +227,7 @@ class Metrics(PrometheusCollector):
         )
         lost = CounterMetricFamily(
             "penstock_collector_sender_dropped_records",
-            "Records that applications dropped themselves, as they report it with what they send.",
+            "Records that applications dropped before they sent them, as they report it.",
             labels=("source", "reason"),
         )
         sensitive = CounterMetricFamily(
@@ -261,7 +263,7 @@ class Metrics(PrometheusCollector):
             unexplained.add_metric((source,), account["difference"])
         steps = CounterMetricFamily(
             "penstock_collector_transform_records",
-            "Records by transform: received, sent, what else became of them, what was unknown.",
+            "Records by transform and by what became of them there.",
             labels=("transform", "outcome"),
         )
         for name, counts in status.info.get("transforms", {}).items():
@@ -277,26 +279,30 @@ class Metrics(PrometheusCollector):
         )
 
 
-RELOADS_HELP: Final = "Times the configuration was read again, by result."
+RELOADS_HELP: Final = "Reloads of the configuration, by result."
 
 
 def _spool_and_delivery(status: Status) -> Iterable[CounterMetricFamily | GaugeMetricFamily]:
     spool = GaugeMetricFamily(
-        "penstock_collector_spool_bytes", "Bytes in the spools.", labels=["spool"]
+        "penstock_collector_spool_bytes", "Bytes that the spool holds.", labels=["spool"]
     )
     most = GaugeMetricFamily(
-        "penstock_collector_spool_max_bytes", "How many there may be.", labels=["spool"]
+        "penstock_collector_spool_max_bytes", "Bytes that the spool may hold.", labels=["spool"]
     )
     for name in ("spool", "spool_urgent"):
         told = status.info.get(name, {})
         spool.add_metric((name,), told.get("bytes", 0))
-        most.add_metric((name,), told.get("bytes_max", 0))
+        most.add_metric((name,), told.get("max_bytes", 0))
     flight = GaugeMetricFamily(
-        "penstock_collector_flight_bytes", "Bytes sent to logd and not answered."
+        "penstock_collector_in_flight_bytes",
+        "Bytes that were sent to logd and are not acknowledged yet.",
     )
-    window = GaugeMetricFamily("penstock_collector_window_bytes", "How many may be, as acks tell.")
+    window = GaugeMetricFamily(
+        "penstock_collector_window_bytes",
+        "Bytes that may be in flight, as adapted to the acks' delay.",
+    )
     delivery = status.info.get("delivery", {})
-    flight.add_metric((), delivery.get("flight_bytes", 0))
+    flight.add_metric((), delivery.get("in_flight_bytes", 0))
     window.add_metric((), delivery.get("window_bytes", 0))
     reloads = CounterMetricFamily(
         "penstock_collector_reloads",
@@ -311,15 +317,13 @@ def _spool_and_delivery(status: Status) -> Iterable[CounterMetricFamily | GaugeM
 def _descriptor_metrics(status: Status) -> Iterable[CounterMetricFamily | GaugeMetricFamily]:
     told = status.info.get("descriptors", {})
     most = GaugeMetricFamily(
-        "penstock_collector_descriptors_max",
-        "File descriptors that there may be, by what they are for.",
+        "penstock_collector_max_descriptors",
+        "File descriptors that files and connections may have.",
         labels=["kind"],
     )
     for kind in ("files", "connections"):
-        most.add_metric((kind,), told.get(f"{kind}_max", 0))
-    files = GaugeMetricFamily(
-        "penstock_collector_open_files", "Files of file sources that are open."
-    )
+        most.add_metric((kind,), told.get(f"max_{kind}", 0))
+    files = GaugeMetricFamily("penstock_collector_open_files", "Files that file sources have open.")
     files.add_metric((), told.get("files_open", 0))
     closed = CounterMetricFamily(
         "penstock_collector_files_closed_for_others",
@@ -339,7 +343,7 @@ def _descriptor_metrics(status: Status) -> Iterable[CounterMetricFamily | GaugeM
 def _receiving_metrics(status: Status) -> tuple[GaugeMetricFamily, CounterMetricFamily]:
     receiving = GaugeMetricFamily(
         "penstock_collector_receiving_bytes",
-        "Bytes read by network sources and not durable yet; bounded by `receive`.",
+        "Bytes that network sources read and that are not durable yet; bounded by `receive`.",
         labels=["source"],
     )
     no_room = CounterMetricFamily(
@@ -356,10 +360,10 @@ def _receiving_metrics(status: Status) -> tuple[GaugeMetricFamily, CounterMetric
 def _quarantine_metrics(status: Status) -> Iterable[GaugeMetricFamily]:
     told = status.info.get("quarantine", {})
     names = {
-        "bytes": "Bytes in quarantine.",
-        "max_bytes": "How many there may be; what does not fit is dropped (`quarantine_full`).",
+        "bytes": "Bytes that the quarantine holds.",
+        "max_bytes": "Bytes that the quarantine may hold; more is dropped (`quarantine_full`).",
     }
-    for (name, help_text), key in zip(names.items(), ("bytes", "bytes_max"), strict=True):
+    for (name, help_text), key in zip(names.items(), ("bytes", "max_bytes"), strict=True):
         gauge = GaugeMetricFamily(f"penstock_collector_quarantine_{name}", help_text)
         gauge.add_metric((), told.get(key, 0))
         yield gauge

@@ -53,7 +53,7 @@ class CollectorUnderLoad(System):
         self._sockets = Path(tempfile.mkdtemp(prefix="penstock-crash-"))  # its path must be short
         self._collector = Collector(
             run.directory / "collector", self.nats.url, self._sources(),
-            spool={"bytes_max": 8 * 1024 * 1024}, drain_timeout_s=5,
+            spool={"max_bytes": 8 * 1024 * 1024}, drain_timeout_s=5,
             admin=f"127.0.0.1:{next(ports)}",
         )  # fmt: skip
         self._senders = make_senders(self._ports, self._sockets / "s", self._log_file)
@@ -87,9 +87,9 @@ class CollectorUnderLoad(System):
     def ask_for_reload(self) -> None:
         """Another batch size and another syslog source; the rest goes on undisturbed."""
         config, rng = self._collector.config, self.run.rng
-        config["batch"] = {"age_ms": 20 + rng.randrange(1, 20)}
+        config["batch"] = {"max_age_ms": 20 + rng.randrange(1, 20)}
         syslog = next(source for source in config["sources"] if source["type"] == "syslog")
-        syslog["message_bytes_max"] = 16_384 + rng.randrange(1, 1000)
+        syslog["max_message_bytes"] = 16_384 + rng.randrange(1, 1000)
         self.daemon.write_config()
         os.kill(self.daemon.pid, signal.SIGHUP)
         self.run.report.counts["reloads"] += 1

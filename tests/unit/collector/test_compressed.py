@@ -67,7 +67,7 @@ class Seeking:
 
 @pytest.fixture
 def seeking(tmp_path: Path) -> Iterator[Seeking]:
-    made = Seeking(tmp_path, decompressed_bytes_max=20 * FILE_READ_BYTES)
+    made = Seeking(tmp_path, max_decompressed_bytes=20 * FILE_READ_BYTES)
     yield made
     made.search.close()
 
@@ -365,7 +365,7 @@ class Giving:
     def __init__(self, descriptors: Descriptors, does: Callable[[], object]) -> None:
         self._descriptors = descriptors
         self._does = does
-        descriptors.files_max = 1
+        descriptors.max_files = 1
         descriptors.admit(self)
 
     def can_close(self) -> bool:

@@ -31,7 +31,7 @@ def test_the_sample_is_valid_and_can_be_checked() -> None:
 
 def test_every_key_is_in_the_readme() -> None:
     readme = (SAMPLE.parent / "README.md").read_text()
-    keys = set(CollectorConfig.model_fields) | {"bytes_max", "when_full", "ack_timeout_s"}
+    keys = set(CollectorConfig.model_fields) | {"max_bytes", "when_full", "ack_timeout_s"}
     assert {key for key in keys if key not in readme} == set()
 
 

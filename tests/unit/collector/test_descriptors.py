@@ -33,9 +33,9 @@ class File:
         self.budget.release(self)
 
 
-def budget(limit: int, *, files_max: int = 10_000, reads_files: bool = True) -> Descriptors:
+def budget(limit: int, *, max_files: int = 10_000, reads_files: bool = True) -> Descriptors:
     made = Descriptors(limit, Clock())
-    made.share_out(reserve=160, files_max=files_max, reads_files=reads_files)
+    made.share_out(reserve=160, max_files=max_files, reads_files=reads_files)
     return made
 
 
@@ -54,7 +54,7 @@ def test_a_limit_is_shared_out_with_a_reserve(
     limit: int, reserve: int, files: int, connections: int
 ) -> None:
     shares = budget(limit)
-    assert (shares.reserve, shares.files_max, shares.connections_max) == (
+    assert (shares.reserve, shares.max_files, shares.max_connections) == (
         reserve,
         files,
         connections,
@@ -73,7 +73,7 @@ def test_each_listener_has_an_equal_share_however_many_another_has() -> None:
 
 
 def test_the_file_that_was_used_longest_ago_is_closed_for_the_next() -> None:
-    shares = budget(1024, files_max=2)
+    shares = budget(1024, max_files=2)
     first, second = opened(shares), opened(shares)
     shares.admit(first)
     third = opened(shares)
@@ -86,7 +86,7 @@ def test_files_that_cannot_be_opened_again_stay_open_and_one_more_is_refused_wit
 ):
     clock = Clock()
     shares = Descriptors(1024, clock)
-    shares.share_out(reserve=160, files_max=2, reads_files=True)
+    shares.share_out(reserve=160, max_files=2, reads_files=True)
     kept = [opened(shares, named=False) for _ in range(2)]
     with pytest.raises(OSError, match="all 2 files") as refused:
         opened(shares)

@@ -51,7 +51,7 @@ def is_alive(pid: int) -> bool:
 
 async def test_both_outputs_are_read_to_their_end(tmp_path: Path) -> None:
     program = "import sys; print('a'); print('b', end=''); print('e' * 100, file=sys.stderr)"
-    async with running(tmp_path, program, interval_s=3600, line_bytes_max=64) as (_, intake):
+    async with running(tmp_path, program, interval_s=3600, max_line_bytes=64) as (_, intake):
         await wait_until_async(lambda: len(bodies(intake)) == 3)
         records = [json.loads(line) for line in intake.lines()]
         streams = {r["body"]: r["attributes"]["log.iostream"] for r in records}

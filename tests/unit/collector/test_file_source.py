@@ -56,7 +56,7 @@ async def test_a_file_that_cannot_be_opened_at_start_keeps_its_position(
 
 async def test_a_file_that_cannot_be_read_is_tried_again(tmp_path: Path) -> None:
     """It was closed for another, and cannot be opened again."""
-    collector = FilesCollector(tmp_path, descriptors={"files_max": 1})
+    collector = FilesCollector(tmp_path, descriptors={"max_files": 1})
     path, other = collector.files / "a.log", collector.files / "b.log"
     path.write_text("one\n")
     other.write_text("other\n")

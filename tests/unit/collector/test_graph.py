@@ -133,7 +133,7 @@ SECTIONS: list[dict[str, Any]] = [
     {"type": "sample", "ratio": 0.5},
     {"type": "throttle", "rate": 1, "burst": 2},
     {"type": "dedupe", "key": "body"},
-    {"type": "logs_to_metrics", "name": "m.n", "dimensions": {"d": "body"}, "series_max": 2},
+    {"type": "logs_to_metrics", "name": "m.n", "dimensions": {"d": "body"}, "max_series": 2},
     {
         "type": "route",
         "routes": {"x": {"where": "attributes.a == 1", "subject": "o.{attributes.b}"}},

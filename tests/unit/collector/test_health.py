@@ -46,7 +46,7 @@ async def test_a_quarantine_that_cannot_be_written_is_told_until_it_can(tmp_path
 
 
 async def test_a_quarantine_that_is_nearly_full_is_told_and_measured(tmp_path: Path) -> None:
-    config = config_of(tmp_path, quarantine={"bytes_max": 1 << 20})
+    config = config_of(tmp_path, quarantine={"max_bytes": 1 << 20})
     agent = Agent(config, CONFIG, make_publisher=TestLog().publisher)
     async with running(tmp_path, agent) as collector:
         await collector.send(*(os.urandom(200_000).replace(b"\n", b"") for _ in range(5)))
@@ -112,7 +112,7 @@ async def test_a_quarantine_that_cannot_be_read_now_does_not_end_the_collector(
     disk.bad[f"{0:020d}.log"] = range(10_000, 10_001)
     with capture_logs() as logs:
         async with running(tmp_path, agent) as collector:
-            unfinished = "a replay is not finished; the next one goes on"
+            unfinished = "replay_unfinished"
             await wait_until_async(lambda: unfinished in [one["event"] for one in logs])
             await collector.send(log_line(2))
             await wait_until_async(lambda: len(log.records) == 1)

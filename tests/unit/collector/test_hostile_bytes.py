@@ -106,7 +106,7 @@ def frame_header(data: bytes) -> None:
 
 def scraped(data: bytes) -> None:
     for kind in ("text/plain", "application/openmetrics-text"):
-        read_exposition(data, kind, scrape_ns=2, first_scrape_ns=1, samples_max=1000)
+        read_exposition(data, kind, scrape_ns=2, first_scrape_ns=1, max_samples=1000)
 
 
 def otlp_samples() -> list[bytes]:

@@ -96,7 +96,7 @@ async def test_lines_of_a_pipe_and_the_one_that_has_begun_are_counted(
             code = f"import os; print({text!r}, end=''); {note}"
             command = [sys.executable, "-c", code]
             section = Section.model_validate(
-                {"type": "exec", "command": command, "service": "job", "line_bytes_max": 4096}
+                {"type": "exec", "command": command, "service": "job", "max_line_bytes": 4096}
             )
             source = ExecSource(section, intake=intake)
         else:

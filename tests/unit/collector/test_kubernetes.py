@@ -134,7 +134,7 @@ async def test_where_the_service_account_may_not_ask_the_path_says_what_is_known
             (tmp_path / "token").write_text(token)
             assert await asked.facts(PATH) == {**OF_PATH, "k8s.node.name": "node-1"}
             await wait_until_async(lambda: asked.notes["kubernetes_requests_failed"] >= 1)
-    (entry,) = [one for one in logs if one["event"].startswith("pods cannot be listed")]
+    (entry,) = [one for one in logs if one["event"] == "kubernetes_pods_unavailable"]
     assert told in entry["error"]
 
 

@@ -21,7 +21,7 @@ async def test_a_connection_that_nobody_reads_holds_little() -> None:
         readers.append(reader)
         await asyncio.Event().wait()
 
-    listener = Listener("x", never_read, connections_max=1, note=lambda _name, _count: None)
+    listener = Listener("x", never_read, max_connections=1, note=lambda _name, _count: None)
     await listener.listen_tcp("127.0.0.1:0")
     assert listener.endpoint is not None
     host, port = listener.endpoint.split(":")
@@ -57,7 +57,7 @@ async def test_connections_are_bounded_within_their_handshakes_too(tmp_path: Pat
     def note(what: str, count: int) -> None:
         notes[what] += count
 
-    listener = Listener("x", read_all, connections_max=2, note=note)
+    listener = Listener("x", read_all, max_connections=2, note=note)
     await listener.listen_tcp("127.0.0.1:0", context)
     assert listener.endpoint is not None
     host, port = listener.endpoint.split(":")

@@ -62,7 +62,7 @@ async def intake(tmp_path: Path) -> AsyncIterator[SpoolingIntake]:
 @pytest.fixture
 async def source(intake: SpoolingIntake) -> AsyncIterator[OtlpSource]:
     section = Section(
-        type="otlp", grpc="127.0.0.1:0", http="127.0.0.1:0", message_bytes_max=100_000
+        type="otlp", grpc="127.0.0.1:0", http="127.0.0.1:0", max_message_bytes=100_000
     )
     made = OtlpSource(section, {"host.name": "h"}, intake=intake)
     await made.start()

@@ -29,7 +29,7 @@ async def test_a_request_waits_for_its_turn_no_longer_than_for_room(
 ) -> None:
     """Two are taken apart at once; the third comes while they are."""
     limits = IntakeLimits(otlp_room_wait_s=0.0)
-    making = otlp(message_bytes_max=4 * MIB)
+    making = otlp(max_message_bytes=4 * MIB)
     async with listening(tmp_path, making, limits=limits, spool_bytes=64 * MIB) as (source, intake):
         endpoint = source.endpoints["grpc"]
         long = a_request(LONG_RECORDS)
@@ -66,7 +66,7 @@ async def test_the_time_a_grpc_request_waited_to_be_read_counts(tmp_path: Path) 
         return Answer(Code.OK, b"")
 
     limits = IntakeLimits(otlp_room_wait_s=60.0)
-    section = Section(type="otlp", grpc="127.0.0.1:0", message_bytes_max=MIB)
+    section = Section(type="otlp", grpc="127.0.0.1:0", max_message_bytes=MIB)
     async with spooling(tmp_path, "net", share_bytes=MIB, limits=limits) as intake:
         server = OtlpGrpc(section, take, intake)
         endpoint = await server.start("127.0.0.1:0", None)

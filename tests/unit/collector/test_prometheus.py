@@ -38,9 +38,9 @@ NOW = 1_700_000_000_000_000_000
 SENDERS = Path("tests/golden/senders")
 
 
-def read(body: bytes, content_type: str = TEXT, samples_max: int = 1000) -> Scraped:
+def read(body: bytes, content_type: str = TEXT, max_samples: int = 1000) -> Scraped:
     scraped = read_exposition(
-        body, content_type, scrape_ns=NOW, first_scrape_ns=NOW - 5, samples_max=samples_max
+        body, content_type, scrape_ns=NOW, first_scrape_ns=NOW - 5, max_samples=max_samples
     )
     for point in scraped.points:
         line = metric_line(
@@ -176,7 +176,7 @@ def test_no_text_makes_the_reader_raise_anything_else(text: str) -> None:
     for content_type in (TEXT, OPEN):
         try:
             read_exposition(
-                text.encode(), content_type, scrape_ns=NOW, first_scrape_ns=NOW, samples_max=10
+                text.encode(), content_type, scrape_ns=NOW, first_scrape_ns=NOW, max_samples=10
             )
         except UndecodableError:
             continue
@@ -294,12 +294,12 @@ def test_an_answer_with_too_many_samples_is_refused_before_it_is_parsed(
 ) -> None:
     """One family of all of them: the parser would meet what it cannot read at their end."""
     body = b"# TYPE a gauge\n" + b" \n\n#\n" * 9 + b"".join(b'a{n="%d"} 1\n' % n for n in range(9))
-    assert read(body + b"# EOF\n", samples_max=9).samples == 9
+    assert read(body + b"# EOF\n", max_samples=9).samples == 9
     broken = body + b"a{\n# EOF\n"
     with pytest.raises(UndecodableError, match="not Prometheus metrics"):
-        read(broken, content_type, samples_max=10)
+        read(broken, content_type, max_samples=10)
     with pytest.raises(UndecodableError, match="more than 8 samples"):
-        read(broken, content_type, samples_max=8)
+        read(broken, content_type, max_samples=8)
 
 
 async def test_large_answers_that_take_long_to_read_delay_no_small_ones(tmp_path: Path) -> None:

@@ -167,7 +167,7 @@ async def test_a_request_whose_sender_gave_up_holds_its_bytes_until_it_is_durabl
 async def test_connections_above_their_number_are_closed_and_counted(
     tmp_path: Path, part: str
 ) -> None:
-    async with listening(tmp_path, otlp(connections_max=2)) as (source, intake):
+    async with listening(tmp_path, otlp(max_connections=2)) as (source, intake):
         endpoint = source.endpoints[part]
         connections = [await connect(endpoint) for _ in range(2)]
         for _, writer in connections:
@@ -184,7 +184,7 @@ async def test_connections_above_their_number_are_closed_and_counted(
 
 
 async def test_an_endpoint_of_ipv6_can_be_connected_to_as_it_is_told(tmp_path: Path) -> None:
-    listener = Listener("net", _hang_up, connections_max=1, note=lambda *_: None)
+    listener = Listener("net", _hang_up, max_connections=1, note=lambda *_: None)
     await listener.listen_tcp("[::1]:0")
     assert listener.endpoint is not None
     host, port = split_host_port(listener.endpoint)

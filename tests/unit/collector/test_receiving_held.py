@@ -20,7 +20,7 @@ async def test_a_syslog_message_that_has_begun_counts_and_may_not_stand_still(
     tmp_path: Path,
 ) -> None:
     limits = IntakeLimits(unfinished_timeout_s=0.3)
-    making = syslog(message_bytes_max=65_536)
+    making = syslog(max_message_bytes=65_536)
     async with listening(tmp_path, making, limits=limits) as (source, intake):
         reader, writer = await connect(source.endpoint)
         writer.write(b"<13>whole\n<13>" + b"x" * 50_000)
@@ -77,7 +77,7 @@ async def test_a_body_is_let_go_when_its_charge_is(tmp_path: Path) -> None:
         writer.drain = drain  # type: ignore[method-assign]
         await serve_http(reader, writer, handle, limits, partial(Charge, budget.share("net")))
 
-    listener = Listener("net", serve, connections_max=1, note=lambda _, __: None)
+    listener = Listener("net", serve, max_connections=1, note=lambda _, __: None)
     await listener.listen_unix(tmp_path / "s", 0o600)
     _, writer = await asyncio.open_unix_connection(tmp_path / "s")
     writer.write(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n123456789")

@@ -37,7 +37,7 @@ def table(tmp_path: Path, text: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "keys",
     [
-        {"batch": {"age_ms": 7}},
+        {"batch": {"max_age_ms": 7}},
         {"resource": {"zone": "b"}},
         {"sources": [*SOURCES, {"type": "unix", "name": "more", "path": "/b.sock"}]},
         {"sources": [SOURCES[0], FILE | {"poll_ms": 77, "exclude": ["*.gz"]}]},

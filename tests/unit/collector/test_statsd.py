@@ -17,8 +17,8 @@ from penstock.specs.validate.verdict import Accepted
 BEGAN, NOW = 1_000_000_000, 11_000_000_000
 
 
-def window(*lines: bytes, series_max: int = 100) -> Window:
-    made = Window(series_max=series_max, now_ns=BEGAN)
+def window(*lines: bytes, max_series: int = 100) -> Window:
+    made = Window(max_series=max_series, now_ns=BEGAN)
     for line in lines:
         sample = parse_line(line)
         assert isinstance(sample, Sample)
@@ -130,7 +130,7 @@ def test_an_interval_begins_where_the_last_one_ended() -> None:
 
 
 def test_series_and_members_beyond_the_bounds_are_refused() -> None:
-    made = window(b"a:1|c", b"b:1|g", series_max=2)
+    made = window(b"a:1|c", b"b:1|g", max_series=2)
     one = Sample(Kind.TIMER, "c", (), (1.0,))
     assert made.add(one) is Verdict.TOO_MANY_SERIES
     assert made.add(Sample(Kind.COUNTER, "a", (), (1.0,))) is Verdict.AGGREGATED
@@ -149,7 +149,7 @@ def test_no_bytes_make_the_parser_raise_anything_else(noise: bytes, head: bytes)
     except RemoteProtocolError:
         return
     if isinstance(found, Sample):
-        made = Window(series_max=10, now_ns=BEGAN)
+        made = Window(max_series=10, now_ns=BEGAN)
         made.add(found)
         points(made)
 
@@ -162,5 +162,5 @@ def test_a_rate_that_no_count_can_hold_is_refused(rate: bytes) -> None:
 
 
 def test_samples_that_are_passed_on_are_bounded_also_in_a_series_that_is_known() -> None:
-    made = window(b"a:1|c", *[b"a:1|c|T1"] * 20, series_max=10)
+    made = window(b"a:1|c", *[b"a:1|c|T1"] * 20, max_series=10)
     assert len(made.flush(NOW)) == 10

@@ -18,8 +18,8 @@ def status(received: int, **more: Any) -> dict[str, Any]:
             {**stage, "name": "publish/" + "x" * 60, "errors": 0, "detail": {}},
         ],
         "info": {
-            "spool": {"bytes": 512 << 20, "bytes_max": 1 << 30},
-            "delivery": {"flight_bytes": 100, "window_bytes": 2048, "ack_shortest_s": 0.0021},
+            "spool": {"bytes": 512 << 20, "max_bytes": 1 << 30},
+            "delivery": {"in_flight_bytes": 100, "window_bytes": 2048, "ack_shortest_s": 0.0021},
             "reconciliation": {"unix": {"difference": 0}},
         },
         **more,

@@ -54,7 +54,7 @@ async def test_who_shows_no_certificate_is_counted_and_told_of(tmp_path: Path, w
             (unit,) = intake.units()
     assert b"let in" in unit.payload
     assert b"intruder" not in unit.payload
-    told = [entry for entry in logs if entry["event"] == "a TLS handshake failed"]
+    told = [entry for entry in logs if entry["event"] == "tls_handshake_failed"]
     assert len(told) == 1, "once a minute"
     assert told[0]["error"]
 

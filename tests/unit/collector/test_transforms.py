@@ -346,11 +346,11 @@ def test_a_blocking_throttle_loses_nothing_and_makes_its_source_wait() -> None:
 
 def test_throttle_and_dedupe_remember_no_more_than_allowed() -> None:
     keys = [log(attributes={"k": n}) for n in (1, 2, 3, 1)]
-    throttle = {"type": "throttle", "rate": 1, "keys_max": 2, "key": "attributes.k"}
+    throttle = {"type": "throttle", "rate": 1, "max_keys": 2, "key": "attributes.k"}
     assert len(delivered(transformed(throttle, *keys))) == 4  # 1 was forgotten, and is full again
-    dedupe = {"type": "dedupe", "keys_max": 2, "key": "attributes.k"}
+    dedupe = {"type": "dedupe", "max_keys": 2, "key": "attributes.k"}
     assert len(delivered(transformed(dedupe, *keys))) == 4
-    wide = {"type": "dedupe", "keys_max": 3, "key": "attributes.k"}
+    wide = {"type": "dedupe", "max_keys": 3, "key": "attributes.k"}
     assert transformed(wide, *keys).ended == {DropReason.DEDUPLICATED: 1}
 
 
@@ -370,7 +370,7 @@ def test_logs_become_metrics_of_bounded_number_and_pass_the_gate() -> None:
             inputs: [app]
             name: shop.requests
             dimensions: {http.route: attributes.route}
-            series_max: 2
+            max_series: 2
         """
     )
     routes = ["/a", "/a", "/b", "/c", "/d"]

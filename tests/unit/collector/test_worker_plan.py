@@ -39,23 +39,23 @@ def test_network_sources_are_shared_and_the_first_has_the_others_too(tmp_path: P
     assert len(second.sources) == len(SOURCES), "transforms may name any"
     assert (first.data_dir, second.data_dir) == (tmp_path, tmp_path / "workers" / "1")
     assert {source.reuse_port for source in taken} == {True}  # type: ignore[union-attr]
-    assert first.spool.bytes_max == config(tmp_path).spool.bytes_max // 2
-    assert first.receive.bytes_max == config(tmp_path).receive.bytes_max // 2
+    assert first.spool.max_bytes == config(tmp_path).spool.max_bytes // 2
+    assert first.receive.max_bytes == config(tmp_path).receive.max_bytes // 2
 
 
 def test_every_worker_may_receive_the_largest_request(tmp_path: Path) -> None:
-    large = {"type": "otlp", "message_bytes_max": 48 * MIB}
+    large = {"type": "otlp", "max_message_bytes": 48 * MIB}
     many = config_of(config(tmp_path, [large]), Share(0, 8)).receive
-    assert (many.bytes_max, many.source_bytes_max) == (48 * MIB, 48 * MIB)
+    assert (many.max_bytes, many.max_source_bytes) == (48 * MIB, 48 * MIB)
     few = config_of(config(tmp_path), Share(0, 64)).receive
-    assert (few.bytes_max, few.source_bytes_max) == (RECEIVE_BYTES_MIN, RECEIVE_BYTES_MIN)
+    assert (few.max_bytes, few.max_source_bytes) == (RECEIVE_BYTES_MIN, RECEIVE_BYTES_MIN)
 
 
 def test_workers_share_what_may_be_received_without_an_otlp_source_too(tmp_path: Path) -> None:
     syslog = {"type": "syslog", "udp": "127.0.0.1:514"}
     own = config(tmp_path, [syslog])
     part = config_of(own, Share(0, 2)).receive
-    assert part.bytes_max == own.receive.bytes_max // 2
+    assert part.max_bytes == own.receive.max_bytes // 2
 
 
 @pytest.mark.parametrize(

@@ -133,7 +133,7 @@ class ControlServer:
         try:
             user = _user_of(writer.get_extra_info("socket"))
             if user not in (0, os.geteuid()):
-                self._log.warning("a stranger asked on the admin socket", uid=user)
+                self._log.warning("admin_request_refused", uid=user)
                 _answer(writer, {"ok": False, "error": f"user {user} may not"})
             else:
                 await self._act(reader, writer)
@@ -153,7 +153,7 @@ class ControlServer:
             known = ", ".join(sorted(self._actions))
             _answer(writer, {"ok": False, "error": f"not a request; `do` is one of {known}"})
             return
-        self._log.info("asked on the admin socket", action=request["do"])
+        self._log.info("admin_action_requested", action=request["do"])
         gone = asyncio.ensure_future(reader.read(1))
         acting = asyncio.ensure_future(self._carry_out(action, request, writer))
         try:
@@ -179,7 +179,7 @@ class ControlServer:
         except ConnectionError:
             raise
         except Exception as error:  # noqa: BLE001 - whoever asked is told, and the log
-            self._log.exception("an action of the admin socket failed", action=request["do"])
+            self._log.exception("admin_action_failed", action=request["do"])
             _answer(writer, {"ok": False, "error": f"it failed: {type(error).__name__}: {error}"})
 
 

@@ -79,7 +79,7 @@ def write_endpoints(path: Path, admin: str, runners: Iterable[Runner]) -> None:
     try:
         atomic_write(path, json.dumps(endpoints), durable=False)
     except OSError as error:  # the collector runs all the same
-        structlog.get_logger().warning("endpoints not written", error=str(error))
+        structlog.get_logger().warning("endpoints_write_failed", error=str(error))
 
 
 _WAIT_S = 1.0
@@ -208,7 +208,7 @@ class Agent:
             config.data_dir, sizes_of(config), where=str(config_path), disk=disk
         )
         if directory.foreign:
-            self._log.error("the spool is not the one of the checkpoint; beginning a new chain")
+            self._log.error("checkpoint_of_another_spool")
         fingerprint = route_fingerprint(config, graph)
         directory.fit_to_routing(fingerprint)
         self._directory = directory
@@ -294,7 +294,7 @@ class Agent:
             self._sources.run()
             self._health = Health.READY
             notify(READY=1)
-            self._log.info("collecting", sources=[r.name for r in self._sources.runners])
+            self._log.info("collector_started", sources=[r.name for r in self._sources.runners])
             await self._wait_for_end(stop, within_s)
             async with self._reloading:
                 self._health = Health.DRAINING
@@ -309,7 +309,7 @@ class Agent:
         await self._saver.save()
         await self._engine.close()
         held = self._held()
-        self._log.info("stopped", held=held)
+        self._log.info("collector_stopped", held=held)
         return held
 
     async def _wait_for_end(self, stop: asyncio.Event, within_s: float | None) -> None:
@@ -328,7 +328,7 @@ class Agent:
                 await self._sources.stop()
                 await self._engine.deliver()
         except TimeoutError:
-            self._log.warning("drain cut short", timeout_s=self._config.drain_timeout_s)
+            self._log.warning("drain_timeout", timeout_s=self._config.drain_timeout_s)
 
     def _held(self) -> int:
         """Records that are not delivered; at least one for each unit that is still spooled."""
@@ -342,7 +342,7 @@ class Agent:
         state = self._saver.state
         waiting = self._engine.recover(state)
         self._saver.begin()
-        self._log.info("recovered", units_waiting=waiting, lanes=len(state.lanes))
+        self._log.info("state_recovered", units_waiting=waiting, lanes=len(state.lanes))
 
     def _surroundings(self, config: CollectorConfig) -> RunnerContext:
         engine = self._engine
@@ -414,12 +414,12 @@ class Agent:
                 code = int(error.exit_code)
                 report = Report("refused", generation, now_ns, error=str(error), exit_code=code)
             except Exception as error:  # noqa: BLE001 - it goes on as it ran
-                self._log.exception("a reload failed")
+                self._log.exception("reload_failed")
                 code = int(ExitCode.SOFTWARE)
                 report = Report("refused", generation, now_ns, error=repr(error), exit_code=code)
             self._reloads.note(report)
             notify(READY=1)
-            self._log.info("reloaded", **asdict(report))
+            self._log.info("config_reloaded", **asdict(report))
             return report
 
     async def _next(self) -> tuple[CollectorConfig, Graph]:
@@ -486,7 +486,7 @@ class Agent:
         try:
             await old.leave()
         except Exception as error:  # noqa: BLE001 - it runs by the new configuration all the same
-            self._log.warning("the connection before was not closed well", error=repr(error))
+            self._log.warning("nats_close_failed", error=repr(error))
 
     # What it says of itself.
 

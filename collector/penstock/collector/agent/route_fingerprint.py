@@ -33,7 +33,7 @@ _OF_READING: Final = (
     ("observed_time_unix_nano",),
 )
 """What a line has of when it was read, and of its file's name then."""
-_OF_LINES: Final = {"name", "service", "format", "multiline", "line_bytes_max"}
+_OF_LINES: Final = {"name", "service", "format", "multiline", "max_line_bytes"}
 
 
 def route_fingerprint(config: CollectorConfig, graph: Graph) -> str:

@@ -18,16 +18,16 @@ from penstock.specs.subjects import subject_of
 def limits_of(config: CollectorConfig) -> Limits:
     """Of delivery."""
     return Limits(
-        batch_bytes_max=config.batch.bytes_max,
-        batch_records_max=config.batch.records_max,
-        batch_age_ns=config.batch.age_ms * 1_000_000,
+        batch_bytes_max=config.batch.max_bytes,
+        batch_records_max=config.batch.max_records,
+        batch_age_ns=config.batch.max_age_ms * 1_000_000,
     )
 
 
 def sizes_of(config: CollectorConfig) -> Sizes:
     """Of the journals."""
     spool = config.spool
-    return Sizes(spool.bytes_max, spool.urgent_bytes_max, config.quarantine.bytes_max)
+    return Sizes(spool.max_bytes, spool.max_urgent_bytes, config.quarantine.max_bytes)
 
 
 def resource_of(config: CollectorConfig) -> dict[str, Any]:

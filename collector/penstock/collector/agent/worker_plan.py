@@ -81,7 +81,7 @@ def config_of(config: CollectorConfig, share: Share) -> CollectorConfig:
     spool = config.spool.model_copy(
         update={
             name: max(_SPOOL_BYTES_MIN, getattr(config.spool, name) // share.count)
-            for name in ("bytes_max", "urgent_bytes_max")
+            for name in ("max_bytes", "max_urgent_bytes")
         }
     )
     access = config.admin_access
@@ -100,7 +100,7 @@ def config_of(config: CollectorConfig, share: Share) -> CollectorConfig:
 
 def _part_of(receive: ReceiveSection, sources: list[Source], count: int) -> ReceiveSection:
     """What one of so many workers may hold; the largest request that is allowed fits always."""
-    requests = (one.message_bytes_max for one in sources if isinstance(one, OtlpSource))
+    requests = (one.max_message_bytes for one in sources if isinstance(one, OtlpSource))
     least = max((RECEIVE_BYTES_MIN, *requests))
     part = {name: max(least, value // count) for name, value in receive.model_dump().items()}
     return receive.model_copy(update=part)

@@ -195,11 +195,11 @@ class WorkerControl:
             except ServiceError as error:
                 report = self._report("refused", str(error), int(error.exit_code))
             except Exception as error:  # noqa: BLE001 - all workers go on
-                self._log.exception("a reload failed")
+                self._log.exception("reload_failed")
                 report = self._report("refused", repr(error), int(ExitCode.SOFTWARE))
             self.reloads.note(report)
             notify(READY=1)
-            self._log.info("reloaded", **asdict(report))
+            self._log.info("config_reloaded", **asdict(report))
             return report
 
     async def _restart_workers(self, reloading: Reloading) -> Report:
@@ -300,7 +300,7 @@ class WorkerControl:
                             done = line.get("ok") is False
                             await lines.put({**line, "worker": index})
                 except (ServiceError, ValueError) as error:
-                    self._log.info("a worker is looked for", worker=index, error=str(error))
+                    self._log.info("worker_unreachable", worker=index, error=str(error))
                 done |= index in self._draining
                 if not done:  # it ended, and is begun again
                     await asyncio.sleep(self._waits.tap_again_s)
@@ -476,7 +476,7 @@ class Worker:
                 if code in _FOR_GOOD and not self._was_ready:
                     return code
                 wait_s = self._restarts.failed((self._clock.monotonic_ns() - began_ns) / 1e9)
-                self._log.error("a worker ended; it is started again", code=code)
+                self._log.error("worker_restarting", code=code)
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._wake.wait(), wait_s)
                 if self._stopping.is_set():
@@ -527,7 +527,7 @@ class Worker:
         first = asyncio.FIRST_COMPLETED
         done, _ = await asyncio.wait(either, timeout=within_s, return_when=first)
         if not done:
-            self._log.error("worker killed: it did not end in time", seconds=within_s)
+            self._log.error("worker_killed", seconds=within_s, reason="it did not end in time")
             self._send(signal.SIGKILL)  # what it acknowledged is in its spool
             await asyncio.wait(either, return_when=first)
         drained.cancel()

@@ -58,7 +58,7 @@ class Reserve:
             finally:
                 os.close(descriptor)
         except OSError as error:  # it goes on without, as long as the disk has room
-            self._log.debug("no room is kept for the checkpoint", error=str(error))
+            self._log.debug("checkpoint_preallocation_failed", error=str(error))
         else:
             self._bytes = size
 
@@ -150,7 +150,7 @@ class Checkpointer:
                     await asyncio.to_thread(self._reserve.make)
             self.trouble = "" if error is None else f"checkpoint cannot be written: {error}"
             if error is not None:
-                self._log.warning("checkpoint cannot be written", error=str(error))
+                self._log.warning("checkpoint_write_failed", error=str(error))
             return error is None
 
     async def _write(self, state: State, document: dict[str, Any]) -> OSError | None:

@@ -67,10 +67,10 @@ class DataDirectory:
         ends |= {origin: size for origin, size in sizes.items() if size is not None}
         if waiting := self.state.fit_to_routing(fingerprint, ends):
             structlog.get_logger().info(
-                "routing changed or unknown: records that wait and were delivered may be delivered"
-                " twice",
+                "route_changed",
                 origins=waiting[:_NAMED_MAX],
                 count=len(waiting),
+                reason="delivered records of these origins may be delivered twice",
             )
 
 
@@ -128,10 +128,10 @@ def _tell_given_up(journal: Journal, cursor: int) -> None:
     units = journal.log.start_offset - cursor
     if units > 0:
         structlog.get_logger().warning(
-            "the spool was full before a kill: of its oldest units, those that had been read and"
-            " were not delivered are gone",
+            "spool_units_dropped",
             directory=str(journal.directory),
             units_at_most=units,
+            reason="the spool was full before the collector was killed",
         )
 
 

@@ -79,14 +79,14 @@ def _footer(info: Mapping[str, Any], width: int) -> list[str]:
     lines = []
     for name in ("spool", "spool_urgent", "quarantine"):
         if name in info:
-            used, most = info[name]["bytes"], info[name]["bytes_max"]
+            used, most = info[name]["bytes"], info[name]["max_bytes"]
             share = 100 * used / most
             lines.append(
                 _cut(f"{name:<13}{_bytes(used):>10} of {_bytes(most)} ({share:.1f} %)", width)
             )
     delivery = info.get("delivery")
     if delivery:
-        flight, window = _bytes(delivery["flight_bytes"]), _bytes(delivery["window_bytes"])
+        flight, window = _bytes(delivery["in_flight_bytes"]), _bytes(delivery["window_bytes"])
         shortest_ms = delivery["ack_shortest_s"] * 1000
         lines.append(
             _cut(

@@ -73,7 +73,7 @@ class Scraped:
 
 
 def read_exposition(
-    body: bytes, content_type: str, *, scrape_ns: int, first_scrape_ns: int, samples_max: int
+    body: bytes, content_type: str, *, scrape_ns: int, first_scrape_ns: int, max_samples: int
 ) -> Scraped:
     """Read an exporter's answer.
 
@@ -82,14 +82,14 @@ def read_exposition(
         content_type: Its header, which tells the formats apart.
         scrape_ns: When it was asked; the time of exemplars that have none.
         first_scrape_ns: When the exporter was first scraped.
-        samples_max: An answer with more is refused whole.
+        max_samples: An answer with more is refused whole.
 
     Raises:
         UndecodableError: It is in neither format, or too much.
     """
     # Before it is parsed, which takes a minute of all that fits into an answer.
-    if sum(1 for _ in _SAMPLE_LINE.finditer(body)) > samples_max:
-        raise UndecodableError(f"more than {samples_max} samples")
+    if sum(1 for _ in _SAMPLE_LINE.finditer(body)) > max_samples:
+        raise UndecodableError(f"more than {max_samples} samples")
     parse = (
         open_metrics_families
         if content_type.startswith("application/openmetrics-text")

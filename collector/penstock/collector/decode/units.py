@@ -89,7 +89,7 @@ def decode_records(unit: Unit, resource: Mapping[str, Any]) -> Decoded:
     except (UndecodableError, RemoteProtocolError) as error:
         return _nothing(unit, f"undecodable: {error}")
     except Exception as error:  # noqa: BLE001 - whatever fails, the next unit goes on
-        _log.exception("a decoder failed", format=unit.format, source=unit.source)
+        _log.exception("decoder_failed", format=unit.format, source=unit.source)
         return _nothing(unit, f"decoder_failed: {type(error).__name__}: {error}"[:REASON_MAX])
     if decoded.count > UNIT_RECORDS_MAX:
         return _nothing(unit, f"more than {UNIT_RECORDS_MAX} records in a unit")

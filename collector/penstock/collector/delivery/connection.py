@@ -192,7 +192,7 @@ class NatsLink:
         except Exception as error:  # noqa: BLE001 - whatever it is, what is received is kept
             await self._on_error(error)
             return error
-        self._found("nats connected")
+        self._found("nats_connected")
         return None
 
     async def _connect(self) -> Any:
@@ -269,19 +269,19 @@ class NatsLink:
             self._outage = dataclasses.replace(self._outage, said=said, lasting=lasting)
         if said != self._last_error:
             self._last_error = said
-            self._log.warning("nats error", url=self._address, error=said)
+            self._log.warning("nats_error", url=self._address, error=said)
 
     async def _on_disconnected(self) -> None:
         if self._outage is not None:  # of a client that was never connected
             return
         self._outage = Outage(self._clock.unix_ns(), self._last_error)
-        self._log.warning("nats disconnected", url=self._address)
+        self._log.warning("nats_disconnected", url=self._address)
         self._show_anew()
         self._log_in_with_new_secrets()
         self._on_change()
 
     async def _on_reconnected(self) -> None:
-        self._found("nats reconnected")
+        self._found("nats_reconnected")
 
     def _log_in_with_new_secrets(self) -> None:
         """Have nats-py, which keeps what it was given, log in with what the files hold now."""
@@ -292,7 +292,7 @@ class NatsLink:
             self.client.options["password"] = _secret(config.password, "nats.password")
             self.client.options["token"] = _secret(config.token, "nats.token")
         except ConfigError as error:
-            self._log.warning("the secret cannot be read again", error=error.reason)
+            self._log.warning("secret_reload_failed", error=error.reason)
 
     def _show_anew(self) -> None:
         """Show the certificate as its files are now when the server is connected to again."""
@@ -303,7 +303,7 @@ class NatsLink:
             _context(config)  # the one in use is not touched by files that are unusable
             self._context.load_cert_chain(config.cert_file, config.key_file)
         except (ConfigError, OSError) as error:
-            self._log.warning("the certificate cannot be read again", error=str(error))
+            self._log.warning("certificate_reload_failed", error=str(error))
 
 
 def is_lasting(error: Exception) -> bool:

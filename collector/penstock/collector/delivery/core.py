@@ -309,7 +309,7 @@ class Delivery:
         return sum(batch.size for lane in lanes for batch in lane.pending())
 
     @property
-    def flight_bytes(self) -> int:
+    def in_flight_bytes(self) -> int:
         """Bytes sent and not answered."""
         return self._flight_bytes
 

@@ -161,8 +161,8 @@ class Engine:
         self.descriptors = Descriptors(raise_open_files(), clock)
         self._share_out_descriptors(config)
         self.budget = Budget(
-            bytes_max=receive.bytes_max,
-            share_bytes_max=receive.source_bytes_max,
+            bytes_max=receive.max_bytes,
+            share_bytes_max=receive.max_source_bytes,
             descriptors=self.descriptors,
         )
         self._config = config
@@ -204,7 +204,7 @@ class Engine:
         section = config.descriptors
         self.descriptors.share_out(
             reserve=section.reserve,
-            files_max=section.files_max,
+            max_files=section.max_files,
             reads_files=any(source.type == "file" for source in config.sources),
         )
 
@@ -316,7 +316,7 @@ class Engine:
         self.directory.quarantine.resize(sizes.quarantine)
         self.courier.publish = publisher.publish
         receive = config.receive
-        self.budget.limit(bytes_max=receive.bytes_max, share_bytes_max=receive.source_bytes_max)
+        self.budget.limit(bytes_max=receive.max_bytes, share_bytes_max=receive.max_source_bytes)
         self._share_out_descriptors(config)
 
     def _when_full(self, kind: Kind) -> WhenFull:
@@ -327,7 +327,7 @@ class Engine:
         try:
             await self.replayer.finish()
         except (SpoolFullError, SpoolFailedError, OSError) as error:
-            self._log.warning("a replay is not finished; the next one goes on", error=str(error))
+            self._log.warning("replay_unfinished", error=str(error))
 
     async def _quarantine_batch(self, effect: Quarantine) -> None:
         dropped = await self.quarantine.put_batch(effect)
@@ -335,7 +335,7 @@ class Engine:
         account.dropped["quarantine_full"] += dropped
         account.quarantined -= dropped
         self._log.warning(
-            "logd refused records for good",
+            "records_rejected",
             subject=effect.lane.subject,
             count=len(effect.batch),
             reason=effect.reason,

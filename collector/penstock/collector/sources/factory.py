@@ -70,9 +70,9 @@ def make_source(  # noqa: C901, PLR0911, PLR0912 - one case a source
     match section:
         case sections.UnixSource():
             return UnixSource(name, section, spool=spool, ledger=ledger, clock=clock, share=share)
-        case sections.StdinSource(service=service, line_bytes_max=line_bytes_max):
+        case sections.StdinSource(service=service, max_line_bytes=max_line_bytes):
             rules = section.line_options()
-            return StdinSource(service, line_bytes_max, intake=intake, rules=rules)
+            return StdinSource(service, max_line_bytes, intake=intake, rules=rules)
         case sections.FileSource():
             return _make_file_source(section, parts, name)
         case sections.ForwardSource():

@@ -65,7 +65,7 @@ class JournaldSource(Source):
             if self._stopping.is_set():
                 return
             self._intake.note("journalctl_ended")
-            self._intake.log.warning("journalctl ended", status=status, problem=program.problem)
+            self._intake.log.warning("journalctl_exited", status=status, problem=program.problem)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_RESTART_S):
                     await self._stopping.wait()
@@ -103,7 +103,7 @@ class JournaldSource(Source):
         try:
             await asyncio.to_thread(self._checkpoint.save, {"cursor": cursor})
         except OSError as error:
-            self._intake.log.warning("the cursor cannot be saved", error=error.strerror)
+            self._intake.log.warning("cursor_write_failed", error=error.strerror)
         self._cursor = cursor
 
     async def _complain(self, stream: asyncio.StreamReader) -> None:
@@ -111,7 +111,9 @@ class JournaldSource(Source):
         cutter = LineCutter(READ_BYTES)
         while data := await stream.read(READ_BYTES):
             for line in cutter.feed(data):
-                self._intake.log.warning("journalctl", said=line.text.decode("utf-8", "replace"))
+                self._intake.log.warning(
+                    "journalctl_output", said=line.text.decode("utf-8", "replace")
+                )
 
 
 def _read_again(_: Payload) -> None:

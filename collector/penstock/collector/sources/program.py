@@ -203,7 +203,7 @@ class ExecSource(Source):
             lasted_s = (self._intake.clock.monotonic_ns() - began_ns) / 1e9
             if status != 0 and not self._stopping.is_set():
                 self._intake.note("exits_with_failure")
-                self._intake.log.warning("the program failed", status=status)
+                self._intake.log.warning("program_failed", status=status)
             interval_s = self._section.interval_s
             if interval_s is not None:
                 await self._pause(max(0.0, interval_s - lasted_s))
@@ -232,11 +232,12 @@ class ExecSource(Source):
         missing = "" if shutil.which(program) else f"command: {program} cannot be run"
         if missing and not self._missing:
             self._intake.log.error(
-                "the program cannot be run: name an executable file, or a program on PATH",
+                "program_not_executable",
                 program=program,
+                fix="name an executable file, or a program on PATH",
             )
         elif self._missing and not missing:
-            self._intake.log.info("the program can be run", program=program)
+            self._intake.log.info("program_executable", program=program)
         self._missing = missing
 
     async def _run_once(self) -> int:
@@ -253,13 +254,13 @@ class ExecSource(Source):
             lambda stream: self._read(stream, "stdout"), lambda stream: self._read(stream, "stderr")
         )
         if program.problem:
-            self._intake.log.warning("the program cannot be started", error=program.problem)
+            self._intake.log.warning("program_start_failed", error=program.problem)
         self._intake.note("timeouts", int(program.timed_out))
         self._intake.note("outputs_held_open", int(program.output_held))
         return status
 
     async def _read(self, stream: asyncio.StreamReader, name: str) -> None:
-        cutter = LineCutter(self._section.line_bytes_max)
+        cutter = LineCutter(self._section.max_line_bytes)
         try:
             while data := await stream.read(READ_BYTES):
                 await self._take(cutter, data, name)

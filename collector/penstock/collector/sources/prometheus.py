@@ -110,7 +110,7 @@ class PrometheusSource(Source):
             up = 0
             self._intake.note("scrapes_failed")
             # Not the target itself: it may have a password or a token in it.
-            self._intake.log.warning("scrape failed", **_address(target), error=_words(error))
+            self._intake.log.warning("scrape_failed", **_address(target), error=_words(error))
         self._intake.note("samples_malformed", scraped.malformed)
         self._intake.note("exemplars_dropped", scraped.exemplars_dropped)
         seconds = (clock.monotonic_ns() - began_ns) / 1e9
@@ -158,7 +158,7 @@ class PrometheusSource(Source):
             reply.headers.get("content-type", ""),
             scrape_ns=now_ns,
             first_scrape_ns=first_ns,
-            samples_max=self._section.samples_max,
+            max_samples=self._section.max_samples,
         )
         threads = self._parsing_large if len(reply.body) > self._large_bytes else self._parsing
         return await asyncio.get_running_loop().run_in_executor(threads, read)

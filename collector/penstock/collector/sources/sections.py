@@ -64,7 +64,7 @@ class SourceSection(Section):
 class ListeningSection(SourceSection):
     """What every source has that accepts connections."""
 
-    connections_max: int = Field(
+    max_connections: int = Field(
         default=CONNECTIONS_MAX, ge=1, le=65_536, description="open at once on one address"
     )
 
@@ -158,7 +158,7 @@ class StdinSource(LinesSection):
 
     type: Literal["stdin"]
     service: str = Field(default="stdin", min_length=1)
-    line_bytes_max: int = Field(default=LINE_BYTES_MAX, ge=64, le=LINE_BYTES_MAX)
+    max_line_bytes: int = Field(default=LINE_BYTES_MAX, ge=64, le=LINE_BYTES_MAX)
 
 
 class MultilineSection(Section):
@@ -232,7 +232,7 @@ class FileSource(LinesSection):
         le=3600,
         description="how long a last line waits for its newline; null: until it comes",
     )
-    line_bytes_max: int = Field(
+    max_line_bytes: int = Field(
         default=LINE_BYTES_MAX,
         ge=64,
         le=FILE_LINE_BYTES_MAX,
@@ -244,7 +244,7 @@ class FileSource(LinesSection):
     poll_ms: int = Field(default=250, ge=10, le=60_000)
     rotate_wait_s: float = Field(default=30.0, ge=0)
     kubernetes: KubernetesSection | None = None
-    decompressed_bytes_max: int = Field(
+    max_decompressed_bytes: int = Field(
         default=DECOMPRESSED_BYTES_MAX,
         ge=1,
         description="what the rest of a file is not read in a compressed one beyond",
@@ -331,7 +331,7 @@ class OtlpSource(ListeningSection):
     reuse_port: bool = Field(default=False, description=_REUSE)
     tls: TlsSection | None = None
     cors: CorsSection | None = Field(default=None, description="for `http`")
-    message_bytes_max: int = Field(default=4 * MIB, ge=KIB, le=64 * MIB)
+    max_message_bytes: int = Field(default=4 * MIB, ge=KIB, le=64 * MIB)
 
     @model_validator(mode="after")
     def _listens_somewhere(self) -> "OtlpSource":
@@ -355,7 +355,7 @@ class SyslogSource(ListeningSection):
     tls: TlsSection | None = Field(default=None, description="for `tcp`")
     service: str = Field(default="from_app", min_length=1)
     timezone: str = Field(default="UTC", description="of times without a zone (RFC 3164)")
-    message_bytes_max: int = Field(default=LINE_BYTES_MAX, ge=480, le=64 * KIB)
+    max_message_bytes: int = Field(default=LINE_BYTES_MAX, ge=480, le=64 * KIB)
 
     @field_validator("timezone")
     @classmethod
@@ -382,7 +382,7 @@ class StatsdSource(ListeningSection):
     tls: TlsSection | None = Field(default=None, description="for `tcp`")
     service: str = Field(default="statsd", min_length=1)
     flush_interval_s: float = Field(default=10.0, ge=0.1, le=3600)
-    series_max: int = Field(default=10_000, ge=1, le=1_000_000)
+    max_series: int = Field(default=10_000, ge=1, le=1_000_000)
 
     @model_validator(mode="after")
     def _listens_somewhere(self) -> "StatsdSource":
@@ -405,7 +405,7 @@ class ExecSource(LinesSection):
     )
     timeout_s: float = Field(default=60.0, gt=0, le=86_400, description="of one run by interval")
     service: str = Field(min_length=1)
-    line_bytes_max: int = Field(default=LINE_BYTES_MAX, ge=64, le=LINE_BYTES_MAX)
+    max_line_bytes: int = Field(default=LINE_BYTES_MAX, ge=64, le=LINE_BYTES_MAX)
 
 
 class JournaldSource(SourceSection):
@@ -426,7 +426,7 @@ class PrometheusSource(SourceSection):
     )
     interval_s: float = Field(default=15.0, ge=0.1, le=86_400)
     timeout_s: float = Field(default=10.0, gt=0, le=3600)
-    samples_max: int = Field(default=50_000, ge=1, le=500_000, description="of one scrape")
+    max_samples: int = Field(default=50_000, ge=1, le=500_000, description="of one scrape")
     service: str = Field(default="prometheus", min_length=1)
     bearer_token: Secret | None = None
     ca_file: FilePath | None = Field(default=None, description="PEM: who signs https targets")

@@ -25,7 +25,7 @@ class StdinSource(Source):
     def __init__(
         self,
         service: str,
-        line_bytes_max: int,
+        max_line_bytes: int,
         *,
         intake: SpoolWriter,
         descriptor: int = 0,
@@ -34,7 +34,7 @@ class StdinSource(Source):
         self.name = intake.source
         self._rules = rules
         self._service = service
-        self._lines = LineCutter(line_bytes_max)
+        self._lines = LineCutter(max_line_bytes)
         self._intake = intake
         self._descriptor = descriptor
         self._stopping = asyncio.Event()
@@ -55,7 +55,7 @@ class StdinSource(Source):
         rest = self._lines.flush()
         if rest is not None:
             await self._take([rest])
-        self._intake.log.info("standard input ended")
+        self._intake.log.info("stdin_ended")
 
     @override
     async def stop(self) -> None:

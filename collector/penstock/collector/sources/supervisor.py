@@ -136,7 +136,7 @@ class Runner:
         """It cannot run for this reason; `run` tries again after a while."""
         self.trouble = f"{type(error).__name__}: {error}"[:_REASON_CHARACTERS_MAX]
         self._around.ledger[self.name].notes["failures"] += 1
-        self._log.error("a source failed; it begins again after a while", exc_info=error)
+        self._log.error("source_failed", exc_info=error)
 
     async def _begin_again(self) -> bool:
         """Make the source anew and start it; false when it is to stop instead."""
@@ -146,7 +146,7 @@ class Runner:
         self.source = self._around.make(self.section)
         await self.source.start()
         self.trouble = ""
-        self._log.info("source began again", restarts=self._restarts.count)
+        self._log.info("source_restarted", restarts=self._restarts.count)
         return True
 
     async def _close(self) -> None:
@@ -154,7 +154,7 @@ class Runner:
         try:
             await self.source.stop()
         except Exception as error:  # noqa: BLE001 - it failed before; the first reason counts
-            self._log.warning("a failed source could not be stopped", error=str(error))
+            self._log.warning("source_stop_failed", error=str(error))
 
     async def _stopped_within(self, seconds: float) -> bool:
         try:
@@ -333,7 +333,7 @@ class SourceSet:
 
     def _on_end(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and task.exception() is not None:
-            self._log.error("a source ended for good", exc_info=task.exception())
+            self._log.error("source_ended", exc_info=task.exception())
         if not self._changing and all(one.done() for one in self._tasks.values()):
             self.ended.set()
 

@@ -98,7 +98,7 @@ class Quarantine:
             dropped += sum(refusal.count for refusal, offer in offers if offer is None)
             waiting = [refusal for refusal, offer in offers if offer and not await _kept(offer)]
             if waiting:
-                self._log.warning("quarantine cannot write; trying again")
+                self._log.warning("quarantine_write_failed")
                 await asyncio.sleep(_RETRY_S)
         self.dropped += dropped
         return dropped

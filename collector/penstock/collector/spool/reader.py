@@ -111,7 +111,7 @@ class Reader:
         except UndecodableError as error:
             unit = Unit("spool", "unknown", body, 1, header.first_timestamp_ns)
             self._ledger.recovered(unit.source, unit.count)
-            self._log.error("spooled unit is unreadable", error=str(error))
+            self._log.error("spool_unit_unreadable", error=str(error))
         else:
             self._count_late(header.base_offset, unit.source, unit.count)
         self._taking = unit.source
@@ -150,7 +150,7 @@ class Reader:
             self._lose(damage)
             return
         if not self.trouble:
-            self._log.error("the spool cannot be read; trying again", error=str(error))
+            self._log.error("spool_read_failed", error=str(error))
         self.trouble = f"{self._spool.origin}: cannot be read: {error}"
         wait_ns = self._patience.failed(self.position, now_ns, by_itself=by_itself)
         await asyncio.sleep(wait_ns / 1e9)
@@ -158,7 +158,7 @@ class Reader:
     def _lose(self, error: CorruptFrameError) -> None:
         """Units are damaged, or cannot be had: go on behind them."""
         upto = min(error.next_offset, self._spool.journal.durable_offset)
-        self._log.error("the spool is damaged", error=str(error), file=error.file)
+        self._log.error("spool_damaged", error=str(error), file=error.file)
         self._ledger["spool"].notes["units_lost_to_damage"] += upto - error.offset
         self._next = max(self._next, upto)
         self._moved(self._next)
@@ -215,7 +215,7 @@ class Reader:
             if self.position == first:  # else a unit is being taken, which then moves to the end
                 self._moved(end)
         await journal.delete_before(end)
-        self._log.warning("the spool is full: the oldest units were dropped", upto=end)
+        self._log.warning("spool_units_dropped", upto=end)
         return True
 
     def _droppable(
@@ -293,9 +293,10 @@ class Reader:
             self._ledger[source].dropped[DROPPED] += count
         if total := counts.total():
             self._log.warning(
-                "the spool was full: what was read of its oldest units is given up",
+                "spool_records_dropped",
                 records=total,
                 sources=sorted(+counts),
+                reason="the spool is full and when_full is drop_oldest",
             )
         return total
 

@@ -148,7 +148,7 @@ class SpoolWriter:
             self.dropped("spool_full", payload.count)
         except SpoolFailedError as error:
             self.dropped("spool_failed", payload.count)
-            self.log.warning("the spool cannot write", error=str(error))
+            self.log.warning("spool_write_failed", error=str(error))
         else:
             return True
         return False
@@ -182,7 +182,7 @@ class SpoolWriter:
                     await asyncio.shield(future)
                 except SpoolFailedError as error:
                     future = None
-                    self.log.warning("the spool cannot write; trying again", error=str(error))
+                    self.log.warning("spool_write_failed", error=str(error))
                     await asyncio.sleep(self.limits.spool_retry_s)
                 else:
                     return
@@ -303,7 +303,7 @@ class RetryBuffer:
             return
         heapq.heappush(self._failed, held)
         if self._retrying is None:
-            self._intake.log.warning("the spool cannot write; senders wait", error=str(error))
+            self._intake.log.warning("spool_write_failed", error=str(error))
             self._retrying = asyncio.ensure_future(self._retry())
             self._retrying.add_done_callback(self._retried)
 

@@ -206,14 +206,14 @@ def _limit(
                 rate,
                 section.burst or max(1, int(rate)),
                 _evaluate(section.key) if section.key else None,
-                keys_max=section.keys_max,
+                max_keys=section.max_keys,
                 when_exceeded=section.when_exceeded,
             )
         case sections.DedupeSection(key=key):
             return Dedupe(
                 _evaluate(key) if key else None,
                 window_ns=int(section.window_s * _SECOND_NS),
-                keys_max=section.keys_max,
+                max_keys=section.max_keys,
             )
     assert_never(section)
 
@@ -283,7 +283,7 @@ def _count(section: sections.CountSection, resource: Mapping[str, Any]) -> Count
     )
     return Count(
         measure,
-        series_max=section.series_max,
+        max_series=section.max_series,
         interval_ns=int(section.interval_s * _SECOND_NS),
         resource=resource,
     )

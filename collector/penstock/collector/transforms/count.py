@@ -56,7 +56,7 @@ class Count(Creating):
 
     Args:
         measure: The metric.
-        series_max: Series of one interval, over all services; what comes beyond is counted in one
+        max_series: Series of one interval, over all services; what comes beyond is counted in one
             more, of the service ``other``, whose dimensions are all ``other``.
         interval_ns: Between flushes.
         resource: Of the points, besides their service.
@@ -65,10 +65,10 @@ class Count(Creating):
     outputs = (PASS,)
 
     def __init__(
-        self, measure: Measure, *, series_max: int, interval_ns: int, resource: Mapping[str, Any]
+        self, measure: Measure, *, max_series: int, interval_ns: int, resource: Mapping[str, Any]
     ) -> None:
         self._measure = measure
-        self._series_max = series_max
+        self._series_max = max_series
         self.interval_ns = interval_ns
         self._resource = resource
         self._since_ns: int | None = None

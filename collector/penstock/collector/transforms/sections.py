@@ -196,7 +196,7 @@ class ThrottleSection(TransformSection):
     rate: float = Field(ge=0.01, le=1e9)
     burst: int | None = Field(default=None, ge=1)
     key: Expression | None = None
-    keys_max: int = Field(default=10_000, ge=1, le=1_000_000)
+    max_keys: int = Field(default=10_000, ge=1, le=1_000_000)
     when_exceeded: Literal["drop", "block"] = "drop"
 
 
@@ -206,7 +206,7 @@ class DedupeSection(TransformSection):
     type: Literal["dedupe"]
     key: Expression | None = None
     window_s: float = Field(default=60.0, gt=0, le=86_400)
-    keys_max: int = Field(default=100_000, ge=1, le=10_000_000)
+    max_keys: int = Field(default=100_000, ge=1, le=10_000_000)
 
 
 class CountSection(TransformSection):
@@ -220,7 +220,7 @@ class CountSection(TransformSection):
     dimensions: dict[Annotated[str, Field(min_length=1, max_length=128)], Expression] = Field(
         default={}, max_length=16
     )
-    series_max: int = Field(default=1000, ge=1, le=100_000)
+    max_series: int = Field(default=1000, ge=1, le=100_000)
     interval_s: float = Field(default=10.0, ge=0.1, le=3600)
 
     @model_validator(mode="after")

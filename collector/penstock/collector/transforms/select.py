@@ -125,7 +125,7 @@ class Throttle(Transform):
         rate: Records a second.
         burst: Records that may come at once.
         key: What tells records apart within a source; None: all are one.
-        keys_max: Buckets; beyond it the one that was not used longest is forgotten, and is full
+        max_keys: Buckets; beyond it the one that was not used longest is forgotten, and is full
             when it comes again.
         when_exceeded: ``drop`` ends the record; ``block`` lets it pass and makes its source wait.
     """
@@ -138,13 +138,13 @@ class Throttle(Transform):
         burst: int,
         key: Evaluate | None,
         *,
-        keys_max: int,
+        max_keys: int,
         when_exceeded: Literal["drop", "block"],
     ) -> None:
         self._rate = rate
         self._burst = float(burst)
         self._key = key
-        self._keys_max = keys_max
+        self._keys_max = max_keys
         self._blocks = when_exceeded == "block"
         self._buckets: OrderedDict[tuple[str, bytes], tuple[float, int]] = OrderedDict()
 
@@ -174,15 +174,15 @@ class Dedupe(Transform):
     Args:
         key: What makes records equal; None: all but the times and the record's own id.
         window_ns: How long a key is remembered from its first record on.
-        keys_max: Keys remembered; beyond it the oldest is forgotten.
+        max_keys: Keys remembered; beyond it the oldest is forgotten.
     """
 
     outputs = (PASS,)
 
-    def __init__(self, key: Evaluate | None, *, window_ns: int, keys_max: int) -> None:
+    def __init__(self, key: Evaluate | None, *, window_ns: int, max_keys: int) -> None:
         self._key = key or _identity
         self._window_ns = window_ns
-        self._keys_max = keys_max
+        self._keys_max = max_keys
         self._seen: OrderedDict[bytes, int] = OrderedDict()
 
     @override

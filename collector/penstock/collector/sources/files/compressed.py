@@ -147,7 +147,7 @@ class Look:
             return
         self._take(data)
         if self.length > bytes_max:
-            self.refuse(f"more than decompressed_bytes_max ({bytes_max}) after decompression")
+            self.refuse(f"more than max_decompressed_bytes ({bytes_max}) after decompression")
         elif ended:
             self.end = End.WHOLE
             self.close()
@@ -433,7 +433,7 @@ class Search:
         self._open = look
         try:
             look.step(
-                self._section.decompressed_bytes_max,
+                self._section.max_decompressed_bytes,
                 {state.mark.span for state in lost if state.mark is not None},
             )
         except OSError as error:
@@ -448,43 +448,44 @@ class Search:
         look.told = True
         self._note("compressed_refused")
         self._log.warning(
-            "a compressed file that may have what is unread of another cannot be read; let it be"
-            " read, put a whole one in its place, or remove it to give that up",
+            "compressed_file_unreadable",
             path=str(look.path),
             reason=look.reason,
             file=state.path,
             position=state.position,
+            fix="let the collector read it, put an intact one in its place, or remove it",
         )
 
     def _tell_alike(self, state: FileState) -> None:
         self._note("compressed_alike")
         self._log.warning(
-            "several compressed files may have what is unread of another, and nothing tells them"
-            " apart; none is read",
+            "compressed_files_ambiguous",
             paths=[str(look.path) for look in self._candidates(state)],
             file=state.path,
             position=state.position,
+            reason="each may have the unread rest of the file; none is read",
         )
 
     def _give_up(self, state: FileState) -> None:
         self._note("files_gone")
         self._log.warning(
-            "a file is gone since the last run, and no compressed file beside it has its rest",
+            "file_gone",
             path=state.path,
             position=state.position,
+            reason="no compressed file beside it has its rest",
         )
 
     def _read_on(self, state: FileState, look: Look) -> Tail | None:
         if look.length == state.position:
             self._taken.add(look.stamp)
-            self._log.info("rotated file is done", path=state.path)
+            self._log.info("rotated_file_finished", path=state.path)
             return None
         self._descriptors.make_room()
         stream = Stream(look.path, look.stamp)
         self._taken.add(look.stamp)
         self._note("compressed_read")
         self._log.info(
-            "file goes on in a compressed one",
+            "file_continued_compressed",
             path=state.path,
             compressed=str(look.path),
             generation=state.generation,

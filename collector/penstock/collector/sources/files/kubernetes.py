@@ -181,9 +181,10 @@ class Pods:
         if now_ns >= self._silent_until_ns:
             self._silent_until_ns = now_ns + _SAY_AGAIN_NS
             self._log.warning(
-                "pods cannot be listed: records have what their file's path says",
+                "kubernetes_pods_unavailable",
                 server=self._section.server,
                 error=why,
+                reason="records have only what their file's path says",
             )
 
 

@@ -199,9 +199,10 @@ class FileSource(Source):
                 self._courier.delivery.forget(state.origin)
                 self._note("files_not_named")
                 self._log.warning(
-                    "file is not read any more: no pattern of the source names it",
+                    "file_unmatched",
                     path=state.path,
                     position=state.position,
+                    reason="no pattern of the source names it any more",
                 )
 
     def _tell_unread(self) -> None:
@@ -210,10 +211,10 @@ class FileSource(Source):
         self._ledger[self.name].notes["compressed_not_read"] = len(compressed)
         if compressed:
             self._log.warning(
-                "compressed files are read only for the rest of a file that was read before;"
-                " decompress those that shall be read whole",
+                "compressed_files_not_read",
                 count=len(compressed),
                 paths=compressed[:_NAMED_MAX],
+                fix="decompress those that the source shall read from the beginning",
             )
 
     def _look_at_directories(self) -> None:
@@ -227,9 +228,9 @@ class FileSource(Source):
                 self._complained.add(path)
                 self._note("directories_unreadable")
                 self._log.warning(
-                    "directory cannot be read: files in it are not found; let the collector's user"
-                    " read and search it, or exclude it from the pattern",
+                    "directory_unreadable",
                     path=path,
+                    fix="let the collector's user read and search it, or exclude it",
                 )
 
     async def _discover(self) -> None:
@@ -322,11 +323,11 @@ class FileSource(Source):
         if error.errno in OUT_OF_DESCRIPTORS:
             if self._descriptors.short("files"):
                 self._note("files_unreadable")
-                self._log.warning("file cannot be opened", path=path, error=str(error))
+                self._log.warning("file_open_failed", path=path, error=str(error))
         elif path not in self._complained:
             self._complained.add(path)
             self._note("files_unreadable")
-            self._log.warning("file cannot be read", path=path, error=error.strerror)
+            self._log.warning("file_read_failed", path=path, error=error.strerror)
 
     def _note(self, what: str) -> None:
         self._ledger[self.name].notes[what] += 1
@@ -353,7 +354,7 @@ class FileSource(Source):
             state.path = str(path)
         self._follow(make_tail(self._section, state, descriptor, self._descriptors))
         self._log.info(
-            "file opened", path=str(path), generation=state.generation, position=state.position
+            "file_opened", path=str(path), generation=state.generation, position=state.position
         )
         return begun
 
@@ -402,7 +403,7 @@ class FileSource(Source):
             return False
         found = look(tail.opened())
         self._note(f"files_{verdict.name.lower()}")
-        self._log.info("file begins again", path=tail.state.path, verdict=verdict.name.lower())
+        self._log.info("file_restarted", path=tail.state.path, verdict=verdict.name.lower())
         await self._take(tail, *tail.flush_all())
         self._retiring[tail.state.origin] = tail.position
         if found.size == 0:
@@ -573,7 +574,7 @@ class FileSource(Source):
             )
         except Exception:  # noqa: BLE001 - whatever fails, the next line goes on
             self._note("lines_undecodable")
-            self._log.exception("a line cannot be decoded")
+            self._log.exception("line_decode_failed")
             return (line.text, None), "pass"
         return (record, None), end
 
@@ -593,7 +594,7 @@ class FileSource(Source):
             return
         origin = tail.state.origin
         if self._courier.delivery.cursor(origin) >= tail.lines.position:
-            self._log.info("rotated file is done", path=tail.state.path)
+            self._log.info("rotated_file_finished", path=tail.state.path)
             self._courier.delivery.forget(origin)
             tail.close()
             del self._tails[tail.key]

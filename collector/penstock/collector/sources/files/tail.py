@@ -335,7 +335,7 @@ def make_cutter(
     """
     read = READERS[section.format]
     framed = section.format != "plain"
-    bytes_max = CONTAINER_LINE_BYTES_MAX if framed else section.line_bytes_max
+    bytes_max = CONTAINER_LINE_BYTES_MAX if framed else section.max_line_bytes
     encoding = encoding_of(section.encoding, head)
     lines = LineCutter(bytes_max, position=position, encoding=encoding)
     if not framed and section.multiline is None:
@@ -343,8 +343,8 @@ def make_cutter(
     joiner = Joiner(
         read,
         None if section.multiline is None else _is_start(section.multiline),
-        bytes_max=section.line_bytes_max,
-        held_bytes_max=max(HELD_BYTES_MAX, 2 * section.line_bytes_max),
+        bytes_max=section.max_line_bytes,
+        held_bytes_max=max(HELD_BYTES_MAX, 2 * section.max_line_bytes),
     )
     return lines, joiner
 

@@ -53,7 +53,7 @@ class ForwardSource(Source):
         self._listener = Listener(
             self.name,
             self._serve,
-            connections_max=section.connections_max,
+            max_connections=section.max_connections,
             note=intake.note,
             descriptors=intake.share.descriptors,
         )
@@ -108,7 +108,7 @@ class ForwardSource(Source):
                 await self._receive(messages, reader, writer, charge)
         except RemoteProtocolError as error:
             self._intake.note("protocol_errors")
-            self._intake.log.warning("a sender broke the protocol", error=str(error))
+            self._intake.log.warning("protocol_error", error=str(error))
 
     async def _receive(
         self,

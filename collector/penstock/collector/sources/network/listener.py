@@ -44,7 +44,7 @@ class Listener:
     Args:
         name: Of the source, for messages.
         handle: Serves one connection; the connection is closed when it returns.
-        connections_max: Open at once; one more is closed as soon as it is accepted.
+        max_connections: Open at once; one more is closed as soon as it is accepted.
         note: Counts something that is no record.
         descriptors: The process's, of which it has a share; None: only its own number bounds it.
         each: Descriptors that a connection takes.
@@ -56,7 +56,7 @@ class Listener:
         name: str,
         handle: Handle,
         *,
-        connections_max: int,
+        max_connections: int,
         note: Note,
         descriptors: Descriptors | None = None,
         each: int = 1,
@@ -67,7 +67,7 @@ class Listener:
         self._unread_answer_s = unread_answer_s
         self._name = name
         self._handle = handle
-        self._connections_max = connections_max
+        self._connections_max = max_connections
         self._note = note
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -156,10 +156,11 @@ class Listener:
             return True
         if self._descriptors.short("connections"):
             structlog.get_logger().warning(
-                "connections are refused: the process has no descriptors for more",
+                "connections_refused",
                 source=self._name,
                 connections=len(self._tasks),
                 limit=self._descriptors.limit,
+                reason="the process has no file descriptors for more",
             )
         return False
 

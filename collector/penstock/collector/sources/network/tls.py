@@ -94,7 +94,7 @@ class ServerTls:
             return
         self._silent_until_s = now_s + _SAY_AGAIN_S
         why = error.verify_message if isinstance(error, ssl.SSLCertVerificationError) else ""
-        self._log.warning("a TLS handshake failed", error=why or error.reason)
+        self._log.warning("tls_handshake_failed", error=why or error.reason)
 
     def grpc_credentials(self) -> grpc.ServerCredentials:
         """The same for a gRPC server, which asks for the files at every handshake."""

@@ -45,20 +45,20 @@ class OtlpGrpc:
         self._name = intake.source
         self._take = take
         self._intake = intake
-        self._message_bytes_max = section.message_bytes_max
+        self._message_bytes_max = section.max_message_bytes
         self._reuse_port = section.reuse_port
         self._calls = 0
         self._socket = f"penstock-otlp-{secrets.token_hex(16)}"
         self._listener = Listener(
             self._name,
             self._relay,
-            connections_max=section.connections_max,
+            max_connections=section.max_connections,
             note=intake.note,
             descriptors=intake.share.descriptors,
             each=_DESCRIPTORS_EACH,
         )
         options = (
-            ("grpc.max_receive_message_length", section.message_bytes_max),
+            ("grpc.max_receive_message_length", section.max_message_bytes),
             ("grpc.max_concurrent_streams", _STREAMS_MAX),
             ("grpc.http2.bdp_probe", 0),  # windows stay small: what they allow is read unasked
             ("grpc.http2.lookahead_bytes", READ_BYTES),

@@ -98,7 +98,7 @@ class OtlpHttp:
             await serve_http(reader, writer, self.answer, self._limits, account)
         except MalformedRequestError as error:
             self._intake.note("protocol_errors")
-            self._intake.log.warning("a sender broke the protocol", error=str(error))
+            self._intake.log.warning("protocol_error", error=str(error))
 
     async def answer(self, request: Request, charge: Charge) -> Response:
         """Take one request, which holds a charge, or say what its browser may send."""

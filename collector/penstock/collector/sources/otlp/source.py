@@ -101,12 +101,12 @@ class OtlpSource(Source):
         self._endpoints: dict[str, str] = {}
         self._grpc: OtlpGrpc | None = None
         http = OtlpHttp(
-            self.take, intake, body_bytes_max=section.message_bytes_max, cors=section.cors
+            self.take, intake, body_bytes_max=section.max_message_bytes, cors=section.cors
         )
         self._http = Listener(
             self.name,
             http.serve,
-            connections_max=section.connections_max,
+            max_connections=section.max_connections,
             note=intake.note,
             descriptors=intake.share.descriptors,
         )

@@ -57,13 +57,13 @@ class Window:
     """The interval that is being collected.
 
     Args:
-        series_max: Series of one interval, with samples that are passed on, and gauges that are
+        max_series: Series of one interval, with samples that are passed on, and gauges that are
             remembered; more are refused.
         now_ns: When the first interval begins.
     """
 
-    def __init__(self, *, series_max: int, now_ns: int) -> None:
-        self._series_max = series_max
+    def __init__(self, *, max_series: int, now_ns: int) -> None:
+        self._series_max = max_series
         self._began_ns = now_ns
         self._counters: dict[Series, float] = {}
         self._timers: dict[Series, _Timer] = {}

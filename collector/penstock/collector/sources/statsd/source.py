@@ -44,13 +44,13 @@ class StatsdSource(Source):
         self._section = section
         self._resource = {**resource, "service.name": section.service}
         self._intake = intake
-        self._window = Window(series_max=section.series_max, now_ns=intake.clock.unix_ns())
+        self._window = Window(max_series=section.max_series, now_ns=intake.clock.unix_ns())
         self._notices: list[Notice] = []
         self._datagrams = Datagrams(self.name, self._on_datagram)
         self._listener = Listener(
             self.name,
             self._serve,
-            connections_max=section.connections_max,
+            max_connections=section.max_connections,
             note=intake.note,
             descriptors=intake.share.descriptors,
         )
@@ -116,10 +116,10 @@ class StatsdSource(Source):
             found = parse_line(line)
         except RemoteProtocolError as error:
             self._intake.note("samples_refused_bad_line")
-            self._intake.log.debug("a line is no sample", error=str(error))
+            self._intake.log.debug("sample_malformed", error=str(error))
             return
         if isinstance(found, Notice):
-            if len(self._notices) >= self._section.series_max:
+            if len(self._notices) >= self._section.max_series:
                 self._intake.note("samples_refused_too_many_events")
                 return
             self._notices.append(found)

@@ -57,7 +57,7 @@ class SyslogSource(Source):
         self._listener = Listener(
             self.name,
             self._serve,
-            connections_max=section.connections_max,
+            max_connections=section.max_connections,
             note=intake.note,
             descriptors=intake.share.descriptors,
         )
@@ -139,13 +139,13 @@ class SyslogSource(Source):
     def _cut(self, datagram: bytes) -> SyslogMessage:
         """A datagram is one message, whatever is in it."""
         text = datagram.rstrip(_PADDING)
-        most = self._section.message_bytes_max
+        most = self._section.max_message_bytes
         return SyslogMessage(text[:most], truncated=len(text) > most)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         peer = str((writer.get_extra_info("peername") or ("",))[0])
         with Charge(self._intake.share) as charge:
-            connection = _Connection(peer, SyslogCutter(self._section.message_bytes_max), charge)
+            connection = _Connection(peer, SyslogCutter(self._section.max_message_bytes), charge)
             try:
                 while await self._receive(reader, connection):
                     pass

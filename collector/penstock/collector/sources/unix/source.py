@@ -95,7 +95,7 @@ class UnixSource(Source):
         self._listener = Listener(
             name,
             self._serve,
-            connections_max=section.connections_max,
+            max_connections=section.max_connections,
             note=self._note,
             descriptors=share.descriptors,
             unread_answer_s=limits.unread_answer_s,
@@ -132,7 +132,7 @@ class UnixSource(Source):
                 self._note("answers_unread", 1)
             except RemoteProtocolError as error:
                 self._note("protocol_errors", 1)
-                self._log.warning("a sender broke the protocol", error=str(error))
+                self._log.warning("protocol_error", error=str(error))
 
     async def _receive(
         self, frames: FrameReader, reader: asyncio.StreamReader, connection: Connection

@@ -47,10 +47,10 @@ function equation(account) {
 }
 
 function spool(one) {
-  const share = one.bytes_max ? one.bytes / one.bytes_max : 0;
+  const share = one.max_bytes ? one.bytes / one.max_bytes : 0;
   const bar = el("progress", { max: "1", value: share.toFixed(4), class: share > FULL ? "warn" : null, "aria-label": `${one.name} is ${Math.round(share * 100)} % full` });
   const failures = one.failures ? el("p", { class: "muted" }, `${counted(one.failures, "failure")} of the disk`) : null;
-  return el("div", {}, el("div", { class: "name" }, el("span", {}, one.name.replace("-", " ")), el("span", { class: "muted num" }, `${bytes(one.bytes)} of ${bytes(one.bytes_max)}`)), bar, failures);
+  return el("div", {}, el("div", { class: "name" }, el("span", {}, one.name.replace("-", " ")), el("span", { class: "muted num" }, `${bytes(one.bytes)} of ${bytes(one.max_bytes)}`)), bar, failures);
 }
 
 const details = (detail) => Object.entries(detail).filter(([, value]) => value).slice(0, 4)
