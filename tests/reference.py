@@ -243,12 +243,13 @@ def _errors() -> str:
         "",
         _ACKS,
         "",
-        "| name | code | err_code | a retry helps |",
-        "|---|---|---|---|",
+        "| name | code | err_code | a retry helps | do |",
+        "|---|---|---|---|---|",
     ]
     for nack in Nack:
         retry = "yes" if nack.retryable else "no"
-        lines.append(f"| `{nack.name}` | {nack.code} | {nack.err_code} | {retry} |")
+        fix = _cell(FIXES[nack.name])
+        lines.append(f"| `{nack.name}` | {nack.code} | {nack.err_code} | {retry} | {fix} |")
     lines += [
         "",
         "## To readers and commands",
@@ -257,7 +258,7 @@ def _errors() -> str:
         "|---|---|",
     ]
     for code in sorted(_refusals() | set(FIXES)):
-        lines.append(f"| `{code}` | {_cell(FIXES.get(code, 'as its message says'))} |")
+        lines.append(f"| `{code}` | {_cell(FIXES[code])} |")
     return _text(lines)
 
 
