@@ -69,7 +69,6 @@ from penstock.logd.offline.dump import SCHEMA_OF_DUMP
 from penstock.service import ExitCode, ServiceError
 from penstock.service import UnavailableError as ServiceUnavailableError
 
-_UNBOUNDED: Final = "without --from or --to all is read of"
 _ROWS: Final = 1000
 """Rows that are laid out as one table."""
 
@@ -168,7 +167,10 @@ def query(  # noqa: PLR0913 - what is asked for, of what, and how
         scope = _Scope(start or "earliest", end or "latest", partitions)
         names = _tables_of(engine, query)
         if names and start is None and end is None:
-            click.echo(f"{_UNBOUNDED} {', '.join(map(safe, names))}", err=True)
+            click.echo(
+                f"reading all of {', '.join(map(safe, names))}; --from and --to read a part",
+                err=True,
+            )
         sources = _register(engine, log, names, scope, (connect, progress))
         batches = _run(engine, query, sources)
         if as_json:

@@ -96,7 +96,7 @@ def test_a_where_filters_what_is_read_and_the_whole_stream_is(log: FakeLog) -> N
 
 
 def test_a_query_without_a_range_says_that_it_reads_all(log: FakeLog) -> None:
-    said = "without --from or --to all is read of logs, two\n"
+    said = "reading all of logs, two; --from and --to read a part\n"
     assert said in run(log, "SELECT count(*) FROM logs, two").stderr
     for words in (["--from", "earliest"], ["--to", "latest"], ["--from", "5", "--to", "6"]):
         assert run(log, "SELECT count(*) FROM logs", *words).stderr == ""
