@@ -153,6 +153,23 @@ def _has_anchor(file: Path, anchor: str, origin: Path) -> bool:
     }
 
 
+def test_files_that_the_architecture_names_exist() -> None:
+    """Each stands in backticks: from the root, or below what the nearest `Below` names."""
+    base, missing = ROOT, []
+    for line in (ROOT / "ARCHITECTURE.md").read_text().splitlines():
+        if below := re.match(r"Below `([^`]+)`:|(## )", line):
+            base = ROOT / (below[1] or "")
+        names = re.findall(r"`([\w./-]+)`", line)
+        folders = [base, ROOT, *(ROOT / it for it in names if "/" in it)]
+        missing += [
+            name
+            for name in names
+            if name.endswith((".py", "/"))
+            and not any((it / name).exists() for at in folders for it in (at, at.parent))
+        ]
+    assert missing == []
+
+
 def test_the_parts_are_the_homes() -> None:
     assert set(PARTS) == {"specs", "collector", "logd", "router"}
 
