@@ -6,6 +6,7 @@ types, defaults and bounds. A test compares the files with what the code says no
 
 import ast
 import importlib
+import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ import click
 
 from penstock.base.errors import ExitCode
 from penstock.deploy.cli import cli
+from penstock.logd.api.stream_options import StreamOption, stream_options
 from penstock.logd.cli.server import FIXES
 from penstock.logd.format.acks import Nack
 from penstock.router.sinks.registry import sink_kinds
@@ -76,6 +78,28 @@ def sink_pages() -> dict[Path, str]:
             text, "guarantee", [f"On replay after a crash: {kind.sink.guarantee}."]
         )
     return found
+
+
+def option_pages() -> dict[Path, str]:
+    """logd's README, with the options of a stream that are generated in it."""
+    path = ROOT / "logd" / "README.md"
+    text = path.read_text()
+    for what, replication in (("stream options", False), ("replication options", True)):
+        lines = ["| key | default | meaning |", "|---|---|---|"]
+        lines += [_option(one) for one in stream_options() if one.replication is replication]
+        text = _between(text, what, lines)
+    return {path: text}
+
+
+def _option(option: StreamOption) -> str:
+    if option.required:
+        default = "required"
+    elif option.default is None:
+        default = "none"
+    else:
+        shown = option.default if option.choices else json.dumps(option.default)
+        default = f"`{shown}`"
+    return f"| `{option.name}` | {default} | {_cell(option.meaning)} |"
 
 
 def _between(text: str, what: str, lines: Sequence[str]) -> str:
@@ -284,7 +308,7 @@ def _text(lines: list[str]) -> str:
 def main(arguments: Sequence[str]) -> int:
     """Write the files, or with `--check` name those that are not as they should be."""
     HOME.mkdir(exist_ok=True)
-    files = {HOME / name: text for name, text in pages().items()} | sink_pages()
+    files = {HOME / name: text for name, text in pages().items()} | sink_pages() | option_pages()
     different = {path: text for path, text in files.items() if _read(path) != text}
     for path, text in different.items():
         sys.stdout.write(f"{path.relative_to(ROOT)}\n")

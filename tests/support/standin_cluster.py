@@ -12,10 +12,10 @@ from typing_extensions import override
 from penstock.logd.api.description import describe_roles, describe_standing
 from penstock.logd.api.operations import FetchApi, LoneGroups
 from penstock.logd.api.server import FetchLimits, FetchServer
+from penstock.logd.api.stream_options import ReplicationSettings
 from penstock.logd.api.streams import not_here
 from penstock.logd.errors import RefusedError
 from penstock.logd.intake.turn import Message
-from penstock.logd.metadata.replication_settings import ReplicationSettings
 from penstock.logd.metadata.streams import StreamConfig
 from penstock.logd.partition.cursors import CursorStore
 from penstock.logd.partition.partition import Partition

@@ -1,6 +1,5 @@
 """logd's configuration: the YAML file's keys, their defaults and what is refused."""
 
-import operator
 from collections import Counter
 from pathlib import Path
 from typing import Annotated, Final, Literal, Self
@@ -8,29 +7,20 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import (
     ConfigDict,
     Field,
-    ValidationInfo,
-    field_validator,
     model_validator,
 )
 
 from penstock.logd.api.server import FetchLimits
+from penstock.logd.api.stream_options import ConfiguredStream
 from penstock.logd.cluster.config import ClusterSection
 from penstock.logd.encryption.master_keys import EncryptionSection, MasterKeys
-from penstock.logd.errors import RefusedError
-from penstock.logd.format.subjects import check_stream_subject
 from penstock.logd.intake.admission import AdmissionPolicy
 from penstock.logd.intake.standby import StandbySettings
 from penstock.logd.liftbridge.config import GrpcSection
-from penstock.logd.limits import PARTITIONS_PER_STREAM_MAX, STRANGERS_BESIDES, STREAMS_MAX
-from penstock.logd.metadata.replication_settings import ReplicationSettings
-from penstock.logd.metadata.retention_policy import Discard, Retention
+from penstock.logd.limits import STRANGERS_BESIDES, STREAMS_MAX
 from penstock.logd.metadata.streams import (
-    AckPolicy,
-    Encryption,
-    FsyncPolicy,
     StreamConfig,
     activity_stream,
-    check_stream_name,
 )
 from penstock.logd.nats.config import NatsSettings
 from penstock.logd.security.config import AuthSection, Door, TlsSection, check_encrypted
@@ -44,105 +34,6 @@ _MIB = 1024 * 1024
 
 class _Settings(Quantities):
     model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class RetentionSettings(_Settings):
-    """How much of a stream is kept, as in `penstock.logd.metadata.retention_policy.Retention`."""
-
-    age_s: Annotated[int, Field(ge=1, le=100 * 365 * 86_400)] | None = None
-    bytes: Annotated[int, Field(ge=_MIB, le=1 << 50)] | None = None
-    messages: Annotated[int, Field(ge=1, le=1 << 50)] | None = None
-
-
-_Offset = Annotated[int, Field(ge=0, lt=1 << 62)]
-
-
-class StreamSettings(_Settings):
-    """One stream; the attributes are those of `penstock.logd.metadata.streams.StreamConfig`."""
-
-    name: str
-    subject: str
-    ack_on_reply: bool = Field(default=True, validate_default=True)
-    ack_policy: AckPolicy = "all"
-    fsync: FsyncPolicy = "commit"
-    fsync_interval_ms: Annotated[int, Field(ge=1, le=3_600_000)] = 1000
-    message_bytes_max: Annotated[int, Field(ge=1024, le=32 * _MIB)] = 8 * _MIB
-    header_bytes_max: Annotated[int, Field(ge=256, le=_MIB)] = 64 * 1024
-    header_pairs_max: Annotated[int, Field(ge=1, le=4096)] = 256
-    key_bytes_max: Annotated[int, Field(ge=1, le=64 * 1024)] = 4096
-    batch_rows_max: Annotated[int, Field(ge=1, le=1 << 24)] = 131_072
-    batch_decoded_bytes_max: Annotated[int, Field(ge=1024, le=64 * _MIB)] = 64 * _MIB
-    intake_bytes_max: Annotated[int, Field(ge=64 * 1024, le=64 * 1024 * _MIB)] | None = None
-    segment_bytes_max: Annotated[int, Field(ge=64 * 1024, le=1024 * _MIB)] = 256 * _MIB
-    dedup_window_s: Annotated[int, Field(ge=0, le=86_400)] = 120
-    dedup_entries_max: Annotated[int, Field(ge=1, le=100_000_000)] = 1_000_000
-    producer_expiry_s: Annotated[int, Field(ge=60, le=365 * 86_400)] = 7 * 86_400
-    producers_max: Annotated[int, Field(ge=1, le=10_000_000)] = 100_000
-    retention: RetentionSettings = RetentionSettings()
-    discard: Discard = "old"
-    compact: bool = False
-    tombstone_retention_s: Annotated[int, Field(ge=0, le=10 * 365 * 86_400)] = 86_400
-    expected_offset: bool = False
-    encryption: Encryption = "none"
-    restore_from: Annotated[tuple[_Offset, ...], Field(max_length=PARTITIONS_PER_STREAM_MAX)] = ()
-    restore_upto: Annotated[tuple[_Offset, ...], Field(max_length=PARTITIONS_PER_STREAM_MAX)] = ()
-
-    @field_validator("name")
-    @classmethod
-    def _check_name(cls, name: str) -> str:
-        try:
-            check_stream_name(name)
-        except RefusedError as error:
-            raise ValueError(str(error)) from None
-        return name
-
-    @field_validator("subject")
-    @classmethod
-    def _check_subject(cls, subject: str) -> str:
-        try:
-            check_stream_subject(subject, ack_on_reply=False)
-        except RefusedError as error:
-            raise ValueError(str(error)) from None
-        return subject
-
-    @field_validator("ack_on_reply")
-    @classmethod
-    def _check_acks(cls, ack_on_reply: bool, info: ValidationInfo) -> bool:
-        if "subject" in info.data:  # else that is what is wrong
-            try:
-                check_stream_subject(info.data["subject"], ack_on_reply=ack_on_reply)
-            except RefusedError as error:
-                raise ValueError(str(error)) from None
-        return ack_on_reply
-
-    @model_validator(mode="after")
-    def _check_discard(self) -> Self:
-        limits = (self.retention.bytes, self.retention.messages)
-        if self.discard == "new" and limits == (None, None):
-            msg = "discard: new needs retention.bytes or retention.messages"
-            raise ValueError(msg)
-        return self
-
-    @model_validator(mode="after")
-    def _check_restore(self) -> Self:
-        begun, ends = self.restore_from, self.restore_upto
-        if len(begun) != len(ends) or any(map(operator.gt, begun, ends)):
-            msg = "restore_from and restore_upto: as many offsets, none after its partition's end"
-            raise ValueError(msg)
-        return self
-
-    def stream_config(self) -> StreamConfig:
-        """The stream as the core knows it."""
-        options = self.model_dump(include=set(StreamSettings.model_fields))
-        return StreamConfig(**options | {"retention": Retention(**options["retention"])})
-
-
-class ConfiguredStream(StreamSettings, ReplicationSettings):
-    """A stream of the configuration file: what it is, and how it is replicated."""
-
-    def replication(self) -> ReplicationSettings:
-        """How it is replicated."""
-        return ReplicationSettings(**self.model_dump(include=set(ReplicationSettings.model_fields)))
 
 
 class ActivitySettings(_Settings):

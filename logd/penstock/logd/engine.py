@@ -7,8 +7,8 @@ from prometheus_client.core import Metric
 
 from penstock.logd.activity import Record, Sink
 from penstock.logd.api.operations import Cursors, Groups
+from penstock.logd.api.stream_options import ConfiguredStream
 from penstock.logd.api.streams import Streams
-from penstock.logd.config import ConfiguredStream
 from penstock.logd.partition.partition import OfflinePartition, Partition
 from penstock.logd.partition.subscriptions import SubscriptionManager
 from penstock.logd.security.authorizer import Access

@@ -41,8 +41,9 @@ from penstock.logd.activity import Event, Record, store_events
 from penstock.logd.api.description import describe_stream
 from penstock.logd.api.operations import LoneGroups
 from penstock.logd.api.protocol import Document
+from penstock.logd.api.stream_options import ConfiguredStream, ReplicationSettings
 from penstock.logd.api.streams import StreamOutline
-from penstock.logd.config import ConfiguredStream, LogdConfig
+from penstock.logd.config import LogdConfig
 from penstock.logd.directories import Descriptors, empty, make_directories, rename
 from penstock.logd.errors import (
     CorruptError,
@@ -63,7 +64,6 @@ from penstock.logd.metadata.access import (
 )
 from penstock.logd.metadata.codec import read_as, write_document
 from penstock.logd.metadata.records import ReplicationOptions
-from penstock.logd.metadata.replication_settings import ReplicationSettings
 from penstock.logd.metadata.streams import (
     NOBODY,
     Metadata,

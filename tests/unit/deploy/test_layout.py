@@ -253,8 +253,9 @@ def test_streams_keep_a_week_and_a_quarter_of_the_disk_at_most(tmp_path: Path) -
     assert topology.retention_bytes is not None
     assert topology.retention_bytes == pytest.approx(free / 4, rel=0.02)
     streams = LogdConfig.model_validate(logd_document(topology, "logd")).streams
-    assert {stream.retention.age_s for stream in streams} == {7 * 86_400}
-    kept = sum(stream.retention.bytes or 0 for stream in streams)
+    retention = [stream.stream_config().retention for stream in streams]
+    assert {limits.age_s for limits in retention} == {7 * 86_400}
+    kept = sum(limits.bytes or 0 for limits in retention)
     assert topology.retention_bytes - 5 < kept <= topology.retention_bytes
     assert "7 days" in addresses(topology)["retention"]
 

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from penstock.logd.api.protocol import Document
+from penstock.logd.api.stream_options import ReplicationSettings
 from penstock.logd.errors import RefusedError
 from penstock.logd.metadata.records import ReplicationOptions
-from penstock.logd.metadata.replication_settings import ReplicationSettings
 from penstock.logd.metadata.streams import Stream, StreamConfig
 from penstock.logd.storage import CommitLog, EpochFile
 

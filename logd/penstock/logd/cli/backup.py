@@ -21,6 +21,7 @@ from penstock.base.clock import SystemClock
 from penstock.base.errors import DamagedDataError
 from penstock.base.files import sync_directories
 from penstock.base.pluralize import pluralize
+from penstock.logd.api.stream_options import ReplicationSettings, stream_options
 from penstock.logd.cli.output import Progress, echo_json, human_bytes, json_option
 from penstock.logd.cli.query import OutputError
 from penstock.logd.cli.records import (
@@ -40,7 +41,7 @@ from penstock.logd.client import Fetched, LogClient, StreamInfo, calls
 from penstock.logd.errors import CorruptError, RefusedError, UnavailableError
 from penstock.logd.format.frame import HEADER_SIZE, decode_header, encode_header, parse_frames
 from penstock.logd.format.rows import Frame
-from penstock.logd.metadata.replication_settings import ReplicationSettings
+from penstock.logd.metadata.option import Change
 from penstock.logd.offline.backup import (
     FILE_BYTES,
     MANIFEST,
@@ -234,7 +235,9 @@ def _number(error: RefusedError, key: str) -> int:
 _SEND_BYTES: Final = 4 * 1024 * 1024
 
 _AWAY: Final = ("UNAVAILABLE", "TOO_MANY_REQUESTS", "NOT_HERE")
-_MODES: Final = ("paused", "held", "read_only")
+_MODES: Final = tuple(
+    option.name for option in stream_options() if option.option.change is Change.MODE
+)
 _LIMITS: Final = ("retention", "discard")
 
 

@@ -1,6 +1,6 @@
 """`penstock logd streams ...` and `penstock logd match`: what is stored, and under which name."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final, TypeVar
 
@@ -8,6 +8,7 @@ import click
 from typing_extensions import override
 
 from penstock.base.pluralize import pluralize
+from penstock.logd.api.stream_options import StreamOption, stream_options
 from penstock.logd.cli.cluster import Parts, Place, Work, left_of_move, wait_option, watch
 from penstock.logd.cli.output import echo_json, facts, human_bytes, json_option, safe, table, tell
 from penstock.logd.cli.records import partitions_of
@@ -22,6 +23,7 @@ from penstock.logd.cli.server import (
 )
 from penstock.logd.client import LogClient, PartitionInfo, StreamInfo
 from penstock.logd.errors import UnavailableError
+from penstock.logd.metadata.option import Change
 from penstock.service import ServiceError
 from penstock.service import UnavailableError as ServiceUnavailableError
 from penstock.service.cli import PenstockGroup
@@ -87,8 +89,6 @@ def _end(log: LogClient, name: str, partition: int, before: Position | None) -> 
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-_LIMITS: Final = ("age_s", "bytes", "messages")
-
 
 class _FactorType(click.ParamType[Any]):
     """A number of replicas, or all nodes."""
@@ -102,80 +102,76 @@ class _FactorType(click.ParamType[Any]):
         return click.IntRange(min=1).convert(value, param, ctx)
 
 
-_OPTIONS: Final = (
-    click.option("--ack-on-reply/--no-ack-on-reply", default=None, help="Answer plain publishers."),
-    click.option("--ack-policy", type=click.Choice(["all", "leader", "none"]), help="When to ack."),
-    click.option(
-        "--fsync", type=click.Choice(["commit", "interval", "never"]), help="When to sync."
-    ),
-    click.option("--fsync-interval-ms", type=int, help="With --fsync interval."),
-    click.option("--message-bytes-max", type=int, help="Largest message."),
-    click.option("--header-bytes-max", type=int, help="Largest header block of a message."),
-    click.option("--header-pairs-max", type=int, help="Most header lines of a message."),
-    click.option("--key-bytes-max", type=int, help="Longest key of a record."),
-    click.option("--batch-rows-max", type=int, help="Most records of a batch."),
-    click.option("--batch-decoded-bytes-max", type=int, help="Most bytes a batch may decode to."),
-    click.option("--intake-bytes-max", type=int, help="Bytes that may wait for the disk."),
-    click.option("--segment-bytes-max", type=int, help="Size of segment files."),
-    click.option("--dedup-window-s", type=int, help="How long a Nats-Msg-Id is remembered."),
-    click.option("--dedup-entries-max", type=int, help="Most Nats-Msg-Ids remembered."),
-    click.option("--producer-expiry-s", type=int, help="How long an idle producer is remembered."),
-    click.option("--producers-max", type=int, help="Most producers remembered."),
-    click.option("--retention-age-s", type=int, help="Delete records that are older."),
-    click.option("--retention-bytes", type=int, help="Bytes to keep."),
-    click.option("--retention-messages", type=int, help="Records to keep."),
-    click.option("--discard", type=click.Choice(["old", "new"]), help="What makes room when full."),
-    click.option(
-        "--compact/--no-compact", default=None, help="Keep only the last record of each key."
-    ),
-    click.option("--tombstone-retention-s", type=int, help="How long a tombstone is kept."),
-    click.option(
-        "--replication-factor", type=_FactorType(), help="Replicas, or all: one on every node."
-    ),
-    click.option("--min-isr", type=int, help="Replicas in sync below which nothing is stored."),
-    click.option(
-        "--unclean-election/--no-unclean-election",
-        default=None,
-        help="Let a replica lead that lacks acked records, when no other is left.",
-    ),
-    click.option("--queue-group", help="NATS queue group that its subject is shared with."),
-    click.option(
-        "--warm-standby/--no-warm-standby",
-        default=None,
-        help="Let replicas keep what comes while nobody leads.",
-    ),
-)
+def _click_option(option: StreamOption) -> Callable[[Function], Function]:
+    """A stream's option as one of a command; without it the daemon decides."""
+    name, kind = option.parameter, option.kind
+    text = option.meaning.replace("`", "")
+    if kind is bool:
+        return click.option(f"--{name}/--no-{name}", default=None, help=text)
+    if kind is int:
+        number = _FactorType() if option.choices else click.INT
+        return click.option(f"--{name}", type=number, help=text)
+    return click.option(
+        f"--{name}", type=click.Choice(option.choices) if option.choices else str, help=text
+    )
 
 
-def stream_options(function: Function) -> Function:
-    """Add the options that `create` and `alter` have in common."""
-    for option in reversed(_OPTIONS):
-        function = option(function)
-    return function
+_NAMES: Final = {option.name: option for option in stream_options()}
 
 
-def chosen_options(options: dict[str, Any]) -> dict[str, Any]:
-    """Those that were given, as the api takes them: the limits of retention are below one key."""
-    chosen = {key: value for key, value in options.items() if value is not None}
-    limits = {key: chosen.pop(f"retention_{key}", None) for key in _LIMITS}
-    retention = {key: value for key, value in limits.items() if value is not None}
-    return chosen | ({"retention": retention} if retention else {})
+def _options_of(*changes: Change) -> Callable[[Function], Function]:
+    """Add the options that are set so; a stream's name and subject are arguments of a command."""
+    chosen = [
+        option
+        for name, option in _NAMES.items()
+        if option.option.change in changes and name not in ("name", "subject")
+    ]
+
+    def decorate(function: Function) -> Function:
+        for option in reversed(chosen):
+            function = _click_option(option)(function)
+        return function
+
+    return decorate
+
+
+def _nested(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options by the names of their parameters, as the api takes them: `retention` is one key."""
+    found: dict[str, Any] = {}
+    for option in _NAMES.values():
+        parameter = option.parameter.replace("-", "_")
+        if parameter in options:
+            outer, _, inner = option.name.partition(".")
+            if inner:
+                found.setdefault(outer, {})[inner] = options[parameter]
+            else:
+                found[outer] = options[parameter]
+    return found
+
+
+def chosen_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that were given."""
+    return _nested({name: value for name, value in options.items() if value is not None})
 
 
 def unset_options(names: tuple[str, ...]) -> dict[str, Any]:
-    """Options that are to be none, by the names they have on the command line."""
-    keys = [name.removeprefix("--").replace("-", "_") for name in names]
-    limits = {key: f"retention_{key}" for key in _LIMITS}
-    retention = dict.fromkeys(key for key, name in limits.items() if name in keys)
-    plain: dict[str, Any] = dict.fromkeys(key for key in keys if key not in limits.values())
-    return plain | ({"retention": retention} if retention else {})
+    """Options that are to be none, by the names they have on the command line.
+
+    Raises:
+        click.UsageError: There is no such option.
+    """
+    wanted = {name.removeprefix("--").replace("-", "_"): None for name in names}
+    known = {option.parameter.replace("-", "_") for option in _NAMES.values()}
+    if unknown := sorted(wanted.keys() - known):
+        raise click.UsageError(f"--unset {unknown[0].replace('_', '-')}: there is no such option")
+    return _nested(wanted)
 
 
 @click.command(
     epilog="Example: penstock logd streams alter logs --retention-age-s 86400 --min-isr 2"
 )
 @stream_argument("name")
-@stream_options
+@_options_of(Change.ALTER)
 @click.option(
     "--unset", multiple=True, metavar="OPTION", help="Set this option to none; repeatable."
 )
@@ -431,13 +427,7 @@ def list_streams(internal: bool, server: str, as_json: bool) -> None:
 @streams.command(epilog="Example: penstock logd streams create logs --subject 'telemetry.logs.>'")
 @click.argument("name")
 @click.option("--subject", required=True, help="Subject or filter, with * and >, to store.")
-@click.option("--partitions", type=click.IntRange(min=1), help="How many; cannot be changed.")
-@click.option(
-    "--encryption",
-    type=click.Choice(["none", "aes-256-gcm"]),
-    help="Of what is on disk; cannot be changed.",
-)
-@stream_options
+@_options_of(Change.ALTER, Change.CREATE)
 @json_option()
 @server_option
 def create(name: str, subject: str, as_json: bool, server: str, **options: Any) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any, Final
 
+from penstock.logd.api.stream_options import ReplicationSettings
 from penstock.logd.cluster.import_standalone import check_adopted
 from penstock.logd.cluster.node import ClusterNode
 from penstock.logd.controller.group_messages import MemberAnswer, MemberBeat
@@ -16,7 +17,6 @@ from penstock.logd.controller.placement import place_stream
 from penstock.logd.errors import RefusedError, UnavailableError
 from penstock.logd.metadata.codec import read_as, read_document, write_document
 from penstock.logd.metadata.records import PartitionKey, ReplicationOptions
-from penstock.logd.metadata.replication_settings import ReplicationSettings
 from penstock.logd.metadata.state import ClusterState, Refused
 from penstock.logd.metadata.streams import StreamConfig
 from penstock.logd.metadata.tables import Done

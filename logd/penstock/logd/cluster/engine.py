@@ -20,6 +20,7 @@ from penstock.base.sockets import connections_within
 from penstock.logd.activity import Record
 from penstock.logd.api.operations import GroupFigures
 from penstock.logd.api.protocol import Document
+from penstock.logd.api.stream_options import ConfiguredStream
 from penstock.logd.cluster.activity import ClusterActivity, Watcher
 from penstock.logd.cluster.config import ClusterSection
 from penstock.logd.cluster.controller_client import ControllerClient
@@ -29,7 +30,7 @@ from penstock.logd.cluster.node import ClusterNode, ClusterSettings
 from penstock.logd.cluster.replica import ReplicaRunner
 from penstock.logd.cluster.replica_manager import NatsReachability, ReplicaManager
 from penstock.logd.cluster.streams import ClusterStreams
-from penstock.logd.config import ConfiguredStream, LogdConfig
+from penstock.logd.config import LogdConfig
 from penstock.logd.controller.group_messages import MemberAnswer, MemberBeat
 from penstock.logd.directories import Descriptors
 from penstock.logd.errors import NotReadyError, RefusedError, UnavailableError

@@ -9,7 +9,7 @@ import structlog
 
 from penstock.logd.api.description import describe_roles, describe_standing
 from penstock.logd.api.protocol import Document
-from penstock.logd.api.stream_options import altered
+from penstock.logd.api.stream_options import ReplicationSettings, altered
 from penstock.logd.api.streams import StreamOutline, not_here
 from penstock.logd.cluster.controller_client import ControllerClient, make_stream
 from penstock.logd.cluster.replica import ReplicaRunner
@@ -40,7 +40,6 @@ from penstock.logd.metadata.records import (
     PartitionRecord,
     StreamRecord,
 )
-from penstock.logd.metadata.replication_settings import ReplicationSettings
 from penstock.logd.metadata.state import ClusterState, Refused
 from penstock.logd.metadata.streams import Stream, StreamConfig, check_not_internal, is_internal
 from penstock.logd.metadata.tables import basis_of

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeAlias
 
 from penstock.logd.activity import TakesDown
 from penstock.logd.api.operations import Groups
-from penstock.logd.api.stream_options import split_settings
+from penstock.logd.api.stream_options import StreamOption, split_settings, stream_options
 from penstock.logd.api.streams import StreamOutline
 from penstock.logd.errors import LogdError, RefusedError
 from penstock.logd.format.subjects import is_inbox
@@ -20,8 +20,14 @@ from penstock.logd.security.quotas import Flow
 from penstock.logd.security.throttle import QuotaManager
 from penstock.logd.wire import logd_liftbridge_pb2 as wire
 
-_BYTES_MIN: Final = 1024 * 1024
-_SEGMENT_BYTES: Final = (64 * 1024, 1024 * 1024 * 1024)
+DECIDED_HERE: Final = (
+    "cleanerInterval",
+    "segmentMaxAge",
+    "compactMaxGoroutines",
+    "autoPauseTime",
+    "autoPauseDisableIfSubscribers",
+)
+"""Fields of a `CreateStreamRequest` that logd decides itself (docs/compatibility.md)."""
 
 
 def settings_of(request: wire.CreateStreamRequest) -> dict[str, Any]:
@@ -30,40 +36,36 @@ def settings_of(request: wire.CreateStreamRequest) -> dict[str, Any]:
         "name": request.name,
         "subject": request.subject,
         "ack_on_reply": False,  # plain messages are not answered: the reply is for others to give
-        "retention": _retention(request),
-        "expected_offset": request.optimisticConcurrencyControl.value,
-        "compact": request.compactEnabled.value,
-        "partitions": request.partitions or 1,
     }
-    if request.encryption.value:
-        settings["encryption"] = "aes-256-gcm"
-    if request.group:
-        settings["queue_group"] = request.group
-    if request.replicationFactor:
-        factor = request.replicationFactor
-        settings["replication_factor"] = "all" if factor == -1 else factor
-    if request.minIsr.value:
-        settings["min_isr"] = request.minIsr.value
-    if request.segmentMaxBytes.value:
-        low, high = _SEGMENT_BYTES
-        settings["segment_bytes_max"] = min(max(request.segmentMaxBytes.value, low), high)
+    for option in stream_options():
+        value = _given(request, option) if option.option.liftbridge else None
+        if value:
+            outer, _, inner = option.name.partition(".")
+            place = settings.setdefault(outer, {}) if inner else settings
+            place[inner or outer] = value
     return settings
 
 
-def _retention(request: wire.CreateStreamRequest) -> dict[str, int]:
-    """The limits; zero is none. logd's have a least, below which they are that."""
-    limits: dict[str, int] = {}
-    if request.retentionMaxBytes.value:
-        limits["bytes"] = _at_least(request.retentionMaxBytes.value, _BYTES_MIN)
-    if request.retentionMaxMessages.value:
-        limits["messages"] = request.retentionMaxMessages.value
-    if request.retentionMaxAge.value:
-        limits["age_s"] = -(-request.retentionMaxAge.value // 1000)
-    return limits
+def _given(request: wire.CreateStreamRequest, option: StreamOption) -> Any:
+    """What a request gives of an option; what is zero, empty or false is not given."""
+    field: Any = getattr(request, option.option.liftbridge)
+    value = field.value if isinstance(field, _NULLABLE) else field
+    if option.name.endswith("_s"):  # Liftbridge has milliseconds
+        return -(-value // 1000)
+    if isinstance(value, bool) and option.choices:
+        return option.choices[-1] if value else None
+    if option.choices and value == _ALL:
+        return option.choices[0]
+    if option.option.clamped and value > 0:
+        assert option.least is not None
+        assert option.most is not None
+        return min(max(value, option.least), option.most)
+    return value
 
 
-def _at_least(value: int, least: int) -> int:
-    return max(value, least) if value > 0 else value
+_NULLABLE: Final = (wire.NullableBool, wire.NullableInt32, wire.NullableInt64)
+_ALL: Final = -1
+"""Of `replicationFactor`: on every node."""
 
 
 _ACTIONS: Final = {

@@ -6,9 +6,13 @@ Every record is immutable; a change puts a new one in its place.
 import re
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, TypeAlias
+from typing import Annotated, Final, TypeAlias
+
+from pydantic import Field
 
 from penstock.logd.errors import RefusedError
+from penstock.logd.limits import REPLICAS_MAX
+from penstock.logd.metadata.option import Change, Option
 from penstock.logd.metadata.streams import StreamConfig, StreamState
 
 NodeId: TypeAlias = str
@@ -63,28 +67,61 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicationOptions:
-    """How a stream is replicated.
+    """How a stream is replicated: each field is an option, declared here and nowhere else.
 
     Attributes:
-        replication_factor: Replicas of each partition; 0: one on every active node.
-        min_isr: Replicas in sync below which nothing is stored; None: a majority of the replicas.
-        unclean_election: Whether a replica may lead that lacks acked records, when no other is
-            left.
-        queue_group: NATS queue group with which its subject is shared; None: with nobody.
-        warm_standby: Whether replicas in sync keep what comes while another one leads.
-        read_only: Whether publishers are refused.
-        paused: Whether it rests, until a message comes for it or somebody resumes it.
-        held: Whether a pause takes it off its subject, so that nothing ends it but a resume.
+        replication_factor: Replicas of each partition; 0: one on every active node. What users ask
+            for is `ReplicationSettings.replication_factor`.
     """
 
     replication_factor: int = 1
-    min_isr: int | None = None
-    unclean_election: bool = False
-    queue_group: str | None = None
-    warm_standby: bool = False
-    read_only: bool = False
-    paused: bool = False
-    held: bool = False
+    min_isr: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            le=REPLICAS_MAX,
+            description="Replicas in sync below which nothing is stored (`NOT_ENOUGH_REPLICAS`)."
+            " Without it: a majority of the replicas.",
+        ),
+        Option(liftbridge="minIsr"),
+    ] = None
+    unclean_election: Annotated[
+        bool,
+        Field(
+            description="Whether a replica may lead that lacks acked records, when no other is"
+            " left."
+        ),
+    ] = False
+    queue_group: Annotated[
+        str | None,
+        Field(description="NATS queue group with which it shares its subject."),
+        Option(liftbridge="group"),
+    ] = None
+    warm_standby: Annotated[
+        bool,
+        Field(
+            description="Whether replicas keep what comes without a reply subject, so that a"
+            " failover misses none of it; not with `queue_group`."
+        ),
+    ] = False
+    read_only: Annotated[
+        bool,
+        Field(description="Whether publishers are refused (`READ_ONLY`)."),
+        Option(change=Change.MODE),
+    ] = False
+    paused: Annotated[
+        bool,
+        Field(description="Whether it rests until a message comes for it or somebody resumes it."),
+        Option(change=Change.MODE),
+    ] = False
+    held: Annotated[
+        bool,
+        Field(
+            description="Whether a pause takes it off its subject, so that nothing ends it but a"
+            " resume."
+        ),
+        Option(change=Change.MODE),
+    ] = False
 
     @property
     def listens(self) -> bool:

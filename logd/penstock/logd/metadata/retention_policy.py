@@ -18,9 +18,12 @@ holds that much. `age_s` deletes as above, and so makes room.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
+
+from pydantic import Field
 
 from penstock.logd.format.segment_facts import SegmentFacts
+from penstock.logd.metadata.option import Option
 
 Discard = Literal["old", "new"]
 
@@ -35,17 +38,27 @@ _NS_PER_S: Final = 1_000_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """How much of a stream is kept; None: all of it.
+    """How much of a stream is kept; None: all of it."""
 
-    Attributes:
-        age_s: Seconds since a record's timestamp.
-        bytes: Of segment files.
-        messages: Records.
-    """
-
-    age_s: int | None = None
-    bytes: int | None = None
-    messages: int | None = None
+    age_s: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            le=100 * 365 * 86_400,
+            description="Seconds since a record's timestamp after which it may go.",
+        ),
+        Option(liftbridge="retentionMaxAge"),
+    ] = None
+    bytes: Annotated[
+        int | None,
+        Field(ge=1024 * 1024, le=1 << 50, description="Bytes of segment files to keep."),
+        Option(liftbridge="retentionMaxBytes", clamped=True),
+    ] = None
+    messages: Annotated[
+        int | None,
+        Field(ge=1, le=1 << 50, description="Records to keep."),
+        Option(liftbridge="retentionMaxMessages"),
+    ] = None
 
     @property
     def deletes(self) -> bool:

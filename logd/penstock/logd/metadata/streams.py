@@ -8,11 +8,18 @@ import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields, replace
 from enum import StrEnum
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field
 
 from penstock.logd.errors import CorruptError, RefusedError
 from penstock.logd.format.subjects import SubjectTrie, check_stream_subject, is_reserved
-from penstock.logd.limits import STREAM_NAME_LENGTH_MAX, STREAMS_MAX
+from penstock.logd.limits import (
+    PARTITIONS_PER_STREAM_MAX,
+    STREAM_NAME_LENGTH_MAX,
+    STREAMS_MAX,
+)
+from penstock.logd.metadata.option import Change, Option
 from penstock.logd.metadata.retention_policy import NO_LIMITS, Discard, Retention
 
 FsyncPolicy = Literal["commit", "interval", "never"]
@@ -26,67 +33,164 @@ _RESTORE: Final = ("restore_from", "restore_upto")
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 
+_MIB: Final = 1024 * 1024
+_Offset = Annotated[int, Field(ge=0, lt=1 << 62)]
+_DAY_S: Final = 86_400
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamConfig:
-    """A stream as an operator asks for it.
+    """A stream as an operator asks for it: each field is an option, declared here and nowhere else.
 
-    Attributes:
-        subject: The filter whose messages it stores.
-        ack_on_reply: Whether plain messages with a reply subject are answered there.
-        ack_policy: When plain messages are acked: `all`: when every in-sync replica has them,
-            `leader`: when the leader has, `none`: never. Refusals are told in any case.
-        fsync: `commit`: before the ack; `interval`: every `fsync_interval_ms`; `never`: when the
-            operating system likes. With the latter two a power loss can take acked records.
-        message_bytes_max: Bytes of one message, headers included.
-        header_bytes_max: Bytes of one message's header block.
-        header_pairs_max: Header lines of one message.
-        key_bytes_max: Bytes of a record's key.
-        batch_rows_max: Records of one batch.
-        batch_decoded_bytes_max: Bytes that one batch may decode to.
-        intake_bytes_max: Bytes of its messages that may wait for the disk; None: half of the
-            daemon's.
-        segment_bytes_max: Bytes at which a segment file is closed and the next one begun.
-        dedup_window_s: Seconds a `Nats-Msg-Id` is remembered.
-        dedup_entries_max: Ids remembered at most; beyond it the oldest goes early.
-        producer_expiry_s: Seconds an idle producer's sequence is remembered.
-        producers_max: Producers remembered at most; beyond it the one idle longest goes early.
-        retention: How much is kept.
-        discard: What makes room when a limit in bytes or messages is reached: `old` deletes the
-            oldest records, `new` refuses new ones.
-        compact: Whether of each key only the last record is kept.
-        tombstone_retention_s: Seconds a tombstone is kept after what it deletes is gone.
-        expected_offset: Whether Liftbridge's publishers get the offset they expect, or a refusal.
-        encryption: How its records are encrypted on disk. It cannot be changed.
-        restore_from: Of a stream that is made from a backup: by partition, the first offset it has.
-        restore_upto: By partition, the offset up to which only its backup writes.
+    The bounds are those of what users ask for; a stream of logd's own may be beyond them.
     """
 
     name: str
     subject: str
-    ack_on_reply: bool = True
-    ack_policy: AckPolicy = "all"
-    fsync: FsyncPolicy = "commit"
-    fsync_interval_ms: int = 1000
-    message_bytes_max: int = 8 * 1024 * 1024
-    header_bytes_max: int = 64 * 1024
-    header_pairs_max: int = 256
-    key_bytes_max: int = 4096
-    batch_rows_max: int = 131_072
-    batch_decoded_bytes_max: int = 64 * 1024 * 1024
-    intake_bytes_max: int | None = None
-    segment_bytes_max: int = 256 * 1024 * 1024
-    dedup_window_s: int = 120
-    dedup_entries_max: int = 1_000_000
-    producer_expiry_s: int = 7 * 24 * 3600
-    producers_max: int = 100_000
+    ack_on_reply: Annotated[
+        bool,
+        Field(
+            validate_default=True,
+            description="Whether plain messages with a reply subject are answered there.",
+        ),
+    ] = True
+    ack_policy: Annotated[
+        AckPolicy,
+        Field(
+            description="When a plain message is acked: in-sync replicas have it (`all`), the"
+            " leader has (`leader`), never (`none`). Refusals are told in any case."
+        ),
+    ] = "all"
+    fsync: Annotated[
+        FsyncPolicy,
+        Field(
+            description="When a record is on the disk: before its ack (`commit`), every"
+            " `fsync_interval_ms` (`interval`), when the operating system likes (`never`). With the"
+            " latter two a power loss can take acked records."
+        ),
+    ] = "commit"
+    fsync_interval_ms: Annotated[
+        int, Field(ge=1, le=3_600_000, description="Milliseconds between syncs, for `interval`.")
+    ] = 1000
+    message_bytes_max: Annotated[
+        int, Field(ge=1024, le=32 * _MIB, description="Bytes of one message, headers included.")
+    ] = 8 * _MIB
+    header_bytes_max: Annotated[
+        int, Field(ge=256, le=_MIB, description="Bytes of one message's headers.")
+    ] = 64 * 1024
+    header_pairs_max: Annotated[
+        int, Field(ge=1, le=4096, description="Header lines of one message.")
+    ] = 256
+    key_bytes_max: Annotated[
+        int, Field(ge=1, le=64 * 1024, description="Bytes of a record's key.")
+    ] = 4096
+    batch_rows_max: Annotated[int, Field(ge=1, le=1 << 24, description="Records of one batch.")] = (
+        131_072
+    )
+    batch_decoded_bytes_max: Annotated[
+        int, Field(ge=1024, le=64 * _MIB, description="Bytes that one batch may decode to.")
+    ] = 64 * _MIB
+    intake_bytes_max: Annotated[
+        int | None,
+        Field(
+            ge=64 * 1024,
+            le=64 * 1024 * _MIB,
+            description="Bytes of its messages that may wait for the disk. Without it: half of the"
+            " daemon's.",
+        ),
+    ] = None
+    segment_bytes_max: Annotated[
+        int,
+        Field(
+            ge=64 * 1024,
+            le=1024 * _MIB,
+            description="Bytes at which a segment file is closed and the next one begun.",
+        ),
+        Option(liftbridge="segmentMaxBytes", clamped=True),
+    ] = 256 * _MIB
+    dedup_window_s: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=_DAY_S,
+            description="Seconds for which a `Nats-Msg-Id` is remembered; 0: not at all.",
+        ),
+    ] = 120
+    dedup_entries_max: Annotated[
+        int,
+        Field(
+            ge=1,
+            le=100_000_000,
+            description="Ids remembered at most; beyond it the oldest goes before its time.",
+        ),
+    ] = 1_000_000
+    producer_expiry_s: Annotated[
+        int,
+        Field(
+            ge=60,
+            le=365 * _DAY_S,
+            description="Seconds for which an idle producer's sequence is remembered.",
+        ),
+    ] = 7 * _DAY_S
+    producers_max: Annotated[
+        int,
+        Field(
+            ge=1,
+            le=10_000_000,
+            description="Producers remembered at most; beyond it the one idle longest goes.",
+        ),
+    ] = 100_000
     retention: Retention = NO_LIMITS
-    discard: Discard = "old"
-    compact: bool = False
-    tombstone_retention_s: int = 86_400
-    expected_offset: bool = False
-    encryption: Encryption = "none"
-    restore_from: tuple[int, ...] = ()
-    restore_upto: tuple[int, ...] = ()
+    discard: Annotated[
+        Discard,
+        Field(
+            description="What makes room at the limits in bytes and messages: `old` deletes the"
+            " oldest records, `new` refuses new ones."
+        ),
+    ] = "old"
+    compact: Annotated[
+        bool,
+        Field(description="Whether only the last record of each key is kept."),
+        Option(liftbridge="compactEnabled"),
+    ] = False
+    tombstone_retention_s: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=10 * 365 * _DAY_S,
+            description="Seconds for which a tombstone is kept after what it deletes is gone.",
+        ),
+    ] = _DAY_S
+    expected_offset: Annotated[
+        bool,
+        Field(
+            description="Whether a Liftbridge publisher gets the offset it expects, or a refusal."
+        ),
+        Option(liftbridge="optimisticConcurrencyControl"),
+    ] = False
+    encryption: Annotated[
+        Encryption,
+        Field(description="How its records are encrypted on disk; cannot be changed."),
+        Option(change=Change.CREATE, liftbridge="encryption"),
+    ] = "none"
+    restore_from: Annotated[
+        tuple[_Offset, ...],
+        Field(
+            max_length=PARTITIONS_PER_STREAM_MAX,
+            description="Of a stream made by `penstock logd restore`: by partition, the first"
+            " offset it has.",
+        ),
+        Option(change=Change.RESTORE),
+    ] = ()
+    restore_upto: Annotated[
+        tuple[_Offset, ...],
+        Field(
+            max_length=PARTITIONS_PER_STREAM_MAX,
+            description="By partition, the offset up to which only its backup writes;"
+            " `streams alter --end-restore` ends that.",
+        ),
+        Option(change=Change.RESTORE),
+    ] = ()
 
     def restored_range(self, partition: int) -> tuple[int, int]:
         """The offsets of a partition that come from a backup; (0, 0): none do."""

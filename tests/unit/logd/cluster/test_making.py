@@ -4,10 +4,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from penstock.logd.api.stream_options import ReplicationSettings
 from penstock.logd.cluster.controller_client import make_internal, make_stream
 from penstock.logd.errors import RefusedError, UnavailableError
 from penstock.logd.metadata.records import ReplicationOptions
-from penstock.logd.metadata.replication_settings import ReplicationSettings
 from penstock.logd.metadata.state import ClusterState, Refused
 from penstock.logd.metadata.streams import StreamConfig
 from penstock.logd.metadata.tables import Done
