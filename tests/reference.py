@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[1]
 HOME = ROOT / "docs" / "reference"
 SINKS = ROOT / "docs" / "router" / "sinks"
 _CONFIGURATIONS: Final = {
-    "logd": ("penstock.logd.config", "LogdConfig", "logd/README.md#configuration"),
+    "logd": ("penstock.logd.config", "LogdConfig", "docs/logd/configuration.md"),
     "collector": (
         "penstock.collector.config",
         "CollectorConfig",
@@ -81,8 +81,8 @@ def sink_pages() -> dict[Path, str]:
 
 
 def option_pages() -> dict[Path, str]:
-    """logd's README, with the options of a stream that are generated in it."""
-    path = ROOT / "logd" / "README.md"
+    """The page of logd's configuration, with the options of a stream that are generated in it."""
+    path = ROOT / "docs" / "logd" / "configuration.md"
     text = path.read_text()
     for what, replication in (("stream options", False), ("replication options", True)):
         lines = ["| key | default | meaning |", "|---|---|---|"]

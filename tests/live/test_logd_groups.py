@@ -267,7 +267,7 @@ async def _rest(server: str, options: GroupOptions, store: Any, put: Any, ends: 
 
 def test_the_python_of_the_readme_runs_as_it_is_written(tmp_path: Path) -> None:
     """But for the address, which is this test's. Each goes on for ever, so it is ended."""
-    text = Path("logd/README.md").read_text()
+    text = Path("docs/logd/reading.md").read_text()
     programs = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
     assert len(programs) == 3
     with running(tmp_path) as (run, url):

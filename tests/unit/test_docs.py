@@ -236,12 +236,12 @@ def test_the_python_in_a_document_runs_as_it_is_written(document: str, tmp_path:
 def test_every_document_with_python_is_run_by_a_test() -> None:
     """A fence with a file's name is a walkthrough's (`tests/live/test_docs_walkthroughs.py`).
 
-    Those of logd's README run in `tests/live/test_logd_groups.py`, of the router's pages, which
+    Those of logd's reading page run in `tests/live/test_logd_groups.py`, of the router's pages, which
     are indented, in `tests/live/test_router_source.py`.
     """
     texts = {str(path.relative_to(ROOT)): path.read_text() for path in DOCUMENTS}
     fenced = {name for name, text in texts.items() if _FENCED.search(text)}
-    assert fenced == {"specs/README.md", "logd/README.md"}
+    assert fenced == {"specs/README.md", "docs/logd/reading.md"}
     outside = {name: re.sub(r"^```.*?^```$", "", it, flags=re.DOTALL | re.MULTILINE)
                for name, it in texts.items()}  # fmt: skip
     indented = {name for name, text in outside.items() if _STATEMENT.search(text)}
