@@ -140,7 +140,7 @@ ALERTS = (
         name="PenstockDiskNearlyFull",
         expr="penstock_logd_disk_free_bytes / penstock_logd_disk_size_bytes < 0.1", lasts="5m",
         severity="warning", summary="Less than a tenth of a node's disk is free.",
-        what_to_do="Give streams limits (docs/logd/streams.md, Retention), or the node a larger disk.",
+        what_to_do="Give streams limits (docs/logd/streams.md), or the node a larger disk.",
         fires=(('penstock_logd_disk_free_bytes{instance="a"}', "9x30"),
                ('penstock_logd_disk_size_bytes{instance="a"}', "100x30")),
         labels={"instance": "a"},

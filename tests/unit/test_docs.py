@@ -236,7 +236,7 @@ def test_the_python_in_a_document_runs_as_it_is_written(document: str, tmp_path:
 def test_every_document_with_python_is_run_by_a_test() -> None:
     """A fence with a file's name is a walkthrough's (`tests/live/test_docs_walkthroughs.py`).
 
-    Those of logd's reading page run in `tests/live/test_logd_groups.py`, of the router's pages, which
+    Those of docs/logd run in `tests/live/test_logd_groups.py`, of the router's pages, which
     are indented, in `tests/live/test_router_source.py`.
     """
     texts = {str(path.relative_to(ROOT)): path.read_text() for path in DOCUMENTS}
