@@ -33,35 +33,41 @@ FAILED: Final = 1
 UNAVAILABLE: Final = 69
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(
+    arguments: Sequence[str],
+    *,
+    products: Mapping[str, Product] = PRODUCTS,
+    directory: Path = DIRECTORY,
+) -> int:
     """Run them; further arguments go to pytest."""
+
+    def named(text: str) -> list[str]:
+        names = text.split(",")
+        if unknown := sorted(set(names) - set(products)):
+            raise argparse.ArgumentTypeError(f"{unknown[0]} is none of {','.join(products)}")
+        return names
+
     parser = argparse.ArgumentParser(
         prog="make test-extended", description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     parser.add_argument(
-        "--only", type=_named, default=list(PRODUCTS), metavar="NAMES",
-        help=f"of {','.join(PRODUCTS)}; all of them without it",
+        "--only", type=named, default=list(products), metavar="NAMES",
+        help=f"of {','.join(products)}; all of them without it",
     )  # fmt: skip
     chosen, further = parser.parse_known_args(arguments)
-    directory = DIRECTORY.resolve()
+    directory = directory.resolve()
     directory.mkdir(parents=True, exist_ok=True)
-    outcomes = {name: _tested(name, directory, further) for name in chosen.only}
+    outcomes = {name: _tested(name, products[name], directory, further) for name in chosen.only}
     sys.stdout.write("".join(f"{name:16}{said}\n" for name, (_, said) in outcomes.items()))
     codes = {code for code, _ in outcomes.values()}
     return FAILED if FAILED in codes else min(codes)
 
 
-def _named(text: str) -> list[str]:
-    names = text.split(",")
-    if unknown := sorted(set(names) - set(PRODUCTS)):
-        raise argparse.ArgumentTypeError(f"{unknown[0]} is none of {','.join(PRODUCTS)}")
-    return names
-
-
-def _tested(name: str, directory: Path, further: Sequence[str]) -> tuple[int, str]:
+def _tested(
+    name: str, product: Product, directory: Path, further: Sequence[str]
+) -> tuple[int, str]:
     """The exit code for one product, and what is to be said of it."""
-    product = PRODUCTS[name]
     sys.stdout.write(f"── {name}: {product.title}\n")
     sys.stdout.flush()
     begun = time.monotonic()  # noqa: TID251 - how long a person waited

@@ -121,8 +121,8 @@ async def test_a_call_after_an_interrupted_one_gets_its_own_answer() -> None:
                 if filled(decoder, count) is None:
                     raise Interrupted
 
-            # As Ctrl-C between two reads of an answer does: a signal would come anywhere.
             with pytest.MonkeyPatch.context() as patch:
+                # As Ctrl-C between two reads of an answer does: a signal would come anywhere.
                 patch.setattr(ResponseDecoder, "filled", interrupted)
                 with pytest.raises(Interrupted):
                     log.streams()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from typing_extensions import override
 
 from penstock.logd.cluster.replica import REFUSALS, kind_of_unfit
-from penstock.logd.cluster.replica_manager import _outcome
+from penstock.logd.cluster.replica_manager import to_outcome
 from penstock.logd.controller.liveness import BeatNow, PartitionReport, Unfit
 from penstock.logd.format.headers import format_headers
 from penstock.logd.intake.intake import Arrived, Declined, Intake, Led
@@ -180,7 +180,7 @@ class HostedNode(Node):
         def answered(result: Result | None) -> None:
             outcome = ev.Outcome.LOST
             if result is not None:
-                outcome = _outcome(result.results[0] if isinstance(result, Each) else result)
+                outcome = to_outcome(result.results[0] if isinstance(result, Each) else result)
             self.world.mark(f"isr proposal {outcome.name.lower()}")
             event = ev.IsrAnswered(proposal.leader_epoch, proposal.number, outcome)
             self.do(lambda: self.take(event) if self.life == life else None)

@@ -197,7 +197,7 @@ class ReplicationWorld(Stage):
 
     def slow_down(self, node: Node) -> None:
         node.slow = self.random.choice((5, 40))
-        self.at(self.random.choice((30, 150)) * MS, lambda: setattr(node, "slow", 1))
+        self.at(self.random.choice((30, 150)) * MS, partial(setattr, node, "slow", 1))
 
     def break_disk(self, node: Node) -> None:
         if node.running and not node.paused:

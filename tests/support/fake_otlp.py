@@ -85,8 +85,13 @@ class FakeOtlp(Backend):
                             self.members[signal].append(member | {"_of": found})
         response = response_type()
         if rejected:
-            setattr(response.partial_success, f"rejected_{counted}", rejected)
-            response.partial_success.error_message = "some bodies were poisonous"
+            refusal = type(response.partial_success)
+            response.partial_success.CopyFrom(
+                refusal(
+                    **{f"rejected_{counted}": rejected},
+                    error_message="some bodies were poisonous",
+                )
+            )
         return bytes(response.SerializeToString())
 
 

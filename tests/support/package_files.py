@@ -67,10 +67,10 @@ def uninstall(monkeypatch: pytest.MonkeyPatch, library: str) -> None:
     """For a test a library cannot be imported, nor can modules of sinks that import libraries."""
     for name in [*sys.modules]:
         if name == library or name.startswith(f"{library}."):
-            monkeypatch.setitem(sys.modules, name, None)
+            monkeypatch.setitem(sys.modules, name, None)  # Python's own word for: not there
         elif name in _CLIENTS:
             monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, library, None)
+    monkeypatch.setitem(sys.modules, library, None)  # as above
 
 
 def _download(requirement: str, place: Path, kind: str, sha256: str) -> None:

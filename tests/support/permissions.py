@@ -44,7 +44,8 @@ def _give_up() -> None:
     header, sets = _Header(_VERSION, 0), (_Sets * 2)()
     if libc.capget(ctypes.byref(header), sets) != 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-    for name in ("effective", "permitted", "inheritable"):
-        setattr(sets[0], name, getattr(sets[0], name) & ~_OVERRIDING)
+    sets[0].effective &= ~_OVERRIDING
+    sets[0].permitted &= ~_OVERRIDING
+    sets[0].inheritable &= ~_OVERRIDING
     if libc.capset(ctypes.byref(header), sets) != 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))

@@ -1,6 +1,6 @@
 """What `make test-extended` says and returns, for products that are none."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
@@ -28,19 +28,21 @@ def nowhere(directory: Path) -> NoReturn:
     raise UnavailableError("no mvn on PATH")
 
 
-@pytest.fixture(autouse=True)
-def products(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def run(tmp_path: Path) -> Callable[..., int]:
+    """`make test-extended` with products that are none."""
     tests = tmp_path / "test_product.py"
     tests.write_text(TESTS)
-    made = {
+    products = {
         name: Product(name, running, (str(tests),), about)
         for name, running, about in (
             ("fine", here, "named"), ("broken", here, "broken"), ("absent", nowhere, "named"),
             ("empty", here, "nothing"),
         )
     }  # fmt: skip
-    monkeypatch.setattr(extended, "PRODUCTS", made)
-    monkeypatch.setattr(extended, "DIRECTORY", tmp_path / "products")
+    return lambda *arguments: extended.main(
+        arguments, products=products, directory=tmp_path / "products"
+    )
 
 
 @pytest.mark.parametrize(
@@ -54,14 +56,16 @@ def products(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_what_comes_of_each_product_is_said(
-    names: str, code: int, said: str, capsys: pytest.CaptureFixture[str]
+    run: Callable[..., int], names: str, code: int, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert extended.main(["--only", names, "-p", "no:cacheprovider"]) == code
+    assert run("--only", names, "-p", "no:cacheprovider") == code
     assert said in capsys.readouterr().out
 
 
-def test_a_name_of_no_product_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_name_of_no_product_is_a_usage_error(
+    run: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as ended:
-        extended.main(["--only", "loki"])
+        run("--only", "loki")
     assert ended.value.code == 2
     assert "loki is none of fine,broken,absent,empty" in capsys.readouterr().err

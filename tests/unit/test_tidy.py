@@ -284,19 +284,92 @@ def test_no_retired_word_comes_back(word: str) -> None:
     assert found == [], "say it in the words of docs/GLOSSARY.md"
 
 
-PATCHES_MAX = 46
+PATCHES_MAX = 36
 """Attributes of the product or of Python that tests replace; fewer each time, never more."""
 
+PRIVATE_MAX = 16
+"""Private names of another object or module that tests read; fewer each time, never more."""
 
-def test_tests_replace_few_attributes() -> None:
-    """They hold the names of today's files in place; give the code an input instead."""
+PATCH = re.compile(r"\bsetattr\(|mock\.patch|setitem\(sys\.modules")
+TUPLES = {"_asdict", "_fields", "_make", "_replace"}
+"""Names that a named tuple has for everybody."""
+
+
+@pytest.mark.parametrize("kind", ["patched", "private"])
+def test_tests_replace_and_read_little_from_inside_and_say_why(kind: str) -> None:
+    """It holds the names of today's files in place; give the code an input instead."""
     twins = ("_twins.py", "twins.py")
-    pattern = re.compile(r"setattr\(|mock\.patch|setitem\(sys\.modules")
+    find, most = {"patched": (_patched, PATCHES_MAX), "private": (_private, PRIVATE_MAX)}[kind]
     found = [
-        f"{_relative(path)}:{number}"
+        (path, number, _has_reason(lines, number))
         for path in PYTHON
         if path.is_relative_to(ROOT / "tests") and not path.name.endswith(twins)
-        for number, line in enumerate(path.read_text().splitlines(), 1)
-        if path != Path(__file__) and pattern.search(line)
+        for lines in [path.read_text().splitlines()]
+        for number in find(lines)
+        if path != Path(__file__)
     ]
-    assert len(found) <= PATCHES_MAX, found
+    places = [f"{_relative(path)}:{number}" for path, number, _ in found]
+    assert len(places) <= most, places
+    bare = [f"{_relative(path)}:{number}" for path, number, reason in found if not reason]
+    assert bare == [], "say why in a comment on the line or on the line before"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("patch.setattr(os, 'kill', kill)", False),
+        ("patch.setattr(os, 'kill', kill)  # noqa: SLF001", False),
+        ("patch.setattr(os, 'kill', kill)  # noqa: SLF001 - the test would end", True),
+        ("patch.setattr(os, 'kill', kill)  # the test would end", True),
+        ("# The test would end.\npatch.setattr(os, 'kill', kill)", True),
+        ("# The test would end.\n\npatch.setattr(os, 'kill', kill)", False),
+        ("# The test would end.\npatch.setattr(os, 'a', a)\npatch.setattr(os, 'b', b)", True),
+    ],
+)
+def test_a_reason_is_a_comment_that_says_something(text: str, reason: bool) -> None:
+    lines = text.splitlines()
+    assert list(_patched(lines))
+    assert all(_has_reason(lines, number) for number in _patched(lines)) is reason
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("log._file", 1), ("self._file", 0), ("cls._file", 0), ("super()._file()", 0),
+        ("os._exit(0)", 0), ("row._replace(a=1)", 0), ("from penstock.logd import _file", 1),
+        ("from tests.support import _file", 0), ("log.__class__", 0), ("a._b._c", 2),
+    ],
+)  # fmt: skip
+def test_private_names_are_counted(text: str, count: int) -> None:
+    assert len(list(_private([text]))) == count
+
+
+def _patched(lines: list[str]) -> Iterator[int]:
+    return (number for number, line in enumerate(lines, 1) if PATCH.search(line))
+
+
+def _private(lines: list[str]) -> Iterator[int]:
+    """Lines with a private name that is not the code's own; a line for each name."""
+    for node in ast.walk(ast.parse("\n".join(lines))):
+        match node:
+            case ast.Attribute(attr=name, value=owner) if _is_private(name):
+                if ast.unparse(owner) not in {"self", "cls", "super()", "os"}:
+                    yield node.lineno
+            case ast.ImportFrom(module=str(module), names=names) if module.startswith("penstock"):
+                yield from (node.lineno for name in names if _is_private(name.name))
+
+
+def _is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__") and name not in TUPLES
+
+
+def _has_reason(lines: list[str], number: int) -> bool:
+    """Whether a comment on the line says why, or one before it and others of its kind."""
+    line = lines[number - 1]
+    _, hashed, comment = line.partition("  # ")
+    if hashed and re.sub(r"(type: ignore|noqa)\S*( [A-Z]+\d+)?|[\s#-]", "", comment):
+        return True
+    before = lines[number - 2].strip() if number > 1 else ""
+    return before.startswith("# ") or (
+        bool(PATCH.search(before)) and _has_reason(lines, number - 1)
+    )

@@ -146,13 +146,10 @@ import os, signal, sys
 from pathlib import Path
 from penstock.base.files import FileSystem, atomic_write
 
-class Killed(FileSystem):
-    pass
-
 def killed(self, *given):
     os.kill(os.getpid(), signal.SIGKILL)
 
-setattr(Killed, sys.argv[2], killed)
+Killed = type("Killed", (FileSystem,), {sys.argv[2]: killed})
 atomic_write(Path(sys.argv[1]), b"new" * 7000, system=Killed())
 """
 
@@ -179,8 +176,7 @@ def test_a_step_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path, 
     def fail(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    full, path = FileSystem(), tmp_path / "a"
-    setattr(full, step, fail)
+    full, path = type("Full", (FileSystem,), {step: fail})(), tmp_path / "a"
     if step != "link":
         path.write_bytes(OLD)
     with pytest.raises(OSError, match="No space left"):

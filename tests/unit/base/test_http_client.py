@@ -412,6 +412,7 @@ def pair(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, list[FaultDoor]
             return real(host, *args, **options)
         return [found for each in addresses for found in real(each, *args, **options)]
 
+    # No name server of a test gives a name two addresses of this machine, and changes them.
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
     yield f"http://destination.test:{port}", doors, addresses
     for door in doors:

@@ -38,6 +38,7 @@ def drain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Resu
             async def run(self, stop: asyncio.Event, *, within_s: float | None) -> None:
                 await run(self._directory.relative_to(data), stop, within_s)
 
+        # The command's own part is meant: in which order it drains, and what it says of a failure.
         monkeypatch.setattr(agent, "Agent", Fake)
         return CliRunner().invoke(spool, ["drain", "--config", str(config), *options])
 

@@ -163,7 +163,7 @@ def test_behind_a_record_of_its_shape_each_bound_is_kept(field: str, value: Any)
             flags=1, trace_id=b"\xab" * 16, span_id=b"\xcd" * 8,
         )  # fmt: skip
         record.body.string_value = "x"
-    setattr(records[1], field, value)
+    records[1].MergeFrom(LogRecord(**{field: value}))
     _check(request)
 
 

@@ -284,6 +284,7 @@ async def test_what_the_disk_does_not_give_now_is_put_back_when_it_does(
                 disk.bad[f"{0:020d}.log"] = range(100, 101)  # of the first record
             return frames(*where, **how)
 
+        # The disk goes bad between two reads of one replay, for which there is no other moment.
         monkeypatch.setattr(log, "frames", failing_later)
         outcome = await here.replayer.replay(Wanted())
         told = ("the disk does not give 2 entries", "Input/output error", "Input/output error", "")

@@ -1,15 +1,15 @@
 """Subjects made of records' fields."""
 
-from penstock.collector.transforms.subjects import SubjectTemplate, _joined
+from penstock.collector.transforms.subjects import SubjectTemplate, join_subject
 
 
 def test_long_values_are_not_remembered() -> None:
     template = SubjectTemplate("telemetry.{kind}.{attributes.tenant}")
-    _joined.cache_clear()
+    join_subject.cache_clear()
     ends = ("a", "b", "c")
     subjects = {
         template.subject({"kind": "log", "attributes": {"tenant": "x" * 30_000 + end}})
         for end in ends
     }
     assert len(subjects) == 1
-    assert _joined.cache_info().currsize == 1
+    assert join_subject.cache_info().currsize == 1

@@ -56,6 +56,7 @@ def test_a_bad_sector_is_named_with_its_file_and_the_rest_can_be_had(
 ) -> None:
     segment = fill(tmp_path, name)
     with monkeypatch.context() as patch:
+        # No file system of a test fails for one sector of a file alone.
         patch.setattr(os, "pread", failing(segment))
         with pytest.raises(UnreadableError, match=r"cannot be read: .*Input/output") as caught:
             open_data_directory(tmp_path, SIZES, where="c.yaml")

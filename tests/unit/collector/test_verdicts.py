@@ -111,6 +111,7 @@ def test_a_line_is_judged_once(monkeypatch: pytest.MonkeyPatch) -> None:
         judged.append(line)
         return check_line(line)
 
+    # How often a line is checked costs time and shows in nothing else.
     monkeypatch.setattr(graph, "check_line", judge)
     found = ends_of(unit)
     assert len(judged) == 1

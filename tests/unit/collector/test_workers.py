@@ -45,6 +45,7 @@ async def test_the_exit_code_is_of_the_worker_that_ended_by_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A service manager takes 75 of one that was then stopped for a success."""
+    # Which of two processes ends first is the scheduler's choice, and this test's subject.
     monkeypatch.setattr(workers, "Worker", FakeWorker)
     source = {"type": "syslog", "tcp": "127.0.0.1:5514", "udp": None}
     config = CollectorConfig.model_validate(

@@ -6,7 +6,12 @@ from typing import Any, cast
 
 import pytest
 
-from penstock.logd.cli.backup import BackupOvertakenError, PartitionCopy, _Sending, check_begun
+from penstock.logd.cli.backup import (
+    BackupOvertakenError,
+    PartitionCopy,
+    PartitionSender,
+    check_begun,
+)
 from penstock.logd.cli.output import Progress
 from penstock.logd.cli.server import AskRefusedError
 from penstock.logd.client import Fetched, OffsetRange
@@ -145,8 +150,8 @@ def refused_at(offset: int) -> RefusedError:
     return RefusedError("WRONG_OFFSET", "no", next_offset=offset)
 
 
-def sending(log: Log) -> _Sending:
-    return _Sending(cast("Any", log), "logs", 0, 60.0, pause_s=0.0)
+def sending(log: Log) -> PartitionSender:
+    return PartitionSender(cast("Any", log), "logs", 0, 60.0, pause_s=0.0)
 
 
 def test_frames_that_only_the_leader_has_are_not_taken_for_restored() -> None:
@@ -177,7 +182,7 @@ def test_what_only_the_leader_has_of_an_earlier_run_is_waited_for() -> None:
 def test_what_only_the_leader_has_is_not_waited_for_for_ever() -> None:
     log = Log(refused_at(7), ends=(5,))
     with pytest.raises(RefusedError, match="no"):
-        _Sending(cast("Any", log), "logs", 0, -1.0).send(backed_up(5, 9), 9)
+        PartitionSender(cast("Any", log), "logs", 0, -1.0).send(backed_up(5, 9), 9)
     log = Log(refused_at(3), ends=(3,))
     with pytest.raises(RefusedError, match="no"):  # what was committed is gone
         sending(log).send(backed_up(5, 9), 9)
@@ -189,4 +194,4 @@ def test_a_restore_goes_on_where_whoever_leads_is_and_waits_for_one() -> None:
     assert sending(log).wanted() == 7
     away = Log(0, ends=(UnavailableError("?"),))
     with pytest.raises(UnavailableError):
-        _Sending(cast("Any", away), "logs", 0, -1.0).wanted()
+        PartitionSender(cast("Any", away), "logs", 0, -1.0).wanted()

@@ -10,7 +10,7 @@ from penstock.logd.errors import CorruptError
 from penstock.logd.limits import PEER_FRAME_SIZE_MAX
 from penstock.logd.raft import Entry, EntryKind, Message, RaftConfig, founders
 from penstock.logd.raft import messages as m
-from penstock.logd.raft.codec import _DECODERS, decode_message, encode_message
+from penstock.logd.raft.codec import DECODERS, decode_message, encode_message
 from penstock.logd.replication.events import NodeId
 from penstock.logd.wire import logd_raft_pb2
 
@@ -77,7 +77,7 @@ def test_changed_bytes_are_decoded_or_refused(message: Message, data: st.DataObj
 
 def test_every_body_of_the_format_is_decoded() -> None:
     fields = logd_raft_pb2.Message.DESCRIPTOR.oneofs_by_name["body"].fields
-    assert {field.name for field in fields} == set(_DECODERS)
+    assert {field.name for field in fields} == set(DECODERS)
 
 
 def test_message_of_a_later_version_is_refused() -> None:

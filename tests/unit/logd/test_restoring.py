@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typing_extensions import override
 
-from penstock.logd.cli.backup import _check_restored
+from penstock.logd.cli.backup import check_restored
 from penstock.logd.client import LogClient, OffsetRange
 from penstock.logd.errors import CorruptError, UnavailableError
 from penstock.logd.format.batch import Record
@@ -72,4 +72,4 @@ def test_what_was_restored_is_what_the_backup_has_but_for_what_limits_let_go(
 
     outcome = nullcontext() if sound else pytest.raises(CorruptError)
     with Restored("127.0.0.1:1") as log, outcome:
-        _check_restored(log, "logs", manifest, keep_retention=kept)
+        check_restored(log, "logs", manifest, keep_retention=kept)

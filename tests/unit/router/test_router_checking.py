@@ -194,9 +194,8 @@ def test_a_run_with_an_end_says_what_it_waits_for(
     tmp_path: Path, started: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started.spark.createDataFrame = lambda *_: Column()
-    monkeypatch.setattr(
-        bounded_run_module, "first_state", lambda *_: LogState({}, {})
-    )  # as of a logd
+    # What is said before a run is meant; a run against a logd is in the live tests.
+    monkeypatch.setattr(bounded_run_module, "first_state", lambda *_: LogState({}, {}))
     said: list[str] = []
     job = load(tmp_path, streams=["logs", "traces"])
     with bounded_run(job, needs_lock=False, tell=said.append):

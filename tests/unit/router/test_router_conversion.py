@@ -19,7 +19,7 @@ from penstock.router.errors import BadOptionError
 from penstock.router.read.offsets import Span
 from penstock.specs.formats import schemas
 from penstock.specs.models.kinds import BASE_MODELS
-from penstock.specs.versions.upcast import _UPCASTERS, upcast
+from penstock.specs.versions.upcast import upcast
 
 NOW_US = 1_795_000_000_000_000
 LOG = {
@@ -181,15 +181,12 @@ def test_older_majors_are_upcast(monkeypatch: pytest.MonkeyPatch) -> None:
     def _to_cents(record: dict[str, Any]) -> dict[str, Any]:
         return {**record, "attributes": {"cents": record["attributes"]["euros"] * 100}}
 
-    try:
-        versions = SpecVersions({"shop.sale": (1, 2)}, frozenset({("shop.sale", 1)}))
-        old = LOG | {"schema": "shop.sale/1.4", "kind": "event", "attributes": {"euros": 3}}
-        odd = old | {"attributes": {}}
-        new = old | {"schema": "shop.sale/2.0", "attributes": {"cents": 5}}
-        names = ("schema", "attributes", "malformed_reason", "value")
-        rows = shaped([old, odd, new], *names, name="events", versions=versions)
-    finally:
-        del _UPCASTERS["shop.sale", 1]
+    versions = SpecVersions({"shop.sale": (1, 2)}, frozenset({("shop.sale", 1)}))
+    old = LOG | {"schema": "shop.sale/1.4", "kind": "event", "attributes": {"euros": 3}}
+    odd = old | {"attributes": {}}
+    new = old | {"schema": "shop.sale/2.0", "attributes": {"cents": 5}}
+    names = ("schema", "attributes", "malformed_reason", "value")
+    rows = shaped([old, odd, new], *names, name="events", versions=versions)
     assert [row["schema"] for row in rows] == ["shop.sale/2.0", "shop.sale/1.4", "shop.sale/2.0"]
     assert [dict(row["attributes"]) for row in rows] == [{"cents": "300"}, {}, {"cents": "5"}]
     assert rows[1]["malformed_reason"].startswith("shop.sale/1.4: ")

@@ -69,7 +69,7 @@ def fill(message: Any, fields: dict[str, Any]) -> Message:
             inner.SetInParent()
             fill(inner, value)
         else:
-            setattr(message, field.name, scalar(field, value))
+            setattr(message, field.name, scalar(field, value))  # a field that its descriptor names
     return message  # type: ignore[no-any-return]
 
 

@@ -61,12 +61,13 @@ def test_errors_of_every_client_that_is_installed_are_known(
 ) -> None:
     thrift = ModuleType("thrift.Thrift")
     thrift.TException = MetastoreError  # type: ignore[attr-defined]
+    # The extra does not hold Thrift, which somebody may have beside it: both cases are made here.
     monkeypatch.setitem(sys.modules, "thrift", ModuleType("thrift"))
-    monkeypatch.setitem(sys.modules, "thrift.Thrift", thrift)
+    monkeypatch.setitem(sys.modules, "thrift.Thrift", thrift)  # as above
     assert isinstance(NoCredentialsError(), client_errors())
     assert isinstance(of_aws("X", 400), client_errors())
     assert isinstance(MetastoreError(), client_errors())
-    monkeypatch.setitem(sys.modules, "thrift.Thrift", None)
+    monkeypatch.setitem(sys.modules, "thrift.Thrift", None)  # as where it is not installed
     assert not isinstance(MetastoreError(), client_errors())
 
 
@@ -133,6 +134,7 @@ class HiveCatalog:
 def test_every_connection_to_hive_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     module = ModuleType("pyiceberg.catalog.hive")
     module.HiveCatalog = HiveCatalog  # type: ignore[attr-defined]
+    # pyiceberg's own module needs Thrift, which the extra does not hold.
     monkeypatch.setitem(sys.modules, "pyiceberg.catalog.hive", module)
     catalog = connected("lake", {"type": "hive", "uri": "thrift://127.0.0.1:1"}, 2.5)
     client = catalog._client  # noqa: SLF001 - pyiceberg shows its client nowhere else

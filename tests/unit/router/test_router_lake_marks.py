@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 from typing_extensions import override
 
-from penstock.router.sinks.iceberg.sink import MARKS, _Table
-from penstock.router.sinks.lake import LakeTable, SinkPartition, _missing
+from penstock.router.sinks.iceberg.sink import MARKS, IcebergTable
+from penstock.router.sinks.lake import LakeTable, SinkPartition, missing_rows
 
 PLACE = SinkPartition("job.sink", "logs", "5f2c19aa", 0)
 ROWS = 1_000_000_000
@@ -51,7 +51,7 @@ class LargeTable(LakeTable):
 
 def test_rows_far_from_each_other_are_not_looked_up_with_all_between_them() -> None:
     table = LargeTable()
-    missing, marks = _missing(table, rows_of(3, 4, ROWS - 2, ROWS + 5))
+    missing, marks = missing_rows(table, rows_of(3, 4, ROWS - 2, ROWS + 5))
     assert missing.column("offset").to_pylist() == [ROWS + 5]
     assert marks == {PLACE: ROWS + 6}
     assert table.most < ROWS // 100
@@ -96,7 +96,7 @@ def test_behind_expired_snapshots_only_rows_from_the_first_on_are_read(
         asked.append(str(row_filter))
         return [pa.record_batch({"offset": pa.array([it], pa.int64())}) for it in there]
 
-    table = _Table(Snapshots(batches), adds_columns=False)
+    table = IcebergTable(Snapshots(batches), adds_columns=False)
     assert table.committed_offset(PLACE, 500) == mark
     (text,) = asked
     assert "GreaterThanOrEqual(term=Reference(name='offset'), literal=LongLiteral(500))" in text

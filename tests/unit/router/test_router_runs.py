@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from penstock.router.columns.run_length import runs
 from penstock.router.deadletters.writer import Reason, send_each_to_dlq
-from penstock.router.sinks.lake import _by_partition
+from penstock.router.sinks.lake import rows_by_partition
 from penstock.router.sinks.parquet.sink import split_by_partition
 from tests.support.sink_batches import batch, context, log_record
 from tests.unit.router.sink_rows import row, table
@@ -58,7 +58,7 @@ def test_a_lake_has_each_row_for_one_of_its_place() -> None:
     rows = rows_of_many_places()
     for name in ("sink", "incarnation"):
         rows = rows.append_column(name, pa.repeat("i", rows.num_rows))
-    found = _by_partition(rows)
+    found = rows_by_partition(rows)
     assert [(place.stream, place.partition) for place, _ in found] == PLACES
     for place, part in found:
         assert {*part.column("stream").to_pylist()} == {place.stream}

@@ -17,7 +17,7 @@ from penstock.specs import Event, encode
 from penstock.specs.limits import RECORD_BYTES_MAX
 from penstock.specs.models.envelope import Rule
 from penstock.specs.models.scalars import Text, no_integer
-from penstock.specs.validate.fast import _HEAD_BYTES, accept, key_ends, slow_specs
+from penstock.specs.validate.fast import HEAD_BYTES, accept, key_ends, slow_specs
 from penstock.specs.validate.validator import attach, check_line, check_slowly, check_together
 from penstock.specs.validate.verdict import Accepted, Rejected
 from tests.unit.specs import records
@@ -280,7 +280,7 @@ def test_lines_of_several_specs_that_begin_alike_are_judged_by_their_own() -> No
         good[0].replace(b'"log/1.0","kind"', b'"log/1.0" ,"kind"', 1),
         good[0].replace(b'"kind":"log",', b'"kind":"log" ,', 1),
     ]
-    assert len({line[:_HEAD_BYTES] for line in (good[0], bad[0], bad[2])}) == 1
+    assert len({line[:HEAD_BYTES] for line in (good[0], bad[0], bad[2])}) == 1
     for line in [*good, *bad] * 3:  # each takes the place of the one before
         found = accept(line)
         assert found is None or found == check_slowly(line)

@@ -17,6 +17,8 @@ from penstock.specs.models import envelope
 from penstock.specs.models.envelope import resolve
 from penstock.specs.validate.validator import check_line
 from penstock.specs.validate.verdict import Rejected
+
+# Private: a process registers upcasters once, and these tests read many versions of one spec.
 from penstock.specs.versions.upcast import _UPCASTERS
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -79,7 +81,7 @@ class Project:
 
 def forget() -> None:
     envelope._MODELS.pop("shop.order_placed", None)  # noqa: SLF001 - classes register once a process: no other way
-    _UPCASTERS.clear()
+    _UPCASTERS.clear()  # as above
     resolve.cache_clear()
 
 

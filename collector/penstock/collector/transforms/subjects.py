@@ -46,11 +46,11 @@ class SubjectTemplate:
     def subject(self, fields: Fields) -> str:
         """The subject of a record."""
         tokens = tuple(subject_token(_text(read(fields))) for read in self._readers)
-        return _joined(self._literals, tokens)
+        return join_subject(self._literals, tokens)
 
 
 @lru_cache(maxsize=4096)  # of tokens, which are short; values may be long, and many
-def _joined(literals: tuple[str, ...], tokens: tuple[str, ...]) -> str:
+def join_subject(literals: tuple[str, ...], tokens: tuple[str, ...]) -> str:
     pieces = [literals[0]]
     for token, literal in zip(tokens, literals[1:], strict=True):
         pieces += [token, literal]

@@ -316,9 +316,9 @@ def restore(  # noqa: PLR0913 - what is to come of it, and how
         made = _make(log, wanted, subject or manifest.subject, options, retry_s)
         with Progress("restoring", _records(manifest)) as progress:
             for part in made.partitions:
-                sending = _Sending(log, wanted, part.partition, retry_s)
+                sending = PartitionSender(log, wanted, part.partition, retry_s)
                 _send(sending, manifest, sending.wanted(), directory, progress)
-        _check_restored(log, wanted, manifest, keep_retention=keep_retention)
+        check_restored(log, wanted, manifest, keep_retention=keep_retention)
     _tell(manifest, directory, f"restored as {wanted} from", as_json=as_json)
 
 
@@ -447,7 +447,7 @@ def _make(
     return current
 
 
-class _Sending:
+class PartitionSender:
     """Sends frames to one partition, for as long as it takes.
 
     Args:
@@ -553,7 +553,7 @@ class _Sending:
 
 
 def _send(
-    sending: _Sending, manifest: Manifest, begun: int, directory: Path, progress: Progress
+    sending: PartitionSender, manifest: Manifest, begun: int, directory: Path, progress: Progress
 ) -> None:
     """Send what is not there yet, some frames at a time."""
     frames, upto = bytearray(), 0
@@ -571,7 +571,7 @@ def _send(
         sending.send(bytes(frames), upto)
 
 
-def _check_restored(
+def check_restored(
     log: LogClient, stream: str, manifest: Manifest, *, keep_retention: bool
 ) -> None:
     """Look that what can be read now is what the backup has, but for what its limits let go."""

@@ -204,11 +204,11 @@ def _change(replica: ReplicaRunner, proposal: ProposeIsr) -> IsrChange:
 
 def _outcomes(result: Result, count: int) -> list[Outcome]:
     if isinstance(result, Each):
-        return [_outcome(part) for part in result.results]
-    return [_outcome(result)] * count
+        return [to_outcome(part) for part in result.results]
+    return [to_outcome(result)] * count
 
 
-def _outcome(result: Done | Refused) -> Outcome:
+def to_outcome(result: Done | Refused) -> Outcome:
     if isinstance(result, Done):
         return Outcome.COMMITTED
     return _OUTCOMES.get(result.code, Outcome.REFUSED)

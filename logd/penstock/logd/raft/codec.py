@@ -62,7 +62,7 @@ def decode_message(data: bytes) -> Message:
     if field is None:
         raise CorruptError("a Raft message without a body that this version knows")
     try:
-        body = _DECODERS[field](getattr(encoded, field))
+        body = DECODERS[field](getattr(encoded, field))
     except ValueError as error:
         raise CorruptError(f"a Raft message of a kind unknown here: {error}") from error
     sender, recipient = NodeId(encoded.sender), NodeId(encoded.recipient)
@@ -129,7 +129,7 @@ def _snapshot_chunk(encoded: Any) -> Body:
     )
 
 
-_DECODERS: Final[dict[str, Callable[[Any], Body]]] = {
+DECODERS: Final[dict[str, Callable[[Any], Body]]] = {
     "vote_request": _plain(VoteRequest),
     "vote_response": _plain(VoteResponse),
     "append_request": _append_request,

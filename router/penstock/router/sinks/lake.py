@@ -126,7 +126,7 @@ class LakeSink(RequestSink):
         rows = self._rows.take(list(request.rows))
         try:
             table = self.newest(rows)
-            missing, committed_offsets = _missing(table, rows)
+            missing, committed_offsets = missing_rows(table, rows)
             if missing.num_rows:
                 table.append(missing, committed_offsets)
                 self.context.meter.count("commits")
@@ -155,11 +155,11 @@ class LakeSink(RequestSink):
         return rows.select([*POSITION_COLUMNS, *others])
 
 
-def _missing(table: LakeTable, rows: pa.Table) -> tuple[pa.Table, dict[SinkPartition, int]]:
+def missing_rows(table: LakeTable, rows: pa.Table) -> tuple[pa.Table, dict[SinkPartition, int]]:
     """The rows that the table does not have, and the marks to be noted with them."""
     wanted = []
     committed_offsets: dict[SinkPartition, int] = {}
-    for sink_partition, mine in _by_partition(rows):
+    for sink_partition, mine in rows_by_partition(rows):
         offsets = mine.column("offset")
         first, last = offsets[0].as_py(), offsets[len(offsets) - 1].as_py()
         committed_offset = table.committed_offset(sink_partition, first)
@@ -186,7 +186,7 @@ def _there(table: LakeTable, sink_partition: SinkPartition, offsets: Sequence[in
     return pa.concat_arrays(found)
 
 
-def _by_partition(rows: pa.Table) -> Sequence[tuple[SinkPartition, pa.Table]]:
+def rows_by_partition(rows: pa.Table) -> Sequence[tuple[SinkPartition, pa.Table]]:
     """Rows in the order of the log, by partition."""
     names = ["sink", "stream", "incarnation", "partition"]
     found = runs(rows, names)

@@ -45,7 +45,7 @@ else:
 _MEMOS_MAX: Final = 1024
 _MEMO_BYTES_MAX: Final = 4096
 """What is remembered of lines, beginnings and resources, takes 4 MiB each at most."""
-_HEAD_BYTES: Final = 24
+HEAD_BYTES: Final = 24
 _LOGGER: Final = logging.getLogger("penstock.specs")
 
 
@@ -55,7 +55,7 @@ BatchValidator = Callable[[Sequence[bytes]], list[Accepted] | None]
 
 def accept(line: bytes) -> Accepted | None:
     """The verdict on a line that is right beyond doubt; None when pydantic must judge it."""
-    known = _heads.get(line[:_HEAD_BYTES])
+    known = _heads.get(line[:HEAD_BYTES])
     if known is not None and line.startswith(known[0]):
         return known[1](line)
     end = line.find(b",", line.find(b",") + 1)
@@ -64,7 +64,7 @@ def accept(line: bytes) -> Accepted | None:
     judge, judge_all = _validators_of(line[:end])
     if len(_heads) >= _MEMOS_MAX:
         _heads.clear()
-    _heads[line[:_HEAD_BYTES]] = (line[: end + 1], judge, judge_all)
+    _heads[line[:HEAD_BYTES]] = (line[: end + 1], judge, judge_all)
     return judge(line)
 
 
@@ -78,7 +78,7 @@ def accept_all(lines: Sequence[bytes]) -> list[Accepted] | None:
     """
     if not lines or accept(lines[0]) is None:
         return None
-    head, _, judge_all = _heads[lines[0][:_HEAD_BYTES]]
+    head, _, judge_all = _heads[lines[0][:HEAD_BYTES]]
     return judge_all(lines) if all(map(methodcaller("startswith", head), lines)) else None
 
 

@@ -113,7 +113,7 @@ class Iceberg(LakeSink):
                 self._table.refresh()
         # Ours alone, and not committed: see the module's docstring.
         self._table.metadata.properties[_RETRIES] = "0"
-        return _Table(self._table, adds_columns=config.new_columns == "add")
+        return IcebergTable(self._table, adds_columns=config.new_columns == "add")
 
     def _loaded(self, rows: pa.Table) -> Any:
         config, catalog = self._config, self._catalog
@@ -157,7 +157,7 @@ class OtherTypeError(ValueError):
     """A column of the table is of another type than here."""
 
 
-class _Table(LakeTable):
+class IcebergTable(LakeTable):
     """The table as of its current snapshot."""
 
     def __init__(self, table: Any, *, adds_columns: bool) -> None:
