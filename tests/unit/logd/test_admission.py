@@ -65,6 +65,16 @@ def test_it_comes_back_when_it_and_the_daemon_have_drained(
     assert admission.away is not back
 
 
+def test_what_was_refused_before_it_came_back_counts_no_more() -> None:
+    admission = Admission(POLICY)
+    left = refuse_until_away(admission)
+    drained = load(99, held=0, total=0)
+    assert admission.observe(drained, (left + 2) * S) is Move.RETURN
+    assert admission.observe(drained, (left + 3) * S) is None
+    assert admission.settled
+    assert refuse_until_away(admission, start_s=100) == 110
+
+
 def test_it_can_be_told_never_to_leave() -> None:
     admission = Admission(NEVER_LEAVE)
     with pytest.raises(AssertionError, match="never left"):

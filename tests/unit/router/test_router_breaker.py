@@ -85,6 +85,9 @@ def test_retry_after_is_honoured_within_reason() -> None:
     breaker.failed("429", 20.0, 0)
     assert breaker.next_deadline_ns() == 20 * SECOND_NS
     assert breaker.circuit.as_json(5 * SECOND_NS)["retry_in_s"] == 15
+    assert Circuit("open", SECOND_NS, 9_250_000_000, opened=2).as_json(5_240_000_000) == {
+        "state": "open", "for_s": 4.2, "retry_in_s": 4.0, "opened": 2,
+    }  # fmt: skip
     breaker.failed("429", 1e9, 0)
     assert breaker.next_deadline_ns() == RETRY_AFTER_MAX_S * SECOND_NS
 

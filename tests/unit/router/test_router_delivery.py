@@ -258,13 +258,13 @@ def test_what_is_confirmed_counts_and_what_is_not_goes_again() -> None:
     assert machine.next_deadline_ns() == 2 * SECOND_NS
     assert machine.handle(Ticked(), 2 * SECOND_NS) == [Ask(("0", "1"))]
     assert machine.handle(Confirmed({"1"}), 2 * SECOND_NS) == [Delivered(part(0, request=1))]
-    assert machine.handle(Ticked(), 9 * SECOND_NS) == [Ask(("0",))]
-    assert machine.handle(Confirmed(()), 9 * SECOND_NS) == []
-    assert machine.handle(Ticked(), 11 * SECOND_NS) == [Ask(("0",))]
-    (effect,) = machine.handle(Confirmed(()), 11 * SECOND_NS)
+    assert machine.handle(Ticked(), 8 * SECOND_NS) == [Ask(("0",))]
+    assert machine.handle(Confirmed(()), 8 * SECOND_NS) == []
+    assert machine.handle(Ticked(), 10 * SECOND_NS) == [Ask(("0",))]
+    (effect,) = machine.handle(Confirmed(()), 10 * SECOND_NS)
     assert isinstance(effect, Retrying)
     assert effect.circuit.reason == "requests not confirmed: 1"
-    assert machine.handle(Ticked(), 12 * SECOND_NS) == [Send(part(0), 2)]
+    assert machine.handle(Ticked(), 11 * SECOND_NS) == [Send(part(0), 2)]
 
 
 def test_no_more_is_left_unconfirmed_than_allowed() -> None:

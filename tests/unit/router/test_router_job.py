@@ -35,6 +35,13 @@ def test_a_sink_is_there_when_it_has_what_was_in_the_log_as_the_job_started() ->
     assert not it.is_reached(Offsets(STARTED, LIVES | {"logs": "b"}))
 
 
+def test_one_record_of_a_partition_that_a_sink_does_not_know_is_waited_for() -> None:
+    it = Goal({LOGS: 9, TRACES: 1}, LIVES, {LOGS: 9, TRACES: 1})
+    assert not it.is_reached(Offsets({LOGS: 9}, LIVES))
+    assert it.is_reached(Offsets({LOGS: 9, TRACES: 1}, LIVES))
+    assert Goal({LOGS: 9, TRACES: 0}, LIVES, {LOGS: 9}).is_reached(Offsets({LOGS: 9}, LIVES))
+
+
 def test_a_stream_that_is_deleted_is_not_waited_for_where_losses_are_accepted() -> None:
     it = goal()
     it.log_is({"logs": "a"}, {LOGS: 15}, losses_are_accepted=False)

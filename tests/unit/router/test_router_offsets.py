@@ -22,6 +22,7 @@ from penstock.router.read.offsets import (
     spans_between,
     split,
     split_by_size,
+    with_streams_not_read,
     within_bytes,
     within_measured_bytes,
 )
@@ -188,3 +189,22 @@ def test_what_lies_between_two_positions_is_counted_by_offsets() -> None:
     assert count_between(Offsets({first: 5}), Offsets({first: 9}, {"logs": "a"})) == 4
     made_again = Offsets({first: 3, second: 1}, {"logs": "b"})
     assert count_between(begin, made_again) == 3 + 1, "all that its new life has"
+
+
+def test_a_place_in_what_is_not_read_now_is_kept_while_the_stream_is_the_same() -> None:
+    other = StreamPartition("logs", 1)
+    known = Offsets({LOGS: 3, other: 6, TRACES: 7}, {"logs": "a", "traces": "b"})
+    went_on = with_streams_not_read(Offsets({LOGS: 8}, {"logs": "a"}), known)
+    assert went_on.next == {LOGS: 8, other: 6, TRACES: 7}
+    made_again = with_streams_not_read(Offsets({LOGS: 8}, {"logs": "z"}), known)
+    assert made_again.next == {LOGS: 8, TRACES: 7}
+
+
+def test_frames_that_fill_the_bound_are_in_the_batch_and_in_one_task() -> None:
+    frames = [FrameSize(first, first + 10, 5) for first in (0, 10, 20)]
+    assert within_measured_bytes({LOGS: 0}, {LOGS: frames}, 10) == {LOGS: 20}
+    span = Span("logs", 0, 0, 30, "a", 1, 2)
+    assert split_by_size(span, frames, 10) == [
+        Span("logs", 0, 0, 20, "a", 1, 2),
+        Span("logs", 0, 20, 30, "a", 2, 2),
+    ]

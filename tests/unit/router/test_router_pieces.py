@@ -38,6 +38,13 @@ def cuts(given: list[tuple[int, int, int]]) -> list[int]:
     return [base for (base, _, _), does in zip(given, begins, strict=True) if does]
 
 
+def test_a_piece_begins_beyond_a_multiple_with_enough_records_or_behind_enough_bytes() -> None:
+    cutter = Cutter(offsets=10, min_records=4)
+    given = ((0, 4, 1), (10, 3, 1), (20, 1, 1), (30, 1, CHUNK_BYTES), (31, 1, 1), (32, 1, 1))
+    begins = [cutter.begins(at, records=records, size=size) for at, records, size in given]
+    assert begins == [False, True, False, True, True, False]
+
+
 @pytest.mark.parametrize("size_max", [300, 20_000])
 @pytest.mark.parametrize("density", [1.0, 0.4])
 def test_readers_that_begin_elsewhere_come_to_the_same_pieces(
