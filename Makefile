@@ -4,7 +4,7 @@ HARNESS := $(BIN)/python -m tests.harness
 LENGTH = $(if $(RUNS),--runs $(RUNS)) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
 export PYTHON
 
-.PHONY: help demo test test-all test-rest test-containers test-extended check sim fuzz fuzz-gate soak appliance-soak nemesis crash router-kills bench failover wheel proto metrics reference constraints clean
+.PHONY: help demo test test-all test-rest test-containers test-extended check sim fuzz fuzz-gate soak appliance-soak nemesis crash router-kills bench failover mutate wheel proto metrics reference constraints clean
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 18
 
@@ -62,6 +62,9 @@ bench: .venv/.installed ## Measure logd beside NATS JetStream, in one run; ARGS=
 
 failover: .venv/.installed ## Kill leaders under load, measure how long they are missed; RUNS=n, ARGS="--rate 5000"
 	@$(HARNESS) failover $(LENGTH) $(ARGS)
+
+mutate: .venv/.installed ## Change pure modules in small ways, list the changes that no test sees; MODULE=penstock.a.b, SAMPLE=n, SEED=n
+	@$(BIN)/python -m tests.mutation $(MODULE) $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 wheel: .venv/.installed ## Build the package that `pip install` takes, in dist
 	@$(BIN)/python -m build --wheel --no-isolation --outdir dist .
