@@ -1,6 +1,6 @@
 """The limit of reading back: `cat file | socket`, without any protocol.
 
-A process of its own that sends the same files to whoever connects, each connection in a thread that
+A process of its own that sends the same files to each client, each connection in a thread that
 holds no lock while the kernel copies. It is ended by its worker's owner.
 """
 

@@ -98,7 +98,7 @@ class _Way:
         self._publish(Flush())
 
     def _publish(self, event: Event) -> None:
-        """Each batch is acknowledged at once by whoever measures."""
+        """The measuring code acknowledges each batch at once."""
         effects = self._timed("queue", lambda: self._core.handle(event, 0))
         for effect in effects:
             assert isinstance(effect, Publish)

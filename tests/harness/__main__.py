@@ -137,7 +137,7 @@ def _add_options(parser: argparse.ArgumentParser, plan: Plan[Any]) -> None:
     add("--seconds", type=float, help="end after the run in which so many seconds have passed")
     add("--minutes", dest="seconds", type=minutes, metavar="MINUTES", help="the same in minutes")
     add("--round", type=int, default=plan.round_runs, metavar="RUNS",
-        help="judge everything after so many runs, and begin anew with the next seed"
+        help="judge everything after so many runs, and begin again with the next seed"
         f" (this plan: {plan.round_runs or 'only at the end'})")  # fmt: skip
     drawn = SystemClock().unix_ns() % 1_000_000
     add("--seed", type=int, default=drawn, help="of everything that is drawn; default: any")

@@ -178,7 +178,7 @@ class Load:
                 shown.append((offset, record))
 
     async def _consume(self, stream: str, name: str) -> None:
-        """Be a member, again and again: who is fenced joins anew."""
+        """Be a member, again and again: a member that is fenced joins again."""
         options = GroupOptions(session_s=_SESSION_S, name=name)
         while True:
             with contextlib.suppress(UnavailableError):

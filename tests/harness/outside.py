@@ -4,11 +4,11 @@
     python -m tests.harness.outside read ADDRESSES STREAM FILE
 
 The publisher sends numbered messages at a rate, many at a time in flight, each with its id, and
-again until it is acked. Where the cluster takes fewer, it sends fewer: whoever goes on at the rate,
-and again what waits in a queue, soon sends nothing but repeats. What is acked goes to a file as it
-comes: number, offset, when (monotonic nanoseconds), and how long ago it was sent first; four 64-bit
-integers each. A line on its standard input is the rate of new messages from then on; it ends when
-that does.
+again until it is acked. Where the cluster takes fewer, it sends fewer: a sender that keeps the
+rate and sends again what waits in a queue soon sends nothing but repeats. What is acked goes to a
+file as it comes: number, offset, when (monotonic nanoseconds), and how long ago it was sent first;
+four 64-bit integers each. A line on its standard input is the rate of new messages from then on; it
+ends when that does.
 
 The reader follows the stream as an application does, and writes to a file when records came
 (monotonic nanoseconds) and the offset after the last; two 64-bit integers each. A gap or a

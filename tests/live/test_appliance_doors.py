@@ -1,4 +1,4 @@
-"""Every port of every process of a secured appliance, asked by whoever nobody knows."""
+"""Every port of every process of a secured appliance, asked by a client that nobody knows."""
 
 import json
 import socket
@@ -111,7 +111,7 @@ class Appliance:
         daemon.start(within_s=240)
 
     def tls(self) -> ssl.SSLContext:
-        """Of whoever trusts the authority, and shows nothing."""
+        """The context of a client that trusts the authority and shows no certificate."""
         return ssl.create_default_context(cafile=str(self.callers.servers.cert))
 
     def _admin(self) -> dict[str, str]:
@@ -150,7 +150,7 @@ class Appliance:
 
     def _console(self, logd: Logd, collector: Collector) -> dict[str, Any]:
         own = self.callers.server
-        page = self.callers.token_file("a token for whoever looks", "page-token")
+        page = self.callers.token_file("a token for looking", "page-token")
         return {
             "listen": f"127.0.0.1:{free_port()}",
             "admin": f"127.0.0.1:{free_port()}",

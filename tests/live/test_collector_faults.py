@@ -160,7 +160,7 @@ def test_nats_and_logd_that_come_and_go_and_a_process_that_stands_still(tmp_path
 def test_a_log_that_refuses_gets_all_of_it_once_it_takes_more(
     tmp_path: Path, nats_url: str
 ) -> None:
-    """A full stream that keeps what it has: what it nacks is held, told of, and sent again."""
+    """A full stream that keeps what it has: what it nacks is held, reported, and sent again."""
     path = tmp_path / "s.sock"
     stream: dict[str, Any] = {**STREAMS[0], "discard": "new", "retention": {"messages": 50}}
     with (

@@ -95,7 +95,7 @@ def test_what_was_routed_to_nobody_is_delivered_when_the_route_is_gone(
             collector.daemon.kill()
             collector.daemon.start()
         found = check_or_route_back(collector, logd, sender.acked, how)
-        # The last start begins anew; a reload does, too, that comes while all is still read again.
+        # The last start begins again; a reload does, too, that comes while all is still read again.
         assert too_often(found, begun_anew=2 if "at once" in how else 1) == {}
         assert collector.daemon.stop() == 0
 

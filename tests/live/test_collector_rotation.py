@@ -204,7 +204,7 @@ class Rotation:
 
 
 OPEN = (RUNNING, BACK_PRESSURED)
-"""Whoever holds a file open reads it though its name is gone."""
+"""A process that holds a file open reads it though its name is gone."""
 ROTATIONS = [
     Rotation(rename, [*range(10)]),
     Rotation(rename_and_create, [*range(20)]),

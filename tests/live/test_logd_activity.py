@@ -1,4 +1,4 @@
-"""What is taken down survives whoever takes it down."""
+"""The audit log survives the node that wrote it."""
 
 import json
 from functools import partial

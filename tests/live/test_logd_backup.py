@@ -1,4 +1,4 @@
-"""A stream is copied into a directory while it is written to, and made anew from that."""
+"""A stream is copied into a directory while it is written to, and made again from that."""
 
 import asyncio
 import json
@@ -65,8 +65,8 @@ async def publish(client: Client, first: int, count: int, subject: str = "t.logs
 async def refusal(client: Client, subject: str, payload: bytes = b"not now") -> int:
     """With which code it is refused; 0: it is stored. One that is opened again is waited for.
 
-    What comes while it is opened may be lost without an answer; whoever checks what is stored then
-    sees that it was not.
+    What comes while it is opened may be lost without an answer; a test that checks what is stored
+    sees it then.
     """
     async with asyncio.timeout(60):
         while True:

@@ -77,7 +77,7 @@ async def test_records_outlive_kills_and_rotation_and_no_file_shows_them(
         logd.config["encryption"] = section(tmp_path, "new", "old")
         logd.daemon.write_config()
         (log_directory,) = (path.parent for path in logd.data_dir.rglob("keys.copy"))
-        wait_until(lambda: masters_of(log_directory) == ["new"], what="it is wrapped anew")
+        wait_until(lambda: masters_of(log_directory) == ["new"], what="it is wrapped again")
         await publish(client, "audit.a", range(60, 70))
         logd.config["encryption"] = section(tmp_path, "new")
         await asyncio.to_thread(logd.restart, kill=True)

@@ -235,7 +235,9 @@ def test_a_store_of_results_and_positions_has_every_record_once(tmp_path: Path) 
             results.append(item.record.value)
             store[item.partition] = item.next_offset
 
-        options = GroupOptions(commit=None)  # whoever leaves says so: nobody waits for a session
+        options = GroupOptions(
+            commit=None
+        )  # a member that leaves says so: nobody waits for a session
         with run.cluster.client() as log:
             for _ in range(2):  # each is gone before it has committed anything
                 with log.join_group("g", "s", options, positions=store.get) as consumer:

@@ -227,7 +227,7 @@ async def test_services_keep_their_subject_while_a_stream_comes_and_goes(
                 await client.request("svc.prices", b"ready")
 
     async def use(name: bytes) -> None:
-        """What callers of the service do, whoever else listens."""
+        """What callers of the service do while others listen, too."""
         reply = await client.request("svc.prices", name, timeout=5)
         assert reply.data == b"done " + name
         await client.publish("svc.prices", b"told " + name)

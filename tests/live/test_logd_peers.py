@@ -369,7 +369,7 @@ async def test_a_node_is_whom_its_certificate_names(tmp_path: Path) -> None:
     stranger = named(Authority(tmp_path / "others"), "a")
     for tls, me, peer, reason in (
         (c, A, "b", "its certificate does not"),  # c says that it is a
-        (a, A, "z", "its certificate does not"),  # whoever dials z comes to b
+        (a, A, "z", "its certificate does not"),  # a call to z comes to b
         (stranger, A, "b", "certificate verify failed"),
     ):
         link = PeerLink(me, peer, address, rng=random.Random(1), tls=tls)

@@ -282,7 +282,7 @@ def test_grpc_asks_on_every_node_of_a_cluster_whoever_leads(tmp_path: Path) -> N
 def _subscribed(
     calling: dict[str, LiftbridgeCalls], cluster: LogdCluster
 ) -> tuple[str, Subscription] | None:
-    """At whoever leads, which may be another by now."""
+    """At the leader, which may be another node by now."""
     leader = cluster.leader("orders")
     found = calling[leader].subscribe("orders", {3: EARLIEST})
     return (leader, found) if found.stands else None

@@ -1,4 +1,4 @@
-"""A cluster's stream is purged, and stays so whoever leads; the controller is another on demand."""
+"""A cluster's stream is purged, and stays so under every leader; the controller can be moved."""
 
 from collections.abc import Iterator
 from functools import partial

@@ -28,7 +28,7 @@ OPEN_METRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 
 def router_status() -> Status:
-    """A job's status; its sinks are named by whoever wrote the job."""
+    """A job's status; the job's file names its sinks."""
     stages = tuple(
         Stage(f"sink/{name}", 9, 8, 1, 1, {"dead_letters": 1}) for name in ("x", HOSTILE)
     )

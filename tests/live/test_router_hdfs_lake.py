@@ -1,4 +1,4 @@
-"""The Parquet sink on a real HDFS: each record exactly once, whoever is killed."""
+"""The Parquet sink on a real HDFS: each record exactly once, whichever process is killed."""
 
 import random
 import subprocess

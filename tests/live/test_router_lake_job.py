@@ -53,7 +53,7 @@ class HeldCommits:
 
 
 def written(case: LakeCase) -> set[str]:
-    """The data files in the store, whoever reads them."""
+    """The data files in the store, read by any program."""
     assert isinstance(case.door.backend, MotoRun)
     below = "telemetry/" if isinstance(case, DeltaCase) else "warehouse/"
     keys = (key for key in case.door.backend.objects() if key.startswith(below))

@@ -125,7 +125,7 @@ def test_credentials_that_are_wrong_are_waited_for_and_never_shown(
 
 
 def test_a_server_whose_limit_of_a_message_was_lowered_is_connected_to_anew(tmp_path: Path) -> None:
-    """It ends the connection of whoever still sends what is too large, which nats-py gives up."""
+    """The server ends the connection of a client that sends too much, and nats-py gives up."""
     config = tmp_path / "nats.conf"
     config.write_text("max_payload: 8192")
     server = NatsServer(tmp_path / "server", config=config)

@@ -159,7 +159,7 @@ def test_a_job_whose_machine_is_lost_goes_on_elsewhere(
     assert read_lake(lake)["value"].to_pylist() == lines
     commits = last.checkpoint_dir / "lake" / "spark" / "commits"
     batches = sum(path.name.isdigit() for path in commits.iterdir())
-    assert batches >= len(lines) // 300, "it began anew"
+    assert batches >= len(lines) // 300, "it began again"
 
 
 def test_of_two_who_run_one_job_one_waits_and_takes_over(

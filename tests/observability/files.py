@@ -15,7 +15,7 @@ _TITLES = {"collector": "The collector", "logd": "logd", "router": "A router job
            "console": "The console"}  # fmt: skip
 _HEAD = """# Every metric
 
-`/metrics` of each process, in OpenMetrics for whoever asks for it, else in Prometheus's text
+`/metrics` of each process, in OpenMetrics for a client that asks for it, else in Prometheus's text
 format. Counters are since the process started. Dashboards for Grafana are in
 [deploy/grafana](../deploy/grafana), alert rules in
 [deploy/prometheus](../deploy/prometheus/alerts.yaml); all of it, this page too, is made of the code

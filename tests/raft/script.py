@@ -19,7 +19,7 @@ To run the cases against another implementation, give `run_case` a factory of ob
 adapter translates where the other one has its own. `test_cases.py` is the example.
 
 Nothing happens by itself. The clock moves by `wait`, messages by `deliver`, disks by `persist`;
-`settle` does the last two until nothing is left to do. Whoever makes members for the cases has them
+`settle` does the last two until nothing is left to do. Members of the cases always
 draw the longest election timeout, 800 ms; promises not to vote end after 400 ms.
 
     start a b c [join=d,e]      members of a new group, and nodes that may join it; settings of

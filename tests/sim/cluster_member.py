@@ -61,7 +61,7 @@ def raft_config(node: NodeId, *, disk: str) -> RaftConfig:
 
 @dataclass(eq=False)
 class Asked:
-    """A command that is to be applied, whoever leads.
+    """A command that any leader is to apply.
 
     Attributes:
         until_ns: When it is given up; None: never.
@@ -273,7 +273,7 @@ class GroupMember(ABC):
         *,
         within_ms: int | None = 500,
     ) -> None:
-        """Have a command applied, whoever leads; it may be done twice, or nobody may know."""
+        """Have any leader apply a command; it may be done twice, or nobody may know."""
         until_ns = None if within_ms is None else self.clock_ns() + within_ms * MS
         self.attempt(Asked(command, done, until_ns))
 

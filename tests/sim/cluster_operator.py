@@ -68,7 +68,7 @@ class Operator:
                 server.change(command, within_ms=200)
 
     def create(self) -> None:
-        """Whoever decides knows where replicas can be."""
+        """The controller knows where replicas can be."""
         random = self.world.random
         config = StreamConfig(name=NAME, subject="s.>")
         options = ReplicationOptions(

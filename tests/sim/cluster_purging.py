@@ -80,12 +80,12 @@ class PurgingWorld(ClusterWorld):
                 start, gone = self.seen_at(node, partition)
                 wanted = max(node.disk.start, partition.purged)  # a new replica may begin later
                 assert start == wanted, f"{name} keeps {start}"
-                known = node.replica.log.high_watermark + 1  # it may still be told of the last ones
+                known = node.replica.log.high_watermark + 1  # it may still learn of the last ones
                 due = min(wanted, known) if partition.purged else 0
                 assert gone == due, f"{name} has files up to {gone}"
 
     def purge(self) -> None:
-        """Whoever leads is asked, as long as there is trouble."""
+        """The leader is asked, as long as there is trouble."""
         leading = [
             (scene, node)
             for scene in self.watch.scenes.values()

@@ -97,7 +97,7 @@ class HostedNode(Node):
 
     @override
     def restart(self) -> None:
-        """After a failure of the disk the machine goes on; the log is opened anew."""
+        """After a failure of the disk the machine goes on; the log is opened again."""
         self.die(power=True)
         self.server.reopen(self)
 
@@ -107,7 +107,7 @@ class HostedNode(Node):
 
     @override
     def remember(self, ids: dict[Message, int]) -> None:
-        """The intake is fed with it anew."""
+        """The intake is fed with it again."""
         config = self.config
         self.intake = Intake(config, next_offset=0, epoch=0, streams_for=lambda _: ())
         self.ids = known = Ids()
@@ -118,7 +118,7 @@ class HostedNode(Node):
     # As the shell of the daemon.
 
     def view(self, view: LeaderAndIsr) -> None:
-        """What the state says; whoever left the ISR is taken for dead by the controller."""
+        """What the state says; the controller takes a replica that left the ISR for dead."""
         if view.leader == self.name and view.leader_epoch == self.epoch:
             for node in sorted(self.isr - view.isr):
                 self.take(ev.NodeLost(node))

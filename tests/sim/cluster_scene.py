@@ -109,7 +109,7 @@ class Scene:
     # What must hold.
 
     def check_in_sync(self, partition: PartitionRecord) -> None:
-        """Whoever is in the ISR has all that is committed, safe from any crash."""
+        """A replica in the ISR has all that is committed, safe from any crash."""
         end = len(self.history.committed)
         for name in partition.isr if end else ():
             node = self.nodes.get(NodeId(name))

@@ -27,7 +27,7 @@ Patch = Callable[[Mutation], None]
 
 
 def _added_counts_before_it_has_caught_up(code: Mutation) -> None:
-    """Whoever is a replica and fetches enters the ISR."""
+    """Every replica that fetches enters the ISR."""
 
     def may_join(isr: Isr, node: NodeId, *_: Any) -> bool:
         return node in isr._view.replicas

@@ -9,7 +9,7 @@ lease while nobody else can be elected, proposals that are lost only with their 
 is modelled as what the replicas do, without its messages. Only the checks know the true time:
 
 - no two nodes believe at one moment that they lead a partition with a valid lease;
-- what was acked is a prefix of the log of whoever begins to lead, and of every replica in sync;
+- what was acked is a prefix of the log of a new leader, and of every replica in sync;
 - nodes that have applied the same commands have the same state; no incarnation comes twice;
 - when faults stop, every partition with a replica in sync is led within `RECOVERY_NS`, and a
   drained node is empty in the end.

@@ -251,7 +251,7 @@ class GroupsWorld:
         self.use(client, Answered(answer))
 
     def read(self) -> None:
-        """Whoever reads goes on from its position, and commits now and then."""
+        """A reader goes on from its position, and commits now and then."""
         self.at(70 * MS, self.read)
         self.check_one_reader()
         for client in self.clients:

@@ -75,7 +75,7 @@ class FailedError(Exception):
 
 @dataclass
 class Process:
-    """Takes the lease, uses it and renews it until it is lost; then begins anew."""
+    """Takes the lease, uses it and renews it until it is lost; then begins again."""
 
     name: str
     length_ns: int

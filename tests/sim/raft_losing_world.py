@@ -67,7 +67,7 @@ class LosingWorld(RaftWorld):
         self.heal()
 
     def note(self) -> None:
-        """Whoever leads has the registered disks noted, as a node of a cluster does."""
+        """The leader has the registered disks noted, as a node of a cluster does."""
         for name in sorted(self.nodes):
             raft = self.nodes[name].raft
             if not isinstance(raft.role, Leader):

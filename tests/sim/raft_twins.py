@@ -226,7 +226,7 @@ def pre_vote_bumps_term(code: Mutation) -> None:
 
 @twin
 def two_votes_in_a_term(code: Mutation) -> None:
-    """A member votes for whoever asks."""
+    """A member votes for every candidate that asks."""
 
     def answer(raft: Raft, message: Message, request: VoteRequest) -> None:
         if not request.pre:
@@ -388,7 +388,7 @@ def merged_steps_pile_up(code: Mutation) -> None:
 
 @losing_twin
 def disks_not_compared(code: Mutation) -> None:
-    """Whoever has a member's name is that member, whatever its disk is."""
+    """A node with a member's name is that member, whatever its disk is."""
     code.replace(Raft, "_is_of_known_disks", lambda *_: True)
 
 
@@ -404,7 +404,7 @@ def _compare_all_but(code: Mutation, *bodies: type[object]) -> None:
 
 @losing_twin
 def lost_disks_vote(code: Mutation) -> None:
-    """A vote counts on whatever disk it is, and is given to whoever asks."""
+    """A vote counts on whatever disk it is, and every candidate gets it."""
     _compare_all_but(code, VoteRequest, VoteResponse)
 
 

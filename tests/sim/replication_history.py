@@ -1,8 +1,8 @@
 """What truly happened, and what must never happen: I1 to I6 of a replicated partition.
 
 The committed log is whatever any node has called committed. Everything is checked when it happens:
-who begins to lead must hold all of it, whoever raises a high watermark must agree with it, and
-every ack must be of what it says.
+a new leader must hold all of it, a raised high watermark must agree with it, and every ack must be
+of what it says.
 """
 
 from __future__ import annotations

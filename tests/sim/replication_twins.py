@@ -288,7 +288,7 @@ def _lower_high_watermark_not_saved(code: Mutation) -> None:
 
 
 def _commits_below_the_minimum(code: Mutation) -> None:
-    """Whoever is in sync is enough."""
+    """One replica in sync is enough."""
     raise_it = Leader._raise_high_watermark
 
     def anyhow(leader: Leader, effects: list[Effect]) -> None:
@@ -328,7 +328,7 @@ def _failed_patch_waited_for(code: Mutation) -> None:
     code.replace(CorruptRanges, "came", for_ever)
 
 
-def _empty_logs_begin_anew(code: Mutation) -> None:
+def _empty_logs_begin_again(code: Mutation) -> None:
     """A log that retention has emptied begins where the leader's does, below what was committed."""
     compare, start_anew = Leader._compare, Follower._start_anew
 
@@ -425,7 +425,7 @@ TWINS: Final = {
     "read-only not told": Twin(_read_only_not_told, seed=0),
     "later start is divergence": Twin(_later_start_is_divergence, seed=156),
     "failed patch waited for": Twin(_failed_patch_waited_for, seed=24),
-    "empty logs begin anew": Twin(_empty_logs_begin_anew, seed=701460),
+    "empty logs begin again": Twin(_empty_logs_begin_again, seed=701460),
     "cut forgets what was synced": Twin(_cut_forgets_what_was_synced, seed=5011),
     "dedup state is not asked for": Twin(_dedup_state_is_not_asked_for, seed=31, retaining=True),
     "dedup state counts unsaved": Twin(_dedup_state_counts_unsaved, seed=126, retaining=True),

@@ -71,7 +71,7 @@ class ResortingWorld(World):
         state = self.state = read_state(self.saved)
         ends = {SPOOL_ORIGIN: len(self.origins[SPOOL_ORIGIN]), URGENT_ORIGIN: 0}
         if state.fit_to_routing(fingerprint_of(self.version), ends) and self.life:
-            self.marks.add("begun anew")
+            self.marks.add("begun again")
         self.saved = state.as_document()
         self.saver = SimpleNamespace(
             routing=state.routing, incarnation=state.incarnation, save=self._save_now
@@ -125,7 +125,7 @@ class ResortingWorld(World):
             if life == self.life:
                 incarnation = self.saver.incarnation
                 if resorting.apply(fingerprint) != incarnation:
-                    self.marks.add("begun anew while it runs")
+                    self.marks.add("begun again while it runs")
                 self.before, self.version, self.announced = self.version, after, False
                 if self.random.random() < 0.5:
                     self.full_until_ns = self.now_ns + 200 * MS
@@ -156,7 +156,7 @@ class ResortingWorld(World):
             assert sequences == sorted(set(sequences)), lane
         if len(logged) > len(set(logged)):
             self.marks.add("repeated")
-            assert self.marks & {"begun anew", "begun anew while it runs"}
+            assert self.marks & {"begun again", "begun again while it runs"}
 
     def _rerouting(self) -> Rerouting:
         return Rerouting(self.delivery, cast("Any", self.saver), fingerprint_of(self.version))

@@ -198,7 +198,7 @@ class SpoolWorld:
             if offset >= self.delivered:
                 assert read.get(offset) == data, f"the promised unit {offset} is not what it was"
         self.promised = {n: data for n, data in self.promised.items() if n >= self.delivered}
-        # What nobody was told of may have survived; from now on it is there.
+        # What nobody confirmed may have survived; from now on it is there.
         for offset, data in read.items():
             assert self.promised.setdefault(offset, data) == data
         self._check_senders(log.start_offset)

@@ -2,7 +2,7 @@
 
 One seed picks what is published (equal messages, and such with ids that are repeated), when each
 message reaches which node, when records are replicated and committed, and when another node takes
-over. The log of whoever leads at the end has every message as often as it was published, and one
+over. The log of the leader at the end has every message as often as it was published, and one
 with an id once: nothing was answered, so nothing was sent again.
 
 Time stands still: what is bounded by time is for the unit tests.

@@ -36,7 +36,7 @@ class StoreWorld:
         start_min: Least start offset: what was deleted is gone.
         start_max: Greatest start offset that was asked for.
         counts: How often each rare thing happened.
-        resetting: Where the log was to begin anew when something failed.
+        resetting: Where the log was to begin again when something failed.
     """
 
     seed: int

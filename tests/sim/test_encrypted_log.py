@@ -71,7 +71,7 @@ def test_simulation_catches_nonces_made_of_offsets(code: Mutation) -> None:
 def test_simulation_catches_a_data_key_that_outlives_its_writer(
     code: Mutation,
 ) -> None:
-    """The count of a segment begins anew after a restart."""
+    """The count of a segment begins again after a restart."""
     kept = CIPHER.new_aead()
     code.replace(SegmentCipher, "new_aead", lambda _: kept)
     assert is_caught()

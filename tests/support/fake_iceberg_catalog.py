@@ -24,7 +24,7 @@ TOKEN: Final = "right"
 
 
 class FakeIcebergCatalog(Backend):
-    """One catalog, for whoever has the token."""
+    """One catalog, for clients that have the token."""
 
     def __init__(self, catalog: Catalog) -> None:
         self.catalog = catalog

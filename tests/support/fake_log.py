@@ -113,7 +113,7 @@ class FakeLog:
             yield from batch_records(header, slice_rows(header, batch, start, end))
 
     def fetch(self, stream: str, offset: int, *, partition: int, wait_ms: int, **_: object) -> Any:
-        """One frame; with nothing left and a wait, whoever watches has enough."""
+        """One frame; with nothing left and a wait, the watching command has enough."""
         frames = self._frames(stream, partition)
         found = [frame for frame in frames if frame[0].next_offset > offset][:1]
         if wait_ms:

@@ -95,7 +95,7 @@ class FirstStart:
         return (self.files / part / name).read_text().strip()
 
     def tls(self) -> ssl.SSLContext:
-        """Of whoever trusts the authority, and shows nothing."""
+        """The context of a client that trusts the authority and shows no certificate."""
         return ssl.create_default_context(cafile=str(self.files / "operator" / "ca.pem"))
 
     def log(self, part: str) -> LogClient:

@@ -218,7 +218,7 @@ def admin_request(data: bytes) -> None:
 
 
 def _ask(line: bytes) -> None:
-    """Whoever asks hears lines of JSON, at least one, and is shown what passes."""
+    """A client hears lines of JSON, at least one, and sees what passes."""
     taps, peer = Taps(), Peer()
     status = Status("collector", "c", "1", Health.READY)
     actions = AdminActions(_reload, cast("Any", _Replayer()), taps, lambda: status).actions

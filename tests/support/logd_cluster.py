@@ -81,7 +81,7 @@ class LogdCluster:
         wait_until(lambda: status()["health"] == health, within_s=30, what=f"{name} is {health}")
 
     def client(self, *names: str, timeout_s: float = 20.0) -> LogClient:
-        """A client that is told of these nodes; of none: of all."""
+        """A client that knows these nodes, or all of them where none is named."""
         addresses = [self.nodes[name].fetch for name in names or self.names]
         access = next(iter(self.nodes.values())).access
         return LogClient(",".join(addresses), timeout_s=timeout_s, access=access)

@@ -34,7 +34,7 @@ class _Sets(ctypes.Structure):
 
 
 def without_privileges(work: Callable[[], Value]) -> Value:
-    """What a function returns, or raises, where permissions hold for whoever runs it."""
+    """What a function returns, or raises, where permissions hold for root too."""
     with ThreadPoolExecutor(1, initializer=_give_up) as thread:
         return thread.submit(work).result()
 

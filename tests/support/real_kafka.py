@@ -35,7 +35,7 @@ class Broker:
     """One broker with a listener for each way in.
 
     Attributes:
-        plain: The port behind the door; clients that come there are told of `door`.
+        plain: The port behind the door; clients that come there are sent to `door`.
         door: Where the door has to be.
         tls: A port with TLS.
         authority: Who signed its certificate.

@@ -104,7 +104,7 @@ class SkippingClock(SystemClock):
 
 
 class _Patience(threading.Event):
-    """Set, for whoever waits, when it has been waited `left` times; until then time is skipped."""
+    """Set when the code under test has waited `left` times; until then time is skipped."""
 
     def __init__(self, clock: SkippingClock) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A publisher that asks for no acks, and goes on whoever listens."""
+"""A publisher that asks for no acks, and goes on when nobody listens."""
 
 import asyncio
 

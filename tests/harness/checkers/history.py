@@ -124,7 +124,7 @@ def judge(
 def judge_group(verdict: Verdict, given: Iterable[Given], replicas: Mapping[str, Log]) -> None:
     """Hold what the members of a group were given, in order, against a replica's log.
 
-    At least once: whoever goes on begins nowhere after what was given before. It may be again, also
+    At least once: the next reader begins nowhere after what was given before. It may be again, also
     under the same grant: a member that did not hear of its session begins from what it committed.
     """
     log = replicas[min(replicas)]

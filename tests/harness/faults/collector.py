@@ -45,7 +45,7 @@ class Failpoints:
         self._wait_s = wait_s
 
     def __call__(self, it: CollectorUnderLoad) -> str:
-        """Arm the next one, start anew, and wait until it ends the process; else kill that."""
+        """Arm the next one, start it again, and wait until it ends the process; else kill that."""
         name, daemon = next(self._names), it.daemon
         process.kill(it)
         it.deaths += 1

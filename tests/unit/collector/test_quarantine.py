@@ -30,7 +30,7 @@ def engine_of(tmp_path: Path) -> Engine:
 
 
 async def put(engine: Engine, refusals: list[Refusal]) -> int:
-    """How many of them are kept anew."""
+    """How many of them are kept again."""
     journal = engine.directory.quarantine
     before = journal.log.end_offset
     putting = asyncio.ensure_future(engine.quarantine.put(refusals))

@@ -67,7 +67,7 @@ async def test_a_checkpoint_on_a_full_disk_takes_the_room_that_is_kept(tmp_path:
     async with running(tmp_path, agent) as collector:
         await wait_until_async(reserve.exists)
         with disk.failing(errno.ENOSPC, under=tmp_path / CHECKPOINT, when=reserve.exists):
-            for number in (1, 2):  # and again, for the room is taken anew
+            for number in (1, 2):  # and again, for the room is taken once more
                 await collector.send(log_line(number))
                 await wait_until_async(lambda done=number: saved(tmp_path) == done)  # type: ignore[misc]
                 await wait_until_async(reserve.exists)

@@ -283,7 +283,7 @@ async def test_a_look_is_at_those_that_drain_too_and_goes_on_without_them(
             shown[line["worker"]] += 1
             if shown[1] == LINES and line["worker"] == 1:
                 shown[0] = 0
-            if shown[1] >= LINES and shown[0] >= 20 * LINES:  # the other was begun anew so often
+            if shown[1] >= LINES and shown[0] >= 20 * LINES:  # the other was begun again so often
                 break
         await look.aclose()
         for _ in range(100):  # nobody asks any more who would be cut off in the middle

@@ -45,7 +45,7 @@ def said(tmp_path: Path, script: str) -> object:
 
 
 def test_however_often_it_is_looked_at_one_question_follows_another(tmp_path: Path) -> None:
-    """Whoever turns to the page again and again does not have it ask more and more often."""
+    """A user who turns to the page again and again does not make it ask more often."""
     script = """
     let answer = [];
     globalThis.fetch = () => new Promise((resolve) => answer.push(

@@ -23,7 +23,7 @@ from tests.support.console import (
 )
 from tests.support.waiting import wait_until
 
-READ, ACT = "a token for looking alone", "a token for whoever acts"
+READ, ACT = "a token for looking alone", "a token for acting"
 PAUSE = json.dumps({"action": "pause", "stream": "logs"})
 
 

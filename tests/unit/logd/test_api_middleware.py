@@ -134,14 +134,14 @@ def test_the_cluster_is_for_whoever_administers_everything(
 
 
 def test_every_request_is_somebodys(tmp_path: Path) -> None:
-    """What this list does not have is for whoever administers; say so here if that is meant."""
+    """What this list does not have is for administrators; say so here if that is meant."""
 
     async def work(found: Guarded) -> None:
         with pytest.raises(RefusedError, match="there is no api") as unknown:
             await found.ask(ROOT, "nothing")
         known = str(unknown.value).rpartition("known: ")[2].split(", ")
         assert {"fetch", "drain"} < set(known)
-        # Whoever may nothing is told what a request lacks if it is about a stream or a group,
+        # A client without rights learns what a request lacks if it is about a stream or a group,
         # shown less if it is for all, and refused without a look at it if it is of the cluster.
         refused = set[str]()
         for api in known:

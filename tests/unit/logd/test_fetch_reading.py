@@ -283,7 +283,7 @@ def test_a_filter_whose_records_were_taken_back_does_not_begin_at_the_front(tmp_
 async def test_a_filter_ends_before_a_damaged_frame_and_says_what_lies_behind_it(
     partition: Partition, tmp_path: Path
 ) -> None:
-    """Rotted after it was checked: whoever accepts losses goes on there."""
+    """Rotted after it was checked: a reader that accepts losses goes on there."""
     await publish(partition, *["t.a"] * 4, size=1000)
     (file,) = (tmp_path / "0").glob("*.log")
     third = sum(part.length for part in partition.log.read(0, bytes_max=1 << 20, upto=2))

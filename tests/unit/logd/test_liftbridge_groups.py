@@ -1,4 +1,4 @@
-"""What the coordinator is told of a member that only asks for its assignments."""
+"""What the coordinator learns about a member that only asks for its assignments."""
 
 from typing import Any
 
@@ -60,7 +60,7 @@ async def test_a_partition_is_let_go_of_when_its_reader_asks_again() -> None:
     asked = membership(groups)
     assert [await ask(asked) for _ in range(3)] == [[0, 1], [0], [0]]
     told = [(beat.epoch, {held.partition for held in beat.held}) for beat in groups.beats]
-    # Nothing is known of it; then it reads both; then it was told of epoch 6, and reads one.
+    # Nothing is known of it; then it reads both; then it learns of epoch 6, and reads one.
     assert told == [(0, {0, 1}), (5, {0, 1}), (6, {0})]
 
 

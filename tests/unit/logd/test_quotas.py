@@ -15,7 +15,7 @@ S = 1_000_000_000
 def test_in_the_long_run_no_more_than_the_rate_is_used(
     rate: int, wants: list[tuple[int, int]]
 ) -> None:
-    """Whoever waits as told has begun with all but the last thing within rate and burst."""
+    """A client that waits as told has all but its last request within rate and burst."""
     buckets, now, begun = Buckets(), 0, [0]
     for pause, amount in wants:
         now += pause

@@ -106,7 +106,7 @@ class World:
         return next(found())
 
     async def say(self, word: str) -> str:
-        """Propose to whoever leads, again when it is sure that nothing was done."""
+        """Propose to the leader, again when it is sure that nothing was done."""
         while True:
             try:
                 return str(await (await self.leader()).propose(word.encode()))
@@ -211,7 +211,7 @@ async def test_a_command_that_is_not_understood_ends_the_part_of_who_does_not() 
     async with running() as world:
         with pytest.raises(UnavailableError, match="a question"):
             await world.say("?")
-        # Whoever has it applies it, as soon as one that has it leads and tells what is committed.
+        # A member that has it applies it, once one that has it leads and tells what is committed.
         # The last one may not have it: two that halted elect nobody.
         await wait_until_async(lambda: sum(bool(m.halted) for m in world.members.values()) >= 2)
         assert {m.halted for m in world.members.values()} <= {"a question", ""}

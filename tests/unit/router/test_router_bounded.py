@@ -31,7 +31,7 @@ from tests.unit.router.test_router_config import load
 
 
 def owned(path: Path, owner: int) -> Path:
-    """Somebody's, where root runs the tests; else it is of whoever does."""
+    """Another user's where root runs the tests, else the user's own."""
     if os.geteuid() == 0:
         os.chown(path, owner, -1)
     return path

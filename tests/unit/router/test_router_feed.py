@@ -223,7 +223,7 @@ def test_a_sink_without_transforms_gets_the_batch_as_it_is(tmp_path: Path) -> No
 
 
 class Waits(threading.Event):
-    """Nobody sets it; the time of a clock passes for whoever waits."""
+    """Nobody sets it; a wait lets the time of the clock pass."""
 
     def __init__(self, clock: BlockingClock) -> None:
         super().__init__()

@@ -161,7 +161,7 @@ def test_how_far_a_file_is_holds_for_no_other_of_its_name(tmp_path: Path) -> Non
 def test_what_a_killed_replay_left_is_replayed_before_newer_letters_take_its_place(
     tmp_path: Path,
 ) -> None:
-    """7 and 9 were refused anew, under the same name; 8 was not delivered when it was killed."""
+    """7 and 9 were refused again, under the same name; 8 was not delivered when it was killed."""
     refuse(tmp_path, 7, 8, 9)
     (file,) = find_dead_letters(tmp_path / "dead")
     file.begin()
@@ -389,7 +389,7 @@ def test_a_damaged_position_is_told_of(tmp_path: Path, held: str) -> None:
 
 @pytest.mark.parametrize("corrected", [12, 3])
 def test_a_file_that_is_corrected_goes_on_where_it_was(tmp_path: Path, corrected: int) -> None:
-    """By an editor that writes it anew; what changed before is another file to all knowledge."""
+    """An editor writes the file again, which makes it another file."""
     begun = replace(big(tmp_path, 25), limits=DeadLetterLimits(chunk_records=10)).begin()
     whole = begun.path.read_bytes().splitlines(keepends=True)
     begun.path.write_bytes(b"".join([*whole[:12], b"{\n", *whole[13:]]))
@@ -398,9 +398,9 @@ def test_a_file_that_is_corrected_goes_on_where_it_was(tmp_path: Path, corrected
     with pytest.raises(MalformedDeadLetterError, match="line 13"):
         next(first)
     whole[corrected] = whole[corrected].replace(b"{", b"{ ", 1)
-    anew = tmp_path / "anew"
-    anew.write_bytes(b"".join(whole))
-    anew.replace(begun.path)
+    rewritten = tmp_path / "rewritten"
+    rewritten.write_bytes(b"".join(whole))
+    rewritten.replace(begun.path)
     starts = [chunk[0]["offset"] for chunk in begun.chunks("lake")]
     assert starts == ([10, 20] if corrected == 12 else [0, 10, 20])
 

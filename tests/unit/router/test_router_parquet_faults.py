@@ -84,18 +84,18 @@ def files_are_whole(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
-@pytest.mark.parametrize("anew", [False, True])
+@pytest.mark.parametrize("reopened", [False, True])
 def test_a_disk_that_fails_anywhere_leaves_whole_files_and_the_batch_comes_again(
-    tmp_path: Path, code: int, *, anew: bool
+    tmp_path: Path, code: int, *, reopened: bool
 ) -> None:
     """To the same sink, as a query that starts again has it, or to one of a new process."""
     point = 1
-    while fails_and_comes_again(tmp_path / str(point), code, point, anew=anew):
+    while fails_and_comes_again(tmp_path / str(point), code, point, reopened=reopened):
         point += 1
     assert point > 15, "each file is written, synced and renamed, and so is the note of them"
 
 
-def fails_and_comes_again(directory: Path, code: int, point: int, *, anew: bool) -> bool:
+def fails_and_comes_again(directory: Path, code: int, point: int, *, reopened: bool) -> bool:
     """Whether a batch has such a point."""
     directory.mkdir()
     lake = opened(directory)
@@ -108,7 +108,7 @@ def fails_and_comes_again(directory: Path, code: int, point: int, *, anew: bool)
             failed = False
     assert failed is disk.has_failed, "no failure is swallowed"
     files_are_whole(directory)
-    again = opened(directory) if anew else lake
+    again = opened(directory) if reopened else lake
     again.write(table(ROWS))
     assert visible(directory) == [*range(36)]
     return failed

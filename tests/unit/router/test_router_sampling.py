@@ -1,4 +1,4 @@
-"""Weights say how many records there were, whoever sampled before."""
+"""Weights say how many records there were before sampling."""
 
 from hashlib import blake2b
 from pathlib import Path

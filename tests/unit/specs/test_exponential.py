@@ -1,4 +1,4 @@
-"""Exponential buckets made wider, compared with looking at each measurement anew."""
+"""Exponential buckets made wider, compared with looking at each measurement again."""
 
 from collections import Counter
 

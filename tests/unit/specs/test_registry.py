@@ -56,7 +56,7 @@ def in_cents(record: dict[str, Any]) -> dict[str, Any]:
 
 
 class Project:
-    """A module of specs that is written anew, and its registry."""
+    """A module of specs that is written again, and its registry."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory

@@ -104,7 +104,7 @@ def test_a_journal_that_does_not_know_what_was_sent_is_caught() -> None:
 
 
 def unsettled(journal: bytes) -> list[bytes]:
-    """The records that whoever reads a journal still has to send."""
+    """The records that a reader of the journal still has to send."""
     spill = Spill(2_000)
     spill.replay(journal)
     found: list[bytes] = []

@@ -252,7 +252,7 @@ def test_an_answer_that_logd_would_not_give_is_told_in_words(words: str, reply: 
 
 @contextmanager
 def answering(reply: bytes) -> Iterator[str]:
-    """Something that is not logd: whoever connects gets the same bytes."""
+    """Something that is not logd: each connection gets the same bytes."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def serve() -> None:

@@ -23,7 +23,7 @@ def alone(*values: str) -> tuple[Node, Node, Node]:
 
 
 def restarted(node: Node, view: LeaderAndIsr) -> None:
-    """The node begins anew with the last record damaged."""
+    """The node starts again with the last record damaged."""
     node.start()
     node.take(ev.RangeCorrupt(len(node.log) - 1, len(node.log)))
     node.said.clear()

@@ -48,7 +48,7 @@ def test_an_addition_that_is_refused_is_taken_back_so_that_nothing_waits_for_it(
 def test_what_a_removed_replica_said_is_not_taken_for_the_word_of_its_successor(
     *, seen: bool
 ) -> None:
-    """Its log was deleted, and it was added anew; its last fetch comes after that, or before."""
+    """Its log was deleted, and it was added again; its last fetch comes after that, or before."""
     a, *_ = cluster("x")
     late = Fetch(
         node=C, boot="first", number=99, incarnation="i", version=1,
@@ -85,7 +85,7 @@ def fetch_of(node: NodeId, number: int, *, wants: bool = True) -> Fetch:
 
 
 def differs(node: Node) -> list[bool]:
-    """What followers were told of their dedup state."""
+    """What followers were sent of the dedup state."""
     answers = [effect.answer for effect in node.said if isinstance(effect, fx.SendAnswer)]
     return [answer.dedup_differs for answer in answers if isinstance(answer, Frames)]
 

@@ -362,7 +362,8 @@ def test_readers_in_other_threads_see_whole_frames_in_order(tmp_path: Path) -> N
         while log.end_offset < count:
             log.append(make_frames(log.end_offset, [BODY] * 5))
             if log.end_offset % 200 == 0:
-                log.sync()  # by whoever deletes: a file that goes while it is synced fails the log
+                # The deleting thread syncs: a file that goes while it is synced fails the log.
+                log.sync()
                 log.delete_before(log.end_offset - 100)
         for reader in readers:
             reader.result(timeout=30)

@@ -75,7 +75,7 @@ def read(log: CommitLog) -> tuple[list[Frame], list[tuple[int, int]]]:
     while offset < log.end_offset:
         try:
             for frame in log.frames(offset):
-                assert frame[0].base_offset == offset, "a gap that nobody was told of"
+                assert frame[0].base_offset == offset, "a gap that nobody reported"
                 offset = frame[0].next_offset
                 frames.append(frame)
         except CorruptFrameError as error:

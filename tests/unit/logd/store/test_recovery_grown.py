@@ -67,7 +67,7 @@ def test_q_what_is_appended_then_is_found_after_the_next_kill(tmp_path: Path) ->
     log.append(make_frames(10, BODIES[10:12]))
     log.sync()
     log = reopen(tmp_path)
-    assert (rows(log), log.recovery.bytes_scanned) == ("", 0), "saved anew with the first sync"
+    assert (rows(log), log.recovery.bytes_scanned) == ("", 0), "saved again with the first sync"
     assert bodies(log) == BODIES[:12]
 
 

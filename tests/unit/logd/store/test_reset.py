@@ -1,4 +1,4 @@
-"""A log begins anew at another offset; a crash on the way leaves the old log or the new one."""
+"""A log begins again at another offset; a crash on the way leaves the old log or the new one."""
 
 from collections.abc import Callable
 from functools import partial
