@@ -285,8 +285,8 @@ def importing(module: str) -> list[Path]:
     """Files of tests that import the module, directly or through others, simulations last.
 
     The others are files of `tests/` and modules of the product that import it directly. Files that
-    import it directly come first; of these, those that have its name in theirs, and then those that
-    import little beside it.
+    import it directly come first; of these, those whose name or folder is like its own, and then
+    those that import little beside it.
     """
     files = {_name(path): path for path in (ROOT / "tests").rglob("*.py")}
     imported = {name: _imported(path) for name, path in files.items()}
@@ -308,6 +308,9 @@ def importing(module: str) -> list[Path]:
 
     words = set(module.split(".")[2:])
 
+    def is_named(path: Path) -> bool:
+        return not words.isdisjoint((*path.stem.split("_"), path.parent.name))
+
     def breadth(name: str) -> int:
         return len({other for other in imported[name] if other.startswith("penstock.")})
 
@@ -315,7 +318,7 @@ def importing(module: str) -> list[Path]:
         (
             kind(path) == "sim",
             distances[name],
-            words.isdisjoint(path.stem.split("_")),
+            not is_named(path),
             breadth(name),
             path,
         )
