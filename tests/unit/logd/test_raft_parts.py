@@ -1,8 +1,10 @@
 """The small parts of Raft against dumb models of themselves."""
 
 import contextlib
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -11,7 +13,16 @@ from typing_extensions import override
 from penstock.logd.errors import CorruptError, RefusedError
 from penstock.logd.raft import Entry, EntryKind, Membership, Snapshot, founders
 from penstock.logd.raft.log import RaftLog
-from penstock.logd.raft.membership import AddLearner, Demote, MembershipHistory, Promote, Remove
+from penstock.logd.raft.membership import (
+    MEMBERS_MAX,
+    AddLearner,
+    Demote,
+    MembershipChange,
+    MembershipHistory,
+    NoteDisks,
+    Promote,
+    Remove,
+)
 from penstock.logd.raft.progress import Inflights, Progress, ProgressState
 from penstock.logd.raft.raft import Verdict, majority, reached_by_majority, verdict
 from penstock.logd.replication.events import NodeId
@@ -89,6 +100,67 @@ def test_changes_move_one_node_or_none(
     assert list(changed.disks) == kept
 
 
+A, B, C, D = NAMES[:4]
+TWO_AND_ONE = Membership(frozenset({A, B}), frozenset({C}), ((A, "0f"), (B, "77"), (C, "a3")))
+FULL = Membership(
+    frozenset({A}), frozenset(NodeId(f"n{number}") for number in range(MEMBERS_MAX - 1))
+)
+
+
+@pytest.mark.parametrize(
+    ("before", "change", "code"),
+    [
+        (TWO_AND_ONE, AddLearner(B), "MEMBER"),
+        (TWO_AND_ONE, AddLearner(C), "MEMBER"),
+        (TWO_AND_ONE, Promote(B), "NOT_MEMBER"),
+        (TWO_AND_ONE, Promote(D), "NOT_MEMBER"),
+        (TWO_AND_ONE, Demote(C), "NOT_MEMBER"),
+        (TWO_AND_ONE, Remove(D), "NOT_MEMBER"),
+        (founders("a"), Demote(A), "LAST_VOTER"),
+        (founders("a"), Remove(A), "LAST_VOTER"),
+        (Membership(frozenset(NAMES[:5]), frozenset({NAMES[5]})), Promote(NAMES[5]), "VOTERS_MAX"),
+        (FULL, AddLearner(B), "MEMBERS_MAX"),
+        (founders("ab"), NoteDisks(((A, "0f"),)), "UNKNOWN_DISKS"),
+        (founders("a").noting({A: "0f"}).changed(AddLearner(B)), Promote(B), "UNKNOWN_DISKS"),
+    ],
+)
+def test_a_change_that_does_not_fit_is_refused(
+    before: Membership, change: MembershipChange, code: str
+) -> None:
+    with pytest.raises(RefusedError) as refused:
+        before.changed(change)
+    assert refused.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("before", "change", "voters", "learners", "disks"),
+    [
+        (TWO_AND_ONE, AddLearner(D), {A, B}, {C, D}, {A, B, C}),
+        (TWO_AND_ONE, Promote(C), {A, B, C}, set(), {A, B, C}),
+        (TWO_AND_ONE, Demote(A), {B}, {A, C}, {A, B, C}),
+        (TWO_AND_ONE, Remove(A), {B}, {C}, {B, C}),
+        (TWO_AND_ONE, Remove(C), {A, B}, set(), {A, B}),
+        (founders("abc"), NoteDisks(((A, "0f"), (B, "77"))), {A, B, C}, set(), {A, B}),
+        (FULL.changed(Remove(NodeId("n0"))), AddLearner(B), {A}, {*FULL.learners, B} - {"n0"}, ()),
+    ],
+)
+def test_a_change_moves_its_node_and_keeps_the_disks_of_members(
+    before: Membership,
+    change: MembershipChange,
+    voters: set[NodeId],
+    learners: set[NodeId],
+    disks: Collection[NodeId],
+) -> None:
+    after = before.changed(change)
+    assert (set(after.voters), set(after.learners)) == (voters, learners)
+    assert [name for name, _ in after.disks] == sorted(disks)
+
+
+def test_the_disks_that_are_missing_are_named() -> None:
+    with pytest.raises(RefusedError, match=r"are not noted: b, c$"):
+        founders("abc").changed(NoteDisks(((A, "0f"),)))
+
+
 def test_a_membership_of_an_earlier_version_has_no_disks() -> None:
     assert Membership.decode(b"voters=a,b learners=c").encode() == b"voters=a,b learners=c"
     noted = founders("ab").noting({NodeId("a"): "0f3e", NodeId("b"): "77aa", NodeId("x"): "0"})
@@ -106,6 +178,20 @@ def test_history_goes_back_to_the_membership_before() -> None:
     history.compact(5)
     assert history.at(5) == founders("ab")
     assert not history.truncate(4)
+    assert not history.truncate(0), "the oldest membership is committed and stays"
+    assert history.current == founders("ab")
+
+
+def test_the_only_voter_of_every_membership_here_is_known() -> None:
+    history = MembershipHistory(0, founders("a"))
+    assert history.only_voter_ever(A)
+    assert not history.only_voter_ever(B)
+    history.add(3, founders("ab"))
+    assert not history.only_voter_ever(A)
+    history.add(4, founders("a"))
+    assert not history.only_voter_ever(A), "the removal of b may not be committed"
+    history.compact(4)
+    assert history.only_voter_ever(A)
 
 
 @dataclass
@@ -211,6 +297,17 @@ class LogMachine(RuleBasedStateMachine):
 STATEFUL = settings(max_examples=40, stateful_step_count=30)
 TestLog = LogMachine.TestCase
 TestLog.settings = STATEFUL
+
+
+def test_a_log_begins_again_behind_a_snapshot() -> None:
+    log = RaftLog(None, [Entry(n, 1, EntryKind.NOOP) for n in range(1, 6)])
+    snapshot = Snapshot(9, 2, Membership(), b"state")
+    log.restore(snapshot)
+    assert log.snapshot is snapshot
+    assert (log.base_index, log.last_index, log.last_term) == (9, 9, 2)
+    assert (log.committed, log.written, log.applied, log.persisted) == (9, 9, 0, 0)
+    log.append([Entry(10, 2, EntryKind.NOOP)])
+    assert (log.term_at(9), log.term_at(10), log.term_at(8)) == (2, 2, None)
 
 
 @given(st.lists(st.integers(0, 2), min_size=1, max_size=12), st.integers(0, 14), st.integers(0, 30))
