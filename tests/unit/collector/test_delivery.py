@@ -138,6 +138,34 @@ def test_the_common_window_is_shared_and_refilled() -> None:
     assert len(core.handle(Stored(sent[0].request), 0)) == 1
 
 
+def test_other_limits_hold_for_lanes_that_exist() -> None:
+    core = delivery()
+    core.handle(records(1, 2), 0)
+    core.limit(Limits(batch_records_max=3, batch_age_ns=100, backoff_min_ns=1000))
+    assert published([*core.handle(records(2, 5), 0)]) == [(0, [1, 2, 3])]
+
+
+def test_a_source_is_pending_until_its_records_are_acked() -> None:
+    core = delivery()
+    (first,) = core.handle(records(1, 3), 0)
+    assert isinstance(first, Publish)
+    assert (core.is_pending("app"), core.is_pending("other")) == (True, False)
+    core.handle(Stored(first.request), 0)
+    assert not core.is_pending("app")
+
+
+def test_what_lanes_of_a_source_did_is_added_when_they_are_forgotten() -> None:
+    lanes = [LANE, QueueKey("spool", "app", "telemetry.logs.y")]
+    core = Delivery(LIMITS, jitter=lambda: 1.0, done=dict.fromkeys(lanes, 2))
+    for lane in lanes:
+        (sent,) = core.handle(Take(lane, records(1, 5).records), 0)
+        assert isinstance(sent, Publish)
+        core.handle(Stored(sent.request), 0)
+    core.retire_idle()
+    assert core.lanes == {}
+    assert core.retired == {"app": (2 + 2, 0, 2 + 2)}
+
+
 def test_flush_sends_what_waits() -> None:
     core = delivery()
     assert core.handle(records(1, 2), 0) == []

@@ -27,6 +27,8 @@ def test_only_what_is_durable_is_a_repeat_after_a_kill() -> None:
     assert again.is_repeat(ONE, 3)
     assert not again.is_repeat(ONE, 4)
     assert not again.is_repeat(OTHER, 1)
+    assert (again.durable(ONE), again.durable(OTHER)) == (3, 0)
+    assert again.snapshot() == table.snapshot(), "it is durable still, and stays in checkpoints"
 
 
 def test_the_sender_that_was_silent_for_longest_is_forgotten() -> None:

@@ -90,6 +90,16 @@ def test_failures_halve_it_once_and_never_below_a_batch() -> None:
     assert window.size == STEP
 
 
+def test_batches_that_were_sent_together_fail_together_for_the_time_of_an_ack() -> None:
+    window = Window(step=STEP, size_max=64 * STEP)
+    window.acked(STEP, 10 * MS, 0, held_back=False)
+    sizes = []
+    for now_ns in (MS, 11 * MS - 1, 11 * MS):
+        window.failed(now_ns)
+        sizes.append(window.size)
+    assert sizes == [2 * STEP, 2 * STEP, STEP]
+
+
 def test_the_shortest_time_is_forgotten_when_the_way_changed_for_good() -> None:
     window = Window(step=STEP, size_max=64 * STEP)
     window.acked(STEP, MS, 0, held_back=True)
