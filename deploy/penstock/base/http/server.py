@@ -445,6 +445,6 @@ async def _shake_hands(
         _transport_of(plain), protocol, context, server_side=True, ssl_handshake_timeout=within_s
     )
     if secured is None:
-        raise ConnectionResetError("the connection ended before hands were shaken")
+        raise ConnectionResetError("connection closed during the TLS handshake")
     protocol.connection_made(secured)
     return reader, asyncio.StreamWriter(secured, protocol, reader, loop)

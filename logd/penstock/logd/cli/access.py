@@ -111,7 +111,7 @@ def rm(ids: tuple[str, ...], as_json: bool, server: str) -> None:
 @acl.command("test", epilog="Example: penstock logd acl test read orders --principal alice")
 @click.argument("action", type=click.Choice(_ACTIONS))
 @click.argument("resource")
-@click.option("--principal", help="By default whoever asks.")
+@click.option("--principal", help="Default: the caller.")
 @click.option("--group", "groups", multiple=True, help="That it is in; may be repeated.")
 @server_option
 @json_option()

@@ -81,7 +81,7 @@ def check_begun(manifest: Manifest, directory: Path) -> None:
         if part.files and part.epoch is None:
             message = f"{directory}: an older release of Penstock began this backup, and nobody"
             message += f" can tell whether what it has of {manifest.stream}/{number} is still there"
-            raise BackupOvertakenError(message, fix="begin anew in another directory")
+            raise BackupOvertakenError(message, fix="begin again in another directory")
 
 
 class PartitionCopy:

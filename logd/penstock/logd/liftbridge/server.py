@@ -93,7 +93,7 @@ class GrpcServer:
                 port = self._server.add_secure_port(address, credentials)
         except RuntimeError as error:
             message = f"grpc.listen: {address} cannot be listened on: {error}"
-            fix = "stop whoever listens there, or choose another address"
+            fix = "stop the process that listens there, or choose another address"
             raise UnavailableError(message, fix=fix) from None
         host, _ = split_host_port(address)
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -207,7 +207,7 @@ def _read(path: Path, key: str) -> bytes:
 
 
 def _bad_file(key: str, path: Path, reason: str) -> NatsSetupError:
-    return NatsSetupError(key, f"{path}: {reason}", fix="name the right file, or have it made anew")
+    return NatsSetupError(key, f"{path}: {reason}", fix="name the right file, or create it again")
 
 
 _EXPIRED: Final = (9, 10)  # X509_V_ERR_CERT_NOT_YET_VALID, X509_V_ERR_CERT_HAS_EXPIRED
