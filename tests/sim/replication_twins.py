@@ -407,7 +407,7 @@ TWINS: Final = {
     "rejoin at the high watermark": Twin(_rejoin_at_the_high_watermark, seed=994),
     "rejoin by recency": Twin(_rejoin_by_recency, seed=5),
     "shrink before commit": Twin(_shrink_before_commit, seed=0),
-    "additions do not count": Twin(_additions_do_not_count, seed=280),
+    "additions do not count": Twin(_additions_do_not_count, seed=257),
     "refusal ends an addition": Twin(_refusal_ends_an_addition, seed=135),
     "lease not watched": Twin(_lease_not_watched, seed=23),
     "lease without metadata": Twin(_lease_without_metadata, seed=22),
@@ -429,6 +429,6 @@ TWINS: Final = {
     "cut forgets what was synced": Twin(_cut_forgets_what_was_synced, seed=5011),
     "dedup state is not asked for": Twin(_dedup_state_is_not_asked_for, seed=31, retaining=True),
     "dedup state counts unsaved": Twin(_dedup_state_counts_unsaved, seed=126, retaining=True),
-    "records go before their ids are saved": Twin(_records_go_before_their_ids_are_saved, seed=0),
+    "records go before their ids are saved": Twin(_records_go_before_their_ids_are_saved, seed=12),
     "disagreement counts": Twin(_disagreement_counts, seed=7),
 }
