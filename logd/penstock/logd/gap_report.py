@@ -56,7 +56,7 @@ def gap_metrics(gaps: GapLedger, now: Instant) -> Iterable[Metric]:
     )
     messages = CounterMetricFamily(
         "penstock_logd_ingest_gap_messages",
-        "Records dropped that nobody could be told of",
+        "Messages that were dropped without an answer to their publisher.",
         labels=_LABELS,
     )
     for (stream, reason), totals in sorted(gaps.totals(now).items()):

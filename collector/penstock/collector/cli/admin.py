@@ -138,9 +138,9 @@ def _socket(place: Path) -> Path:
 def reload(place: Path) -> None:
     """Let the collector with the data directory DIR read its configuration again.
 
-    What was not changed goes on undisturbed. When something is wrong all goes on as it ran, and the
-    reason is told: exit code 78 for a wrong configuration, 69 for what cannot be reached. DIR may
-    also be its admin socket.
+    Parts whose configuration did not change go on. When the new configuration cannot be used,
+    nothing changes and the command prints the reason: exit code 78 when the configuration is wrong,
+    69 when something cannot be reached. DIR may also be the collector's admin socket.
     """
     answer = ask_once(_socket(place), {"do": "reload"})
     click.echo(json.dumps(answer["report"]))

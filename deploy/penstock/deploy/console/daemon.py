@@ -188,7 +188,8 @@ class Console:
         refused = CounterMetricFamily("penstock_console_tokens_refused", "Tokens that were wrong")
         refused.add_metric([], self._web.door.refused)
         away = CounterMetricFamily(
-            "penstock_console_connections_turned_away", "Connections beyond what there may be"
+            "penstock_console_connections_turned_away",
+            "Connections refused because a bound on connections was reached.",
         )
         away.add_metric([], self._server.turned_away)
         connections = GaugeMetricFamily("penstock_console_connections", "Connections of browsers")

@@ -34,7 +34,7 @@ _EFFECTS = [str(effect) for effect in Effect]
 
 @click.group(cls=PenstockGroup, epilog="Example: penstock logd acl ls")
 def acl() -> None:
-    """Show and change the rules of who may do what.
+    """Show and change the rules of permissions.
 
     A principal is a name, group:NAME, or * for everybody. A resource is a stream (orders), streams
     whose names begin so (orders-*), subject:FILTER, or * for everything. What no rule allows is
@@ -143,7 +143,9 @@ def judge(
 
 
 @acl.command(epilog="Example: penstock logd acl nats > /etc/nats/authorization.conf")
-@click.option("--logd-user", default="logd", show_default=True, help="Whom logd logs in as.")
+@click.option(
+    "--logd-user", default="logd", show_default=True, help="The user as which logd logs in."
+)
 @server_option
 def nats(logd_user: str, server: str) -> None:
     """Print nats-server permissions that match the rules, for what is published past logd.
@@ -170,13 +172,13 @@ def nats(logd_user: str, server: str) -> None:
 @click.command("who-can", epilog="Example: penstock logd who-can read 'subject:orders.>'")
 @click.argument("action", type=click.Choice(_ACTIONS))
 @click.argument("resource")
-@click.option("--all", "denied", is_flag=True, help="Also those who may not.")
+@click.option("--all", "denied", is_flag=True, help="Also list principals that may not.")
 @server_option
 @json_option("One JSON object a line.")
 def who_can(action: str, resource: str, denied: bool, server: str, as_json: bool) -> None:
-    """List who may do ACTION on RESOURCE, and by which rule.
+    """List the principals that may do ACTION on RESOURCE, and by which rule.
 
-    Whoever has a name here may also be in a group: what a rule denies a group is said of the group.
+    A principal may also be in a group: the line of the group shows what a rule denies the group.
     """
     with asking(server) as log:
         found = log.ask(calls.who_can(action, resource))

@@ -404,7 +404,7 @@ def cluster() -> None:
 @server_option
 @json_option()
 def info(server: str, as_json: bool) -> None:
-    """Show the nodes: whether they live, what they lead and have, who is the controller.
+    """Show the nodes: which are alive, what each leads and holds, which is the controller.
 
     LEADS and REPLICAS count partitions, those of logd's own streams too. A lone logd shows itself.
     """
@@ -545,7 +545,7 @@ def _missing(server: str) -> tuple[str, str] | None:
 
 
 @cluster.command("step-down", epilog="Example: penstock logd cluster step-down --to logd-2")
-@click.option("--to", "heir", metavar="NODE", help="Who is to decide. Default: any other node.")
+@click.option("--to", "heir", metavar="NODE", help="The new controller. Default: any other node.")
 @server_option
 @json_option()
 def step_down(heir: str | None, server: str, as_json: bool) -> None:

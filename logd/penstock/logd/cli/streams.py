@@ -53,7 +53,7 @@ def purge(  # noqa: PLR0913 - what is to go, and how
 ) -> None:
     """Delete the beginning of the stream NAME, on every replica; publishers do not notice.
 
-    Only what is committed goes. Readers below are told (OUT_OF_RANGE) at once, and cursors stay.
+    Only committed records are deleted. Readers below get OUT_OF_RANGE at once; cursors stay.
     Whole segment files are deleted at once; what the file that holds the offset has below it can no
     longer be read, and goes with that file.
     """
@@ -178,7 +178,7 @@ def unset_options(names: tuple[str, ...]) -> dict[str, Any]:
 @click.option(
     "--end-restore",
     is_flag=True,
-    help="Let publishers in though part of its backup is missing, for good.",
+    help="Accept publishers for good, though a part of its backup is missing.",
 )
 @json_option()
 @server_option
@@ -241,7 +241,7 @@ def resume(name: str, as_json: bool, server: str) -> None:
 @json_option()
 @server_option
 def readonly(name: str, as_json: bool, server: str) -> None:
-    """Refuse what is published to the stream NAME; publishers that ask for acks are told."""
+    """Make the stream NAME read-only: publishers that ask for an ack get a refusal."""
     with asking(server) as log:
         log.set_stream_mode(name, read_only=True)
     tell(f"stream {name} is read-only", {"stream": name, "read_only": True}, as_json=as_json)
@@ -410,7 +410,7 @@ def list_streams(internal: bool, server: str, as_json: bool) -> None:
     STATE is ok; degraded: not every replica is in sync; damaged: some offsets cannot be read, see
     `gaps`; leaderless: nothing is stored, and nothing can be read, until one leads; failed: see
     what is said below; paused, held or read-only. RECORDS counts offsets, END is the next one. ISR
-    says how many replicas are in sync, and who is not.
+    says how many replicas are in sync, and which are not.
     """
     with asking(server) as log:
         found = log.streams(internal=internal)
@@ -558,7 +558,7 @@ _Rows = list[dict[str, Any]]
 def gaps(stream: str | None, node: str | None, as_json: bool, server: str) -> None:
     """Say when streams missed messages, and why; and which offsets are damaged.
 
-    A gap is a time in which a stream was off its subject, or dropped what nobody could be told of.
+    A gap is a time in which a stream was off its subject, or dropped messages without an answer.
     Nodes remember those since they were started, the last 64 that ended; all are in their logs and
     in the stream __activity.
     """

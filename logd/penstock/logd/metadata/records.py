@@ -100,7 +100,7 @@ class ReplicationOptions:
     warm_standby: Annotated[
         bool,
         Field(
-            description="Whether replicas keep what comes without a reply subject, so that a"
+            description="Whether replicas hold messages without a reply subject, so that a"
             " failover misses none of it; not with `queue_group`."
         ),
     ] = False

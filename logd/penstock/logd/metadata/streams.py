@@ -58,7 +58,7 @@ class StreamConfig:
         AckPolicy,
         Field(
             description="When a plain message is acked: in-sync replicas have it (`all`), the"
-            " leader has (`leader`), never (`none`). Refusals are told in any case."
+            " leader has (`leader`), never (`none`). Refusals are sent in any case."
         ),
     ] = "all"
     fsync: Annotated[

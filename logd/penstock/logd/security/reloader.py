@@ -219,14 +219,22 @@ class CredentialReloader:
 
     def metrics(self) -> Iterable[Metric]:
         """For Prometheus."""
-        known = _counter("authentications", "Callers found out", ["door"])
+        known = _counter("authentications", "Requests to authenticate that succeeded.", ["door"])
         for door, count in dict(self.authenticator.succeeded).items():
             known.add_metric([door], count)
-        unknown = _counter("authentications_failed", "Callers not let in", ["door", "reason"])
+        unknown = _counter(
+            "authentications_failed", "Requests to authenticate that failed.", ["door", "reason"]
+        )
         for (door, reason), count in dict(self.authenticator.failed).items():
             unknown.add_metric([door, reason], count)
-        handshakes = _counter("tls_handshakes_failed", "Connections without TLS", ["door"])
-        away = _counter("connections_turned_away", "Connections beyond what there may be", ["door"])
+        handshakes = _counter(
+            "tls_handshakes_failed", "Connections whose TLS handshake failed.", ["door"]
+        )
+        away = _counter(
+            "connections_turned_away",
+            "Connections refused because a bound on connections was reached.",
+            ["door"],
+        )
         for door, counted in self._counted_doors.items():
             handshakes.add_metric([door], counted.handshakes_failed)
             away.add_metric([door], counted.turned_away)

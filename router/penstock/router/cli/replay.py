@@ -253,7 +253,7 @@ def dlq_publish(path: Path, names: tuple[str, ...], sink: str | None) -> None:
 @click.command("stop-replay", epilog="Example: penstock router stop-replay job.yaml")
 @job_argument
 def stop_replay(path: Path) -> None:
-    """Stop the replay that is under way, within the running job or in a process of its own.
+    """Stop the running replay, in the job's process or in its own.
 
     What was delivered stays so, and the same replay goes on from there. It takes the token of the
     job's `actions_token_file`.
