@@ -136,20 +136,21 @@ class Reader:
             text=True,
             start_new_session=True,
         )
+        self._network = ""
 
     def __enter__(self) -> Self:
-        self._type(f"{sys.executable} -c '{_LOOPBACK_UP}'")
+        self._run(Command(0, f"{sys.executable} -c '{_LOOPBACK_UP}'"), _STOP_S)
+        self._network = _network_of(self._shell.pid)
         return self
 
     def __exit__(self, *_: object) -> None:
         """Stop what still runs, and wait for it; kill what is left in the shell's network."""
-        network = _network_of(self._shell.pid)
         with suppress(BrokenPipeError):  # it was killed, for it took too long
             self._type("kill $(jobs -p) 2>/dev/null; wait; exit")
         try:
             self._shell.communicate(timeout=_STOP_S)
         finally:
-            for pid in _processes_in(network):
+            for pid in _processes_in(self._network):
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.waiting import wait_until
 from tests.support.walkthrough import Command, File, Reader, matches, read_document
 
 DOCUMENT = """\
@@ -84,3 +85,13 @@ def test_a_command_that_does_not_end_is_ended(tmp_path: Path) -> None:
     took_too_long = pytest.raises(AssertionError, match=r"not within 0.5 s: sleep 600")
     with Reader(tmp_path, dict(os.environ)) as reader, took_too_long:
         reader.follow(Command(1, "sleep 600"), 0.5)
+
+
+def test_what_a_document_left_in_sessions_of_its_own_is_ended_too(tmp_path: Path) -> None:
+    daemon = "setsid sh -c 'echo $$ > pid; exec sleep 1000' >log 2>&1 &"
+    with Reader(tmp_path, dict(os.environ)) as reader:
+        reader.follow(Command(1, f"{daemon} until [ -s pid ]; do sleep 0.01; done"), 60.0)
+        with pytest.raises(AssertionError, match="not within"):
+            reader.follow(Command(2, "sleep 1000"), 0.1)
+    pid = int((tmp_path / "pid").read_text())
+    wait_until(lambda: not Path(f"/proc/{pid}/root").exists(), within_s=10, what="it is gone")
