@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from random import Random
 
+from penstock.specs import EmitterLimits
 from penstock.specs.emit.delivery.core import (
     Acked,
     Batch,
@@ -17,7 +18,6 @@ from penstock.specs.emit.delivery.core import (
     Connect,
     Connected,
     Delivery,
-    DeliveryLimits,
     Event,
     Lost,
     Nacked,
@@ -27,13 +27,13 @@ from penstock.specs.emit.delivery.core import (
 from penstock.specs.emit.delivery.queue import RecordQueue, line_of
 
 MS = 1_000_000
-LIMITS = DeliveryLimits(
+LIMITS = EmitterLimits(
     batch_records_max=7,
     batch_bytes_max=300,
-    batch_age_ns=10 * MS,
-    ack_timeout_ns=200 * MS,
-    backoff_min_ns=5 * MS,
-    backoff_max_ns=80 * MS,
+    batch_age_ms=10,
+    ack_timeout_ms=200,
+    backoff_min_ms=5,
+    backoff_max_ms=80,
 )
 RECORDS = 300
 
@@ -42,7 +42,7 @@ class World:
     """One seeded run. `delivery` may be a twin that is wrong on purpose."""
 
     def __init__(
-        self, seed: int, make: Callable[[RecordQueue, DeliveryLimits], Delivery] = Delivery
+        self, seed: int, make: Callable[[RecordQueue, EmitterLimits], Delivery] = Delivery
     ) -> None:
         self.random = Random(seed)
         self.queue = RecordQueue(records_max=40, bytes_max=1500)

@@ -7,12 +7,13 @@ from collections.abc import Callable
 import pytest
 from typing_extensions import override
 
-from penstock.specs.emit.delivery.core import Batch, Delivery, DeliveryLimits, Effect, Send
+from penstock.specs import EmitterLimits
+from penstock.specs.emit.delivery.core import Batch, Delivery, Effect, Send
 from penstock.specs.emit.delivery.queue import RecordQueue
 from tests.sim.emitter_world import World
 
 SEEDS = range(1000)
-Make = Callable[[RecordQueue, DeliveryLimits], Delivery]
+Make = Callable[[RecordQueue, EmitterLimits], Delivery]
 
 
 class ForgetsOnReconnect(Delivery):

@@ -64,34 +64,30 @@ __all__ = [
 ]
 
 _MODULES: Final = {
-    "Actor": "models.audit",
-    "AsgiMiddleware": "web.middleware",
-    "Audit": "models.audit",
-    "Dimension": "models.dimensions",
-    "Emitter": "emit.emitter",
-    "EmitterLimits": "emit.delivery.config",
-    "Event": "models.event",
-    "LogRecord": "models.log",
-    "MetricPoint": "models.metric",
-    "MissingExtraError": "errors",
-    "Record": "models.envelope",
-    "RefusedRecordError": "errors",
-    "RefusedSpecError": "errors",
-    "Sensitive": "redact.sensitivity",
-    "Span": "models.span",
-    "SpecError": "errors",
-    "Target": "models.audit",
-    "UnknownSpecError": "errors",
-    "View": "versions.compat",
-    "WsgiMiddleware": "web.middleware",
-    "bind": "emit.context",
-    "decode": "models.codec",
-    "doctor": "emit.api",
-    "encode": "models.codec",
-    "log": "emit.api",
-    "process_emitter": "emit.process",
-    "setup": "emit.api",
-    "upcast": "versions.upcast",
+    name: module
+    for module, names in {
+        "emit.api": "doctor log setup",
+        "emit.context": "bind",
+        "emit.delivery.config": "EmitterLimits",
+        "emit.emitter": "Emitter",
+        "emit.process": "process_emitter",
+        "errors": (
+            "MissingExtraError RefusedRecordError RefusedSpecError SpecError UnknownSpecError"
+        ),
+        "models.audit": "Actor Audit Target",
+        "models.codec": "decode encode",
+        "models.dimensions": "Dimension",
+        "models.envelope": "Record",
+        "models.event": "Event",
+        "models.log": "LogRecord",
+        "models.metric": "MetricPoint",
+        "models.span": "Span",
+        "redact.sensitivity": "Sensitive",
+        "versions.compat": "View",
+        "versions.upcast": "upcast",
+        "web.middleware": "AsgiMiddleware WsgiMiddleware",
+    }.items()
+    for name in names.split()
 }
 
 

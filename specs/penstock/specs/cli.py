@@ -59,7 +59,28 @@ module_option = click.option(
 )
 
 
-@click.command("check", epilog="Example: penstock specs check --module shop.telemetry")
+_SENTENCE_MAX: Final = 1000
+
+
+class _Group(click.Group):
+    """One whose help cuts no sentence off, as of all groups of Penstock."""
+
+    @override
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        known = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [(name, found.get_short_help_str(_SENTENCE_MAX)) for name, found in known if found]
+            )
+
+
+@click.group(cls=_Group, name="specs", epilog="Example: penstock specs validate records.ndjson")
+def cli() -> None:
+    """Telemetry specs: list and export them, validate records, check what a change breaks."""
+    discover()
+
+
+@cli.command("check", epilog="Example: penstock specs check --module shop.telemetry")
 @registry_option
 @module_option
 @click.option("--against", metavar="REVISION", help="Also refuse edits of files published there.")
@@ -82,7 +103,7 @@ def check_command(directory: Path, modules: Sequence[str], against: str | None) 
         sys.exit(ExitCode.DATA)
 
 
-@click.command(epilog="Example: penstock specs publish --module shop.telemetry")
+@cli.command(epilog="Example: penstock specs publish --module shop.telemetry")
 @registry_option
 @module_option
 def publish(directory: Path, modules: Sequence[str]) -> None:
@@ -106,7 +127,7 @@ def publish(directory: Path, modules: Sequence[str]) -> None:
             click.echo(f"upcast {spec}")
 
 
-@click.command(epilog="Example: penstock specs diff shop.order_placed/1.0 shop.order_placed/1.1")
+@cli.command(epilog="Example: penstock specs diff shop.order_placed/1.0 shop.order_placed/1.1")
 @click.argument("before", metavar="A")
 @click.argument("after", metavar="B")
 @registry_option
@@ -130,7 +151,7 @@ def diff(before: str, after: str, directory: Path, modules: Sequence[str]) -> No
         sys.exit(ExitCode.DATA)
 
 
-@click.command(epilog="Example: penstock specs new shop.order_placed > shop/telemetry.py")
+@cli.command(epilog="Example: penstock specs new shop.order_placed > shop/telemetry.py")
 @click.argument("name")
 @click.option("--kind", type=click.Choice(["event", "audit"]), default="event")
 def new(name: str, kind: str) -> None:
@@ -146,7 +167,7 @@ def new(name: str, kind: str) -> None:
     click.echo(text, nl=False)
 
 
-@click.command(
+@cli.command(
     epilog="Example: penstock specs contract billing.views:Billing billing > "
     "specs/registry/contracts/billing.json"
 )
@@ -245,7 +266,7 @@ FORMATS: Final[dict[str, Callable[[Models], bytes]]] = {
 }
 
 
-@click.command(
+@cli.command(
     epilog="Example: penstock specs export markdown shop.order_placed/1.0 --module shop.telemetry"
 )
 @click.argument("form", metavar="FORMAT", type=click.Choice(list(FORMATS)))
@@ -267,38 +288,6 @@ def export(form: str, wanted: Sequence[str], modules: Sequence[str], out: Path |
             out.write_bytes(text)
             return
     click.echo(text, nl=False)
-
-
-_SENTENCE_MAX: Final = 1000
-
-
-class _Group(click.Group):
-    """One whose help cuts no sentence off, as of all groups of Penstock."""
-
-    @override
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        known = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
-        with formatter.section("Commands"):
-            formatter.write_dl(
-                [(name, found.get_short_help_str(_SENTENCE_MAX)) for name, found in known if found]
-            )
-
-
-@click.group(cls=_Group, name="specs", epilog="Example: penstock specs validate records.ndjson")
-def cli() -> None:
-    """Telemetry specs: list and export them, validate records, check what a change breaks."""
-    discover()
-
-
-for _command in (
-    check_command,
-    publish,
-    diff,
-    new,
-    contract,
-    export,
-):
-    cli.add_command(_command)
 
 
 @cli.command("list", epilog="Example: penstock specs list")

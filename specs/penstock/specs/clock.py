@@ -18,7 +18,6 @@ def monotonic_ns() -> int:
 
 
 def jitter() -> float:
-    """A number from 0 to 1."""
     return _RANDOM.random()
 
 

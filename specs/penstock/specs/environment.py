@@ -98,7 +98,6 @@ def configure_opentelemetrys_loggers() -> None:
 
 
 def service_name() -> str | None:
-    """OTEL_SERVICE_NAME."""
     return os.environ.get("OTEL_SERVICE_NAME")
 
 
@@ -117,10 +116,6 @@ _QUEUE_USUAL: Final = 2048
 _FILTERS: Final = ("always_on", "always_off", "trace_based")
 
 
-def _is_limit(text: str) -> bool:
-    return text.isdecimal()
-
-
 def _is_count(text: str) -> bool:
     return text.isdecimal() and int(text) > 0
 
@@ -133,27 +128,27 @@ def _is_duration(text: str) -> bool:
     return 0 < number < math.inf
 
 
-def _is_filter(text: str) -> bool:
-    return text in _FILTERS
-
-
 RULES: Final[Mapping[str, tuple[Callable[[str], bool], str]]] = {
-    "OTEL_ATTRIBUTE_COUNT_LIMIT": (_is_limit, "a number from 0"),
-    "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT": (_is_limit, "a number from 0"),
-    "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT": (_is_limit, "a number from 0"),
-    "OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT": (_is_limit, "a number from 0"),
-    "OTEL_SPAN_EVENT_COUNT_LIMIT": (_is_limit, "a number from 0"),
-    "OTEL_SPAN_LINK_COUNT_LIMIT": (_is_limit, "a number from 0"),
-    "OTEL_EVENT_ATTRIBUTE_COUNT_LIMIT": (_is_limit, "a number from 0"),
-    "OTEL_LINK_ATTRIBUTE_COUNT_LIMIT": (_is_limit, "a number from 0"),
-    "OTEL_BSP_SCHEDULE_DELAY": (_is_count, "milliseconds, a number from 1"),
-    "OTEL_BSP_EXPORT_TIMEOUT": (_is_count, "milliseconds, a number from 1"),
-    _QUEUE: (_is_count, "a number from 1"),
-    _BATCH: (_is_count, "a number from 1"),
-    "OTEL_METRIC_EXPORT_INTERVAL": (_is_duration, "milliseconds above 0"),
-    "OTEL_METRIC_EXPORT_TIMEOUT": (_is_duration, "milliseconds above 0"),
-    "OTEL_METRICS_EXEMPLAR_FILTER": (_is_filter, f"one of {', '.join(_FILTERS)}"),
-}
+    **dict.fromkeys(
+        (
+            "OTEL_ATTRIBUTE_COUNT_LIMIT", "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT",
+            "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT",
+            "OTEL_SPAN_EVENT_COUNT_LIMIT", "OTEL_SPAN_LINK_COUNT_LIMIT",
+            "OTEL_EVENT_ATTRIBUTE_COUNT_LIMIT", "OTEL_LINK_ATTRIBUTE_COUNT_LIMIT",
+        ),
+        (str.isdecimal, "a number from 0"),
+    ),
+    **dict.fromkeys(
+        ("OTEL_BSP_SCHEDULE_DELAY", "OTEL_BSP_EXPORT_TIMEOUT"),
+        (_is_count, "milliseconds, a number from 1"),
+    ),
+    **dict.fromkeys((_QUEUE, _BATCH), (_is_count, "a number from 1")),
+    **dict.fromkeys(
+        ("OTEL_METRIC_EXPORT_INTERVAL", "OTEL_METRIC_EXPORT_TIMEOUT"),
+        (_is_duration, "milliseconds above 0"),
+    ),
+    "OTEL_METRICS_EXEMPLAR_FILTER": (_FILTERS.__contains__, f"one of {', '.join(_FILTERS)}"),
+}  # fmt: skip
 """What a variable may hold, and how to say so. An empty one is not set."""
 
 

@@ -50,25 +50,9 @@ class StubLink(Link):
         self._lines = lines
 
     @override
-    def connect(self) -> bool:
-        return True
-
-    @override
     def send(self, batch: Batch, dropped: Dropped) -> list[Any]:
         self._lines += [attach(line_of(record), self._resource_json) for record in batch.records]
         return [Acked(batch.sequence)]
-
-    @override
-    def interest(self) -> None:
-        return None
-
-    @override
-    def pump(self) -> list[Any]:
-        return []
-
-    @override
-    def close(self) -> None:
-        """There is no connection."""
 
 
 class Capture:

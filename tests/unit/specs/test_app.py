@@ -196,7 +196,7 @@ def test_event_without_setup_is_dropped_quietly() -> None:
 def test_a_thread_that_begins_after_it_was_ended_ends_quietly() -> None:
     late: list[Callable[[], None]] = []
     lock = unpatched.reentrant_lock()
-    delivery = Delivery(RecordQueue(records_max=1, bytes_max=9), EmitterLimits().delivery())
+    delivery = Delivery(RecordQueue(records_max=1, bytes_max=9), EmitterLimits())
     flusher = DeliveryWorker(delivery, StreamLink(1, b"{}"), lock, dict, start_thread=late.append)
     with lock:
         flusher.ensure_started()

@@ -2,13 +2,13 @@
 
 import pytest
 
+from penstock.specs import EmitterLimits
 from penstock.specs.emit.delivery.core import (
     Acked,
     Close,
     Connect,
     Connected,
     Delivery,
-    DeliveryLimits,
     Link,
     Lost,
     Nacked,
@@ -18,13 +18,13 @@ from penstock.specs.emit.delivery.core import (
 from penstock.specs.emit.delivery.queue import RecordQueue, line_of
 
 MS = 1_000_000
-LIMITS = DeliveryLimits(
+LIMITS = EmitterLimits(
     batch_records_max=2,
     batch_bytes_max=100,
-    batch_age_ns=10 * MS,
-    ack_timeout_ns=1000 * MS,
-    backoff_min_ns=100 * MS,
-    backoff_max_ns=400 * MS,
+    batch_age_ms=10,
+    ack_timeout_ms=1000,
+    backoff_min_ms=100,
+    backoff_max_ms=400,
 )
 
 

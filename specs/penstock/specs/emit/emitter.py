@@ -376,7 +376,7 @@ class Emitter:
     def _new_state(self, resource: dict[str, Any], *, adopts: bool = False) -> _State:
         bounds = self._limits
         queue = RecordQueue(records_max=bounds.queue_records_max, bytes_max=bounds.queue_bytes_max)
-        delivery = Delivery(queue, bounds.delivery())
+        delivery = Delivery(queue, bounds)
         lock = unpatched.reentrant_lock()
         resource, left_out = fit_and_count(resource)
         if left_out:

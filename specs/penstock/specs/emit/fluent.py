@@ -101,7 +101,6 @@ class FluentHandler(SpecHandler):
         super().close()
 
     def counters(self) -> Counters:
-        """What became of the records so far."""
         return self._fluent.counters()
 
 

@@ -124,7 +124,6 @@ class Attachment:
                 self.reattached += 1
 
     def names(self) -> list[str]:
-        """Of the loggers that are looked after."""
         return [logger.name for logger in self._loggers]
 
     def is_attached(self) -> bool:

@@ -14,7 +14,6 @@ _emitter: Emitter | None = None
 
 
 def current_emitter() -> Emitter | None:
-    """The emitter of this process, if there is one."""
     return _emitter
 
 

@@ -120,5 +120,4 @@ class Folder:
 
     @property
     def is_holding(self) -> bool:
-        """Whether `due` would return something."""
         return bool(self._swallowed)

@@ -254,7 +254,6 @@ def _scope_to(record: Json) -> Json:
 
 
 def resource_to_otlp(resource: Json) -> Json:
-    """OTLP's object of a record's resource."""
     return {"attributes": _pairs_to(resource)}
 
 

@@ -32,7 +32,6 @@ class Dimension:
     max_cardinality: int
 
     def __post_init__(self) -> None:
-        """Refuse a cap that is none."""
         if not 0 < self.max_cardinality <= DIMENSION_CARDINALITY_MAX:
             raise RefusedSpecError(
                 f"max_cardinality is from 1 to {DIMENSION_CARDINALITY_MAX}; what has more values"
@@ -42,7 +41,6 @@ class Dimension:
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
-        """The cap stands in the JSON Schema, too."""
         return {**handler(schema), "x-max-cardinality": self.max_cardinality}
 
 

@@ -335,7 +335,6 @@ Rule = Callable[[Any], None]
 
 
 def trace_is_whole(record: Any) -> None:
-    """The ids of a trace."""
     if record.span_id is not None and record.trace_id is None:
         raise BrokenRuleError("span_id needs trace_id")
     if record.trace_id == ZERO_TRACE:

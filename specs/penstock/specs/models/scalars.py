@@ -52,7 +52,6 @@ class ReadersFirst:
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
-        """The mark stands in the JSON Schema, too."""
         return {**handler(schema), "x-readers-first": True}
 
 

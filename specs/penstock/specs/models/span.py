@@ -39,7 +39,6 @@ class SpanEvent(BaseModel):
 
 
 def ends_after_start(span: Any) -> None:
-    """Time runs forwards."""
     if span.end_time_unix_nano < span.time_unix_nano:
         raise BrokenRuleError("end_time_unix_nano is before time_unix_nano")
 

@@ -47,7 +47,6 @@ class _LazyExpression:
 
     @cached_property
     def compiled(self) -> re.Pattern[bytes]:
-        """The expression itself."""
         return re.compile(self._pattern, self._flags)
 
 
@@ -315,7 +314,6 @@ class Detectors:
 
     @property
     def judges_names(self) -> bool:
-        """Whether attributes are judged by their names."""
         return "names" in self.enabled
 
     @cached_property
@@ -746,7 +744,6 @@ def _signs(text: bytes) -> frozenset[DetectorName]:
 
 
 def _compiled_plainly(pattern: str) -> Any:
-    """A pattern for bytes by Python's own expressions."""
     return re.compile(pattern.encode(), re.DOTALL)
 
 

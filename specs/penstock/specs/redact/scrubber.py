@@ -117,7 +117,6 @@ class Scrubber:
 
     @property
     def key(self) -> HashKey | None:
-        """What pseudonyms are made with."""
         return self._key
 
     @property
@@ -396,7 +395,6 @@ def _context_markers() -> dict[str, tuple[str, Sensitive]]:
 
 
 def _specs_of(accepted: "Sequence[Accepted]") -> set[tuple[str, str]]:
-    """Schema and kind of each, once."""
     return {(one.schema, one.kind) for one in accepted}
 
 

@@ -54,7 +54,6 @@ class Sensitive:
     action: Action = field(default="")  # type: ignore[arg-type]  # filled in at once
 
     def __post_init__(self) -> None:
-        """Fill in the action; refuse words that mean nothing here."""
         if self.sensitivity not in SENSITIVITIES:
             raise RefusedSpecError(f"a sensitivity is one of {', '.join(SENSITIVITIES)}")
         action = str(self.action) or _USUAL[self.sensitivity]
@@ -71,7 +70,6 @@ class Sensitive:
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
-        """The marker stands in the JSON Schema, too."""
         return {**handler(schema), "x-sensitivity": self.sensitivity, "x-action": self.action}
 
 
@@ -114,7 +112,6 @@ class HashKey:
     rotate_days: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse a key that is none."""
         if not re.fullmatch(rf"[A-Za-z0-9_-]{{1,{HASH_KEY_ID_CHARACTERS_MAX}}}", self.id):
             raise SpecError("the id of a hash key is up to 16 letters, digits, _ and -")
         if len(self.secret) < HASH_KEY_BYTES_MIN:
@@ -151,7 +148,6 @@ def redacted(sensitivity: Sensitivity) -> str:
 
 
 def is_hashed(value: str) -> bool:
-    """Whether `HashKey.hashed` made it."""
     return _HASHED.fullmatch(value) is not None
 
 

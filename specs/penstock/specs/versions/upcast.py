@@ -39,7 +39,6 @@ def upcast(name: str, major: int) -> Callable[[Upcaster], Upcaster]:
 
 
 def has_upcaster(name: str, major: int) -> bool:
-    """Whether there is a way from that major version to the next."""
     return (name, major) in _UPCASTERS
 
 

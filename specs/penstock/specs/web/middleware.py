@@ -151,11 +151,9 @@ class InContext:
         self._iterator: Iterator[Any] = self._guarded(iter, self._iterable)
 
     def __iter__(self) -> "InContext":
-        """Itself: it can be read once."""
         return self
 
     def __next__(self) -> Any:
-        """The next part."""
         try:
             return self._guarded(next, self._iterator)
         except StopIteration:

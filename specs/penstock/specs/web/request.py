@@ -124,43 +124,6 @@ def _said(context: Any) -> dict[str, str]:
     return {name: str(said[key]) for key, name in _BAGGAGE.items() if said.get(key)}
 
 
-class ServerSpan:
-    """Filled in when the request was handled; nothing where there is no span to fill in."""
-
-    def __init__(self, running: Any = None) -> None:
-        self._span = running
-
-    def finish(self, name: str, attributes: Mapping[str, Any], *, failed: bool) -> None:
-        """Say what is known now. What raised an exception has its status already."""
-        if self._span is not None:
-            self._span.update_name(name)
-            self._span.set_attributes(attributes)
-            if failed:
-                self._span.set_status(StatusCode.ERROR)
-
-
-@contextmanager
-def server_span(
-    name: str, attributes: Mapping[str, Any], tracer_provider: Any = None
-) -> Iterator[ServerSpan]:
-    """OpenTelemetry's span around the block, unless one is recorded: some frameworks do so.
-
-    There is none where no tracer provider is set up. Exceptions are recorded by the log record, not
-    as span events.
-    """
-    provider = tracer_provider
-    if _has_api and provider is None:
-        known = get_tracer_provider()
-        provider = None if isinstance(known, ProxyTracerProvider) else known
-    if provider is None or get_current_span().is_recording():
-        yield ServerSpan()
-        return
-    with provider.get_tracer(_SCOPE).start_as_current_span(
-        name, kind=SpanKind.SERVER, attributes=attributes, record_exception=False
-    ) as running:
-        yield ServerSpan(running)
-
-
 _INFO: Final = 9
 _ERROR: Final = 17
 _BODY: Final = "request handled"
@@ -220,9 +183,7 @@ def handling(
     with ExitStack() as stack:
         stack.enter_context(caller_bound(headers, baggage=options.baggage))
         stack.enter_context(bind(request_id=clock.record_id(), **context))
-        span = stack.enter_context(
-            server_span(request.name, request.attributes, options.tracer_provider)
-        )
+        stack.enter_context(_server_span(request, options.tracer_provider))
         try:
             yield
         except Exception as error:
@@ -230,11 +191,35 @@ def handling(
             _complete(request)
             _record(request, begun_ns, options, None if request.is_answered else error)
             raise
-        else:
-            _complete(request)
-            _record(request, begun_ns, options, None)
+        _complete(request)
+        _record(request, begun_ns, options, None)
+
+
+@contextmanager
+def _server_span(request: "Request", tracer_provider: Any) -> Iterator[None]:
+    """OpenTelemetry's span around the block, unless one is recorded: some frameworks do so.
+
+    There is none where no tracer provider is set up. What is known of the request at its end is on
+    it; what raised an exception has its status already. Exceptions are recorded by the log record,
+    not as span events.
+    """
+    provider = tracer_provider
+    if _has_api and provider is None:
+        known = get_tracer_provider()
+        provider = None if isinstance(known, ProxyTracerProvider) else known
+    if provider is None or get_current_span().is_recording():
+        yield
+        return
+    with provider.get_tracer(_SCOPE).start_as_current_span(
+        request.name, kind=SpanKind.SERVER, attributes=request.attributes, record_exception=False
+    ) as running:
+        try:
+            yield
         finally:
-            span.finish(request.name, request.attributes, failed=request.failed)
+            running.update_name(request.name)
+            running.set_attributes(request.attributes)
+            if request.failed:
+                running.set_status(StatusCode.ERROR)
 
 
 def _complete(request: Request) -> None:

@@ -4,7 +4,6 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from penstock.specs import limits
-from penstock.specs.emit.delivery.core import DeliveryLimits
 
 MS: Final = 1_000_000
 
@@ -41,17 +40,6 @@ class EmitterLimits:
     audit_sync_ms: int = limits.AUDIT_SYNC_MS
     audit_wait_ms: int = 0
 
-    def delivery(self) -> DeliveryLimits:
-        """The part that the delivery core needs, in its units."""
-        return DeliveryLimits(
-            batch_records_max=self.batch_records_max,
-            batch_bytes_max=self.batch_bytes_max,
-            batch_age_ns=self.batch_age_ms * MS,
-            ack_timeout_ns=self.ack_timeout_ms * MS,
-            backoff_min_ns=self.backoff_min_ms * MS,
-            backoff_max_ns=self.backoff_max_ms * MS,
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class Counters:
@@ -76,5 +64,4 @@ class Counters:
     keyless: dict[str, int] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
         return asdict(self)

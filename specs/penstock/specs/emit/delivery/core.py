@@ -17,19 +17,8 @@ from enum import Enum, auto
 from typing import Protocol, assert_never
 
 from penstock.base.backoff import Backoff
+from penstock.specs.emit.delivery.config import MS, EmitterLimits
 from penstock.specs.emit.delivery.queue import Held, kind_of
-
-
-@dataclass(frozen=True, slots=True)
-class DeliveryLimits:
-    """Bounds of one sender; times in nanoseconds."""
-
-    batch_records_max: int
-    batch_bytes_max: int
-    batch_age_ns: int
-    ack_timeout_ns: int
-    backoff_min_ns: int
-    backoff_max_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,14 +97,10 @@ class Queue(Protocol):
     """What waits to be sent."""
 
     @property
-    def records(self) -> int:
-        """How many."""
-        ...
+    def records(self) -> int: ...
 
     @property
-    def held_bytes(self) -> int:
-        """How large together."""
-        ...
+    def held_bytes(self) -> int: ...
 
     def take(self, *, records_max: int, bytes_max: int) -> Sequence[Held]:
         """Remove the oldest that fit; at least one, if there is one."""
@@ -139,17 +124,18 @@ class Delivery:
     def __init__(
         self,
         queue: Queue,
-        limits: DeliveryLimits,
+        limits: EmitterLimits,
         *,
         sequence: int = 0,
         flight: Batch | None = None,
     ) -> None:
         self._queue = queue
         self._limits = limits
+        self._ack_timeout_ns = limits.ack_timeout_ms * MS
         self._link = Link.DOWN
         self._sequence = sequence
         self._flight = flight
-        self._backoff = Backoff(limits.backoff_min_ns, limits.backoff_max_ns, jitter=0.5)
+        self._backoff = Backoff(limits.backoff_min_ms * MS, limits.backoff_max_ms * MS, jitter=0.5)
         self._retry_at_ns = 0
         self._answer_by_ns = 0
         self._oldest_ns: int | None = None
@@ -159,7 +145,6 @@ class Delivery:
 
     @property
     def link(self) -> Link:
-        """The connection as the core sees it."""
         return self._link
 
     @property
@@ -219,7 +204,7 @@ class Delivery:
         self._link = Link.UP
         if self._flight is None:
             return []
-        self._answer_by_ns = now_ns + self._limits.ack_timeout_ns
+        self._answer_by_ns = now_ns + self._ack_timeout_ns
         return [Send(self._flight)]
 
     def _down(self, now_ns: int, jitter: float) -> None:
@@ -262,7 +247,7 @@ class Delivery:
             self._oldest_ns = None
         elif self._link is Link.DOWN and now_ns >= self._retry_at_ns:
             self._link = Link.CONNECTING
-            self._answer_by_ns = now_ns + self._limits.ack_timeout_ns
+            self._answer_by_ns = now_ns + self._ack_timeout_ns
             return [Connect()]
         elif self._link is Link.UP and self._flight is None and self._is_due(now_ns):
             return [self._cut(now_ns)]
@@ -276,7 +261,7 @@ class Delivery:
         self._sequence += 1
         self._flight = Batch(self._sequence, tuple(records))
         self._oldest_ns = now_ns if self._queue.records else None
-        self._answer_by_ns = now_ns + limits.ack_timeout_ns
+        self._answer_by_ns = now_ns + self._ack_timeout_ns
         return Send(self._flight)
 
     def _is_due(self, now_ns: int) -> bool:
@@ -288,7 +273,7 @@ class Delivery:
         )
 
     def _due_ns(self, oldest_ns: int) -> int:
-        return oldest_ns if self._hurried else oldest_ns + self._limits.batch_age_ns
+        return oldest_ns if self._hurried else oldest_ns + self._limits.batch_age_ms * MS
 
 
 def _by_kind(records: Iterable[Held]) -> Counter[str]:

@@ -62,7 +62,7 @@ class AuditJournal(DeliveryWorker):
         self._emitted = 0
         self._full = 0
         spill = file.spill
-        delivery = Delivery(file, bounds.delivery(), sequence=spill.sequence, flight=spill.batch())
+        delivery = Delivery(file, bounds, sequence=spill.sequence, flight=spill.batch())
         link = SocketLink(socket_path, file.path.stem, spill.resource_json)
         super().__init__(delivery, link, self._lock, self._drops, self._sync)
 
@@ -274,7 +274,6 @@ class SpillFile:
 
     @property
     def records(self) -> int:
-        """Records that wait."""
         return self.spill.records
 
     @property
@@ -437,7 +436,6 @@ def boot_id() -> str:
 
 
 def journal_name(process: str, boot: str) -> str:
-    """The file name of a process's journal."""
     return f"{process}-{boot}{_NAME}"
 
 

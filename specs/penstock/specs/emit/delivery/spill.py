@@ -34,7 +34,6 @@ _KIND: Final = "audit"
 
 
 def entry(kind: bytes, payload: bytes) -> bytes:
-    """One entry's bytes."""
     return _HEAD.pack(kind, len(payload), zlib.crc32(kind + payload)) + payload
 
 
@@ -63,7 +62,6 @@ class Spill:
 
     @property
     def held(self) -> int:
-        """Records that are not settled."""
         return len(self._lines)
 
     def offer(self, line: bytes) -> bytes | None:

@@ -46,8 +46,10 @@ ANSWER_BYTES_MAX: Final = 64 * KIB
 _LENGTH: Final = struct.Struct(">I")
 
 
-class Link(Protocol):
+class Link:
     """One way out for batches. Only the flusher thread touches it.
+
+    As it stands it is always connected, and has nothing to wait for.
 
     Attributes:
         is_absent: Whether nobody was there when `connect` looked last; who is there may be busy.
@@ -63,15 +65,15 @@ class Link(Protocol):
 
     def connect(self) -> bool:
         """Connect again, forgetting what was under way; False when nobody is there."""
-        ...
+        return True
 
     def send(self, batch: Batch, dropped: Dropped) -> list[Answer]:
         """Take a batch to be written; returns answers that are there at once."""
-        ...
+        raise NotImplementedError
 
     def interest(self) -> tuple[int, int] | None:
         """File descriptor and poll mask to wait for; None when there is nothing to wait for."""
-        ...
+        return None
 
     def pump(self) -> list[Answer]:
         """Write and read what is possible without waiting.
@@ -80,11 +82,10 @@ class Link(Protocol):
             OSError: The connection is over.
             SpecError: The peer does not speak the protocol.
         """
-        ...
+        return []
 
     def close(self) -> None:
         """Forget the connection."""
-        ...
 
 
 class Answers(Protocol):
@@ -200,10 +201,6 @@ class StreamLink(Link):
             self._attach = attach
 
     @override
-    def connect(self) -> bool:
-        return True
-
-    @override
     def send(self, batch: Batch, dropped: Dropped) -> list[Answer]:
         render = self._render or self._whole
         # Most lines can be given their resource without a look at what they hold.
@@ -235,18 +232,6 @@ class StreamLink(Link):
             poll.register(self._descriptor, select.POLLOUT)
             poll.poll()
             return 0
-
-    @override
-    def interest(self) -> tuple[int, int] | None:
-        return None
-
-    @override
-    def pump(self) -> list[Answer]:
-        return []
-
-    @override
-    def close(self) -> None:
-        """The descriptor belongs to the application."""
 
 
 class RemoteProtocolError(SpecError):

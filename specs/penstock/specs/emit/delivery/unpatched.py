@@ -50,7 +50,6 @@ def thread_id() -> int:
 
 
 def poll() -> Any:
-    """As `select.poll`."""
     return _original("select", "poll", select.poll)()
 
 

@@ -80,7 +80,6 @@ class DeliveryWorker:
 
     @property
     def is_own_thread(self) -> bool:
-        """Whether the caller is the thread itself."""
         return unpatched.thread_id() == self._thread_id
 
     def ensure_started(self) -> None:
