@@ -40,6 +40,7 @@ if len(sys.argv) > 2:
 """
 
 
+# A private lock: no call holds one for long, and the fork must come while it is held.
 FORKED = """
 import os, sys, threading, warnings
 warnings.simplefilter("ignore")

@@ -45,6 +45,7 @@ done = emitter.flush(20)
 print(codes, done, emitter.counters().acked == {"log": said[0]}, said[0])
 """
 
+# A private lock: no call holds one for long, and the fork must come while it is held.
 HELD_LOCK = """
 import os, sys, threading, warnings
 warnings.simplefilter("ignore")

@@ -13,7 +13,6 @@ import logging
 import math
 import os
 import stat
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,6 +40,8 @@ _LOGGER: Final = logging.getLogger("penstock.specs")
 
 def spill_directory() -> Path | None:
     """PENSTOCK_SPILL_DIR, else one of this user's among temporary files; None if it is not safe."""
+    import tempfile  # takes a while to load, and is needed only where there is a collector
+
     usual = Path(tempfile.gettempdir()) / f"penstock-{os.getuid()}"
     directory = Path(os.environ.get(SPILL_VARIABLE) or usual)
     return directory if usable_directory(directory) else None

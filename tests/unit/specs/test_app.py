@@ -42,7 +42,7 @@ class AppOpened(Event, spec="app_test.opened/1.0"):
 @pytest.fixture
 def output(tmp_path: Path) -> Iterator[Output]:
     made = Output(tmp_path / "out.ndjson")
-    configure_structlog(made.emitter)
+    configure_structlog()
     process.use_emitter(made.emitter)
     yield made
     process.use_emitter(None)
@@ -173,7 +173,7 @@ def test_processor_never_raises(output: Output) -> None:
         def __iter__(self) -> Any:
             raise RuntimeError("no")
 
-    SpecProcessor(output.emitter)(None, "info", Hostile(event="x", a=1))
+    SpecProcessor()(None, "info", Hostile(event="x", a=1))
     (record,) = output.records()
     assert (record["body"], record["attributes"]) == ("x", {"penstock.sanitised": "RuntimeError"})
 

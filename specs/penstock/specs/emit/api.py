@@ -22,7 +22,6 @@ from penstock.specs.emit.process import (
     socket_of_the_environment,
 )
 from penstock.specs.environment import configure_opentelemetrys_loggers, well_formed
-from penstock.specs.formats.console import render
 
 _STDOUT = 1
 _LOGGER = logging.getLogger("penstock.specs")
@@ -118,6 +117,8 @@ def _link(console: bool | None, socket: str | None) -> MakeLink | None:
     """Standard output for people, if it is for them."""
     if socket is not None or not (os.isatty(_STDOUT) if console is None else console):
         return None
+    from penstock.specs.formats.console import render
+
     return lambda _, resource_json: StreamLink(_STDOUT, resource_json, render)
 
 

@@ -50,13 +50,10 @@ def process_resource(
     """This process's resource; arguments win over OpenTelemetry's environment variables."""
     given = environment.resource_attributes()
     name = service or environment.service_name() or given.get("service.name")
-    resource = describe_process(name or "unknown_service", more=given)
-    resource["service.name"] = name or "unknown_service"
-    stated = (("service.version", version), ("deployment.environment.name", environment_name))
-    for key, value in stated:
-        if value != "unknown":
-            resource[key] = value
-    return resource
+    named = {"service.name": name or "unknown_service"}
+    stated = {"service.version": version, "deployment.environment.name": environment_name}
+    named |= {key: value for key, value in stated.items() if value != "unknown"}
+    return {**describe_process(), **given, **named}
 
 
 def socket_of_the_environment() -> str | None:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 from typing_extensions import override
 
 from penstock.specs.emit import current
-from penstock.specs.emit.emitter import Emitter
 from penstock.specs.emit.handler import ARGUMENTS, STACK, shown
 from penstock.specs.emit.writer import SANITISED
 from penstock.specs.errors import MissingExtraError
@@ -48,14 +47,7 @@ _bound_by_structlog: Final = getattr(structlog.contextvars, "_CONTEXT_VARS", Non
 
 
 class SpecProcessor:
-    """The last processor of a chain: emits the record. Never raises.
-
-    Args:
-        emitter: Gets the records; None for the process's, whichever that is at the time.
-    """
-
-    def __init__(self, emitter: Emitter | None = None) -> None:
-        self.emitter: Final = emitter
+    """The last processor of a chain: the process's emitter gets the record. Never raises."""
 
     def __call__(
         self, _logger: WrappedLogger, method: str, event_dict: EventDict
@@ -68,7 +60,7 @@ class SpecProcessor:
         except Exception as error:  # noqa: BLE001 - the application must not fail because of it
             fields = {SANITISED: type(error).__name__}
         fields.pop("event", None)
-        sink: current.Sink | None = self.emitter or current.sink()
+        sink = current.sink()
         if sink is not None:
             _write(sink, SEVERITIES.get(method, DEFAULT_SEVERITY), body, fields)
         return (), {}
@@ -122,7 +114,7 @@ def make_bound_logger(level: int) -> type[Any]:
             processors = self._processors
             if args or len(processors) != 1 or processors[0].__class__ is not SpecProcessor:
                 return super()._proxy_to_logger(method_name, event, *args, **kwargs)
-            sink: current.Sink | None = processors[0].emitter or current.sink()
+            sink = current.sink()
             if sink is not None:
                 severity = SEVERITIES.get(method_name, DEFAULT_SEVERITY)
                 _write(sink, severity, event, {**self._context, **kwargs})
@@ -169,7 +161,7 @@ def _direct(name: str, usual: Any) -> Any:
             if "event" in fields:
                 fields["event_"] = fields.pop("event")  # structlog has no place for another
             return usual(self, event, **fields)
-        sink: current.Sink | None = processors[0].emitter or current_sink()
+        sink = current_sink()
         if sink is None:
             return None
         if context := self._context:
@@ -219,13 +211,10 @@ class EmitterLogger:
     its place: what they rendered becomes a record's body.
     """
 
-    def __init__(self, emitter: Emitter | None = None) -> None:
-        self._emitter = emitter
-
     def _rendered(self, method: str, args: tuple[Any, ...], fields: dict[str, Any]) -> None:
         if not args and not fields:
             return
-        sink: current.Sink | None = self._emitter or current.sink()
+        sink = current.sink()
         if sink is None:
             return
         body = args[0] if args else fields.pop("event", fields.pop("msg", ""))
@@ -241,20 +230,18 @@ class EmitterLogger:
         return lambda *args, **fields: self._rendered(name, args, fields)
 
 
-def configure_structlog(
-    emitter: Emitter | None = None, level: int = logging.INFO, processors: Sequence[Any] = ()
-) -> None:
-    """Make structlog emit through `emitter`, or the process's, from `level` on.
+def configure_structlog(level: int = logging.INFO, processors: Sequence[Any] = ()) -> None:
+    """Make structlog emit through the process's emitter, from `level` on.
 
     `processors` go before ours. Loggers are kept once they were used, so that later calls cost
     less; one that was used before keeps the `level` and `processors` of then.
     """
-    logger = EmitterLogger(emitter)
+    logger = EmitterLogger()
     structlog.configure(
-        processors=[*processors, SpecProcessor(emitter)],
+        processors=[*processors, SpecProcessor()],
         wrapper_class=make_bound_logger(level),
         logger_factory=lambda *_: logger,
-        cache_logger_on_first_use=emitter is None,
+        cache_logger_on_first_use=True,
     )
 
 

@@ -387,7 +387,8 @@ class Record(BaseModel):
     wire both must be there (`penstock.specs.models.kinds.WIRE_REQUIRED`).
     """
 
-    model_config = CONFIG
+    # A spec's class is built once, when its id and its defaults are known: see `specialise`.
+    model_config = CONFIG | ConfigDict(defer_build=True)
 
     spec: ClassVar[str]
     """The schema id of this class."""

@@ -48,22 +48,16 @@ class Resource(BaseModel):
     ] = None
 
 
-def describe_process(
-    service: str,
-    *,
-    version: str = "unknown",
-    environment: str = "unknown",
-    more: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
-    """The resource of this process, with a new instance id.
+def describe_process() -> dict[str, Any]:
+    """The resource of this process, with a new instance id and its service unknown.
 
     The command line is left out on purpose: it carries secrets.
     """
     return {
-        "service.name": service,
-        "service.version": version,
+        "service.name": "unknown_service",
+        "service.version": "unknown",
         "service.instance.id": clock.instance_id(),
-        "deployment.environment.name": environment,
+        "deployment.environment.name": "unknown",
         "host.name": socket.gethostname(),
         "host.arch": platform.machine(),
         "os.type": sys.platform,
@@ -72,7 +66,6 @@ def describe_process(
         "process.runtime.name": sys.implementation.name,
         "process.runtime.version": platform.python_version(),
         "telemetry.distro.name": "penstock",
-        **(more or {}),
     }
 
 

@@ -46,6 +46,7 @@ _MEMOS_MAX: Final = 1024
 _MEMO_BYTES_MAX: Final = 4096
 """What is remembered of lines, beginnings and resources, takes 4 MiB each at most."""
 HEAD_BYTES: Final = 24
+"""By so many of its first bytes a line's judge is looked for."""
 _LOGGER: Final = logging.getLogger("penstock.specs")
 
 

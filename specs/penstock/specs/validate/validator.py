@@ -34,16 +34,16 @@ _BLANKS: Final = b" \t\r\n"
 _SPACED_COLON: Final = re.compile(rb'"[ \t\r\n]+:')
 
 
-def check_line(line: bytes, *, bytes_max: int = RECORD_BYTES_MAX) -> Accepted | Rejected:
+def check_line(line: bytes) -> Accepted | Rejected:
     """Judge one complete line, resource included, without its newline.
 
     Reasons: ``too_large``, ``not_json``, ``not_an_object``, ``too_deep``, ``duplicate_key``,
     ``bad_kind``, ``bad_schema``, ``kind_mismatch``, ``unknown_major``, ``missing_field``,
     ``invalid``.
     """
-    if len(line) <= bytes_max and (accepted := accept(line)) is not None:
+    if len(line) <= RECORD_BYTES_MAX and (accepted := accept(line)) is not None:
         return accepted
-    return check_slowly(line, bytes_max=bytes_max)
+    return check_slowly(line)
 
 
 def check_together(lines: Sequence[bytes]) -> list[Accepted] | None:
@@ -56,10 +56,10 @@ def check_together(lines: Sequence[bytes]) -> list[Accepted] | None:
     return accept_all(lines)
 
 
-def check_slowly(line: bytes, *, bytes_max: int = RECORD_BYTES_MAX) -> Accepted | Rejected:
+def check_slowly(line: bytes) -> Accepted | Rejected:
     """The same by pydantic alone; it has the last word, and says why."""
     try:
-        return _check_fields(_parse(line, bytes_max))
+        return _check_fields(_parse(line))
     except RefusedRecordError as error:
         return Rejected(error.reason, error.detail)
 
@@ -117,13 +117,13 @@ def attach_and_check(
     return attached, check_together(attached)
 
 
-def _parse(line: bytes, bytes_max: int) -> dict[str, Any]:
+def _parse(line: bytes) -> dict[str, Any]:
     """The line's object, within all bounds and without duplicate keys.
 
     Raises:
         RefusedRecordError: It is not such an object.
     """
-    if len(line) > bytes_max:
+    if len(line) > RECORD_BYTES_MAX:
         raise RefusedRecordError("too_large")
     try:
         fields = from_json(line, allow_inf_nan=False)
