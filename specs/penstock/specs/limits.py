@@ -81,9 +81,6 @@ beyond 2,000 into one."""
 
 SUBJECT_TOKEN_CHARACTERS_MAX: Final = 64
 
-FRAME_BYTES_MAX: Final = 8 * MIB
-"""One framed message between an application and the collector."""
-
 QUEUE_RECORDS_MAX: Final = 10_000
 QUEUE_BYTES_MAX: Final = 8 * MIB
 """What an emitter holds before it drops; two to ten seconds of a busy application."""

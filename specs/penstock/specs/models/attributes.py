@@ -242,14 +242,6 @@ def exception_attributes(error: BaseException) -> dict[str, Any]:
     return attributes
 
 
-def fingerprint(error: BaseException) -> str:
-    """That of `exception_attributes` alone; empty where an odd exception cannot be looked at."""
-    try:
-        return _kept(error) or _keep(error, _Account().of(error))
-    except Exception:  # noqa: BLE001 - what is raised must go on, whatever it is
-        return ""
-
-
 _KEPT: Final = "__penstock_fingerprint__"
 
 
