@@ -281,6 +281,7 @@ def _console(site: Site) -> dict[str, Any]:
         "read_token_file": str(files / "read.token"),
         "router_token_file": str(files / "actions.token"),
         "access": {"ca_file": str(files / "ca.pem"), "token_file": str(files / "token")},
+        "history": {"directory": str(DATA / "history")},
     }
     if not site.one_place:
         return document | {"insecure_listener": True, "read_without_token": True}

@@ -66,6 +66,19 @@ class AccessSection(_Section):
         return Access(**self.model_dump())
 
 
+class HistorySection(_Section):
+    """What the console keeps of the past: 15 minutes, 6 hours and 7 days of figures.
+
+    Attributes:
+        directory: Where it is kept over a restart; one console has it. None: in memory alone.
+        max_series: Figures that are kept, of the pipeline and of each stream, collector, job and
+            sink; each takes 1.2 KB of memory, and of the disk. Those of streams go first.
+    """
+
+    directory: Path | None = None
+    max_series: Annotated[int, Field(ge=100, le=100_000)] = 5_000
+
+
 class ConsoleConfig(_Section):
     """The whole file.
 
@@ -89,6 +102,7 @@ class ConsoleConfig(_Section):
         access: How the parts let it in.
         part_tokens: Files with tokens of parts, by name, that do not take that of `access`; each is
             shown to its part alone, over https.
+        history: What is kept of the past.
         poll_interval_s: Seconds between questions to a part; a part that takes long to answer is
             asked less often.
         timeout_s: How long a part may take to answer.
@@ -110,6 +124,7 @@ class ConsoleConfig(_Section):
     insecure_listener: bool = False
     access: AccessSection = AccessSection()
     part_tokens: dict[str, Path] = Field(default={})
+    history: HistorySection = HistorySection()
     poll_interval_s: Annotated[float, Field(ge=0.2, le=60)] = 1.0
     timeout_s: Annotated[float, Field(ge=0.1, le=30)] = 2.0
 

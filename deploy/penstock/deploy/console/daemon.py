@@ -26,6 +26,7 @@ from penstock.base.sockets import connections_within
 from penstock.deploy.console.actions import RouterClient
 from penstock.deploy.console.authorizer import Authorizer
 from penstock.deploy.console.config import PREFIX, ConsoleConfig
+from penstock.deploy.console.history.recorder import Recorder
 from penstock.deploy.console.poller import NameResolver, Poller
 from penstock.deploy.console.rates import SECOND_NS, Rates
 from penstock.deploy.console.streams import Log, Streams
@@ -118,7 +119,10 @@ class Console:
         )  # fmt: skip
         self._tracing = Tracing(config.tracing, "console", config.listen)
         doors = RouterClient(config, self._polling.component_of)
-        self._web = Web(door, self._view, self._log, doors, self._tracing.tracer)
+        self._recorder = Recorder(config.history, self._polling, self._streams, self._clock)
+        self._web = Web(
+            door, self._view, self._log, doors, self._recorder.read, self._tracing.tracer
+        )
         self._server = self._make_server()
         self._health = Health.STARTING
         registry = CollectorRegistry()
@@ -133,6 +137,7 @@ class Console:
         """
         config = self._config
         host, port = split_host_port(config.listen)
+        self._recorder.open()
         if config.admin is not None:
             self._admin.start(config.admin)
         self._server = self._make_server()  # more files may be open than when it was constructed
@@ -150,7 +155,7 @@ class Console:
         structlog.get_logger().info("console serves", url=f"{scheme}://{self.address}/")
         self._health = Health.READY
         notify(READY=1)
-        work = [asyncio.create_task(self._polling.run())]
+        work = [asyncio.create_task(one.run()) for one in (self._polling, self._recorder)]
         if self._log is not None:
             pause_s = config.poll_interval_s * _STREAMS_INTERVAL
             follow = self._streams.follow(self._log, self._clock, pause_s, self._note)
@@ -163,6 +168,7 @@ class Console:
             task.cancel()
         if self._log is not None:
             self._log.close()
+        await self._recorder.close()
         self._admin.close()
         await asyncio.to_thread(self._tracing.close)
         for task in done:
@@ -194,8 +200,23 @@ class Console:
         away.add_metric([], self._server.turned_away)
         connections = GaugeMetricFamily("penstock_console_connections", "Connections of browsers")
         connections.add_metric([], self._server.connections)
+        unwritten = CounterMetricFamily(
+            "penstock_console_history_write_failures",
+            "Samples of the history that could not be written.",
+        )
+        unwritten.add_metric([], self._recorder.failures)
+        series = GaugeMetricFamily(
+            "penstock_console_history_series", "Figures that the history keeps."
+        )
+        series.add_metric([], len(self._recorder.history.columns))
+        left_out = GaugeMetricFamily(
+            "penstock_console_history_series_left_out",
+            "Figures that the history does not keep because max_series are kept.",
+        )
+        left_out.add_metric([], self._recorder.history.left_out)
         spans = span_metrics("console", self._tracing.counts())
-        return answers, failures, refused, away, connections, *spans
+        history = (unwritten, series, left_out)
+        return answers, failures, refused, away, connections, *history, *spans
 
     def _note(self) -> None:
         self._view.note()

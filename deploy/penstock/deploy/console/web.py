@@ -2,6 +2,7 @@
 
     GET  /                the page, and its files by name
     GET  /api/snapshot    all that is known (see `penstock.deploy.console.snapshot`)
+    GET  /api/history     figures of the past: kind, name, span (15m, 6h, 7d); see `history.rings`
     GET  /api/records     newest records of a stream: stream, at=0:17,1:4, subject, text
     POST /api/actions     {"action": "pause", "stream": "logs"}, with the token; or
                           {"action": "replay-letters", "router": "router", "sink": "lake"}
@@ -12,7 +13,7 @@ telemetry says comes as JSON, which the page shows as text.
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -62,6 +63,7 @@ _ALWAYS: Final = {
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
 }
+_READ: Final = ("/api/snapshot", "/api/records", "/api/history")
 _JSON: Final = {"content-type": "application/json"}
 _FILTER_CHARACTERS_MAX: Final = 512
 _PLACE: Final = re.compile(r"([0-9]{1,6})(?::([0-9]{0,18}))?")
@@ -89,6 +91,7 @@ class Web:
     Attributes:
         log: None: no logd is configured.
         routers: Have dead letters.
+        history: As `penstock.deploy.console.history.recorder.Recorder.read`.
         tracer: Has spans of actions; None: there are none.
         counts: Answers by status code.
     """
@@ -97,6 +100,7 @@ class Web:
     view: View
     log: LogAccess | None
     routers: Routers
+    history: Callable[[str, str, str], Mapping[str, Any] | None]
     tracer: Tracer | None = None
     files: Mapping[str, tuple[bytes, str]] = field(default_factory=page_files)
     counts: dict[int, int] = field(default_factory=dict)
@@ -133,7 +137,7 @@ class Web:
         if request.path in self.files:
             body, kind = self.files[request.path]
             return Response(200, body, {"content-type": kind})
-        if request.path not in ("/api/snapshot", "/api/records"):
+        if request.path not in _READ:
             raise _RefusalError(404, "NOT_FOUND", "there is nothing here")
         if not self.door.may_look(request.headers.get("authorization", "")):
             what = "the console shows what it knows to whom has its token"
@@ -141,6 +145,8 @@ class Web:
         if request.path == "/api/records":
             wish = record_query_of(request.query)
             return _answered(await newest_records(self._reachable(), wish))
+        if request.path == "/api/history":
+            return _answered(self._history(request.query))
         packed = "gzip" in request.headers.get("accept-encoding", "")
         more = {"content-encoding": "gzip"} if packed else {}
         return Response(200, self.view.encoded(packed=packed), _JSON | more)
@@ -180,6 +186,13 @@ class Web:
             return await act_on_dead_letters(self.routers, wanted, peer=peer)
         return {"done": await act(self._reachable(), wanted, peer=peer)}
 
+    def _history(self, query: str) -> Mapping[str, Any]:
+        asked = _fields(query)
+        found = self.history(*(asked.get(name, "") for name in ("kind", "name", "span")))
+        if found is None:
+            raise _RefusalError(400, "BAD_REQUEST", "span: 15m, 6h or 7d")
+        return found
+
     def _reachable(self) -> LogAccess:
         if self.log is None:
             what = "the console knows no logd; see its key `logd`"
@@ -189,10 +202,7 @@ class Web:
 
 def record_query_of(query: str) -> RecordQuery:
     """What a request for records wants; raises a refusal where it says so wrongly."""
-    try:
-        fields = {name: values[0] for name, values in parse_qs(query, max_num_fields=16).items()}
-    except ValueError:
-        fields = {}
+    fields = _fields(query)
     stream = fields.get("stream", "")
     if not stream:
         raise _RefusalError(400, "BAD_REQUEST", "name a stream")
@@ -203,6 +213,13 @@ def record_query_of(query: str) -> RecordQuery:
     at = {int(place[1]): int(place[2]) if place[2] else None for place in places if place}
     subject = fields.get("subject", "")[:_FILTER_CHARACTERS_MAX]
     return RecordQuery(stream, at, subject or None, fields.get("text", "")[:_FILTER_CHARACTERS_MAX])
+
+
+def _fields(query: str) -> dict[str, str]:
+    try:
+        return {name: values[0] for name, values in parse_qs(query, max_num_fields=16).items()}
+    except ValueError:
+        return {}
 
 
 class _RefusalError(Exception):

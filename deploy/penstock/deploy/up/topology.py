@@ -490,4 +490,5 @@ def _console(topology: Topology) -> dict[str, Any]:
         "parts": {name: url for name, url in urls.items() if name != "console"},
         "logd": topology.log_servers(),
         "token_file": str(topology.layout.console_token),
+        "history": {"directory": str(topology.layout.data("console"))},
     }

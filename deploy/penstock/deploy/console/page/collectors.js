@@ -1,6 +1,6 @@
 // Each collector: what comes from where, what waits on disk, and whether its account is even.
 
-import { el, figure, patch, pill, table } from "./dom.js";
+import { el, figure, historyLink, patch, pill, table } from "./dom.js";
 import { bytes, count, counted, rate } from "./format.js";
 
 const CAME = ["recovered", "received", "copied"];
@@ -27,7 +27,7 @@ function card(collector) {
     el("th", { scope: "row" }, source.name), figure(rate(source.in_rate)), figure(count(source.received)), figure(count(source.sent)),
     figure(count(source.lag)), figure(count(source.errors)), el("td", { class: "muted" }, details(source.detail))]);
   return el("section", { class: "card" },
-    el("header", {}, el("h2", {}, collector.name), pill(collector.health)),
+    el("header", {}, el("h2", {}, collector.name), pill(collector.health), historyLink("collector", collector.name)),
     el("div", { class: "section" }, el("h3", {}, "Every record is accounted for"), equation(collector.account)),
     el("div", { class: "section" }, el("h3", {}, "On disk"), el("div", { class: "spools" }, collector.spools.map(spool))),
     table(`Sources of ${collector.name}`, ["Source", "#Rate", "#Received", "#Delivered", "#Held", "#Errors", "Notes"], sources));

@@ -62,6 +62,10 @@ export const tone = (state) => TONES[state] ?? "";
 /** A state in words with its tone. */
 export const pill = (state, words) => el("span", { class: `pill ${tone(state)}` }, words ?? state);
 
+/** A link to the figures of one thing over time. */
+export const historyLink = (kind, name, words = "History") =>
+  el("a", { href: `#/overview?${new URLSearchParams({ kind, name })}` }, words);
+
 /** A cell with a figure. */
 export const figure = (text) => el("td", { class: "num" }, text);
 

@@ -43,6 +43,12 @@ export function time(ms) {
   return `${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}.${String(date.getMilliseconds()).padStart(3, "0")}`;
 }
 
+/** The time of day, of seconds since 1970. */
+export const clock = (unix) => time(unix * 1000).slice(0, 8);
+
+/** A day of the year. */
+export const day = (unix) => new Date(unix * 1000).toLocaleDateString("en", { weekday: "short", day: "numeric", month: "short" });
+
 /** What a stream keeps, in a few words. */
 export function keeps(keep) {
   const found = [];
@@ -52,3 +58,6 @@ export function keeps(keep) {
   if (keep.messages) found.push(counted(keep.messages, "record"));
   return found.length ? found.join(", ") : "everything";
 }
+
+/** A day of the last week. */
+export const weekday = (unix) => `${new Date(unix * 1000).toLocaleDateString("en", { weekday: "short" })} ${new Date(unix * 1000).getDate()}`;

@@ -5,13 +5,14 @@ import { view as collectors } from "./collectors.js";
 import { askToken } from "./dialogs.js";
 import { el, say, set } from "./dom.js";
 import { span } from "./format.js";
+import { view as overview } from "./overview.js";
 import { view as pipeline } from "./pipeline.js";
 import { view as routers } from "./routers.js";
 import { begin, isSilent, listen, silentSince } from "./store.js";
 import { view as streams } from "./streams.js";
 import { view as tail } from "./tail.js";
 
-const VIEWS = { pipeline, streams, collectors, routers, tail, activity };
+const VIEWS = { overview, pipeline, streams, collectors, routers, tail, activity };
 const main = document.getElementById("main");
 const overall = document.getElementById("overall");
 const banner = document.getElementById("banner");
@@ -29,7 +30,7 @@ const go = (name, parameters = {}) => {
 
 function route(moved) {
   const [path, query] = location.hash.replace(/^#\/?/, "").split("?");
-  const name = Object.hasOwn(VIEWS, path) ? path : "pipeline";
+  const name = Object.hasOwn(VIEWS, path) ? path : "overview";
   current?.unmount?.();
   current = VIEWS[name];
   main.replaceChildren();

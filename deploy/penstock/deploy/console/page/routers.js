@@ -1,7 +1,7 @@
 // Router jobs: how far each sink is, and what it could not deliver.
 
 import { askToken, confirm, showFacts } from "./dialogs.js";
-import { el, figure, patch, pill, table } from "./dom.js";
+import { el, figure, historyLink, patch, pill, table } from "./dom.js";
 import { count, counted, rate } from "./format.js";
 import { aboutLetters, token } from "./store.js";
 
@@ -23,12 +23,12 @@ export const view = {
 
 function card(router) {
   const rows = router.sinks.map((sink) => [
-    el("th", { scope: "row" }, sink.name),
+    el("th", { scope: "row" }, historyLink("sink", `${router.name}/${sink.name}`, sink.name)),
     el("td", {}, router.health === "unreachable" ? pill("unreachable") : sink.problem ? pill("degraded", "waits") : pill("ok", "delivers")),
     figure(rate(sink.out_rate)), figure(count(sink.sent)), figure(count(sink.lag)), figure(count(sink.errors)),
     figure(count(sink.letters)), figure(count(sink.restarts)), el("td", { class: "muted" }, behind(sink.behind))]);
   return el("section", { class: "card" },
-    el("header", {}, el("h2", {}, `Job ${router.job}`), pill(router.health)),
+    el("header", {}, el("h2", {}, `Job ${router.job}`), pill(router.health), historyLink("job", router.name)),
     router.sinks.filter((sink) => sink.problem).map((sink) => el("ul", { class: "reasons" }, el("li", {}, `${sink.name}: ${sink.problem}`))),
     table(`Sinks of ${router.job}`, ["Sink", "State", "#Rate", "#Delivered", "#Behind", "#Errors", "#Dead letters", "#Restarts", "Behind by stream"], rows),
     replay(router),

@@ -86,6 +86,7 @@ function show(row, context) {
     ["Keeps", keeps(row.keep)],
     ...(why ? [["Actions", `none: ${why}`]] : []),
   ], [
+    ["History", () => context.go("overview", { kind: "stream", name: row.stream })],
     ["Look at records", () => context.go("tail", { stream: row.stream })],
     ...(why ? [] : wanted.map((action) => [`${ACTIONS[action].title} …`, () => confirmAction(action, row.stream, ACTIONS[action]), {}])),
   ]);
