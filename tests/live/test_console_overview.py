@@ -120,7 +120,7 @@ def test_the_pointer_and_the_arrow_keys_show_the_values_of_a_time(
     plot.hover(position={"x": box["width"] / 2, "y": 60})
     tip = throughput.locator(".tip")
     expect(tip).to_be_visible()
-    expect(tip).to_contain_text("k/s")
+    expect(tip).to_contain_text("/s")
     expect(throughput.locator(".cursor")).to_have_attribute("visibility", "visible")
     in_the_middle = throughput.locator("header .num").inner_text()
     page.mouse.move(0, 0)
@@ -145,7 +145,7 @@ def test_what_is_shown_is_chosen_by_keyboard_and_has_a_link_of_its_own(
     page.get_by_role("button", name="7 days").focus()
     page.keyboard.press("Enter")
     expect(page.get_by_role("button", name="7 days")).to_have_attribute("aria-pressed", "true")
-    page.get_by_label("Of").select_option(label=HOSTILE)
+    page.get_by_label("Figures of").select_option(label=HOSTILE)
     expect(page.locator("#main .head p")).to_contain_text(f"The last 7 days of stream {HOSTILE}")
     expect(page.locator(".chart").first.locator(".legend")).to_contain_text("/s")
     assert page.locator("main img").count() == 0
@@ -153,7 +153,7 @@ def test_what_is_shown_is_chosen_by_keyboard_and_has_a_link_of_its_own(
     page.goto(f"http://{address}/#/overview?kind=sink&name=router%2Flake&span=6h")
     expect(page.locator("#main .head p")).to_contain_text("sink router/lake")
     expect(page.locator(".chart").first.locator(".legend li").nth(1)).to_contain_text("/s")
-    expect(page.get_by_label("Of")).to_have_value("sink router/lake")
+    expect(page.get_by_label("Figures of")).to_have_value("sink router/lake")
 
 
 def test_every_thing_leads_to_its_own_figures(seen: Watched, address: str) -> None:

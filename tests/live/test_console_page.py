@@ -341,7 +341,7 @@ def test_everything_is_reached_by_keyboard(seen: Watched, pipeline: Pipeline) ->
     show(page, pipeline, "pipeline")
     page.keyboard.press("Tab")
     expect(page.locator(".skip")).to_be_focused()
-    for _ in range(3):
+    for _ in range(4):
         page.keyboard.press("Tab")
     expect(page.get_by_role("link", name="Streams")).to_be_focused()
     page.keyboard.press("Enter")

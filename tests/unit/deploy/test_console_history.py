@@ -266,9 +266,9 @@ def rows_at(second: int) -> list[dict[str, Any]]:
 
 
 def look(sampler: Sampler, second: int, **more: Any) -> dict[tuple[str, str, str], float]:
-    told = {"parts": parts_at(second), "streams": rows_at(second)} | more
+    told: dict[str, Any] = {"parts": parts_at(second), "streams": rows_at(second)} | more
     found = sampler.look(**told, free_bytes=77, now_ns=(100 + second) * SECOND_NS)
-    return {tuple(series): value for series, value in found.items()}
+    return {(one.kind, one.name, one.figure): value for one, value in found.items()}
 
 
 def test_a_pipeline_is_measured_whole_and_thing_by_thing() -> None:

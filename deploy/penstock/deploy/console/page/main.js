@@ -38,7 +38,7 @@ function route(moved) {
   for (const link of document.querySelectorAll("#views a")) {
     if (link.dataset.view === name) {
       link.setAttribute("aria-current", "page");
-      link.scrollIntoView({ block: "nearest", inline: "nearest" });
+      link.scrollIntoView({ block: "nearest", inline: "center" });
     } else link.removeAttribute("aria-current");
   }
   current.mount(main, { go, parameters: new URLSearchParams(query ?? "") });

@@ -62,7 +62,7 @@ export const view = {
     note = el("p", { role: "status" }, "looking …");
     charts = CHARTS[kind].map((one) => new Chart(...one));
     root.append(el("div", { class: "head" }, el("h1", {}, "Overview"), note),
-      el("div", { class: "tools bare" }, el("label", {}, "Of", picker), spans),
+      el("div", { class: "tools bare" }, el("label", {}, "Figures of", picker), spans),
       el("div", { class: "charts" }, charts.map((chart) => chart.element)));
     generation += 1;
     look(generation);
