@@ -184,9 +184,7 @@ class History:
         row = self._rings[number][RINGS[number].place_of(start_s)]
         return row if row is not None and row.start_s == start_s else None
 
-    def _value(
-        self, number: int, start_s: int, series: Series, column: int, unix_s: int
-    ) -> float:
+    def _value(self, number: int, start_s: int, series: Series, column: int, unix_s: int) -> float:
         """A value of a slot, of finer rows while it has no row of its own."""
         row = self._row(number, start_s)
         if row is not None:
