@@ -34,7 +34,10 @@ pytestmark = pytest.mark.live
 STREAMS = 1_000
 HOSTILE = "<img src=x onerror=alert(1)>"
 SCRIPT = "<script>window.hacked=1</script>"
-VIEWS = ("pipeline", "streams", "collectors", "routers", "tail?stream=logs", "activity")
+VIEWS = (
+    "overview", "pipeline", "streams", "collectors", "routers", "specs", "tail?stream=logs",
+    "activity",
+)  # fmt: skip
 OUTAGE_MS = 5_000
 """What a quiet machine needs; `PATIENCE` is for one that does much else."""
 
@@ -267,7 +270,8 @@ def test_nothing_that_telemetry_says_is_more_than_text(seen: Watched, pipeline: 
         show(page, pipeline, view)
         where = page.locator("main")
         expected = {"streams": "__activity", "pipeline": HOSTILE[:10], "activity": HOSTILE,
-                    "collectors": HOSTILE, "routers": SCRIPT}.get(view, HOSTILE)  # fmt: skip
+                    "collectors": HOSTILE, "routers": SCRIPT, "overview": "Throughput",
+                    "specs": "Violations"}.get(view, HOSTILE)  # fmt: skip
         expect(where).to_contain_text(expected)
         assert page.locator("main img").count() == 0
         assert page.evaluate("window.hacked") is None

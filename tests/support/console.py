@@ -124,6 +124,10 @@ class FakeConsoleLog:
     async def offsets(self, stream: str, partition: int = 0) -> OffsetRange:
         return OffsetRange(0, len(self._records(stream)))
 
+    async def offset_for_timestamp(self, stream: str, timestamp_ns: int, partition: int = 0) -> int:
+        older = [one for one in self._records(stream) if one.timestamp_ns < timestamp_ns]
+        return len(older)
+
     async def fetch(
         self, stream: str, offset: int, *, partition: int, bytes_max: int, subject: str | None
     ) -> Fetched:

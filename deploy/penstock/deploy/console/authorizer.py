@@ -3,7 +3,7 @@
 import hmac
 import secrets
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from penstock.base.errors import ConfigError
 from penstock.deploy.console.config import ConsoleConfig
@@ -39,6 +39,11 @@ class Authorizer:
         """Whether there is a token at all."""
         return self._token is not None
 
+    @property
+    def looks(self) -> bool:
+        """Whether there is a token for looking alone."""
+        return self._read_token is not None
+
     def is_called_by_name(self, host: str, origin: str) -> bool:
         """Whether `Host`, and `Origin` if there is one, are the console's."""
         came_from = origin.partition("://")[2].lower() if origin else host.lower()
@@ -55,6 +60,16 @@ class Authorizer:
         return _is_shown(self._read_token, authorization) and not _is_shown(
             self._token, authorization
         )
+
+    def may(self, authorization: str) -> Literal["act", "look", "nothing"]:
+        """What somebody may do who shows this."""
+        if _is_shown(self._token, authorization):
+            return "act"
+        return "look" if self._open or _is_shown(self._read_token, authorization) else "nothing"
+
+    def takes(self, authorization: str) -> bool:
+        """Whether a token is shown that is one of the console's."""
+        return _is_shown(self._token, authorization) or _is_shown(self._read_token, authorization)
 
     def may_act(self, authorization: str) -> bool:
         """Whether somebody shows the token."""

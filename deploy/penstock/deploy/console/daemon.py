@@ -29,6 +29,7 @@ from penstock.deploy.console.config import PREFIX, ConsoleConfig
 from penstock.deploy.console.history.recorder import Recorder
 from penstock.deploy.console.poller import NameResolver, Poller
 from penstock.deploy.console.rates import SECOND_NS, Rates
+from penstock.deploy.console.specs.sampler import SpecSampler
 from penstock.deploy.console.streams import Log, Streams
 from penstock.deploy.console.view import View
 from penstock.deploy.console.web import BODY_BYTES_MAX, LogAccess, Web
@@ -119,9 +120,16 @@ class Console:
         )  # fmt: skip
         self._tracing = Tracing(config.tracing, "console", config.listen)
         doors = RouterClient(config, self._polling.component_of)
+        self._specs = SpecSampler(self._streams, self._polling, self._clock)
         self._recorder = Recorder(config.history, self._polling, self._streams, self._clock)
         self._web = Web(
-            door, self._view, self._log, doors, self._recorder.read, self._tracing.tracer
+            door,
+            self._view,
+            self._log,
+            doors,
+            self._specs.describe,
+            self._recorder.read,
+            self._tracing.tracer,
         )
         self._server = self._make_server()
         self._health = Health.STARTING
@@ -160,6 +168,7 @@ class Console:
             pause_s = config.poll_interval_s * _STREAMS_INTERVAL
             follow = self._streams.follow(self._log, self._clock, pause_s, self._note)
             work.append(asyncio.create_task(follow))
+            work.append(asyncio.create_task(self._specs.run(self._log)))
         stopping = asyncio.create_task(stop.wait())
         done, _ = await asyncio.wait([*work, stopping], return_when=asyncio.FIRST_COMPLETED)
         self._health = Health.DRAINING

@@ -2,8 +2,12 @@
 
     GET  /                the page, and its files by name
     GET  /api/snapshot    all that is known (see `penstock.deploy.console.snapshot`)
+    GET  /api/token       what the token that is shown allows: may (act, look or nothing), is_known,
+                          and whether the console has one to act with, and one to look with
+    GET  /api/specs       specs of records, and what collectors refused; see `specs.sampler`
     GET  /api/history     figures of the past: kind, name, span (15m, 6h, 7d); see `history.rings`
-    GET  /api/records     newest records of a stream: stream, at=0:17,1:4, subject, text
+    GET  /api/records     newest records of a stream: stream, at=0:17,1:4, subject, text, severity;
+                          with back=1 those after `at` or since_ms; with whole=1 the one at `at`
     POST /api/actions     {"action": "pause", "stream": "logs"}, with the token; or
                           {"action": "replay-letters", "router": "router", "sink": "lake"}
 
@@ -63,9 +67,10 @@ _ALWAYS: Final = {
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
 }
-_READ: Final = ("/api/snapshot", "/api/records", "/api/history")
+_READ: Final = ("/api/snapshot", "/api/records", "/api/history", "/api/specs")
 _JSON: Final = {"content-type": "application/json"}
 _FILTER_CHARACTERS_MAX: Final = 512
+_NUMBER: Final = re.compile("[0-9]{0,15}")
 _PLACE: Final = re.compile(r"([0-9]{1,6})(?::([0-9]{0,18}))?")
 
 
@@ -91,6 +96,7 @@ class Web:
     Attributes:
         log: None: no logd is configured.
         routers: Have dead letters.
+        specs: As `penstock.deploy.console.specs.sampler.SpecSampler.describe`.
         history: As `penstock.deploy.console.history.recorder.Recorder.read`.
         tracer: Has spans of actions; None: there are none.
         counts: Answers by status code.
@@ -100,6 +106,7 @@ class Web:
     view: View
     log: LogAccess | None
     routers: Routers
+    specs: Callable[[], Mapping[str, Any]]
     history: Callable[[str, str, str], Mapping[str, Any] | None]
     tracer: Tracer | None = None
     files: Mapping[str, tuple[bytes, str]] = field(default_factory=page_files)
@@ -137,6 +144,8 @@ class Web:
         if request.path in self.files:
             body, kind = self.files[request.path]
             return Response(200, body, {"content-type": kind})
+        if request.path == "/api/token":
+            return _answered(self._token(request.headers.get("authorization", "")))
         if request.path not in _READ:
             raise _RefusalError(404, "NOT_FOUND", "there is nothing here")
         if not self.door.may_look(request.headers.get("authorization", "")):
@@ -145,6 +154,8 @@ class Web:
         if request.path == "/api/records":
             wish = record_query_of(request.query)
             return _answered(await newest_records(self._reachable(), wish))
+        if request.path == "/api/specs":
+            return _answered(self.specs())
         if request.path == "/api/history":
             return _answered(self._history(request.query))
         packed = "gzip" in request.headers.get("accept-encoding", "")
@@ -186,6 +197,13 @@ class Web:
             return await act_on_dead_letters(self.routers, wanted, peer=peer)
         return {"done": await act(self._reachable(), wanted, peer=peer)}
 
+    def _token(self, shown: str) -> Mapping[str, Any]:
+        door = self.door
+        known = door.takes(shown)
+        if shown and not known:
+            door.refused += 1
+        return {"may": door.may(shown), "is_known": known, "acts": door.acts, "looks": door.looks}
+
     def _history(self, query: str) -> Mapping[str, Any]:
         asked = _fields(query)
         found = self.history(*(asked.get(name, "") for name in ("kind", "name", "span")))
@@ -212,7 +230,15 @@ def record_query_of(query: str) -> RecordQuery:
         raise _RefusalError(400, "BAD_REQUEST", what)
     at = {int(place[1]): int(place[2]) if place[2] else None for place in places if place}
     subject = fields.get("subject", "")[:_FILTER_CHARACTERS_MAX]
-    return RecordQuery(stream, at, subject or None, fields.get("text", "")[:_FILTER_CHARACTERS_MAX])
+    numbers = {name: fields.get(name, "") for name in ("severity", "since_ms")}
+    if not all(_NUMBER.fullmatch(number) for number in numbers.values()):
+        raise _RefusalError(400, "BAD_REQUEST", "severity and since_ms are whole numbers")
+    return RecordQuery(
+        stream, at, subject or None, fields.get("text", "")[:_FILTER_CHARACTERS_MAX],
+        severity=int(numbers["severity"] or 0), back=fields.get("back") == "1",
+        since_ms=int(numbers["since_ms"]) if numbers["since_ms"] else None,
+        whole=fields.get("whole") == "1",
+    )  # fmt: skip
 
 
 def _fields(query: str) -> dict[str, str]:

@@ -42,7 +42,7 @@ export function patch(holder, wanted) {
     else if (there.nodeType !== node.nodeType || there.nodeName !== node.nodeName) there.replaceWith(node);
     else if (node.nodeType === Node.TEXT_NODE) say(there, node.data);
     else {
-      for (const { name } of [...there.attributes]) if (!node.hasAttribute(name)) there.removeAttribute(name);
+      for (const { name } of [...there.attributes]) if (name !== "open" && !node.hasAttribute(name)) there.removeAttribute(name);
       set(there, Object.fromEntries([...node.attributes].map(({ name, value }) => [name, value])));
       patch(there, [...node.childNodes]);
     }

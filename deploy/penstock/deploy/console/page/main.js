@@ -8,14 +8,16 @@ import { span } from "./format.js";
 import { view as overview } from "./overview.js";
 import { view as pipeline } from "./pipeline.js";
 import { view as routers } from "./routers.js";
-import { begin, isSilent, listen, silentSince } from "./store.js";
+import { begin, isSilent, listen, silentSince, token } from "./store.js";
+import { view as specs } from "./specs.js";
 import { view as streams } from "./streams.js";
 import { view as tail } from "./tail.js";
 
-const VIEWS = { overview, pipeline, streams, collectors, routers, tail, activity };
+const VIEWS = { overview, pipeline, streams, collectors, routers, specs, tail, activity };
 const main = document.getElementById("main");
 const overall = document.getElementById("overall");
 const banner = document.getElementById("banner");
+const tokenButton = document.getElementById("token");
 const announce = document.getElementById("announce");
 
 let current = null;
@@ -67,9 +69,10 @@ function update(snapshot, state) {
   if (silent) say(banner, snapshot ? `The console does not answer. What you see is ${span(silentSince())} old.` : "The console does not answer.");
   if (state.needsToken && !asked) {
     asked = true;
-    askToken("This console shows what it knows to whom has its token.", () => { asked = false; });
+    askToken("This console shows nothing without a token.", () => { asked = false; });
   }
   if (!snapshot) return;
+  say(tokenButton, token.get() ? (token.mayAct() ? "Token: may act" : "Token: may look") : "Token");
   const [kind, words] = health(snapshot);
   set(overall, { class: `pill ${silent ? "bad" : kind}` });
   say(overall, silent ? "no news" : words);
@@ -82,7 +85,7 @@ function update(snapshot, state) {
 
 document.getElementById("views").append(...Object.entries(VIEWS).map(([name, view]) =>
   el("a", { href: `#/${name}`, "data-view": name }, view.title)));
-document.getElementById("token").addEventListener("click", () => askToken("With it you may act: pause and resume streams."));
+tokenButton.addEventListener("click", () => askToken("Enter a token to do more than you may now."));
 addEventListener("hashchange", () => route(true));
 route(false);
 listen(update);

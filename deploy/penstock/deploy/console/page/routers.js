@@ -78,19 +78,33 @@ function chosen(event) {
 }
 
 async function look(router, sink) {
-  if (!token.get()) return askToken("Dead letters hold records: whoever looks at them needs the token of the console.", () => look(router, sink));
-  let facts;
-  let files = [];
-  try {
-    ({ files } = await aboutLetters("list-letters", router.name, sink.name));
-    facts = files.map((file) => [el("code", {}, file.name), file.problem ?? `${counted(file.letters, "record")}, ${Object.keys(file.codes).join(", ")}: ${file.reason ?? ""}`]);
-    if (!files.length) facts = [["Files", "none wait: all were delivered again"]];
-  } catch (error) {
-    if (error.status === 401) token.set("");
-    facts = [["Not known", error.message]];
-  }
+  if (!token.mayAct()) return askToken("Dead letters hold records: whoever looks at them needs the token of the console.", () => look(router, sink), "act");
+  let facts = [["Files", "looking …"]];
+  let waits = false;
+  let known = "";
+  let draw = () => {};
+  const find = async () => {
+    try {
+      const { files } = await aboutLetters("list-letters", router.name, sink.name);
+      facts = files.map((file) => [el("code", {}, file.name), file.problem ?? `${counted(file.letters, "record")}, ${Object.keys(file.codes).join(", ")}: ${file.reason ?? ""}`]);
+      waits = files.length > 0;
+      if (!waits) facts = [["Files", "none wait: all were delivered again"]];
+    } catch (error) {
+      if (error.status === 401) token.set("");
+      facts = [["Not known", error.message]];
+      waits = false;
+    }
+    draw();
+  };
+  const current = () => {
+    const job = routers.find((one) => one.name === router.name);
+    const one = job?.sinks.find((other) => other.name === sink.name);
+    const news = JSON.stringify([one?.letters, one?.letter_files, job?.replays.under_way]);
+    if (news !== known) { known = news; find(); }
+    return facts.map(([name, value]) => [name instanceof Node ? name.cloneNode(true) : name, value]);
+  };
   const targets = [sink.name, ...router.sinks.map((other) => other.name).filter((name) => name !== sink.name)];
-  showFacts(`Dead letters of ${sink.name}`, facts, !files.length ? [] : targets.map((to) => [
+  draw = showFacts(`Dead letters of ${sink.name}`, current, () => !waits ? [] : targets.map((to) => [
     to === sink.name ? "Deliver them again …" : `Deliver them to ${to} …`, () => ask(router, sink, to), {}]));
 }
 
@@ -102,15 +116,25 @@ function stop(router, sink) {
   confirm({
     title: "Stop a replay",
     text: `What was delivered to ${sink} stays so, ${rest} Who asked is taken down.`,
-  }, ["Router ", el("code", {}, router), ", to ", el("code", {}, sink)],
+  }, () => ["Router ", el("code", {}, router), ", to ", el("code", {}, sink), farOf(router)],
   () => aboutLetters("stop-replay", router, sink));
 }
+
+const farOf = (name) => {
+  const progress = routers.find((one) => one.name === name)?.replays.progress;
+  return progress && Number(progress.of) ? `: ${progress.done} of ${progress.of} ${progress.unit}` : "";
+};
+
+const waitingOf = (name, wanted) => {
+  const sink = routers.find((one) => one.name === name)?.sinks.find((one) => one.name === wanted);
+  return sink?.letter_files ? `: ${counted(sink.letter_files, "file")} now` : "";
+};
 
 function ask(router, sink, to) {
   confirm({
     title: "Deliver dead letters again",
     text: `All that wait of ${sink.name} go to ${to}, through its routes. While they do, ${to} takes nothing else; the other sinks go on. What is refused again is a dead letter anew. Who asked is taken down.`,
-  }, ["Job ", el("code", {}, router.job), ", from ", el("code", {}, sink.name), " to ", el("code", {}, to)],
+  }, () => ["Job ", el("code", {}, router.job), ", from ", el("code", {}, sink.name), " to ", el("code", {}, to), waitingOf(router.name, sink.name)],
   () => aboutLetters("replay-letters", router.name, sink.name, to));
 }
 

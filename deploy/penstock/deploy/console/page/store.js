@@ -4,6 +4,7 @@ const INTERVAL_MS = 1000;
 const HIDDEN_MS = 10000;
 const PATIENCE_MS = 4000;
 const KEY = "penstock-token";
+const MAY = "penstock-token-may";
 
 let last = null;
 let answeredAt = performance.now();
@@ -21,8 +22,21 @@ export class Refused extends Error {
 
 export const token = {
   get: () => sessionStorage.getItem(KEY) ?? "",
-  set: (value) => (value ? sessionStorage.setItem(KEY, value) : sessionStorage.removeItem(KEY)),
+  mayAct: () => sessionStorage.getItem(MAY) === "act",
+  set: (value, may = "") => {
+    sessionStorage.setItem(KEY, value);
+    sessionStorage.setItem(MAY, value ? may : "");
+  },
 };
+
+/** What the console says a token allows: {may, is_known, acts, looks}. */
+export async function checkToken(value) {
+  const headers = value ? { Authorization: `Bearer ${value}` } : {};
+  const answer = await fetch("/api/token", { headers, signal: AbortSignal.timeout(8000) });
+  const document = await answer.json().catch(() => ({}));
+  if (!answer.ok) throw new Refused(answer.status, document);
+  return document;
+}
 
 /** One request. Throws `Refused`, or a TypeError when nobody answers. */
 export async function ask(path, options = {}) {
@@ -50,10 +64,11 @@ export const aboutLetters = (action, router, sink, to) =>
     body: JSON.stringify({ action, router, sink, ...(to ? { to } : {}) }),
   });
 
-/** Calls `listener(snapshot, state)` now and at all news; state: {silentMs, needsToken}. */
+/** Calls `listener(snapshot, state)` now and at all news; state: {silentMs, needsToken}. Returns what ends it. */
 export function listen(listener) {
   listeners.add(listener);
   if (last) listener(last, { silentMs: 0, needsToken: false });
+  return () => listeners.delete(listener);
 }
 
 function tell(state) {

@@ -69,12 +69,32 @@ function columns(context) {
   ];
 }
 
-function show(row, context) {
-  const clustered = snapshotNow.actions.clustered;
-  const internal = row.stream.startsWith("__");
-  const why = !snapshotNow.actions.token ? "the console has no token_file" : !clustered ? "a lone logd has no such modes" : internal ? "it is logd’s own" : "";
-  const wanted = [row.state === "paused" || row.state === "held" ? "resume" : "pause", row.state === "read-only" ? "make-writable" : "make-read-only"];
-  showFacts(row.label, [
+function show(chosen, context) {
+  const now = () => snapshotNow.streams.rows.find((row) => row.label === chosen.label);
+  const state = () => { const row = now(); return row ? pill(row.state) : pill("gone"); };
+  showFacts(chosen.label, () => facts(now()), () => {
+    const row = now();
+    const actions = row && !whyNoActions(row) ? wantedOf(row) : [];
+    return [
+      ["History", () => context.go("overview", { kind: "stream", name: chosen.stream })],
+      ["Look at records", () => context.go("tail", { stream: chosen.stream })],
+      ...actions.map((action) => [`${ACTIONS[action].title} …`, () => confirmAction(action, chosen.stream, ACTIONS[action], state), {}]),
+    ];
+  });
+}
+
+const wantedOf = (row) => [row.state === "paused" || row.state === "held" ? "resume" : "pause", row.state === "read-only" ? "make-writable" : "make-read-only"];
+
+function whyNoActions(row) {
+  if (!snapshotNow.actions.token) return "the console has no token_file";
+  if (!snapshotNow.actions.clustered) return "a lone logd has no such modes";
+  return row.stream.startsWith("__") ? "it is logd’s own" : "";
+}
+
+function facts(row) {
+  if (!row) return [["State", pill("gone")], ["Stream", "logd does not name it any more."]];
+  const why = whyNoActions(row);
+  return [
     ["State", pill(row.state)],
     ...(row.problem ? [["Problem", row.problem]] : []),
     ["Subject", el("code", {}, row.subject)],
@@ -82,12 +102,9 @@ function show(row, context) {
     ["In sync", row.isr.join(", ") || "none"],
     ["Replicas", row.replicas.join(", ") || "none"],
     ["Offsets", row.end === null ? "not known" : `${row.start.toLocaleString("en")} to ${row.end.toLocaleString("en")}, end exclusive`],
+    ["Rate", rate(row.rate)],
     ["Size", bytes(row.size)],
     ["Keeps", keeps(row.keep)],
     ...(why ? [["Actions", `none: ${why}`]] : []),
-  ], [
-    ["History", () => context.go("overview", { kind: "stream", name: row.stream })],
-    ["Look at records", () => context.go("tail", { stream: row.stream })],
-    ...(why ? [] : wanted.map((action) => [`${ACTIONS[action].title} …`, () => confirmAction(action, row.stream, ACTIONS[action]), {}])),
-  ]);
+  ];
 }
