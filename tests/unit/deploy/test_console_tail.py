@@ -112,7 +112,7 @@ def test_the_console_says_what_a_token_allows_and_counts_wrong_ones(tmp_path: Pa
         for name in ("token", "read", "wrong", ""):
             path = tmp_path / name
             shown = path.read_text().strip() if path.is_file() else name
-            headers = {"Authorization": f"Bearer {shown}"} if shown else {}
+            headers: dict[str, Any] = {"Authorization": f"Bearer {shown}"} if shown else {}
             told[name] = json.loads(ask(console, "/api/token", **headers)[1])
         refused = [
             sample.value

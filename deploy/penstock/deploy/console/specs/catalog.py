@@ -141,7 +141,7 @@ def violations(parts: Iterable[tuple[str, Mapping[str, Any]]]) -> list[dict[str,
     Args:
         parts: Names of collectors, each with its `info.reconciliation`.
     """
-    found = []
+    found: list[dict[str, Any]] = []
     for name, accounts in parts:
         for source, account in accounts.items():
             refused = account.get("refused") if isinstance(account, Mapping) else None
