@@ -208,3 +208,14 @@ def test_frames_that_fill_the_bound_are_in_the_batch_and_in_one_task() -> None:
         Span("logs", 0, 0, 20, "a", 1, 2),
         Span("logs", 0, 20, 30, "a", 2, 2),
     ]
+
+
+def test_spans_are_divided_only_as_far_as_they_have_offsets() -> None:
+    spans = [Span("logs", 0, 0, 9, "a", 1, 1), Span("logs", 1, 5, 5, "a", 1, 1)]
+    assert split(spans, 2) == spans
+    assert [(it.start, it.end) for it in split(spans[:1], 3)] == [(0, 3), (3, 6), (6, 9)]
+    assert split(spans[1:], 3) == spans[1:]
+
+
+def test_a_partition_that_a_batch_did_not_know_begins_at_offset_0() -> None:
+    assert within_bytes({}, {LOGS: 10}, {LOGS: 10}, 50) == {LOGS: 5}
