@@ -78,11 +78,19 @@ def test_a_lease_that_was_let_go_is_had_at_once() -> None:
     assert run.step == Beat(5, 1)
 
 
+def test_a_holder_that_comes_back_does_not_wait_for_itself_once_it_has_beaten() -> None:
+    own = Sighting(term=4, holder="me", beat=1, length_ns=LENGTH_NS)
+    assert Run(take("me", LENGTH_NS)).answer(own) == Claim(5, "me", LENGTH_NS)
+    claimed_only = Sighting(term=4, holder="me", beat=0, length_ns=LENGTH_NS)
+    assert Run(take("me", LENGTH_NS)).answer(claimed_only) == Wait()
+
+
 def test_a_claim_that_somebody_else_made_first_begins_again() -> None:
     run = Run(take("me", LENGTH_NS))
     run.answer(FREE)
     assert run.step == Claim(5, "me", LENGTH_NS)
     assert run.answer(False) == Look()
+    assert run.answer(FREE) == Claim(5, "me", LENGTH_NS)
 
 
 def test_a_claim_below_the_newest_term_begins_again() -> None:
@@ -95,11 +103,10 @@ def test_a_claim_below_the_newest_term_begins_again() -> None:
 
 def test_silence_lasts_from_the_end_of_one_look_to_the_beginning_of_another() -> None:
     run = Run(take("me", LENGTH_NS))
-    run.answer(OTHER, 5)
+    assert run.answer(OTHER, 5) == Wait()
     for second in (10, 34):
-        assert run.step == Wait()
         assert run.answer(None, second) == Look()
-        run.answer(OTHER, second)
+        assert run.answer(OTHER, second) == Wait()
     assert run.answer(None, 35) == Look()
     assert run.answer(OTHER, 35) == Claim(5, "me", LENGTH_NS)
 
