@@ -1,6 +1,7 @@
 """Which batches a replay makes, and the journal it knows them from."""
 
 import os
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from penstock.router.replay.backfill_plan import (
     Chunk,
     EndOf,
     Position,
+    are_all_since,
     chunks,
     known_ends,
     of_batches_not_known,
@@ -170,3 +172,26 @@ def test_what_came_in_batches_that_are_not_known_is_told() -> None:
     assert unknown(0, 10, begun=10) == {}, "of before the job no batch was ever made"
     assert unknown(100, 200, begun=0) == unknown(0, 200, begun=100) == {}
     assert of_batches_not_known({ONE: 0}, {ONE: 9}, [], {}) == {}
+
+
+@pytest.mark.parametrize(
+    ("begun", "ends", "whole"),
+    [
+        ({ONE: 5}, (5, 9, 12), True),
+        ({ONE: 6}, (5, 9, 12), True),
+        ({ONE: 4}, (5, 9, 12), False),
+        ({}, (0, 9), True),
+        ({}, (1, 9), False),
+        ({ONE: 5}, (), True),
+    ],
+)
+def test_chunks_are_all_of_a_job_when_they_begin_where_it_did(
+    begun: dict[StreamPartition, int], ends: tuple[int, ...], whole: bool
+) -> None:
+    parts = [Chunk({ONE: first}, {ONE: last}) for first, last in pairwise(ends)]
+    assert are_all_since(begun, parts) is whole
+
+
+def test_chunks_with_others_between_them_are_not_all() -> None:
+    parts = [Chunk({ONE: 5}, {ONE: 9}), Chunk({ONE: 10}, {ONE: 12})]
+    assert not are_all_since({ONE: 5}, parts)
