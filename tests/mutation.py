@@ -551,10 +551,11 @@ def main(arguments: Sequence[str]) -> int:
     os.chdir(ROOT)
     os.environ.setdefault("PENSTOCK_SIM_SEEDS", str(SEEDS))
     modules = options.modules or pure_modules()
-    found = {module: importing(module)[: options.files] for module in modules}
+    named = [Path(name).resolve() for name in options.tests]
+    found = {module: [*named, *importing(module)[: options.files]] for module in modules}
     for module in (module for module, files in found.items() if not files):
         sys.stderr.write(f"{module}: no test imports it\n")
-    files = dict.fromkeys(map(str, chain(options.tests, *found.values())))
+    files = dict.fromkeys(map(str, chain(*found.values())))
     flags = ["-q", "-s", "-p", "no:randomly", "-p", "no:cacheprovider"]
     with tempfile.TemporaryDirectory() as directory:
         os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = directory

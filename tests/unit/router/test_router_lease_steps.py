@@ -81,6 +81,7 @@ def test_a_lease_that_was_let_go_is_had_at_once() -> None:
 def test_a_holder_that_comes_back_does_not_wait_for_itself_once_it_has_beaten() -> None:
     own = Sighting(term=4, holder="me", beat=1, length_ns=LENGTH_NS)
     assert Run(take("me", LENGTH_NS)).answer(own) == Claim(5, "me", LENGTH_NS)
+    assert Run(take("me", LENGTH_NS)).answer(Sighting()) == Claim(1, "me", LENGTH_NS)
     claimed_only = Sighting(term=4, holder="me", beat=0, length_ns=LENGTH_NS)
     assert Run(take("me", LENGTH_NS)).answer(claimed_only) == Wait()
 
