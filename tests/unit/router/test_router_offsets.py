@@ -1,5 +1,7 @@
 """Which records a batch is made of."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -39,6 +41,8 @@ def test_offsets_survive_their_json_form() -> None:
         "traces": {"0": 5},
     }
     assert offsets_from_json(document) == offsets
+    more = replace(offsets, epochs={LOGS: 7}, generations={TRACES: ((2, 1), (5, 3))})
+    assert offsets_from_json(more.to_json()) == more
 
 
 @pytest.mark.parametrize(
@@ -218,4 +222,4 @@ def test_spans_are_divided_only_as_far_as_they_have_offsets() -> None:
 
 
 def test_a_partition_that_a_batch_did_not_know_begins_at_offset_0() -> None:
-    assert within_bytes({}, {LOGS: 10}, {LOGS: 10}, 50) == {LOGS: 5}
+    assert within_bytes({}, {LOGS: 10}, {LOGS: 10}, 10) == {LOGS: 1}
