@@ -1,7 +1,7 @@
 """The commands about nodes and replicas, against nodes that stand in for a cluster."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -151,20 +151,28 @@ async def test_what_cannot_be_done_has_an_exit_code_and_a_fix(cluster: StandIn) 
     assert cluster.changes == []
 
 
-def test_a_lone_logd_lists_itself_and_says_that_it_is_in_no_cluster(
-    tmp_path: Path, nats_url: str
-) -> None:
-    def lone(*words: str) -> tuple[int, str, str]:
+def test_one_node_does_what_three_do(tmp_path: Path, nats_url: str) -> None:
+    def asked(*words: str) -> tuple[int, str, str]:
         done = CliRunner().invoke(cli, [*words, "--server", logd.fetch])
         return done.exit_code, done.stdout, done.stderr
 
     with Logd(tmp_path, nats_url, [{"name": "logs", "subject": "t.>"}]) as logd:
-        row = lone("cluster", "info")[1].splitlines()[2].split()
+        row = asked("cluster", "info")[1].splitlines()[2].split()
         assert row == ["logd-1", "active", "yes", "1", "1", "controller", "-", logd.fetch]
-        refused: Sequence[str] = [words for words, _ in CHANGES]
-        for words in [*refused, "cluster rebalance", "streams create x --subject x --partitions 2"]:
-            code, out, error = lone(*words.split())
-            assert (code, out) == (1, ""), words
-            assert "NOT_CLUSTERED" in error
-            assert "fix: ask a logd whose configuration has `cluster`" in error
-        assert lone("streams", "create", "x", "--subject", "x", "--replication-factor", "1")[0] == 0
+        for words in (
+            "streams pause logs",
+            "streams resume logs",
+            "streams readonly logs",
+            "streams writable logs",
+            "streams alter logs --retention-messages 9",
+            "streams create x --subject x --partitions 2",
+            "cluster rebalance",
+        ):
+            assert asked(*words.split())[0] == 0, words
+        for words, code in (
+            ("streams create y --subject y --replication-factor 3", "NOT_ENOUGH_NODES"),
+            ("streams move logs --to b --no-wait", "UNKNOWN_NODE"),
+            ("cluster step-down", "NO_HEIR"),
+        ):
+            status, out, error = asked(*words.split())
+            assert (status, out, code in error) == (1, "", True), (words, error)

@@ -1,6 +1,7 @@
 """What goes wrong around a real logd, and what it says about it."""
 
 import asyncio
+import shutil
 import subprocess
 import sys
 import urllib.request
@@ -122,20 +123,26 @@ def test_missing_metadata_removes_nothing_and_ends_the_start_with_65(
 ) -> None:
     with Logd(tmp_path / "logd", nats_url, [LOGS]) as logd:
         logd.daemon.stop()
-        metadata = logd.data_dir / "metadata"
-        kept = metadata.read_bytes()
-        for damage in (None, kept[:-9] + b"damaged!\n"):
-            metadata.unlink()
-            if damage is not None:
-                metadata.write_bytes(damage)
+        metadata = logd.data_dir / "cluster" / "raft"
+        kept = shutil.copytree(metadata, tmp_path / "kept")
+        for damage in (False, True):
+            shutil.rmtree(metadata)
+            if damage:
+                shutil.copytree(kept, metadata)
+                for path in files_in(metadata):
+                    path.write_bytes(b"damaged!" + path.read_bytes()[8:])
             again = config(tmp_path, nats_url, data_dir=str(logd.data_dir))
             code, output = run_logd(tmp_path, again)
             assert code == 65, output
             assert str(metadata) in output
-            if damage is None:
-                metadata.touch()
-        metadata.write_bytes(kept)
+            metadata.mkdir(exist_ok=True)
+        shutil.rmtree(metadata)
+        shutil.copytree(kept, metadata)
         logd.daemon.start()
+
+
+def files_in(directory: Path) -> list[Path]:
+    return [path for path in directory.iterdir() if path.is_file()]
 
 
 def test_a_stream_that_cannot_be_opened_says_so_and_the_others_go_on(

@@ -299,10 +299,14 @@ def check_prints(program: str, parts: set[str], out: Path) -> None:
         process.wait(10)
 
 
-def test_a_lone_logd_has_no_groups(tmp_path: Path, nats_url: str) -> None:
-    with Logd(tmp_path, nats_url, [{"name": "s", "subject": "s.a"}]) as lone, lone.client() as log:
-        with pytest.raises(RefusedError) as refused, log.join_group("g", "s") as consumer:
-            consumer.record()
-        assert refused.value.code == "NOT_CLUSTERED"
-        with pytest.raises(RefusedError):
-            log.groups()
+def test_one_node_shares_partitions_out_to_the_members_of_a_group(
+    tmp_path: Path, nats_url: str
+) -> None:
+    with Logd(tmp_path, nats_url, []) as logd, logd.client() as log:
+        log.create_stream("s", "s.a", partitions=2)
+        with log.join_group("g", "s") as one, log.join_group("g", "s") as other:
+            wait_until(
+                lambda: sorted(len(member.partitions()) for member in (one, other)) == [1, 1],
+                what="each member has a partition",
+            )
+            assert [group.group for group in log.groups()] == ["g"]

@@ -250,7 +250,7 @@ def test_a_job_that_cannot_catch_up_ends_and_says_why(
 def test_a_job_begins_at_a_time_and_reads_some_subjects_from_a_replica(
     tmp_path: Path, nats_url: str, logd: Logd
 ) -> None:
-    """And one with an end does not wait for more records than there are; a lone logd leads."""
+    """And one with an end does not wait for more records than there are; a single node leads."""
     with BlockingPublisher(nats_url) as publisher:
         publisher.publish("telemetry.logs.x", log_line(0))
         before_ns = SystemClock().unix_ns()

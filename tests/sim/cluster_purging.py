@@ -154,6 +154,6 @@ class PurgingWorld(ClusterWorld):
         """The first offset that readers find, and up to where files may go."""
         log, ordered = NodeLog(node), [0]
         point = PurgePoint(partition.purged, partition.purge_epoch)
-        purging = Purging(cast("CommitLog", log), cast("EpochFile", log), point, ordered.append)
-        purging.committed(node.replica.log.high_watermark)
+        purging = Purging(cast("CommitLog", log), cast("EpochFile", log), ordered.append)
+        purging.set(point, node.replica.log.high_watermark)
         return purging.start(), ordered[-1]

@@ -38,12 +38,12 @@ from penstock.logd.intake.turn import (
 from penstock.logd.metadata.retention_policy import Retention
 from penstock.logd.metadata.streams import StreamConfig
 from penstock.logd.partition.log_writer import Durable, build_frames
-from penstock.logd.partition.partition import LoneReplica
 from penstock.logd.partition.producer_snapshot import ProducerSnapshot
 from penstock.logd.partition.rebuild import rebuild_intake
 from penstock.logd.replication.events import NodeId
 from penstock.logd.storage import CommitLog, EpochFile, LogConfig
 from tests.sim.disk import MemoryDisk
+from tests.support.lone_replica import LoneReplica
 
 DIRECTORY: Final = Path("/data/logs")
 EPOCHS: Final = DIRECTORY / "epochs"

@@ -1,7 +1,6 @@
-"""A lone logd's api behind its door, without a daemon around it."""
+"""The api of one node behind its door, without a daemon around it."""
 
 import asyncio
-import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -11,22 +10,20 @@ from typing import Any
 from penstock.base.clock import SystemClock
 from penstock.logd.api.access import AccessApi
 from penstock.logd.api.middleware import GuardedApi
-from penstock.logd.api.operations import FetchApi, LoneGroups
+from penstock.logd.api.operations import FetchApi
 from penstock.logd.api.permissions import AuthorizationRules
 from penstock.logd.api.server import ResponseSlot
+from penstock.logd.cluster.engine import ClusterEngine
 from penstock.logd.errors import RefusedError
 from penstock.logd.metadata.access import PutAcl
 from penstock.logd.metadata.streams import StreamConfig
-from penstock.logd.partition.cursors import CursorStore
 from penstock.logd.security.acl import AclRule, Action, Effect
 from penstock.logd.security.authorizer import Authorizer
 from penstock.logd.security.principal import ANONYMOUS, Method, Principal
 from penstock.logd.security.throttle import QuotaManager
-from penstock.logd.standalone import LoneAccess, LoneStreams, StreamSet
-from tests.support.partition_context import QuietLink, make_context
+from tests.support.one_node import one_node
 
 ROOT = Principal("root", Method.KEY)
-ENDPOINTS = {"fetch": "127.0.0.1:1", "admin": "127.0.0.1:2"}
 
 
 def somebody(name: str, *groups: str) -> Principal:
@@ -65,11 +62,9 @@ class Guarded:
     api: GuardedApi
     inner: FetchApi
     authorizer: Authorizer
-    access: LoneAccess
-    streams: StreamSet
+    engine: ClusterEngine
     recorder: Recorder
     throttle: QuotaManager
-    lone: LoneStreams
 
     @property
     def recorded(self) -> list[tuple[str, str, dict[str, Any]]]:
@@ -89,41 +84,29 @@ class Guarded:
         return ""
 
     async def allow(self, *rules: str) -> None:
-        await self.access.change(PutAcl(rules=tuple(rule(one) for one in rules)))
+        await self.engine.access.change(PutAcl(rules=tuple(rule(one) for one in rules)))
 
 
 @asynccontextmanager
 async def guarded(
     directory: Path, *streams: StreamConfig, enabled: bool = True
 ) -> AsyncIterator[Guarded]:
-    numbers = itertools.count()
-    found = StreamSet(
-        directory,
-        QuietLink(),
-        make_context=lambda _: make_context(),
-        new_incarnation=lambda: f"{next(numbers)}",
-    )
-    await found.start(streams)
-    access = LoneAccess(directory)
-    access.open()
-    cursors = CursorStore(found, cursors_max=10)
-    lone = LoneStreams("me", found, cursors, lambda: ENDPOINTS, lambda: access.table.quotas)
-    authorizer = Authorizer(access, lone, enabled=enabled, superusers=["root"])
-    throttle = QuotaManager(access, authorizer, SystemClock(), wait_s_max=0.0)
-    groups = LoneGroups("me")
-    inner = FetchApi(
-        lone, cursors, groups, lambda caller: "" if authorizer.is_exempt(caller) else caller.name
-    )
-    recorder = Recorder()
-    api = GuardedApi(
-        inner,
-        AccessApi(access, authorizer).handlers(),
-        authorizer=authorizer,
-        permits=AuthorizationRules(authorizer, groups),
-        throttle=throttle,
-        activity=recorder,
-    )
-    try:
-        yield Guarded(api, inner, authorizer, access, found, recorder, throttle, lone)
-    finally:
-        await found.close()
+    async with one_node(directory, *streams) as node:
+        engine = node.engine
+        authorizer = Authorizer(engine.access, engine.streams, enabled=enabled, superusers=["root"])
+        throttle = QuotaManager(engine.access, authorizer, SystemClock(), wait_s_max=0.0)
+
+        def creator(caller: Principal) -> str:
+            return "" if authorizer.is_exempt(caller) else caller.name
+
+        inner = FetchApi(engine.streams, engine.cursors, engine.groups, creator)
+        recorder = Recorder()
+        api = GuardedApi(
+            inner,
+            AccessApi(engine.access, authorizer).handlers(),
+            authorizer=authorizer,
+            permits=AuthorizationRules(authorizer, engine.groups),
+            throttle=throttle,
+            activity=recorder,
+        )
+        yield Guarded(api, inner, authorizer, engine, recorder, throttle)

@@ -1,36 +1,31 @@
 """Nodes that stand in for a cluster: real fetch endpoints, one log, and who leads it is said."""
 
 import asyncio
-import itertools
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from typing_extensions import override
-
 from penstock.logd.api.description import describe_roles, describe_standing
-from penstock.logd.api.operations import FetchApi, LoneGroups
+from penstock.logd.api.operations import FetchApi
 from penstock.logd.api.server import FetchLimits, FetchServer
 from penstock.logd.api.stream_options import ReplicationSettings
 from penstock.logd.api.streams import not_here
 from penstock.logd.errors import RefusedError
 from penstock.logd.intake.turn import Message
 from penstock.logd.metadata.streams import StreamConfig
-from penstock.logd.partition.cursors import CursorStore
 from penstock.logd.partition.partition import Partition
-from penstock.logd.standalone import LoneStreams, StreamSet
-from tests.support.partition_context import QuietLink, make_context
+from tests.support.one_node import OneNode, one_node
 
 LOGS = StreamConfig(name="logs", subject="t.>")
 
 
-class Node(LoneStreams):
+class Node:
     """One node; it has its part in the log while it is in `replicas` of its cluster."""
 
     def __init__(self, name: str, cluster: "StandIn") -> None:
-        super().__init__(name, cluster.streams, cluster.cursors, dict)
-        self.name = name
+        self.name = self.node = name
+        self._streams = cluster.one.engine.streams
         self.address = "127.0.0.1:0"
         self._in = cluster
         self._server: FetchServer | None = None
@@ -39,7 +34,7 @@ class Node(LoneStreams):
 
     def start(self) -> None:
         self._server = FetchServer(
-            FetchApi(self, self._in.cursors, LoneGroups(self.name)), FetchLimits()
+            FetchApi(self, self._in.one.engine.cursors, self._in.one.engine.groups), FetchLimits()
         )
         self.address = self._server.listen(self.address)
         self._running = asyncio.create_task(self._server.run())
@@ -57,7 +52,9 @@ class Node(LoneStreams):
         """Whether it serves."""
         return self._running is not None
 
-    @override
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._streams, name)
+
     def cluster(self) -> dict[str, Any]:
         nodes = [
             {
@@ -72,9 +69,8 @@ class Node(LoneStreams):
         ]
         return {"cluster": "demo", "controller": self._in.leader, "nodes": nodes}
 
-    @override
     def describe(self, stream: str | None = None, *, internal: bool = False) -> list[Any]:
-        found = super().describe(stream, internal=internal)
+        found = self._streams.describe(stream, internal=internal)
         here = self._in.partition if self.name == self._in.leader else None
         isr = [name for name, node in self._in.nodes.items() if node.runs]
         roles = describe_roles(self._in.leader, 1, list(self._in.nodes), isr)
@@ -82,27 +78,23 @@ class Node(LoneStreams):
             described["partitions"] = [{"partition": 0} | describe_standing(here) | roles]
         return found
 
-    @override
     def partition(self, stream: str, number: int, *, replica: bool = False) -> Partition:
-        found = super().partition(stream, number)
+        found = self._streams.partition(stream, number)
         if stream == LOGS.name and self.name != self._in.leader and not replica:
             raise not_here(stream, number, self._in.leader, list(self._in.nodes))
         self.fetches += 1
         return found
 
-    @override
     async def create(
         self, config: StreamConfig, replication: ReplicationSettings, *, creator: str = ""
     ) -> Any:
         self._in.changes.append(("create", config.name, replication.model_dump()))
-        return await super().create(config, ReplicationSettings(), creator=creator)
+        return await self._streams.create(config, ReplicationSettings(), creator=creator)
 
-    @override
     async def alter(self, stream: str, options: Mapping[str, Any]) -> dict[str, Any]:
         self._in.changes.append(("alter", stream, dict(options)))
         return self.describe(stream)[0]  # type: ignore[no-any-return]
 
-    @override
     async def set_mode(
         self,
         stream: str,
@@ -114,36 +106,29 @@ class Node(LoneStreams):
         self._in.changes.append(("set_mode", stream, paused, read_only, held))
         return self.describe(stream)[0]  # type: ignore[no-any-return]
 
-    @override
     async def drain(self, node: str, *, undo: bool) -> None:
         if node not in self._in.nodes:
             raise RefusedError("UNKNOWN_NODE", f"there is no node {node!r}")
         self._in.changes.append(("drain", node, undo))
 
-    @override
     async def remove_node(self, node: str) -> None:
         self._in.changes.append(("remove_node", node))
 
-    @override
     async def move(self, stream: str, partition: int, replicas: tuple[str, ...] | None) -> None:
         self._in.changes.append(("move", stream, partition, replicas))
 
-    @override
     async def observe(self, stream: str, partition: int, observers: tuple[str, ...]) -> None:
         self._in.changes.append(("observe", stream, partition, observers))
 
-    @override
     async def elect(self, stream: str, partition: int) -> dict[str, Any]:
         self._in.changes.append(("elect", stream, partition))
         ends = {"end_offset": 5, "known_end": (9, 5, None)[partition]}
         return {"leader": "b", "unclean_elections": 1} | ends
 
-    @override
     async def step_down(self, heir: str | None) -> str:
         self._in.changes.append(("step_down", heir))
         return heir or "b"
 
-    @override
     async def rebalance(self) -> int:
         return 7
 
@@ -156,16 +141,15 @@ class StandIn:
         changes: What was asked of it and not done.
     """
 
-    def __init__(self, streams: StreamSet, cursors: CursorStore) -> None:
-        self.streams = streams
-        self.cursors = cursors
+    def __init__(self, one: OneNode) -> None:
+        self.one = one
         self.leader: str | None = "a"
         self.changes: list[Any] = []
         self.nodes = {name: Node(name, self) for name in ("a", "b", "c")}
 
     @property
     def partition(self) -> Partition:
-        return self.streams.partition(LOGS.name)
+        return self.one.partition(LOGS.name)
 
     @property
     def addresses(self) -> str:
@@ -178,21 +162,13 @@ class StandIn:
 
 @asynccontextmanager
 async def standin_cluster(directory: Path) -> AsyncIterator[StandIn]:
-    numbers = itertools.count()
-    streams = StreamSet(
-        directory,
-        QuietLink(),
-        make_context=lambda _: make_context(),
-        new_incarnation=lambda: f"{next(numbers)}",
-    )
-    await streams.start([LOGS])
-    cluster = StandIn(streams, CursorStore(streams, cursors_max=10))
-    for node in cluster.nodes.values():
-        node.start()
-    try:
-        yield cluster
-    finally:
+    async with one_node(directory, LOGS) as one:
+        cluster = StandIn(one)
         for node in cluster.nodes.values():
-            if node.runs:
-                await node.kill()
-        await streams.close()
+            node.start()
+        try:
+            yield cluster
+        finally:
+            for node in cluster.nodes.values():
+                if node.runs:
+                    await node.kill()

@@ -66,11 +66,12 @@ class LogdConfig(_Settings):
         tls: Of fetch, grpc and admin; none: they have none.
         auth: Who callers are.
         insecure_listeners: Those that may go without TLS where other machines can reach them.
-        cluster: The cluster that it is a node of; none: it is alone.
+        cluster: The cluster that it is a node of; none: one of its own, without other nodes.
         activity: What happens is taken down; none: it is only logged.
         quota_delay_s_max: How long something over its quota may be held up before it is refused.
         encryption: Master keys for streams that are encrypted on disk; none: there are no such.
-        streams: Made at start when missing; their options follow the file, their subject cannot.
+        streams: Made at start when missing. Without `cluster` the options of those that are there
+            follow the file; their subject cannot.
         intake_bytes_max: Bytes of accepted messages that may wait for the disk, over all streams.
         streams_max: Streams there may be, those configured included.
         unsubscribe_after_s: How long a stream may refuse messages for lack of room before it leaves
@@ -148,9 +149,14 @@ class LogdConfig(_Settings):
         grpc = 0 if self.grpc is None else self.grpc.connections_max
         return 2 * self.connections_max + STRANGERS_BESIDES + grpc
 
+    @property
+    def cluster_section(self) -> ClusterSection:
+        """The cluster that this node belongs to; without a section it is one of its own."""
+        return self.cluster or ClusterSection.alone(self.node)
+
     def standby(self) -> StandbySettings:
         """What replicas of a cluster may keep while other nodes lead."""
-        return StandbySettings() if self.cluster is None else self.cluster.standby()
+        return self.cluster_section.standby()
 
     def masters(self) -> MasterKeys:
         """What streams are encrypted with."""

@@ -4,8 +4,9 @@ import asyncio
 import os
 import random
 import signal
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,7 +27,6 @@ from penstock.logd.config import ENV_PREFIX, LogdConfig
 from penstock.logd.directories import DATA_FORMAT
 from penstock.logd.encryption.master_keys import EncryptionSection, MasterKeys
 from penstock.logd.encryption.rotation import Rotation
-from penstock.logd.engine import Engine
 from penstock.logd.errors import CorruptError, LogdError, RefusedError
 from penstock.logd.intake.admission import ByteBudget
 from penstock.logd.intake.turn import Message
@@ -43,7 +43,6 @@ from penstock.logd.partition.acks import AckSender, LoopDispatcher
 from penstock.logd.partition.context import PartitionContext, StreamLookup
 from penstock.logd.replication.events import NodeId
 from penstock.logd.security.reloader import CredentialReloader, ListenerSetupError
-from penstock.logd.standalone import LoneEngine
 from penstock.logd.storage import DirectoryLock
 from penstock.logd.telemetry import Telemetry
 from penstock.service import (
@@ -64,10 +63,14 @@ NEWER_FIX: Final = (
 OPENING_FIXES: Final = {
     "TOO_MANY_STREAMS": "raise the limit, or lower connections_max",
     "CLUSTERED": "give the configuration its section `cluster` back, or use another data_dir",
+    "NOT_ENOUGH_NODES": "ask for no more replicas than there are nodes",
+    "NATS_REFUSED": "permit logd's user to subscribe to the stream's subject",
     "UNKNOWN_FORMAT": NEWER_FIX,
-    "NOT_CLUSTERED": "leave that out, or make this node a part of a cluster",
 }
 """What to do when streams cannot be opened, by the refusal's code."""
+
+
+FOUNDERS_FIX: Final = "name this node alone as the founder, on every node; the others join it"
 
 
 def prepare_directory(config: LogdConfig, config_path: Path) -> None:
@@ -131,7 +134,7 @@ def read_encryption(config_path: Path) -> EncryptionSection | None:
 
 
 def watch_masters(
-    reloader: CredentialReloader, config_path: Path, masters: MasterKeys, engine: Engine
+    reloader: CredentialReloader, config_path: Path, masters: MasterKeys, engine: ClusterEngine
 ) -> None:
     """Follow the master keys that the configuration's file names, if any are used."""
     if masters.used:
@@ -144,19 +147,29 @@ def service_error(error: Exception, config: LogdConfig, config_path: Path) -> Se
     match error:
         case ListenerSetupError() | NatsSetupError():
             return ConfigError(f"{config_path}: {error.key}: {error}", fix=error.fix)
-        case RefusedError(code="UNKNOWN_FORMAT"):
-            return ConfigError(f"{config.data_dir}: {error}", fix=NEWER_FIX)
         case RefusedError():
-            return ConfigError(
-                f"{config_path}: cluster: {error}",
-                fix="give each node its own name and data_dir, and all of them the same cluster",
-            )
+            return _config_error(error, config, config_path)
         case CorruptError():
-            fix = "nothing was changed; give the node an empty data_dir and another name, so that"
-            return DamagedDataError(str(error), fix=f"{fix} it gets everything from the others")
+            fix = "nothing was changed; restore the file from a backup"
+            if config.cluster is not None:
+                fix = "nothing was changed; give the node an empty data_dir and another name, so"
+                fix += " that it gets everything from the others"
+            return DamagedDataError(str(error), fix=fix)
         case _:
             fix = "see to the disk, then start again"
             return UnavailableError(f"{config.data_dir}: {error}", fix=fix)
+
+
+def _config_error(error: RefusedError, config: LogdConfig, config_path: Path) -> ConfigError:
+    """What is refused of a node as it is configured."""
+    if error.code == "UNKNOWN_FORMAT":
+        return ConfigError(f"{config.data_dir}: {error}", fix=NEWER_FIX)
+    if error.code == "OTHER_FOUNDERS":
+        return ConfigError(f"{config_path}: cluster.founders: {error}", fix=FOUNDERS_FIX)
+    if config.cluster is None:
+        return ConfigError(f"{config_path}: {error}", fix=OPENING_FIXES["CLUSTERED"])
+    fix = "give each node its own name and data_dir, and all of them the same cluster"
+    return ConfigError(f"{config_path}: cluster: {error}", fix=fix)
 
 
 def first_of(errors: ExceptionGroup[Exception]) -> Exception:
@@ -186,8 +199,10 @@ async def run_daemon(config: LogdConfig, config_path: Path, stop: asyncio.Event)
         await daemon.start(stack)
         try:
             await daemon.serve(stop)
-        except* (LogdError, OSError) as errors:
+        except* (LogdError, OSError, ServiceError) as errors:
             ended = first_of(errors)
+    if isinstance(ended, ServiceError):
+        raise ended
     if ended is not None:
         raise service_error(ended, config, config_path)
     lock.release()  # only now: after a failure a thread may still write, as long as the process is
@@ -205,6 +220,7 @@ class _Daemon:
     def __init__(self, config: LogdConfig, config_path: Path) -> None:
         self._config = config
         self._config_path = config_path
+        self._endpoints: dict[str, str] = {}
         rng = random.Random()  # noqa: S311 - jitter, not a secret
         clock, self._reloader = (
             SystemClock(),
@@ -268,37 +284,59 @@ class _Daemon:
             endpoints["grpc"] = self._grpc.listen()
         for part in (self._tracing, self._server, self._ack_link, self._data_link):
             stack.callback(part.close)
-        await self._open_streams(endpoints)
+        with self._opening():
+            await self._engine.open(config.streams, endpoints)
         self._compaction_thread.start()
         stack.callback(self._compaction_thread.close)
         try:
             await self._connect(self._ack_link)
             await self._connect(self._data_link)
-            self._check_permitted()
             if self._grpc is not None:
                 stack.callback(self._grpc.relay.link.close)
                 await self._connect(self._grpc.relay.link)
-                await self._grpc.start()
         except BaseException:
             await self._engine.close()
             raise
-        path = config.data_dir / "endpoints.json"
+        stack.callback(self._endpoints_path.unlink, missing_ok=True)
+        self._endpoints = endpoints
+
+    @property
+    def _endpoints_path(self) -> Path:
+        return self._config.data_dir / "endpoints.json"
+
+    async def _begin(self, stop: asyncio.Event) -> bool:
+        """Say that everything works once it does; False: it was stopped before.
+
+        Raises:
+            ServiceError: It cannot work.
+        """
+        starting = asyncio.create_task(self._engine.started())
+        stopping = asyncio.create_task(stop.wait())
+        await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if not starting.done():
+            starting.cancel()
+            return False
+        with self._opening():
+            await starting
+        self._check_permitted()
+        if self._grpc is not None:
+            await self._grpc.start()
         try:
-            write_endpoints(path, endpoints)
+            write_endpoints(self._endpoints_path, self._endpoints)
         except OSError as error:
-            await self._engine.close()
             fix = "see to the disk, then start again"
-            raise UnavailableError(f"{path}: {error}", fix=fix) from None
-        stack.callback(path.unlink, missing_ok=True)
+            raise UnavailableError(f"{self._endpoints_path}: {error}", fix=fix) from None
         self._telemetry.health = Health.READY
         _log.info(
             "ready",
-            node=config.node,
-            fetch=fetch_address,
-            admin=admin_address,
+            node=self._config.node,
+            fetch=self._endpoints["fetch"],
+            admin=self._endpoints["admin"],
             nats=self._data_link.shown(),
             streams=[partition.name for partition in self._engine.partitions()],
         )
+        return True
 
     def _open_admin(self, stack: ExitStack) -> str:
         """Answer probes, and SIGHUP, from the first moment on; returns where."""
@@ -326,15 +364,21 @@ class _Daemon:
                 tasks.create_task(self._data_link.run()),
                 tasks.create_task(self._engine.subscription_manager.run()),
                 tasks.create_task(self._ack_link.run()),
-                tasks.create_task(self._server.run()),
-                tasks.create_task(self._listeners.activity.run()),
                 tasks.create_task(self._reloader.run()),
             ]
-            if self._grpc is not None:
-                background.append(tasks.create_task(self._grpc.run()))
-            if self._hints is not None:
-                background.append(tasks.create_task(self._hints.run()))
-            await stop.wait()
+            try:
+                begun = await self._begin(stop)
+            except BaseException:
+                await self._engine.close()
+                raise
+            if begun:
+                background.append(tasks.create_task(self._server.run()))
+                background.append(tasks.create_task(self._listeners.activity.run()))
+                if self._grpc is not None:
+                    background.append(tasks.create_task(self._grpc.run()))
+                if self._hints is not None:
+                    background.append(tasks.create_task(self._hints.run()))
+                await stop.wait()
             try:
                 if self._hints is not None:
                     self._hints.link.close()
@@ -378,17 +422,16 @@ class _Daemon:
             )
         _log.info("stopped")
 
-    def _make_engine(self) -> Engine:
+    def _make_engine(self) -> ClusterEngine:
         config = self._config
-        if config.cluster is None:
-            return LoneEngine(config, self._data_link, self._surroundings)
         clock = BootClock()
         reachability = NatsReachability(self._is_connected, clock)
-        tls = self._peer_tls(config.cluster)
+        tls = None if config.cluster is None else self._peer_tls(config.cluster)
         engine = ClusterEngine(
             config, self._data_link, self._surroundings, clock, reachability, tls
         )
-        self._reloader.count_door("peer", engine.endpoint)
+        if config.cluster is not None:
+            self._reloader.count_door("peer", engine.endpoint)
         return engine
 
     def _peer_tls(self, section: ClusterSection) -> PeerTls | None:
@@ -431,9 +474,11 @@ class _Daemon:
     def _is_connected(self) -> bool:
         return self._data_link.connected and self._ack_link.connected
 
-    async def _open_streams(self, endpoints: dict[str, str]) -> None:
+    @contextmanager
+    def _opening(self) -> Iterator[None]:
+        """What streams cannot be opened for, for whoever must act."""
         try:
-            await self._engine.open(self._config.streams, endpoints)
+            yield
         except RefusedError as error:
             fix = "restore the stream's subject, or delete the stream and its data first"
             raise ConfigError(

@@ -7,7 +7,7 @@ from typing import Any, Final
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from penstock.logd.api.description import damaged_ranges
-from penstock.logd.engine import Engine
+from penstock.logd.cluster.engine import ClusterEngine
 from penstock.logd.intake.gaps import Gap, GapLedger, GapReason, Instant
 
 _STREAMS_SHOWN: Final = 10
@@ -24,7 +24,7 @@ def describe_gaps(gaps: GapLedger, now: Instant) -> dict[str, Any]:
     }
 
 
-def gap_document(engine: Engine) -> dict[str, Any]:
+def gap_document(engine: ClusterEngine) -> dict[str, Any]:
     """The gaps of a daemon, and what is known to be damaged of its logs."""
     subscription_manager = engine.subscription_manager
     damaged = [

@@ -15,8 +15,8 @@ from penstock.logd.api.access import AccessApi
 from penstock.logd.api.middleware import GuardedApi, TracedApi
 from penstock.logd.api.operations import FetchApi
 from penstock.logd.api.permissions import AuthorizationRules
+from penstock.logd.cluster.engine import ClusterEngine
 from penstock.logd.config import LogdConfig
-from penstock.logd.engine import Engine
 from penstock.logd.errors import NotReadyError
 from penstock.logd.gap_report import gap_document
 from penstock.logd.intake.gaps import Gap
@@ -52,7 +52,7 @@ class Listeners:
     def __init__(
         self,
         config: LogdConfig,
-        engine: Engine,
+        engine: ClusterEngine,
         clock: Clock | None = None,
         tracer: Tracer | None = None,
     ) -> None:

@@ -26,7 +26,7 @@ from typing_extensions import override
 from penstock.base.pluralize import pluralize
 from penstock.logd.api.description import damaged_ranges
 from penstock.logd.api.server import FetchServer
-from penstock.logd.engine import Engine
+from penstock.logd.cluster.engine import ClusterEngine
 from penstock.logd.gap_report import describe_gaps, gap_metrics, gap_reasons
 from penstock.logd.intake.admission import ByteBudget
 from penstock.logd.liftbridge.server import GrpcServer
@@ -44,7 +44,7 @@ class Telemetry:
     """Reads the counters of a daemon's parts; `health` is set by the daemon as it goes."""
 
     node: str
-    engine: Engine
+    engine: ClusterEngine
     budget: ByteBudget
     acks: AckSender
     data_link: NatsLink

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from penstock.logd.api.operations import LoneGroups
 from penstock.logd.api.permissions import AuthorizationRules
 from penstock.logd.errors import RefusedError
 from penstock.logd.metadata.streams import StreamConfig
@@ -215,7 +214,7 @@ def test_everybody_sees_what_is_theirs(tmp_path: Path) -> None:
         nobody = await found.ask(ANONYMOUS, "streams")
         gap = {"streams": ["orders/0", "logs"], "stream_count": 2}
         gaps = {"lasting": [gap], "ended": [gap | {"streams": ["logs"]}], "damaged": []}
-        seen = AuthorizationRules(found.authorizer, LoneGroups("me")).show("gaps", gaps, ALICE)
+        seen = AuthorizationRules(found.authorizer, found.engine.groups).show("gaps", gaps, ALICE)
         assert seen["lasting"] == [{"streams": ["orders/0"], "stream_count": 1}]
         assert seen["ended"] == []
         assert nobody["streams"] == []

@@ -1,7 +1,6 @@
 """Cursors on a real log whose disk is slow or fails: an answer means durable."""
 
 import asyncio
-import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,10 +15,12 @@ from penstock.logd.metadata.cursors import CursorKey
 from penstock.logd.metadata.records import Group, GroupPartition, Share
 from penstock.logd.metadata.streams import StreamConfig
 from penstock.logd.partition.cursors import CURSORS_STREAM, CursorStore, Extent, Granted
-from penstock.logd.standalone import StreamSet
+from penstock.logd.partition.partition import Partition
 from penstock.logd.storage import REAL_DISK, Disk, EpochFile
 from tests.support.failing_disk import FailingDisk
-from tests.support.partition_context import QuietLink, make_context
+from tests.support.one_node import OneNode, one_node
+from tests.support.partition_context import make_context
+from tests.support.waiting import wait_until_async
 
 LOGS = StreamConfig(name="logs", subject="t.>")
 OF_CURSORS = f"{CURSORS_STREAM.name}-*/0/*.log"
@@ -29,21 +30,9 @@ KEY = CursorKey("c", "logs", 0)
 @asynccontextmanager
 async def store(
     directory: Path, disk: Disk = REAL_DISK
-) -> AsyncIterator[tuple[CursorStore, StreamSet]]:
-    numbers = itertools.count()
-    streams = StreamSet(
-        directory,
-        QuietLink(),
-        make_context=lambda _: make_context(disk=disk),
-        new_incarnation=lambda: f"{len(list(directory.glob('*/*')))}-{next(numbers)}",
-    )
-    await streams.start([LOGS], internal=[CURSORS_STREAM])
-    cursors = CursorStore(streams, cursors_max=10)
-    await cursors.start()
-    try:
-        yield cursors, streams
-    finally:
-        await streams.close()
+) -> AsyncIterator[tuple[CursorStore, OneNode]]:
+    async with one_node(directory, LOGS, context=make_context(disk=disk)) as node:
+        yield await node.engine.cursors.ready(), node
 
 
 async def commit(cursors: CursorStore, offset: int = 0, *, rewind: bool = False) -> None:
@@ -69,11 +58,11 @@ async def test_a_commit_whose_consumer_has_gone_counts_for_the_next_one_of_its_n
     tmp_path: Path,
 ) -> None:
     disk = FailingDisk()
-    async with store(tmp_path, disk) as (cursors, streams):
+    async with store(tmp_path, disk) as (cursors, node):
         await commit(cursors)
-        streams.partition("logs").take([Message(b"t.a", b"", b"", b"x")])
-        await streams.partition("logs").wait_committed(0)
-        partition = streams.partition(CURSORS_STREAM.name)
+        node.partition("logs").take([Message(b"t.a", b"", b"", b"x")])
+        await node.partition("logs").wait_committed(0)
+        partition = node.partition(CURSORS_STREAM.name)
         with disk.holds("sync", name=OF_CURSORS) as held:
             committing = asyncio.create_task(commit(cursors, 1))
             await asyncio.to_thread(held.reached.wait, 20)
@@ -97,15 +86,13 @@ async def test_a_commit_that_the_disk_does_not_take_is_no_answer(
         assert cursors.get(KEY)[0]["offset"] == 0
 
 
-async def test_cursors_of_a_stream_that_is_no_more_are_forgotten_at_the_next_start(
-    tmp_path: Path,
-) -> None:
-    async with store(tmp_path) as (cursors, streams):
+async def test_cursors_of_a_stream_that_is_no_more_are_forgotten(tmp_path: Path) -> None:
+    async with store(tmp_path) as (cursors, node):
         await commit(cursors)
-        await streams.delete("logs")
-        assert cursors.get(KEY)[0]["current"] is False
-        with pytest.raises(RefusedError, match="no stream 'logs'"):
+        await node.engine.streams.delete("logs")
+        with pytest.raises(RefusedError, match="no partition 0 of 'logs'"):
             await commit(cursors)
+        await wait_until_async(lambda: cursors.get(KEY) == [], what="it is forgotten")
     async with store(tmp_path) as (cursors, _):
         assert cursors.get(KEY) == []
         await commit(cursors)
@@ -117,28 +104,21 @@ async def test_cursors_that_cannot_be_read_are_never_taken_for_none(tmp_path: Pa
     async with store(tmp_path) as (cursors, _):
         await commit(cursors)
     damage(tmp_path, "__cursors")
-    async with store(tmp_path) as (cursors, streams):
-        assert [partition.name for partition in streams.partitions()] == ["logs"]
-        for ask in (
-            lambda: cursors.get(KEY),
-            lambda: cursors.page(consumer=None, stream=None, after=None),
-        ):
-            with pytest.raises(UnavailableError, match=r"records have been lost.*start logd again"):
-                ask()
-        for change in (commit(cursors), cursors.delete(KEY), cursors.forget_stream("logs")):
-            with pytest.raises(UnavailableError, match="records have been lost"):
-                await change
+    async with one_node(tmp_path, LOGS) as node:
+        assert [partition.name for partition in node.engine.partitions()] == ["logs"]
+        with pytest.raises(UnavailableError, match=r"records have been lost.*start logd again"):
+            await node.engine.cursors.ready()
 
 
 async def test_cursors_of_a_stream_that_cannot_be_opened_are_kept(tmp_path: Path) -> None:
     async with store(tmp_path) as (cursors, _):
         await commit(cursors)
     damage(tmp_path, "logs")
-    async with store(tmp_path) as (cursors, _):
+    async with one_node(tmp_path) as node:
+        cursors = await node.engine.cursors.ready()
         (cursor,) = cursors.get(KEY)
         assert cursor["current"]
-        with pytest.raises(UnavailableError, match="records have been lost"):
-            await commit(cursors)
+        await commit(cursors)
 
 
 def damage(directory: Path, stream: str) -> None:
@@ -159,8 +139,11 @@ def group_of(*, epoch: int, owner: str, granted: int) -> Group:
 class OnePartition:
     """As `CursorStreams`: a log that is long enough."""
 
-    def __init__(self, streams: StreamSet) -> None:
-        self.partition, self.create = streams.partition, streams.create
+    def __init__(self, node: OneNode) -> None:
+        self.partition = node.partition
+
+    async def create(self, config: StreamConfig) -> tuple[Partition, bool]:
+        return self.partition(config.name), False
 
     def extent(self, stream: str, number: int) -> Extent:
         return Extent(INCARNATION)
@@ -173,8 +156,8 @@ async def test_commits_of_a_grant_that_is_over_are_refused_and_positions_never_g
     tmp_path: Path,
 ) -> None:
     groups = {"c": group_of(epoch=7, owner="a", granted=7)}
-    async with store(tmp_path) as (_, streams):
-        cursors = CursorStore(OnePartition(streams), cursors_max=10, groups=groups.get)
+    async with store(tmp_path) as (_, node):
+        cursors = CursorStore(OnePartition(node), cursors_max=10, groups=groups.get)
 
         async def granted(member: str, offset: int, epoch: int) -> tuple[int, int]:
             wanted = Granted(KEY, offset, INCARNATION, epoch)
@@ -202,7 +185,7 @@ async def test_commits_of_a_grant_that_is_over_are_refused_and_positions_never_g
         del groups["c"]
         await commit(cursors, rewind=True)
         assert await refused("b", 200, 9) == "FENCED"
-        again = CursorStore(OnePartition(streams), cursors_max=10)
+        again = CursorStore(OnePartition(node), cursors_max=10)
         await again.start()
         assert again.get(KEY)[0]["epoch"] == 9
 
@@ -210,9 +193,9 @@ async def test_commits_of_a_grant_that_is_over_are_refused_and_positions_never_g
 async def test_a_commit_that_its_stream_does_not_take_now_is_refused_as_unavailable(
     tmp_path: Path,
 ) -> None:
-    async with store(tmp_path) as (cursors, streams):
+    async with store(tmp_path) as (cursors, node):
         await commit(cursors)
-        publish_queue = streams.partition(CURSORS_STREAM.name).publish_queue
+        publish_queue = node.partition(CURSORS_STREAM.name).publish_queue
         publish_queue.decline(Refusal(Nack.NOT_ENOUGH_REPLICAS, "too few replicas are in sync"))
         with pytest.raises(UnavailableError, match="too few replicas are in sync"):
             await commit(cursors)

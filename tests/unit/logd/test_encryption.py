@@ -2,9 +2,7 @@
 
 import asyncio
 import base64
-import itertools
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
@@ -19,42 +17,30 @@ from penstock.logd.format.frame import parse_frames
 from penstock.logd.intake.turn import Message
 from penstock.logd.metadata.streams import Metadata, StreamConfig
 from penstock.logd.partition.partition import OfflinePartition
-from penstock.logd.standalone import StreamSet
 from penstock.logd.storage.segment import segment_path
 from tests.support.encryption import key_file, master_keys
-from tests.support.partition_context import QuietLink, make_context
+from tests.support.one_node import OneNode, one_node
+from tests.support.partition_context import make_context
 
 SECRET = b"nobody is to read this from a disk"
 LOGS = StreamConfig(name="logs", subject="t.>", encryption="aes-256-gcm", dedup_window_s=100)
 PLAIN = StreamConfig(name="plain", subject="p.>")
-NUMBERS = itertools.count()
 
 
-@asynccontextmanager
-async def stream_set(
-    directory: Path, masters: MasterKeys, *configs: StreamConfig
-) -> AsyncIterator[StreamSet]:
-    streams = StreamSet(
-        directory,
-        QuietLink(),
-        make_context=lambda _: make_context(masters=masters),
-        new_incarnation=lambda: f"{next(NUMBERS):04x}",
-    )
-    await streams.start(configs)
-    try:
-        yield streams
-    finally:
-        await streams.close()
+def node_with(
+    directory: Path, masters: MasterKeys, *streams: StreamConfig
+) -> AbstractAsyncContextManager[OneNode]:
+    return one_node(directory, *streams, context=make_context(masters=masters))
 
 
-async def store(streams: StreamSet, name: str, *values: bytes) -> None:
+async def store(node: OneNode, name: str, *values: bytes) -> None:
     for value in values:
-        streams.partition(name).take([Message(b"t.a", b"", b"", value)])
-        await streams.partition(name).wait_drained()
+        node.partition(name).take([Message(b"t.a", b"", b"", value)])
+        await node.partition(name).wait_drained()
 
 
-def values(streams: StreamSet, name: str) -> list[bytes]:
-    found = read_frames(streams.partition(name).log, 0, bytes_max=1 << 20, upto=1 << 40)
+def values(node: OneNode, name: str) -> list[bytes]:
+    found = read_frames(node.partition(name).log, 0, bytes_max=1 << 20, upto=1 << 40)
     assert SECRET in found.data
     return [body for _, body in parse_frames(found.data)]
 
@@ -121,9 +107,9 @@ async def test_records_outlive_restarts_and_a_new_master_key(tmp_path: Path) -> 
     data = tmp_path / "data"
     data.mkdir()
     for number, names in enumerate((("old",), ("old",), ("new", "old"), ("new",))):
-        async with stream_set(data, master_keys(tmp_path, *names), LOGS) as streams:
-            await store(streams, "logs", SECRET + b"%d" % number)
-            found = values(streams, "logs")
+        async with node_with(data, master_keys(tmp_path, *names), LOGS) as node:
+            await store(node, "logs", SECRET + b"%d" % number)
+            found = values(node, "logs")
             assert len(found) == number + 1
             for at, body in enumerate(found):
                 assert SECRET + b"%d" % at in body
@@ -135,33 +121,33 @@ async def test_a_stream_whose_key_is_not_to_be_had_keeps_no_other_one_from_it(
     tmp_path: Path,
 ) -> None:
     masters = master_keys(tmp_path)
-    async with stream_set(tmp_path, masters, LOGS, PLAIN) as streams:
-        await store(streams, "logs", SECRET)
+    async with node_with(tmp_path, masters, LOGS, PLAIN) as node:
+        await store(node, "logs", SECRET)
     file = key_file(tmp_path, "now")
     content = file.read_text()
     for wrong, code in (("", "KEY_UNAVAILABLE"), ("11" * 32, "WRONG_KEY")):
         file.write_text(wrong)
-        async with stream_set(tmp_path, masters, LOGS, PLAIN) as streams:
-            await store(streams, "plain", b"x")
-            (offline_partition,) = streams.offline_partition()
+        async with node_with(tmp_path, masters) as node:
+            await store(node, "plain", b"x")
+            (offline_partition,) = node.engine.offline_partition()
             assert isinstance(offline_partition, OfflinePartition)
             assert "master key 'now'" in offline_partition.reason
             with pytest.raises(RefusedError) as refused:
-                await streams.open("logs")
+                await node.engine.streams.open("logs")
             assert refused.value.code == code
             file.write_text(content)
-            await streams.open("logs")
-            assert len(values(streams, "logs")) == 1
+            await node.engine.streams.open("logs")
+            assert len(values(node, "logs")) == 1
 
 
 async def test_a_stream_is_not_made_where_it_cannot_be_encrypted(tmp_path: Path) -> None:
-    async with stream_set(tmp_path, MasterKeys({})) as streams:
+    async with node_with(tmp_path, MasterKeys({})) as node:
         with pytest.raises(RefusedError) as refused:
-            await streams.create(LOGS)
+            await node.create(LOGS)
         assert refused.value.code == "ENCRYPTION_UNAVAILABLE"
-        assert streams.all() == []
+        assert node.engine.streams.describe() == []
     with pytest.raises(RefusedError):
-        async with stream_set(tmp_path, MasterKeys({"k": KeySource(env="NO_SUCH")}, "k"), LOGS):
+        async with node_with(tmp_path, MasterKeys({"k": KeySource(env="NO_SUCH")}, "k"), LOGS):
             pass
 
 
@@ -171,10 +157,10 @@ async def test_message_ids_are_remembered_over_a_restart_and_not_readable(tmp_pa
     config = StreamConfig(name="logs", subject="t.>", encryption="aes-256-gcm", compact=True)
     headers = b"NATS/1.0\r\nNats-Msg-Id: " + SECRET + b"\r\n\r\n"
     for _ in range(2):
-        async with stream_set(data, master_keys(tmp_path), config) as streams:
-            streams.partition("logs").take([Message(b"t.a", b"", headers, b"x")])
-            await streams.partition("logs").wait_drained()
-            assert streams.partition("logs").log.end_offset == 1
+        async with node_with(data, master_keys(tmp_path), config) as node:
+            node.partition("logs").take([Message(b"t.a", b"", headers, b"x")])
+            await node.partition("logs").wait_drained()
+            assert node.partition("logs").log.end_offset == 1
     memory = next(data.glob("streams/logs-*/0/producers"))
     assert memory.read_bytes().startswith(b"PNSE")
 
@@ -182,8 +168,8 @@ async def test_message_ids_are_remembered_over_a_restart_and_not_readable(tmp_pa
 async def test_check_and_dump_work_with_the_keys_and_say_what_is_missing(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
-    async with stream_set(data, master_keys(tmp_path), LOGS) as streams:
-        await store(streams, "logs", SECRET, SECRET, SECRET)
+    async with node_with(data, master_keys(tmp_path), LOGS) as node:
+        await store(node, "logs", SECRET, SECRET, SECRET)
     key = f"now={key_file(tmp_path, 'now')}"
     directory = next(data.glob("streams/logs-*/0"))
 

@@ -21,6 +21,7 @@ from penstock.logd.storage import CommitLog, LogConfig
 from tests.support.encryption import master_keys
 from tests.support.failing_disk import FailingDisk
 from tests.support.frames import make_frames
+from tests.support.lone_replica import open_partition
 from tests.support.partition_context import make_context
 from tests.support.waiting import wait_until_async
 
@@ -48,7 +49,7 @@ async def partition(
     config = StreamConfig(name="logs", subject="t.>", encryption=request.param)
     stream = Stream(config=config, incarnation="i")
     context = make_context(masters=master_keys(tmp_path), disk=disk)
-    opened = await Watched.open(stream, tmp_path / "0", context)
+    opened = await open_partition(stream, tmp_path / "0", context, Watched)
     yield opened
     opened.close()
     await asyncio.to_thread(opened.finish)

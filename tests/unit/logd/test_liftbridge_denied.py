@@ -6,7 +6,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
-from penstock.logd.api.operations import LoneGroups
 from penstock.logd.errors import RefusedError
 from penstock.logd.liftbridge.permissions import CallAuthorization
 from penstock.logd.liftbridge.publish import PublishService
@@ -37,11 +36,11 @@ def test_a_denied_message_of_many_is_taken_down(tmp_path: Path) -> None:
         async with guarded(tmp_path, StreamConfig(name="orders", subject="orders")) as found:
             recorder = Recorder()
             permits = CallAuthorization(
-                found.authorizer, found.throttle, LoneGroups("me"), recorder, lambda _: ""
+                found.authorizer, found.throttle, found.engine.groups, recorder, lambda _: ""
             )
             nothing: Any = None
             publishing = PublishService(
-                found.lone,
+                found.engine.streams,
                 nothing,
                 permits,
                 room=ByteSemaphore(1 << 20),
@@ -67,7 +66,7 @@ def test_what_was_done_outlasts_the_machine_before_whoever_called_is_told(tmp_pa
         async with guarded(tmp_path, StreamConfig(name="orders", subject="orders")) as found:
             recorder = Recorder()
             permits = CallAuthorization(
-                found.authorizer, found.throttle, LoneGroups("me"), recorder, lambda _: ""
+                found.authorizer, found.throttle, found.engine.groups, recorder, lambda _: ""
             )
 
             async def done(*_: object) -> str:

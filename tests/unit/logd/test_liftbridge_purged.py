@@ -1,20 +1,19 @@
 """What was purged does not reach Liftbridge's subscribers, though its files are there."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 
+from penstock.logd.cluster.streams import ClusterStreams
 from penstock.logd.errors import RefusedError
 from penstock.logd.intake.turn import Message
 from penstock.logd.liftbridge.errors import CallError
 from penstock.logd.liftbridge.subscribe import CHUNK_ROWS, SubscribeService
-from penstock.logd.partition.cursors import CursorStore
-from penstock.logd.standalone import LoneStreams, StreamSet
 from penstock.logd.wire import logd_liftbridge_pb2 as wire
-from tests.support.partition_context import QuietLink, make_context
+from tests.support.one_node import OneNode, one_node
 from tests.unit.logd.test_purging import LOGS
 
 
@@ -44,51 +43,44 @@ class Calling:
             await self._meanwhile(message.offset)
 
 
-async def subscribe(lone: LoneStreams, calling: Any, **request: Any) -> Any:
+async def subscribe(streams: ClusterStreams, calling: Any, **request: Any) -> Any:
     permits: Any = Everybody()
-    subscribing = SubscribeService(lone, permits, subscriptions_max=1)
+    subscribing = SubscribeService(streams, permits, subscriptions_max=1)
     with pytest.raises((CallError, RefusedError)) as ended:
         await subscribing.subscribe(wire.SubscribeRequest(stream="logs", **request), calling)
     return ended.value
 
 
 @pytest.fixture
-async def streams(tmp_path: Path) -> Any:
-    found = StreamSet(
-        tmp_path,
-        QuietLink(),
-        make_context=lambda _: make_context(),
-        new_incarnation=lambda: "i",
-    )
-    await found.start([LOGS])
-    yield found
-    await found.close()
+async def node(tmp_path: Path) -> AsyncIterator[OneNode]:
+    async with one_node(tmp_path, LOGS) as found:
+        yield found
 
 
-async def lone_of(streams: StreamSet, count: int = 6) -> LoneStreams:
-    """With so many records in one frame."""
-    partition = streams.partition("logs")
+async def store(node: OneNode, count: int) -> ClusterStreams:
+    """Have so many records in one frame."""
+    partition = node.partition("logs")
     offset = partition.store([Message(b"t.a", b"", b"", b"x") for _ in range(count)])
     await partition.wait_committed(offset)
-    return LoneStreams("me", streams, CursorStore(streams, cursors_max=10), dict)
+    return node.engine.streams
 
 
-async def test_backward_it_ends_where_what_was_purged_begins(streams: StreamSet) -> None:
-    lone, calling = await lone_of(streams), Calling()
-    await lone.purge("logs", 0, 3)
-    assert streams.partition("logs").log.start_offset == 0, "its file is there"
-    ended = await subscribe(lone, calling, startPosition=wire.LATEST, reverse=True)
+async def test_backward_it_ends_where_what_was_purged_begins(node: OneNode) -> None:
+    streams, calling = await store(node, 6), Calling()
+    await streams.purge("logs", 0, 3)
+    assert node.partition("logs").log.start_offset == 0, "its file is there"
+    ended = await subscribe(streams, calling, startPosition=wire.LATEST, reverse=True)
     assert (ended.code, calling.offsets) == (grpc.StatusCode.RESOURCE_EXHAUSTED, [5, 4, 3])
 
 
-async def test_forward_who_is_behind_a_purge_is_told(streams: StreamSet) -> None:
+async def test_forward_who_is_behind_a_purge_is_told(node: OneNode) -> None:
     """When what was read before the purge has been sent."""
-    lone = await lone_of(streams, CHUNK_ROWS + 20)
+    streams = await store(node, CHUNK_ROWS + 20)
 
     async def purge(offset: int) -> None:
         if offset == 1:
-            await lone.purge("logs", 0, CHUNK_ROWS + 10)
+            await streams.purge("logs", 0, CHUNK_ROWS + 10)
 
     calling = Calling(purge)
-    ended = await subscribe(lone, calling, startPosition=wire.EARLIEST)
+    ended = await subscribe(streams, calling, startPosition=wire.EARLIEST)
     assert (ended.code, calling.offsets) == ("OUT_OF_RANGE", list(range(CHUNK_ROWS)))

@@ -11,7 +11,7 @@ from penstock.logd.intake.turn import Message
 from penstock.logd.metadata.streams import StreamConfig
 from penstock.logd.nats.link import LinkEvent, LinkState
 from penstock.logd.partition.subscriptions import SubscriptionManager
-from penstock.logd.standalone import StreamSet
+from tests.support.one_node import OneNode, one_node
 from tests.support.partition_context import make_context
 from tests.support.waiting import wait_until_async
 
@@ -58,20 +58,12 @@ class HandLink:
 
 
 class World:
-    def __init__(self, directory: Path) -> None:
-        self.clock, self.link = HandClock(), HandLink()
-        policy = AdmissionPolicy(unsubscribe_after_ns=2 * S, resubscribe_after_ns=S)
-        context = make_context(budget_bytes=BUDGET, clock=self.clock, admission=policy)
-        self.streams = StreamSet(
-            directory,
-            self.link,
-            make_context=lambda _: context,
-            new_incarnation=lambda: "0",
-        )
+    def __init__(self, node: OneNode, link: HandLink, clock: HandClock) -> None:
+        self.node, self.link, self.clock = node, link, clock
 
     @property
     def subscription_manager(self) -> SubscriptionManager:
-        return self.streams.subscription_manager
+        return self.node.subscription_manager
 
     def tell(self, state: LinkState, sid: bytes = b"", reason: str = "") -> None:
         self.subscription_manager.on_event(LinkEvent(state, sid, reason))
@@ -83,18 +75,17 @@ class World:
         """One turn that brings more than there is room for, nobody to answer; all of it drains."""
         burst = [Message(b"t.a", b"", b"", bytes(1024))] * (BUDGET // 512)
         self.subscription_manager.on_messages({b"1": burst})
-        partition = self.streams.partition("logs")
+        partition = self.node.partition("logs")
         await wait_until_async(lambda: partition.budget.held == 0, what="drained")
 
 
 @asynccontextmanager
 async def world(directory: Path, *configs: StreamConfig) -> AsyncIterator[World]:
-    made = World(directory)
-    await made.streams.start(configs)
-    try:
-        yield made
-    finally:
-        await made.streams.close()
+    clock, link = HandClock(), HandLink()
+    policy = AdmissionPolicy(unsubscribe_after_ns=2 * S, resubscribe_after_ns=S)
+    context = make_context(budget_bytes=BUDGET, clock=clock, admission=policy)
+    async with one_node(directory, *configs, link=link, context=context) as node:
+        yield World(node, link, clock)
 
 
 LOGS = StreamConfig(name="logs", subject="t.>", fsync="never")
@@ -117,7 +108,7 @@ async def test_a_stream_that_goes_on_refusing_leaves_and_comes_back(tmp_path: Pa
         it.tell(LinkState.CONFIRMED, b"1")
         assert it.lasting() == []
         dropped, unsubscribed = it.subscription_manager.gaps.ended
-        counts = it.streams.partition("logs").intake.counts
+        counts = it.node.partition("logs").intake.counts
         assert dropped.messages == sum(counts.untold.values()) == sum(counts.refused.values()) > 0
         assert unsubscribed.duration_ns(it.subscription_manager.now()) == S * 7 // 2
         it.subscription_manager.tick()
@@ -164,16 +155,16 @@ async def test_reserved_subjects_are_passed_over_and_counted(tmp_path: Path) -> 
         it.subscription_manager.on_messages(
             {b"1": [Message(name, b"r", b"", b"x") for name in subjects]}
         )
-        partition = it.streams.partition("all")
+        partition = it.node.partition("all")
         assert (partition.intake.counts.received, partition.publish_queue.passed_over) == (3, 3)
-        assert it.streams.match("_INBOX.x") == ()
+        assert it.node.engine.streams.match("_INBOX.x") == ()
         assert partition.publish_queue.pending_acks == 0
 
 
 async def test_what_can_never_fit_is_too_large_and_not_busy(tmp_path: Path) -> None:
     small = StreamConfig(name="logs", subject="t.>", intake_bytes_max=64 * 1024)
     async with world(tmp_path, small) as it:
-        counts = it.streams.partition("logs").intake.counts
+        counts = it.node.partition("logs").intake.counts
         for size in (64 * 1024, 1024):
             it.subscription_manager.on_messages({b"1": [Message(b"t.a", b"r", b"", bytes(size))]})
         assert {nack.name: n for nack, n in counts.refused.items()} == {"MESSAGE_TOO_LARGE": 1}
@@ -183,7 +174,7 @@ async def test_what_can_never_fit_is_too_large_and_not_busy(tmp_path: Path) -> N
 async def test_a_deleted_stream_leaves_its_gaps_behind(tmp_path: Path) -> None:
     async with world(tmp_path, LOGS) as it:
         it.tell(LinkState.DENIED, b"1", "no")
-        await it.streams.delete("logs")
+        await it.node.engine.streams.delete("logs")
         it.subscription_manager.on_messages({b"1": [Message(b"t.a", b"", b"", b"late")]})
         it.tell(LinkState.CONFIRMED, b"1")
         assert it.lasting() == []
@@ -202,7 +193,7 @@ async def test_a_standby_misses_nothing_of_its_stream_and_knows_when_it_hears_al
     tmp_path: Path,
 ) -> None:
     async with world(tmp_path, LOGS) as it:
-        publish_queue = it.streams.partition("logs").publish_queue
+        publish_queue = it.node.partition("logs").publish_queue
         standby = Standby(
             publish_queue.intake, ByteBudget(BUDGET), age_ns=S, clock=it.clock, led_ns=lambda: 0
         )

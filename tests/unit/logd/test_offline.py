@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from penstock.logd.cli import cli
 from penstock.logd.offline.dump import Dump
-from penstock.logd.partition.purge import PURGED_NAME, PurgePoint
+from penstock.logd.partition.purge import PURGED_NAME
 from penstock.logd.storage import Checkpoint, CommitLog, DirectoryLock, LogConfig
 from penstock.logd.storage.segment import segment_path
 from tests.support.audited import audited
@@ -93,7 +93,7 @@ def test_check_names_damage_and_exits_65(store: Store) -> None:
 
 def test_check_tells_what_was_purged(store: Store) -> None:
     directory = store.log_dir("logs")
-    PurgePoint(before=4, epoch=1).save(directory)
+    Checkpoint(directory / PURGED_NAME).save({"before": 4, "epoch": 1})
     code, out, _ = check(store, "--json")
     assert code == 0
     assert b"purged below offset 4, in epochs up to 1" in out

@@ -17,6 +17,7 @@ from penstock.logd.metadata.streams import Stream, StreamConfig
 from penstock.logd.partition.partition import Partition
 from penstock.logd.partition.producer_snapshot import ProducerSnapshot
 from penstock.logd.storage import EpochFile
+from tests.support import lone_replica
 from tests.support.failing_disk import FailingDisk
 from tests.support.partition_context import make_context
 from tests.support.waiting import wait_until, wait_until_async
@@ -26,7 +27,7 @@ STREAM = Stream(config=StreamConfig(name="logs", subject="t.>"), incarnation="1"
 
 
 async def open_partition(directory: Path, stream: Stream = STREAM, **shared: Any) -> Partition:
-    return await Partition.open(stream, directory, make_context(**shared))
+    return await lone_replica.open_partition(stream, directory, make_context(**shared))
 
 
 def batch(previous: int, sequence: int) -> Message:

@@ -6,42 +6,28 @@ from pathlib import Path
 
 import pytest
 
-from penstock.logd.api.operations import FetchApi, LoneGroups
+from penstock.logd.api.operations import FetchApi
 from penstock.logd.api.server import ResponseSlot
 from penstock.logd.errors import CorruptError, RefusedError
 from penstock.logd.intake.turn import Message
 from penstock.logd.metadata.commands import PurgePartition
 from penstock.logd.metadata.state import ClusterState
 from penstock.logd.metadata.streams import StreamConfig
-from penstock.logd.partition.cursors import CursorStore
 from penstock.logd.partition.partition import Partition
-from penstock.logd.partition.purge import PurgePoint, Purging
-from penstock.logd.standalone import LoneStreams, StreamSet
-from penstock.logd.storage import CommitLog, EpochFile, LogConfig
+from penstock.logd.partition.purge import PURGED_NAME, PurgePoint, Purging
+from penstock.logd.storage import Checkpoint, CommitLog, EpochFile, LogConfig
 from tests.support.cluster_state import Cluster
 from tests.support.frames import make_frames
-from tests.support.partition_context import QuietLink, make_context
+from tests.support.one_node import OneNode, one_node
 from tests.support.waiting import wait_until_async
 
 LOGS = StreamConfig(name="logs", subject="t.>")
 
 
-async def opened(directory: Path) -> tuple[StreamSet, LoneStreams]:
-    streams = StreamSet(
-        directory,
-        QuietLink(),
-        make_context=lambda _: make_context(),
-        new_incarnation=lambda: "i",
-    )
-    await streams.start([LOGS])
-    return streams, LoneStreams("me", streams, CursorStore(streams, cursors_max=10), dict)
-
-
 @pytest.fixture
-async def lone(tmp_path: Path) -> AsyncIterator[tuple[StreamSet, LoneStreams]]:
-    found = await opened(tmp_path)
-    yield found
-    await found[0].close()
+async def node(tmp_path: Path) -> AsyncIterator[OneNode]:
+    async with one_node(tmp_path / "data", LOGS) as found:
+        yield found
 
 
 async def publish(partition: Partition, count: int) -> None:
@@ -54,22 +40,20 @@ def segments(partition: Partition) -> list[tuple[int, int]]:
     return [(facts.base_offset, facts.next_offset) for facts in partition.log.segments()]
 
 
-async def test_everything_committed_goes_with_its_files(
-    lone: tuple[StreamSet, LoneStreams],
-) -> None:
-    partition = lone[0].partition("logs")
+async def test_everything_committed_goes_with_its_files(node: OneNode) -> None:
+    partition = node.partition("logs")
     await publish(partition, 5)
-    assert await lone[1].purge("logs", 0, 5) == 5
+    assert await node.engine.streams.purge("logs", 0, 5) == 5
     assert partition.start_offset == 5, "at once"
     await wait_until_async(lambda: segments(partition) == [(5, 5)], what="its file is gone")
     await publish(partition, 2)
     assert (partition.start_offset, partition.high_watermark) == (5, 6)
 
 
-async def test_readers_are_told_and_cursors_stay(lone: tuple[StreamSet, LoneStreams]) -> None:
-    partition = lone[0].partition("logs")
+async def test_readers_are_told_and_cursors_stay(node: OneNode) -> None:
+    partition = node.partition("logs")
     await publish(partition, 6)
-    api = FetchApi(lone[1], CursorStore(lone[0], cursors_max=10), LoneGroups("me"))
+    api = FetchApi(node.engine.streams, node.engine.cursors, node.engine.groups)
 
     async def ask(name: str, **request: object) -> dict[str, object]:
         asked = {"api": name, "stream": "logs", "partition": 0} | request
@@ -86,32 +70,27 @@ async def test_readers_are_told_and_cursors_stay(lone: tuple[StreamSet, LoneStre
         assert refused.value.code == "OUT_OF_RANGE"
         assert (refused.value.detail["earliest"], refused.value.detail["latest"]) == (4, 6)
     assert await ask("purge", before=2) == {"start_offset": 4}, "it never becomes less"
-    (described,) = lone[1].describe("logs")
+    (described,) = node.engine.streams.describe("logs")
     assert described["partitions"][0]["start_offset"] == 4
 
 
 async def test_what_is_purged_stays_so_over_a_restart(tmp_path: Path) -> None:
-    streams, lone = await opened(tmp_path)
-    await publish(streams.partition("logs"), 6)
-    await lone.purge("logs", 0, 4)
-    await streams.close()
-    streams, lone = await opened(tmp_path)
-    partition = streams.partition("logs")
-    assert (partition.start_offset, partition.log.start_offset) == (4, 0)
-    await publish(partition, 1)
-    assert await lone.purge("logs", 0, 7) == 7
-    await wait_until_async(lambda: segments(partition) == [(7, 7)], what="its files are gone")
-    await streams.close()
+    async with one_node(tmp_path, LOGS) as node:
+        await publish(node.partition("logs"), 6)
+        await node.engine.streams.purge("logs", 0, 4)
+    async with one_node(tmp_path, LOGS) as node:
+        partition = node.partition("logs")
+        assert (partition.start_offset, partition.log.start_offset) == (4, 0)
+        await publish(partition, 1)
+        assert await node.engine.streams.purge("logs", 0, 7) == 7
+        await wait_until_async(lambda: segments(partition) == [(7, 7)], what="its files are gone")
 
 
-async def test_purges_that_come_at_once_do_not_overtake_each_other(
-    lone: tuple[StreamSet, LoneStreams],
-) -> None:
-    partition = lone[0].partition("logs")
+async def test_purges_that_come_at_once_do_not_overtake_each_other(node: OneNode) -> None:
+    partition, streams = node.partition("logs"), node.engine.streams
     await publish(partition, 6)
-    await asyncio.gather(*(lone[1].purge("logs", 0, before) for before in (6, 5, 4, 3, 2, 1)))
+    await asyncio.gather(*(streams.purge("logs", 0, before) for before in (6, 5, 4, 3, 2, 1)))
     assert partition.start_offset == 6
-    assert PurgePoint.load(partition.log.directory).before == 6, "after a restart, too"
 
 
 @pytest.mark.parametrize(
@@ -124,15 +103,15 @@ async def test_purges_that_come_at_once_do_not_overtake_each_other(
     ],
 )
 async def test_what_cannot_be_purged_is_refused(
-    lone: tuple[StreamSet, LoneStreams], stream: str, partition: int, before: int, code: str
+    node: OneNode, stream: str, partition: int, before: int, code: str
 ) -> None:
-    await publish(lone[0].partition("logs"), 3)
+    await publish(node.partition("logs"), 3)
     if stream == "__cursors":
-        await lone[0].create(StreamConfig(name="__cursors", subject=""))
+        await node.engine.cursors.ready()
     with pytest.raises(RefusedError) as refused:
-        await lone[1].purge(stream, partition, before)
+        await node.engine.streams.purge(stream, partition, before)
     assert refused.value.code == code
-    assert lone[0].partition("logs").start_offset == 0
+    assert node.partition("logs").start_offset == 0
 
 
 def log_of(directory: Path, epochs: list[tuple[int, int]], end: int) -> tuple[CommitLog, EpochFile]:
@@ -149,7 +128,8 @@ def test_records_of_later_epochs_were_not_purged(tmp_path: Path) -> None:
     """A power loss has cost 3 to 9; the next leader gave those offsets to other records."""
     log, epochs = log_of(tmp_path / "log", [(1, 0), (2, 3)], 7)
     ordered: list[int] = []
-    purging = Purging(log, epochs, PurgePoint(10, 1), ordered.append)
+    purging = Purging(log, epochs, ordered.append)
+    purging.set(PurgePoint(10, 1), -1)
     assert purging.start() == 3
     purging.committed(6)
     assert ordered == [3]
@@ -162,7 +142,7 @@ def test_records_of_later_epochs_were_not_purged(tmp_path: Path) -> None:
 def test_files_go_no_further_than_what_is_known_to_be_committed(tmp_path: Path) -> None:
     log, epochs = log_of(tmp_path / "log", [(1, 0)], 8)
     ordered: list[int] = []
-    purging = Purging(log, epochs, PurgePoint(), ordered.append)
+    purging = Purging(log, epochs, ordered.append)
     purging.set(PurgePoint(6, 1), 2)
     assert (purging.start(), ordered) == (6, [3])
     for high_watermark in (2, 4, 7, 9):
@@ -173,7 +153,7 @@ def test_files_go_no_further_than_what_is_known_to_be_committed(tmp_path: Path) 
 def test_what_is_purged_after_a_loss_goes_though_more_had_gone_before(tmp_path: Path) -> None:
     log, epochs = log_of(tmp_path / "log", [(1, 0)], 10)
     ordered: list[int] = []
-    purging = Purging(log, epochs, PurgePoint(), ordered.append)
+    purging = Purging(log, epochs, ordered.append)
     purging.set(PurgePoint(9, 1), 9)
     log.truncate_to(3)
     epochs.truncate_to(3)
@@ -183,9 +163,9 @@ def test_what_is_purged_after_a_loss_goes_though_more_had_gone_before(tmp_path: 
     assert (purging.start(), ordered) == (6, [9, 6])
 
 
-def test_a_purge_point_is_read_as_it_was_written(tmp_path: Path) -> None:
+def test_a_purge_point_of_an_earlier_release_is_read(tmp_path: Path) -> None:
     assert PurgePoint.load(tmp_path) == PurgePoint()
-    PurgePoint(7, 3).save(tmp_path)
+    Checkpoint(tmp_path / PURGED_NAME).save({"before": 7, "epoch": 3})
     assert PurgePoint.load(tmp_path) == PurgePoint(7, 3)
     (tmp_path / "purged").write_bytes(b"damaged")
     with pytest.raises(CorruptError):

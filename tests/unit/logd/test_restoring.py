@@ -14,8 +14,8 @@ from penstock.logd.format.batch import Record
 from penstock.logd.format.frame import encode_header
 from penstock.logd.metadata.streams import Stream, StreamConfig
 from penstock.logd.offline.backup import BackupPartition, Manifest
-from penstock.logd.partition.partition import Partition
 from tests.support.frames import make_batch_frame
+from tests.support.lone_replica import open_partition
 from tests.support.partition_context import make_context
 
 ROOM = 64 * 1024
@@ -35,7 +35,7 @@ async def test_frames_larger_than_what_may_wait_are_restored_one_upload_at_a_tim
         name="old", subject="a", intake_bytes_max=ROOM, restore_from=(7,), restore_upto=(10,)
     )
     stream = Stream(config=config, incarnation="1")
-    partition = await Partition.open(stream, tmp_path / "0", make_context())
+    partition = await open_partition(stream, tmp_path / "0", make_context())
     assert await partition.restore(frame(7) + frame(8)) == 9
     assert (partition.start_offset, partition.high_watermark) == (7, 8)
     partition.budget.take(1)  # something waits

@@ -8,7 +8,7 @@ from penstock.logd.encryption.master_keys import EncryptionSection
 from penstock.logd.encryption.rotation import Rotation
 from penstock.logd.errors import CorruptError
 from tests.support.encryption import key_file, master_keys, section
-from tests.unit.logd.test_encryption import LOGS, PLAIN, SECRET, store, stream_set, values
+from tests.unit.logd.test_encryption import LOGS, PLAIN, SECRET, node_with, store, values
 
 
 class Read:
@@ -34,11 +34,11 @@ def test_open_streams_follow_the_section_without_a_restart(tmp_path: Path) -> No
 
     async def main() -> None:
         masters = master_keys(tmp_path, "old")
-        async with stream_set(tmp_path / "data", masters, LOGS, PLAIN) as streams:
-            await store(streams, "logs", SECRET)
-            log = streams.partition("logs").log
+        async with node_with(tmp_path / "data", masters, LOGS, PLAIN) as node:
+            await store(node, "logs", SECRET)
+            log = node.partition("logs").log
             read = Read(tmp_path, "old")
-            rotation = Rotation(path, read, masters, streams.partitions)
+            rotation = Rotation(path, read, masters, node.engine.partitions)
             rotation.look()
             assert (rotation.problem, masters_of(log.directory)) == ("", ["old"])
 
@@ -52,13 +52,13 @@ def test_open_streams_follow_the_section_without_a_restart(tmp_path: Path) -> No
             key_file(tmp_path, "new").unlink()
             rotation.look()  # a problem is looked at again at once
             assert "master key 'new'" in rotation.problem
-            await store(streams, "logs", SECRET)
+            await store(node, "logs", SECRET)
             key_file(tmp_path, "new")
             rotation.look()
             assert (rotation.problem, masters_of(log.directory)) == ("", ["new"])
-            await store(streams, "logs", SECRET)
-            assert len(values(streams, "logs")) == 3
-        async with stream_set(tmp_path / "data", master_keys(tmp_path, "new"), LOGS) as streams:
-            assert len(values(streams, "logs")) == 3
+            await store(node, "logs", SECRET)
+            assert len(values(node, "logs")) == 3
+        async with node_with(tmp_path / "data", master_keys(tmp_path, "new"), LOGS) as node:
+            assert len(values(node, "logs")) == 3
 
     asyncio.run(main())

@@ -19,6 +19,7 @@ from penstock.logd.partition.publish_queue import OPEN_MAX, AppendSpans, append_
 from penstock.logd.security.principal import ANONYMOUS
 from penstock.service.tracing import OWN_SUBJECTS, Tracer, span_of, trace_of
 from tests.support.fetch_desk import LetsIn
+from tests.support.lone_replica import open_partition
 from tests.support.partition_context import make_context
 from tests.support.tracing import ended, make_tracer
 
@@ -28,7 +29,7 @@ OWN = OWN_SUBJECTS[0].encode()
 
 async def opened(directory: Path, tracer: Tracer, name: str = "traces") -> Partition:
     stream = Stream(config=StreamConfig(name=name, subject="telemetry.>"), incarnation="1")
-    return await Partition.open(stream, directory, make_context(tracer=tracer))
+    return await open_partition(stream, directory, make_context(tracer=tracer))
 
 
 async def closed(partition: Partition) -> None:

@@ -63,7 +63,7 @@ class ScriptedClient:
         refusals: Answered before, the last one first.
         damaged: Offsets of a frame that is known to be damaged.
         rotted: Of one that is not, until it is asked for with a subject.
-        replicas: Of the partition; a lone logd has one.
+        replicas: Of the partition; a single node has one.
         asked: Requests, in their order.
     """
 

@@ -33,7 +33,7 @@ class Streams:
     Attributes:
         rows: One for each partition, as the page has it.
         nodes: One for each node of the cluster.
-        cluster: Its name; None: a lone logd, or nobody has said.
+        cluster: Its name; None: a single node, or nobody has said.
         controller: The node that decides.
         problem: Why the last question was not answered; empty: it was.
         answered_ns: When the last answer came (monotonic); None: never.

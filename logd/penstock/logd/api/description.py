@@ -1,33 +1,9 @@
 """Streams and partitions as the control protocol shows them."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 from penstock.logd.api.streams import Readable
-from penstock.logd.partition.partition import OfflinePartition, Partition
-
-
-def describe_stream(found: Partition | OfflinePartition, node: str) -> dict[str, Any]:
-    """A stream of a lone logd; one that is not open has no leader, and says why."""
-    options = asdict(found.stream.config)
-    name, subject = options.pop("name"), options.pop("subject")
-    if isinstance(found, Partition):
-        roles = describe_roles(node, found.epoch, [node], [node])
-        partitions = [{"partition": found.number} | describe_standing(found) | roles]
-        problem = found.failure
-    else:
-        roles = describe_roles(None, 0, [node], [])
-        partitions = [{"partition": 0} | describe_standing(None) | roles]
-        problem = found.reason
-    return {
-        "name": name,
-        "subject": subject,
-        "incarnation": found.stream.incarnation,
-        "partitions": partitions,
-        "options": options,
-        "problem": problem,
-    }
 
 
 def describe_standing(partition: Readable | None) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Annotated, Any, Literal, NoReturn, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -46,7 +46,7 @@ class GroupFigures:
 
 
 class Groups(Protocol):
-    """Called on the event loop. A lone logd refuses everything with `NOT_CLUSTERED`."""
+    """Called on the event loop."""
 
     async def beat(self, beat: MemberBeat) -> MemberAnswer:
         """Tell the coordinator that a member is there; its answer.
@@ -71,37 +71,7 @@ class Groups(Protocol):
         """
 
     def figures(self) -> GroupFigures:
-        """How many there are; a lone logd has none."""
-
-
-class LoneGroups:
-    """As `Groups`, of a logd that is in no cluster."""
-
-    def __init__(self, node: str) -> None:
-        self._node = node
-
-    async def beat(self, beat: MemberBeat) -> MemberAnswer:
-        """Refused."""
-        del beat
-        self._refuse()
-
-    async def leave(self, group: str, member: str) -> None:
-        """Refused."""
-        del group, member
-        self._refuse()
-
-    def describe(self, group: str | None = None) -> list[Document]:
-        """Refused."""
-        del group
-        self._refuse()
-
-    def figures(self) -> GroupFigures:
-        """As `Groups`."""
-        return GroupFigures()
-
-    def _refuse(self) -> NoReturn:
-        message = f"{self._node} is in no cluster: nobody coordinates consumer groups"
-        raise RefusedError("NOT_CLUSTERED", message, node=self._node)
+        """How many there are."""
 
 
 class _Request(BaseModel):

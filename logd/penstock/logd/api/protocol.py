@@ -75,16 +75,14 @@ records of one whose log cannot be opened is refused as `UNAVAILABLE` with a `ca
 code of a refusal such as `WRONG_KEY`, or `UNAVAILABLE`. Each of its `partitions` has `leader` (null: none), `leader_epoch`,
 `replicas` (the first one leads if it can), `isr`, `observers`, `target` (the replicas that a move
 ends with; null: none is under way), `unclean_elections`, and where it stands at the node that answers: start_offset, high_watermark, end_offset, epoch, size_bytes, damaged_offsets (known there), all null where that node has no
-replica. In a lone logd all of these names are its own.
+replica. On a single node all of these names are its own.
 
 Of a cluster's `nodes` each has `node`, `fetch` and `admin` (addresses), `rack`, `state` ("active",
 "draining" or "removed"), `live`, and `problem`, why it takes no part though its process runs. Any node answers any request, but for records, offsets and
 cursors: what it does not have it refuses as `NOT_HERE`, with the `leader` to ask (empty: none) and
 the `replicas`, joined by commas. One that has just started, or takes no part, refuses as `NOT_READY`;
 others know more.
-Cursors are at the leader of `__cursors`. A lone logd refuses the
-requests from `alter_stream` to `groups`, and streams that ask for more than one node, as
-`NOT_CLUSTERED`.
+Cursors are at the leader of `__cursors`. A node alone answers all of this as well.
 
 `log_epoch` is the last epoch in the log that was read. A reader that hands it in with its next fetch
 is refused as `RECORDS_LOST`, with the `offset` from which on, when an unclean election has cost

@@ -343,7 +343,11 @@ def altered(
         wanted["retention"] = asdict(config.retention) | changes["retention"]
     if "replication_factor" not in changes:
         wanted["replication_factor"] = options.replication_factor or "all"
-    changed, replication = split_settings(wanted)
+    if changes.keys() <= ReplicationSettings.model_fields.keys():
+        known = {key: wanted[key] for key in ReplicationSettings.model_fields if key in wanted}
+        changed, replication = config, parse(ReplicationSettings, known)
+    else:
+        changed, replication = split_settings(wanted)
     return changed, replication.options(factor=options.replication_factor)
 
 

@@ -1,4 +1,4 @@
-"""What the api needs of the streams: those of a lone logd, or of a cluster as a node has them."""
+"""What the api needs of the streams of a cluster, as a node has them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -166,8 +166,6 @@ class Streams(Protocol):
                 `READ_ONLY`; `OUT_OF_RANGE`: not all of it is committed.
             UnavailableError: It cannot be read now, or nobody knows yet whether it is done.
         """
-
-    # What only a cluster does; the others refuse it with `NOT_CLUSTERED`.
 
     async def alter(self, stream: str, options: Mapping[str, Any]) -> Document:
         """Change some options of a stream; `penstock.logd.api.stream_options.altered` has which.

@@ -406,7 +406,7 @@ def cluster() -> None:
 def info(server: str, as_json: bool) -> None:
     """Show the nodes: which are alive, what each leads and holds, which is the controller.
 
-    LEADS and REPLICAS count partitions, those of logd's own streams too. A lone logd shows itself.
+    LEADS and REPLICAS count partitions, those of logd's own streams too.
     """
     with asking(server) as log:
         found, streams = log.cluster(), log.streams(internal=True)
@@ -531,7 +531,7 @@ def _missing(server: str) -> tuple[str, str] | None:
     except ServiceUnavailableError as error:
         return error.reason, error.fix or ""
     if found.name is None:
-        raise click.UsageError("this is a lone logd: it has no other nodes to wait for")
+        raise click.UsageError("this is a single node: there are no others to wait for")
     away = [node.node for node in found.nodes if node.is_member and not node.live]
     states = {
         (stream.name, stream.state_of(part)) for stream in streams for part in stream.partitions
@@ -566,7 +566,7 @@ def _summary(info: ClusterInfo, streams: list[StreamInfo]) -> str:
     partitions = [part for stream in streams for part in stream.partitions]
     leaderless = sum(part.leader is None for part in partitions)
     behind = sum(len(part.isr) < len(part.replicas) for part in partitions)
-    name = "no cluster: a lone logd" if info.name is None else f"cluster {info.name}"
+    name = "a single node" if info.name is None else f"cluster {info.name}"
     return (
         f"{name}; {live} of {len(members)} nodes live; {pluralize(len(partitions), 'partition')}, "
         f"{leaderless} without a leader, {behind} not fully in sync"

@@ -191,10 +191,10 @@ def alter(
     server: str,
     **options: Any,
 ) -> None:
-    """Change options of the stream NAME in a cluster; the others stay as they are.
+    """Change options of the stream NAME; the others stay as they are.
 
-    More replicas, or fewer, are made in the background. The options of a lone logd are those of its
-    configuration file.
+    More replicas, or fewer, are made in the background. A node without the section `cluster` takes
+    the options of its configuration's file again when it is started.
     """
     changes, none = chosen_options(options), unset_options(unset)
     retention = changes.get("retention", {}) | none.get("retention", {})
@@ -434,7 +434,7 @@ def create(name: str, subject: str, as_json: bool, server: str, **options: Any) 
     """Create a stream NAME; the same again changes nothing.
 
     Partition 0 stores the subject itself, partition n what is published on the subject with .n
-    behind it. A lone logd has one partition and one replica of everything.
+    behind it.
     """
     with asking(server) as log:
         stream = log.create_stream(name, subject, **chosen_options(options))

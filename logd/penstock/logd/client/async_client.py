@@ -173,8 +173,8 @@ class AsyncManaging(ABC):
         """Create a stream, or find it as asked for.
 
         Raises:
-            RefusedError: `STREAM_DIFFERS`, `BAD_SUBJECT`, `BAD_REQUEST`; `NOT_CLUSTERED` when a
-                lone logd is asked for more than one partition or replica; `NOT_ENOUGH_NODES`;
+            RefusedError: `STREAM_DIFFERS`, `BAD_SUBJECT`, `BAD_REQUEST`;
+                `NOT_ENOUGH_NODES`;
                 `STREAM_DELETING`: nodes still have data of one of that name that was deleted;
                 `UNAVAILABLE`: it is made, or not, and publishers do not reach all of it yet.
         """
@@ -184,7 +184,7 @@ class AsyncManaging(ABC):
         """Change options of a cluster's stream; those not named stay as they are.
 
         Raises:
-            RefusedError: `UNKNOWN_STREAM`, `BAD_REQUEST`, `NOT_CLUSTERED`.
+            RefusedError: `UNKNOWN_STREAM`, `BAD_REQUEST`.
         """
         return await self._call(calls.alter_stream(name, options))
 
@@ -201,7 +201,7 @@ class AsyncManaging(ABC):
         A message ends a pause; with `held` the stream is off its subject until it is resumed.
 
         Raises:
-            RefusedError: `UNKNOWN_STREAM`, `NOT_CLUSTERED`.
+            RefusedError: `UNKNOWN_STREAM`.
         """
         call = calls.set_mode(name, paused=paused, read_only=read_only, held=held)
         return await self._call(call)
@@ -239,14 +239,14 @@ class AsyncManaging(ABC):
     # Nodes.
 
     async def cluster(self) -> ClusterInfo:
-        """Which nodes there are; a lone logd names only itself."""
+        """Which nodes there are; a single node names only itself."""
         return await self._call(calls.cluster())
 
     async def drain_node(self, node: str, *, undo: bool = False) -> None:
         """Begin to move every replica and leadership off a node, or end that.
 
         Raises:
-            RefusedError: `UNKNOWN_NODE`, `NOT_CLUSTERED`.
+            RefusedError: `UNKNOWN_NODE`.
         """
         await self._call(calls.drain(node, undo=undo))
 
@@ -254,7 +254,7 @@ class AsyncManaging(ABC):
         """End a node's membership; drain it first.
 
         Raises:
-            RefusedError: `UNKNOWN_NODE`, `NOT_CLUSTERED`, and why it cannot go yet.
+            RefusedError: `UNKNOWN_NODE`, and why it cannot go yet.
         """
         await self._call(calls.remove_node(node))
 
@@ -264,7 +264,7 @@ class AsyncManaging(ABC):
         """Begin to move a partition to these nodes, preferred leader first; None gives it up.
 
         Raises:
-            RefusedError: `UNKNOWN_STREAM`, `UNKNOWN_PARTITION`, `UNKNOWN_NODE`, `NOT_CLUSTERED`.
+            RefusedError: `UNKNOWN_STREAM`, `UNKNOWN_PARTITION`, `UNKNOWN_NODE`.
         """
         await self._call(calls.move(stream, partition, replicas))
 
@@ -272,7 +272,7 @@ class AsyncManaging(ABC):
         """Have just these nodes hold a copy of a partition that never counts, for readers.
 
         Raises:
-            RefusedError: `UNKNOWN_STREAM`, `UNKNOWN_PARTITION`, `UNKNOWN_NODE`, `NOT_CLUSTERED`;
+            RefusedError: `UNKNOWN_STREAM`, `UNKNOWN_PARTITION`, `UNKNOWN_NODE`;
                 `BAD_REPLICAS`: one is a replica.
         """
         await self._call(calls.observe(stream, partition, observers))
@@ -282,7 +282,7 @@ class AsyncManaging(ABC):
 
         Raises:
             RefusedError: `HAS_LEADER`, `IN_SYNC_ALIVE`: nothing need be lost; `NO_REPLICA`: none is
-                there; `UNKNOWN_STREAM`, `UNKNOWN_PARTITION`, `NOT_CLUSTERED`.
+                there; `UNKNOWN_STREAM`, `UNKNOWN_PARTITION`.
         """
         return await self._call(calls.elect(stream, partition))
 
@@ -290,7 +290,7 @@ class AsyncManaging(ABC):
         """Have another node be the controller, that one or any; which one is then.
 
         Raises:
-            RefusedError: `NO_HEIR`: it is not there, or none is; `NOT_CLUSTERED`.
+            RefusedError: `NO_HEIR`: it is not there, or none is.
         """
         return await self._call(calls.step_down(heir))
 
@@ -303,28 +303,20 @@ class AsyncManaging(ABC):
         return await self._call(calls.gaps(node))
 
     async def rebalance(self) -> int:
-        """Spread replicas and leaderships evenly; how many moves begin.
-
-        Raises:
-            RefusedError: `NOT_CLUSTERED`.
-        """
+        """Spread replicas and leaderships evenly; how many moves begin."""
         return await self._call(calls.rebalance())
 
     # Groups.
 
     async def groups(self) -> list[GroupInfo]:
-        """The consumer groups with members, by name.
-
-        Raises:
-            RefusedError: `NOT_CLUSTERED`.
-        """
+        """The consumer groups with members, by name."""
         return await self._call(calls.groups())
 
     async def group(self, name: str) -> GroupInfo:
         """One consumer group.
 
         Raises:
-            RefusedError: `UNKNOWN_GROUP`: it has no members; `NOT_CLUSTERED`.
+            RefusedError: `UNKNOWN_GROUP`: it has no members.
         """
         return (await self._call(calls.groups(name)))[0]
 

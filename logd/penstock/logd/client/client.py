@@ -181,8 +181,8 @@ class Managing(ABC):
         """Create a stream, or find it as asked for.
 
         Raises:
-            RefusedError: `STREAM_DIFFERS`, `BAD_SUBJECT`, `BAD_REQUEST`; `NOT_CLUSTERED` when a
-                lone logd is asked for more than one partition or replica; `NOT_ENOUGH_NODES`;
+            RefusedError: `STREAM_DIFFERS`, `BAD_SUBJECT`, `BAD_REQUEST`;
+                `NOT_ENOUGH_NODES`;
                 `STREAM_DELETING`: nodes still have data of one of that name that was deleted;
                 `UNAVAILABLE`: it is made, or not, and publishers do not reach all of it yet.
         """
@@ -192,7 +192,7 @@ class Managing(ABC):
         """Change options of a cluster's stream; those not named stay as they are.
 
         Raises:
-            RefusedError: `UNKNOWN_STREAM`, `BAD_REQUEST`, `NOT_CLUSTERED`.
+            RefusedError: `UNKNOWN_STREAM`, `BAD_REQUEST`.
         """
         return self._call(calls.alter_stream(name, options))
 
@@ -209,7 +209,7 @@ class Managing(ABC):
         A message ends a pause; with `held` the stream is off its subject until it is resumed.
 
         Raises:
-            RefusedError: `UNKNOWN_STREAM`, `NOT_CLUSTERED`.
+            RefusedError: `UNKNOWN_STREAM`.
         """
         call = calls.set_mode(name, paused=paused, read_only=read_only, held=held)
         return self._call(call)
@@ -247,14 +247,14 @@ class Managing(ABC):
     # Nodes.
 
     def cluster(self) -> ClusterInfo:
-        """Which nodes there are; a lone logd names only itself."""
+        """Which nodes there are; a single node names only itself."""
         return self._call(calls.cluster())
 
     def drain_node(self, node: str, *, undo: bool = False) -> None:
         """Begin to move every replica and leadership off a node, or end that.
 
         Raises:
-            RefusedError: `UNKNOWN_NODE`, `NOT_CLUSTERED`.
+            RefusedError: `UNKNOWN_NODE`.
         """
         self._call(calls.drain(node, undo=undo))
 
@@ -262,7 +262,7 @@ class Managing(ABC):
         """End a node's membership; drain it first.
 
         Raises:
-            RefusedError: `UNKNOWN_NODE`, `NOT_CLUSTERED`, and why it cannot go yet.
+            RefusedError: `UNKNOWN_NODE`, and why it cannot go yet.
         """
         self._call(calls.remove_node(node))
 
@@ -270,7 +270,7 @@ class Managing(ABC):
         """Begin to move a partition to these nodes, preferred leader first; None gives it up.
 
         Raises:
-            RefusedError: `UNKNOWN_STREAM`, `UNKNOWN_PARTITION`, `UNKNOWN_NODE`, `NOT_CLUSTERED`.
+            RefusedError: `UNKNOWN_STREAM`, `UNKNOWN_PARTITION`, `UNKNOWN_NODE`.
         """
         self._call(calls.move(stream, partition, replicas))
 
@@ -278,7 +278,7 @@ class Managing(ABC):
         """Have just these nodes hold a copy of a partition that never counts, for readers.
 
         Raises:
-            RefusedError: `UNKNOWN_STREAM`, `UNKNOWN_PARTITION`, `UNKNOWN_NODE`, `NOT_CLUSTERED`;
+            RefusedError: `UNKNOWN_STREAM`, `UNKNOWN_PARTITION`, `UNKNOWN_NODE`;
                 `BAD_REPLICAS`: one is a replica.
         """
         self._call(calls.observe(stream, partition, observers))
@@ -288,7 +288,7 @@ class Managing(ABC):
 
         Raises:
             RefusedError: `HAS_LEADER`, `IN_SYNC_ALIVE`: nothing need be lost; `NO_REPLICA`: none is
-                there; `UNKNOWN_STREAM`, `UNKNOWN_PARTITION`, `NOT_CLUSTERED`.
+                there; `UNKNOWN_STREAM`, `UNKNOWN_PARTITION`.
         """
         return self._call(calls.elect(stream, partition))
 
@@ -296,7 +296,7 @@ class Managing(ABC):
         """Have another node be the controller, that one or any; which one is then.
 
         Raises:
-            RefusedError: `NO_HEIR`: it is not there, or none is; `NOT_CLUSTERED`.
+            RefusedError: `NO_HEIR`: it is not there, or none is.
         """
         return self._call(calls.step_down(heir))
 
@@ -309,28 +309,20 @@ class Managing(ABC):
         return self._call(calls.gaps(node))
 
     def rebalance(self) -> int:
-        """Spread replicas and leaderships evenly; how many moves begin.
-
-        Raises:
-            RefusedError: `NOT_CLUSTERED`.
-        """
+        """Spread replicas and leaderships evenly; how many moves begin."""
         return self._call(calls.rebalance())
 
     # Groups.
 
     def groups(self) -> list[GroupInfo]:
-        """The consumer groups with members, by name.
-
-        Raises:
-            RefusedError: `NOT_CLUSTERED`.
-        """
+        """The consumer groups with members, by name."""
         return self._call(calls.groups())
 
     def group(self, name: str) -> GroupInfo:
         """One consumer group.
 
         Raises:
-            RefusedError: `UNKNOWN_GROUP`: it has no members; `NOT_CLUSTERED`.
+            RefusedError: `UNKNOWN_GROUP`: it has no members.
         """
         return (self._call(calls.groups(name)))[0]
 
@@ -623,9 +615,6 @@ class LogClient(Managing):
             positions: For a consumer that stores its position with its results, and so has every
                 record's result exactly once: where its store says to go on. Asked when a partition
                 is granted; None: where the group's cursor is.
-
-        Raises:
-            RefusedError: `NOT_CLUSTERED`, when reading begins.
         """
         names = (streams,) if isinstance(streams, str) else tuple(streams)
 

@@ -164,7 +164,7 @@ class ClusterInfo:
     """Which nodes there are.
 
     Attributes:
-        name: Of the cluster; None: a lone logd.
+        name: Of the cluster; None: a single node.
         controller: The node that decides; None: none does, at present.
         node: Which node says so.
         nodes: By name, those that were removed too.

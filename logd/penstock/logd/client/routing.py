@@ -1,10 +1,10 @@
 """Which node a client's calls go to, and where else when they fail there. No I/O.
 
 A client takes the first of its addresses that answers. After the first answer it asks once which
-nodes there are. A lone logd says that it is in no cluster, and the client stays with it. In a
+nodes there are. A single node names no cluster, and the client stays with it. In a
 cluster every node answers what is not about one partition. What is goes to the partition's leader:
 at first to the node that was asked last, and on to the one that its refusal names. So a client of a
-lone logd pays no round trip for metadata, and no node forwards payloads to another.
+single node pays no round trip for metadata, and no node forwards payloads to another.
 
 One call's way to whoever answers it. No I/O.
 

@@ -14,6 +14,9 @@ from penstock.logd.replication.events import ReplicationSettings
 from penstock.logd.security.tls import CertificateFiles
 from penstock.service import HostPort, Quantities
 
+LONE_CLUSTER: Final = "logd"
+"""Name of the cluster that a logd without a section `cluster` is."""
+
 _STANDBY_AGE_S: Final = 10.0
 """A leader that is lost is replaced within a few leases; this is for those that are late."""
 
@@ -46,6 +49,10 @@ class PeerTlsSettings(_Settings):
         )
 
 
+_NOWHERE: Final = "127.0.0.1:0"
+"""The peer address of a node that listens for no others."""
+
+
 class AdvertiseSettings(_Settings):
     """How others reach this node, where that is not as it listens."""
 
@@ -53,6 +60,11 @@ class AdvertiseSettings(_Settings):
     fetch: HostPort | None = None
     admin: HostPort | None = None
     grpc: HostPort | None = None
+
+
+_ALONE_LEASE_MS: Final = 60_000
+_ALONE_HEARTBEAT_MS: Final = 500
+"""Nobody else could take over, so a node alone loses no lease when its process stands still."""
 
 
 class ClusterSection(_Settings):
@@ -108,6 +120,17 @@ class ClusterSection(_Settings):
             msg = "standby_age_s must be at least four times lease_ms: so long nobody may lead"
             raise ValueError(msg)
         return self
+
+    @classmethod
+    def alone(cls, node: str) -> Self:
+        """Of a cluster that is this node, and that no other one can reach."""
+        return cls(
+            name=LONE_CLUSTER,
+            founders={node: _NOWHERE},
+            lease_ms=_ALONE_LEASE_MS,
+            heartbeat_ms=_ALONE_HEARTBEAT_MS,
+            standby_age_s=4 * _ALONE_LEASE_MS / 1000,
+        )
 
     def reached(self, node: str, fetch: str) -> dict[str, str]:
         """How nodes and readers reach a node of this name that listens for readers at `fetch`."""

@@ -9,7 +9,7 @@ from penstock.logd.api.streams import not_here
 from penstock.logd.cluster.controller_client import ControllerClient, make_internal
 from penstock.logd.cluster.replica import ReplicaRunner
 from penstock.logd.cluster.replica_manager import ReplicaManager
-from penstock.logd.errors import RefusedError, UnavailableError
+from penstock.logd.errors import NotOpenError, RefusedError, UnavailableError
 from penstock.logd.metadata.records import Group, PartitionKey
 from penstock.logd.metadata.streams import StreamConfig
 from penstock.logd.partition.cursors import CURSORS_STREAM, CursorStore, Extent
@@ -18,6 +18,11 @@ from penstock.logd.partition.partition import Partition
 _MAKE_S: Final = 10.0
 _SETTLE_S: Final = 10.0
 """Seconds a new leader may take until everything that leaders before it stored is committed."""
+
+_BEGIN_S: Final = 2.0
+"""Seconds a node may take to lead what the cluster has just made it lead."""
+
+_LOOK_S: Final = 0.005
 
 _AGAIN_S: Final = 1.0
 """Seconds until cursors are tried again to be deleted."""
@@ -58,18 +63,34 @@ class ClusterCursors:
 
     async def ready(self) -> CursorStore:
         """As `Cursors`; what they are kept in is made when it is asked for first."""
-        self._replicas.cluster.check_takes_part()
-        state = self._replicas.cluster.group.state
-        if CURSORS_STREAM.name not in state.streams:
-            cluster = self._replicas.cluster
+        cluster = self._replicas.cluster
+        cluster.check_takes_part()
+        if CURSORS_STREAM.name not in cluster.group.state.streams:
             await make_internal(cluster, self._decisions, CURSORS_STREAM, timeout_s=_MAKE_S)
-        found = state.partition(_PLACE)
-        replica = self._replicas.at(_PLACE)
+        await self._begun()
+        found, replica = cluster.group.state.partition(_PLACE), self._replicas.at(_PLACE)
+        problem = self._replicas.problems.get(_PLACE)
+        if problem is not None and found is not None and found[1].replicas == (cluster.name,):
+            message = f"stream {CURSORS_STREAM.name!r}: not opened: {problem}; see to that"
+            raise NotOpenError(f"{message}, then start logd again", cause=problem.cause)
         if found is None or replica is None or not replica.leading:
             leader, nodes = (None, ()) if found is None else (found[1].leader, found[1].replicas)
             raise not_here(CURSORS_STREAM.name, 0, leader, nodes)
         async with self._starting:
             return await self._of(replica)
+
+    async def _begun(self) -> None:
+        """Wait a moment if this node has just been made the leader."""
+        until = asyncio.get_running_loop().time() + _BEGIN_S
+        while asyncio.get_running_loop().time() < until:
+            found = self._replicas.cluster.group.state.partition(_PLACE)
+            replica = self._replicas.at(_PLACE)
+            mine = found is not None and found[1].leader == self._replicas.node
+            if not mine or _PLACE in self._replicas.problems:
+                return
+            if replica is not None and (replica.leading or replica.partition.failure):
+                return
+            await asyncio.sleep(_LOOK_S)
 
     async def run(self) -> None:
         """Delete the cursors of streams that have been deleted, until cancelled.
@@ -134,7 +155,9 @@ class _LedHere:
         """As `CursorStreams`; where a log ends only its leader knows."""
         incarnation = self.incarnation(stream, number)
         if incarnation is None:
-            raise RefusedError("UNKNOWN_STREAM", f"there is no partition {number} of {stream!r}")
+            known = self._replicas.cluster.group.state.knows(stream)
+            code = "UNKNOWN_PARTITION" if known else "UNKNOWN_STREAM"
+            raise RefusedError(code, f"there is no partition {number} of {stream!r}")
         replica = self._replicas.at(PartitionKey(stream, number))
         if replica is None or not replica.leading:
             return Extent(incarnation)

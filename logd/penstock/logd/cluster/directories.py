@@ -1,18 +1,22 @@
 """What a node holds of a cluster's streams on its disk.
 
-    <data_dir>/streams/<name>-<incarnation>/<n>        the log of partition n
-    <data_dir>/streams/<name>-<incarnation>/held-<n>   it was made here: it must be there
-    <data_dir>/trash/                                  data that the state says is to go
+    <data_dir>/streams/<name>-<incarnation>/<n>   the log of partition n
+    <data_dir>/held/<name>-<incarnation>-<n>      it was made here: it must be there
+    <data_dir>/trash/                             data that the state says is to go
 
 A log that was made here and is missing is never made again, empty: its node may count as having
-everything that was acked. What the state does not speak of is left alone.
+everything that was acked. What the state does not speak of is left alone. 0.1.0 kept the mark as
+`held-<n>` beside the log, where it was lost with it; one that is there counts.
 """
 
 from pathlib import Path
+from typing import Final
 
 from penstock.logd.directories import empty, make_directories, make_file, rename
 from penstock.logd.errors import CorruptError
 from penstock.logd.metadata.records import StreamRecord
+
+HELD_NAME: Final = "held"
 
 
 class ReplicaDirectories:
@@ -21,7 +25,8 @@ class ReplicaDirectories:
     def __init__(self, data_dir: Path) -> None:
         self.data_dir = data_dir
         self._streams, self._trash = data_dir / "streams", data_dir / "trash"
-        for directory in (self._streams, self._trash):
+        self._held = data_dir / HELD_NAME
+        for directory in (self._streams, self._trash, self._held):
             directory.mkdir(exist_ok=True)
         empty(self._trash)
 
@@ -32,12 +37,12 @@ class ReplicaDirectories:
             CorruptError: It was, and is missing.
             OSError: The disk failed.
         """
-        directory, mark = self._paths(stream, number)
-        if not mark.exists():
+        directory, mark, former_mark = self._paths(stream, number)
+        if not (mark.exists() or former_mark.exists()):
             make_directories(directory)
             make_file(mark)
         elif not directory.is_dir():
-            raise CorruptError("its data directory is lost", where=str(directory))
+            raise CorruptError("it has lost its data directory", where=str(directory))
         return directory
 
     def remove(self, stream: StreamRecord, number: int) -> None:
@@ -46,10 +51,11 @@ class ReplicaDirectories:
         Raises:
             OSError: The disk failed.
         """
-        directory, mark = self._paths(stream, number)
+        directory, mark, former_mark = self._paths(stream, number)
         if directory.is_dir():
             rename(directory, self._trash / f"{directory.parent.name}-{number}")
         mark.unlink(missing_ok=True)
+        former_mark.unlink(missing_ok=True)
         if directory.parent.is_dir() and not any(directory.parent.iterdir()):
             directory.parent.rmdir()
         empty(self._trash)
@@ -59,9 +65,10 @@ class ReplicaDirectories:
         parent = self._streams / f"{name}-{incarnation}"
         if not (parent / "0").is_dir():
             return None
-        make_file(parent / "held-0")
+        make_file(self._held / f"{parent.name}-0")
         return parent / "0"
 
-    def _paths(self, stream: StreamRecord, number: int) -> tuple[Path, Path]:
-        parent = self._streams / f"{stream.config.name}-{stream.incarnation}"
-        return parent / str(number), parent / f"held-{number}"
+    def _paths(self, stream: StreamRecord, number: int) -> tuple[Path, Path, Path]:
+        name = f"{stream.config.name}-{stream.incarnation}"
+        parent = self._streams / name
+        return parent / str(number), self._held / f"{name}-{number}", parent / f"held-{number}"

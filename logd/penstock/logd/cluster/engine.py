@@ -10,6 +10,7 @@ import random
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, Final
 
 import structlog
@@ -22,7 +23,7 @@ from penstock.logd.api.operations import GroupFigures
 from penstock.logd.api.protocol import Document
 from penstock.logd.api.stream_options import ConfiguredStream
 from penstock.logd.cluster.activity import ClusterActivity, Watcher
-from penstock.logd.cluster.config import ClusterSection
+from penstock.logd.cluster.config import LONE_CLUSTER, ClusterSection
 from penstock.logd.cluster.controller_client import ControllerClient
 from penstock.logd.cluster.cursors import ClusterCursors
 from penstock.logd.cluster.import_standalone import check_adopted
@@ -32,22 +33,27 @@ from penstock.logd.cluster.replica_manager import NatsReachability, ReplicaManag
 from penstock.logd.cluster.streams import ClusterStreams
 from penstock.logd.config import LogdConfig
 from penstock.logd.controller.group_messages import MemberAnswer, MemberBeat
+from penstock.logd.controller.liveness import NS_PER_MS
 from penstock.logd.directories import Descriptors
-from penstock.logd.errors import NotReadyError, RefusedError, UnavailableError
+from penstock.logd.errors import CorruptError, NotReadyError, RefusedError, UnavailableError
 from penstock.logd.limits import (
     PEER_CONNECTIONS_PER_NODE,
     PEER_OPEN_FILES_PART,
     PEER_STRANGERS_MAX,
 )
 from penstock.logd.metadata.access import AccessCommand, AccessTable
-from penstock.logd.metadata.records import Addresses, Group
+from penstock.logd.metadata.commands import AlterStream
+from penstock.logd.metadata.records import Addresses, Group, StreamRecord
 from penstock.logd.metadata.state import Refused
+from penstock.logd.metadata.streams import StreamConfig
 from penstock.logd.metadata.tables import Done
+from penstock.logd.nats.protocol import NatsRefusedError
 from penstock.logd.net.peer_server import PeerServer
 from penstock.logd.net.peer_tls import PeerTls
 from penstock.logd.partition.context import PartitionContext, StreamLookup
 from penstock.logd.partition.partition import OfflinePartition, Partition
 from penstock.logd.partition.subscriptions import Link, SubscriptionManager
+from penstock.logd.raft import RaftConfig
 from penstock.logd.replication.events import DATA_LOST, REJOIN, NodeId
 
 _CHANGE_S: Final = 10.0
@@ -183,7 +189,7 @@ def _unclean_elections(node: ClusterNode, replicas: list[ReplicaRunner]) -> dict
 
 
 def cluster_metrics(node: ClusterNode, replicas: list[ReplicaRunner]) -> Iterable[Metric]:
-    """Everything that a lone logd has not."""
+    """Of the node's part in its cluster."""
     yield from _node_metrics(node)
     yield from _peer_metrics(node)
     yield from _replica_metrics(node, replicas)
@@ -288,6 +294,12 @@ _HAND_OVER_S: Final = 1.0
 
 _AGAIN_S: Final = 0.5
 
+_MADE_AT_ONCE: Final = 64
+"""Streams of its configuration that a node alone makes together: their commands share syncs."""
+
+_SETTLED_S: Final = 0.005
+"""Seconds between two looks at whether what is there is open and on its subject."""
+
 _LATER: Final = ("NOT_ENOUGH_NODES", "TOO_MANY_STREAMS")
 """Refusals after which a stream of the configuration is tried again."""
 
@@ -295,10 +307,12 @@ _log = structlog.get_logger()
 
 
 class ClusterEngine:
-    """As `penstock.logd.engine.Engine`.
+    """Keeps a node's part of a cluster's streams; without `cluster` it is a cluster of one.
+
+    Used on the event loop: `open`, `run` until cancelled, `close`.
 
     Args:
-        config: With a section `cluster`; its data directory exists and is locked.
+        config: Of the daemon; its data directory exists and is locked.
         link: Subscriptions are made on it.
         make_context: Given the lookup of streams by subject, what partitions share.
         clock: Its monotonic time goes on while the machine sleeps.
@@ -328,9 +342,10 @@ class ClusterEngine:
         reachability: NatsReachability,
         tls: PeerTls | None = None,
     ) -> None:
-        section = config.cluster
-        assert section is not None
-        self._section = section
+        self._section = section = config.cluster_section
+        self._alone = config.cluster is None
+        if self._alone:
+            _check_streams_known(config.data_dir)
         self.streams_max = config.streams_max
         self._replicas = ReplicaManager(
             config.data_dir,
@@ -344,6 +359,7 @@ class ClusterEngine:
         rng = random.Random()  # noqa: S311 - jitter, and ids that are told apart
         settings = _settings(config, section, tls)
         self._node = ClusterNode(settings, self._replicas, rng, clock, section.feeding())
+        self._check_members(config)
         self._replicas.attach(self._node)
         decisions = ControllerClient(self._node, self._replicas.check_files)
         self.streams = ClusterStreams(self._replicas, decisions)
@@ -354,6 +370,25 @@ class ClusterEngine:
         self.activity = ClusterActivity(self._replicas, decisions, stream)
         self._configured: Sequence[ConfiguredStream] = ()
         self._waiting = ""
+        self._made = asyncio.Event()
+        self._unmade: RefusedError | None = None
+
+    def _check_members(self, config: LogdConfig) -> None:
+        """Check that the section `cluster` fits the nodes that the directory knows of.
+
+        Raises:
+            RefusedError: `CLUSTERED`: there are others, and no section. `OTHER_FOUNDERS`: the node
+                was alone, and others named as founders with it would found a second cluster.
+        """
+        others = sorted(self._node.member.membership.members - {self._node.name})
+        if self._alone and others:
+            message = f"{config.data_dir} is that of a node in a cluster with {', '.join(others)}"
+            raise RefusedError("CLUSTERED", message)
+        named = sorted(self._section.founders.keys() - {self._node.name})
+        grows = self._section.name == LONE_CLUSTER and self._node.name in self._section.founders
+        if grows and not others and named:
+            message = f"{config.data_dir} is that of a node that was alone; {', '.join(named)}"
+            raise RefusedError("OTHER_FOUNDERS", f"{message} cannot have founded its cluster")
 
     @property
     def endpoint(self) -> PeerServer:
@@ -362,24 +397,24 @@ class ClusterEngine:
 
     @property
     def subscription_manager(self) -> SubscriptionManager:
-        """As `Engine`."""
+        """Which partitions are on their subjects."""
         return self._replicas.subscription_manager
 
     @property
     def revived(self) -> int:
-        """As `Engine`."""
+        """Logs opened again since the start."""
         return self._replicas.revived
 
     def partitions(self) -> list[Partition]:
-        """As `Engine`."""
+        """Every open partition."""
         return self._replicas.partitions()
 
     def offline_partition(self) -> list[OfflinePartition]:
-        """As `Engine`: those that no other node has."""
+        """The partitions that could not be opened and no other node has."""
         return self._replicas.offline_partitions()
 
     def reasons(self) -> Sequence[str]:
-        """As `Engine`."""
+        """Why it is not as well as it should be."""
         offline = {(one.name, one.number) for one in self._replicas.offline_partitions()}
         found = [
             f"stream {place.stream}, partition {place.partition}: {problem}"
@@ -398,26 +433,36 @@ class ClusterEngine:
             found.append("this node waits for the cluster to let it in")
         elif self._node.group.leader is None:
             found.append("no node leads the cluster: a majority cannot be reached")
+        if self._alone and self._made.is_set() and not self._replicas.is_settled():
+            found.append("a stream is being opened")
         if problem := self._replicas.rules_adoption.problem:
             found.append(problem)
         for stream, problem in sorted(self._replicas.adoption.problems.items()):
-            found.append(f"stream {stream} of the lone logd is not in the cluster: {problem}")
+            found.append(f"stream {stream} of before is not in the cluster: {problem}")
         if self._waiting:
             found.append(self._waiting)
         return found
 
     def info(self) -> dict[str, Any]:
-        """As `Engine`."""
+        """Further entries of `/status`."""
         return {"cluster": describe_node(self._node, self._replicas.hosted())}
 
     def metrics(self) -> Iterable[Metric]:
-        """As `Engine`."""
+        """Further metrics."""
         return cluster_metrics(self._node, self._replicas.hosted())
 
     async def open(
         self, configured: Sequence[ConfiguredStream], addresses: Mapping[str, str]
     ) -> None:
-        """As `Engine`; the rest is done as the node runs."""
+        """Begin to listen for other nodes; the rest is done as the node runs.
+
+        Args:
+            configured: Of the configuration file.
+            addresses: Where this node listens: `fetch` and `admin`.
+
+        Raises:
+            UnavailableError: It cannot be listened on.
+        """
         self._configured = configured
         section, other = self._section, self._section.advertise
         self._node.advertised = Addresses(
@@ -428,12 +473,29 @@ class ClusterEngine:
         )
         self._node.listen()
 
+    async def started(self) -> None:
+        """Wait until a node alone takes messages for everything it has; others are not waited for.
+
+        Raises:
+            RefusedError: A configured stream differs in what cannot be changed, or cannot be made.
+            UnavailableError: The metadata cannot be written.
+        """
+        while self._alone and not (
+            self._made.is_set() and self._node.controlling.leads and self._replicas.is_settled()
+        ):
+            if self._unmade is not None:
+                raise self._unmade
+            if problem := self._node.member.halted or self._node.member.stalled:
+                raise UnavailableError(problem)
+            await asyncio.sleep(_SETTLED_S)
+
     def watch(self, record: Record) -> None:
-        """As `Engine`."""
-        self._node.watch = Watcher(self._node, record).on_applied
+        """Have what becomes of nodes and partitions taken down; a node alone always leads."""
+        if not self._alone:
+            self._node.watch = Watcher(self._node, record).on_applied
 
     async def run(self) -> None:
-        """As `Engine`."""
+        """Do what is to be done all the time."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._node.run())
             tasks.create_task(self._replicas.run())
@@ -441,29 +503,45 @@ class ClusterEngine:
             tasks.create_task(self._make_configured())
 
     async def retire(self) -> None:
-        """As `Engine`."""
+        """Give away what others can do, before `close`."""
         await self._replicas.step_down(_RETIRE_S)
         await self._node.hand_over(_HAND_OVER_S)
 
     async def close(self) -> list[str]:
-        """As `Engine`."""
+        """Commit what was accepted and close; streams of which something could not be synced."""
         return await self._replicas.close()
 
     def draining(self) -> list[str]:
-        """As `Engine`."""
+        """Streams that `close` still waits for."""
         return self._replicas.draining()
 
     async def _make_configured(self) -> None:
         """Have the streams of the configuration made that the cluster has not."""
-        for settings in self._configured:
-            while True:
+        while True:
+            if not self._alone or self._node.controlling.leads:
+                break
+            await asyncio.sleep(_SETTLED_S)
+        room = asyncio.Semaphore(_MADE_AT_ONCE if self._alone else 1)
+        async with asyncio.TaskGroup() as tasks:
+            for settings in self._configured:
+                tasks.create_task(self._make_in_time(settings, room))
+        self._waiting = ""
+        if self._unmade is None:
+            self._made.set()
+
+    async def _make_in_time(self, settings: ConfiguredStream, room: asyncio.Semaphore) -> None:
+        """Have one of them made, however long that takes."""
+        async with room:
+            while self._unmade is None:
                 try:
                     await self._make(settings)
-                    break
                 except UnavailableError as error:
                     self._waiting = f"stream {settings.name} is not made yet: {error}"
+                except RefusedError as error:  # of a node alone: it does not go on without it
+                    self._unmade = error
+                else:
+                    return
                 await asyncio.sleep(_AGAIN_S)
-        self._waiting = ""
 
     async def _make(self, settings: ConfiguredStream) -> None:
         """Have a stream made, if the cluster has none of its name.
@@ -473,19 +551,49 @@ class ClusterEngine:
                 only when every founder has come once; and a node may bring one of its name.
         """
         state = await self._node.group.read(timeout_s=10)
-        if settings.name in state.streams:
+        check_adopted(state)
+        if (found := state.streams.get(settings.name)) is not None and found.is_open:
+            if self._alone and found.config != settings.stream_config():
+                await self._follow_file(found, settings.stream_config())
             return
         replication = settings.replication()
         absent = sorted(self._section.founders.keys() - state.nodes.keys())
         if absent and replication.replication_factor in (None, "all"):
             raise UnavailableError(f"no word yet of {', '.join(absent)}")
-        check_adopted(state)
         try:
             await self.streams.create(settings.stream_config(), replication)
+        except NatsRefusedError as error:
+            message = f"{settings.name}: the NATS server refuses the subject: {error}"
+            if self._alone:
+                raise RefusedError("NATS_REFUSED", message, stream=settings.name) from None
+            raise UnavailableError(message) from None
         except RefusedError as error:
+            if self._alone:
+                raise
             if error.code in _LATER:
                 raise UnavailableError(str(error)) from None
             _log.error("configured stream not made", stream=settings.name, reason=str(error))
+
+    async def _follow_file(self, found: StreamRecord, config: StreamConfig) -> None:
+        """Give a stream the options of the configuration's file, where nobody else has one."""
+        command = AlterStream(incarnation=found.incarnation, config=config, options=found.options)
+        result = await self._node.group.insist(command)
+        if isinstance(result, Refused):
+            raise RefusedError(result.code, result.message)
+
+
+def _check_streams_known(data_dir: Path) -> None:
+    """Check that there is something that says which streams a node alone has.
+
+    Raises:
+        CorruptError: There is not, and there are streams.
+    """
+    raft, metadata, streams = (data_dir / name for name in ("cluster/raft", "metadata", "streams"))
+    if metadata.exists() or (raft.is_dir() and any(raft.iterdir())) or not streams.is_dir():
+        return
+    if present := sorted(path.name for path in streams.iterdir()):
+        message = f"the metadata is missing, but there are streams: {', '.join(present[:5])}"
+        raise CorruptError(message, where=str(raft))
 
 
 def _descriptors(config: LogdConfig, section: ClusterSection) -> Descriptors:
@@ -495,16 +603,28 @@ def _descriptors(config: LogdConfig, section: ClusterSection) -> Descriptors:
     return Descriptors.raised(config.connections() + others + unknown)
 
 
+def _alone(section: ClusterSection, node: NodeId) -> RaftConfig:
+    """Of a group of one, in which nobody waits for a heartbeat."""
+    return RaftConfig(
+        node=node,
+        group=section.name,
+        heartbeat_ns=section.lease_ms * NS_PER_MS // 3,
+        election_timeout_min_ns=section.lease_ms * NS_PER_MS,
+        election_timeout_max_ns=2 * section.lease_ms * NS_PER_MS,
+    )
+
+
 def _settings(config: LogdConfig, section: ClusterSection, tls: PeerTls | None) -> ClusterSettings:
     return ClusterSettings(
         cluster=section.name,
         node=NodeId(config.node),
         directory=config.data_dir / "cluster",
         founders=section.founders,
-        listen=section.peer,
+        listen=None if config.cluster is None else section.peer,
         advertised=Addresses(peer=""),
         rack=section.rack,
         boot=secrets.token_hex(8),
         tls=tls,
         timing=section.timing(),
+        raft=None if config.cluster else _alone(section, NodeId(config.node)),
     )

@@ -1,17 +1,19 @@
-"""Takes the streams of a lone logd into the cluster that its node has become a part of.
+"""Takes over what 0.1.0 kept outside of a cluster: streams, and rules and quotas.
 
-Each keeps its data, its incarnation and its offsets, and has one replica until its options are
-altered. Until that is done the node says so (`Node.adopting`), and nobody makes streams from a
+    <data_dir>/metadata                          which streams there are (a checkpoint)
+    <data_dir>/streams/<name>-<incarnation>/0    the log of partition 0, and `purged` beside it
+    <data_dir>/access                            rules and quotas (a checkpoint)
+
+Each stream keeps its data, its incarnation and its offsets, and has one replica until its options
+are altered. Until that is done the node says so (`Node.adopting`), and nobody makes streams from a
 configuration, or the stream of cursors, that could have their names. What the cluster refuses stays
 in the file that names them, and is tried again at the next start; when none is left, the file is
 renamed.
 
-Takes the rules and quotas of a lone logd into the cluster that its node has become a part of.
-
-They come before its streams, so that whoever could use those still can. They come only where the
-cluster has no others: of two sets put together nobody has said that they mean it, and what one
-allows on `*` would hold for the streams of the other. What is not taken over stays in its file,
-nobody follows it, and the node's health says so.
+Rules and quotas come before the streams, so that whoever could use those still can. They come only
+where the cluster has no others: of two sets put together nobody has said that they mean it, and
+what one allows on `*` would hold for the streams of the other. What is not taken over stays in its
+file, nobody follows it, and the node's health says so.
 """
 
 import asyncio
@@ -39,7 +41,7 @@ from penstock.logd.metadata.records import ReplicationOptions
 from penstock.logd.metadata.state import ClusterState, Refused, Result
 from penstock.logd.metadata.streams import Metadata, Stream, is_internal
 from penstock.logd.offline.fsck import Inspection
-from penstock.logd.partition.purge import PurgePoint
+from penstock.logd.partition.purge import PURGED_NAME, PurgePoint
 from penstock.logd.storage import Checkpoint, EpochFile
 from penstock.logd.storage.checkpoint import EPOCHS_NAME
 
@@ -130,6 +132,7 @@ class Adoption:
         while True:
             result = await node.group.insist(command)
             if not isinstance(result, Refused):
+                await asyncio.to_thread((directory / PURGED_NAME).unlink, missing_ok=True)
                 _log.info("stream adopted", stream=name)
                 return True
             if result.code != "UNKNOWN_NODE":  # it is being registered
@@ -239,5 +242,5 @@ class AccessAdoption:
 
     def _refuse(self, reason: str) -> None:
         fix = f"add those that are wanted by hand, then remove {self._file}"
-        self.problem = f"rules of the lone logd are not in the cluster: {reason}; {fix}"
+        self.problem = f"rules of before are not in the cluster: {reason}; {fix}"
         _log.error("rules not adopted", reason=reason)

@@ -276,7 +276,8 @@ class ClusterSettings:
         founders: The nodes that found the group, with the address of each one's peer endpoint;
             the same on all of them. A node that is not among them joins through them. Later the
             state says where nodes are.
-        listen: Address of the own peer endpoint; port 0: any.
+        listen: Address of the own peer endpoint; port 0: any; None: there is none,
+            for the node is alone.
         advertised: The own addresses as others use them, as they are before it runs; without a peer
             address that of `listen`.
         rack: What fails together with it.
@@ -288,7 +289,7 @@ class ClusterSettings:
     node: NodeId
     directory: Path
     founders: Mapping[str, str]
-    listen: str
+    listen: str | None
     advertised: Addresses
     rack: str = ""
     boot: str
@@ -323,6 +324,10 @@ class Replicas(Protocol):
     def on_restored(self) -> None:
         """The whole state is another one."""
         ...
+
+
+_NOWHERE: Final = "127.0.0.1:0"
+"""Registered as the peer address of a node that listens for no others."""
 
 
 class ClusterNode:
@@ -417,6 +422,11 @@ class ClusterNode:
         return self._settings.cluster
 
     @property
+    def alone(self) -> bool:
+        """Whether it listens for no other nodes."""
+        return self._settings.listen is None
+
+    @property
     def founders(self) -> frozenset[str]:
         """The nodes that founded the cluster."""
         return frozenset(self._settings.founders)
@@ -432,7 +442,8 @@ class ClusterNode:
         Raises:
             UnavailableError: It cannot be listened on.
         """
-        self._address = self.endpoint.listen(self._settings.listen)
+        listen = self._settings.listen
+        self._address = _NOWHERE if listen is None else self.endpoint.listen(listen)
         return self._address
 
     async def run(self) -> None:
@@ -446,13 +457,14 @@ class ClusterNode:
         self.controlling.start()
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self.endpoint.run(), name="peer endpoint")
+                if self._settings.listen is not None:
+                    tasks.create_task(self.endpoint.run(), name="peer endpoint")
+                    tasks.create_task(self._tell_apart(), name="telling that it takes no part")
                 tasks.create_task(self.member.run(), name="metadata group")
                 tasks.create_task(self._registration.run(), name="registration")
                 tasks.create_task(self._joining.run(), name="members")
                 tasks.create_task(self._addresses.run(), name="addresses")
                 tasks.create_task(self._step_aside(), name="space")
-                tasks.create_task(self._tell_apart(), name="telling that it takes no part")
         finally:
             await self.controlling.close()
             await self.replication.close()

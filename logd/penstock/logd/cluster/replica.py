@@ -17,7 +17,7 @@ import structlog
 from penstock.base.clock import Clock
 from penstock.logd.cluster.replication import Frame, Replication
 from penstock.logd.controller.liveness import PartitionReport, Unfit
-from penstock.logd.errors import LogdError
+from penstock.logd.errors import CorruptError, LogdError
 from penstock.logd.format.acks import Nack
 from penstock.logd.intake.dedup import DedupMark
 from penstock.logd.intake.options import Refusal
@@ -111,10 +111,15 @@ class ReplicaContext(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Identified:
-    """Which partition a replica is of."""
+    """Which partition a replica is of.
+
+    Attributes:
+        alone: It is the only one: what is in its log when it is opened is committed.
+    """
 
     place: Place
     key: PartitionId
+    alone: bool = False
 
 
 REFUSALS: Final = {
@@ -160,7 +165,6 @@ class ReplicaRunner:
         place, key, log, epochs: As given.
         epoch: The leader epoch it knows; 0 before the first.
         high_watermark: Offset of the last record that is committed and held here.
-        leads: False, as it opens; see `leading`.
         leading: Whether it takes messages.
         heard: Whether its subscription stands, set by the host.
         has_led: Whether it ever did.
@@ -178,11 +182,14 @@ class ReplicaRunner:
         self.place, self.key = identified.place, identified.key
         self.log = log
         self.epochs = epochs
-        self.leads = self.leading = self.heard = self.has_led = self._takes = False
+        self.leading = self.heard = self.has_led = self._takes = False
         self.findings: Counter[do.Finding] = Counter()
         self.led_ns = host.clock.monotonic_ns()
         self._host = host
         high_watermark, agreed_epoch = ReplicaFile(log.directory).load()
+        if identified.alone:
+            _check_whole(log, epochs)
+            high_watermark = log.end_offset - 1
         epochs.recover(log.end_offset)
         self._noted = (high_watermark, agreed_epoch)
         state = LogState.opened(
@@ -207,7 +214,7 @@ class ReplicaRunner:
         self._rebuilding = self._copying = False
         self._unfit: Unfit = ""
         self._isr: frozenset[NodeId] = frozenset()
-        self._followed = True
+        self._followed = not identified.alone
         self._lease_told_ns = self._armed_ns = 0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -280,7 +287,12 @@ class ReplicaRunner:
         self.note()
 
     def note(self) -> None:
-        """Have what it knows written down, if that is something else than before."""
+        """Have what it knows written down, if that is something else than before.
+
+        Where nobody follows all of the log is committed as it is opened.
+        """
+        if not self._followed:
+            return
         known = (self._replica.log.high_watermark, self._replica.log.agreed_epoch)
         if known != self._noted and not self.partition.failure:
             self._noted = known
@@ -289,10 +301,11 @@ class ReplicaRunner:
     # As `Role`.
 
     def settle(self, outcome: Outcome, now_ns: int) -> bool:
-        """As `Role`; everybody has been told."""
-        del now_ns
+        """As `Role`; everybody has been told, unless it has committed alone."""
         match outcome:
             case Durable(upto, cuts):
+                if not self._followed and self._commit_alone(upto, cuts, now_ns):
+                    return True
                 self.handle(on.Synced(upto, cuts))
             case Written(upto, cuts):
                 self.handle(on.Written(upto, cuts))
@@ -310,7 +323,7 @@ class ReplicaRunner:
                 raise AssertionError(outcome)
         # They have something to fetch; without a lease it is served, too. What is written is told
         # before it is durable, and what that commits is news of its own.
-        if self._follows is None and not isinstance(outcome, Durable):
+        if self._followed and self._follows is None and not isinstance(outcome, Durable):
             self._host.replication.touch(self.key)
         return False
 
@@ -370,6 +383,15 @@ class ReplicaRunner:
         self.handle(on.RangeCame(NodeId(node), first, upto, _spans(frames)))
         self._patching = []
 
+    def _commit_alone(self, upto: int, cuts: int, now_ns: int) -> bool:
+        """Commit what is durable where nobody follows: a message alone waits for no more."""
+        if now_ns >= self._host.lease_until_ns():
+            return False
+        if not self._replica.commit_alone(upto, cuts):
+            return False
+        self.high_watermark = self._replica.high_watermark
+        return True
+
     def _renew_lease(self) -> Sequence[do.Effect]:
         """Tell of a longer lease, if there is one. Of its end the node tells at once: `fence`."""
         until_ns = self._host.lease_until_ns()
@@ -385,7 +407,7 @@ class ReplicaRunner:
             case do.HighWatermark(offset):
                 self.high_watermark = offset
                 self.partition.commit(offset)
-                if self.leading:
+                if self.leading and self._followed:
                     self._host.replication.touch(self.key)
             case do.LeaderDurable(upto):
                 self.partition.publish_queue.durable_here(upto)
@@ -552,6 +574,18 @@ class ReplicaRunner:
     def _wake(self) -> None:
         self._timer = None
         self.tick()
+
+
+def _check_whole(log: CommitLog, epochs: EpochFile) -> None:
+    """Check that the only copy of a partition has lost nothing that it surely had.
+
+    Raises:
+        CorruptError: The log ends below the beginning of an epoch.
+    """
+    for number, begun in epochs.entries[-1:]:
+        if begun > log.end_offset:  # what lay below was durable when the epoch began
+            message = f"epoch {number} began at offset {begun}, the log ends at {log.end_offset}"
+            raise CorruptError(f"{message}: records have been lost", where=str(log.directory))
 
 
 def _spans(frames: list[Frame]) -> tuple[Span, ...]:

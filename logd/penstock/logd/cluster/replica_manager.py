@@ -18,7 +18,7 @@ have it takes first.
 
 import asyncio
 import errno
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -67,6 +67,7 @@ from penstock.logd.metadata.records import PartitionKey as Place
 from penstock.logd.metadata.state import Each, Refused, Result
 from penstock.logd.metadata.streams import Stream, is_internal
 from penstock.logd.metadata.tables import Done
+from penstock.logd.nats.protocol import NatsRefusedError
 from penstock.logd.partition.context import PartitionContext, StreamLookup
 from penstock.logd.partition.partition import OfflinePartition, Partition, cause_of
 from penstock.logd.partition.publish_queue import PublishQueue
@@ -519,20 +520,29 @@ class ReplicaSubscriptions:
         self._auto_resume.forget(replica)
 
     async def _begin(self, found: _Subscribed, queue: str) -> None:
-        replica = found.replica
+        replica, alone = found.replica, found.replica.partition.publish_queue.alone
+        if self._subscribed.get(replica.place) is not found:
+            return  # it was closed before this began
         try:
-            await self._subscription_manager.add(self._auto_resume.handler(replica), queue)
-        except RefusedError as error:  # the NATS server does not permit it: elsewhere it may
+            handler = self._auto_resume.handler(replica)
+            await self._subscription_manager.add(handler, queue, keep=alone)
+        except NatsRefusedError as error:
             _log.error("cannot listen", stream=replica.partition.label, reason=str(error))
+            if alone:  # no other node could: `SubscriptionManager.denied` says it
+                self._stands(found)
+                return
             if self._subscribed.get(replica.place) is found:
                 del self._subscribed[replica.place]
             if replica.leading:
                 replica.handle(StepDown())
             return
-        if self._subscribed.get(replica.place) is found:
+        self._stands(found)
+
+    def _stands(self, found: _Subscribed) -> None:
+        if self._subscribed.get(found.replica.place) is found:
             found.stands = True
-            if replica.leading:
-                self._take(replica)
+            if found.replica.leading:
+                self._take(found.replica)
 
     def _take(self, replica: ReplicaRunner) -> None:
         """It leads, and is on its subject: say what is missing, and take what it has kept."""
@@ -542,8 +552,10 @@ class ReplicaSubscriptions:
         if not replica.heard:
             replica.heard = True
             from_ns = now_ns if standby is None else standby.covered_ns or now_ns
-            # Nobody led before the first epoch: the stream is new.
-            if (replica.epoch > 1 or replica.has_led) and from_ns > replica.led_ns:
+            # Nobody led before the first epoch: the stream is new. And that the only node is
+            # started says itself that nobody was there.
+            led_before = replica.has_led or (replica.epoch > 1 and not publish_queue.alone)
+            if led_before and from_ns > replica.led_ns:
                 self._subscription_manager.missed(label, now_ns - replica.led_ns, now_ns - from_ns)
             self._subscription_manager.begins(label)
         if standby is None or publish_queue.declined is not None:
@@ -595,7 +607,7 @@ class ReplicaManager:
 
     Attributes:
         subscription_manager: Which partitions are on their subjects.
-        adoption, rules_adoption: Of what a lone logd left here.
+        adoption, rules_adoption: Of what 0.1.0 kept here outside of a cluster.
         problems: Why replicas are not open, by place.
         masters: Keys that this node encrypts with.
         revived: Logs opened again since the start.
@@ -687,6 +699,16 @@ class ReplicaManager:
         """Partitions that are on this node only and could not be opened, by stream and number."""
         return [offline for _, offline in sorted(self._offline.items())]
 
+    def is_settled(self) -> bool:
+        """Whether everything that is to be here is open and takes messages, or says why not."""
+        denied = self.subscription_manager.denied()
+        return self.ready and all(
+            self._is_settled(Place(name, number), stream, denied)
+            for name, stream in list(self.cluster.group.state.streams.items())
+            for number, partition in enumerate(stream.partitions)
+            if self._is_to_hold(stream, partition)
+        )
+
     def match(self, subject: str) -> tuple[str, ...]:
         """Names of the streams that store what is published on a subject."""
         return self.cluster.group.state.match(subject)
@@ -714,12 +736,13 @@ class ReplicaManager:
             self._retry_without_files()
 
     async def step_down(self, timeout_s: float) -> None:
-        """Have other nodes lead what this one leads, as far as they do in time."""
-        for replica in self.hosted():
+        """Have other nodes lead what this one leads and they have, as far as they do in time."""
+        shared = [one for one in self.hosted() if not one.partition.publish_queue.alone]
+        for replica in shared:
             replica.handle(on.StepDown())
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
-                await self._changed(lambda: not any(map(self._is_led_here, self.hosted())))
+                await self._changed(lambda: not any(map(self._is_led_here, shared)))
 
     async def close(self) -> list[str]:
         """Commit what was accepted and close every partition; none waits for another's disk.
@@ -930,6 +953,14 @@ class ReplicaManager:
             and replica.partition.stream.config == stream.config
         )
 
+    def _is_settled(self, place: Place, stream: StreamRecord, denied: Mapping[str, str]) -> bool:
+        replica = self.at(place)
+        if place in self.problems or (replica is not None and replica.partition.failure):
+            return True
+        if replica is None or not self._is_as_wanted(place) or not replica.leading:
+            return False
+        return replica.heard or not stream.options.listens or replica.partition.label in denied
+
     def _is_to_hold(self, stream: StreamRecord, partition: PartitionRecord) -> bool:
         return stream.is_open and self.node in (*partition.replicas, *partition.observers)
 
@@ -970,10 +1001,15 @@ class ReplicaManager:
             partition.publish_queue.passed_over = offline.passed_over
         replica.attach(partition)
         self._touch(place)
+        self.look()
 
     async def _open_partition(self, place: Place, record: StreamRecord) -> Partition:
         stream = Stream(config=record.config, incarnation=record.incarnation)
-        identified = Identified(place, PartitionId(record.incarnation, place.partition))
+        identified = Identified(
+            place,
+            PartitionId(record.incarnation, place.partition),
+            alone=record.partitions[place.partition].replicas == (self.node,),
+        )
         prepare = self._replica_directories.prepare
         directory = await asyncio.to_thread(prepare, record, place.partition)
         return await Partition.open(
@@ -992,8 +1028,11 @@ class ReplicaManager:
             return
         stream = Stream(config=record.config, incarnation=record.incarnation)
         offline = OfflinePartition(stream, error, self._context, place.partition)
-        self._offline[place] = offline
-        if not is_internal(place.stream) and record.options.listens:
+        before, self._offline[place] = self._offline.get(place), offline
+        if before is not None:  # it is on its subject already
+            offline.count_on(before)
+            self.subscription_manager.hand_over(offline)
+        elif not is_internal(place.stream) and record.options.listens:
             await self.subscription_manager.add(offline)
 
     def _no_longer_offline(self, place: Place) -> OfflinePartition | None:

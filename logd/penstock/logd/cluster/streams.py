@@ -43,6 +43,7 @@ from penstock.logd.metadata.records import (
 from penstock.logd.metadata.state import ClusterState, Refused
 from penstock.logd.metadata.streams import Stream, StreamConfig, check_not_internal, is_internal
 from penstock.logd.metadata.tables import basis_of
+from penstock.logd.nats.protocol import NatsRefusedError
 from penstock.logd.partition.partition import Partition
 from penstock.logd.partition.purge import check_purge
 
@@ -60,6 +61,8 @@ _OVERTAKEN_S: Final = 5.0
 
 _REMOVED_S: Final = 5.0
 """Seconds for the data of a deleted stream to be gone; it goes without being waited for, too."""
+
+_OF_REPLICAS: Final = frozenset({"replication_factor", "min_isr"})
 
 _LISTENING: Final = "listening"
 """The request of one node to another for what it listens for."""
@@ -95,7 +98,10 @@ class ClusterStreams:
         return self._replicas.cluster.group.state
 
     def cluster(self) -> Document:
-        """As `Streams`; `live` is as far as this node can tell."""
+        """As `Streams`; `live` is as far as this node can tell.
+
+        A node alone names no cluster: whoever asks stays with the address that it was reached at.
+        """
         cluster = self._replicas.cluster
         cluster.check_takes_part()
         state = cluster.group.state
@@ -105,7 +111,8 @@ class ClusterStreams:
             for _, node in sorted(state.nodes.items())
             if node.state is not NodeState.REMOVED
         ]
-        return {"cluster": cluster.cluster, "controller": cluster.group.leader, "nodes": nodes}
+        name = None if cluster.alone else cluster.cluster
+        return {"cluster": name, "controller": cluster.group.leader, "nodes": nodes}
 
     def describe(self, stream: str | None = None, *, internal: bool = False) -> list[Document]:
         """As `Streams`."""
@@ -139,12 +146,9 @@ class ClusterStreams:
         hosted = self._here(record, number)
         failed_alone = hosted is not None and hosted.partition.publish_queue.refuses
         if hosted is None or not (hosted.leading or replica or failed_alone):
-            problem = self._replicas.problems.get(PartitionKey(stream, number))
             alone = found.leader is None and tuple(found.replicas) == (self.node,)
-            if problem is not None and (alone or found.leader == self.node):
-                again = f"`penstock logd streams open {stream} --node {self.node}`"
-                message = f"partition {number} of stream {stream!r}: not opened: {problem}"
-                raise NotOpenError(f"{message}; see to that, then {again}", cause=problem.cause)
+            if alone or found.leader == self.node:
+                self._check_opened(stream, number)
             raise not_here(stream, number, found.leader, found.replicas)
         return hosted.partition
 
@@ -165,7 +169,12 @@ class ClusterStreams:
             timeout_s=_CHANGE_S,
             creator=creator,
         )
-        record = await self._led(config.name, done.incarnation)
+        try:
+            record = await self._led(config.name, done.incarnation)
+        except NatsRefusedError:
+            if done.changed:
+                await self.delete(config.name)
+            raise
         return self._describe(record), done.changed
 
     async def delete(self, stream: str) -> None:
@@ -177,15 +186,19 @@ class ClusterStreams:
             await self._removed(stream, record.incarnation)
 
     async def open(self, stream: str) -> Document:
-        """As `Streams`, of the replicas here."""
+        """As `Streams`, of the replicas here; publishers reach what no other node has."""
         check_not_internal(stream)
         record = self._record(stream)
-        for number in range(len(record.partitions)):
+        leads = False
+        for number, partition in enumerate(record.partitions):
             place = PartitionKey(stream, number)
             hosted = self._here(record, number)
             failed = hosted is not None and hosted.partition.failure
             if failed or place in self._replicas.problems:
                 await self._replicas.reopen(place)
+                leads |= partition.replicas == (self.node,)
+        if leads and record.options.listens:
+            record = await self._led(stream, record.incarnation)
         return self._describe(self._record(stream))
 
     async def purge(self, stream: str, partition: int, before: int) -> int:
@@ -208,8 +221,9 @@ class ClusterStreams:
         return self.partition(stream, partition).start_offset
 
     async def alter(self, stream: str, options: Mapping[str, Any]) -> Document:
-        """As `Streams`."""
-        check_not_internal(stream)
+        """As `Streams`; of logd's own streams how many replicas they have, and no more."""
+        if not options.keys() <= _OF_REPLICAS:
+            check_not_internal(stream)
         record = self._record(stream)
         config, replication = altered(record.config, record.options, options)
         incarnation = record.incarnation
@@ -299,6 +313,32 @@ class ClusterStreams:
             raise RefusedError("UNKNOWN_STREAM", f"there is no stream {stream!r}", stream=stream)
         return found
 
+    def _check_opened(self, stream: str, number: int) -> None:
+        """Look whether a partition could be opened here.
+
+        Raises:
+            NotOpenError: It could not.
+        """
+        problem = self._replicas.problems.get(PartitionKey(stream, number))
+        if problem is not None:
+            again = f"`penstock logd streams open {stream} --node {self.node}`"
+            message = f"partition {number} of stream {stream!r}: not opened: {problem}"
+            raise NotOpenError(f"{message}; see to that, then {again}", cause=problem.cause)
+
+    def _check_writable(self, hosted: ReplicaRunner | None) -> None:
+        """Look whether what only this node has takes messages, or is about to.
+
+        Raises:
+            NotOpenError, NatsRefusedError: Its log has failed; it is not permitted to listen.
+        """
+        if hosted is None:
+            return
+        if failure := hosted.partition.failure:
+            message = f"stream {hosted.partition.label!r} takes no messages: {failure}"
+            raise NotOpenError(message, cause="UNAVAILABLE")
+        if denial := self._replicas.subscription_manager.denied().get(hosted.partition.label):
+            raise NatsRefusedError(denial)
+
     def _here(self, record: StreamRecord, number: int) -> ReplicaRunner | None:
         hosted = self._replicas.at(PartitionKey(record.config.name, number))
         if hosted is None or hosted.key.incarnation != record.incarnation:
@@ -351,13 +391,21 @@ class ClusterStreams:
         """The stream's record, once each partition's leader is on its subject.
 
         Raises:
+            NotOpenError: It will not be before somebody has seen to this node.
+            NatsRefusedError: Nor before the NATS server permits it.
             UnavailableError: Not in time.
         """
         await self._replicas.cluster.group.read(timeout_s=_CHANGE_S)
         until = asyncio.get_running_loop().time() + _CHANGE_S
         while True:
             record = self._record(stream)
-            if record.incarnation != incarnation or not (deaf := await self._deaf(record)):
+            if record.incarnation != incarnation:
+                return record
+            for number, partition in enumerate(record.partitions):
+                if partition.replicas == (self.node,):
+                    self._check_opened(stream, number)
+                    self._check_writable(self._here(record, number))
+            if not (deaf := await self._deaf(record)):
                 return record
             if asyncio.get_running_loop().time() >= until:
                 message = f"stream {stream!r} is as asked, and takes no messages yet: {deaf}"

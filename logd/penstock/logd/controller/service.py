@@ -262,7 +262,7 @@ class ControllerService:
         self._unanswered: dict[int, _Unanswered] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._elected_ns: int | None = None
-        self._closed = False
+        self._closed = self._looking = False
 
     @property
     def leads(self) -> bool:
@@ -306,6 +306,8 @@ class ControllerService:
             del self._proposed[number]
         self._decide(CommandApplied(command, result, number))
         self.coordinating.on_applied(command, result)
+        if self._group.leader == self._me.node:  # it costs no message to say what is applied here
+            self.look()
 
     def on_restored(self) -> None:
         """The whole state is another one; only a node that does not lead is told so."""
@@ -320,7 +322,9 @@ class ControllerService:
 
     def look(self) -> None:
         """Something that heartbeats tell has changed in a way that cannot wait."""
-        asyncio.get_running_loop().call_soon(self._beat_now)
+        if not self._looking:
+            self._looking = True
+            asyncio.get_running_loop().call_soon(self._beat_now)
 
     def rebalance(self) -> None:
         """Even out leaderships and replicas now, if this node decides."""
@@ -379,6 +383,7 @@ class ControllerService:
             _log.warning("decision lost", kind=type(command).__name__, reason=str(error))
 
     def _beat_now(self) -> None:
+        self._looking = False
         if not self._closed:
             self._beat(BeatNow())
 

@@ -22,7 +22,6 @@ _CODES: Final[Mapping[str, grpc.StatusCode]] = {
     "STREAM_RECREATED": grpc.StatusCode.NOT_FOUND,
     "STREAM_DIFFERS": grpc.StatusCode.ALREADY_EXISTS,
     "NOT_HERE": grpc.StatusCode.FAILED_PRECONDITION,
-    "NOT_CLUSTERED": grpc.StatusCode.FAILED_PRECONDITION,
     "ENCRYPTION_UNAVAILABLE": grpc.StatusCode.FAILED_PRECONDITION,
     "KEY_UNAVAILABLE": grpc.StatusCode.FAILED_PRECONDITION,
     "GROUP_ACTIVE": grpc.StatusCode.FAILED_PRECONDITION,

@@ -9,7 +9,7 @@ from grpc_health.v1.health import aio as health
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from penstock.base.clock import Clock
-from penstock.logd.engine import Engine
+from penstock.logd.cluster.engine import ClusterEngine
 from penstock.logd.liftbridge.admin import AdminService, CursorService, MetadataService
 from penstock.logd.liftbridge.auth import AuthInterceptor, GrpcListener
 from penstock.logd.liftbridge.calls import SERVICE, Call, CallGuard, Requests, reflection_handlers
@@ -53,7 +53,7 @@ class GrpcServer:
     def __init__(
         self,
         section: GrpcSection,
-        engine: Engine,
+        engine: ClusterEngine,
         access: NatsAccess,
         *,
         node: str,
@@ -153,7 +153,7 @@ class GrpcServer:
             gauge.add_metric([], value)
             yield gauge
 
-    def _make(self, engine: Engine) -> grpc.aio.Server:
+    def _make(self, engine: ClusterEngine) -> grpc.aio.Server:
         section = self._section
         server = grpc.aio.server(
             interceptors=(self._authorizer, self._edge),  # in order

@@ -1,4 +1,4 @@
-"""Rules and quotas, and what commands do to them; the same in a cluster and in a lone logd.
+"""Rules and quotas, and what commands do to them.
 
 `version` is the number of the command that last changed anything here. A command may say which one
 it was based on; if there is another by then, it is refused.

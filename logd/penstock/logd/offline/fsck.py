@@ -22,7 +22,8 @@ writes torn by a power loss with sound frames among them (row G), which opening 
 
 A data directory without its daemon: what is in it, whether it is sound, and its repair.
 
-`penstock.logd.standalone` says how the data directory of a lone logd is laid out, and those of
+`penstock.logd.cluster.directories` says how a data directory is laid out,
+`penstock.logd.cluster.import_standalone` what 0.1.0 had besides, and those of
 `penstock.logd.cluster`, `holdings` and `node`, that of a cluster's node: there the node's part of
 the Raft log says which streams there are. A partition's directory may stand alone too, as in a
 backup.
@@ -593,7 +594,10 @@ METADATA_NAME: Final = "metadata"
 STREAMS_NAME: Final = "streams"
 TRASH_NAME: Final = "trash"
 CLUSTER_NAME: Final = "cluster"
+HELD_NAME: Final = "held"
 _MADE_HERE: Final = "held-"
+"""Begins the mark of a partition that is on this node as 0.1.0 made it, beside its directory."""
+
 _CLUSTERED: Final = re.compile(r"(.+)-[0-9a-f]+-[0-9a-f]{16}")
 """`<name>-<incarnation>` of a stream that a cluster made: `<index>-<nonce>`."""
 
@@ -862,6 +866,9 @@ class _Look:
             self._tell(_damage(missing, reason, "logd does not start; every record is missing"))
         for path in present:
             self._add_stream(path)
+        for mark in sorted((self._path / HELD_NAME).glob("*")):
+            name, _, number = mark.name.rpartition("-")
+            self._check_held(self._path / STREAMS_NAME / name / number)
         self._note_leftovers()
         return self._found
 
@@ -926,11 +933,16 @@ class _Look:
             if directory.name.isdigit():
                 self._found.places.append(Place(name, int(directory.name), directory, known))
         for mark in sorted(path.glob(f"{_MADE_HERE}*")):
-            directory = path / mark.name.removeprefix(_MADE_HERE)
-            if not directory.is_dir():
-                reason = f"partition {directory.name} of stream {name!r} has lost its directory"
-                meaning = "this node does not open its replica; others may have every record"
-                self._tell(_damage(directory, reason, meaning))
+            self._check_held(path / mark.name.removeprefix(_MADE_HERE))
+
+    def _check_held(self, directory: Path) -> None:
+        """Tell of a partition that was made on this node and is not there."""
+        if not directory.is_dir():
+            stream = directory.parent.name
+            name = self._known.get(stream) or _stream_name(stream, clustered=self._clustered)
+            reason = f"partition {directory.name} of stream {name!r} has lost its directory"
+            meaning = "this node does not open its replica; others may have every record"
+            self._tell(_damage(directory, reason, meaning))
 
     def _note_leftovers(self) -> None:
         for path in _directories(self._path / TRASH_NAME):

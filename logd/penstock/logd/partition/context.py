@@ -17,7 +17,7 @@ from penstock.service import Tracer
 
 
 class StreamLookup(Protocol):
-    """Finds streams: the lone logd's, or the replicas of a node."""
+    """Finds the streams of the cluster, as the node knows them."""
 
     def match(self, subject: str) -> tuple[str, ...]:
         """Names of the streams that store what is published on a subject."""

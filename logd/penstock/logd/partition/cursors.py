@@ -129,10 +129,6 @@ class CursorStore:
         """Committed cursors."""
         return len(self._table)
 
-    async def ready(self) -> "CursorStore":
-        """As `penstock.logd.api.operations.Cursors`: it is, from the start."""
-        return self
-
     async def start(self) -> None:
         """Read what is committed, and forget the cursors of streams that are no more."""
         try:

@@ -177,6 +177,7 @@ class LogCommand(Enum):
     """What needs no more to be said."""
 
     SEAL = "seal"
+    RETAIN = "retain"
     CLOSE = "close"
 
 
@@ -510,6 +511,10 @@ class LogWriter:
         """Have the active segment sealed; never waits."""
         self._give(LogCommand.SEAL)
 
+    def retain(self) -> None:
+        """Have looked at what may be deleted, for that may be more than before; never waits."""
+        self._give(LogCommand.RETAIN)
+
     def end(self) -> None:
         """Have the thread end after what was submitted; never waits, and `close` must follow."""
         self._orders.put(LogCommand.CLOSE)
@@ -585,6 +590,8 @@ class LogWriter:
                 self._retention_task.remembered(offset)
             case LogCommand.SEAL:
                 self._log.roll()
+            case LogCommand.RETAIN:
+                pass  # that follows each order
             case (
                 BeginEpoch()
                 | Truncate()

@@ -1,13 +1,7 @@
-"""One partition at work: its log, its role, its log writer, its publishers and its readers.
-
-The replica of a partition that has only one: it leads from its start, and nobody is asked.
-
-It is the same core that replicates to others, with a view that this node gives itself and a lease
-that does not end.
-"""
+"""One partition at work: its log, its role, its log writer, its publishers and its readers."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -32,125 +26,19 @@ from penstock.logd.metadata.streams import Stream, is_internal
 from penstock.logd.partition.context import PartitionContext
 from penstock.logd.partition.log_writer import (
     CommitFailed,
-    Durable,
     LogWriter,
     Outcome,
     ProducerSnapshotSynced,
     ProducerSnapshotWanted,
-    StartMoved,
 )
 from penstock.logd.partition.producer_snapshot import ProducerSnapshot
 from penstock.logd.partition.publish_queue import PublishQueue, begin, read_frames
-from penstock.logd.partition.purge import PurgePoint, Purging
+from penstock.logd.partition.purge import Purging
 from penstock.logd.partition.rebuild import rebuild_intake, remember_anew
 from penstock.logd.partition.retention import RetentionTask
 from penstock.logd.partition.snapshotter import Snapshotter
-from penstock.logd.replication.events import (
-    BeginEpoch,
-    Effect,
-    Electable,
-    EpochSaved,
-    HighWatermark,
-    Lead,
-    LeaderAndIsr,
-    LeaderAndIsrChanged,
-    LeaseRenewed,
-    LogStartMoved,
-    NodeId,
-    ReleaseLeadership,
-    Stop,
-    StorageFailed,
-    Synced,
-)
-from penstock.logd.replication.log_state import Epochs, LogState
-from penstock.logd.replication.replica import Replica
 from penstock.logd.storage import CommitLog, EpochFile, LogConfig
 from penstock.logd.storage.checkpoint import EPOCHS_NAME
-
-FOREVER_NS: Final = (1 << 63) - 1
-
-
-class LoneReplica:
-    """Leads a log that was just recovered, under its next epoch.
-
-    Attributes:
-        epoch: The leader epoch.
-        epochs: Of the log.
-        high_watermark: Offset of the last committed record; -1 when there is none.
-        leads: It does.
-
-    Raises:
-        CorruptError: The log ends below the beginning of an epoch: records have been lost.
-        OSError: The disk failed.
-    """
-
-    def __init__(self, node: NodeId, incarnation: str, log: CommitLog, epochs: EpochFile) -> None:
-        end = log.end_offset
-        for number, begun in epochs.entries[-1:]:
-            if begun > end:  # what lay below was durable when the epoch began
-                message = f"epoch {number} began at offset {begun}, the log ends at {end}"
-                raise CorruptError(f"{message}: records have been lost", where=str(log.directory))
-        self.leads = True
-        self.epochs = epochs
-        self.epoch = epochs.latest + 1
-        state = LogState.opened(
-            start=log.start_offset, end=end, epochs=Epochs(epochs.entries), high_watermark=end - 1
-        )
-        self._replica = Replica(node, incarnation, state, boot="")
-        self._replica.handle(LeaseRenewed(FOREVER_NS), 0)
-        view = LeaderAndIsr(
-            incarnation=incarnation,
-            version=1,
-            leader_epoch=self.epoch,
-            leader=node,
-            isr=frozenset({node}),
-            replicas=(node,),
-        )
-        begun_epoch = self._replica.handle(LeaderAndIsrChanged(view), 0)
-        assert begun_epoch == [BeginEpoch(self.epoch, end)], begun_epoch
-        epochs.begin(self.epoch, end)
-        led = self._replica.handle(EpochSaved(self.epoch), 0)
-        assert led == [Lead(self.epoch, end)], led
-        self.high_watermark = self._replica.high_watermark
-
-    def settle(self, outcome: Outcome, now_ns: int) -> bool:
-        """Take what the log's writer says; whether the high watermark has risen.
-
-        What is handed to the log's writer need not be told before: that is for whoever may have to
-        cut it off again, and it costs a message alone in flight as much as being parsed.
-        """
-        if isinstance(outcome, StartMoved):
-            self._replica.handle(LogStartMoved(outcome.start), now_ns)
-            return False
-        assert isinstance(outcome, Durable), outcome
-        risen = _has_committed(self._replica.handle(Synced(outcome.upto), now_ns))
-        self.high_watermark = self._replica.high_watermark
-        return risen
-
-    def submitted(self, upto: int) -> None:
-        """Not asked for."""
-        raise AssertionError(upto)
-
-    def failed(self, reason: str, now_ns: int) -> None:
-        """The log takes no writes any more."""
-        _has_committed(self._replica.handle(StorageFailed(reason), now_ns))
-
-    def remembers(self) -> None:
-        """Nothing: no leader sends it what it remembers."""
-
-
-def _has_committed(effects: Iterable[Effect]) -> bool:
-    risen = False
-    for effect in effects:
-        match effect:
-            case HighWatermark():
-                risen = True
-            case Stop() | ReleaseLeadership() | Electable():
-                pass  # nobody else could lead: the partition says itself that it has failed
-            case _:
-                raise AssertionError(f"{effect} of a partition with one replica")
-    return risen
-
 
 Place = tuple[Path, int]
 """A partition's directory and number."""
@@ -165,20 +53,18 @@ class Role(Protocol):
         epoch: The leader epoch; 0 before the first.
         high_watermark: Offset of the last committed record; -1 when there is none. It is looked at
             several times a turn.
-        leads: Whether it leads as soon as the partition is open.
         epochs: Of the log; from the start of its writer on only that changes them.
     """
 
     epoch: int
     high_watermark: int
-    leads: bool
     epochs: EpochFile
 
     def settle(self, outcome: Outcome, now_ns: int) -> bool:
         """Take what the log's writer says; whether more is committed that nobody was told of."""
 
     def submitted(self, upto: int) -> None:
-        """What was taken has been handed to the log's writer; not told to one that `leads`."""
+        """What was taken has been handed to the log's writer."""
 
     def failed(self, reason: str, now_ns: int) -> None:
         """The log takes no writes any more."""
@@ -198,7 +84,6 @@ class RecoveredPartition:
     log: CommitLog
     role: Role
     intake: Intake
-    purged: PurgePoint
 
 
 def recover(
@@ -234,11 +119,11 @@ def recover(
         streams_for=context.streams_for,
         knows_stream=context.knows_stream,
     )
-    committed = None if role.leads else role.high_watermark + 1
-    rebuild_intake(intake, log, context.clock.unix_ns(), save=role.leads, committed=committed)
+    committed = role.high_watermark + 1
+    rebuild_intake(intake, log, context.clock.unix_ns(), save=committed >= end, committed=committed)
     for finding in log.recovery.findings:
         _log.warning("log recovered", stream=config.name, finding=str(finding))
-    return RecoveredPartition(log, role, intake, PurgePoint.load(directory))
+    return RecoveredPartition(log, role, intake)
 
 
 def _sound_headers(log: CommitLog) -> Iterator[FrameHeader]:
@@ -303,11 +188,8 @@ class Partition:
             retention_task=self.retention_task,
             frames_unremembered_max=context.frames_unremembered_max,
         )
-        self.purging = Purging(log, self.role.epochs, opened.purged, self.writer.purge_before)
-        submit = self.writer.submit if self.role.leads else self._submit
-        self.publish_queue = PublishQueue(stream, number, log, intake, submit, context)
-        if self.role.leads:
-            self.publish_queue.lead(self.epoch, log.end_offset, self.high_watermark)
+        self.purging = Purging(log, self.role.epochs, self.writer.purge_before)
+        self.publish_queue = PublishQueue(stream, number, log, intake, self._submit, context)
         self.compaction_scheduler = self._begin_upkeep()
         self._snapshotter = Snapshotter(
             intake,
@@ -327,8 +209,8 @@ class Partition:
         directory: Path,
         context: PartitionContext,
         *,
+        make_role: MakeRole,
         number: int = 0,
-        make_role: MakeRole | None = None,
     ) -> "Partition":
         """Recover the log, find a role and rebuild what the intake remembers.
 
@@ -336,16 +218,14 @@ class Partition:
             stream: Of the partition.
             directory: Of its log.
             context: What it shares.
+            make_role: Given the recovered log, makes what decides who commits.
             number: Of the partition.
-            make_role: None: it is the only replica, and leads under a new epoch.
 
         Raises:
             CorruptError: The log contradicts itself.
             RefusedError: It was written by a later version, or a key of it is not to be had.
             OSError: The disk failed.
         """
-        if make_role is None:
-            make_role = partial(LoneReplica, context.node, stream.incarnation)
         opened = await asyncio.to_thread(recover, stream, (directory, number), context, make_role)
         return cls(stream, number, opened, context)
 
@@ -560,6 +440,7 @@ class Partition:
             span.end(penstock__stream=self.label, penstock__epoch=epoch)
         self.writer.tell_written = followed
         self.retention_task.leading = True
+        self.writer.retain()
         self.publish_queue.decline(None)
         self.publish_queue.lead(epoch, next_offset, self.high_watermark)
 
@@ -718,6 +599,11 @@ class OfflinePartition:
         self.budget = context.budget.share(stream.config.intake_bytes_max)
         self.passed_over = 0
         self._context = context
+
+    def count_on(self, before: "OfflinePartition") -> None:
+        """Go on with the counts of one that could not be opened before."""
+        self.intake.counts = before.intake.counts
+        self.passed_over = before.passed_over
 
     @property
     def name(self) -> str:

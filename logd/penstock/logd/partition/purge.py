@@ -10,7 +10,7 @@ others at their offsets, of later epochs: those were not purged.
 """
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -19,7 +19,7 @@ from penstock.logd.metadata.streams import check_not_internal
 from penstock.logd.storage import Checkpoint, CommitLog, EpochFile
 
 PURGED_NAME: Final = "purged"
-"""File of a lone logd's partition."""
+"""The file of a partition in which 0.1.0 kept this, outside of a cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class PurgePoint:
 
     @classmethod
     def load(cls, directory: Path) -> "PurgePoint":
-        """That of a lone logd's partition; nothing where none was written down.
+        """What 0.1.0 wrote down beside a log; nothing where that is not there.
 
         Raises:
             CorruptError: The file is damaged.
@@ -50,14 +50,6 @@ class PurgePoint:
             raise CorruptError("it is no purge point", where=str(directory / PURGED_NAME))
         return cls(before, epoch)
 
-    def save(self, directory: Path) -> None:
-        """Write it down, durably.
-
-        Raises:
-            OSError: The disk failed.
-        """
-        Checkpoint(directory / PURGED_NAME).save(asdict(self))
-
 
 class Purging:
     """Of one replica. Used on the event loop.
@@ -65,16 +57,13 @@ class Purging:
     Args:
         log: What is read.
         epochs: Of the log.
-        point: What was purged before it was opened.
         order: Has whole segments below an offset deleted; never waits.
     """
 
-    def __init__(
-        self, log: CommitLog, epochs: EpochFile, point: PurgePoint, order: Callable[[int], None]
-    ) -> None:
+    def __init__(self, log: CommitLog, epochs: EpochFile, order: Callable[[int], None]) -> None:
         self._log = log
         self._epochs = epochs
-        self._point = point
+        self._point = PurgePoint()
         self._order = order
         self._ordered = 0
 

@@ -127,12 +127,13 @@ class SubscriptionManager:
         self._by_sid: dict[bytes, _Listener] = {}
         self._restless: dict[str, _Listener] = {}
 
-    async def add(self, partition: MessageHandler, queue: str = "") -> None:
+    async def add(self, partition: MessageHandler, queue: str = "", *, keep: bool = False) -> None:
         """Put a stream on its subject; not any more once `stop` was called.
 
         Args:
             partition: What takes the messages.
             queue: The queue group it shares them with.
+            keep: Whether one that the server does not permit is tried again and again.
 
         Raises:
             NatsRefusedError: The server does not permit it.
@@ -147,7 +148,8 @@ class SubscriptionManager:
         try:  # what comes before the confirmation is the stream's already
             await self._link.confirmed(sid)
         except NatsRefusedError:
-            self.remove(partition.label)
+            if not keep:
+                self.remove(partition.label)
             raise
 
     def begins(self, stream: str) -> None:

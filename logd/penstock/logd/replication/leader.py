@@ -403,6 +403,11 @@ class Leader:
         self._lease_until_ns = max(self._lease_until_ns, until_ns)
         return True
 
+    @property
+    def commits_alone(self) -> bool:
+        """Whether what is durable here is committed, and no other node wants to know."""
+        return self.stage is Stage.LEADING and not self._peers and self.view.min_isr <= 1
+
     def next_deadline_ns(self, now_ns: int, *, lease: bool) -> int | None:
         """When the lease ends (if asked for), a follower is late, or a proposal is repeated."""
         if self.stage is not Stage.LEADING:

@@ -50,6 +50,7 @@ from penstock.logd.replication.events import (
     SendRange,
     StopReason,
     StorageFailed,
+    Synced,
     Tell,
 )
 from penstock.logd.replication.follower import Follower, Numbers
@@ -162,6 +163,21 @@ class Replica:
     def note_submitted(self, upto: int) -> None:
         """As `Submitted`, where no other node has a replica and so nothing follows from it."""
         self.log.submitted = max(self.log.submitted, upto)
+
+    def commit_alone(self, upto: int, cuts: int) -> bool:
+        """As `Synced`, where nothing but a higher high watermark follows from it.
+
+        For a node whose lease holds now, however long ago it was told: see `renew`.
+
+        Returns:
+            Whether it is noted, and committed; else it is to be handled.
+        """
+        alone = isinstance(self.state, Leader) and self.state.commits_alone
+        if not alone or self._holes or self._resignation or cuts != self.log.cuts:
+            return False
+        self.log.note(Synced(upto, cuts))
+        self.log.high_watermark = max(self.log.high_watermark, self.log.synced - 1)
+        return True
 
     def next_deadline_ns(self, now_ns: int, *, lease: bool = True) -> int | None:
         """When `handle(Ticked())` is due though nothing happens.

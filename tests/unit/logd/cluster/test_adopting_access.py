@@ -1,18 +1,26 @@
-"""Rules of a lone logd come into a cluster that has none, whatever happens on the way."""
+"""Rules that 0.1.0 kept outside of a cluster come into one that has none, whatever happens."""
 
-import asyncio
 import copy
 from pathlib import Path
 
+import orjson
 import pytest
 
 from penstock.logd.cluster.import_standalone import AccessAdoption
 from penstock.logd.errors import RefusedError
-from penstock.logd.metadata.access import AccessCommand, AccessTable, PutAcl, PutQuota, apply_access
+from penstock.logd.metadata.access import (
+    AccessCommand,
+    AccessTable,
+    PutAcl,
+    PutQuota,
+    apply_access,
+    record_of,
+)
+from penstock.logd.metadata.codec import write_document
 from penstock.logd.metadata.state import Refused, Result
 from penstock.logd.metadata.tables import Done
 from penstock.logd.security.quotas import Quota
-from penstock.logd.standalone import LoneAccess
+from penstock.logd.storage import Checkpoint
 from tests.support.guarded_api import rule
 
 RULES = tuple(rule(f"allow user-{number} read orders") for number in range(90))
@@ -47,20 +55,22 @@ class Office:
 
 
 @pytest.fixture
-def lone(tmp_path: Path) -> LoneAccess:
-    access = LoneAccess(tmp_path)
+def own(tmp_path: Path) -> AccessTable:
+    """Rules and quotas of the node, in the file that an earlier release wrote."""
+    table = AccessTable()
+    for index, command in enumerate((PutAcl(rules=RULES), *map(quota_put, QUOTAS)), start=1):
+        assert apply_access(table, index, command)
+    document = orjson.loads(write_document(record_of(table)))
+    Checkpoint(tmp_path / "access").save(document)
+    return table
 
-    async def fill() -> None:
-        await access.change(PutAcl(rules=RULES))
-        for quota in QUOTAS:
-            await access.change(PutQuota(quota=quota))
 
-    asyncio.run(fill())
-    return access
+def quota_put(quota: Quota) -> AccessCommand:
+    return PutQuota(quota=quota)
 
 
 async def test_they_come_along_also_when_the_node_is_lost_on_the_way(
-    tmp_path: Path, lone: LoneAccess
+    tmp_path: Path, own: AccessTable
 ) -> None:
     group = Office(lives=0)
     for _ in range(5):  # 40, 40 and 10 rules, two quotas
@@ -70,7 +80,7 @@ async def test_they_come_along_also_when_the_node_is_lost_on_the_way(
         group.lives = 1
     adoption = AccessAdoption(tmp_path)
     await adoption.run(group)
-    assert (group.access.rules, group.access.quotas) == (lone.table.rules, lone.table.quotas)
+    assert (group.access.rules, group.access.quotas) == (own.rules, own.quotas)
     assert not (tmp_path / "access").exists()
     assert adoption.problem == ""
     before = copy.deepcopy(group.access)
@@ -87,9 +97,9 @@ async def test_they_come_along_also_when_the_node_is_lost_on_the_way(
     ],
 )
 async def test_a_cluster_with_rules_of_its_own_keeps_to_those(
-    tmp_path: Path, lone: LoneAccess, other: AccessCommand
+    tmp_path: Path, own: AccessTable, other: AccessCommand
 ) -> None:
-    del lone
+    del own
     group = Office()
     await group.insist(other)
     before = copy.deepcopy(group.access)

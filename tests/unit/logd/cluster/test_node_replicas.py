@@ -11,10 +11,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from typing_extensions import override
 
 from penstock.base.clock import SystemClock
 from penstock.logd.cluster.replica import ReplicaRunner
 from penstock.logd.cluster.replica_manager import NatsReachability, ReplicaManager
+from penstock.logd.errors import NotOpenError
 from penstock.logd.metadata.records import PartitionKey as Place
 from penstock.logd.metadata.records import PartitionRecord, ReplicationOptions, StreamRecord
 from penstock.logd.metadata.streams import StreamConfig, StreamState
@@ -51,17 +53,35 @@ class Cluster:
         """The state hears of it, some time."""
 
 
+class ListeningLink(QuietLink):
+    """Knows what is subscribed to now."""
+
+    def __init__(self) -> None:
+        self.subjects: list[str] = []
+
+    @override
+    def subscribe(self, subject: str, queue: str = "") -> bytes:
+        self.subjects.append(subject)
+        return super().subscribe(subject, queue)
+
+    @override
+    def unsubscribe(self, sid: bytes) -> None:
+        self.subjects.remove(sid.decode())
+
+
 @asynccontextmanager
 async def node_with(directory: Path, *records: StreamRecord) -> AsyncIterator[Any]:
     clock, cluster = SystemClock(), Cluster()
     directory.mkdir(exist_ok=True)
+    link = ListeningLink()
     node: Any = ReplicaManager(
         directory,
-        QuietLink(),
+        link,
         lambda _: make_context(),
         clock=clock,
         reachability=NatsReachability(lambda: True, clock),
     )
+    node.link = link
     node.attach(cluster)
     node.ready = True
     become(node, *records)
@@ -168,10 +188,15 @@ async def test_publishers_are_refused_by_what_could_not_be_opened_if_no_other_no
 ) -> None:
     directory = tmp_path / "streams" / "logs-i-1"
     directory.mkdir(parents=True)
-    (directory / "held-0").touch()  # its log was made, and is missing
+    (tmp_path / "held").mkdir()
+    (tmp_path / "held" / "logs-i-1-0").touch()  # its log was made, and is missing
     async with node_with(tmp_path, led(*others)) as node:
         await wait_until_async(lambda: PLACE in node.problems, what="it is not opened")
         assert [one.label for one in node.offline_partitions()] == (["logs"] if stands_in else [])
+        with pytest.raises(NotOpenError):
+            await node.reopen(PLACE)
+        assert node.link.subjects == (["t.>"] if stands_in else []), "once, not for each try"
         (directory / "0").mkdir()
         await node.reopen(PLACE)
         assert node.offline_partitions() == []
+        assert node.link.subjects == []
