@@ -83,7 +83,7 @@ def test_no_secret_is_shown(tmp_path: Path) -> None:
     assert "three" not in shown
 
 
-def test_the_sample_configuration_is_valid_and_the_readme_has_every_key() -> None:
+def test_the_sample_configuration_is_valid_and_its_page_has_every_key() -> None:
     path = ROOT / "logd" / "logd.yaml"
     config = load_config(LogdConfig, path, env_prefix="PENSTOCK_LOGD", environ={})
     assert [stream.name for stream in config.streams] == [
@@ -93,10 +93,10 @@ def test_the_sample_configuration_is_valid_and_the_readme_has_every_key() -> Non
         "events",
         "audit",
     ]
-    readme = (ROOT / "logd" / "README.md").read_text()
+    page = (ROOT / "docs" / "logd" / "configuration.md").read_text()
     keys = [*LogdConfig.model_fields, *type(config.streams[0]).model_fields]
-    assert [key for key in keys if f"`{key}" not in readme and key != "nats"] == []
-    assert all(f"`nats.{key}`" in readme for key in type(config.nats).model_fields)
+    assert [key for key in keys if f"`{key}" not in page and key != "nats"] == []
+    assert all(f"`nats.{key}`" in page for key in type(config.nats).model_fields)
 
 
 def test_a_standby_holds_messages_for_longer_than_nobody_leads(tmp_path: Path) -> None:
