@@ -26,10 +26,10 @@ from penstock.collector.delivery.core import Flush, Publish, Stored
 from penstock.collector.delivery.engine import Engine
 from penstock.collector.delivery.publisher import Publisher
 from penstock.collector.ledger import Account
-from penstock.collector.sources.factory import Parts, make_source
-from penstock.collector.sources.sections import Source as Section
-from penstock.collector.sources.source import Source
-from penstock.collector.sources.supervisor import RunnerContext, SourceSet, difference
+from penstock.collector.registry import AnySource
+from penstock.collector.sources.settings import SourceSettings
+from penstock.collector.sources.source import Source, SourceContext
+from penstock.collector.sources.supervisor import RunnerContext, SourceSet, difference, make_source
 from penstock.logd.storage import Checkpoint
 from tests.support.waiting import wait_until_async
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from penstock.collector.delivery.ordered_queue import QueueKey
 
-_SECTION: TypeAdapter[Section] = TypeAdapter(Section)
+_SECTION: TypeAdapter[SourceSettings] = TypeAdapter(AnySource)
 FAR = 1 << 40
 """More batches than any test sends."""
 
@@ -124,7 +124,7 @@ class FilesCollector:
     def __init__(self, root: Path, *sources: dict[str, Any], **options: Any) -> None:
         self.files = root / "files"
         self.files.mkdir(exist_ok=True)
-        self.make: Callable[[Section], Source | None] = lambda _: None
+        self.make: Callable[[SourceSettings], Source | None] = lambda _: None
         self._carrying: list[asyncio.Task[None]] = []
         self._polls = False
         self.data_dir = root / "data"
@@ -165,7 +165,8 @@ class FilesCollector:
         publisher = Publisher(config.nats, directory.state.incarnation, lambda: None, self.clock)
         engine = self.engine = Engine(directory, config, publisher, self.clock, graph)
         engine.courier.publish = self.log.publish
-        parts = Parts(
+        context = SourceContext(
+            name="",
             resource=resource_of(config),
             budget=engine.budget,
             descriptors=engine.descriptors,
@@ -181,12 +182,12 @@ class FilesCollector:
             node=config.name,
         )
 
-        def make_one(section: Section) -> Source:
+        def make_one(section: SourceSettings) -> Source:
             known = frozenset(self._saver.state.sources)
-            return self.make(section) or make_source(section, replace(parts, known=known))
+            return self.make(section) or make_source(section, replace(context, known=known))
 
-        context = RunnerContext(make_one, engine.delivery, engine.ledger, self.clock)
-        self.sources = SourceSet(context)
+        runners = RunnerContext(make_one, engine.delivery, engine.ledger, self.clock)
+        self.sources = SourceSet(runners)
         self._saver = Checkpointer(
             directory,
             engine.spools,

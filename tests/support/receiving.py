@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from penstock.collector.limits import MIB
-from penstock.collector.sources import sections
-from penstock.collector.sources.forward.source import ForwardSource
+from penstock.collector.sources.forward.source import ForwardSettings, ForwardSource
+from penstock.collector.sources.otlp.settings import OtlpSettings
 from penstock.collector.sources.otlp.source import OtlpSource
 from penstock.collector.sources.source import Source
-from penstock.collector.sources.statsd.source import StatsdSource
-from penstock.collector.sources.syslog.source import SyslogSource
+from penstock.collector.sources.statsd.source import StatsdSettings, StatsdSource
+from penstock.collector.sources.syslog.source import SyslogSettings, SyslogSource
 from tests.support.intake import SpoolingIntake, spooling
 from tests.support.waiting import wait_until_async
 
@@ -34,24 +34,24 @@ async def listening(
 
 
 def otlp(**options: Any) -> Make:
-    section = sections.OtlpSource(
+    section = OtlpSettings(
         type="otlp", grpc="127.0.0.1:0", http="127.0.0.1:0", **{"max_message_bytes": MIB, **options}
     )
     return lambda intake: OtlpSource(section, {}, intake=intake)
 
 
 def forwarding(**options: Any) -> Make:
-    section = sections.ForwardSource(type="forward", listen="127.0.0.1:0", **options)
+    section = ForwardSettings(type="forward", listen="127.0.0.1:0", **options)
     return lambda intake: ForwardSource(section, intake=intake)
 
 
 def syslog(**options: Any) -> Make:
-    section = sections.SyslogSource(type="syslog", **{"udp": None, "tcp": "127.0.0.1:0", **options})
+    section = SyslogSettings(type="syslog", **{"udp": None, "tcp": "127.0.0.1:0", **options})
     return lambda intake: SyslogSource(section, intake=intake)
 
 
 def statsd(**options: Any) -> Make:
-    section = sections.StatsdSource(type="statsd", udp=None, tcp="127.0.0.1:0", **options)
+    section = StatsdSettings(type="statsd", udp=None, tcp="127.0.0.1:0", **options)
     return lambda intake: StatsdSource(section, {}, intake=intake)
 
 

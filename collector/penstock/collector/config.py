@@ -15,9 +15,10 @@ from penstock.collector.limits import (
     RECEIVE_BYTES_MIN,
     RECEIVE_SOURCE_BYTES_MAX,
 )
-from penstock.collector.sources.sections import OtlpSource, Section, Source, clash
+from penstock.collector.registry import AnySource, AnyTransform
+from penstock.collector.sources.settings import Section, clash
 from penstock.collector.spool.record_kinds import Kind
-from penstock.collector.transforms.sections import Name, OutputSection, TestCase, TransformConfig
+from penstock.collector.transforms.settings import Name, OutputSection, TestCase
 from penstock.service import AdminAccess, ConfigError, FilePath, HostPort, TracingSection
 from penstock.service.config_types import Secret
 from penstock.specs.errors import SpecError
@@ -209,8 +210,8 @@ class CollectorConfig(Section):
     subject_prefix: str = "telemetry"
     resource: dict[str, str] = Field(default_factory=dict)
     environment: list[str] = Field(default=[])
-    sources: list[Source] = Field(min_length=1)
-    transforms: dict[Name, TransformConfig] = Field(default={}, max_length=256)
+    sources: list[AnySource] = Field(min_length=1)
+    transforms: dict[Name, AnyTransform] = Field(default={}, max_length=256)
     output: OutputSection = OutputSection()
     tests: list[TestCase] = Field(default=[])
     receive: ReceiveSection = ReceiveSection()
@@ -265,7 +266,7 @@ class CollectorConfig(Section):
     def _requests_fit_their_share(self) -> "CollectorConfig":
         share = min(self.receive.max_source_bytes, self.receive.max_bytes)
         for source in self.sources:
-            if isinstance(source, OtlpSource) and source.max_message_bytes > share:
+            if source.request_bytes_max > share:
                 msg = (
                     f"source {source.name}: max_message_bytes is above {share}, what a source may "
                     "hold by `receive`: raise that, or lower it"

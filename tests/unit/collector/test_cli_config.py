@@ -12,7 +12,9 @@ from pydantic import BaseModel
 
 from penstock.collector.cli.cases import run_case
 from penstock.collector.cli.main import cli
-from penstock.collector.transforms.sections import TRANSFORM_TYPES, OutputSection, RouteBranch
+from penstock.collector.registry import TRANSFORMS
+from penstock.collector.transforms.select import RouteBranch
+from penstock.collector.transforms.settings import OutputSection
 from tests.support.collector_graph import HOST, config_of
 
 ROOT = Path(__file__).parents[3]
@@ -225,10 +227,14 @@ def test_print_config_hides_secrets_and_merges(tmp_path: Path) -> None:
 
 def test_schema_is_json_schema() -> None:
     document = json.loads(run("schema").output)
-    assert "ThrottleSection" in document["$defs"]
+    assert "ThrottleSettings" in document["$defs"]
 
 
-MODELS: tuple[type[BaseModel], ...] = (*TRANSFORM_TYPES, OutputSection, RouteBranch)
+MODELS: tuple[type[BaseModel], ...] = (
+    *(kind.settings for kind in TRANSFORMS.kinds()),
+    OutputSection,
+    RouteBranch,
+)
 
 
 def type_of(model: type[BaseModel]) -> str:
@@ -269,7 +275,7 @@ def test_the_page_has_an_example_of_each_transform() -> None:
         for text in EXAMPLES
         for section in yaml.safe_load(text).get("transforms", {}).values()
     }
-    assert used >= {type_of(model) for model in TRANSFORM_TYPES}
+    assert used >= set(TRANSFORMS.types())
 
 
 LINES: list[tuple[dict[str, Any], str, dict[str, Any]]] = [

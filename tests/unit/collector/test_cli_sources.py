@@ -1,22 +1,24 @@
-"""`penstock collector sources` shows what the models hold."""
+"""`penstock collector sources` and `transforms` show what the models hold."""
 
-from penstock.collector.cli.main import describe_sources
-from penstock.collector.sources.sections import SOURCE_TYPES
+import pytest
+
+from penstock.collector.cli.main import describe_types
+from penstock.collector.registry import SOURCES, TRANSFORMS, Registry
 
 
-def test_every_source_and_every_option_is_listed() -> None:
-    lines = list(describe_sources())
-    for model in SOURCE_TYPES:
-        kind = model.model_fields["type"].annotation.__args__[0]  # type: ignore[union-attr]
-        (first,) = (at for at, line in enumerate(lines) if line.startswith(f"{kind}: "))
+@pytest.mark.parametrize("registry", [SOURCES, TRANSFORMS])
+def test_every_type_and_every_option_is_listed(registry: Registry) -> None:
+    lines = list(describe_types(registry))
+    for kind in registry.kinds():
+        (first,) = (at for at, line in enumerate(lines) if line.startswith(f"{kind.name}: "))
         rest = lines[first + 1 :]
         own = rest[: next((n for n, line in enumerate(rest) if line[0] != " "), len(rest))]
         listed = {line.split()[0] for line in own}
-        assert set(model.model_fields) - {"type"} <= listed
+        assert set(kind.settings.model_fields) - {"type"} <= listed
 
 
 def test_types_bounds_and_defaults_are_shown() -> None:
-    text = "\n".join(" ".join(line.split()) for line in describe_sources())
+    text = "\n".join(" ".join(line.split()) for line in describe_types(SOURCES))
     assert "max_line_bytes integer 64..32768 default 32768" in text
     assert "start beginning or end default beginning" in text
     assert "tls.cert_file string required PEM:" in text

@@ -17,8 +17,8 @@ from penstock.collector.descriptors import Descriptors
 from penstock.collector.limits import FILE_READ_BYTES, HEAD_BYTES
 from penstock.collector.sources.files.compressed import CompressedTail, Search
 from penstock.collector.sources.files.identity import FileState
+from penstock.collector.sources.files.settings import FileSettings
 from penstock.collector.sources.files.tail import Tail
-from penstock.collector.sources.sections import FileSource as FileSection
 from tests.support.gone_files import MODIFIED_NS, gone
 from tests.support.privileges import closed
 
@@ -33,7 +33,7 @@ class Seeking:
     """A search in a directory, with what it said."""
 
     def __init__(self, directory: Path, **options: Any) -> None:
-        section = FileSection(type="file", include=[f"{directory}/*"], service="app", **options)
+        section = FileSettings(type="file", include=[f"{directory}/*"], service="app", **options)
         self.directory = directory
         self.notes: Counter[str] = Counter()
         self.errors: list[str] = []

@@ -12,6 +12,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from penstock.collector.cli.main import cli
 from penstock.collector.config import CollectorConfig
+from penstock.collector.registry import SOURCES, TRANSFORMS
 from penstock.service import ConfigError, load_config
 
 SAMPLE = Path(__file__).parents[3] / "collector" / "collector.yaml"
@@ -72,9 +73,13 @@ def _models(kind: Any) -> Iterator[type[BaseModel]]:
         yield from _models(part)
 
 
+ROOTS = (
+    CollectorConfig,
+    *(kind.settings for registry in (SOURCES, TRANSFORMS) for kind in registry.kinds()),
+)
 PATHS = sorted(
     (f"{model.__name__}.{name}", field.rebuild_annotation())
-    for model in set(_models(CollectorConfig))
+    for model in {one for root in ROOTS for one in _models(root)}
     for name, field in model.model_fields.items()
     if "Path" in str(field.rebuild_annotation())
     or name in ("include", "exclude", "command", "units")
@@ -86,8 +91,8 @@ def test_every_option_that_is_a_path_is_known_to_the_next_test() -> None:
     assert names >= {
         "CollectorConfig.data_dir", "CollectorConfig.admin_socket", "NatsSection.ca_file",
         "AdminAccess.token_file", "TracingSection.ca_file", "TlsSection.key_file",
-        "UnixSource.path", "ForwardSource.path", "FileSource.include", "PrometheusSource.ca_file",
-        "TableSection.file",
+        "UnixSettings.path", "ForwardSettings.path", "FileSettings.include",
+        "PrometheusSettings.ca_file", "TableSection.file",
     }  # fmt: skip
 
 

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from penstock.collector.sources.program import ExecSource
-from penstock.collector.sources.sections import ExecSource as Section
+from penstock.collector.sources.program import ExecSettings, ExecSource
 from tests.support.intake import SpoolingIntake, spooling
 from tests.support.waiting import wait_until_async
 
@@ -23,7 +22,7 @@ async def running(
     directory: Path, program: str, **options: Any
 ) -> AsyncIterator[tuple[ExecSource, SpoolingIntake]]:
     command = [sys.executable, "-c", program]
-    section = Section.model_validate(
+    section = ExecSettings.model_validate(
         {"type": "exec", "command": command, "service": "job", **options}
     )
     async with spooling(directory, "exec", drop_newest=False) as intake:
@@ -108,7 +107,7 @@ async def test_a_run_that_takes_too_long_is_ended(tmp_path: Path) -> None:
 
 async def test_a_program_that_is_not_there_is_said_and_run_once_it_is(tmp_path: Path) -> None:
     program = tmp_path / "program"
-    section = Section(type="exec", command=[str(program)], interval_s=0.1, service="job")
+    section = ExecSettings(type="exec", command=[str(program)], interval_s=0.1, service="job")
     async with spooling(tmp_path / "spool", "exec") as intake:
         source = ExecSource(section, intake=intake)
         await source.start()

@@ -15,8 +15,7 @@ from structlog.testing import capture_logs
 from typing_extensions import override
 
 from penstock.collector.limits import INTAKE_LIMITS, IntakeLimits
-from penstock.collector.sources.forward.source import ForwardSource
-from penstock.collector.sources.sections import ForwardSource as Section
+from penstock.collector.sources.forward.source import ForwardSettings, ForwardSource
 from tests.support.certificates import Authority
 from tests.support.intake import SpoolingIntake, spooling
 from tests.support.waiting import wait_until_async
@@ -29,7 +28,9 @@ async def listening(
     directory: Path, *, limits: IntakeLimits = INTAKE_LIMITS, **options: Any
 ) -> AsyncIterator[tuple[ForwardSource, SpoolingIntake]]:
     async with spooling(directory, "forward", limits=limits) as intake:
-        section = Section.model_validate({"type": "forward", "listen": "127.0.0.1:0", **options})
+        section = ForwardSettings.model_validate(
+            {"type": "forward", "listen": "127.0.0.1:0", **options}
+        )
         source = ForwardSource(section, intake=intake)
         await source.start()
         try:

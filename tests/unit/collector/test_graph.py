@@ -7,10 +7,12 @@ import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typing_extensions import override
 
 from penstock.collector.ledger import Ledger
 from penstock.collector.transforms.event import Arrival, DropReason, Outcome
 from penstock.collector.transforms.graph import WiringError
+from penstock.collector.transforms.select import Filter
 from penstock.specs.validate.validator import check_line
 from penstock.specs.validate.verdict import Accepted
 from tests.support.collector_graph import RESOURCE, delivered, graph_of, log, process, total
@@ -213,13 +215,12 @@ def test_the_account_balances_with_every_ending() -> None:
 def test_a_transform_that_fails_stops_no_other_record() -> None:
     graph = graph_of({"transforms": filters(a=["app"])})
 
-    class Broken:
-        outputs: tuple[str, ...] = ("",)
-
+    class Broken(Filter):
+        @override
         def apply(self, event: Any, now_ns: int) -> str:
             raise ZeroDivisionError(event.fields["body"])
 
-    graph.steps["a"].transform = Broken()
+    graph.steps["a"].transform = Broken(lambda _: True)
     outcome = process(graph, log("secret"), b"{}")
     assert [r.reason for r in outcome.refused] == [
         "transform a: failed with ZeroDivisionError; this is a bug in Penstock",

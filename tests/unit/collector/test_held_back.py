@@ -14,11 +14,9 @@ from penstock.base.clock import SystemClock
 from penstock.collector.errors import SpoolFailedError
 from penstock.collector.ledger import Ledger
 from penstock.collector.limits import MIB, IntakeLimits
-from penstock.collector.sources.forward.source import ForwardSource
-from penstock.collector.sources.sections import ForwardSource as ForwardSection
-from penstock.collector.sources.sections import SyslogSource as SyslogSection
+from penstock.collector.sources.forward.source import ForwardSettings, ForwardSource
 from penstock.collector.sources.source import Source
-from penstock.collector.sources.syslog.source import SyslogSource
+from penstock.collector.sources.syslog.source import SyslogSettings, SyslogSource
 from penstock.collector.spool.memory_budget import Budget, Charge
 from penstock.collector.spool.spool import Unit
 from penstock.collector.spool.writer import Payload, RetryBuffer, SpoolWriter
@@ -31,12 +29,12 @@ Make = Callable[[SpoolingIntake], Source]
 
 def syslog(intake: SpoolingIntake) -> SyslogSource:
     given = {"type": "syslog", "tcp": "127.0.0.1:0", "udp": None}
-    return SyslogSource(SyslogSection.model_validate(given), intake=intake)
+    return SyslogSource(SyslogSettings.model_validate(given), intake=intake)
 
 
 def forward(intake: SpoolingIntake) -> ForwardSource:
     given = {"type": "forward", "listen": "127.0.0.1:0"}
-    return ForwardSource(ForwardSection.model_validate(given), intake=intake)
+    return ForwardSource(ForwardSettings.model_validate(given), intake=intake)
 
 
 def by_syslog(number: int) -> bytes:
@@ -126,7 +124,7 @@ async def test_what_cannot_be_kept_until_the_end_is_counted(
 async def test_datagrams_wait_for_the_disk_too(tmp_path: Path) -> None:
     async with spooling(tmp_path, "s", limits=QUICKLY) as intake:
         given = {"type": "syslog", "udp": "127.0.0.1:0", "tcp": None}
-        source = SyslogSource(SyslogSection.model_validate(given), intake=intake)
+        source = SyslogSource(SyslogSettings.model_validate(given), intake=intake)
         await source.start()
         running = asyncio.ensure_future(source.run())
         with failing(intake):

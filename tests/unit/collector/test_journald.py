@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from penstock.collector.decode.journald import cursor_of, decode_entry
 from penstock.collector.decode.units import decode_records
 from penstock.collector.errors import UndecodableError
-from penstock.collector.sources.journald import JournaldSource
-from penstock.collector.sources.sections import JournaldSource as Section
+from penstock.collector.sources.journald import JournaldSettings, JournaldSource
 from penstock.collector.spool.spool import Unit
 from penstock.logd.storage import Checkpoint
 from penstock.service import ConfigError
@@ -144,7 +143,7 @@ async def following(
     program.write_text(script)
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(directory), prepend=":")
-    section = Section.model_validate({"type": "journald", **options})
+    section = JournaldSettings.model_validate({"type": "journald", **options})
     async with spooling(directory, "journald", drop_newest=False) as intake:
         source = JournaldSource(section, Checkpoint(directory / "cursor"), intake=intake)
         await source.start()
@@ -181,7 +180,7 @@ async def test_a_host_without_journalctl_is_refused_at_the_start(
     monkeypatch.setenv("PATH", str(tmp_path))
     async with spooling(tmp_path, "journald") as intake:
         source = JournaldSource(
-            Section(type="journald"), Checkpoint(tmp_path / "cursor"), intake=intake
+            JournaldSettings(type="journald"), Checkpoint(tmp_path / "cursor"), intake=intake
         )
         with pytest.raises(ConfigError, match="journalctl"):
             await source.start()

@@ -12,8 +12,7 @@ import pytest
 
 from penstock.base.clock import SystemClock
 from penstock.collector.delivery.engine import CreatedRecords
-from penstock.collector.sources.program import ExecSource
-from penstock.collector.sources.sections import ExecSource as Section
+from penstock.collector.sources.program import ExecSettings, ExecSource
 from penstock.collector.sources.stdin import StdinSource
 from penstock.collector.spool.writer import Payload
 from tests.support.intake import SpoolingIntake, spooling
@@ -95,7 +94,7 @@ async def test_lines_of_a_pipe_and_the_one_that_has_begun_are_counted(
             note = f"open({str(pid)!r}, 'w').write(str(os.getpid()))"
             code = f"import os; print({text!r}, end=''); {note}"
             command = [sys.executable, "-c", code]
-            section = Section.model_validate(
+            section = ExecSettings.model_validate(
                 {"type": "exec", "command": command, "service": "job", "max_line_bytes": 4096}
             )
             source = ExecSource(section, intake=intake)

@@ -12,7 +12,7 @@ import structlog
 
 from penstock.base.clock import SystemClock
 from penstock.collector.sources.files.kubernetes import Pods, service_of
-from penstock.collector.sources.sections import FileSource, KubernetesSection
+from penstock.collector.sources.files.settings import FileSettings, KubernetesSection
 from penstock.service import ConfigError
 from tests.support.certificates import Authority
 from tests.support.fake_kubernetes import FakeKubernetes, pod
@@ -148,5 +148,5 @@ def test_a_certificate_of_its_authority_must_be_there(
 def test_a_service_of_its_container_needs_the_section() -> None:
     keys = {"type": "file", "include": ["/a"], "service": "from_container"}
     with pytest.raises(ValueError, match="needs the section `kubernetes`"):
-        FileSource.model_validate(keys)
-    assert FileSource.model_validate({**keys, "kubernetes": {}}).kubernetes is not None
+        FileSettings.model_validate(keys)
+    assert FileSettings.model_validate({**keys, "kubernetes": {}}).kubernetes is not None

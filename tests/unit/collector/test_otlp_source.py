@@ -23,8 +23,8 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
 )
 
 from penstock.collector.limits import OTLP_RETRY_AFTER_S, IntakeLimits
+from penstock.collector.sources.otlp.settings import OtlpSettings
 from penstock.collector.sources.otlp.source import OtlpSource
-from penstock.collector.sources.sections import OtlpSource as Section
 from penstock.service import ConfigError
 from tests.support import receiving
 from tests.support.certificates import Authority
@@ -61,7 +61,7 @@ async def intake(tmp_path: Path) -> AsyncIterator[SpoolingIntake]:
 
 @pytest.fixture
 async def source(intake: SpoolingIntake) -> AsyncIterator[OtlpSource]:
-    section = Section(
+    section = OtlpSettings(
         type="otlp", grpc="127.0.0.1:0", http="127.0.0.1:0", max_message_bytes=100_000
     )
     made = OtlpSource(section, {"host.name": "h"}, intake=intake)
@@ -263,7 +263,7 @@ async def test_levels_that_nobody_knows_are_kept_and_counted_once_the_records_ar
 
 async def test_pages_of_allowed_origins_may_send(intake: SpoolingIntake) -> None:
     cors = {"allowed_origins": ["https://*.example.com"], "allowed_headers": ["X-Tenant"]}
-    section = Section.model_validate(
+    section = OtlpSettings.model_validate(
         {"type": "otlp", "grpc": None, "http": "127.0.0.1:0", "cors": cors}
     )
     source = OtlpSource(section, {}, intake=intake)
@@ -399,7 +399,7 @@ async def test_both_ways_speak_tls_and_ask_for_a_certificate(tmp_path: Path) -> 
     authority = Authority(tmp_path / "ca")
     own = authority.sign("server", "DNS:localhost,IP:127.0.0.1")
     client = authority.sign("client", "DNS:client")
-    section = Section.model_validate(
+    section = OtlpSettings.model_validate(
         {
             "type": "otlp", "grpc": "127.0.0.1:0", "http": "127.0.0.1:0",
             "tls": {"cert_file": own.cert, "key_file": own.key, "ca_file": authority.cert},
@@ -433,7 +433,7 @@ async def test_both_ways_speak_tls_and_ask_for_a_certificate(tmp_path: Path) -> 
 
 async def test_files_that_are_no_certificates_are_refused_at_the_start(tmp_path: Path) -> None:
     files = {"cert_file": tmp_path / "none.pem", "key_file": tmp_path / "none.key"}
-    section = Section.model_validate({"type": "otlp", "tls": files})
+    section = OtlpSettings.model_validate({"type": "otlp", "tls": files})
     async with spooling(tmp_path, "otlp") as intake:
         with pytest.raises(ConfigError, match=r"none\.pem"):
             await OtlpSource(section, {}, intake=intake).start()
@@ -441,7 +441,7 @@ async def test_files_that_are_no_certificates_are_refused_at_the_start(tmp_path:
 
 async def test_a_grpc_server_that_does_not_stop_keeps_no_port(intake: SpoolingIntake) -> None:
     """It waits for a request whose records are not durable yet."""
-    section = Section(type="otlp", grpc="127.0.0.1:0", http="127.0.0.1:0")
+    section = OtlpSettings(type="otlp", grpc="127.0.0.1:0", http="127.0.0.1:0")
     source = OtlpSource(section, {}, intake=intake)
     await source.start()
     async with (

@@ -12,7 +12,7 @@ from penstock.collector.decode.otlp.messages import Encoding, Signal
 from penstock.collector.limits import MIB, OTLP_RETRY_AFTER_S, IntakeLimits
 from penstock.collector.sources.otlp.grpc import OtlpGrpc
 from penstock.collector.sources.otlp.response import Answer, Code
-from penstock.collector.sources.sections import OtlpSource as Section
+from penstock.collector.sources.otlp.settings import OtlpSettings
 from penstock.collector.spool.memory_budget import Charge
 from tests.support.intake import spooling
 from tests.support.receiving import connect, listening, otlp
@@ -66,7 +66,7 @@ async def test_the_time_a_grpc_request_waited_to_be_read_counts(tmp_path: Path) 
         return Answer(Code.OK, b"")
 
     limits = IntakeLimits(otlp_room_wait_s=60.0)
-    section = Section(type="otlp", grpc="127.0.0.1:0", max_message_bytes=MIB)
+    section = OtlpSettings(type="otlp", grpc="127.0.0.1:0", max_message_bytes=MIB)
     async with spooling(tmp_path, "net", share_bytes=MIB, limits=limits) as intake:
         server = OtlpGrpc(section, take, intake)
         endpoint = await server.start("127.0.0.1:0", None)

@@ -10,7 +10,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from penstock.collector.sources.files.discovery import Patterns, age_of, family_of
-from penstock.collector.sources.sections import FileSource
+from penstock.collector.sources.files.settings import FileSettings
 from penstock.service import FilePath
 
 
@@ -26,14 +26,14 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def found(**keys: Any) -> list[str]:
-    section = FileSource.model_validate({"type": "file", "service": "s", **keys})
+    section = FileSettings.model_validate({"type": "file", "service": "s", **keys})
     return [str(path) for path in Patterns(section.include, section.exclude).found()]
 
 
 def test_a_pattern_that_is_not_absolute_is_of_the_directory_of_the_start(
     here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    section = FileSource.model_validate({"type": "file", "service": "s", "include": ["logs/*"]})
+    section = FileSettings.model_validate({"type": "file", "service": "s", "include": ["logs/*"]})
     monkeypatch.chdir(tmp_path)  # what was read holds
     names = [str(path) for path in Patterns(section.include, section.exclude).found()]
     assert names == [f"{here}/logs/app.log", f"{here}/logs/debug.log"]
@@ -138,14 +138,14 @@ def test_directories_that_cannot_be_read_are_told(pattern: str, told: list[str])
 @pytest.mark.parametrize("keys", [{"include": ["~/a"]}, {"include": ["/a"], "exclude": ["${X}/b"]}])
 def test_what_a_shell_would_expand_is_refused(keys: dict[str, Any]) -> None:
     with pytest.raises(ValidationError, match="which is not expanded: write the whole path"):
-        FileSource.model_validate({"type": "file", "service": "s", **keys})
+        FileSettings.model_validate({"type": "file", "service": "s", **keys})
 
 
 def test_a_pattern_that_is_none_is_refused_and_the_library_says_nothing(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     with pytest.raises(ValidationError, match=r"'\[a' is no pattern of RE2: missing \]: \[a"):
-        FileSource.model_validate(
+        FileSettings.model_validate(
             {"type": "file", "service": "s", "include": ["/a"], "multiline": {"start": "[a"}}
         )
     assert capfd.readouterr().err == ""

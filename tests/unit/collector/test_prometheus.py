@@ -26,8 +26,7 @@ from structlog.testing import capture_logs
 from penstock.collector.decode.metrics import metric_line
 from penstock.collector.decode.prometheus import Scraped, ScrapedPoint, read_exposition
 from penstock.collector.errors import UndecodableError
-from penstock.collector.sources.prometheus import PrometheusSource
-from penstock.collector.sources.sections import PrometheusSource as Section
+from penstock.collector.sources.prometheus import PrometheusSettings, PrometheusSource
 from penstock.specs.validate.validator import check_line
 from penstock.specs.validate.verdict import Accepted
 from tests.support.intake import SpoolingIntake, spooling
@@ -214,7 +213,9 @@ async def scraping(
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     targets = [f"http://{user_info}127.0.0.1:{port}{path}" for path in ("/metrics?x=1", *others)]
-    section = Section.model_validate({"type": "prometheus", "targets": targets, **options})
+    section = PrometheusSettings.model_validate(
+        {"type": "prometheus", "targets": targets, **options}
+    )
     async with spooling(directory, "prometheus") as intake:
         source = PrometheusSource(section, {"host.name": "h"}, intake=intake, **(limits or {}))
         await source.start()
@@ -356,14 +357,14 @@ def test_a_target_that_cannot_be_asked_is_refused_when_the_configuration_is_read
 ) -> None:
     document = {"type": "prometheus", "targets": ["http://127.0.0.1:1/metrics", target]}
     with pytest.raises(ValidationError, match="targets"):
-        Section.model_validate(document)
+        PrometheusSettings.model_validate(document)
 
 
 @pytest.mark.parametrize("token", ["", "key\n", "a b", "\u00e4", "a\0"])
 def test_a_token_that_no_header_holds_is_refused_and_not_said(token: str) -> None:
     document = {"type": "prometheus", "targets": ["http://h/"], "bearer_token": token}
     with pytest.raises(ValidationError, match="printable ASCII"):
-        Section.model_validate(document)
+        PrometheusSettings.model_validate(document)
 
 
 @pytest.mark.parametrize(
@@ -389,7 +390,7 @@ def test_a_native_histogram_is_counted_as_malformed() -> None:
 
 async def test_what_is_secret_in_a_target_is_not_said_when_it_fails(tmp_path: Path) -> None:
     target = "http://user:secret@127.0.0.1:1/metrics?token=secret"
-    section = Section.model_validate({"type": "prometheus", "targets": [target]})
+    section = PrometheusSettings.model_validate({"type": "prometheus", "targets": [target]})
     async with spooling(tmp_path, "prometheus") as intake:
         with capture_logs() as logs:
             intake.log = structlog.get_logger()

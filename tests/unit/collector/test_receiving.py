@@ -16,10 +16,9 @@ from google.rpc import error_details_pb2, status_pb2
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 
 from penstock.collector.limits import MIB, OTLP_RETRY_AFTER_S, IntakeLimits
-from penstock.collector.sources import sections
 from penstock.collector.sources.network.listener import Listener
 from penstock.collector.sources.source import Source
-from penstock.collector.sources.statsd.source import StatsdSource
+from penstock.collector.sources.statsd.source import StatsdSettings, StatsdSource
 from penstock.collector.spool.writer import Payload
 from penstock.service.config import split_host_port
 from tests.support.intake import SpoolingIntake, spooling
@@ -353,9 +352,7 @@ async def test_a_request_that_the_stop_interrupts_is_counted_when_it_is_durable(
 
 
 async def test_the_last_line_of_statsd_needs_no_newline(tmp_path: Path) -> None:
-    section = sections.StatsdSource(
-        type="statsd", udp=None, tcp="127.0.0.1:0", flush_interval_s=3600
-    )
+    section = StatsdSettings(type="statsd", udp=None, tcp="127.0.0.1:0", flush_interval_s=3600)
 
     def make(intake: SpoolingIntake) -> Source:
         return StatsdSource(section, {"host.name": "h"}, intake=intake)

@@ -12,8 +12,9 @@ from penstock.base.clock import SystemClock
 from penstock.collector.delivery.core import Delivery
 from penstock.collector.delivery.ordered_queue import Limits
 from penstock.collector.ledger import Ledger
-from penstock.collector.sources.sections import StatsdSource, StdinSource
-from penstock.collector.sources.source import Source
+from penstock.collector.sources.source import Source, SourceContext
+from penstock.collector.sources.statsd.source import StatsdSettings
+from penstock.collector.sources.stdin import StdinSettings
 from penstock.collector.sources.supervisor import (
     STOP_WAIT_S,
     Difference,
@@ -26,15 +27,22 @@ from penstock.service import UnavailableError
 from tests.support.collector_files import FAR, FilesCollector
 from tests.support.waiting import wait_until_async
 
-Section = StdinSource | StatsdSource
+Section = StdinSettings | StatsdSettings
 
 
 def section(name: str, service: str = "app") -> Section:
-    return StdinSource(type="stdin", name=name, service=service)
+    return StdinSettings(type="stdin", name=name, service=service)
 
 
 class Fake(Source):
     """A source that notes what becomes of it."""
+
+    settings = StdinSettings
+
+    @classmethod
+    @override
+    def from_settings(cls, settings: Any, context: SourceContext) -> "Fake":
+        raise NotImplementedError
 
     def __init__(self, world: "World", section: Section) -> None:
         self.name = str(section.name)

@@ -13,8 +13,7 @@ import pytest
 from pydantic import ValidationError
 from structlog.testing import capture_logs
 
-from penstock.collector.sources.sections import StatsdSource as Section
-from penstock.collector.sources.statsd.source import StatsdSource
+from penstock.collector.sources.statsd.source import StatsdSettings, StatsdSource
 from penstock.specs.validate.validator import check_line
 from penstock.specs.validate.verdict import Accepted
 from tests.support.certificates import Authority
@@ -29,7 +28,9 @@ async def listening(
 ) -> AsyncIterator[tuple[StatsdSource, SpoolingIntake]]:
     given = {"type": "statsd", "udp": "127.0.0.1:0", "tcp": "127.0.0.1:0", **options}
     async with spooling(directory, "statsd") as intake:
-        source = StatsdSource(Section.model_validate(given), {"host.name": "h"}, intake=intake)
+        source = StatsdSource(
+            StatsdSettings.model_validate(given), {"host.name": "h"}, intake=intake
+        )
         await source.start()
         running = asyncio.ensure_future(source.run())
         try:
@@ -111,4 +112,4 @@ async def test_tls_carries_the_same_and_asks_for_a_certificate(tmp_path: Path) -
 def test_tls_is_for_tcp() -> None:
     files = {"cert_file": "/a", "key_file": "/b"}
     with pytest.raises(ValidationError, match="is for `tcp`, which is not set"):
-        Section.model_validate({"type": "statsd", "tls": files})
+        StatsdSettings.model_validate({"type": "statsd", "tls": files})

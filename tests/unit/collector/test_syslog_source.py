@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from penstock.collector.limits import INTAKE_LIMITS, IntakeLimits
-from penstock.collector.sources.sections import SyslogSource as Section
-from penstock.collector.sources.syslog.source import SyslogSource
+from penstock.collector.sources.syslog.source import SyslogSettings, SyslogSource
 from penstock.service import UnavailableError
 from tests.support.certificates import Authority
 from tests.support.intake import SpoolingIntake, spooling
@@ -30,7 +29,7 @@ async def listening(
     """A source; one that does not run takes no datagrams before it is stopped."""
     given = {"type": "syslog", "udp": "127.0.0.1:0", "tcp": "127.0.0.1:0", **options}
     async with spooling(directory, "syslog", limits=limits) as intake:
-        source = SyslogSource(Section.model_validate(given), intake=intake)
+        source = SyslogSource(SyslogSettings.model_validate(given), intake=intake)
         await source.start()
         running = asyncio.ensure_future(source.run() if runs else asyncio.Event().wait())
         try:

@@ -10,9 +10,8 @@ from pydantic import ValidationError
 from penstock.collector.decode.syslog import decode_syslog
 from penstock.collector.sources.syslog.framing import pack_messages
 from penstock.collector.spool.spool import Unit
-from penstock.collector.transforms.build import TableError
 from penstock.collector.transforms.enrich import container_facts
-from penstock.collector.transforms.event import DropReason
+from penstock.collector.transforms.event import DropReason, SettingsError
 from tests.support.collector_graph import config_of, delivered, graph_of, log, process
 from tests.unit.specs import records
 
@@ -449,7 +448,7 @@ def test_a_wrong_table_is_named(tmp_path: Path, name: str, text: str | None, wor
     if text is not None:
         (tmp_path / name).write_text(text)
     table = {"file": str(tmp_path / name), "key": "body", "column": "service"}
-    with pytest.raises(TableError, match=words):
+    with pytest.raises(SettingsError, match=words):
         graph_of({"transforms": {"t": {"type": "enrich", "inputs": ["app"], "tables": [table]}}})
 
 

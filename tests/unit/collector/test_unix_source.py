@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from penstock.collector.limits import IntakeLimits
-from penstock.collector.sources.sections import UnixSource as Section
-from penstock.collector.sources.unix.source import UnixSource
+from penstock.collector.sources.unix.source import UnixSettings, UnixSource
 from tests.support.collector import encode_batch
 from tests.support.intake import SpoolingIntake, spooling
 from tests.support.waiting import wait_until_async
@@ -22,7 +21,7 @@ SMALL, BIG, HUGE = [b"x"], [b"x" * 900_000], [b"x" * 2_000_000]
 
 @asynccontextmanager
 async def listening(directory: Path, intake: SpoolingIntake) -> AsyncIterator[UnixSource]:
-    section = Section(type="unix", path=directory / "c.sock", mode=0o600)
+    section = UnixSettings(type="unix", path=directory / "c.sock", mode=0o600)
     source = UnixSource(
         "app",
         section,

@@ -16,8 +16,8 @@ from penstock.collector.delivery.core import Take
 from penstock.collector.delivery.pipeline import Pipeline
 from penstock.collector.errors import SpoolFailedError
 from penstock.collector.ledger import Ledger
+from penstock.collector.sources.otlp.settings import OtlpSettings
 from penstock.collector.sources.otlp.source import OtlpSource
-from penstock.collector.sources.sections import OtlpSource as Section
 from penstock.collector.spool import validation_cache
 from penstock.collector.spool.journal import Journal
 from penstock.collector.spool.memory_budget import Budget, Charge
@@ -73,7 +73,7 @@ def received(body: bytes, encoding: Encoding = Encoding.PROTOBUF) -> Unit | None
     spool = Keeping()
     share = Budget(bytes_max=1 << 30, share_bytes_max=1 << 30).share("app")
     intake = SpoolWriter("app", spool=spool, ledger=Ledger(), clock=SystemClock(), share=share)
-    source = OtlpSource(Section(type="otlp", grpc="127.0.0.1:0"), HOST, intake=intake)
+    source = OtlpSource(OtlpSettings(type="otlp", grpc="127.0.0.1:0"), HOST, intake=intake)
     asyncio.run(source.take(LOGS, body, encoding, Charge(share), math.inf))
     return spool.unit
 

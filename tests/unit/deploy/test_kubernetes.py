@@ -17,7 +17,7 @@ from pydantic import BaseModel
 
 from penstock.base.clock import SystemClock
 from penstock.collector.config import CollectorConfig
-from penstock.collector.sources.sections import FileSource
+from penstock.collector.sources.files.settings import FileSettings
 from penstock.deploy.console.config import ConsoleConfig
 from penstock.deploy.init import init
 from penstock.deploy.site import site_of
@@ -168,7 +168,7 @@ def test_the_collector_reads_what_containers_print_and_may_ask_for_their_pods(
     config = load_config(
         CollectorConfig, tmp_path / "collector" / "collector.yaml", env_prefix="PENSTOCK_COLLECTOR"
     )
-    [source] = [one for one in config.sources if isinstance(one, FileSource)]
+    [source] = [one for one in config.sources if isinstance(one, FileSettings)]
     section = source.kubernetes
     assert section is not None
     assert (section.ask, section.node, source.format) == ("api", None, "cri")

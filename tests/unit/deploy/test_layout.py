@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from penstock.collector.config import CollectorConfig
+from penstock.collector.sources.otlp.settings import OtlpSettings
 from penstock.deploy.checks import Verdict
 from penstock.deploy.private_file import open_private_file
 from penstock.deploy.up.layout import (
@@ -171,7 +172,7 @@ def test_what_one_needs_next_is_named_as_the_users_settings_leave_it(tmp_path: P
 def test_otlp_is_taken_by_default_and_from_this_machine_alone(tmp_path: Path) -> None:
     document = collector_document(Topology(Layout(tmp_path), default_ports(["logd"])))
     sources = CollectorConfig.model_validate(document).sources
-    (otlp,) = [source for source in sources if source.type == "otlp"]
+    (otlp,) = [source for source in sources if isinstance(source, OtlpSettings)]
     assert (otlp.grpc, otlp.http) == ("127.0.0.1:4317", "127.0.0.1:4318")
 
 

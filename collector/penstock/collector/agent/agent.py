@@ -37,15 +37,15 @@ from penstock.collector.config import CollectorConfig, NatsSection
 from penstock.collector.delivery.core import Delivery, Reconnected
 from penstock.collector.delivery.engine import Engine
 from penstock.collector.delivery.publisher import Publisher
-from penstock.collector.sources.factory import Parts, make_source
-from penstock.collector.sources.sections import Source as Section
-from penstock.collector.sources.source import Source
+from penstock.collector.sources.settings import SourceSettings
+from penstock.collector.sources.source import Source, SourceContext
 from penstock.collector.sources.supervisor import (
     Difference,
     Runner,
     RunnerContext,
     SourceSet,
     difference,
+    make_source,
 )
 from penstock.collector.telemetry import Metrics, describe
 from penstock.collector.transforms.graph import Graph
@@ -192,7 +192,7 @@ class Agent:
         *,
         load: Load | None = None,
         receives: bool = True,
-        takes: Callable[[Section], bool] = lambda _: True,
+        takes: Callable[[SourceSettings], bool] = lambda _: True,
         disk: Disk = REAL_DISK,
         make_publisher: MakePublisher = Publisher,
     ) -> None:
@@ -346,7 +346,8 @@ class Agent:
 
     def _surroundings(self, config: CollectorConfig) -> RunnerContext:
         engine = self._engine
-        parts = Parts(
+        context = SourceContext(
+            name="",
             resource=resource_of(config),
             budget=engine.budget,
             descriptors=engine.descriptors,
@@ -362,17 +363,17 @@ class Agent:
             node=config.name,
         )
 
-        def make(section: Section) -> Source:
+        def make(section: SourceSettings) -> Source:
             # One that began in this process is not there for the first time either.
             known = frozenset(self._saver.state.sources)
-            return make_source(section, dataclasses.replace(parts, known=known))
+            return make_source(section, dataclasses.replace(context, known=known))
 
         return RunnerContext(make, engine.delivery, engine.ledger, self._clock)
 
     async def _save(self) -> bool:
         return await self._saver.save()
 
-    def _own(self, config: CollectorConfig) -> list[Section]:
+    def _own(self, config: CollectorConfig) -> list[SourceSettings]:
         return [section for section in config.sources if self._takes(section)]
 
     def _make_publisher(self, config: CollectorConfig) -> Publisher:

@@ -12,12 +12,23 @@ from typing import Any, Final
 
 from penstock.collector.agent.settings import resource_of, tables_of
 from penstock.collector.config import CollectorConfig
-from penstock.collector.sources.sections import FileSource
-from penstock.collector.transforms import sections
-from penstock.collector.transforms.enrich import DOCKER_FACTS, PATH_FACTS
+from penstock.collector.registry import TRANSFORMS
+from penstock.collector.sources.files.settings import FileSettings
+from penstock.collector.transforms.count import CountSettings
+from penstock.collector.transforms.edit import EditSettings
+from penstock.collector.transforms.enrich import DOCKER_FACTS, PATH_FACTS, EnrichSettings
 from penstock.collector.transforms.expression import fields_of, parse
 from penstock.collector.transforms.graph import Graph
+from penstock.collector.transforms.parse import ParseSettings, TimestampSettings
 from penstock.collector.transforms.paths import parse_path
+from penstock.collector.transforms.select import (
+    DedupeSettings,
+    FilterSettings,
+    RouteSettings,
+    SampleSettings,
+    ThrottleSettings,
+)
+from penstock.collector.transforms.settings import TransformSettings
 from penstock.collector.transforms.subjects import SubjectTemplate
 
 RELEASE: Final = 1
@@ -40,13 +51,18 @@ def route_fingerprint(config: CollectorConfig, graph: Graph) -> str:
     """The digest for a configuration and its graph; `UNKNOWN` where subjects may vary."""
     if _varies(config, graph):
         return UNKNOWN
-    sources = [one for one in config.sources if isinstance(one, FileSource)]
+    sources = [one for one in config.sources if isinstance(one, FileSettings)]
     service = config.resource.get("service.name")
     decides = [
         RELEASE,
         config.subject_prefix,
         config.output.model_dump(mode="json"),
         {name: one.model_dump(mode="json") for name, one in config.transforms.items()},
+        sorted(
+            TRANSFORMS.kind(one.type).package
+            for one in config.transforms.values()
+            if not TRANSFORMS.is_own(one.type)
+        ),
         tables_of(graph),
         resource_of(config) if _reads(config, [("resource",)]) else service,
         _sensitive(config, graph) if _templates(config) else None,
@@ -57,10 +73,9 @@ def route_fingerprint(config: CollectorConfig, graph: Graph) -> str:
 
 def _varies(config: CollectorConfig, graph: Graph) -> bool:
     """Whether a record may get another subject, or another number among its copies."""
-    files = any(isinstance(source, FileSource) for source in config.sources)
+    files = any(isinstance(source, FileSettings) for source in config.sources)
     enriches = any(
-        isinstance(one, sections.EnrichSection) and one.container
-        for one in config.transforms.values()
+        isinstance(one, EnrichSettings) and one.container for one in config.transforms.values()
     )
     key = graph.hash_key
     return (
@@ -75,20 +90,22 @@ def _varies(config: CollectorConfig, graph: Graph) -> bool:
 def _forgets_among_copies(config: CollectorConfig, graph: Graph) -> bool:
     """Whether copies are numbered by what `throttle` or `dedupe` remembers until the end."""
     forgets = any(
-        isinstance(one, sections.DedupeSection)
-        or (isinstance(one, sections.ThrottleSection) and one.when_exceeded == "drop")
+        isinstance(one, DedupeSettings)
+        or (isinstance(one, ThrottleSettings) and one.when_exceeded == "drop")
         for one in config.transforms.values()
     )
     counts = {
         name
         for name, one in config.transforms.items()
-        if isinstance(one, sections.CountSection)  # it passes no copy on
+        if isinstance(one, CountSettings)  # it passes no copy on
     }
     return forgets and any(len({*takers} - counts) > 1 for takers in graph.wiring.takers.values())
 
 
 def _reads(config: CollectorConfig, places: Any) -> bool:
     """Whether an expression or a template reads one of the places, or the whole field of one."""
+    if any(not TRANSFORMS.is_own(section.type) for section in config.transforms.values()):
+        return True  # nobody knows what a package's transform reads
     found = {path for template in _templates(config) for path in template.reads}
     for section in config.transforms.values():
         found |= {place for text in _expressions(section) for place in fields_of(parse(text))}
@@ -105,33 +122,33 @@ def _templates(config: CollectorConfig) -> list[SubjectTemplate]:
     routes = (
         branch.subject
         for section in config.transforms.values()
-        if isinstance(section, sections.RouteSection)
+        if isinstance(section, RouteSettings)
         for branch in section.routes.values()
     )
     return [SubjectTemplate(text) for text in (config.output.subject, *routes) if text is not None]
 
 
-def _expressions(section: sections.TransformConfig) -> Iterator[str]:
+def _expressions(section: TransformSettings) -> Iterator[str]:
     match section:
-        case sections.EditSection():
+        case EditSettings():
             yield from section.set.values()
-        case sections.FilterSection(where=where):
+        case FilterSettings(where=where):
             yield where
-        case sections.RouteSection(routes=routes):
+        case RouteSettings(routes=routes):
             yield from (branch.where for branch in routes.values())
-        case sections.SampleSection(keep=str(keep)):
+        case SampleSettings(keep=str(keep)):
             yield keep
-        case sections.EnrichSection(tables=tables):
+        case EnrichSettings(tables=tables):
             yield from (table.key for table in tables)
         case _:
             pass
 
 
-def _paths(section: sections.TransformConfig) -> Iterator[str]:
+def _paths(section: TransformSettings) -> Iterator[str]:
     match section:
-        case sections.ParseSection() | sections.TimestampSection():
+        case ParseSettings() | TimestampSettings():
             yield section.field
-        case sections.EditSection():
+        case EditSettings():
             yield from section.rename
         case _:
             pass

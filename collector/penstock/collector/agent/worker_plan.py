@@ -13,7 +13,7 @@ from typing import Final
 from penstock.collector.agent.admin import SOCKET_NAME
 from penstock.collector.config import CollectorConfig, ReceiveSection
 from penstock.collector.limits import RECEIVE_BYTES_MIN
-from penstock.collector.sources.sections import ForwardSource, OtlpSource, Source, SyslogSource
+from penstock.collector.sources.settings import SourceSettings
 from penstock.service import ConfigError, HostPort
 from penstock.service.config import split_host_port
 
@@ -39,9 +39,9 @@ class Share:
         """Whether it has sources; else it only delivers what an earlier run left."""
         return self.index < self.count
 
-    def takes(self, source: Source) -> bool:
+    def takes(self, source: SourceSettings) -> bool:
         """Whether a source of the configuration is this one's."""
-        return self.receives and (self.index == 0 or can_be_shared(source))
+        return self.receives and (self.index == 0 or source.can_be_shared)
 
 
 def directory_of(data_dir: Path, index: int) -> Path:
@@ -98,25 +98,15 @@ def config_of(config: CollectorConfig, share: Share) -> CollectorConfig:
     )
 
 
-def _part_of(receive: ReceiveSection, sources: list[Source], count: int) -> ReceiveSection:
+def _part_of(receive: ReceiveSection, sources: list[SourceSettings], count: int) -> ReceiveSection:
     """What one of so many workers may hold; the largest request that is allowed fits always."""
-    requests = (one.max_message_bytes for one in sources if isinstance(one, OtlpSource))
-    least = max((RECEIVE_BYTES_MIN, *requests))
+    least = max((RECEIVE_BYTES_MIN, *(one.request_bytes_max for one in sources)))
     part = {name: max(least, value // count) for name, value in receive.model_dump().items()}
     return receive.model_copy(update=part)
 
 
-def can_be_shared(source: Source) -> bool:
-    """Whether several processes can have a source."""
-    if isinstance(source, ForwardSource):
-        return source.listen is not None
-    if isinstance(source, SyslogSource):
-        return source.path is None
-    return isinstance(source, OtlpSource)
-
-
-def _shared(source: Source) -> Source:
-    if not can_be_shared(source):
+def _shared(source: SourceSettings) -> SourceSettings:
+    if not source.can_be_shared:
         return source
     for key in ("listen", "grpc", "http", "udp", "tcp"):
         address: HostPort | None = getattr(source, key, None)

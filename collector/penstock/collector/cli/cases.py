@@ -11,14 +11,17 @@ from penstock.collector.decode.line_rules import OnError, rules_of
 from penstock.collector.decode.lines import LineContext, decode_line
 from penstock.collector.decode.syslog import decode_syslog
 from penstock.collector.sources.docker import READERS
-from penstock.collector.sources.sections import ExecSource, FileSource, StdinSource, SyslogSource
+from penstock.collector.sources.files.settings import FileSettings
+from penstock.collector.sources.program import ExecSettings
+from penstock.collector.sources.stdin import StdinSettings
 from penstock.collector.sources.syslog.framing import pack_messages
+from penstock.collector.sources.syslog.source import SyslogSettings
 from penstock.collector.spool.spool import Unit
 from penstock.collector.transforms.build import build_graph
 from penstock.collector.transforms.event import Arrival, DropReason, Outcome
 from penstock.collector.transforms.graph import Graph
 from penstock.collector.transforms.paths import getter, parse_path
-from penstock.collector.transforms.sections import Expected, ExpectedRecord, Step, TestCase
+from penstock.collector.transforms.settings import Expected, ExpectedRecord, Step, TestCase
 
 NOW_UNIX_NS: Final = 1_767_225_600_000_000_000
 """When tests begin, 2026-01-01: nothing of them depends on when they run."""
@@ -73,7 +76,7 @@ def _input(
     section = next((one for one in config.sources if source in (one.name, one.type)), None)
     raw = step.line.encode()
     match section:
-        case FileSource():
+        case FileSettings():
             own = {**resource, "service.name": section.service}
             path = section.include[0]
             attributes = {"log.file.path": path, "log.file.name": Path(path).name}
@@ -91,12 +94,12 @@ def _input(
                 stream=piece.stream,
                 own=piece.attributes,
             )
-        case StdinSource() | ExecSource():
-            attributes = {} if isinstance(section, StdinSource) else {"log.iostream": "stdout"}
+        case StdinSettings() | ExecSettings():
+            attributes = {} if isinstance(section, StdinSettings) else {"log.iostream": "stdout"}
             own = {**resource, "service.name": section.service}
             context = LineContext(own, attributes, rules_of(section.line_options()))
             return decode_line(raw, context, now_ns, truncated=False)
-        case SyslogSource():
+        case SyslogSettings():
             meta = {"service": section.service, "timezone": section.timezone}
             unit = Unit(source, "syslog", pack_messages([raw]), 1, now_ns, meta)
             return decode_syslog(unit, resource)[0][0], "pass"

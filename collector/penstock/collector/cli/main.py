@@ -23,16 +23,23 @@ from penstock.collector.config_files import (
     read_inherited,
     read_texts,
 )
-from penstock.collector.sources.sections import SOURCE_TYPES
+from penstock.collector.registry import SOURCES, TRANSFORMS, Registry
 from penstock.service import check_only, configure_logs, run_until_stopped
 from penstock.service.cli import PenstockGroup, check_option
 from penstock.service.config import option_lines
 
 
-def describe_sources() -> Iterator[str]:
-    """Lines: each source's type and purpose, then its keys with type and default."""
-    for model in SOURCE_TYPES:
-        yield from option_lines(model)
+def describe_types(registry: Registry) -> Iterator[str]:
+    """Lines: each type and its purpose, then its keys with type and default."""
+    for name in registry.types():
+        try:
+            kind = registry.kind(name)
+        except ValueError as error:
+            yield f"{name}: {error}"
+            continue
+        first, *rest = option_lines(kind.settings)
+        yield first if registry.is_own(name) else f"{first} (package {kind.package})"
+        yield from rest
 
 
 def _share(_: click.Context, __: click.Parameter, value: str | None) -> Share | None:
@@ -170,8 +177,15 @@ def _run_one(
 
 @cli.command(epilog="Example: penstock collector sources")
 def sources() -> None:
-    """List the types of sources and their options."""
-    for line in describe_sources():
+    """List the types of sources and their options, those of installed packages as well."""
+    for line in describe_types(SOURCES):
+        click.echo(line)
+
+
+@cli.command(epilog="Example: penstock collector transforms")
+def transforms() -> None:
+    """List the types of transforms and their options, those of installed packages as well."""
+    for line in describe_types(TRANSFORMS):
         click.echo(line)
 
 

@@ -5,16 +5,26 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, Self
 
 import psutil
+from pydantic import Field
 from typing_extensions import override
 
 from penstock.collector.decode.metrics import metric_line
-from penstock.collector.sources.source import Source
+from penstock.collector.sources.settings import SourceSettings
+from penstock.collector.sources.source import Source, SourceContext
 from penstock.collector.spool.writer import Payload, SpoolWriter
 
 Attributes = Mapping[str, str]
+
+
+class HostMetricsSettings(SourceSettings):
+    """This host's cpu, memory, disk, network, load and filesystem figures."""
+
+    type: Literal["host_metrics"]
+    interval_s: float = Field(default=5.0, ge=0.1, le=3600)
+    service: str = Field(default="penstock.host", min_length=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +153,14 @@ _GROUPS: tuple[Callable[[], Iterator[Point]], ...] = (
 
 class HostMetricsSource(Source):
     """Measures at a fixed interval; one round is one unit of the spool."""
+
+    settings = HostMetricsSettings
+
+    @classmethod
+    @override
+    def from_settings(cls, settings: Any, context: SourceContext) -> Self:
+        resource = {**context.resource, "service.name": settings.service}
+        return cls(settings.interval_s, resource, intake=context.spool_writer())
 
     def __init__(
         self, interval_s: float, resource: Mapping[str, Any], *, intake: SpoolWriter

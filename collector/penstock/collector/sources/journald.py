@@ -8,22 +8,32 @@ the last sync and the last cursor come again.
 import asyncio
 import contextlib
 import shutil
-from typing import Final
+from typing import Any, Final, Literal, Self
 
+from pydantic import Field
 from typing_extensions import override
 
 from penstock.collector.decode.journald import cursor_of
 from penstock.collector.limits import JOURNAL_ENTRY_BYTES_MAX, READ_BYTES
 from penstock.collector.sources.line_framing import Line, LineCutter
 from penstock.collector.sources.program import Program
-from penstock.collector.sources.sections import JournaldSource as Section
-from penstock.collector.sources.source import Source
+from penstock.collector.sources.settings import SourceSettings
+from penstock.collector.sources.source import Source, SourceContext
 from penstock.collector.spool.writer import Payload, SpoolWriter
 from penstock.logd.errors import LogdError
 from penstock.logd.storage import Checkpoint
-from penstock.service import ConfigError
+from penstock.service import ConfigError, NoNul
 
 _RESTART_S: Final = 1.0
+
+
+class JournaldSettings(SourceSettings):
+    """Entries of the systemd journal, by `journalctl`."""
+
+    type: Literal["journald"]
+    units: list[NoNul] = Field(default=[], description="only of these; none: of all")
+    start: Literal["beginning", "end"] = "beginning"
+    service: str = Field(default="from_unit", min_length=1)
 
 
 class JournaldSource(Source):
@@ -33,7 +43,17 @@ class JournaldSource(Source):
         checkpoint: Keeps the cursor.
     """
 
-    def __init__(self, section: Section, checkpoint: Checkpoint, *, intake: SpoolWriter) -> None:
+    settings = JournaldSettings
+
+    @classmethod
+    @override
+    def from_settings(cls, settings: Any, context: SourceContext) -> Self:
+        checkpoint = Checkpoint(context.data_dir / f"journald-{context.name}")
+        return cls(settings, checkpoint, intake=context.spool_writer())
+
+    def __init__(
+        self, section: JournaldSettings, checkpoint: Checkpoint, *, intake: SpoolWriter
+    ) -> None:
         self.name = intake.source
         self._section = section
         self._checkpoint = checkpoint

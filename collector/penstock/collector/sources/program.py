@@ -17,16 +17,24 @@ import struct
 import termios
 from asyncio.subprocess import SubprocessStreamProtocol
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from typing import Any, Final, Literal, Self
 
+from pydantic import Field
 from typing_extensions import override
 
 from penstock.base.backoff import Backoff
-from penstock.collector.limits import READ_BYTES, RESTART_CALM_S, RESTART_MAX_S, RESTART_MIN_S
+from penstock.collector.limits import (
+    LINE_BYTES_MAX,
+    READ_BYTES,
+    RESTART_CALM_S,
+    RESTART_MAX_S,
+    RESTART_MIN_S,
+)
 from penstock.collector.sources.line_framing import LineCutter
-from penstock.collector.sources.sections import ExecSource as Section
-from penstock.collector.sources.source import Source
+from penstock.collector.sources.settings import LinesSettings
+from penstock.collector.sources.source import Source, SourceContext
 from penstock.collector.spool.writer import SpoolWriter, payload_of_lines
+from penstock.service import NoNul
 
 Reader = Callable[[asyncio.StreamReader], Awaitable[None]]
 NOT_STARTED: Final = 127
@@ -37,6 +45,19 @@ OUTPUT_GRACE_S: Final = 1.0
 """How long outputs are silent after a program's end before they are taken for ended, too."""
 _COUNT: Final = struct.Struct("i")
 _OUTPUTS: Final = (1, 2)
+
+
+class ExecSettings(LinesSettings):
+    """Lines that a program writes to its outputs."""
+
+    type: Literal["exec"]
+    command: list[NoNul] = Field(min_length=1, description="program and arguments; no shell")
+    interval_s: float | None = Field(
+        default=None, ge=0.1, le=86_400, description="none: it goes on, and is started when it ends"
+    )
+    timeout_s: float = Field(default=60.0, gt=0, le=86_400, description="of one run by interval")
+    service: str = Field(min_length=1)
+    max_line_bytes: int = Field(default=LINE_BYTES_MAX, ge=64, le=LINE_BYTES_MAX)
 
 
 class _Outputs(SubprocessStreamProtocol):
@@ -174,9 +195,16 @@ class ExecSource(Source):
         output_grace_s: Of each run: see `Program`.
     """
 
+    settings = ExecSettings
+
+    @classmethod
+    @override
+    def from_settings(cls, settings: Any, context: SourceContext) -> Self:
+        return cls(settings, intake=context.spool_writer())
+
     def __init__(
         self,
-        section: Section,
+        section: ExecSettings,
         *,
         intake: SpoolWriter,
         restart_min_s: float = RESTART_MIN_S,

@@ -8,12 +8,14 @@ spool has no room for is counted as dropped: the next scrape has newer figures.
 import asyncio
 import base64
 import contextlib
+import re
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 from urllib.parse import unquote_to_bytes, urlsplit
 
+from pydantic import Field, field_validator
 from typing_extensions import override
 
 from penstock.collector.decode.metrics import metric_line
@@ -21,12 +23,12 @@ from penstock.collector.decode.prometheus import Scraped, ScrapedPoint, read_exp
 from penstock.collector.errors import RemoteProtocolError, UndecodableError
 from penstock.collector.limits import SCRAPE_BYTES_MAX
 from penstock.collector.sources.network.http import get
-from penstock.collector.sources.sections import TOKEN
-from penstock.collector.sources.sections import PrometheusSource as Section
-from penstock.collector.sources.source import Source
+from penstock.collector.sources.settings import SourceSettings
+from penstock.collector.sources.source import Source, SourceContext
 from penstock.collector.spool.writer import Payload, SpoolWriter
 from penstock.logd.security.tls import CertificateFiles, TlsFileError
-from penstock.service import ConfigError
+from penstock.service import ConfigError, FilePath
+from penstock.service.config_types import Secret
 
 if TYPE_CHECKING:
     import ssl
@@ -36,6 +38,52 @@ _LARGE_BYTES: Final = 1 << 20
 _ACCEPT: Final = (
     "application/openmetrics-text;version=1.0.0;q=0.9,text/plain;version=0.0.4;q=0.8,*/*;q=0.1"
 )
+
+
+TOKEN: Final = re.compile(r"[!-~]+")
+
+
+def _is_url(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        host = (parts.hostname or "").encode("idna")
+        return bool(host) and parts.port != 0 and text.isascii() and text.isprintable()
+    except ValueError:  # of a port, of brackets, of a name
+        return False
+
+
+class PrometheusSettings(SourceSettings):
+    """Metrics scraped from Prometheus exporters."""
+
+    type: Literal["prometheus"]
+    targets: list[Annotated[str, Field(pattern=r"^https?://[^/\s]+(/\S*)?$")]] = Field(
+        min_length=1, description="URLs"
+    )
+    interval_s: float = Field(default=15.0, ge=0.1, le=86_400)
+    timeout_s: float = Field(default=10.0, gt=0, le=3600)
+    max_samples: int = Field(default=50_000, ge=1, le=500_000, description="of one scrape")
+    service: str = Field(default="prometheus", min_length=1)
+    bearer_token: Secret | None = None
+    ca_file: FilePath | None = Field(default=None, description="PEM: who signs https targets")
+
+    @field_validator("targets")
+    @classmethod
+    def _can_be_asked(cls, value: list[str]) -> list[str]:
+        """One that cannot even be asked for would end the scrapes of all."""
+        for target in value:
+            if not _is_url(target):
+                msg = "must be URLs of a host, perhaps a port, in ASCII: http://127.0.0.1:9100/metrics"
+                raise ValueError(msg)
+        return value
+
+    @field_validator("bearer_token")
+    @classmethod
+    def _can_be_sent(cls, value: Secret | None) -> Secret | None:
+        text = None if value is None or value.value is None else value.value.get_secret_value()
+        if text is not None and not TOKEN.fullmatch(text):
+            msg = "must be printable ASCII without spaces, as a header has it; look for a newline"
+            raise ValueError(msg)
+        return value
 
 
 class PrometheusSource(Source):
@@ -48,9 +96,16 @@ class PrometheusSource(Source):
         read: Reads an answer.
     """
 
+    settings = PrometheusSettings
+
+    @classmethod
+    @override
+    def from_settings(cls, settings: Any, context: SourceContext) -> Self:
+        return cls(settings, context.resource, intake=context.spool_writer())
+
     def __init__(
         self,
-        section: Section,
+        section: PrometheusSettings,
         resource: Mapping[str, Any],
         *,
         intake: SpoolWriter,

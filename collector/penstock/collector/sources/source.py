@@ -1,17 +1,84 @@
-"""What every source is to the agent."""
+"""What a source is to the agent, and what the agent gives it.
 
-from collections.abc import Mapping
-from typing import Protocol
+A source of a third party is a class like those here: `settings` is the model of its section of the
+configuration, `from_settings` makes it, `start`, `run` and `stop` are its life. See
+docs/howto/write-a-source.md.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, Self
+
+from penstock.base.clock import Clock
+from penstock.collector.delivery.pipeline import Pipeline
+from penstock.collector.delivery.publisher import Sender
+from penstock.collector.descriptors import Descriptors
+from penstock.collector.ledger import Ledger
+from penstock.collector.sources.files.identity import Generations
+from penstock.collector.sources.settings import SourceSettings
+from penstock.collector.spool.memory_budget import Budget, Share
+from penstock.collector.spool.spool import Spooling
+from penstock.collector.spool.writer import SpoolWriter
+
+
+@dataclass(frozen=True, slots=True)
+class SourceContext:
+    """Everything of the collector that some source needs.
+
+    Attributes:
+        name: The source's, unique in the configuration.
+        resource: The collector's defaults.
+        budget: What network sources may hold.
+        descriptors: What files may be open at once.
+        save: Makes the checkpoint durable, and says whether it could.
+        known: Names of file sources that ran before.
+        data_dir: For what a source keeps itself.
+        node: This collector's name, which is the node's where Kubernetes runs one on each.
+    """
+
+    name: str
+    resource: Mapping[str, Any]
+    budget: Budget
+    descriptors: Descriptors
+    spool: Spooling
+    ledger: Ledger
+    clock: Clock
+    generations: Generations
+    pipeline: Pipeline
+    courier: Sender
+    save: Callable[[], Awaitable[bool]]
+    known: frozenset[str]
+    data_dir: Path
+    node: str
+
+    @property
+    def share(self) -> Share:
+        """What this source may hold of what is not durable yet."""
+        return self.budget.share(self.name)
+
+    def spool_writer(self) -> SpoolWriter:
+        """This source's way into the spool."""
+        return SpoolWriter(
+            self.name, spool=self.spool, ledger=self.ledger, clock=self.clock, share=self.share
+        )
 
 
 class Source(Protocol):
     """Receives records until it is stopped.
 
     Attributes:
+        settings: The model of its section of the configuration.
         name: As configured; unique.
     """
 
+    settings: ClassVar[type[SourceSettings]]
     name: str
+
+    @classmethod
+    def from_settings(cls, settings: Any, context: SourceContext) -> Self:
+        """Make the source; `settings` is an instance of the class's own."""
+        ...
 
     async def start(self) -> None:
         """Begin to listen.

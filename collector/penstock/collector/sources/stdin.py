@@ -9,18 +9,40 @@ import asyncio
 import os
 import select
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal, Self
 
+from pydantic import Field
 from typing_extensions import override
 
-from penstock.collector.limits import READ_BYTES
+from penstock.collector.limits import LINE_BYTES_MAX, READ_BYTES
 from penstock.collector.sources.line_framing import Line, LineCutter
-from penstock.collector.sources.source import Source
+from penstock.collector.sources.settings import LinesSettings
+from penstock.collector.sources.source import Source, SourceContext
 from penstock.collector.spool.writer import SpoolWriter, payload_of_lines
+
+
+class StdinSettings(LinesSettings):
+    """Lines from standard input; reading stops while the spool is full."""
+
+    type: Literal["stdin"]
+    service: str = Field(default="stdin", min_length=1)
+    max_line_bytes: int = Field(default=LINE_BYTES_MAX, ge=64, le=LINE_BYTES_MAX)
 
 
 class StdinSource(Source):
     """Reads a file descriptor to its end; the end of input is a normal end of `run`."""
+
+    settings = StdinSettings
+
+    @classmethod
+    @override
+    def from_settings(cls, settings: Any, context: SourceContext) -> Self:
+        return cls(
+            settings.service,
+            settings.max_line_bytes,
+            intake=context.spool_writer(),
+            rules=settings.line_options(),
+        )
 
     def __init__(
         self,

@@ -8,7 +8,7 @@ is skipped, as after a crash.
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import structlog
@@ -18,10 +18,19 @@ from penstock.base.clock import Clock
 from penstock.collector.delivery.core import Delivery
 from penstock.collector.ledger import Ledger
 from penstock.collector.limits import RESTART_CALM_S, RESTART_MAX_S, RESTART_MIN_S
+from penstock.collector.registry import SOURCES
 from penstock.collector.sources.files.source import FileSource
-from penstock.collector.sources.sections import Source as Section
-from penstock.collector.sources.source import Source
+from penstock.collector.sources.settings import SourceSettings
+from penstock.collector.sources.source import Source, SourceContext
 from penstock.service import ServiceError
+
+
+def make_source(settings: SourceSettings, context: SourceContext) -> Source:
+    """Make a source of its settings; `context` gets its name."""
+    own = replace(context, name=settings.name or settings.type)
+    source: Source = SOURCES.kind(settings.type).factory.from_settings(settings, own)
+    return source
+
 
 _POLL_S = 0.05
 _REASON_CHARACTERS_MAX = 200
@@ -39,7 +48,7 @@ class RunnerContext:
         restarts: Makes what says how long a source that failed waits.
     """
 
-    make: Callable[[Section], Source]
+    make: Callable[[SourceSettings], Source]
     delivery: Delivery
     ledger: Ledger
     clock: Clock
@@ -59,7 +68,7 @@ class Runner:
     """
 
     def __init__(
-        self, section: Section, around: RunnerContext, *, predecessor: "Runner | None" = None
+        self, section: SourceSettings, around: RunnerContext, *, predecessor: "Runner | None" = None
     ) -> None:
         self.section = section
         self.source = around.make(section)
@@ -212,7 +221,7 @@ class SourceSet:
         everyone = [*self._runners.values(), *self._leaving]
         return [source for runner in everyone for source in runner.file_sources]
 
-    async def start(self, sections: Iterable[Section]) -> None:
+    async def start(self, sections: Iterable[SourceSettings]) -> None:
         """Start every source; `run` makes them receive.
 
         Raises:
@@ -246,7 +255,7 @@ class SourceSet:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def change(self, sections: Sequence[Section], difference: Difference) -> None:
+    async def change(self, sections: Sequence[SourceSettings], difference: Difference) -> None:
         """Run these sources instead; what is kept goes on undisturbed.
 
         Sources that are new are started first, so that one that cannot be costs the others nothing.
@@ -288,7 +297,7 @@ class SourceSet:
             self._run(runner)
         self._runners = {name: self._runners[name] for name in wanted}
 
-    async def _started(self, section: Section, predecessor: Runner | None = None) -> Runner:
+    async def _started(self, section: SourceSettings, predecessor: Runner | None = None) -> Runner:
         runner = Runner(section, self.around, predecessor=predecessor)
         try:
             await runner.source.start()
@@ -345,7 +354,7 @@ async def _all(steps: Iterable[Coroutine[Any, Any, None]]) -> None:
             raise ended
 
 
-def difference(before: Iterable[Section], after: Iterable[Section]) -> Difference:
+def difference(before: Iterable[SourceSettings], after: Iterable[SourceSettings]) -> Difference:
     """What changes between two configurations' sources."""
     old = {section.name or section.type: section for section in before}
     new = {section.name or section.type: section for section in after}

@@ -7,14 +7,24 @@ counted since the last flush; what is read again after it is counted again. A st
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal, Self
 
+from pydantic import Field, model_validator
 from typing_extensions import override
 
 from penstock.collector.decode.metrics import ExponentialHistogram
-from penstock.collector.transforms.event import PASS, Creating, DropReason, Event, Refusal, Verdict
-from penstock.collector.transforms.expression import NUMBERS, Evaluate, to_text
+from penstock.collector.transforms.event import (
+    PASS,
+    Creating,
+    DropReason,
+    Event,
+    Refusal,
+    TransformContext,
+    Verdict,
+)
+from penstock.collector.transforms.expression import NUMBERS, Evaluate, compile_expression, to_text
 from penstock.collector.transforms.paths import Fields
+from penstock.collector.transforms.settings import Expression, TransformSettings
 from penstock.specs.limits import NAME_CHARACTERS_MAX
 
 OTHER = "other"
@@ -26,7 +36,31 @@ COUNT_MAX: Final = 1 << 53
 WEIGHT_TOTAL_MAX: Final = 1e300
 """Of one sum; beyond it a double would become infinite."""
 
+_SECOND_NS: Final = 1_000_000_000
+
 Key = tuple[str, ...]
+
+
+class CountSettings(TransformSettings):
+    """Records are counted or measured, and only the metric goes on."""
+
+    type: Literal["logs_to_metrics"]
+    name: str = Field(min_length=1, max_length=NAME_CHARACTERS_MAX)
+    unit: str = Field(default="1", min_length=1, max_length=63)
+    metric: Literal["counter", "histogram"] = "counter"
+    value: Expression | None = None
+    dimensions: dict[Annotated[str, Field(min_length=1, max_length=128)], Expression] = Field(
+        default={}, max_length=16
+    )
+    max_series: int = Field(default=1000, ge=1, le=100_000)
+    interval_s: float = Field(default=10.0, ge=0.1, le=3600)
+
+    @model_validator(mode="after")
+    def _measures_something(self) -> "CountSettings":
+        if self.metric == "histogram" and self.value is None:
+            msg = "a histogram needs a `value`"
+            raise ValueError(msg)
+        return self
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +97,25 @@ class Count(Creating):
     """
 
     outputs = (PASS,)
+
+    settings = CountSettings
+
+    @classmethod
+    @override
+    def from_settings(cls, settings: Any, context: TransformContext) -> Self:
+        measure = Measure(
+            settings.name,
+            settings.unit,
+            settings.metric == "histogram",
+            compile_expression(settings.value).evaluate if settings.value else None,
+            [(key, compile_expression(text).evaluate) for key, text in settings.dimensions.items()],
+        )
+        return cls(
+            measure,
+            max_series=settings.max_series,
+            interval_ns=int(settings.interval_s * _SECOND_NS),
+            resource=context.resource,
+        )
 
     def __init__(
         self, measure: Measure, *, max_series: int, interval_ns: int, resource: Mapping[str, Any]

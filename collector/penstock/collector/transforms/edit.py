@@ -1,19 +1,68 @@
 """Rename, set and remove fields; redact some more than the specs ask for."""
 
 import re
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Self
 
+from pydantic import Field, model_validator
 from typing_extensions import override
 
 from penstock.collector.regex import compile_pattern
-from penstock.collector.transforms.event import PASS, Event, Transform, Verdict
-from penstock.collector.transforms.expression import Evaluate
-from penstock.collector.transforms.paths import Fields, Selection, assign, getter, without
+from penstock.collector.transforms.event import PASS, Event, Transform, TransformContext, Verdict
+from penstock.collector.transforms.expression import Evaluate, compile_expression
+from penstock.collector.transforms.paths import (
+    Fields,
+    Selection,
+    assign,
+    getter,
+    parse_path,
+    parse_selection,
+    without,
+)
+from penstock.collector.transforms.settings import (
+    Expression,
+    Name,
+    Pattern,
+    Place,
+    Places,
+    TransformSettings,
+)
 
 Path = tuple[str, ...]
 _NESTED: Final = ("links", "events", "exemplars")
 """Lists of objects with attributes of their own."""
 _ANCHOR: Final = re.compile(r"\^|\$|\\[AzZ]")
+
+
+class EditSettings(TransformSettings):
+    """Fields are renamed, then set, then removed."""
+
+    type: Literal["edit"]
+    rename: dict[Place, Place] = Field(default={})
+    set: dict[Place, Expression] = Field(default={})
+    remove: list[Places] = Field(default=[])
+
+    @model_validator(mode="after")
+    def _does_something(self) -> "EditSettings":
+        if not (self.rename or self.set or self.remove):
+            msg = "set `rename`, `set` or `remove`"
+            raise ValueError(msg)
+        return self
+
+
+class RedactSettings(TransformSettings):
+    """More is taken out than `sensitive` does, which treats every record at the output anyway."""
+
+    type: Literal["redact"]
+    fields: list[Places] = Field(default=[])
+    action: Literal["replace", "remove"] = "replace"
+    patterns: dict[Name, Pattern] = Field(default={})
+
+    @model_validator(mode="after")
+    def _does_something(self) -> "RedactSettings":
+        if not (self.fields or self.patterns):
+            msg = "set `fields` or `patterns`"
+            raise ValueError(msg)
+        return self
 
 
 class Edit(Transform):
@@ -27,6 +76,20 @@ class Edit(Transform):
     """
 
     outputs = (PASS,)
+
+    settings = EditSettings
+
+    @classmethod
+    @override
+    def from_settings(cls, settings: Any, context: TransformContext) -> Self:
+        return cls(
+            [(parse_path(old), parse_path(new)) for old, new in settings.rename.items()],
+            [
+                (parse_path(path), compile_expression(text).evaluate)
+                for path, text in settings.set.items()
+            ],
+            [parse_selection(path) for path in settings.remove],
+        )
 
     def __init__(
         self,
@@ -63,6 +126,15 @@ class Redact(Transform):
     """
 
     outputs = (PASS,)
+
+    settings = RedactSettings
+
+    @classmethod
+    @override
+    def from_settings(cls, settings: Any, context: TransformContext) -> Self:
+        patterns = [(key, compile_pattern(text)) for key, text in settings.patterns.items()]
+        places = [parse_selection(path) for path in settings.fields]
+        return cls(places, settings.action, patterns, context.name)
 
     def __init__(
         self,

@@ -1,18 +1,36 @@
 """Enrich: the host, the container a log file belongs to, and rows of static tables."""
 
+import csv
+import json
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, Literal, Self
 
+from pydantic import Field, model_validator
 from typing_extensions import override
 
-from penstock.collector.transforms.event import PASS, Event, Transform, Verdict
-from penstock.collector.transforms.expression import Evaluate, to_text
+from penstock.collector.sources.settings import Section
+from penstock.collector.transforms.event import (
+    PASS,
+    Event,
+    SettingsError,
+    Transform,
+    TransformContext,
+    Verdict,
+)
+from penstock.collector.transforms.expression import Evaluate, compile_expression, to_text
 from penstock.collector.transforms.paths import Fields, getter
+from penstock.collector.transforms.settings import Expression, TransformSettings
+from penstock.service import FilePath
 
 _REMEMBERED_MAX: Final = 4096
 """Files whose container is remembered; the one not asked for longest is forgotten."""
+_TABLE_BYTES_MAX: Final = 16 * 1024 * 1024
+_TABLE_ROWS_MAX: Final = 100_000
+"""A table stays in memory; larger ones belong into a join in the router."""
+_DOCKER_CONFIG_BYTES_MAX: Final = 1024 * 1024
 _AGAIN_NS: Final = 60_000_000_000
 """A container whose configuration could not be read is looked for again after so long."""
 
@@ -58,6 +76,31 @@ Rows = Mapping[str, Mapping[str, Any]]
 """Of a table, by their keys."""
 
 
+class TableSection(Section):
+    """Rows of a file, looked up by a key; read when the collector starts."""
+
+    file: FilePath
+    key: Expression
+    column: str = Field(min_length=1)
+    prefix: str = Field(default="", max_length=64)
+
+
+class EnrichSettings(TransformSettings):
+    """Facts are added that the record does not have."""
+
+    type: Literal["enrich"]
+    host: bool = False
+    container: bool = False
+    tables: list[TableSection] = Field(default=[])
+
+    @model_validator(mode="after")
+    def _does_something(self) -> "EnrichSettings":
+        if not (self.host or self.container or self.tables):
+            msg = "set `host`, `container` or `tables`"
+            raise ValueError(msg)
+        return self
+
+
 class Enrich(Transform):
     """Adds facts that the record does not have yet; what is there stays.
 
@@ -68,6 +111,22 @@ class Enrich(Transform):
     """
 
     outputs = (PASS,)
+
+    settings = EnrichSettings
+
+    @classmethod
+    @override
+    def from_settings(cls, settings: Any, context: TransformContext) -> Self:
+        where = f"transforms.{context.name}.tables"
+        tables: list[tuple[Evaluate, Rows, str]] = [
+            (compile_expression(table.key).evaluate, _rows(where, table), table.prefix)
+            for table in settings.tables
+        ]
+        return cls(
+            context.resource if settings.host else {},
+            _read_docker if settings.container else None,
+            tables,
+        )
 
     def __init__(
         self,
@@ -167,3 +226,53 @@ def _added(fields: Fields, group: str, facts: Mapping[str, Any]) -> Fields:
     old = fields.get(group) or {}
     new = {name: value for name, value in facts.items() if name not in old}
     return {**fields, group: {**old, **new}} if new else fields
+
+
+def _rows(key_path: str, table: TableSection) -> dict[str, dict[str, Any]]:
+    """A table's rows by the text in its key column.
+
+    Raises:
+        SettingsError: It cannot be read, is too large, or has a key twice.
+    """
+    where = f"{key_path}: {table.file}"
+    try:
+        if table.file.stat().st_size > _TABLE_BYTES_MAX:
+            raise SettingsError(f"{where} has more than {_TABLE_BYTES_MAX} bytes")
+        text = table.file.read_text(encoding="utf-8")
+        rows = (
+            json.loads(text)
+            if table.file.suffix == ".json"
+            else [*csv.DictReader(text.splitlines())]
+        )
+    except OSError as error:
+        raise SettingsError(f"{where} cannot be read: {error.strerror}") from None
+    except (ValueError, csv.Error, RecursionError) as error:
+        raise SettingsError(
+            f"{where} is neither CSV nor, as *.json, a list of objects: {error}"
+        ) from None
+    if not isinstance(rows, list) or len(rows) > _TABLE_ROWS_MAX:
+        raise SettingsError(f"{where} must be a list of at most {_TABLE_ROWS_MAX} rows")
+    found: dict[str, dict[str, Any]] = {}
+    for number, row in enumerate(rows, 1):
+        values = dict(row) if isinstance(row, dict) else {}
+        key = values.pop(table.column, None)
+        if key is None or str(key) in found:
+            problem = "has no" if key is None else "repeats the"
+            raise SettingsError(f"{where}: row {number} {problem} {table.column}")
+        found[str(key)] = {k: v for k, v in values.items() if k and _is_scalar(v)}
+    return found
+
+
+def _is_scalar(value: Any) -> bool:
+    return value.__class__ in {str, int, float, bool}
+
+
+def _read_docker(directory: str, container_id: str) -> Mapping[str, Any] | None:
+    path = Path(directory) / "config.v2.json"
+    try:
+        with path.open("rb") as file:
+            found = json.loads(file.read(_DOCKER_CONFIG_BYTES_MAX))
+    except (OSError, ValueError, RecursionError):
+        return None
+    is_its_own = isinstance(found, dict) and found.get("ID") == container_id
+    return found if is_its_own else None

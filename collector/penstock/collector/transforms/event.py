@@ -4,13 +4,18 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 from penstock.collector.decode.line_rules import NO_TIME, OnError
 from penstock.collector.delivery.ordered_queue import Batch
 from penstock.collector.transforms.paths import Fields
+from penstock.collector.transforms.settings import TransformSettings
 from penstock.specs.validate.validator import attach, attach_and_check, check_together
 from penstock.specs.validate.verdict import Accepted
+
+
+class SettingsError(ValueError):
+    """What a transform's settings name cannot be used; begins with the key."""
 
 
 class DropReason(Enum):
@@ -63,8 +68,36 @@ Verdict = str | DropReason | Refusal
 """What a transform says: the name of the output that the record leaves by, or its end."""
 
 
+@dataclass(frozen=True, slots=True)
+class TransformContext:
+    """What a transform is made with besides its settings.
+
+    Attributes:
+        name: The transform's, unique in the configuration.
+        resource: Facts of this host, and the configuration's `resource`.
+    """
+
+    name: str
+    resource: Mapping[str, Any]
+
+
 class Transform(Protocol):
-    """One step. It does no I/O, reads no clock and rolls no dice."""
+    """One step. It does no I/O, reads no clock and rolls no dice.
+
+    One of a third party is a class like those here; see docs/howto/write-a-source.md.
+    """
+
+    settings: ClassVar[type[TransformSettings]]
+    """The model of its section of the configuration."""
+
+    @classmethod
+    def from_settings(cls, settings: Any, context: TransformContext) -> Self:
+        """Make the transform; `settings` is an instance of the class's own.
+
+        Raises:
+            SettingsError: What the settings name cannot be used.
+        """
+        ...
 
     outputs: tuple[str, ...]
     """Names of its outputs; `PASS` alone unless records part here."""

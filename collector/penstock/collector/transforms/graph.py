@@ -531,7 +531,9 @@ class _Walk:
             verdict = step.transform.apply(event, self._now_ns)
         except Exception as error:  # noqa: BLE001 - one record must not stop those behind it
             event.fields = before
-            return Refusal(f"failed with {type(error).__name__}; this is a bug in Penstock")
+            package = type(step.transform).__module__.partition(".")[0]
+            whose = "Penstock" if package == "penstock" else f"the package {package}"
+            return Refusal(f"failed with {type(error).__name__}; this is a bug in {whose}")
         if event.fields is not before:
             event.history.append((step.name, event.fields))
         return verdict

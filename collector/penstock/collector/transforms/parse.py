@@ -12,8 +12,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import tzinfo
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, Self
+from zoneinfo import ZoneInfo
 
+from pydantic import Field, model_validator
 from typing_extensions import override
 
 from penstock.collector.decode.attributes import flatten
@@ -21,11 +23,21 @@ from penstock.collector.decode.line_rules import NO_TIME, OnError, time_finder, 
 from penstock.collector.decode.lines import read_object
 from penstock.collector.decode.severity import severity, severity_of_syslog
 from penstock.collector.decode.syslog import parse_message
-from penstock.collector.decode.timestamps import Layout, iso_time_ns, time_of
+from penstock.collector.decode.timestamps import Layout, iso_time_ns, layouts_of, time_of
 from penstock.collector.regex import compile_pattern
-from penstock.collector.transforms.event import PASS, DropReason, Event, Noting, Refusal, Verdict
+from penstock.collector.sources.settings import Section, TimestampOptions
+from penstock.collector.transforms.event import (
+    PASS,
+    DropReason,
+    Event,
+    Noting,
+    Refusal,
+    TransformContext,
+    Verdict,
+)
 from penstock.collector.transforms.expression import to_integer, to_real, to_text
-from penstock.collector.transforms.paths import Fields, getter
+from penstock.collector.transforms.paths import Fields, getter, parse_path
+from penstock.collector.transforms.settings import Pattern, Readable, TransformSettings
 from penstock.specs.limits import ATTRIBUTES_MAX, STRING_CHARACTERS_MAX
 from penstock.specs.models.log import severity_text
 
@@ -36,6 +48,56 @@ _CONVERSIONS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "string": to_text,
     "bool": lambda value: {"true": True, "false": False}.get(str(value).lower()),
 }
+
+
+class LiftSection(Section):
+    """Keys whose values become fields of the record."""
+
+    body: str | None = None
+    severity: str | None = None
+    time: str | None = None
+    trace_id: str | None = None
+    span_id: str | None = None
+
+
+class ParseSettings(TransformSettings):
+    """A text of the record becomes attributes."""
+
+    type: Literal["parse"]
+    format: Literal["json", "logfmt", "key_value", "regex", "csv", "clf", "syslog"]
+    field: Readable = "body"
+    prefix: str = Field(default="", max_length=64)
+    pattern: Pattern | None = None
+    columns: list[Annotated[str, Field(min_length=1)]] = Field(default=[])
+    delimiter: str = Field(default=",", min_length=1, max_length=1)
+    pair_separator: str = Field(default=" ", min_length=1, max_length=16)
+    value_separator: str = Field(default="=", min_length=1, max_length=16)
+    types: dict[str, Literal["int", "double", "string", "bool"]] = Field(default={})
+    lift: LiftSection = LiftSection()
+    on_failure: Literal["pass", "filter", "quarantine"] = "pass"
+
+    @model_validator(mode="after")
+    def _has_what_its_format_needs(self) -> "ParseSettings":
+        if (self.format == "regex") != (self.pattern is not None):
+            msg = "`pattern` is for the format regex, which needs one"
+            raise ValueError(msg)
+        if (self.format == "csv") != bool(self.columns):
+            msg = "`columns` is for the format csv, which needs them"
+            raise ValueError(msg)
+        if self.pattern is not None and not compile_pattern(self.pattern).groupindex:
+            msg = "pattern: names no group, as in (?P<status>[0-9]+)"
+            raise ValueError(msg)
+        return self
+
+
+class TimestampSettings(TransformSettings, TimestampOptions):
+    """A text of the record says when it happened."""
+
+    type: Literal["timestamp"]
+    field: Readable = "body"
+    on_error: Literal["pass", "filter", "quarantine"] = Field(
+        default="pass", description="what becomes of a record whose time cannot be read"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +132,29 @@ class Parse(Noting):
     """
 
     outputs = (PASS,)
+
+    settings = ParseSettings
+
+    @classmethod
+    @override
+    def from_settings(cls, settings: Any, context: TransformContext) -> Self:
+        prefix = settings.prefix or {"syslog": "log.syslog."}.get(settings.format, "")
+        lift = Lift(**settings.lift.model_dump())
+        if settings.format == "syslog":
+            lift = Lift(
+                body=lift.body or "body",
+                time=lift.time or "time_unix_nano",
+                severity="severity_number",
+            )
+        return cls(
+            _reader(settings),
+            parse_path(settings.field),
+            prefix=prefix,
+            types=settings.types,
+            lift=lift,
+            on_failure=settings.on_failure,
+            name=settings.format,
+        )
 
     def __init__(  # noqa: PLR0913 - a parser's options
         self,
@@ -409,6 +494,19 @@ class Timestamp(Noting):
 
     outputs = (PASS,)
 
+    settings = TimestampSettings
+
+    @classmethod
+    @override
+    def from_settings(cls, settings: Any, context: TransformContext) -> Self:
+        return cls(
+            parse_path(settings.field),
+            pattern=settings.pattern,
+            layouts=layouts_of(settings.layouts),
+            zone=ZoneInfo(settings.zone),
+            on_error=settings.on_error,
+        )
+
     def __init__(
         self,
         path: tuple[str, ...],
@@ -444,3 +542,20 @@ class Timestamp(Noting):
         if self._find is None:
             return self._read(value, near_ns)
         return self._find(value, near_ns) if isinstance(value, str) else None
+
+
+def _reader(settings: ParseSettings) -> Read:
+    if settings.format == "syslog":
+        return lambda text, fields: syslog_reader(
+            text, fields.get("observed_time_unix_nano") or fields["time_unix_nano"]
+        )
+    readers = {"json": read_json, "logfmt": read_logfmt, "clf": read_clf}
+    if settings.pattern is not None:
+        read = regex_reader(settings.pattern)
+    elif settings.columns:
+        read = csv_reader(settings.columns, settings.delimiter)
+    elif settings.format == "key_value":
+        read = key_value_reader(settings.pair_separator, settings.value_separator)
+    else:
+        read = readers[settings.format]
+    return lambda text, _: read(text)

@@ -11,24 +11,105 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Self
 
 import orjson
+from pydantic import Field, model_validator
 from typing_extensions import override
 
-from penstock.collector.transforms.event import PASS, DropReason, Event, Transform, Verdict
-from penstock.collector.transforms.expression import Evaluate
+from penstock.collector.sources.settings import Section
+from penstock.collector.transforms.event import (
+    PASS,
+    DropReason,
+    Event,
+    Transform,
+    TransformContext,
+    Verdict,
+)
+from penstock.collector.transforms.expression import Evaluate, compile_condition, compile_expression
 from penstock.collector.transforms.paths import Fields
+from penstock.collector.transforms.settings import (
+    Condition,
+    Expression,
+    Name,
+    Subject,
+    TransformSettings,
+)
 from penstock.collector.transforms.subjects import SubjectTemplate
 
 UNMATCHED = "unmatched"
 """The output of `route` for records that no condition holds for."""
 
 
+class FilterSettings(TransformSettings):
+    """Records go on for which a condition holds."""
+
+    type: Literal["filter"]
+    where: Condition
+
+
+class RouteBranch(Section):
+    """One output of `route`."""
+
+    where: Condition
+    subject: Subject | None = None
+
+
+class RouteSettings(TransformSettings):
+    """Records part: each leaves by the first output whose condition holds, or by `unmatched`."""
+
+    type: Literal["route"]
+    routes: dict[Name, RouteBranch] = Field(min_length=1, max_length=64)
+
+    @model_validator(mode="after")
+    def _names_are_free(self) -> "RouteSettings":
+        if "unmatched" in self.routes:
+            msg = "`unmatched` is where records go for which no condition holds; name it otherwise"
+            raise ValueError(msg)
+        return self
+
+
+class SampleSettings(TransformSettings):
+    """A share of the records is kept, by trace, and says how many it stands for."""
+
+    type: Literal["sample"]
+    ratio: float = Field(ge=1e-6, le=1)
+    seed: str = Field(default="", max_length=32, pattern=r"^[\x20-\x7e]*$")
+    keep_errors: bool = True
+    keep: Condition | None = None
+
+
+class ThrottleSettings(TransformSettings):
+    """No more than so many records a second, of each source and key."""
+
+    type: Literal["throttle"]
+    rate: float = Field(ge=0.01, le=1e9)
+    burst: int | None = Field(default=None, ge=1)
+    key: Expression | None = None
+    max_keys: int = Field(default=10_000, ge=1, le=1_000_000)
+    when_exceeded: Literal["drop", "block"] = "drop"
+
+
+class DedupeSettings(TransformSettings):
+    """Records whose key was seen within the window are dropped."""
+
+    type: Literal["dedupe"]
+    key: Expression | None = None
+    window_s: float = Field(default=60.0, gt=0, le=86_400)
+    max_keys: int = Field(default=100_000, ge=1, le=10_000_000)
+
+
 class Filter(Transform):
     """Lets pass what the condition holds for."""
 
     outputs = (PASS,)
+
+    settings = FilterSettings
+
+    @classmethod
+    @override
+    def from_settings(cls, settings: Any, context: TransformContext) -> Self:
+        return cls(compile_condition(settings.where).evaluate)
 
     def __init__(self, condition: Evaluate) -> None:
         self._condition = condition
@@ -49,6 +130,13 @@ class Branch:
 
 class Route(Transform):
     """Sends each record to the first output whose condition holds, else to `UNMATCHED`."""
+
+    settings = RouteSettings
+
+    @classmethod
+    @override
+    def from_settings(cls, settings: Any, context: TransformContext) -> Self:
+        return cls([_branch(name, branch) for name, branch in settings.routes.items()])
 
     def __init__(self, branches: list[Branch]) -> None:
         self._branches = branches
@@ -96,6 +184,19 @@ class Sample(Transform):
 
     outputs = (PASS,)
 
+    settings = SampleSettings
+
+    @classmethod
+    @override
+    def from_settings(cls, settings: Any, context: TransformContext) -> Self:
+        keep = compile_condition(settings.keep).evaluate if settings.keep else None
+        keeps_errors = settings.keep_errors
+
+        def is_kept(fields: Fields) -> bool:
+            return (keeps_errors and is_error(fields)) or (keep is not None and keep(fields))
+
+        return cls(settings.ratio, is_kept, settings.seed)
+
     def __init__(self, ratio: float, keep: Callable[[Fields], bool], seed: str = "") -> None:
         self._seed = seed.encode()
         self._bound = int(ratio * _SPACE)
@@ -131,6 +232,19 @@ class Throttle(Transform):
     """
 
     outputs = (PASS,)
+
+    settings = ThrottleSettings
+
+    @classmethod
+    @override
+    def from_settings(cls, settings: Any, context: TransformContext) -> Self:
+        return cls(
+            settings.rate,
+            settings.burst or max(1, int(settings.rate)),
+            _key(settings.key),
+            max_keys=settings.max_keys,
+            when_exceeded=settings.when_exceeded,
+        )
 
     def __init__(
         self,
@@ -179,6 +293,17 @@ class Dedupe(Transform):
 
     outputs = (PASS,)
 
+    settings = DedupeSettings
+
+    @classmethod
+    @override
+    def from_settings(cls, settings: Any, context: TransformContext) -> Self:
+        return cls(
+            _key(settings.key),
+            window_ns=int(settings.window_s * _SECOND_NS),
+            max_keys=settings.max_keys,
+        )
+
     def __init__(self, key: Evaluate | None, *, window_ns: int, max_keys: int) -> None:
         self._key = key or _identity
         self._window_ns = window_ns
@@ -217,3 +342,12 @@ def _digest(value: Any) -> bytes:
     except TypeError:  # an integer beyond 64 bits, in a field that the spec does not have
         text = repr(value).encode()
     return blake2b(text, digest_size=16).digest()
+
+
+def _branch(name: str, settings: RouteBranch) -> Branch:
+    subject = None if settings.subject is None else SubjectTemplate(settings.subject)
+    return Branch(name, compile_condition(settings.where).evaluate, subject)
+
+
+def _key(text: str | None) -> Evaluate | None:
+    return compile_expression(text).evaluate if text else None

@@ -16,9 +16,9 @@ from penstock.collector.errors import UndecodableError
 from penstock.collector.limits import COMPRESSED_PIECES_MAX, FILE_READ_BYTES, HEAD_BYTES
 from penstock.collector.sources.files.compressed_identity import End, Fit, Next, Seen, choose, fit
 from penstock.collector.sources.files.identity import DIGEST_BYTES, FileState, Verdict
+from penstock.collector.sources.files.settings import FileSettings
 from penstock.collector.sources.files.tail import Tail, make_cutter
 from penstock.collector.sources.line_framing import Line
-from penstock.collector.sources.sections import FileSource as FileSection
 
 _PACKINGS: Final[dict[str, Packing]] = {".gz": GZIP, ".zst": ZSTD}
 
@@ -290,7 +290,7 @@ class Search:
 
     def __init__(
         self,
-        section: FileSection,
+        section: FileSettings,
         note: Callable[[str], None],
         complain: Callable[[str, OSError], None],
         log: Any,

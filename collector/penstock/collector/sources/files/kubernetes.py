@@ -25,8 +25,8 @@ from penstock.base.clock import Clock
 from penstock.base.http.client import client_tls
 from penstock.collector.errors import RemoteProtocolError
 from penstock.collector.limits import POD_LABELS_MAX, POD_LIST_BYTES_MAX
+from penstock.collector.sources.files.settings import KubernetesSection
 from penstock.collector.sources.network.http import get
-from penstock.collector.sources.sections import KubernetesSection
 from penstock.collector.transforms.enrich import container_facts
 from penstock.service import ConfigError
 

@@ -19,7 +19,7 @@ import stat
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import structlog
 from typing_extensions import override
@@ -44,10 +44,10 @@ from penstock.collector.sources.files.compressed import CompressedTail, Names, S
 from penstock.collector.sources.files.discovery import Patterns, age_of, family_of
 from penstock.collector.sources.files.identity import FileState, Generations, Verdict
 from penstock.collector.sources.files.kubernetes import Pods, service_of
+from penstock.collector.sources.files.settings import FileSettings
 from penstock.collector.sources.files.tail import Tail, look, make_tail, open_to_read, read_span
 from penstock.collector.sources.line_framing import Line, parts_of
-from penstock.collector.sources.sections import FileSource as FileSection
-from penstock.collector.sources.source import Source
+from penstock.collector.sources.source import Source, SourceContext
 
 _SAVE_RETRY_S: Final = 1.0
 _NAMED_MAX: Final = 10
@@ -65,9 +65,28 @@ class FileSource(Source):
         node: This machine's name in Kubernetes, unless the section names another.
     """
 
+    settings = FileSettings
+
+    @classmethod
+    @override
+    def from_settings(cls, settings: Any, context: SourceContext) -> Self:
+        return cls(
+            settings,
+            context.resource,
+            context.generations,
+            pipeline=context.pipeline,
+            courier=context.courier,
+            ledger=context.ledger,
+            clock=context.clock,
+            save=context.save,
+            first_time=context.name not in context.known,
+            descriptors=context.descriptors,
+            node=context.node,
+        )
+
     def __init__(  # noqa: PLR0913 - what it reads, and what it feeds
         self,
-        section: FileSection,
+        section: FileSettings,
         resource: Mapping[str, Any],
         generations: Generations,
         *,

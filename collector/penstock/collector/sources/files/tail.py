@@ -27,9 +27,8 @@ from penstock.collector.sources.files.identity import (
     written,
 )
 from penstock.collector.sources.files.multiline import IsStart, Joiner
+from penstock.collector.sources.files.settings import FileSettings, MultilineSection
 from penstock.collector.sources.line_framing import Line, LineCutter, encoding_of
-from penstock.collector.sources.sections import FileSource as FileSection
-from penstock.collector.sources.sections import MultilineSection
 
 _BOM_BYTES: Final = 4
 _CLOSED: Final = -1
@@ -304,7 +303,7 @@ def open_to_read(path: str | Path) -> int:
 
 
 def make_tail(
-    section: FileSection, state: FileState, descriptor: int, files: Descriptors | None = None
+    section: FileSettings, state: FileState, descriptor: int, files: Descriptors | None = None
 ) -> Tail:
     """A tail that reads as its source is configured, from where the state says.
 
@@ -324,7 +323,7 @@ def make_tail(
 
 
 def make_cutter(
-    section: FileSection, position: int, head: bytes
+    section: FileSettings, position: int, head: bytes
 ) -> tuple[LineCutter, Joiner | None]:
     """What makes lines of bytes from `position` on, and events of lines.
 

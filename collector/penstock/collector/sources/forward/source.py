@@ -11,7 +11,9 @@ import functools
 import secrets
 import socket
 from collections.abc import Iterator
+from typing import Any, Literal, Self
 
+from pydantic import Field, model_validator
 from typing_extensions import override
 
 from penstock.collector import failpoints
@@ -33,19 +35,59 @@ from penstock.collector.sources.forward.protocol import (
 )
 from penstock.collector.sources.network.listener import Datagrams, Listener, Peer, finish
 from penstock.collector.sources.network.tls import ServerTls
-from penstock.collector.sources.sections import ForwardSource as Section
-from penstock.collector.sources.source import Source
+from penstock.collector.sources.settings import REUSE_PORT, ListeningSettings, TlsSection
+from penstock.collector.sources.source import Source, SourceContext
 from penstock.collector.spool.memory_budget import Charge
 from penstock.collector.spool.writer import Payload, RetryBuffer, SpoolWriter
+from penstock.service import HostPort, SocketPath
+from penstock.service.config_types import Secret
 
 _SOCKET_MODE = 0o660
 _HEARTBEAT = b"\0"
 
 
+class ForwardSettings(ListeningSettings):
+    """Fluent forward messages over TCP, TLS or a Unix stream socket; chunks are acknowledged."""
+
+    type: Literal["forward"]
+    listen: HostPort | None = None
+    path: SocketPath | None = None
+    reuse_port: bool = Field(default=False, description=REUSE_PORT)
+    tls: TlsSection | None = None
+    shared_key: Secret | None = Field(default=None, description="senders must prove it")
+    users: dict[str, Secret] = Field(default={}, description="names and passwords besides it")
+    service: str = Field(default="from_tag", min_length=1)
+
+    @property
+    @override
+    def can_be_shared(self) -> bool:
+        return self.listen is not None
+
+    @model_validator(mode="after")
+    def _listens_somewhere(self) -> "ForwardSettings":
+        if (self.listen is None) == (self.path is None):
+            msg = "set either `listen` (HOST:PORT) or `path` (a Unix socket)"
+            raise ValueError(msg)
+        if self.tls is not None and self.listen is None:
+            msg = "`tls` is for `listen`; a Unix socket needs none"
+            raise ValueError(msg)
+        if self.users and self.shared_key is None:
+            msg = "`users` needs a `shared_key`: the protocol has no users without one"
+            raise ValueError(msg)
+        return self
+
+
 class ForwardSource(Source):
     """Listens on one address."""
 
-    def __init__(self, section: Section, *, intake: SpoolWriter) -> None:
+    settings = ForwardSettings
+
+    @classmethod
+    @override
+    def from_settings(cls, settings: Any, context: SourceContext) -> Self:
+        return cls(settings, intake=context.spool_writer())
+
+    def __init__(self, section: ForwardSettings, *, intake: SpoolWriter) -> None:
         self.name = intake.source
         self._section = section
         self._intake = intake

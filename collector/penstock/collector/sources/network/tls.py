@@ -13,7 +13,7 @@ import grpc
 import structlog
 from typing_extensions import override
 
-from penstock.collector.sources.sections import TlsSection
+from penstock.collector.sources.settings import TlsSection
 from penstock.logd.errors import LogdError
 from penstock.logd.security.renewal import Renewed
 from penstock.logd.security.tls import CertificateFiles, ClientCertificates

@@ -18,7 +18,7 @@ from penstock.collector.decode.otlp.messages import SIGNALS, Encoding, Signal
 from penstock.collector.limits import READ_BYTES, REQUEST_TIMEOUT_S
 from penstock.collector.sources.network.listener import Listener
 from penstock.collector.sources.otlp.response import Answer, Code, Take, come_again
-from penstock.collector.sources.sections import OtlpSource as Section
+from penstock.collector.sources.otlp.settings import OtlpSettings
 from penstock.collector.spool.memory_budget import Charge
 from penstock.collector.spool.writer import SpoolWriter
 from penstock.service import UnavailableError
@@ -41,7 +41,7 @@ class OtlpGrpc:
         take: Makes a request's records durable, or says why not.
     """
 
-    def __init__(self, section: Section, take: Take, intake: SpoolWriter) -> None:
+    def __init__(self, section: OtlpSettings, take: Take, intake: SpoolWriter) -> None:
         self._name = intake.source
         self._take = take
         self._intake = intake

@@ -36,7 +36,7 @@ from penstock.collector.decompression import (
 from penstock.collector.errors import UndecodableError
 from penstock.collector.limits import HTTP_HEAD_BYTES_MAX, HTTP_LINGER_S, REQUEST_TIMEOUT_S
 from penstock.collector.sources.otlp.response import Answer, Code, Take, come_again
-from penstock.collector.sources.sections import CorsSection
+from penstock.collector.sources.otlp.settings import CorsSection
 from penstock.collector.spool.memory_budget import Charge
 from penstock.collector.spool.writer import SpoolWriter
 

@@ -9,7 +9,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from typing_extensions import override
 
@@ -30,8 +30,8 @@ from penstock.collector.sources.network.tls import ServerTls
 from penstock.collector.sources.otlp.grpc import OtlpGrpc
 from penstock.collector.sources.otlp.http import OtlpHttp
 from penstock.collector.sources.otlp.response import Answer, Code, come_again
-from penstock.collector.sources.sections import OtlpSource as Section
-from penstock.collector.sources.source import Source
+from penstock.collector.sources.otlp.settings import OtlpSettings
+from penstock.collector.sources.source import Source, SourceContext
 from penstock.collector.spool.memory_budget import Charge
 from penstock.collector.spool.rejection_reasons import meaning
 from penstock.collector.spool.writer import Payload, SpoolWriter
@@ -90,8 +90,15 @@ class OtlpSource(Source):
         resource: Of requests that come without one.
     """
 
+    settings = OtlpSettings
+
+    @classmethod
+    @override
+    def from_settings(cls, settings: Any, context: SourceContext) -> Self:
+        return cls(settings, context.resource, intake=context.spool_writer())
+
     def __init__(
-        self, section: Section, resource: Mapping[str, Any], *, intake: SpoolWriter
+        self, section: OtlpSettings, resource: Mapping[str, Any], *, intake: SpoolWriter
     ) -> None:
         self.name = intake.source
         self._section = section

@@ -8,9 +8,10 @@ by reason. What the account calls received are the points, and the records that 
 import asyncio
 import contextlib
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, Literal, Self
 
 import orjson
+from pydantic import Field, model_validator
 from typing_extensions import override
 
 from penstock.collector.decode.attributes import flatten
@@ -21,13 +22,36 @@ from penstock.collector.limits import READ_BYTES, STATSD_LINE_BYTES_MAX
 from penstock.collector.sources.line_framing import LineCutter
 from penstock.collector.sources.network.listener import Datagrams, Listener, Peer
 from penstock.collector.sources.network.tls import ServerTls
-from penstock.collector.sources.sections import StatsdSource as Section
-from penstock.collector.sources.source import Source
+from penstock.collector.sources.settings import ListeningSettings, TlsSection
+from penstock.collector.sources.source import Source, SourceContext
 from penstock.collector.sources.statsd.aggregation import Window
 from penstock.collector.sources.statsd.protocol import Notice, parse_line
 from penstock.collector.spool.writer import Payload, SpoolWriter
+from penstock.service import HostPort
 
 _SECOND_NS: Final = 1_000_000_000
+
+
+class StatsdSettings(ListeningSettings):
+    """StatsD and DogStatsD samples over UDP or TCP, aggregated."""
+
+    type: Literal["statsd"]
+    udp: HostPort | None = "127.0.0.1:8125"
+    tcp: HostPort | None = None
+    tls: TlsSection | None = Field(default=None, description="for `tcp`")
+    service: str = Field(default="statsd", min_length=1)
+    flush_interval_s: float = Field(default=10.0, ge=0.1, le=3600)
+    max_series: int = Field(default=10_000, ge=1, le=1_000_000)
+
+    @model_validator(mode="after")
+    def _listens_somewhere(self) -> "StatsdSettings":
+        if self.udp is None and self.tcp is None:
+            msg = "set `udp`, `tcp` or both (HOST:PORT)"
+            raise ValueError(msg)
+        if self.tls is not None and self.tcp is None:
+            msg = "`tls` is for `tcp`, which is not set"
+            raise ValueError(msg)
+        return self
 
 
 class StatsdSource(Source):
@@ -37,8 +61,15 @@ class StatsdSource(Source):
         resource: Of the points.
     """
 
+    settings = StatsdSettings
+
+    @classmethod
+    @override
+    def from_settings(cls, settings: Any, context: SourceContext) -> Self:
+        return cls(settings, context.resource, intake=context.spool_writer())
+
     def __init__(
-        self, section: Section, resource: Mapping[str, Any], *, intake: SpoolWriter
+        self, section: StatsdSettings, resource: Mapping[str, Any], *, intake: SpoolWriter
     ) -> None:
         self.name = intake.source
         self._section = section

@@ -10,24 +10,65 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Final
+from typing import Any, Final, Literal, Self
 
+from pydantic import Field, field_validator, model_validator
 from typing_extensions import override
 
-from penstock.collector.limits import READ_BYTES
+from penstock.collector.decode.timestamps import known_zone
+from penstock.collector.limits import KIB, LINE_BYTES_MAX, READ_BYTES
 from penstock.collector.sources.network.listener import Datagrams, Listener, Peer, finish
 from penstock.collector.sources.network.tls import ServerTls
-from penstock.collector.sources.sections import SyslogSource as Section
-from penstock.collector.sources.source import Source
+from penstock.collector.sources.settings import REUSE_PORT, ListeningSettings, TlsSection
+from penstock.collector.sources.source import Source, SourceContext
 from penstock.collector.sources.syslog.framing import SyslogCutter, SyslogMessage, pack_messages
 from penstock.collector.spool.memory_budget import Charge
 from penstock.collector.spool.writer import Payload, RetryBuffer, SpoolWriter
+from penstock.service import HostPort, SocketPath
+from penstock.service.config import OCTAL
 
 _PADDING: Final = b"\r\n\0"
 _DATAGRAM_OVERHEAD_BYTES: Final = 256
 """What holding one costs besides its bytes: there may be millions of short ones."""
 _WATCH_S: Final = 1.0
 """How often the kernel's own losses are looked at."""
+
+
+class SyslogSettings(ListeningSettings):
+    """Syslog messages, RFC 5424 and RFC 3164, over UDP, TCP, TLS or a Unix datagram socket."""
+
+    type: Literal["syslog"]
+    udp: HostPort | None = "127.0.0.1:5140"
+    tcp: HostPort | None = "127.0.0.1:5140"
+    path: SocketPath | None = Field(
+        default=None, description="of a Unix datagram socket, as programs write to /dev/log"
+    )
+    mode: int = Field(default=0o666, ge=0, le=0o777, json_schema_extra={"format": OCTAL})
+    reuse_port: bool = Field(default=False, description=REUSE_PORT)
+    tls: TlsSection | None = Field(default=None, description="for `tcp`")
+    service: str = Field(default="from_app", min_length=1)
+    timezone: str = Field(default="UTC", description="of times without a zone (RFC 3164)")
+    max_message_bytes: int = Field(default=LINE_BYTES_MAX, ge=480, le=64 * KIB)
+
+    @property
+    @override
+    def can_be_shared(self) -> bool:
+        return self.path is None
+
+    @field_validator("timezone")
+    @classmethod
+    def _is_known(cls, value: str) -> str:
+        return known_zone(value)
+
+    @model_validator(mode="after")
+    def _listens_somewhere(self) -> "SyslogSettings":
+        if self.udp is None and self.tcp is None and self.path is None:
+            msg = "set `udp`, `tcp` (HOST:PORT) or `path` (a Unix socket)"
+            raise ValueError(msg)
+        if self.tls is not None and self.tcp is None:
+            msg = "`tls` is for `tcp`, which is not set"
+            raise ValueError(msg)
+        return self
 
 
 @dataclass(slots=True)
@@ -47,7 +88,14 @@ class _Connection:
 class SyslogSource(Source):
     """Listens on a UDP port, a TCP port, a Unix datagram socket, or several of them."""
 
-    def __init__(self, section: Section, *, intake: SpoolWriter) -> None:
+    settings = SyslogSettings
+
+    @classmethod
+    @override
+    def from_settings(cls, settings: Any, context: SourceContext) -> Self:
+        return cls(settings, intake=context.spool_writer())
+
+    def __init__(self, section: SyslogSettings, *, intake: SpoolWriter) -> None:
         self.name = intake.source
         self._section = section
         self._intake = intake

@@ -7,9 +7,10 @@ whether sending it again can help. See `penstock.collector.sources.unix.framing`
 import asyncio
 import functools
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 import structlog
+from pydantic import Field
 from typing_extensions import override
 
 from penstock.base.clock import Clock
@@ -18,8 +19,8 @@ from penstock.collector.errors import RemoteProtocolError, SpoolFailedError, Spo
 from penstock.collector.ledger import SENDER_DROPPED, Ledger
 from penstock.collector.limits import INTAKE_LIMITS, READ_BYTES, IntakeLimits
 from penstock.collector.sources.network.listener import Listener
-from penstock.collector.sources.sections import UnixSource as Section
-from penstock.collector.sources.source import Source
+from penstock.collector.sources.settings import ListeningSettings
+from penstock.collector.sources.source import Source, SourceContext
 from penstock.collector.sources.unix.framing import (
     BatchHeader,
     FrameReader,
@@ -29,6 +30,8 @@ from penstock.collector.sources.unix.framing import (
 )
 from penstock.collector.spool.memory_budget import Charge, Share
 from penstock.collector.spool.spool import Spooling, Unit
+from penstock.service import SocketPath
+from penstock.service.config import OCTAL
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -48,6 +51,14 @@ _DROP_REASONS: Final = frozenset(
     }
 )
 """Those of the spec library: a sender's own words must not become names of series."""
+
+
+class UnixSettings(ListeningSettings):
+    """Batches from the Penstock spec library over a Unix stream socket; acknowledged."""
+
+    type: Literal["unix"]
+    path: SocketPath
+    mode: int = Field(default=0o660, ge=0, le=0o777, json_schema_extra={"format": OCTAL})
 
 
 @dataclass(slots=True)
@@ -74,10 +85,24 @@ class Connection:
 class UnixSource(Source):
     """Listens on one socket."""
 
+    settings = UnixSettings
+
+    @classmethod
+    @override
+    def from_settings(cls, settings: Any, context: SourceContext) -> Self:
+        return cls(
+            context.name,
+            settings,
+            spool=context.spool,
+            ledger=context.ledger,
+            clock=context.clock,
+            share=context.share,
+        )
+
     def __init__(  # noqa: PLR0913 - the parts of an intake
         self,
         name: str,
-        section: Section,
+        section: UnixSettings,
         *,
         spool: Spooling,
         ledger: Ledger,

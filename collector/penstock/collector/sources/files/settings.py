@@ -1,0 +1,131 @@
+"""Settings of the source `file`."""
+
+from glob import escape
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+from pydantic import AfterValidator, Field, model_validator
+
+from penstock.collector.limits import (
+    DECOMPRESSED_BYTES_MAX,
+    FILE_LINE_BYTES_MAX,
+    LINE_BYTES_MAX,
+)
+from penstock.collector.regex import compile_pattern
+from penstock.collector.sources.settings import LinesSettings, Section
+from penstock.service import FilePath, NoNul, absolute
+from penstock.service.config_types import check_unexpanded
+
+
+def _absolute_pattern(text: str) -> str:
+    if not text:
+        raise ValueError("must not be empty")
+    check_unexpanded(text)
+    return absolute(text, escape)
+
+
+Pattern = Annotated[NoNul, AfterValidator(_absolute_pattern)]
+"""Of paths; absolute once it was read, as a `FilePath`."""
+
+_SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+
+
+class MultilineSection(Section):
+    """Which lines belong together; patterns in RE2's syntax, searched in a line's first KiB."""
+
+    start: str | None = Field(default=None, description="a line with it begins an event")
+    continuation: str | None = Field(default=None, description="a line with it goes on with one")
+
+    @model_validator(mode="after")
+    def _is_one_pattern(self) -> "MultilineSection":
+        pattern = self.start if self.start is not None else self.continuation
+        if pattern is None or (self.start is not None and self.continuation is not None):
+            msg = "set either `start` or `continuation`"
+            raise ValueError(msg)
+        try:
+            compile_pattern(pattern.encode())
+        except ValueError as error:
+            msg = f"{pattern!r} {error}"
+            raise ValueError(msg) from None
+        return self
+
+
+class KubernetesSection(Section):
+    """Whom the pods of the files' containers are asked of, for `k8s.*` resource attributes."""
+
+    ask: Literal["api", "kubelet"] = Field(
+        default="api", description="the API server for the pods of the node, or its kubelet"
+    )
+    server: str = Field(
+        default="https://kubernetes.default.svc",
+        pattern=r"^https?://[^/\s]+$",
+        description="URL; of a kubelet as in https://127.0.0.1:10250",
+    )
+    node: str | None = Field(default=None, min_length=1, description="by default `name`")
+    token_file: FilePath = Field(
+        default=_SERVICE_ACCOUNT / "token", description="read again for each request"
+    )
+    ca_file: FilePath = Field(default=_SERVICE_ACCOUNT / "ca.crt", description="PEM")
+    verify: bool = Field(
+        default=True, description="false: any certificate is taken, as kubelets sign their own"
+    )
+    labels: list[str] = Field(
+        default=["*"], description="names of the pod's labels that are wanted; patterns"
+    )
+    refresh_s: float = Field(default=30.0, ge=1, le=3600)
+    timeout_s: float = Field(default=10.0, gt=0, le=300, description="of one request")
+    wait_s: float = Field(
+        default=5.0, ge=0, le=300, description="how long a new file waits for what its pod is"
+    )
+
+
+class FileSettings(LinesSettings):
+    """Lines of files, followed through rotation; the files are their own spool."""
+
+    type: Literal["file"]
+    include: list[Pattern] = Field(min_length=1)
+    exclude: list[Annotated[NoNul, AfterValidator(check_unexpanded)]] = Field(default=[])
+    service: str = Field(min_length=1)
+    start: Literal["beginning", "end"] = "beginning"
+    format: Literal["plain", "docker", "cri"] = "plain"
+    multiline: MultilineSection | None = None
+    join_timeout_s: float = Field(
+        default=5.0, ge=0, le=3600, description="how long an event waits for more of its lines"
+    )
+    flush_partial_s: float | None = Field(
+        default=5.0,
+        ge=0,
+        le=3600,
+        description="how long a last line waits for its newline; null: until it comes",
+    )
+    max_line_bytes: int = Field(
+        default=LINE_BYTES_MAX,
+        ge=64,
+        le=FILE_LINE_BYTES_MAX,
+        description="longer lines are cut and marked; one above 32 KiB becomes several records",
+    )
+    encoding: Literal[
+        "utf-8", "utf-16", "utf-16le", "utf-16be", "latin-1", "windows-1252", "iso-8859-15"
+    ] = Field(default="utf-8", description="of `plain` files; `utf-16` goes by the byte order mark")
+    poll_ms: int = Field(default=250, ge=10, le=60_000)
+    rotate_wait_s: float = Field(default=30.0, ge=0)
+    kubernetes: KubernetesSection | None = None
+    max_decompressed_bytes: int = Field(
+        default=DECOMPRESSED_BYTES_MAX,
+        ge=1,
+        description="what the rest of a file is not read in a compressed one beyond",
+    )
+
+    @model_validator(mode="after")
+    def _has_containers(self) -> "FileSettings":
+        if self.service == "from_container" and self.kubernetes is None:
+            msg = "`service: from_container` needs the section `kubernetes` ({} is enough in a pod)"
+            raise ValueError(msg)
+        return self
+
+    @model_validator(mode="after")
+    def _encoding_is_of_plain_lines(self) -> "FileSettings":
+        if self.encoding != "utf-8" and self.format != "plain":
+            msg = f"`encoding` is for `format: plain`; runtimes write {self.format} in UTF-8"
+            raise ValueError(msg)
+        return self

@@ -1,0 +1,148 @@
+"""What the settings of transforms have in common, the output, and the configuration's own tests.
+
+The settings of each transform stand in its module; docs/collector/transforms has a page for each.
+"""
+
+from typing import Annotated, Any, Literal
+
+import orjson
+from pydantic import AfterValidator, Field, model_validator
+
+from penstock.collector.regex import compile_pattern
+from penstock.collector.sources.settings import Section
+from penstock.collector.transforms.expression import compile_condition, compile_expression
+from penstock.collector.transforms.paths import parse_path, parse_selection
+from penstock.collector.transforms.subjects import SubjectTemplate
+
+
+def _condition(text: str) -> str:
+    compile_condition(text)
+    return text
+
+
+def _expression(text: str) -> str:
+    compile_expression(text)
+    return text
+
+
+def _pattern(text: str) -> str:
+    compile_pattern(text)
+    return text
+
+
+def _path(text: str) -> str:
+    parse_path(text)
+    return text
+
+
+def _place(text: str) -> str:
+    parse_path(text, writable=True)
+    return text
+
+
+def _places(text: str) -> str:
+    parse_selection(text)
+    return text
+
+
+def _subject(text: str) -> str:
+    SubjectTemplate(text)
+    return text
+
+
+NAME_PATTERN = r"^[A-Za-z0-9_-]{1,64}$"
+Name = Annotated[str, Field(pattern=NAME_PATTERN)]
+Condition = Annotated[str, AfterValidator(_condition)]
+Expression = Annotated[str, AfterValidator(_expression)]
+Pattern = Annotated[str, AfterValidator(_pattern)]
+Readable = Annotated[str, AfterValidator(_path)]
+Place = Annotated[str, AfterValidator(_place)]
+Places = Annotated[str, AfterValidator(_places)]
+Subject = Annotated[str, AfterValidator(_subject)]
+
+
+class TransformSettings(Section):
+    """The settings of one transform; a subclass narrows `type` to its one name.
+
+    Attributes:
+        inputs: Whose records it takes: names of sources, or outputs of transforms.
+    """
+
+    type: str
+    inputs: list[str] = Field(min_length=1, max_length=256)
+
+
+class OutputSection(Section):
+    """What is published, and on which subjects."""
+
+    inputs: list[str] | None = Field(default=None, min_length=1, max_length=1024)
+    subject: Subject | None = None
+
+
+def _json(value: Any) -> Any:
+    try:
+        orjson.dumps(value, option=orjson.OPT_PASSTHROUGH_DATETIME)
+    except orjson.JSONEncodeError as error:
+        msg = f"records are JSON, which has no such value ({error}): write it as a text"
+        raise ValueError(msg) from None
+    return value
+
+
+class ExpectedRecord(Section):
+    """A record that leaves the graph: its subject and some of its fields."""
+
+    subject: str | None = None
+    fields: Annotated[dict[Readable, Any], AfterValidator(_json)] = Field(default={})
+    absent: list[Readable] = Field(default=[])
+
+
+class Expected(Section):
+    """What becomes of one record; `delivered` has an entry for each copy."""
+
+    delivered: ExpectedRecord | list[ExpectedRecord] | None = None
+    quarantined: str | None = None
+    ended: (
+        Literal["filtered", "sampled", "throttled", "deduplicated", "aggregated"]
+        | list[Literal["filtered", "sampled", "throttled", "deduplicated", "aggregated"]]
+        | None
+    ) = None
+
+    @model_validator(mode="after")
+    def _expects_something(self) -> "Expected":
+        if self.delivered is None and self.quarantined is None and self.ended is None:
+            msg = "say what is expected: `delivered`, `quarantined` or `ended`"
+            raise ValueError(msg)
+        return self
+
+
+class Step(Section):
+    """One record, or one line as its source reads it, and what is expected of it.
+
+    Attributes:
+        record: Fields over those of a plain log record, or the text of a record as it arrives.
+        line: What the source reads: a line of a file, of standard input or of a program, with what
+            a container's runtime writes around it where the source's `format` says so, or a
+            message of syslog. An event of several lines holds their newlines.
+        after_s: How much later than the one before it comes.
+    """
+
+    record: Annotated[dict[str, Any] | str | None, AfterValidator(_json)] = None
+    line: str | None = None
+    after_s: float = Field(default=0, ge=0)
+    expect: Expected
+
+    @model_validator(mode="after")
+    def _has_one_input(self) -> "Step":
+        if (self.record is None) == (self.line is None):
+            msg = "set either `record` or `line`"
+            raise ValueError(msg)
+        return self
+
+
+class TestCase(Section):
+    """Records that come from one source, one after the other, through a new graph."""
+
+    name: str = Field(min_length=1)
+    source: str
+    steps: list[Step] = Field(min_length=1)
+    created: list[ExpectedRecord] | None = None
