@@ -1,4 +1,4 @@
-"""`make reference`: writes docs/reference, and parts of the sinks' pages, from the code.
+"""`make reference`: writes docs/reference, and parts of other pages, from the code.
 
 What keys mean and how commands are used stands in the READMEs; here is everything there is, with
 types, defaults and bounds. A test compares the files with what the code says now.
@@ -15,6 +15,7 @@ from typing import Any, Final
 import click
 
 from penstock.base.errors import ExitCode
+from penstock.collector.registry import SOURCES, TRANSFORMS
 from penstock.deploy.cli import cli
 from penstock.logd.api.stream_options import StreamOption, stream_options
 from penstock.logd.cli.server import FIXES
@@ -24,13 +25,14 @@ from penstock.service.config import show_value
 
 ROOT = Path(__file__).resolve().parents[1]
 HOME = ROOT / "docs" / "reference"
+COLLECTOR = ROOT / "docs" / "collector"
 SINKS = ROOT / "docs" / "router" / "sinks"
 _CONFIGURATIONS: Final = {
     "logd": ("penstock.logd.config", "LogdConfig", "docs/logd/configuration.md"),
     "collector": (
         "penstock.collector.config",
         "CollectorConfig",
-        "collector/README.md#configuration",
+        "docs/collector/configuration.md",
     ),
     "router": ("penstock.router.job.config", "JobConfig", "docs/router/job-file.md"),
     "console": (
@@ -102,6 +104,18 @@ def _option(option: StreamOption) -> str:
     return f"| `{option.name}` | {default} | {_cell(option.meaning)} |"
 
 
+def collector_pages() -> dict[Path, str]:
+    """The pages of the collector's own sources and transforms, with their generated options."""
+    found = {}
+    for registry, folder in ((SOURCES, "sources"), (TRANSFORMS, "transforms")):
+        for kind in filter(lambda kind: registry.is_own(kind.name), registry.kinds()):
+            path = COLLECTOR / folder / f"{kind.name}.md"
+            options = _options(kind.settings.model_json_schema(), meaning=True)
+            text = "\n".join(options).replace(_SECRET, "secret (`value`, `file` or `env`)")
+            found[path] = _between(path.read_text(), "options", text.splitlines())
+    return found
+
+
 def _between(text: str, what: str, lines: Sequence[str]) -> str:
     begin, end = f"<!-- {what}: generated -->\n", "<!-- end -->"
     before, there, after = text.partition(begin)
@@ -109,9 +123,11 @@ def _between(text: str, what: str, lines: Sequence[str]) -> str:
     return "\n".join([before + begin + lines[0], *lines[1:], end + after.partition(end)[2]])
 
 
-def _options(schema: Mapping[str, Any]) -> list[str]:
-    lines = ["| key | type | default | bounds |", "|---|---|---|---|"]
-    return lines + list(_rows(schema, schema.get("$defs", {}), "", {}))
+def _options(schema: Mapping[str, Any], *, meaning: bool = False) -> list[str]:
+    more = " meaning |" if meaning else ""
+    lines = [f"| key | type | default | bounds |{more}", "|---|---|---|---|" + "---|" * meaning]
+    rows = _rows(schema, schema.get("$defs", {}), "", {})
+    return lines + [f"{row} {told} |" if meaning else row for row, told in rows]
 
 
 def _rows(
@@ -119,7 +135,8 @@ def _rows(
     known: Mapping[str, Any],
     prefix: str,
     defaults: Mapping[str, Any],
-) -> Iterator[str]:
+) -> Iterator[tuple[str, str]]:
+    """Each key's row, and the description of the key."""
     required = schema.get("required", [])
     for key, given in schema["properties"].items():
         value = given | ({"default": defaults[key]} if key in defaults else {})
@@ -131,7 +148,8 @@ def _rows(
         default = "required" if key in required else _default(value)
         bounds = _cell(_bounds(value))
         kind = _type(value).replace("*Secret*", _SECRET)
-        yield f"| `{prefix}{key}` | {kind} | {default} | {bounds} |"
+        row = f"| `{prefix}{key}` | {kind} | {default} | {bounds} |"
+        yield row, _cell(given.get("description", ""))
 
 
 def _modules() -> str:
@@ -309,6 +327,9 @@ def main(arguments: Sequence[str]) -> int:
     """Write the files, or with `--check` name those that are not as they should be."""
     HOME.mkdir(exist_ok=True)
     files = {HOME / name: text for name, text in pages().items()} | sink_pages() | option_pages()
+
+
+    files = {HOME / name: text for name, text in pages().items()} | sink_pages() | collector_pages()
     different = {path: text for path, text in files.items() if _read(path) != text}
     for path, text in different.items():
         sys.stdout.write(f"{path.relative_to(ROOT)}\n")

@@ -20,6 +20,10 @@ from tests.support.collector_graph import HOST, config_of
 ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "examples" / "collector" / "transforms.yaml"
 PAGE = (ROOT / "docs" / "transforms.md").read_text()
+PAGES = {
+    name: (ROOT / "docs" / "collector" / "transforms" / f"{name}.md").read_text()
+    for name in TRANSFORMS.types()
+}
 
 
 def run(*arguments: str | Path) -> Result:
@@ -247,7 +251,8 @@ def test_every_option_of_every_transform_is_documented() -> None:
     missing = []
     for model in MODELS:
         name = type_of(model)
-        part = PAGE.partition(f"### {name}\n")[2].partition("\n### ")[0] if name else PAGE
+        page = PAGES[name] if name else PAGE + PAGES["route"]
+        part = page.partition("<!-- options: generated -->")[0]
         missing += [
             f"{name}.{key}"
             for key in model.model_fields
@@ -256,7 +261,11 @@ def test_every_option_of_every_transform_is_documented() -> None:
     assert missing == []
 
 
-EXAMPLES = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+EXAMPLES = [
+    text
+    for page in (PAGE, *PAGES.values())
+    for text in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+]
 
 
 @pytest.mark.parametrize("text", EXAMPLES)
