@@ -326,10 +326,8 @@ def _text(lines: list[str]) -> str:
 def main(arguments: Sequence[str]) -> int:
     """Write the files, or with `--check` name those that are not as they should be."""
     HOME.mkdir(exist_ok=True)
-    files = {HOME / name: text for name, text in pages().items()} | sink_pages() | option_pages()
-
-
-    files = {HOME / name: text for name, text in pages().items()} | sink_pages() | collector_pages()
+    files = {HOME / name: text for name, text in pages().items()}
+    files |= sink_pages() | option_pages() | collector_pages()
     different = {path: text for path, text in files.items() if _read(path) != text}
     for path, text in different.items():
         sys.stdout.write(f"{path.relative_to(ROOT)}\n")

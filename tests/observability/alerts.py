@@ -181,7 +181,7 @@ ALERTS = (
         name="PenstockRecordsDropped",
         expr='increase(penstock_collector_records_total{outcome="dropped"}[10m]) > 0', lasts="0m",
         severity="warning", summary="A collector gave records up.",
-        what_to_do="The label reason names why; docs/collector/operating.md says what to do about the spool.",
+        what_to_do="The label reason names why; see docs/collector/operating.md.",
         fires=(('penstock_collector_records_total{source="udp",outcome="dropped",reason="full"}',
                 "0x14 5x15"),),
         labels={"source": "udp", "outcome": "dropped", "reason": "full"},

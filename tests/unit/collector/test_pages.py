@@ -45,6 +45,7 @@ def test_the_minimal_configuration_of_a_page_loads(name: str) -> None:
     app = {"type": "unix", "name": "app", "path": "/run/app.sock"}
     config = CollectorConfig.model_validate({"data_dir": "/d", "sources": [app], **given})
     kind = name.partition("/")[2]
-    types = {one.type for one in (*config.sources, *config.transforms.values())}
+    types = {one.type for one in config.sources}
+    types |= {one.type for one in config.transforms.values()}
     assert kind in types
     assert graph_of(config, "collector.yaml").wiring.takers
