@@ -223,7 +223,7 @@ def test_a_transform_that_fails_stops_no_other_record() -> None:
     graph.steps["a"].transform = Broken(lambda _: True)
     outcome = process(graph, log("secret"), b"{}")
     assert [r.reason for r in outcome.refused] == [
-        "transform a: failed with ZeroDivisionError; this is a bug in Penstock",
+        "transform a: failed with ZeroDivisionError; this is a bug in the package tests",
         "bad_kind",
     ]
 
