@@ -9,7 +9,9 @@ from penstock.collector.registry import SOURCES, TRANSFORMS, Registry
 @pytest.mark.parametrize("registry", [SOURCES, TRANSFORMS])
 def test_every_type_and_every_option_is_listed(registry: Registry) -> None:
     lines = list(describe_types(registry))
-    for kind in registry.kinds():
+    kinds = list(registry.kinds())
+    assert [kind.name for kind in kinds] == registry.types()
+    for kind in kinds:
         (first,) = (at for at, line in enumerate(lines) if line.startswith(f"{kind.name}: "))
         rest = lines[first + 1 :]
         own = rest[: next((n for n, line in enumerate(rest) if line[0] != " "), len(rest))]
