@@ -15,7 +15,6 @@ from penstock.logd.api.stream_options import ConfiguredStream
 from penstock.logd.cluster.config import ClusterSection
 from penstock.logd.encryption.master_keys import EncryptionSection, MasterKeys
 from penstock.logd.intake.admission import AdmissionPolicy
-from penstock.logd.intake.standby import StandbySettings
 from penstock.logd.liftbridge.config import GrpcSection
 from penstock.logd.limits import STRANGERS_BESIDES, STREAMS_MAX
 from penstock.logd.metadata.streams import (
@@ -153,10 +152,6 @@ class LogdConfig(_Settings):
     def cluster_section(self) -> ClusterSection:
         """The cluster that this node belongs to; without a section it is one of its own."""
         return self.cluster or ClusterSection.alone(self.node)
-
-    def standby(self) -> StandbySettings:
-        """What replicas of a cluster may keep while other nodes lead."""
-        return self.cluster_section.standby()
 
     def masters(self) -> MasterKeys:
         """What streams are encrypted with."""

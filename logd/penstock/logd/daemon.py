@@ -546,7 +546,6 @@ class _Daemon:
             retention_interval_s=self._config.retention_interval_s,
             admission=self._config.admission_policy(),
             compaction_thread=self._compaction_thread,
-            standby=self._config.standby(),
             masters=self._masters,
             tracer=self._tracing.tracer,
         )

@@ -204,12 +204,6 @@ REPLICATION_TAKEN_BYTES_MAX: Final = 64 * 1024 * 1024
 """Bytes of frames from one leader's node that replicas may have been given and have not written;
 while there are more, no more is received. One response may exceed it."""
 
-STANDBY_DEBT_NS: Final = 2_000_000_000
-"""Nanoseconds for which a standby waits for the message of a record that it got from the leader.
-NATS brings a message to both at about the same time. As long as it waits, it takes an equal message
-without an id for that one; when it does not wait any more, for one that nobody has stored.
-"""
-
 PRINCIPAL_NAME_LENGTH_MAX: Final = 256
 """Characters of a principal's name, or of a group's; an e-mail address has up to 254 (RFC 5321)."""
 

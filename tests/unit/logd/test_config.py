@@ -99,20 +99,6 @@ def test_the_sample_configuration_is_valid_and_its_page_has_every_key() -> None:
     assert all(f"`nats.{key}`" in page for key in type(config.nats).model_fields)
 
 
-def test_a_standby_holds_messages_for_longer_than_nobody_leads(tmp_path: Path) -> None:
-    def cluster(**keys: Any) -> dict[str, Any]:
-        return {"name": "c", "founders": {"logd-1": "127.0.0.1:9297"}} | keys
-
-    ages = [
-        load(tmp_path, cluster=cluster(**keys)).standby().age_ns // 1_000_000
-        for keys in ({}, {"lease_ms": 5000}, {"standby_age_s": 2.5})
-    ]
-    assert ages == [10_000, 20_000, 2500]
-    assert load(tmp_path).standby().bytes_max == 64 << 20
-    with pytest.raises(ConfigError, match="standby_age_s must be at least four times lease_ms"):
-        load(tmp_path, cluster=cluster(standby_age_s=2))
-
-
 TLS = {"cert_file": "a.pem"}
 TOKENS = {"issuer": "https://i", "audience": "a"}
 CLUSTER = {"name": "c", "founders": {"logd-1": "127.0.0.1:1"}}

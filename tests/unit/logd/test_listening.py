@@ -4,9 +4,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from penstock.logd.intake.admission import AdmissionPolicy, ByteBudget
+from penstock.logd.intake.admission import AdmissionPolicy
 from penstock.logd.intake.gaps import GapReason
-from penstock.logd.intake.standby import Standby
 from penstock.logd.intake.turn import Message
 from penstock.logd.metadata.streams import StreamConfig
 from penstock.logd.nats.link import LinkEvent, LinkState
@@ -189,47 +188,14 @@ async def test_draining_is_no_gap(tmp_path: Path) -> None:
         assert it.lasting() == []
 
 
-async def test_a_standby_misses_nothing_of_its_stream_and_knows_when_it_hears_all(
-    tmp_path: Path,
-) -> None:
-    async with world(tmp_path, LOGS) as it:
-        publish_queue = it.node.partition("logs").publish_queue
-        standby = Standby(
-            publish_queue.intake, ByteBudget(BUDGET), age_ns=S, clock=it.clock, led_ns=lambda: 0
-        )
-        publish_queue.stand_by(standby)
-
-        def heard_all() -> int | None:
-            return standby.covered_ns
-
-        assert heard_all() is None
-        it.tell(LinkState.CONFIRMED, b"1")
-        assert heard_all() == it.clock.now_ns
-        publish_queue.pause()
-        it.subscription_manager.on_messages({b"1": [Message(b"t.a", b"", b"", b"x")]})
-        assert (len(standby.window), publish_queue.ignored) == (1, 0)
-        it.tell(LinkState.LOST)
-        assert (heard_all(), it.lasting()) == (None, [])
-        it.clock.now_ns += S
-        it.tell(LinkState.CONFIRMED, b"1")
-        assert heard_all() == it.clock.now_ns
-        publish_queue.stand_by(None)
-        it.subscription_manager.on_messages({b"1": [Message(b"t.a", b"", b"", b"x")]})
-        assert publish_queue.ignored == 1
-
-
 async def test_what_a_new_leader_misses_is_told_with_its_times(tmp_path: Path) -> None:
     async with world(tmp_path, LOGS) as it:
         it.clock.now_ns += 10 * S
-        it.subscription_manager.missed("logs", 3 * S, S)
+        it.subscription_manager.missed("logs", 3 * S)
         (gap,) = it.subscription_manager.gaps.ended
         assert gap.reason is GapReason.NO_LEADER
-        assert gap.duration_ns(it.subscription_manager.now()) == 2 * S
+        assert gap.duration_ns(it.subscription_manager.now()) == 3 * S
         assert it.subscription_manager.now().monotonic_ns - gap.start.monotonic_ns == 3 * S
-        it.subscription_manager.lost("logs", 7, 2 * S)
-        it.subscription_manager.tick()
-        gap = it.subscription_manager.gaps.ended[-1]
-        assert (gap.reason, gap.messages) == (GapReason.NO_LEADER, 7)
 
 
 async def test_a_stream_that_is_led_here_without_a_connection_misses_what_comes(

@@ -38,14 +38,6 @@ def test_only_what_is_named_is_changed() -> None:
     assert altered(LOGS, THREE, {"min_isr": None})[1].min_isr is None
 
 
-def test_a_stream_that_shares_its_subject_has_no_standby() -> None:
-    shared = ReplicationOptions(replication_factor=3, queue_group="g")
-    with pytest.raises(RefusedError, match="warm_standby goes with no queue_group"):
-        altered(LOGS, shared, {"warm_standby": True})
-    changes = {"warm_standby": True, "queue_group": None}
-    assert altered(LOGS, shared, changes)[1].warm_standby
-
-
 @pytest.mark.parametrize(
     "changes",
     [{"partitions": 2}, {"subject": "u.>"}, {"colour": 1}, {"min_isr": 0}, {"fsync": "maybe"}],

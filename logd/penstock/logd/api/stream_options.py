@@ -181,14 +181,6 @@ class ReplicationSettings(BaseModel):
         Option(liftbridge="replicationFactor"),
     ] = None
 
-    @model_validator(mode="after")
-    def _check_standby(self) -> Self:
-        options = self.replication().options(factor=1)
-        if options.warm_standby and options.queue_group is not None:
-            msg = "warm_standby goes with no queue_group: replicas would take each other's share"
-            raise ValueError(msg)
-        return self
-
     def replication(self) -> "ReplicationSettings":
         """Only this, of a stream of the configuration file."""
         return ReplicationSettings.model_construct(

@@ -239,6 +239,8 @@ _MODES: Final = tuple(
     option.name for option in stream_options() if option.option.change is Change.MODE
 )
 _LIMITS: Final = ("retention", "discard")
+_GONE: Final = ("warm_standby",)
+"""Options that backups of 0.1.0 name and streams have no more."""
 
 
 @click.command(
@@ -404,7 +406,7 @@ def _refuse_absent(directory: Path) -> NoReturn:
 def _options(log: LogClient, manifest: Manifest, *, keep_retention: bool) -> dict[str, Any]:
     """What the stream is made with: as it was, but for what would lose records or cannot be."""
     alone = log.cluster().name is None
-    left_out = {*_MODES, "partitions"} | (set() if keep_retention else {*_LIMITS})
+    left_out = {*_MODES, *_GONE, "partitions"} | (set() if keep_retention else {*_LIMITS})
     left_out |= set(ReplicationSettings.model_fields) if alone else set()
     options = {key: value for key, value in manifest.options.items() if key not in left_out}
     if len(manifest.partitions) > 1:

@@ -8,7 +8,6 @@ from pydantic import ConfigDict, Field, field_validator, model_validator
 from penstock.logd.cluster.replication import ReplicaFetchSettings
 from penstock.logd.controller.liveness import NS_PER_MS, Timing
 from penstock.logd.errors import RefusedError
-from penstock.logd.intake.standby import StandbySettings
 from penstock.logd.metadata.records import check_node_id
 from penstock.logd.replication.events import ReplicationSettings
 from penstock.logd.security.tls import CertificateFiles
@@ -16,9 +15,6 @@ from penstock.service import HostPort, Quantities
 
 LONE_CLUSTER: Final = "logd"
 """Name of the cluster that a logd without a section `cluster` is."""
-
-_STANDBY_AGE_S: Final = 10.0
-"""A leader that is lost is replaced within a few leases; this is for those that are late."""
 
 
 class _Settings(Quantities):
@@ -83,9 +79,6 @@ class ClusterSection(_Settings):
         heartbeat_ms: Between two heartbeats of a node.
         replica_lag_ms: How long a replica may be behind before it counts as out of sync.
         catch_up_bytes_per_s_max: For replicas that return, from each node; none: no limit.
-        standby_bytes_max: Bytes of messages that replicas of streams with `warm_standby` hold while
-            other nodes lead, over all streams.
-        standby_age_s: How long they hold one; none: 10 seconds, or four times `lease_ms`.
     """
 
     name: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_-]+$")]
@@ -98,8 +91,6 @@ class ClusterSection(_Settings):
     heartbeat_ms: Annotated[int, Field(ge=20, le=20_000)] = 150
     replica_lag_ms: Annotated[int, Field(ge=100, le=600_000)] = 1500
     catch_up_bytes_per_s_max: Annotated[int, Field(ge=64 * 1024, le=1 << 40)] | None = None
-    standby_bytes_max: Annotated[int, Field(ge=64 * 1024, le=1 << 36)] = 64 * 1024 * 1024
-    standby_age_s: Annotated[float, Field(ge=1, le=3600)] | None = None
 
     @field_validator("founders")
     @classmethod
@@ -116,9 +107,6 @@ class ClusterSection(_Settings):
         if self.lease_ms < 2 * self.heartbeat_ms:
             msg = "lease_ms must be at least twice heartbeat_ms"
             raise ValueError(msg)
-        if self._standby_age_s * 1000 < 4 * self.lease_ms:
-            msg = "standby_age_s must be at least four times lease_ms: so long nobody may lead"
-            raise ValueError(msg)
         return self
 
     @classmethod
@@ -129,7 +117,6 @@ class ClusterSection(_Settings):
             founders={node: _NOWHERE},
             lease_ms=_ALONE_LEASE_MS,
             heartbeat_ms=_ALONE_HEARTBEAT_MS,
-            standby_age_s=4 * _ALONE_LEASE_MS / 1000,
         )
 
     def reached(self, node: str, fetch: str) -> dict[str, str]:
@@ -144,17 +131,6 @@ class ClusterSection(_Settings):
     def replication(self) -> ReplicationSettings:
         """Of the replicas."""
         return ReplicationSettings(replica_lag_ns=self.replica_lag_ms * NS_PER_MS)
-
-    def standby(self) -> StandbySettings:
-        """Of the replicas that do not lead."""
-        age_ns = int(self._standby_age_s * 1e9)
-        return StandbySettings(bytes_max=self.standby_bytes_max, age_ns=age_ns)
-
-    @property
-    def _standby_age_s(self) -> float:
-        if self.standby_age_s is not None:
-            return self.standby_age_s
-        return max(_STANDBY_AGE_S, 4 * self.lease_ms / 1000)
 
     def feeding(self) -> ReplicaFetchSettings:
         """Of the leaders."""

@@ -9,7 +9,6 @@ import asyncio
 import random
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -193,7 +192,6 @@ def cluster_metrics(node: ClusterNode, replicas: list[ReplicaRunner]) -> Iterabl
     yield from _node_metrics(node)
     yield from _peer_metrics(node)
     yield from _replica_metrics(node, replicas)
-    yield from _standby_metrics(replicas)
 
 
 def _node_metrics(node: ClusterNode) -> Iterable[Metric]:
@@ -252,24 +250,6 @@ def _replica_metrics(node: ClusterNode, replicas: list[ReplicaRunner]) -> Iterab
     yield _counter("messages_ignored", "Came while it did not lead", label, ignored)
     yield _counter("records_undecided", "Accepted, and left to later leaders", label, undecided)
     yield _counter("findings", "What an operator should look at", [*label, "finding"], findings)
-
-
-def _standby_metrics(replicas: list[ReplicaRunner]) -> Iterable[Metric]:
-    held, size, counted = _Samples(), _Samples(), _Samples()
-    for replica in replicas:
-        standby, name = replica.partition.publish_queue.standby, [replica.partition.label]
-        if standby is None:
-            continue
-        window = standby.window
-        held.append((name, len(window)))
-        size.append((name, window.held_bytes))
-        counts = asdict(window.counts)
-        counted += [([*name, what], count) for what, count in counts.items()]
-    label = ["stream"]
-    yield _gauge("standby_messages", "Heard, and not known to be stored", label, held)
-    yield _gauge("standby_bytes", "Held for what was heard", label, size)
-    text = "What became of messages that a standby heard"
-    yield _counter("standby", text, [*label, "what"], counted)
 
 
 def _gauge(name: str, text: str, labels: list[str], samples: _Samples) -> Metric:

@@ -9,11 +9,7 @@ Streams that are paused: what rests meanwhile, and what ends it.
 The leader of each partition stays on its subject. The first message that it takes has the
 controller end the pause, as an operator would; until that is known, messages are stored as ever.
 
-Puts partitions on their subjects: those this node leads, and those it stands by for.
-
-A stream whose pause is held is on no subject. With `warm_standby` every replica in sync is on it,
-leader or not, and stays there as the leader changes: what the new one heard and the log does not
-have it takes first.
+Puts the partitions that this node leads on their subjects. A stream whose pause is held is on none.
 """
 
 import asyncio
@@ -49,8 +45,6 @@ from penstock.logd.errors import (
     RefusedError,
     UnavailableError,
 )
-from penstock.logd.intake.admission import ByteBudget
-from penstock.logd.intake.standby import Standby, StandbySettings
 from penstock.logd.intake.turn import Message
 from penstock.logd.limits import REOPEN_FREE_BYTES_MIN
 from penstock.logd.metadata.commands import (
@@ -350,15 +344,6 @@ class PausedReplica:
         """As `PublishQueue`."""
         return self._publish_queue.subject
 
-    @property
-    def stands_by(self) -> bool:
-        """As `PublishQueue`."""
-        return self._publish_queue.stands_by
-
-    def on_subject(self, *, here: bool) -> None:
-        """As `PublishQueue`."""
-        self._publish_queue.on_subject(here=here)
-
     def take(self, messages: list[Message]) -> None:
         """As `PublishQueue`; a message that is taken here ends the pause."""
         if messages and self._publish_queue.leads:
@@ -454,7 +439,6 @@ class ReplicaSubscriptions:
     Args:
         host: Where partitions are put on their subjects.
         record: Of a partition and its stream; None: there is none.
-        standby: What is kept while other nodes lead.
 
     Attributes:
         closing: Whether nothing is put on its subject any more.
@@ -464,15 +448,12 @@ class ReplicaSubscriptions:
         self,
         host: SubscriptionContext,
         record: Callable[[PartitionKey], tuple[StreamRecord, PartitionRecord] | None],
-        standby: StandbySettings,
     ) -> None:
         self.closing = False
         self._host = host
         self._subscription_manager = host.subscription_manager
         self._auto_resume = AutoResume(host)
         self._record = record
-        self._standby = standby
-        self._budget = ByteBudget(standby.bytes_max)
         self._subscribed: dict[PartitionKey, _Subscribed] = {}
 
     def look(self, replica: ReplicaRunner) -> None:
@@ -484,14 +465,11 @@ class ReplicaSubscriptions:
             self.end(replica)
             replica.heard = replica.leading  # it is on no subject, as it should
             return
-        stands_by = self._is_to_stand_by(replica, *record)
         # Publishers must not take silence for a log that has failed, where nobody else can lead.
         refuses = replica.partition.publish_queue.refuses
-        if self.closing or not (replica.leading or stands_by or refuses):
+        if self.closing or not (replica.leading or refuses):
             self.end(replica)
             return
-        if stands_by is not (replica.partition.publish_queue.standby is not None):
-            replica.partition.publish_queue.stand_by(self._make(replica) if stands_by else None)
         found = self._subscribed.get(replica.place)
         if found is None or found.replica is not replica:
             found = self._subscribed[replica.place] = _Subscribed(replica)
@@ -512,7 +490,6 @@ class ReplicaSubscriptions:
             replica.heard = False
             if replica.leading:
                 replica.led_ns = self._host.clock.monotonic_ns()
-        replica.partition.publish_queue.stand_by(None)
 
     def forget(self, replica: ReplicaRunner) -> None:
         """It is closed."""
@@ -545,44 +522,17 @@ class ReplicaSubscriptions:
                 self._take(found.replica)
 
     def _take(self, replica: ReplicaRunner) -> None:
-        """It leads, and is on its subject: say what is missing, and take what it has kept."""
-        publish_queue, label = replica.partition.publish_queue, replica.partition.label
-        standby = publish_queue.standby
-        now_ns = self._host.clock.monotonic_ns()
-        if not replica.heard:
-            replica.heard = True
-            from_ns = now_ns if standby is None else standby.covered_ns or now_ns
-            # Nobody led before the first epoch: the stream is new. And that the only node is
-            # started says itself that nobody was there.
-            led_before = replica.has_led or (replica.epoch > 1 and not publish_queue.alone)
-            if led_before and from_ns > replica.led_ns:
-                self._subscription_manager.missed(label, now_ns - replica.led_ns, now_ns - from_ns)
-            self._subscription_manager.begins(label)
-        if standby is None or publish_queue.declined is not None:
+        """It leads, and is on its subject: say what is missing."""
+        if replica.heard:
             return
-        released = standby.release()
-        if released.missing:
-            self._subscription_manager.lost(label, released.missing, now_ns - released.missing_ns)
-        if released.messages:
-            _log.info("takes what it kept", stream=label, messages=len(released.messages))
-            self._auto_resume.handler(replica).take(released.messages)
-
-    def _is_to_stand_by(
-        self, replica: ReplicaRunner, stream: StreamRecord, partition: PartitionRecord
-    ) -> bool:
-        """Whether it may be elected, and is to go on where the leader before it stopped."""
-        wanted = stream.options.warm_standby and not stream.options.read_only
-        in_sync = stream.is_open and self._host.node in partition.isr
-        return wanted and in_sync and stream.incarnation == replica.key.incarnation
-
-    def _make(self, replica: ReplicaRunner) -> Standby:
-        return Standby(
-            replica.partition.intake,
-            self._budget,
-            age_ns=self._standby.age_ns,
-            clock=self._host.clock,
-            led_ns=lambda: replica.led_ns,
-        )
+        replica.heard, label = True, replica.partition.label
+        now_ns = self._host.clock.monotonic_ns()
+        # Nobody led before the first epoch: the stream is new. And that the only node is started
+        # says itself that nobody was there.
+        alone = replica.partition.publish_queue.alone
+        if (replica.has_led or (replica.epoch > 1 and not alone)) and now_ns > replica.led_ns:
+            self._subscription_manager.missed(label, now_ns - replica.led_ns)
+        self._subscription_manager.begins(label)
 
 
 _NOTE_S: Final = 1.0
@@ -647,7 +597,7 @@ class ReplicaManager:
         self.resignations: dict[PartitionId, int] = {}
         self._hosted: dict[PartitionId, ReplicaRunner] = {}
         self._places: dict[Place, ReplicaRunner] = {}
-        self._subscriptions_here = ReplicaSubscriptions(self, self._record, context.standby)
+        self._subscriptions_here = ReplicaSubscriptions(self, self._record)
         self._reconciler = ReplicaReconciler(self._bring_about)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._reported: dict[PartitionId, PartitionReport] = {}

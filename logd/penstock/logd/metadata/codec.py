@@ -26,6 +26,9 @@ _UNUSED: Final = b',"restore_from":[],"restore_upto":[]'
 every field, and Python would take long for all streams of a cluster. Within a string there would be
 backslashes, so that it is nothing else."""
 
+_GONE: Final = {"ReplicationOptions": frozenset({"warm_standby"})}
+"""Fields that 0.1.0 wrote, by their classes; they are read over."""
+
 
 class LaterVersionError(LogdError):
     """A later version of logd wrote this; this node must be upgraded before it can go on.
@@ -135,9 +138,13 @@ def _read_dataclass(kind: Any) -> Reader:
         if field.default is MISSING and field.default_factory is MISSING
     }
 
+    gone = _GONE.get(kind.__name__, frozenset())
+
     def read(value: Any, where: str) -> Any:
         if not isinstance(value, dict):
             raise CorruptError(f"{value!r:.80} is not an object", where=where)
+        if gone & value.keys():
+            value = {name: part for name, part in value.items() if name not in gone}
         if more := sorted(value.keys() - readers.keys()):
             raise LaterVersionError(f"unknown fields {', '.join(more)}", where=where)
         if missing := sorted(needed - value.keys()):

@@ -97,13 +97,6 @@ class ReplicationOptions:
         Field(description="NATS queue group with which it shares its subject."),
         Option(liftbridge="group"),
     ] = None
-    warm_standby: Annotated[
-        bool,
-        Field(
-            description="Whether replicas hold messages without a reply subject, so that a"
-            " failover misses none of it; not with `queue_group`."
-        ),
-    ] = False
     read_only: Annotated[
         bool,
         Field(description="Whether publishers are refused (`READ_ONLY`)."),

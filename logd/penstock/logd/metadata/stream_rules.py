@@ -206,9 +206,6 @@ def check_options(options: ReplicationOptions) -> None:
         raise RefusedError("BAD_OPTIONS", "held is for a stream that is paused")
     if options.queue_group is not None:
         check_filter(options.queue_group)
-        if options.warm_standby:
-            message = "warm_standby goes with no queue_group: replicas would take others' share"
-            raise RefusedError("BAD_OPTIONS", message)
 
 
 def _new_incarnation(index: int, nonce: str) -> str:

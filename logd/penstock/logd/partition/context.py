@@ -8,7 +8,6 @@ from penstock.base.clock import Clock
 from penstock.logd.compaction.scheduler import CompactionThread
 from penstock.logd.encryption.master_keys import MasterKeys
 from penstock.logd.intake.admission import NEVER_LEAVE, AdmissionPolicy, ByteBudget
-from penstock.logd.intake.standby import StandbySettings
 from penstock.logd.limits import FRAMES_UNREMEMBERED_MAX
 from penstock.logd.partition.acks import AckSender, LoopDispatcher
 from penstock.logd.replication.events import NodeId
@@ -42,7 +41,6 @@ class PartitionContext:
     retention_interval_s: float = 30.0
     admission: AdmissionPolicy = NEVER_LEAVE
     compaction_thread: CompactionThread | None = None
-    standby: StandbySettings = field(default_factory=StandbySettings)
     masters: MasterKeys = field(default_factory=lambda: MasterKeys({}))
     tracer: Tracer | None = None
     disk: Disk = REAL_DISK

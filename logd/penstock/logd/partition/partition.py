@@ -463,7 +463,6 @@ class Partition:
             LogdError, OSError: It cannot be read.
         """
         self._snapshotter.forget()
-        self.publish_queue.was_cut()
         now_ns = self._context.clock.unix_ns()
         self.compaction_scheduler.was_cut(self.log.end_offset)
         await asyncio.to_thread(self._snapshotter.discard, self.log.end_offset)
@@ -572,10 +571,7 @@ class OfflinePartition:
         intake: For its counters; it takes nothing.
         budget: Holds nothing.
         passed_over: As of a partition.
-        stands_by: False.
     """
-
-    stands_by = False
 
     def __init__(
         self, stream: Stream, error: Exception, context: PartitionContext, number: int = 0
@@ -620,9 +616,6 @@ class OfflinePartition:
         """As of a leadership."""
         subject = self.stream.config.subject
         return f"{subject}.{self.number}" if self.number else subject
-
-    def on_subject(self, *, here: bool) -> None:
-        """As of a leadership."""
 
     def take(self, messages: list[Message]) -> None:
         """Refuse what arrived in one turn."""

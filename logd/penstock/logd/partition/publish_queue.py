@@ -25,7 +25,6 @@ from penstock.logd.format.body_claims import read_claims
 from penstock.logd.format.frame import NO_PRODUCER, FrameHeader, parse_frames
 from penstock.logd.intake.intake import Arrived, Declined, Intake, Led, LogFailed
 from penstock.logd.intake.options import Refusal
-from penstock.logd.intake.standby import Standby
 from penstock.logd.intake.turn import (
     FRAME_OVERHEAD,
     OFFSET_MAX,
@@ -187,7 +186,6 @@ class PublishQueue:
         budget: Bytes it may hold, and does.
         leads: Whether messages are taken.
         declined: Why everything is refused though it leads; None: it is not.
-        standby: Keeps what comes while another node leads; None: nothing is kept.
         pending_acks: Acks that wait.
         passed_over: Messages on reserved subjects that the stream's filter matched.
         ignored: Messages that came while it did not lead; nobody is told.
@@ -213,8 +211,6 @@ class PublishQueue:
         self.stream = stream
         self.leads = False
         self.declined: Refusal | None = None
-        self.standby: Standby | None = None
-        self._on_subject = False
         self.alone = self.refuses = False
         self.pending_acks = 0
         self.passed_over = self.ignored = 0
@@ -273,24 +269,6 @@ class PublishQueue:
         self.intake.handle(Led(epoch, next_offset), self._clock.unix_ns())
         self._tell_declined()
 
-    @property
-    def stands_by(self) -> bool:
-        """Whether what comes is kept, and not taken: another node may lead."""
-        return self.standby is not None and not self.leads
-
-    def stand_by(self, standby: Standby | None) -> None:
-        """Keep what comes while this node does not lead, from now on; None: no more."""
-        if self.standby is not None:
-            self.standby.close()
-        self.standby = standby
-        self.on_subject(here=self._on_subject)
-
-    def on_subject(self, *, here: bool) -> None:
-        """Everything published comes here from now on, or does no more."""
-        self._on_subject = here
-        if self.standby is not None:
-            self.standby.present(here=here)
-
     def decline(self, refusal: Refusal | None) -> None:
         """Refuse everything with this, or (None) refuse nothing any more."""
         self.declined = refusal
@@ -324,8 +302,6 @@ class PublishQueue:
     def pause(self) -> None:
         """Take no messages; what waits for an ack goes on to wait, for it may yet be committed."""
         self.leads = False
-        if self.standby is not None:
-            self.standby.stopped()
 
     def stop(self) -> None:
         """Take no messages, and answer none of those that wait: others decide about them."""
@@ -354,13 +330,8 @@ class PublishQueue:
         or the publisher sends it again.
         """
         if not self.leads and not self.refuses:
-            if self.standby is None:
-                self.ignored += len(messages)
-            else:
-                self.standby.arrived(messages)
+            self.ignored += len(messages)
             return
-        if self.standby is not None:
-            messages = self.standby.screened(messages)
         arrived = Arrived(messages, self.budget.room, *self._stream_room())
         span = None if self._spans is None else self._spans.begin(messages)
         effects = self.intake.handle(arrived, self._clock.unix_ns())
@@ -372,13 +343,6 @@ class PublishQueue:
     def follow(self, frames: list[Frame]) -> None:
         """Keep in mind what a leader has to know of frames that the log gets next."""
         recall_frames(self.intake, frames, self._clock.unix_ns())
-        if self.standby is not None:
-            self.standby.appended(frames)
-
-    def was_cut(self) -> None:
-        """The log has been cut."""
-        if self.standby is not None:
-            self.standby.cut(self._log.end_offset)
 
     def inherited(self, acks: Iterable[PendingAck]) -> None:
         """Answer publishers of records that came from leaders before, as they are committed.
@@ -400,8 +364,6 @@ class PublishQueue:
         self._high_watermark = high_watermark
         if self._spans is not None:
             self._spans.committed(high_watermark)
-        if self.standby is not None:
-            self.standby.committed(high_watermark)
         while self._held and self._held[0][0] <= high_watermark + 1:
             self.budget.release(self._held.popleft()[1])
         self._send_acks(self._pending, high_watermark)
@@ -465,8 +427,6 @@ class PublishQueue:
                 case Append():
                     self.budget.take(effect.size_bytes)
                     self._held.append((effect.items[-1].next_offset, effect.size_bytes))
-                    if self.standby is not None:
-                        self.standby.took(effect)
                     self._submit(effect)
                 case AckLater():
                     for ack in effect.acks:

@@ -71,15 +71,6 @@ class MessageHandler(Protocol):
         """What it takes."""
         ...
 
-    @property
-    def stands_by(self) -> bool:
-        """Whether it only keeps what comes, for another node may take it: it misses nothing."""
-        ...
-
-    def on_subject(self, *, here: bool) -> None:
-        """Everything published comes here from now on, or does no more."""
-        ...
-
     def take(self, messages: list[Message]) -> None:
         """Take what arrived in one turn."""
         ...
@@ -159,31 +150,23 @@ class SubscriptionManager:
             reason, now = GapReason.RECONNECTING, self.now()
             self._began(self.gaps.begin((stream,), reason, now, late=True))
 
-    def missed(self, stream: str, begin_ns: int, end_ns: int = 0) -> None:
-        """Nobody was on a stream's subject for a time; other nodes may have been.
+    def missed(self, stream: str, ago_ns: int) -> None:
+        """Nobody was on a stream's subject until now; other nodes may have been.
 
         Args:
             stream: Or one of its partitions.
-            begin_ns: How long ago that began.
-            end_ns: How long ago it ended.
+            ago_ns: How long ago that began.
         """
         now = self.now()
-        start, end = (now.back_to(now.monotonic_ns - ago_ns) for ago_ns in (begin_ns, end_ns))
+        start = now.back_to(now.monotonic_ns - ago_ns)
         self._began(self.gaps.begin((stream,), GapReason.NO_LEADER, start))
-        self._ended(self.gaps.end(GapReason.NO_LEADER, end, stream=stream), end)
-
-    def lost(self, stream: str, count: int, ago_ns: int) -> None:
-        """So many messages came while nobody led and were not kept, the last one so long ago."""
-        now = self.now()
-        last = now.back_to(now.monotonic_ns - ago_ns)
-        self._began(self.gaps.drop(stream, GapReason.NO_LEADER, count, last))
+        self._ended(self.gaps.end(GapReason.NO_LEADER, now, stream=stream), now)
 
     def remove(self, stream: str) -> None:
         """Take a stream off its subject for good."""
         listener = self._listeners.pop(stream, None)
         if listener is not None:
             self._link.unsubscribe(listener.sid)
-            listener.partition.on_subject(here=False)
             self._by_sid.pop(listener.sid, None)
             self._restless.pop(stream, None)
             self.gaps.forget(stream)
@@ -231,8 +214,6 @@ class SubscriptionManager:
             case LinkState.LOST if not self.stopped:
                 self._lost = True
                 present = tuple(name for name, found in self._listeners.items() if _on(found))
-                for listener in self._listeners.values():
-                    listener.partition.on_subject(here=False)
                 start = now if event.since_ns is None else now.back_to(event.since_ns)
                 self._began(
                     self.gaps.begin(present, GapReason.RECONNECTING, start, detail=event.reason)
@@ -275,7 +256,6 @@ class SubscriptionManager:
         match listener.admission.observe(load, now.monotonic_ns):
             case Move.LEAVE:
                 self._link.pause(listener.sid)
-                partition.on_subject(here=False)
                 detail = "refused messages for lack of room for too long"
                 stream = (partition.label,)
                 self._began(
@@ -293,7 +273,6 @@ class SubscriptionManager:
         """The server permits a subscription, or (with a reason) does not."""
         name = listener.partition.label
         listener.denial = denial
-        listener.partition.on_subject(here=not denial)
         self._ended(self.gaps.end(GapReason.UNSUBSCRIBED, now, stream=name), now)
         if denial:
             listener.denied_ns = now.monotonic_ns
@@ -329,8 +308,7 @@ class SubscriptionManager:
 
 def _on(listener: _Listener) -> bool:
     """Whether it would take messages if the connection stood."""
-    absent = listener.admission.away or bool(listener.denial)
-    return not absent and not listener.partition.stands_by
+    return not listener.admission.away and not listener.denial
 
 
 def _without_reserved(partition: MessageHandler, messages: list[Message]) -> list[Message]:

@@ -106,6 +106,18 @@ def test_what_is_no_snapshot_is_refused(data: bytes) -> None:
         ClusterState.restore(data)
 
 
+def test_an_option_that_is_gone_is_read_over() -> None:
+    """0.1.0 wrote it into every command and snapshot."""
+    cluster = Cluster("a", "b", "c")
+    asked = create("s", ("a", "b", "c"))
+    cluster.create("s", ("a", "b", "c"))
+    command, snapshot = orjson.loads(encode_command(asked)), orjson.loads(cluster.state.snapshot())
+    for options in (command["command"]["options"], snapshot["streams"][0]["options"]):
+        options["warm_standby"] = True
+    assert decode_command(orjson.dumps(command)) == asked
+    assert ClusterState.restore(orjson.dumps(snapshot)).streams == cluster.state.streams
+
+
 def test_what_means_nothing_new_is_written_as_nodes_of_before_understand_it() -> None:
     """A cluster is upgraded node by node, and streams are made and altered meanwhile."""
     cluster = Cluster("a", "b", "c")

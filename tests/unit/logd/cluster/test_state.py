@@ -77,7 +77,6 @@ def test_a_placement_is_checked(
         ReplicationOptions(replication_factor=10),
         ReplicationOptions(replication_factor=3, min_isr=4),
         ReplicationOptions(replication_factor=3, min_isr=0),
-        ReplicationOptions(replication_factor=3, warm_standby=True, queue_group="g"),
     ],
 )
 def test_options_are_checked(cluster: Cluster, options: ReplicationOptions) -> None:
