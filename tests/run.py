@@ -45,6 +45,9 @@ _SLOWEST = ("--durations", "20", "--durations-min", "1")
 SEEDS = 250
 """So many seeds of each simulation run in `test`, and others of the same number in each shard."""
 
+_WORKERS_MAX = 6
+"""More would want more memory than a small machine has: some hold a Spark of their own."""
+
 NO_ENGINE = 69
 """The exit code with which deploy/local-images.sh says so."""
 
@@ -109,14 +112,15 @@ def _step(name: str, command: Sequence[str]) -> int:
 
 
 def _parallel(suite: str) -> tuple[str, ...]:
-    """Live tests wait for processes most of the time: a file stays on one of two workers.
+    """Live tests wait for processes most of the time, so there is a worker more than cores.
 
-    Files are given out in the order in which `tests/conftest.py` puts them: the longest come
+    A file stays on one worker. Files are given out in the order in which `tests/conftest.py` puts them: the longest come
     first, so that no worker is left with one at the end.
     """
     if suite in ("unit", "sim"):
         return ()
-    return ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
+    workers = min((os.cpu_count() or 1) + 1, _WORKERS_MAX)
+    return ("-n", str(workers), "--dist", "loadfile", "--no-loadscope-reorder")
 
 
 if __name__ == "__main__":
