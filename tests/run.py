@@ -1,11 +1,10 @@
 """What `make check`, `make test`, `make test-all` and `make sim` run: every step, timed.
 
-`test` takes every unit test, each simulation under `SEEDS` seeds, and of the live tests those that
-docs/guarantees.md names first for a promise; `rest` takes the other live tests, and simulations
-under seeds that differ from shard to shard; `all` takes everything. `--shard K/N` takes a part.
-No test gets a second try.
-
-`check` runs all its steps even when one fails, so that one run shows every finding.
+`check` looks at the tree itself: lint, types, and `tests/tree`. It runs all its steps even when one
+fails, so that one run shows every finding. `test` takes every unit test, each simulation under
+`SEEDS` seeds, and of the live tests those that docs/guarantees.md names first for a promise; `rest`
+takes the other live tests, and simulations under seeds that differ from shard to shard; `all` takes
+everything. `--shard K/N` takes a part. No test gets a second try.
 """
 
 import os
@@ -25,9 +24,8 @@ CHECKS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("lint", ("ruff", "check", "--quiet", ".")),
     ("types", ("mypy",)),
     ("imports", ("lint-imports",)),
-    ("tidy, docs, wheel", ("pytest", "-q", "tests/unit/test_tidy.py",
-                           "tests/unit/test_assertions.py", "tests/unit/test_docs.py",
-                           "tests/live/test_packaging.py")),
+    ("tidy, docs, contracts, wheel", ("pytest", "-q", "-n", "2", "--dist", "loadfile", "tests/tree",
+                                      "tests/live/test_packaging.py")),
 )  # fmt: skip
 
 _ALL = ("tests/unit", "tests/raft", "tests/sim", "tests/live")
@@ -37,7 +35,7 @@ SUITES = {
     "live": ("tests/live",),
     "test": (*_ALL, "--promised"),
     "rest": ("tests/live", "tests/sim", "--rest"),
-    "all": _ALL,
+    "all": (*_ALL, "tests/tree"),
 }
 _SLOWEST = ("--durations", "20", "--durations-min", "1")
 
@@ -114,8 +112,8 @@ def _step(name: str, command: Sequence[str]) -> int:
 def _parallel(suite: str) -> tuple[str, ...]:
     """Live tests wait for processes most of the time, so there is a worker more than cores.
 
-    A file stays on one worker. Files are given out in the order in which `tests/conftest.py` puts them: the longest come
-    first, so that no worker is left with one at the end.
+    A file stays on one worker. Files are given out in the order in which `tests/conftest.py` puts
+    them: the longest come first, so that no worker is left with one at the end.
     """
     if suite in ("unit", "sim"):
         return ()
