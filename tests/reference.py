@@ -101,7 +101,7 @@ def _option(option: StreamOption) -> str:
     else:
         shown = option.default if option.choices else json.dumps(option.default)
         default = f"`{shown}`"
-    return f"| `{option.name}` | {default} | {_cell(option.meaning)} |"
+    return f"| `{option.name}` | {default} | {_cell(option.option.meaning)} |"
 
 
 def collector_pages() -> dict[Path, str]:

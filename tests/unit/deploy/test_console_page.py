@@ -23,6 +23,8 @@ class Element {
 }
 let timers = new Map(), last = 0;
 globalThis.document = { createElement: () => new Element(), addEventListener() {}, hidden: false };
+globalThis.history = { replaceState() {} };
+globalThis.location = { hash: "#/tail" };
 globalThis.sessionStorage = { getItem: () => null };
 globalThis.setTimeout = (run) => { timers.set(last += 1, run); return last; };
 globalThis.clearTimeout = (timer) => timers.delete(timer);

@@ -102,7 +102,7 @@ def test_the_command_line_has_every_option_that_is_set_there(name: str) -> None:
             continue
         assert (found is not None) is (option.option.change in changes)
         if found is not None:
-            assert found.help == option.meaning.replace("`", "")
+            assert found.help == option.option.meaning.replace("`", "")
             if option.choices and option.kind is not int:
                 assert isinstance(found.type, click.Choice)
                 assert tuple(found.type.choices) == option.choices
@@ -147,7 +147,7 @@ def test_liftbridge_has_a_replica_on_every_node_and_sizes_within_the_bounds() ->
 
 @pytest.mark.parametrize("name", [*of(*Change)])
 def test_every_option_says_what_it_means_in_its_page(name: str) -> None:
-    meaning = OPTIONS[name].meaning
+    meaning = OPTIONS[name].option.meaning
     assert meaning.endswith(".")
     page = (ROOT / "docs" / "logd" / "configuration.md").read_text()
     assert f"| `{name}` |" in page

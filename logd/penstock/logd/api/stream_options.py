@@ -80,7 +80,7 @@ def _default(value: Any) -> Any:
 
 
 class _Settings(Quantities):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
 
 @declared_by(Retention)
@@ -92,16 +92,13 @@ class RetentionSettings(_Settings):
 class StreamSettings(_Settings):
     """One stream; the attributes are those of `penstock.logd.metadata.streams.StreamConfig`."""
 
-    name: Annotated[
-        str, Field(description="1 to 64 of `A-Z a-z 0-9 _ -`."), Option(change=Change.CREATE)
-    ]
+    name: Annotated[str, Option("1 to 64 of `A-Z a-z 0-9 _ -`.", change=Change.CREATE)]
     subject: Annotated[
         str,
-        Field(
-            description="Filter with `*` and `>`; one that begins with a wildcard needs"
-            " `ack_on_reply: false`."
+        Option(
+            "Filter with `*` and `>`; one that begins with a wildcard needs `ack_on_reply: false`.",
+            change=Change.CREATE,
         ),
-        Option(change=Change.CREATE),
     ]
 
     @field_validator("name")
@@ -164,21 +161,20 @@ class ReplicationSettings(BaseModel):
 
     partitions: Annotated[
         int,
-        Field(
-            ge=1,
-            le=PARTITIONS_PER_STREAM_MAX,
-            description="Partition 0 is on the stream's subject, n on `subject.n`; cannot be"
-            " changed.",
+        Field(ge=1, le=PARTITIONS_PER_STREAM_MAX),
+        Option(
+            "Partition 0 is on the stream's subject, n on `subject.n`; cannot be changed.",
+            change=Change.CREATE,
+            liftbridge="partitions",
         ),
-        Option(change=Change.CREATE, liftbridge="partitions"),
     ] = 1
     replication_factor: Annotated[
         Annotated[int, Field(ge=1, le=REPLICAS_MAX)] | Literal["all"] | None,
-        Field(
-            description="Replicas of each partition; `all`: one on every node. Without it: 3, or as"
-            " many as there are nodes."
+        Option(
+            "Replicas of each partition; `all`: one on every node. Without it: 3, or as many as"
+            " there are nodes.",
+            liftbridge="replicationFactor",
         ),
-        Option(liftbridge="replicationFactor"),
     ] = None
 
     def replication(self) -> "ReplicationSettings":
@@ -211,9 +207,8 @@ class StreamOption:
         most: The greatest value.
         required: Whether it has no default.
         default: None: none.
-        meaning: One sentence or more, with code in backquotes.
         replication: Whether it says how a stream is replicated.
-        option: How it is set.
+        option: What it means, and how it is set.
     """
 
     name: str
@@ -223,7 +218,6 @@ class StreamOption:
     most: int | None
     required: bool
     default: Any
-    meaning: str
     replication: bool
     option: Option
 
@@ -254,9 +248,8 @@ def _walk(model: type[BaseModel], prefix: str = "", *, replication: bool) -> Ite
             most=_bound(field, "le"),
             required=field.is_required(),
             default=None if field.is_required() else field.default,
-            meaning=field.description or "",
             replication=replication,
-            option=_option(field),
+            option=next(one for one in field.metadata if isinstance(one, Option)),
         )
 
 
@@ -274,10 +267,6 @@ def _choices(kind: Any) -> tuple[str, ...]:
 
 def _bound(field: FieldInfo, name: str) -> int | None:
     return next((getattr(one, name) for one in field.metadata if hasattr(one, name)), None)
-
-
-def _option(field: FieldInfo) -> Option:
-    return next((one for one in field.metadata if isinstance(one, Option)), Option())
 
 
 _FIXED: Final = tuple(

@@ -105,7 +105,7 @@ class _FactorType(click.ParamType[Any]):
 def _click_option(option: StreamOption) -> Callable[[Function], Function]:
     """A stream's option as one of a command; without it the daemon decides."""
     name, kind = option.parameter, option.kind
-    text = option.meaning.replace("`", "")
+    text = option.option.meaning.replace("`", "")
     if kind is bool:
         return click.option(f"--{name}/--no-{name}", default=None, help=text)
     if kind is int:

@@ -805,12 +805,14 @@ class ReplicaManager:
         self._stirred[replica.key] = None
 
     def on_lead(self, replica: ReplicaRunner) -> None:
-        """As `Host`."""
-        self._subscriptions_here.look(replica)
+        """As `Host`; one that is being closed is put on no subject any more."""
+        if self.at(replica.place) is replica:
+            self._subscriptions_here.look(replica)
 
     def on_stop(self, replica: ReplicaRunner) -> None:
         """As `Host`."""
-        self._subscriptions_here.look(replica)
+        if self.at(replica.place) is replica:
+            self._subscriptions_here.look(replica)
 
     def propose_isr(self, replica: ReplicaRunner, proposal: do.ProposeIsr) -> None:
         """As `Host`."""

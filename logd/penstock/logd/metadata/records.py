@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Final, TypeAlias
 
-from pydantic import Field
+from annotated_types import Ge, Le
 
 from penstock.logd.errors import RefusedError
 from penstock.logd.limits import REPLICAS_MAX
@@ -77,43 +77,39 @@ class ReplicationOptions:
     replication_factor: int = 1
     min_isr: Annotated[
         int | None,
-        Field(
-            ge=1,
-            le=REPLICAS_MAX,
-            description="Replicas in sync below which nothing is stored (`NOT_ENOUGH_REPLICAS`)."
+        Ge(1),
+        Le(REPLICAS_MAX),
+        Option(
+            "Replicas in sync below which nothing is stored (`NOT_ENOUGH_REPLICAS`)."
             " Without it: a majority of the replicas.",
+            liftbridge="minIsr",
         ),
-        Option(liftbridge="minIsr"),
     ] = None
     unclean_election: Annotated[
         bool,
-        Field(
-            description="Whether a replica may lead that lacks acked records, when no other is"
-            " left."
-        ),
+        Option("Whether a replica may lead that lacks acked records, when no other is left."),
     ] = False
     queue_group: Annotated[
         str | None,
-        Field(description="NATS queue group with which it shares its subject."),
-        Option(liftbridge="group"),
+        Option("NATS queue group with which it shares its subject.", liftbridge="group"),
     ] = None
     read_only: Annotated[
         bool,
-        Field(description="Whether publishers are refused (`READ_ONLY`)."),
-        Option(change=Change.MODE),
+        Option("Whether publishers are refused (`READ_ONLY`).", change=Change.MODE),
     ] = False
     paused: Annotated[
         bool,
-        Field(description="Whether it rests until a message comes for it or somebody resumes it."),
-        Option(change=Change.MODE),
+        Option(
+            "Whether it rests until a message comes for it or somebody resumes it.",
+            change=Change.MODE,
+        ),
     ] = False
     held: Annotated[
         bool,
-        Field(
-            description="Whether a pause takes it off its subject, so that nothing ends it but a"
-            " resume."
+        Option(
+            "Whether a pause takes it off its subject, so that nothing ends it but a resume.",
+            change=Change.MODE,
         ),
-        Option(change=Change.MODE),
     ] = False
 
     @property

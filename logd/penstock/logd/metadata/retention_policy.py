@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
-from pydantic import Field
+from annotated_types import Ge, Le
 
 from penstock.logd.format.segment_facts import SegmentFacts
 from penstock.logd.metadata.option import Option
@@ -42,22 +42,24 @@ class Retention:
 
     age_s: Annotated[
         int | None,
-        Field(
-            ge=1,
-            le=100 * 365 * 86_400,
-            description="Seconds since a record's timestamp after which it may go.",
+        Ge(1),
+        Le(100 * 365 * 86_400),
+        Option(
+            "Seconds since a record's timestamp after which it may go.",
+            liftbridge="retentionMaxAge",
         ),
-        Option(liftbridge="retentionMaxAge"),
     ] = None
     bytes: Annotated[
         int | None,
-        Field(ge=1024 * 1024, le=1 << 50, description="Bytes of segment files to keep."),
-        Option(liftbridge="retentionMaxBytes", clamped=True),
+        Ge(1024 * 1024),
+        Le(1 << 50),
+        Option("Bytes of segment files to keep.", liftbridge="retentionMaxBytes", clamped=True),
     ] = None
     messages: Annotated[
         int | None,
-        Field(ge=1, le=1 << 50, description="Records to keep."),
-        Option(liftbridge="retentionMaxMessages"),
+        Ge(1),
+        Le(1 << 50),
+        Option("Records to keep.", liftbridge="retentionMaxMessages"),
     ] = None
 
     @property

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from enum import StrEnum
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field
+from annotated_types import Ge, Le, Lt, MaxLen
 
 from penstock.logd.errors import CorruptError, RefusedError
 from penstock.logd.format.subjects import SubjectTrie, check_stream_subject, is_reserved
@@ -34,7 +34,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 
 _MIB: Final = 1024 * 1024
-_Offset = Annotated[int, Field(ge=0, lt=1 << 62)]
+_Offset = Annotated[int, Ge(0), Lt(1 << 62)]
 _DAY_S: Final = 86_400
 
 
@@ -49,147 +49,129 @@ class StreamConfig:
     subject: str
     ack_on_reply: Annotated[
         bool,
-        Field(
-            validate_default=True,
-            description="Whether plain messages with a reply subject are answered there.",
-        ),
+        Option("Whether plain messages with a reply subject are answered there."),
     ] = True
     ack_policy: Annotated[
         AckPolicy,
-        Field(
-            description="When a plain message is acked: in-sync replicas have it (`all`), the"
+        Option(
+            "When a plain message is acked: in-sync replicas have it (`all`), the"
             " leader has (`leader`), never (`none`). Refusals are sent in any case."
         ),
     ] = "all"
     fsync: Annotated[
         FsyncPolicy,
-        Field(
-            description="When a record is on the disk: before its ack (`commit`), every"
+        Option(
+            "When a record is on the disk: before its ack (`commit`), every"
             " `fsync_interval_ms` (`interval`), when the operating system likes (`never`). With the"
             " latter two a power loss can take acked records."
         ),
     ] = "commit"
     fsync_interval_ms: Annotated[
-        int, Field(ge=1, le=3_600_000, description="Milliseconds between syncs, for `interval`.")
+        int, Ge(1), Le(3_600_000), Option("Milliseconds between syncs, for `interval`.")
     ] = 1000
     message_bytes_max: Annotated[
-        int, Field(ge=1024, le=32 * _MIB, description="Bytes of one message, headers included.")
+        int, Ge(1024), Le(32 * _MIB), Option("Bytes of one message, headers included.")
     ] = 8 * _MIB
     header_bytes_max: Annotated[
-        int, Field(ge=256, le=_MIB, description="Bytes of one message's headers.")
+        int, Ge(256), Le(_MIB), Option("Bytes of one message's headers.")
     ] = 64 * 1024
-    header_pairs_max: Annotated[
-        int, Field(ge=1, le=4096, description="Header lines of one message.")
-    ] = 256
-    key_bytes_max: Annotated[
-        int, Field(ge=1, le=64 * 1024, description="Bytes of a record's key.")
-    ] = 4096
-    batch_rows_max: Annotated[int, Field(ge=1, le=1 << 24, description="Records of one batch.")] = (
-        131_072
-    )
+    header_pairs_max: Annotated[int, Ge(1), Le(4096), Option("Header lines of one message.")] = 256
+    key_bytes_max: Annotated[int, Ge(1), Le(64 * 1024), Option("Bytes of a record's key.")] = 4096
+    batch_rows_max: Annotated[int, Ge(1), Le(1 << 24), Option("Records of one batch.")] = 131_072
     batch_decoded_bytes_max: Annotated[
-        int, Field(ge=1024, le=64 * _MIB, description="Bytes that one batch may decode to.")
+        int, Ge(1024), Le(64 * _MIB), Option("Bytes that one batch may decode to.")
     ] = 64 * _MIB
     intake_bytes_max: Annotated[
         int | None,
-        Field(
-            ge=64 * 1024,
-            le=64 * 1024 * _MIB,
-            description="Bytes of its messages that may wait for the disk. Without it: half of the"
-            " daemon's.",
+        Ge(64 * 1024),
+        Le(64 * 1024 * _MIB),
+        Option(
+            "Bytes of its messages that may wait for the disk. Without it: half of the daemon's."
         ),
     ] = None
     segment_bytes_max: Annotated[
         int,
-        Field(
-            ge=64 * 1024,
-            le=1024 * _MIB,
-            description="Bytes at which a segment file is closed and the next one begun.",
+        Ge(64 * 1024),
+        Le(1024 * _MIB),
+        Option(
+            "Bytes at which a segment file is closed and the next one begun.",
+            liftbridge="segmentMaxBytes",
+            clamped=True,
         ),
-        Option(liftbridge="segmentMaxBytes", clamped=True),
     ] = 256 * _MIB
     dedup_window_s: Annotated[
         int,
-        Field(
-            ge=0,
-            le=_DAY_S,
-            description="Seconds for which a `Nats-Msg-Id` is remembered; 0: not at all.",
-        ),
+        Ge(0),
+        Le(_DAY_S),
+        Option("Seconds for which a `Nats-Msg-Id` is remembered; 0: not at all."),
     ] = 120
     dedup_entries_max: Annotated[
         int,
-        Field(
-            ge=1,
-            le=100_000_000,
-            description="Ids remembered at most; beyond it the oldest goes before its time.",
-        ),
+        Ge(1),
+        Le(100_000_000),
+        Option("Ids remembered at most; beyond it the oldest goes before its time."),
     ] = 1_000_000
     producer_expiry_s: Annotated[
         int,
-        Field(
-            ge=60,
-            le=365 * _DAY_S,
-            description="Seconds for which an idle producer's sequence is remembered.",
-        ),
+        Ge(60),
+        Le(365 * _DAY_S),
+        Option("Seconds for which an idle producer's sequence is remembered."),
     ] = 7 * _DAY_S
     producers_max: Annotated[
         int,
-        Field(
-            ge=1,
-            le=10_000_000,
-            description="Producers remembered at most; beyond it the one idle longest goes.",
-        ),
+        Ge(1),
+        Le(10_000_000),
+        Option("Producers remembered at most; beyond it the one idle longest goes."),
     ] = 100_000
     retention: Retention = NO_LIMITS
     discard: Annotated[
         Discard,
-        Field(
-            description="What makes room at the limits in bytes and messages: `old` deletes the"
+        Option(
+            "What makes room at the limits in bytes and messages: `old` deletes the"
             " oldest records, `new` refuses new ones."
         ),
     ] = "old"
     compact: Annotated[
         bool,
-        Field(description="Whether only the last record of each key is kept."),
-        Option(liftbridge="compactEnabled"),
+        Option("Whether only the last record of each key is kept.", liftbridge="compactEnabled"),
     ] = False
     tombstone_retention_s: Annotated[
         int,
-        Field(
-            ge=0,
-            le=10 * 365 * _DAY_S,
-            description="Seconds for which a tombstone is kept after what it deletes is gone.",
-        ),
+        Ge(0),
+        Le(10 * 365 * _DAY_S),
+        Option("Seconds for which a tombstone is kept after what it deletes is gone."),
     ] = _DAY_S
     expected_offset: Annotated[
         bool,
-        Field(
-            description="Whether a Liftbridge publisher gets the offset it expects, or a refusal."
+        Option(
+            "Whether a Liftbridge publisher gets the offset it expects, or a refusal.",
+            liftbridge="optimisticConcurrencyControl",
         ),
-        Option(liftbridge="optimisticConcurrencyControl"),
     ] = False
     encryption: Annotated[
         Encryption,
-        Field(description="How its records are encrypted on disk; cannot be changed."),
-        Option(change=Change.CREATE, liftbridge="encryption"),
+        Option(
+            "How its records are encrypted on disk; cannot be changed.",
+            change=Change.CREATE,
+            liftbridge="encryption",
+        ),
     ] = "none"
     restore_from: Annotated[
         tuple[_Offset, ...],
-        Field(
-            max_length=PARTITIONS_PER_STREAM_MAX,
-            description="Of a stream made by `penstock logd restore`: by partition, the first"
-            " offset it has.",
+        MaxLen(PARTITIONS_PER_STREAM_MAX),
+        Option(
+            "Of a stream made by `penstock logd restore`: by partition, the first offset it has.",
+            change=Change.RESTORE,
         ),
-        Option(change=Change.RESTORE),
     ] = ()
     restore_upto: Annotated[
         tuple[_Offset, ...],
-        Field(
-            max_length=PARTITIONS_PER_STREAM_MAX,
-            description="By partition, the offset up to which only its backup writes;"
+        MaxLen(PARTITIONS_PER_STREAM_MAX),
+        Option(
+            "By partition, the offset up to which only its backup writes;"
             " `streams alter --end-restore` ends that.",
+            change=Change.RESTORE,
         ),
-        Option(change=Change.RESTORE),
     ] = ()
 
     def restored_range(self, partition: int) -> tuple[int, int]:

@@ -11,6 +11,7 @@ from penstock.logd.errors import CorruptError, RefusedError
 from penstock.logd.limits import COMMAND_BYTES_MAX
 from penstock.logd.metadata.codec import LaterVersionError
 from penstock.logd.metadata.commands import Command, Drain, decode_command, encode_command
+from penstock.logd.metadata.records import ReplicationOptions
 from penstock.logd.metadata.retention_policy import Retention
 from penstock.logd.metadata.state import ClusterState
 from penstock.logd.metadata.streams import StreamConfig
@@ -27,6 +28,9 @@ CONFIGS = st.builds(
 )
 st.register_type_strategy(StreamConfig, CONFIGS)
 st.register_type_strategy(int, COUNTS)
+st.register_type_strategy(
+    ReplicationOptions, st.builds(ReplicationOptions, min_isr=st.none() | COUNTS)
+)
 
 
 @given(st.from_type(Command))  # type: ignore[arg-type]  # a union is a type to it

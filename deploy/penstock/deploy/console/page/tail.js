@@ -15,7 +15,7 @@ let fields;
 let list;
 let note;
 let pause;
-let later;
+let later; // what shows later records, below them
 let names;
 let timer = 0;
 let generation = 0;
@@ -45,11 +45,12 @@ export const view = {
     for (const name of ["stream", "subject", "text", "severity", "from", "time"]) if (wanted.get(name)) fields[name].value = wanted.get(name);
     opened = wanted.get("record") ?? "";
     pause = el("button", { type: "button", "aria-pressed": "false", onclick: () => (isLive() ? hold(pause.getAttribute("aria-pressed") !== "true") : goLive()) }, "Pause");
-    later = el("button", { type: "button", hidden: true, onclick: () => look(generation) }, "Show later ones");
+    const more = el("button", { type: "button", onclick: () => look(generation) }, "Show later ones");
     note = el("p", { role: "status" }, "looking for the busiest stream …");
     list = el("ul", { class: "records", tabindex: "0", "aria-label": "Records" });
     const timeField = el("label", { hidden: true }, "Time", fields.time);
     fields.timeField = timeField;
+    later = el("div", { class: "tools", hidden: true }, more);
     root.append(
       el("div", { class: "head" }, el("h1", {}, "Tail"), note),
       el("section", { class: "card", "aria-label": "Records" },
@@ -60,8 +61,7 @@ export const view = {
           el("label", {}, "From", fields.from), timeField,
           el("label", {}, "Subject", fields.subject),
           pause, el("button", { type: "button", onclick: clear }, "Clear")),
-        list, el("div", { class: "tools" }, later)));
-    later.parentElement.hidden = true;
+        list, later));
     timeField.hidden = fields.from.value !== "time";
     if (fields.stream.value) start();
   },
@@ -152,7 +152,7 @@ function start(event) {
   }
   partial = all.length > PARTITIONS_MAX ? ` · the first ${PARTITIONS_MAX} of ${all.length} partitions` : "";
   history.replaceState(null, "", address());
-  if (isLive()) { later.parentElement.hidden = true; hold(false); return; }
+  if (isLive()) { later.hidden = true; hold(false); return; }
   pause.setAttribute("aria-pressed", "false");
   pause.textContent = "Show the newest";
   look(generation);
@@ -194,7 +194,6 @@ function show(answer) {
     list.append(...made.map(([, element]) => element));
     shown.push(...made);
     for (const [, element] of shown.splice(0, Math.max(0, shown.length - KEPT_MAX))) element.remove();
-    later.parentElement.hidden = answer.is_end;
     later.hidden = answer.is_end;
   }
   told = answer.skipped ? ` · ${count(answer.skipped)} passed over: they come faster than they can be shown` : "";
