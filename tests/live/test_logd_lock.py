@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from penstock.base.errors import DrainCutShortError
 from penstock.logd.config import LogdConfig
 from penstock.logd.daemon import run_daemon
 from penstock.logd.errors import RefusedError
@@ -53,7 +54,7 @@ async def test_a_stop_that_was_cut_short_keeps_others_out_while_a_thread_may_wri
 
     with audited(finish_late):
         try:
-            with pytest.raises(ExceptionGroup, match="TaskGroup"):
+            with pytest.raises(DrainCutShortError, match="still writing: logs"):
                 await run_and_stop(config)
             with pytest.raises(RefusedError, match="in use by process"):
                 DirectoryLock(tmp_path)

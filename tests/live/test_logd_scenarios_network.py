@@ -221,7 +221,6 @@ def _metadata_failed(ring: FaultyCluster, daemon: Daemon) -> bool:
 
 def _fill(path: Path) -> None:
     """Leave no byte of a file system."""
-    with path.open("wb") as file, contextlib.suppress(OSError):
+    with path.open("wb", buffering=0) as file, contextlib.suppress(OSError):
         while True:
             file.write(bytes(1 << 16))
-            file.flush()

@@ -578,6 +578,8 @@ def _check_streams_known(data_dir: Path) -> None:
 
 def _descriptors(config: LogdConfig, section: ClusterSection) -> Descriptors:
     """The limit of open files; nodes that join beside the founders have theirs of the rest."""
+    if config.cluster is None:  # no other node can come
+        return Descriptors.raised(config.connections())
     others = PEER_CONNECTIONS_PER_NODE * max(len(section.founders) - 1, 0)
     unknown = connections_within(PEER_STRANGERS_MAX, part=PEER_OPEN_FILES_PART)
     return Descriptors.raised(config.connections() + others + unknown)
