@@ -137,10 +137,6 @@ class CursorTable:
         """Every cursor, those under way included."""
         return list(self._appended.items())
 
-    def keys_of(self, stream: str) -> list[CursorKey]:
-        """The keys of a stream's cursors, those under way included."""
-        return [key for key in self._appended if key.stream == stream]
-
     def _check_forward(self, key: CursorKey, position: CursorPosition) -> None:
         before = self._appended.get(key)
         if before is None or before.incarnation != position.incarnation:

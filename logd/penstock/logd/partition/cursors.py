@@ -235,15 +235,6 @@ class CursorStore:
             await self._delete([key])
         return present
 
-    async def forget_stream(self, stream: str) -> None:
-        """Delete the cursors of a stream that has been deleted.
-
-        Raises:
-            UnavailableError: They are deleted at the next start.
-        """
-        self._check_readable()
-        await self._delete(self._table.keys_of(stream))
-
     async def forget_stale(self) -> None:
         """Delete the cursors of streams that are no more, and of those made again since.
 
