@@ -55,7 +55,7 @@ def remember_a_week(directory: Path) -> None:
 
 def statuses() -> dict[str, dict[str, object]]:
     account = {"received": 105, "recovered": 0, "delivered": 100, "held": 5, "difference": 0}
-    spool = {"bytes": 950, "bytes_max": 1000}
+    spool = {"bytes": 950, "max_bytes": 1000}
     collector = a_status(
         "collector", "collector", a_stage("source/unix", 105),
         info={"reconciliation": {"unix": account}, "spool": spool},

@@ -164,7 +164,7 @@ class FilesCollector:
         directory.fit_to_routing(route_fingerprint(config, graph))
         publisher = Publisher(config.nats, directory.state.incarnation, lambda: None, self.clock)
         engine = self.engine = Engine(directory, config, publisher, self.clock, graph)
-        engine.courier.publish = self.log.publish
+        engine.sender.publish = self.log.publish
         context = SourceContext(
             name="",
             resource=resource_of(config),
@@ -175,7 +175,7 @@ class FilesCollector:
             clock=self.clock,
             generations=engine.generations,
             pipeline=engine.pipeline,
-            courier=engine.courier,
+            sender=engine.sender,
             save=self.save,
             known=frozenset(),
             data_dir=config.data_dir,
@@ -266,11 +266,11 @@ class FilesCollector:
 
     async def deliver(self, batches: int = 0) -> None:
         """Let the log take what it may, and so many batches more."""
-        delivery, courier = self.engine.delivery, self.engine.courier
+        delivery, sender = self.engine.delivery, self.engine.sender
         takes = self.log.accepts + batches
         left = max(0, delivery.pending_records - takes)
         self.log.accept(batches)
-        courier.handle(Flush())
+        sender.handle(Flush())
         await wait_until_async(lambda: delivery.pending_records <= left)
 
     async def save(self) -> bool:

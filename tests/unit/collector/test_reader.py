@@ -83,11 +83,11 @@ class Scene:
         self.spool = Spool(self.journal, self.ledger, when_full=lambda _: "drop_oldest")
         self.pipeline = Taking(self.ledger)
         never, delivery = cast("Any", None), Delivery(Limits(), jitter=lambda: 0.0)
-        courier = Sender(delivery, self.clock, publish=never, quarantine=never)
+        sender = Sender(delivery, self.clock, publish=never, quarantine=never)
         pipeline = cast("Pipeline", self.pipeline)
         patience = RetryBackoff(UNREADABLE_S * 10**9, first_ns=1_000_000, longest_ns=1_000_000)
         self.reader = Reader(
-            self.spool, pipeline, courier, self.ledger, self.clock, patience=patience
+            self.spool, pipeline, sender, self.ledger, self.clock, patience=patience
         )
 
     async def restart(self) -> None:

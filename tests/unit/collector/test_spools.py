@@ -242,8 +242,8 @@ class Nowhere:
 class ToLanes:
     """A pipeline that hands one record of each unit to delivery, which waits for logd."""
 
-    def __init__(self, courier: Sender, ledger: Ledger) -> None:
-        self.courier = courier
+    def __init__(self, sender: Sender, ledger: Ledger) -> None:
+        self.sender = sender
         self._ledger = ledger
         self.filters: set[Kind] = set()
         self.taking: dict[str, int] = {}
@@ -259,7 +259,7 @@ class ToLanes:
             self._ledger[unit.source].filtered += 1
             return
         records = Batch(offset, [(offset << INDEX_BITS) + 1], [0], [b"{}"], 2)
-        self.courier.handle(Take(QueueKey(origin, unit.source, unit.kind), records))
+        self.sender.handle(Take(QueueKey(origin, unit.source, unit.kind), records))
 
 
 def courier_of() -> Sender:
@@ -268,10 +268,10 @@ def courier_of() -> Sender:
 
 
 def reader_of(
-    spool: Spool, ledger: Ledger, pipeline: Nowhere | ToLanes, courier: Sender | None = None
+    spool: Spool, ledger: Ledger, pipeline: Nowhere | ToLanes, sender: Sender | None = None
 ) -> Reader:
-    courier = courier or courier_of()
-    reader = Reader(spool, cast("Pipeline", pipeline), courier, ledger, SystemClock())
+    sender = sender or courier_of()
+    reader = Reader(spool, cast("Pipeline", pipeline), sender, ledger, SystemClock())
     reader.begin(0)
     return reader
 
@@ -311,7 +311,7 @@ async def test_what_may_not_be_dropped_keeps_its_segment(tmp_path: Path) -> None
 async def reading(spool: Spool, ledger: Ledger) -> AsyncIterator[tuple[Reader, ToLanes]]:
     """A reader whose records wait for logd."""
     pipeline = ToLanes(courier_of(), ledger)
-    reader = reader_of(spool, ledger, pipeline, pipeline.courier)
+    reader = reader_of(spool, ledger, pipeline, pipeline.sender)
     task = asyncio.create_task(reader.run())
     yield reader, pipeline
     task.cancel()
@@ -325,7 +325,7 @@ async def put(both: Spools, sequence: int, kind: str) -> None:
 
 
 def difference_of(ledger: Ledger, pipeline: ToLanes) -> int:
-    settle_accounts(ledger, pipeline.courier.delivery)
+    settle_accounts(ledger, pipeline.sender.delivery)
     return ledger["app"].difference
 
 
@@ -345,7 +345,7 @@ async def test_what_may_not_be_dropped_is_kept_also_when_it_was_read(
                 await flood(both, may_go, first=2)
             assert spool.journal.log.start_offset == 0
             assert not ledger["app"].dropped
-            pipeline.courier.handle(Stored(await sent(pipeline, 0)))
+            pipeline.sender.handle(Stored(await sent(pipeline, 0)))
             await flood(both, may_go, first=42)
             assert spool.journal.log.start_offset > 0
             assert difference_of(ledger, pipeline) == 0
@@ -360,9 +360,9 @@ async def sent(pipeline: ToLanes, offset: int) -> int:
         await asyncio.Event().wait()  # logd is away
         raise AssertionError
 
-    pipeline.courier.publish = publish
-    pipeline.courier.handle(Flush())
-    sending = asyncio.create_task(pipeline.courier.run())
+    pipeline.sender.publish = publish
+    pipeline.sender.handle(Flush())
+    sending = asyncio.create_task(pipeline.sender.run())
     await wait_until_async(lambda: offset in requests)
     sending.cancel()
     await asyncio.gather(sending, return_exceptions=True)
@@ -403,5 +403,5 @@ async def test_at_the_end_what_is_in_memory_alone_is_counted_as_dropped(
         assert difference_of(ledger, pipeline) == 0
         assert account.dropped["spool_full_oldest"] == before + given_up == start
         assert account.held == 43 - start
-        assert pipeline.courier.delivery.cursor(both.bulk.origin) >= start
+        assert pipeline.sender.delivery.cursor(both.bulk.origin) >= start
         assert reader.give_up() == 0

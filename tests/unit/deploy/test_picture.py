@@ -118,12 +118,12 @@ def test_a_collectors_accounts_add_up_over_its_sources() -> None:
     account = {"received": 10, "delivered": 7, "dropped": {"full": 2}, "held": 1, "difference": 0}
     info = {
         "reconciliation": {"unix": account, "file": account},
-        "spool": {"bytes": 5, "bytes_max": 10},
+        "spool": {"bytes": 5, "max_bytes": 10},
     }
     (found,) = describe_collectors([seen("collector", info=info)], Rates(1), 0)
     assert found["account"] == {"received": 20, "delivered": 14, "dropped": 4, "held": 2,
                                 "difference": 0}  # fmt: skip
-    assert found["spools"] == [{"name": "spool", "bytes": 5, "bytes_max": 10}]
+    assert found["spools"] == [{"name": "spool", "bytes": 5, "max_bytes": 10}]
 
 
 def test_what_accounts_cannot_explain_is_shown_whichever_way_it_is_off() -> None:

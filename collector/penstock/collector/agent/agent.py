@@ -342,7 +342,7 @@ class Agent:
         state = self._saver.state
         waiting = self._engine.recover(state)
         self._saver.begin()
-        self._log.info("state_recovered", units_waiting=waiting, lanes=len(state.lanes))
+        self._log.info("state_recovered", units_waiting=waiting, queues=len(state.lanes))
 
     def _surroundings(self, config: CollectorConfig) -> RunnerContext:
         engine = self._engine
@@ -356,7 +356,7 @@ class Agent:
             clock=self._clock,
             generations=engine.generations,
             pipeline=engine.pipeline,
-            courier=engine.courier,
+            sender=engine.sender,
             save=self._save,
             known=frozenset(),
             data_dir=config.data_dir,
@@ -390,7 +390,7 @@ class Agent:
 
     def _on_nats_change(self) -> None:
         if self._publisher.is_connected:
-            self._engine.courier.handle(Reconnected())
+            self._engine.sender.handle(Reconnected())
 
     # Reading the configuration again.
 
@@ -478,7 +478,7 @@ class Agent:
         failpoints.passed("reload_after_exchange")
         old, self._publisher = self._publisher, publisher
         if old is not publisher:
-            self._engine.courier.handle(Reconnected())
+            self._engine.sender.handle(Reconnected())
             await self._leave(old)
         self._write_endpoints(self._admin_address)
         return Report("applied", generation + 1, now_ns, sources=names, keys=keys)

@@ -176,14 +176,14 @@ class Engine:
         self.delivery = Delivery(
             limits_of(config), jitter=random.random, done=state.lanes, urgent=(URGENT_ORIGIN,)
         )
-        self.courier = Sender(
+        self.sender = Sender(
             self.delivery,
             clock,
             publish=publisher.publish,
             quarantine=self._quarantine_batch,
         )
         self.pipeline = Pipeline(
-            self.courier,
+            self.sender,
             self.quarantine,
             self.ledger,
             graph=graph,
@@ -194,7 +194,7 @@ class Engine:
             self.pipeline, spool=self.spools, ledger=self.ledger, budget=self.budget, clock=clock
         )
         self._readers = [
-            Reader(spool, self.pipeline, self.courier, self.ledger, clock)
+            Reader(spool, self.pipeline, self.sender, self.ledger, clock)
             for spool in self.spools.both
         ]
         self.replayer = Replayer(directory.quarantine, self.spools.bulk, clock, done=state.replayed)
@@ -253,7 +253,7 @@ class Engine:
         """Begin to carry; the tasks end when they are cancelled."""
         return [
             *(tasks.create_task(journal.run()) for journal in self.journals),
-            tasks.create_task(self.courier.run()),
+            tasks.create_task(self.sender.run()),
             *(tasks.create_task(reader.run()) for reader in self._readers),
             tasks.create_task(self._finish_replay()),
             tasks.create_task(self._created.run()),
@@ -264,7 +264,7 @@ class Engine:
         await self._read_spools()
         if await self._created.finish():
             await self._read_spools()
-        await self.courier.drain()
+        await self.sender.drain()
 
     async def _read_spools(self) -> None:
         for spool in self.spools.both:
@@ -314,7 +314,7 @@ class Engine:
         self.directory.spool.resize(sizes.spool)
         self.directory.urgent.resize(sizes.urgent)
         self.directory.quarantine.resize(sizes.quarantine)
-        self.courier.publish = publisher.publish
+        self.sender.publish = publisher.publish
         receive = config.receive
         self.budget.limit(bytes_max=receive.max_bytes, share_bytes_max=receive.max_source_bytes)
         self._share_out_descriptors(config)

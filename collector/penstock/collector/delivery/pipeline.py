@@ -72,7 +72,7 @@ class Pipeline:
 
     def __init__(
         self,
-        courier: Sender,
+        sender: Sender,
         quarantine: Quarantine,
         ledger: Ledger,
         *,
@@ -80,7 +80,7 @@ class Pipeline:
         resource: Mapping[str, Any],
         clock: Clock,
     ) -> None:
-        self._courier = courier
+        self._sender = sender
         self._quarantine = quarantine
         self._ledger = ledger
         self.graph = graph
@@ -133,7 +133,7 @@ class Pipeline:
                 await self._refuse(chunk.source, _refused(chunk, outcome))
             await asyncio.sleep(outcome.pause_ns / 1e9)
             if end < len(chunk.lines):  # a unit may hold many times what may be pending
-                await self._courier.wait_for_room(urgent=chunk.origin == URGENT_ORIGIN)
+                await self._sender.wait_for_room(urgent=chunk.origin == URGENT_ORIGIN)
 
     def _sort(self, chunk: Chunk, part: slice) -> Outcome:
         """Let the graph judge records, count what ends here, hand the rest to delivery."""
@@ -166,7 +166,7 @@ class Pipeline:
             self._show(chunk.source, lines, outcome)
         for (subject, branch), batch in outcome.batches.items():
             lane = QueueKey(chunk.origin, chunk.source, subject, branch)
-            self._courier.handle(Take(lane, batch))
+            self._sender.handle(Take(lane, batch))
         return outcome
 
     def _show(self, source: str, lines: Sequence[bytes], outcome: Outcome) -> None:

@@ -46,7 +46,7 @@ class SourceContext:
     clock: Clock
     generations: Generations
     pipeline: Pipeline
-    courier: Sender
+    sender: Sender
     save: Callable[[], Awaitable[bool]]
     known: frozenset[str]
     data_dir: Path

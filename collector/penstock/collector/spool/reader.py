@@ -49,7 +49,7 @@ class Reader:
         self,
         spool: Spool,
         pipeline: Pipeline,
-        courier: Sender,
+        sender: Sender,
         ledger: Ledger,
         clock: Clock,
         *,
@@ -57,7 +57,7 @@ class Reader:
     ) -> None:
         self._spool = spool
         self._pipeline = pipeline
-        self._courier = courier
+        self._sender = sender
         self._ledger = ledger
         self._urgent = spool.origin == URGENT_ORIGIN
         self._clock = clock
@@ -102,7 +102,7 @@ class Reader:
 
     async def _take(self, header: FrameHeader, body: bytes) -> bool:
         """Hand a unit over; false when it was dropped meanwhile."""
-        await self._courier.wait_for_room(urgent=self._urgent)
+        await self._sender.wait_for_room(urgent=self._urgent)
         if header.base_offset < self._next:
             return False
         self._next = header.next_offset
@@ -174,7 +174,7 @@ class Reader:
         self.position = position
         self.trouble = ""
         self._progress.set()
-        self._courier.handle(Read(self._spool.origin, position))
+        self._sender.handle(Read(self._spool.origin, position))
 
     # Dropping what is oldest.
 
@@ -198,7 +198,7 @@ class Reader:
         if end is None:
             return False
         start = journal.log.start_offset
-        begin = max(start, self._courier.delivery.cursor(self._spool.origin))
+        begin = max(start, self._sender.delivery.cursor(self._spool.origin))
         undelivered = set(self._undelivered())
         counts = await asyncio.to_thread(self._droppable, begin, self.position, end, undelivered)
         if journal.log.start_offset != start:
@@ -269,7 +269,7 @@ class Reader:
                 yield (sequence - 1) >> INDEX_BITS
 
     def _pending(self) -> Iterator[tuple[OrderedQueue, Batch]]:
-        for lane in self._courier.delivery.lanes.values():
+        for lane in self._sender.delivery.lanes.values():
             if lane.key.origin == self._spool.origin:
                 for batch in lane.pending():
                     yield lane, batch

@@ -75,7 +75,7 @@ class FileSource(Source):
             context.resource,
             context.generations,
             pipeline=context.pipeline,
-            courier=context.courier,
+            sender=context.sender,
             ledger=context.ledger,
             clock=context.clock,
             save=context.save,
@@ -91,7 +91,7 @@ class FileSource(Source):
         generations: Generations,
         *,
         pipeline: Pipeline,
-        courier: Sender,
+        sender: Sender,
         ledger: Ledger,
         clock: Clock,
         save: Callable[[], Awaitable[bool]],
@@ -106,7 +106,7 @@ class FileSource(Source):
         self._resource = {**resource, "service.name": section.service}
         self._generations = generations
         self._pipeline = pipeline
-        self._courier = courier
+        self._sender = sender
         self._ledger = ledger
         self._clock = clock
         self._save = save
@@ -171,7 +171,7 @@ class FileSource(Source):
         return sorted(states, key=lambda state: state.generation)
 
     def _set_positions(self) -> None:
-        delivery = self._courier.delivery
+        delivery = self._sender.delivery
         for tail in self._tails.values():
             tail.state.position = delivery.cursor(tail.state.origin)
             with contextlib.suppress(OSError):
@@ -215,7 +215,7 @@ class FileSource(Source):
         for state in self._generations.waiting:
             if state.source == self.name and not self._patterns.name(state.path):
                 self._generations.forget(state)
-                self._courier.delivery.forget(state.origin)
+                self._sender.delivery.forget(state.origin)
                 self._note("files_not_named")
                 self._log.warning(
                     "file_unmatched",
@@ -379,7 +379,7 @@ class FileSource(Source):
 
     def _follow(self, tail: Tail) -> None:
         self._tails[tail.key] = tail
-        self._courier.handle(Read(tail.state.origin, tail.state.position))
+        self._sender.handle(Read(tail.state.origin, tail.state.position))
 
     def _renamed(self, found: Collection[tuple[int, int]]) -> Iterator[Path]:
         """After a restart, known files under the names that rotation gave them."""
@@ -410,7 +410,7 @@ class FileSource(Source):
         ]
         for state, tail in decided:
             if tail is None:
-                self._courier.delivery.forget(state.origin)
+                self._sender.delivery.forget(state.origin)
             else:
                 self._follow(tail)
         return more
@@ -448,7 +448,7 @@ class FileSource(Source):
                 continue  # an older file of the same rotation comes first
             if self._pods is not None and self._pods.facts(tail.state.path) is None:
                 continue  # what its pod is comes within a moment
-            await self._courier.wait_for_room()
+            await self._sender.wait_for_room()
             try:
                 now_ns = self._clock.monotonic_ns()
                 start, lines, at_end = tail.read(now_ns)
@@ -471,7 +471,7 @@ class FileSource(Source):
     def _is_behind(self, tail: Tail) -> bool:
         """Whether something of what the file had when it was opened is not in the log yet."""
         if tail.catches_up_to:
-            done = self._courier.delivery.cursor(tail.state.origin) >= tail.position
+            done = self._sender.delivery.cursor(tail.state.origin) >= tail.position
             if done and tail.lines.position >= tail.catches_up_to:
                 tail.catches_up_to = 0
         return bool(tail.catches_up_to)
@@ -490,7 +490,7 @@ class FileSource(Source):
 
     def _lose_again(self, tail: Tail) -> None:
         """One that cannot be read on is looked for again, once what it gave is in the log."""
-        position = self._courier.delivery.cursor(tail.state.origin)
+        position = self._sender.delivery.cursor(tail.state.origin)
         if position < tail.position:
             return
         tail.state.position = position
@@ -544,7 +544,7 @@ class FileSource(Source):
         if tail.lines.replaced:
             self._ledger[self.name].notes["lines_bytes_replaced"] += tail.lines.replaced
             tail.lines.replaced = 0
-        self._courier.handle(Read(origin, tail.position))
+        self._sender.handle(Read(origin, tail.position))
 
     def _resource_of(self, path: str) -> Mapping[str, Any]:
         if self._pods is None:
@@ -612,15 +612,15 @@ class FileSource(Source):
             await self._take(tail, start, lines)
             return
         origin = tail.state.origin
-        if self._courier.delivery.cursor(origin) >= tail.lines.position:
+        if self._sender.delivery.cursor(origin) >= tail.lines.position:
             self._log.info("rotated_file_finished", path=tail.state.path)
-            self._courier.delivery.forget(origin)
+            self._sender.delivery.forget(origin)
             tail.close()
             del self._tails[tail.key]
 
     def _retire(self) -> None:
         """Forget generations that ended, once they are delivered."""
-        delivery = self._courier.delivery
+        delivery = self._sender.delivery
         for origin, position in list(self._retiring.items()):
             if delivery.cursor(origin) >= position:
                 delivery.forget(origin)
