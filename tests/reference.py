@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
+import msgspec
 
 from penstock.base.errors import ExitCode
 from penstock.collector.registry import SOURCES, TRANSFORMS
 from penstock.deploy.cli import cli
+from penstock.logd.api.operations import OPERATIONS, Operation, Shows
 from penstock.logd.api.stream_options import StreamOption, stream_options
 from penstock.logd.cli.server import FIXES
 from penstock.logd.format.acks import Nack
@@ -67,6 +69,7 @@ def pages() -> dict[str, str]:
         "commands.md": _commands(),
         "errors.md": _errors(),
         "modules.md": _modules(),
+        "operations.md": _operations(),
     }
 
 
@@ -317,6 +320,64 @@ def _refusals() -> set[str]:
                 case _:
                     pass
     return found
+
+
+def _operations() -> str:
+    lines = _head(
+        "Operations",
+        "Everything that can be asked of logd's fetch endpoint. A request is a JSON object with "
+        "`api`, the operation's name, and `id`, which its answer carries; both are left out below. "
+        "How they travel: the docstring of `penstock.logd.api.protocol`. A type in *italics* is a "
+        "section at the end.",
+    )
+    lines += ["| operation | right | who answers | recorded as |", "|---|---|---|---|"]
+    for one in OPERATIONS.values():
+        audit = f"`{one.audit}`" if one.audit else ""
+        lines.append(f"| [{one.name}](#{one.name}) | {one.right} | {one.responder} | {audit} |")
+    parts: dict[str, Any] = {}
+    for one in OPERATIONS.values():
+        lines += ["", f"## {one.name}", "", *_operation(one, parts)]
+    for title, definition in sorted(parts.items()):
+        if definition.get("properties"):
+            lines += ["", f"## {title}", "", *_fields(definition, answer=True)]
+    return _text(lines)
+
+
+def _operation(operation: Operation, parts: dict[str, Any]) -> Iterator[str]:
+    text = operation.meaning
+    if operation.uploads:
+        text += " Bytes follow the request."
+    if operation.downloads:
+        text += " Whole frames follow the answer."
+    if operation.shows is not Shows.ALL:
+        text += f" The answer has only the {operation.shows.value} that the caller may see."
+    yield text
+    kinds = (
+        [operation.request] if operation.answer is None else [operation.request, operation.answer]
+    )
+    schemas, found = msgspec.json.schema_components(kinds)
+    own = [schema["$ref"].rpartition("/")[2] for schema in schemas]
+    parts |= {name: definition for name, definition in found.items() if name not in own}
+    for name, what in zip(own, ("Request", "Answer"), strict=False):
+        definition = found[name]
+        for key in ("api", "id"):
+            definition["properties"].pop(key, None)
+        if definition["properties"]:
+            yield from ("", f"{what}:", "", *_fields(definition, answer=what == "Answer"))
+
+
+def _fields(schema: Mapping[str, Any], *, answer: bool) -> Iterator[str]:
+    required = schema.get("required", [])
+    yield "| key | type | meaning |" if answer else "| key | type | default | bounds | meaning |"
+    yield "|---|---|---|" if answer else "|---|---|---|---|---|"
+    for key, value in schema["properties"].items():
+        meaning = _cell(value.get("description", ""))
+        if answer:
+            yield f"| `{key}` | {_type(value)} | {meaning} |"
+        else:
+            default = "required" if key in required else _default(value)
+            bounds = _cell(_bounds(value))
+            yield f"| `{key}` | {_type(value)} | {default} | {bounds} | {meaning} |"
 
 
 def _text(lines: list[str]) -> str:

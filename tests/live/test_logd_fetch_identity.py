@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from penstock.logd.api.protocol import REQUEST_HEAD, Document, encode_request
+from penstock.logd.api.operations import Document
+from penstock.logd.api.protocol import REQUEST_HEAD, encode_request
 from penstock.logd.api.server import Api, FetchLimits, FetchServer, Response, ResponseSlot
 from penstock.logd.cli.server import advice
 from penstock.logd.client import Access, AsyncLogClient, LogClient

@@ -1,6 +1,6 @@
 """What tests' own answers of the fetch endpoint have in common."""
 
-from penstock.logd.api.protocol import Document
+from penstock.logd.api.operations import Document
 from penstock.logd.security.principal import Principal
 
 

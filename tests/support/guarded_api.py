@@ -7,12 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import orjson
+from typing_extensions import override
+
 from penstock.base.clock import SystemClock
-from penstock.logd.api.access import AccessApi
+from penstock.logd.api.handlers import Handlers
 from penstock.logd.api.middleware import GuardedApi
-from penstock.logd.api.operations import FetchApi
+from penstock.logd.api.operations import OPERATIONS, Document
 from penstock.logd.api.permissions import AuthorizationRules
-from penstock.logd.api.server import ResponseSlot
+from penstock.logd.api.server import Response, ResponseSlot
 from penstock.logd.cluster.engine import ClusterEngine
 from penstock.logd.errors import RefusedError
 from penstock.logd.metadata.access import PutAcl
@@ -55,12 +59,40 @@ class Recorder:
         self.kept_count = len(self.recorded)
 
 
+class CheckedApi(GuardedApi):
+    """Asserts of each answer that it is as the table of operations says."""
+
+    @override
+    async def answer(self, request: Document, turn: ResponseSlot) -> Response:
+        response = await super().answer(request, turn)
+        header = orjson.loads(orjson.dumps(response.header))
+        assert msgspec.convert(header, OPERATIONS[request["api"]].answer) == header
+        return response
+
+
+def open_api(engine: ClusterEngine, streams: Any = None) -> GuardedApi:
+    """The api of a node, or of other streams, where everybody may do everything."""
+    streams = streams or engine.streams
+    authorizer = Authorizer(engine.access, streams, enabled=False)
+    return CheckedApi(
+        Handlers(streams, engine.cursors, engine.groups, engine.access, authorizer, gaps=no_gaps),
+        authorizer=authorizer,
+        permits=AuthorizationRules(authorizer, engine.groups),
+        throttle=QuotaManager(engine.access, authorizer, SystemClock(), wait_s_max=0.0),
+        activity=Recorder(),
+    )
+
+
+def no_gaps() -> Document:
+    return {"lasting": [], "ended": [], "damaged": []}
+
+
 @dataclass
 class Guarded:
     """The api, and what it stands on."""
 
     api: GuardedApi
-    inner: FetchApi
+    permits: AuthorizationRules
     authorizer: Authorizer
     engine: ClusterEngine
     recorder: Recorder
@@ -99,14 +131,22 @@ async def guarded(
         def creator(caller: Principal) -> str:
             return "" if authorizer.is_exempt(caller) else caller.name
 
-        inner = FetchApi(engine.streams, engine.cursors, engine.groups, creator)
+        handlers = Handlers(
+            engine.streams,
+            engine.cursors,
+            engine.groups,
+            engine.access,
+            authorizer,
+            creator=creator,
+            gaps=no_gaps,
+        )
         recorder = Recorder()
-        api = GuardedApi(
-            inner,
-            AccessApi(engine.access, authorizer).handlers(),
+        permits = AuthorizationRules(authorizer, engine.groups)
+        api = CheckedApi(
+            handlers,
             authorizer=authorizer,
-            permits=AuthorizationRules(authorizer, engine.groups),
+            permits=permits,
             throttle=throttle,
             activity=recorder,
         )
-        yield Guarded(api, inner, authorizer, engine, recorder, throttle)
+        yield Guarded(api, permits, authorizer, engine, recorder, throttle)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from penstock.base.clock import SystemClock
-from penstock.logd.api.protocol import Document
+from penstock.logd.api.operations import Document
 from penstock.logd.api.stream_options import ReplicationSettings
 from penstock.logd.cluster.engine import ClusterEngine
 from penstock.logd.cluster.replica_manager import NatsReachability

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from penstock.logd.api.description import describe_roles, describe_standing
-from penstock.logd.api.operations import FetchApi
 from penstock.logd.api.server import FetchLimits, FetchServer
 from penstock.logd.api.stream_options import ReplicationSettings
 from penstock.logd.api.streams import not_here
@@ -15,6 +14,7 @@ from penstock.logd.errors import RefusedError
 from penstock.logd.intake.turn import Message
 from penstock.logd.metadata.streams import StreamConfig
 from penstock.logd.partition.partition import Partition
+from tests.support.guarded_api import open_api
 from tests.support.one_node import OneNode, one_node
 
 LOGS = StreamConfig(name="logs", subject="t.>")
@@ -33,9 +33,7 @@ class Node:
         self.fetches = 0
 
     def start(self) -> None:
-        self._server = FetchServer(
-            FetchApi(self, self._in.one.engine.cursors, self._in.one.engine.groups), FetchLimits()
-        )
+        self._server = FetchServer(open_api(self._in.one.engine, self), FetchLimits())
         self.address = self._server.listen(self.address)
         self._running = asyncio.create_task(self._server.run())
 
@@ -61,9 +59,11 @@ class Node:
                 "node": node.name,
                 "fetch": node.address,
                 "admin": "",
+                "grpc": "",
                 "rack": "",
                 "state": "active",
                 "live": node.runs,
+                "problem": "",
             }
             for node in self._in.nodes.values()
         ]
@@ -75,7 +75,9 @@ class Node:
         isr = [name for name, node in self._in.nodes.items() if node.runs]
         roles = describe_roles(self._in.leader, 1, list(self._in.nodes), isr)
         for described in found:
-            described["partitions"] = [{"partition": 0} | describe_standing(here) | roles]
+            described["partitions"] = [
+                {"partition": 0, "unclean_elections": 0} | describe_standing(here) | roles
+            ]
         return found
 
     def partition(self, stream: str, number: int, *, replica: bool = False) -> Partition:

@@ -11,9 +11,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from penstock.base.clock import Clock, SystemClock
 from penstock.logd.activity import ActivityJournal, ActivityLog
-from penstock.logd.api.access import AccessApi
+from penstock.logd.api.handlers import Handlers
 from penstock.logd.api.middleware import GuardedApi, TracedApi
-from penstock.logd.api.operations import FetchApi
 from penstock.logd.api.permissions import AuthorizationRules
 from penstock.logd.cluster.engine import ClusterEngine
 from penstock.logd.config import LogdConfig
@@ -74,18 +73,20 @@ class Listeners:
         self.throttle = QuotaManager(
             engine.access, self.authorizer, clock, wait_s_max=config.quota_delay_s_max
         )
-        api = FetchApi(
+        self._rules = AuthorizationRules(self.authorizer, engine.groups)
+        handlers = Handlers(
             engine.streams,
             engine.cursors,
             engine.groups,
-            self.creator,
-            partial(gap_document, engine),
+            engine.access,
+            self.authorizer,
+            creator=self.creator,
+            gaps=partial(gap_document, engine),
         )
         guarded = GuardedApi(
-            api,
-            AccessApi(engine.access, self.authorizer).handlers(),
+            handlers,
             authorizer=self.authorizer,
-            permits=AuthorizationRules(self.authorizer, engine.groups),
+            permits=self._rules,
             throttle=self.throttle,
             activity=self.activity,
         )
@@ -93,9 +94,8 @@ class Listeners:
 
     def call_permits(self) -> CallAuthorization:
         """Who may call which method of gRPC."""
-        groups = self._engine.groups
         return CallAuthorization(
-            self.authorizer, self.throttle, groups, self.activity, self.creator
+            self.authorizer, self.throttle, self._rules, self.activity, self.creator
         )
 
     def creator(self, caller: Principal) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock.logd.api.permissions import AuthorizationRules
+from penstock.logd.api.operations import OPERATIONS, On
 from penstock.logd.errors import RefusedError
 from penstock.logd.metadata.streams import StreamConfig
 from penstock.logd.security.principal import ANONYMOUS, Method, Principal
@@ -133,22 +133,21 @@ def test_the_cluster_is_for_whoever_administers_everything(
 
 
 def test_every_request_is_somebodys(tmp_path: Path) -> None:
-    """What this list does not have is for administrators; say so here if that is meant."""
+    """What the lists above do not have is for everybody; say so here if that is meant."""
 
     async def work(found: Guarded) -> None:
         with pytest.raises(RefusedError, match="there is no api") as unknown:
             await found.ask(ROOT, "nothing")
-        known = str(unknown.value).rpartition("known: ")[2].split(", ")
-        assert {"fetch", "drain"} < set(known)
-        # A client without rights learns what a request lacks if it is about a stream or a group,
-        # shown less if it is for all, and refused without a look at it if it is of the cluster.
-        refused = set[str]()
-        for api in known:
+        assert str(unknown.value).rpartition("known: ")[2].split(", ") == list(OPERATIONS)
+        denied = {"test_acl"}  # about another principal
+        for api in OPERATIONS:
             try:
-                found.api.admit({"api": api}, ALICE)
+                found.api.admit({"api": api}, ALICE)  # without a look at what it lacks
             except RefusedError as error:
-                refused |= {api} if error.code == "PERMISSION_DENIED" else set()
-        assert refused == {"drain", "remove_node", "rebalance", "step_down"}
+                denied |= {api} if error.code == "PERMISSION_DENIED" else set()
+        assert denied == {api for api, _ in OF_THE_CLUSTER} - {"what_comes_later"}
+        everybodys = {name for name, row in OPERATIONS.items() if row.right.on is On.NOTHING}
+        assert everybodys == {"match", "cluster", "gaps", "cancel", "authenticate"}
 
     run(tmp_path, work)
 
@@ -214,7 +213,7 @@ def test_everybody_sees_what_is_theirs(tmp_path: Path) -> None:
         nobody = await found.ask(ANONYMOUS, "streams")
         gap = {"streams": ["orders/0", "logs"], "stream_count": 2}
         gaps = {"lasting": [gap], "ended": [gap | {"streams": ["logs"]}], "damaged": []}
-        seen = AuthorizationRules(found.authorizer, found.engine.groups).show("gaps", gaps, ALICE)
+        seen = found.permits.show(OPERATIONS["gaps"], gaps, ALICE)
         assert seen["lasting"] == [{"streams": ["orders/0"], "stream_count": 1}]
         assert seen["ended"] == []
         assert nobody["streams"] == []

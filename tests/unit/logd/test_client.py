@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typing_extensions import override
 
+from penstock.logd.api.operations import Fetch
 from penstock.logd.api.protocol import encode_response
 from penstock.logd.client import (
     CommitPolicy,
@@ -90,7 +91,7 @@ def test_an_answer_ends_before_a_frame_that_rotted_and_says_so_where_it_is_the_f
     frames = [frame(0, 2), frame(2, 4)]
     payload = bytearray(b"".join(encode_header(it) + bytes(body) for it, body in frames))
     payload[-1] ^= 1
-    call = calls.fetch("logs", 0, partition=0, bytes_max=1, where="x:1")
+    call = calls.fetch(Fetch(stream="logs", offset=0, partition=0, bytes_max=1), where="x:1")
     header = {"start_offset": 0, "high_watermark": 5, "next_offset": 6, "epoch": 1} | LIFE
     answer = call.read(header, memoryview(payload))
     assert [it.base_offset for it, _ in answer.frames] == [0]

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.logd.api.operations import Fetch
 from penstock.logd.client import ClusterInfo, NodeInfo, PartitionInfo, Prefer, StreamInfo, calls
 from penstock.logd.client.calls import Call
 from penstock.logd.client.models import Described
@@ -66,7 +67,10 @@ class World:
                     return answer
 
     def fetch(self, router: MetadataCache, offset: int = 0) -> object:
-        return self.call(router, calls.fetch("s", offset, partition=0, bytes_max=1, where=""))
+        return self.call(
+            router,
+            calls.fetch(Fetch(stream="s", offset=offset, partition=0, bytes_max=1), where=""),
+        )
 
     def apis(self) -> list[str]:
         """What was asked since the last time, as `a fetch`."""
@@ -316,7 +320,7 @@ def test_who_there_is_is_asked_again_when_the_answer_was_lost() -> None:
 
 def test_a_question_that_leads_nowhere_is_not_asked_again() -> None:
     world, found = World(), router("a:1", "replica")
-    other = calls.fetch("s", 0, partition=5, bytes_max=1, where="")
+    other = calls.fetch(Fetch(stream="s", offset=0, partition=5, bytes_max=1), where="")
     assert world.call(found, other) == "a"
     assert world.apis() == ["a cluster", "a streams", "a fetch"]
     world.refuse["streams"] = RefusedError("UNKNOWN_STREAM", "none")

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from typing_extensions import override
 
-from penstock.logd.api.reading import FetchReading, FetchRequest, filter_ranges
+from penstock.logd.api.operations import Fetch
+from penstock.logd.api.reading import FetchReading, filter_ranges
 from penstock.logd.api.server import Response, ResponseSlot
 from penstock.logd.encryption.cipher import SegmentCipher
 from penstock.logd.errors import CorruptFrameError, RefusedError, UnavailableError
@@ -69,7 +70,7 @@ async def fetch(
     reading: FetchReading | None = None,
     **options: Any,
 ) -> Response:
-    request = FetchRequest(api="fetch", stream="logs", offset=offset, **options)
+    request = Fetch(stream="logs", offset=offset, **options)
     turn = turn or ResponseSlot(asyncio.Lock())
     async with asyncio.timeout(20):
         return await (reading or FetchReading()).fetch(partition, request, turn)

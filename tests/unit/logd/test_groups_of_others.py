@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
+from penstock.logd.api.operations import Document
 from penstock.logd.api.permissions import AuthorizationRules
-from penstock.logd.api.protocol import Document
 from penstock.logd.errors import RefusedError
 from penstock.logd.liftbridge.groups import GroupService
 from penstock.logd.liftbridge.permissions import CallAuthorization
@@ -45,7 +45,7 @@ def said(
 ) -> str:
     """What a request about a group is refused with, without its name; empty: it is not."""
     try:
-        permits.check({"api": api, "group": group} | request, caller)
+        permits.admit({"api": api, "group": group} | request, caller)
     except RefusedError as error:
         return str(error).replace(group, "")
     return ""
@@ -58,19 +58,27 @@ def test_the_fetch_endpoint(tmp_path: Path) -> None:
         assert theirs
         assert theirs == said(permits, BOB, "groups", "nobodys")
         assert said(permits, somebody("alice"), "groups", "theirs") == ""
-        beat: dict[str, Any] = {"streams": ["bobs-own"], "held": []}
+        beat: dict[str, Any] = {
+            "member": "m",
+            "streams": ["bobs-own"],
+            "session_ms": 10_000,
+            "sequence": 1,
+            "joining": True,
+            "epoch": 0,
+            "held": [],
+        }
         assert said(permits, BOB, "group_beat", "own", **beat) == ""
         taken = said(permits, BOB, "group_beat", "theirs", **beat)
         assert "take another name" in taken
         assert "orders" not in taken
-        left = said(permits, BOB, "group_leave", "theirs")
+        left = said(permits, BOB, "group_leave", "theirs", member="m")
         assert left
-        assert left == said(permits, BOB, "group_leave", "nobodys")
-        assert said(permits, somebody("alice"), "group_leave", "theirs") == ""
+        assert left == said(permits, BOB, "group_leave", "nobodys", member="m")
+        assert said(permits, somebody("alice"), "group_leave", "theirs", member="m") == ""
         await found.allow("allow bob cursor *", "deny bob cursor orders")
-        left = said(permits, BOB, "group_leave", "theirs")
+        left = said(permits, BOB, "group_leave", "theirs", member="m")
         assert "has no members" in left
-        assert left == said(permits, BOB, "group_leave", "nobodys")
+        assert left == said(permits, BOB, "group_leave", "nobodys", member="m")
 
     run(tmp_path, work)
 
@@ -82,7 +90,8 @@ def test_grpc(tmp_path: Path) -> None:
 
         groups = cast("Any", OneGroup())
         throttle = found.throttle
-        permits = CallAuthorization(found.authorizer, throttle, groups, Recorder(), lambda _: "")
+        rules = AuthorizationRules(found.authorizer, groups)
+        permits = CallAuthorization(found.authorizer, throttle, rules, Recorder(), lambda _: "")
         leave = permits.intercept("LeaveConsumerGroup", answer)
 
         async def told(group: str) -> str:

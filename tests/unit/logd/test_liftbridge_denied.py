@@ -36,7 +36,7 @@ def test_a_denied_message_of_many_is_taken_down(tmp_path: Path) -> None:
         async with guarded(tmp_path, StreamConfig(name="orders", subject="orders")) as found:
             recorder = Recorder()
             permits = CallAuthorization(
-                found.authorizer, found.throttle, found.engine.groups, recorder, lambda _: ""
+                found.authorizer, found.throttle, found.permits, recorder, lambda _: ""
             )
             nothing: Any = None
             publishing = PublishService(
@@ -66,7 +66,7 @@ def test_what_was_done_outlasts_the_machine_before_whoever_called_is_told(tmp_pa
         async with guarded(tmp_path, StreamConfig(name="orders", subject="orders")) as found:
             recorder = Recorder()
             permits = CallAuthorization(
-                found.authorizer, found.throttle, found.engine.groups, recorder, lambda _: ""
+                found.authorizer, found.throttle, found.permits, recorder, lambda _: ""
             )
 
             async def done(*_: object) -> str:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from penstock.logd.api.reading import FetchReading, FetchRequest
+from penstock.logd.api.operations import Fetch
+from penstock.logd.api.reading import FetchReading
 from penstock.logd.api.server import ResponseSlot
 from penstock.logd.errors import CorruptError, LogFailedError, UnavailableError
 from penstock.logd.format.batch import Record, build_batch, encode_body
@@ -126,7 +127,7 @@ async def test_reading_what_a_failed_sync_took_back_is_refused_and_does_not_wait
     await partition.wait_drained()
     with disk.fails("sync", name="*.log"), pytest.raises(LogFailedError):
         partition.log.sync()
-    request = FetchRequest(api="fetch", stream="logs", offset=0, wait_ms_max=60_000)
+    request = Fetch(stream="logs", offset=0, wait_ms_max=60_000)
     with pytest.raises(UnavailableError, match="Input/output error"):
         await FetchReading().fetch(partition, request, ResponseSlot(asyncio.Lock()))
     await finish(partition)

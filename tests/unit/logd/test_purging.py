@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from penstock.logd.api.operations import FetchApi
 from penstock.logd.api.server import ResponseSlot
 from penstock.logd.errors import CorruptError, RefusedError
 from penstock.logd.intake.turn import Message
@@ -18,6 +17,7 @@ from penstock.logd.partition.purge import PURGED_NAME, PurgePoint, Purging
 from penstock.logd.storage import Checkpoint, CommitLog, EpochFile, LogConfig
 from tests.support.cluster_state import Cluster
 from tests.support.frames import make_frames
+from tests.support.guarded_api import open_api
 from tests.support.one_node import OneNode, one_node
 from tests.support.waiting import wait_until_async
 
@@ -53,7 +53,7 @@ async def test_everything_committed_goes_with_its_files(node: OneNode) -> None:
 async def test_readers_are_told_and_cursors_stay(node: OneNode) -> None:
     partition = node.partition("logs")
     await publish(partition, 6)
-    api = FetchApi(node.engine.streams, node.engine.cursors, node.engine.groups)
+    api = open_api(node.engine)
 
     async def ask(name: str, **request: object) -> dict[str, object]:
         asked = {"api": name, "stream": "logs", "partition": 0} | request

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.logd.api.middleware import TracedApi
-from penstock.logd.api.protocol import Document
+from penstock.logd.api.operations import Document
 from penstock.logd.api.server import Response, ResponseSlot
 from penstock.logd.errors import RefusedError, UnavailableError
 from penstock.logd.format.batch import Record, build_batch, encode_body

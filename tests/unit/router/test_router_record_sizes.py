@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from typing_extensions import override
 
+from penstock.logd.api.operations import Fetch
 from penstock.logd.client import Fetched, calls
 from penstock.logd.client.calls import Call
 from penstock.logd.errors import RefusedError
@@ -27,7 +28,7 @@ def frame_of(base: int, count: int, size: int) -> Frame:
 
 
 def a_fetch(offset: int) -> Call[Fetched]:
-    return calls.fetch("s", offset, partition=0, bytes_max=1, where="")
+    return calls.fetch(Fetch(stream="s", offset=offset, partition=0, bytes_max=1), where="")
 
 
 class OnlyFirst(ScriptedClient):

@@ -1,14 +1,23 @@
-"""The api behind its door: quotas, then permissions, then the request, then what may be seen of it.
+"""What every request passes: quotas, its right, the activity stream, then its handler.
 
-What changes anything is recorded with who asked for it and what came of it; so is what was denied.
+An operation that changes something is recorded with its caller and its result; so is a request that
+was denied.
 """
 
-from collections.abc import Awaitable, Callable, Collection
-from typing import Final
+from collections.abc import Callable, Collection
+
+from msgspec.structs import replace
 
 from penstock.logd.activity import TakesDown
+from penstock.logd.api.handlers import Handlers
+from penstock.logd.api.operations import (
+    OPERATIONS,
+    Document,
+    ListCursors,
+    Operation,
+    downloads,
+)
 from penstock.logd.api.permissions import AuthorizationRules
-from penstock.logd.api.protocol import Document
 from penstock.logd.api.server import Api, Response, ResponseSlot
 from penstock.logd.errors import LogdError, NotReadyError, RefusedError
 from penstock.logd.metadata.streams import is_internal
@@ -18,66 +27,39 @@ from penstock.logd.security.quotas import Flow
 from penstock.logd.security.throttle import QuotaManager
 from penstock.service.tracing import Tracer
 
-ACTIONS: Final = {
-    "create_stream": "stream.create",
-    "delete_stream": "stream.delete",
-    "open_stream": "stream.open",
-    "alter_stream": "stream.alter",
-    "set_mode": "stream.mode",
-    "purge": "stream.purge",
-    "drain": "node.drain",
-    "remove_node": "node.remove",
-    "move": "partition.move",
-    "observe": "partition.observe",
-    "elect": "partition.elect",
-    "rebalance": "cluster.rebalance",
-    "step_down": "cluster.step_down",
-    "delete_cursor": "cursor.delete",
-    "put_acls": "acl.add",
-    "delete_acls": "acl.remove",
-    "put_quota": "quota.set",
-    "delete_quota": "quota.remove",
-}
-"""What each request that changes something is recorded as."""
-
-Handler = Callable[[Document, Principal], Awaitable[Document]]
-
 
 class GuardedApi:
     """As `penstock.logd.api.server.Api`.
 
     Args:
-        api: Answers what is let through.
-        own: Answers requests that `api` does not know.
+        handlers: Handle the requests that may be made.
         authorizer: Its rules' version tells whether they have changed meanwhile.
         permits: Who may ask what.
         throttle: How much of it.
-        activity: Takes down what was done, before whoever asked is told.
+        activity: Records what was done, before the caller is answered.
     """
 
     def __init__(
         self,
-        api: Api,
-        own: dict[str, Handler],
+        handlers: Handlers,
         *,
         authorizer: Authorizer,
         permits: AuthorizationRules,
         throttle: QuotaManager,
         activity: TakesDown,
     ) -> None:
-        self._api = api
-        self._own = own
+        self._handlers = handlers
         self._authorizer = authorizer
         self._permits = permits
         self._throttle = throttle
         self._activity = activity
 
     def admit(self, request: Document, caller: Principal) -> None:
-        """As `Api`; what is let through is asked about again when it is answered."""
+        """As `Api`; an admitted request is checked again when it is answered."""
         try:
-            self._permits.check(request, caller)
+            self._permits.admit(request, caller)
         except RefusedError as error:
-            self._take_down(request, caller, result_of(error))
+            self._record(request, caller, result_of(error))
             raise
 
     async def answer(self, request: Document, turn: ResponseSlot) -> Response:
@@ -97,50 +79,51 @@ class GuardedApi:
             result = "UNAVAILABLE"
             raise
         finally:
-            if self._take_down(request, turn.caller, result) and result != "interrupted":
+            if self._record(request, turn.caller, result) and result != "interrupted":
                 await self._activity.kept()
         return response
 
-    async def _admitted(self, request: Document, turn: ResponseSlot) -> Response:
-        caller, api = turn.caller, request["api"]
+    async def _admitted(self, document: Document, turn: ResponseSlot) -> Response:
+        caller = turn.caller
         await self._throttle.take(caller, Flow.REQUESTS)
-        if api == "fetch":
+        if downloads(document):
             await self._throttle.take(caller, Flow.BYTES_OUT, 0)
-        self._permits.check(request, caller)
-        if api in self._own:
-            return Response(await self._own[api](request, caller))
+        operation, request = self._permits.admit(document, caller)
         acl = self._rules()
-        response = await self._api.answer(request, turn)
-        if self._rules() is not acl:  # it may have waited for a minute
+        response = await self._handlers.handle(request, turn)
+        if self._rules() is not acl and not operation.audit:  # it may have waited for a minute
             self._permits.check(request, caller)
         self._throttle.charge(caller, Flow.BYTES_OUT, response.payload_length)
-        if api == "list_cursors":
-            return await self._cursors(request, response, turn)
-        header = self._permits.show(api, response.header, caller)
+        if isinstance(request, ListCursors):
+            return await self._cursors(operation, request, response, turn)
+        header = self._permits.show(operation, response.header, caller)
         return Response(header, response.ranges, response.payload)
 
-    async def _cursors(self, request: Document, response: Response, turn: ResponseSlot) -> Response:
+    async def _cursors(
+        self, operation: Operation, request: ListCursors, response: Response, turn: ResponseSlot
+    ) -> Response:
         """A page with something in it that may be seen, or the last one."""
         while True:
-            header = self._permits.show("list_cursors", response.header, turn.caller)
+            header = self._permits.show(operation, response.header, turn.caller)
             if header["cursors"] or not header["more"]:
                 return Response(header)
             last = response.header["cursors"][-1]
             after = [last["consumer"], last["stream"], last["partition"]]
-            response = await self._api.answer(request | {"after": after}, turn)
+            response = await self._handlers.handle(replace(request, after=after), turn)
 
     def _rules(self) -> object:
         return self._authorizer.acl if self._authorizer.enabled else None
 
-    def _take_down(self, request: Document, caller: Principal, result: str) -> bool:
-        """Whether it is to outlast the machine; what was denied anybody can have written."""
-        kind = ACTIONS.get(request["api"])
+    def _record(self, request: Document, caller: Principal, result: str) -> bool:
+        """Record an event; whether it is to outlast the machine: anybody can cause denials."""
+        operation = OPERATIONS.get(request["api"])
+        kind = "" if operation is None else operation.audit
         if result == "PERMISSION_DENIED":
             kind = "access.denied"
-        if kind is not None:
+        if kind:
             asked = {key: value for key, value in request.items() if key != "id"}
             self._activity.record(kind, caller, request=asked, result=result)
-        return kind not in (None, "access.denied")
+        return kind not in ("", "access.denied")
 
 
 Match = Callable[[str], Collection[str]]
@@ -171,10 +154,10 @@ class TracedApi:
 
     async def answer(self, request: Document, turn: ResponseSlot) -> Response:
         """As `Api`."""
-        action = ACTIONS.get(request["api"])
-        if action is not None:
-            return await self._act(request, turn, action)
-        if request["api"] == "fetch" and self._is_told(request):
+        operation = OPERATIONS.get(request["api"])
+        if operation is not None and operation.audit:
+            return await self._act(request, turn, operation.audit)
+        if operation is not None and operation.downloads and self._is_traced(request):
             return await self._fetch(request, turn)
         return await self._api.answer(request, turn)
 
@@ -212,7 +195,7 @@ class TracedApi:
         if span is not None:
             span.end(error=error, penstock__stream=request["stream"], penstock__bytes=size)
 
-    def _is_told(self, request: Document) -> bool:
+    def _is_traced(self, request: Document) -> bool:
         name = request.get("stream")
         if not isinstance(name, str) or is_internal(name) or request.get("replica") is True:
             return False

@@ -1,516 +1,1191 @@
-"""What each request does; `penstock.logd.api.protocol` says what requests look like."""
+"""The operations of logd: one row each, which both ends of the protocol and the reference read.
 
-import asyncio
-from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Annotated, Any, Literal, Protocol
+A row says what is asked and answered, who may ask, who answers, and how it is recorded. From it
+follow the parsing and authorization of a request, its quota, audit and spans at the server, the
+routing and repeating of a call at the client, the rights of the gRPC methods that map to it, and
+`docs/reference/operations.md`. What an operation does is a handler of `penstock.logd.api.handlers`.
 
-from pydantic import BaseModel, ConfigDict, Field
+Clients and executors of Spark import this module: it needs nothing of a daemon's, nor pydantic.
+"""
 
-from penstock.logd.api.protocol import Document
-from penstock.logd.api.reading import FetchReading, FetchRequest, partition_standing
-from penstock.logd.api.server import Response, ResponseSlot
-from penstock.logd.api.stream_options import parse, split_settings
-from penstock.logd.api.streams import Streams
-from penstock.logd.controller.group_messages import MemberAnswer, MemberBeat
+import re
+from dataclasses import KW_ONLY, dataclass
+from enum import Enum, StrEnum
+from typing import Annotated, Any, Final, Literal, NotRequired, TypeAlias, TypedDict
+
+import msgspec
+from msgspec import Meta, Struct
+from typing_extensions import override
+
 from penstock.logd.errors import RefusedError
-from penstock.logd.format.subjects import check_filter
 from penstock.logd.limits import (
+    ACL_RULES_PER_REQUEST_MAX,
     CURSORS_PER_REQUEST_MAX,
     GROUP_PARTITIONS_MAX,
     GROUP_STREAMS_MAX,
+    PRINCIPAL_GROUPS_MAX,
     REPLICAS_MAX,
 )
-from penstock.logd.metadata.cursors import CursorKey, check_consumer
-from penstock.logd.metadata.records import GroupPartition
-from penstock.logd.metadata.streams import check_stream_name
-from penstock.logd.nats.protocol import NatsRefusedError
-from penstock.logd.partition.cursors import CursorStore, Granted
-from penstock.logd.security.principal import Principal
+from penstock.logd.metadata.cursors import CursorKey
+from penstock.logd.security.acl import Action, Effect
+
+Document: TypeAlias = dict[str, Any]
+"""A JSON object: a request or an answer's header."""
+
+_INT64_MAX: Final = (1 << 63) - 1
+_QUOTED: Final = re.compile(r"field `(.+)`")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupFigures:
-    """For metrics.
+class Responder(StrEnum):
+    """Who answers an operation; the value is a part of a sentence."""
+
+    ANY = "any node"
+    NODE = "the node that is asked, about itself"
+    CONTROLLER = "any node; it asks the controller"
+    LEADER = "the leader of the partition"
+    COPY = "the leader of the partition; with `replica` any node that has a copy"
+    CURSORS = "the leader of `__cursors`"
+    CONNECTION = "the connection itself"
+
+
+class On(Enum):
+    """What a right is on; the value is a part of a sentence."""
+
+    NOTHING = "everybody"
+    CLUSTER = "on everything"
+    CLUSTER_FOR_OTHERS = "on everything, to ask about another principal"
+    STREAM = "on the stream"
+    SUBJECT = "on the stream; with `subject`, on that part of it"
+    NEW_STREAM = "on what the stream is to store"
+    NAMED_STREAM = "on the stream, if one is named"
+    CURSORS = "on the stream of each cursor"
+    GROUP = "on the streams that the group reads"
+    JOINED_GROUP = "on the named and held streams, and on those that the group reads"
+    VISIBLE_STREAM = "whoever may do something with the stream, if one is named"
+    VISIBLE_GROUP = "whoever may do something with a stream of the group, if one is named"
+
+
+class Shows(Enum):
+    """Of which list an answer has only what its caller may see."""
+
+    ALL = ""
+    STREAMS = "streams"
+    NAMES = "names of streams"
+    CURSORS = "cursors"
+    GROUPS = "groups"
+    NODES = "nodes"
+    GAPS = "gaps"
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    """What a caller must be allowed: an action on something; without action, as `on` says."""
+
+    action: Action | None
+    on: On
+
+    @override
+    def __str__(self) -> str:
+        return self.on.value if self.action is None else f"`{self.action}` {self.on.value}"
+
+
+class Request(
+    Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    tag_field="api",
+):
+    """What all requests have; the tag of a class is the operation's name.
 
     Attributes:
-        groups: Those with members, as this node knows them.
-        members: Of all of them.
-        counts: What this node did as their coordinator.
+        id: The client's choice; the answer carries it.
     """
 
-    groups: int = 0
-    members: int = 0
-    counts: Mapping[str, int] = field(default_factory=Counter)
-
-
-class Groups(Protocol):
-    """Called on the event loop."""
-
-    async def beat(self, beat: MemberBeat) -> MemberAnswer:
-        """Tell the coordinator that a member is there; its answer.
-
-        Raises:
-            RefusedError: `UNAVAILABLE`: it gives none now.
-            UnavailableError: It cannot be reached in time.
-        """
-
-    async def leave(self, group: str, member: str) -> None:
-        """Tell the coordinator that a member wants to be none.
-
-        Raises:
-            UnavailableError: It cannot be reached in time.
-        """
-
-    def describe(self, group: str | None = None) -> list[Document]:
-        """One group, or all by name.
-
-        Raises:
-            RefusedError: `UNKNOWN_GROUP`.
-        """
-
-    def figures(self) -> GroupFigures:
-        """How many there are."""
-
-
-class _Request(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    api: str
     id: int = 0
 
-
-_Number = Annotated[int, Field(ge=0)]
-_Numbers = Annotated[list[_Number], Field(max_length=GROUP_PARTITIONS_MAX)]
-
-
-class _Held(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    stream: str
-    incarnation: str
-    partitions: _Numbers
+    def document(self) -> Document:
+        """The request as it is sent, without what has its default."""
+        found: Document = msgspec.to_builtins(self)
+        return found
 
 
-class _Beat(_Request):
-    group: str
-    member: str
-    streams: Annotated[list[str], Field(min_length=1, max_length=GROUP_STREAMS_MAX)]
-    session_ms: int
-    sequence: int
-    joining: bool
-    epoch: int
-    held: Annotated[list[_Held], Field(max_length=GROUP_PARTITIONS_MAX)]
+class _Part(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A part of a request."""
 
 
-class _Leave(_Request):
-    group: str
-    member: str
+@dataclass(frozen=True, eq=False)
+class Operation:
+    """A row of the table.
+
+    Attributes:
+        request: The model of requests.
+        answer: The model of answers' headers.
+        meaning: One sentence, for the reference.
+        right: What the caller must be allowed.
+        responder: Who answers.
+        audit: The kind of the event that records it; empty: none does.
+        shows: What of an answer is left out for callers who may not see it.
+        wait_s: Seconds that the answer may take on purpose.
+        repeatable: Whether a client may send it again when it does not know whether it was done.
+        uploads: Whether bytes may follow the request.
+        downloads: Whether frames follow the answer.
+    """
+
+    request: type[Request]
+    answer: Any
+    meaning: str
+    _: KW_ONLY
+    right: Right
+    responder: Responder
+    audit: str = ""
+    shows: Shows = Shows.ALL
+    wait_s: float = 0.0
+    repeatable: bool = True
+    uploads: bool = False
+    downloads: bool = False
+
+    @property
+    def name(self) -> str:
+        """The value of `api` in its requests."""
+        name = self.request.__struct_config__.tag
+        assert isinstance(name, str), self.request
+        return name
+
+    def read(self, document: Document) -> Request:
+        """A request from its document.
+
+        Raises:
+            RefusedError: `BAD_REQUEST` with the `key` that is wrong first.
+        """
+        try:
+            return msgspec.convert(document, self.request)
+        except (msgspec.ValidationError, RecursionError) as error:
+            text, _, path = str(error).partition(" - at `$.")
+            named = _QUOTED.search(text) if " field `" in text else None
+            key = ".".join(part for part in (path.rstrip("`"), named and named[1]) if part)
+            key = key.replace("[...]", "").replace("`", "") or "request"
+            raise RefusedError("BAD_REQUEST", f"{key}: {text}", key=key) from None
 
 
-class _List(_Request):
-    group: str | None = None
+# Requests.
+
+_Partition = Annotated[int, Meta(ge=0)]
+_Offset = Annotated[int, Meta(ge=0, le=_INT64_MAX)]
 
 
-class GroupApi:
-    """Answers requests about consumer groups."""
+class OfPartition(Request, frozen=True, kw_only=True):
+    """A request that is about one partition."""
 
-    def __init__(self, groups: Groups) -> None:
-        self._groups = groups
-
-    async def beat(self, document: Document) -> Document:
-        """A member's heartbeat."""
-        request = parse(_Beat, document)
-        check_consumer(request.group)
-        check_consumer(request.member)
-        for stream in request.streams:
-            check_stream_name(stream)
-        beat = MemberBeat(
-            group=request.group,
-            member=request.member,
-            streams=tuple(request.streams),
-            session_ms=request.session_ms,
-            sequence=request.sequence,
-            joining=request.joining,
-            epoch=request.epoch,
-            held=tuple(
-                GroupPartition(held.stream, held.incarnation, number)
-                for held in request.held
-                for number in held.partitions
-            ),
-        )
-        return {"answer": _describe(await self._groups.beat(beat))}
-
-    async def leave(self, document: Document) -> Document:
-        """A member's end."""
-        request = parse(_Leave, document)
-        await self._groups.leave(request.group, request.member)
-        return {}
-
-    async def show(self, document: Document) -> Document:
-        """The groups there are."""
-        return {"groups": self._groups.describe(parse(_List, document).group)}
-
-
-def _describe(answer: MemberAnswer) -> Document:
-    granted = [asdict(one.partition) | {"epoch": one.epoch} for one in answer.granted]
-    return asdict(answer) | {"granted": granted}
-
-
-_Api = Callable[[Document, ResponseSlot], Awaitable[Response]]
-
-
-class _OnPartition(_Request):
     stream: str
     partition: int = 0
 
 
-class _Offsets(_OnPartition):
-    at: Literal["earliest", "latest"] | int
-
-
-class _Streams(_Request):
-    stream: str | None = None
-    internal: bool = False
-
-
-class _Match(_Request):
-    subject: str
-
-
-class _CreateStream(_Request):
-    config: dict[str, Any]
-
-
-class _OneStream(_Request):
+class _OfStream(Request, frozen=True, kw_only=True):
     stream: str
 
 
-class _AlterStream(_OneStream):
-    options: dict[str, Any]
-
-
-class _SetMode(_OneStream):
-    paused: bool | None = None
-    held: bool | None = None
-    read_only: bool | None = None
-
-
-class _OneNode(_Request):
+class _OfNode(Request, frozen=True, kw_only=True):
     node: str
 
 
-class _Drain(_OneNode):
+class _OfCursor(Request, frozen=True, kw_only=True):
+    consumer: str
+    stream: str
+    partition: _Partition = 0
+
+    def key(self) -> CursorKey:
+        """Whose cursor."""
+        return CursorKey(self.consumer, self.stream, self.partition)
+
+
+class Fetch(OfPartition, frozen=True, kw_only=True, tag="fetch"):
+    """A read of frames from an offset on."""
+
+    offset: Annotated[int, Meta(ge=0)]
+    bytes_max: Annotated[int, Meta(ge=1, description="bytes of the payload at most")] = 4 << 20
+    bytes_min: Annotated[int, Meta(ge=0, description="less is waited for")] = 1
+    wait_ms_max: Annotated[int, Meta(ge=0, description="milliseconds of that wait")] = 0
+    subject: Annotated[str | None, Meta(description="a filter with `*` and `>`")] = None
+    incarnation: Annotated[str | None, Meta(description="of the stream that is meant")] = None
+    log_epoch: Annotated[
+        Annotated[int, Meta(ge=0)] | None, Meta(description="of the answer before")
+    ] = None
+    replica: Annotated[bool, Meta(description="any copy will do, not only the leader's")] = False
+
+
+End: TypeAlias = Literal["earliest", "latest"]
+
+
+class Offsets(OfPartition, frozen=True, kw_only=True, tag="offsets"):
+    """A question for an offset."""
+
+    at: Annotated[End | int, Meta(description="an int is a Unix time in ns")]
+
+
+class Streams(Request, frozen=True, kw_only=True, tag="streams"):
+    """A question for one stream, or all."""
+
+    stream: str | None = None
+    internal: Annotated[bool, Meta(description="logd's own, too")] = False
+
+
+class Match(Request, frozen=True, kw_only=True, tag="match"):
+    """A question for the streams that store a subject."""
+
+    subject: str
+
+
+class CreateStream(Request, frozen=True, kw_only=True, tag="create_stream"):
+    """The creation of a stream."""
+
+    config: Annotated[
+        Document, Meta(description="name, subject, and any of the options of a stream")
+    ]
+
+
+class DeleteStream(_OfStream, frozen=True, kw_only=True, tag="delete_stream"):
+    """The end of a stream and its data."""
+
+
+class OpenStream(_OfStream, frozen=True, kw_only=True, tag="open_stream"):
+    """Another try to open a stream."""
+
+
+class AlterStream(_OfStream, frozen=True, kw_only=True, tag="alter_stream"):
+    """A change of options."""
+
+    options: Annotated[Document, Meta(description="those to change")]
+
+
+class SetMode(_OfStream, frozen=True, kw_only=True, tag="set_mode"):
+    """A change of a stream's mode; what is null stays as it is."""
+
+    paused: bool | None = None
+    held: Annotated[bool | None, Meta(description="no message ends the pause")] = None
+    read_only: bool | None = None
+
+
+class Purge(OfPartition, frozen=True, kw_only=True, tag="purge"):
+    """The end of the records below an offset."""
+
+    before: _Offset
+
+
+class Restore(OfPartition, frozen=True, kw_only=True, tag="restore"):
+    """A frame of a backup."""
+
+    upload: Annotated[int, Meta(description="bytes of the frame that follows")]
+
+
+class SetCursorItem(_Part, frozen=True, kw_only=True):
+    """A cursor to be committed."""
+
+    consumer: str
+    stream: str
+    partition: _Partition = 0
+    offset: _Offset
+    incarnation: str | None = None
+    epoch: _Offset = 0
+
+    def key(self) -> CursorKey:
+        """Whose cursor."""
+        return CursorKey(self.consumer, self.stream, self.partition)
+
+
+class SetCursor(Request, frozen=True, kw_only=True, tag="set_cursor"):
+    """Cursors to be committed, all of them or none."""
+
+    cursors: Annotated[list[SetCursorItem], Meta(min_length=1, max_length=CURSORS_PER_REQUEST_MAX)]
+    rewind: Annotated[bool, Meta(description="they may go back")] = False
+    member: Annotated[str | None, Meta(description="of the group that is the consumer")] = None
+
+
+class GetCursor(_OfCursor, frozen=True, kw_only=True, tag="get_cursor"):
+    """A question for a cursor."""
+
+
+class ListCursors(Request, frozen=True, kw_only=True, tag="list_cursors"):
+    """A question for a page of cursors."""
+
+    consumer: str | None = None
+    stream: str | None = None
+    after: Annotated[
+        list[str | int] | None, Meta(description="consumer, stream, partition of the last one")
+    ] = None
+
+
+class DeleteCursor(_OfCursor, frozen=True, kw_only=True, tag="delete_cursor"):
+    """The end of a cursor."""
+
+
+class Cluster(Request, frozen=True, kw_only=True, tag="cluster"):
+    """A question for the nodes."""
+
+
+class Drain(_OfNode, frozen=True, kw_only=True, tag="drain"):
+    """The begin of a drain, or its end."""
+
     undo: bool = False
 
 
-class _Move(_OnPartition):
-    replicas: Annotated[list[str], Field(min_length=1, max_length=REPLICAS_MAX)] | None
+class RemoveNode(_OfNode, frozen=True, kw_only=True, tag="remove_node"):
+    """The end of a node's membership."""
 
 
-class _Observe(_OnPartition):
-    observers: Annotated[list[str], Field(max_length=REPLICAS_MAX)]
+_Nodes = Annotated[list[str], Meta(max_length=REPLICAS_MAX)]
 
 
-class _Purge(_OnPartition):
-    before: Annotated[int, Field(ge=0, lt=1 << 63)]
+class Move(OfPartition, frozen=True, kw_only=True, tag="move"):
+    """A move of a partition."""
+
+    replicas: Annotated[
+        Annotated[list[str], Meta(min_length=1, max_length=REPLICAS_MAX)] | None,
+        Meta(description="nodes, the preferred leader first; null gives up a move"),
+    ]
 
 
-class _Restore(_OnPartition):
-    upload: int
+class Observe(OfPartition, frozen=True, kw_only=True, tag="observe"):
+    """A choice of observers."""
+
+    observers: Annotated[_Nodes, Meta(description="nodes, in place of those before")]
 
 
-class _StepDown(_Request):
-    heir: str | None = None
+class Elect(OfPartition, frozen=True, kw_only=True, tag="elect"):
+    """An election that may lose records."""
+
+    lose_records: Annotated[bool, Meta(description="true: the caller knows")]
 
 
-class _Elect(_OnPartition):
-    lose_records: Literal[True]
+class Rebalance(Request, frozen=True, kw_only=True, tag="rebalance"):
+    """An evening out of leaderships."""
 
 
-class _Cursor(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
+class StepDown(Request, frozen=True, kw_only=True, tag="step_down"):
+    """A change of the controller."""
+
+    heir: Annotated[str | None, Meta(description="a node; null: any")] = None
+
+
+class Gaps(Request, frozen=True, kw_only=True, tag="gaps"):
+    """A question for gaps."""
+
+
+class HeldPartitions(_Part, frozen=True, kw_only=True):
+    """Partitions of a stream that a member may be reading."""
+
+    stream: str
+    incarnation: str
+    partitions: Annotated[list[_Partition], Meta(max_length=GROUP_PARTITIONS_MAX)]
+
+
+class GroupBeat(Request, frozen=True, kw_only=True, tag="group_beat"):
+    """A member's heartbeat."""
+
+    group: str
+    member: str
+    streams: Annotated[list[str], Meta(min_length=1, max_length=GROUP_STREAMS_MAX)]
+    session_ms: int
+    sequence: int
+    joining: bool
+    epoch: int
+    held: Annotated[list[HeldPartitions], Meta(max_length=GROUP_PARTITIONS_MAX)]
+
+
+class GroupLeave(Request, frozen=True, kw_only=True, tag="group_leave"):
+    """A member's end."""
+
+    group: str
+    member: str
+
+
+class Groups(Request, frozen=True, kw_only=True, tag="groups"):
+    """A question for one group, or all."""
+
+    group: str | None = None
+
+
+class ListAcls(Request, frozen=True, kw_only=True, tag="acls"):
+    """A question for a page of rules."""
+
+    after: Annotated[str | None, Meta(description="the id of a rule")] = None
+
+
+class _AccessChange(Request, frozen=True, kw_only=True):
+    based_on: Annotated[
+        Annotated[int, Meta(ge=0)] | None, Meta(description="the version that it is to follow")
+    ] = None
+
+
+class RuleItem(_Part, frozen=True, kw_only=True):
+    """A rule to be added."""
+
+    effect: Effect
+    principal: str
+    action: Action
+    resource: str
+
+
+class PutAcls(_AccessChange, frozen=True, kw_only=True, tag="put_acls"):
+    """New rules."""
+
+    rules: Annotated[list[RuleItem], Meta(min_length=1, max_length=ACL_RULES_PER_REQUEST_MAX)]
+
+
+class DeleteAcls(_AccessChange, frozen=True, kw_only=True, tag="delete_acls"):
+    """Rules to be removed, all of them or none."""
+
+    rules: Annotated[
+        list[str],
+        Meta(min_length=1, max_length=ACL_RULES_PER_REQUEST_MAX, description="their ids"),
+    ]
+
+
+class _Judgement(Request, frozen=True, kw_only=True):
+    action: Action
+    resource: str
+
+
+class TestAcl(_Judgement, frozen=True, kw_only=True, tag="test_acl"):
+    """A question whether somebody may do something."""
+
+    __test__ = False
+
+    principal: Annotated[str | None, Meta(description="null: the caller")] = None
+    groups: Annotated[list[str], Meta(max_length=PRINCIPAL_GROUPS_MAX)] = []
+
+
+class WhoCan(_Judgement, frozen=True, kw_only=True, tag="who_can"):
+    """A question who may do something."""
+
+
+class Quotas(Request, frozen=True, kw_only=True, tag="quotas"):
+    """A question for the quotas."""
+
+
+class QuotaItem(_Part, frozen=True, kw_only=True):
+    """A quota."""
+
+    principal: str
+    bytes_in_per_s: int | None = None
+    bytes_out_per_s: int | None = None
+    requests_per_s: int | None = None
+    streams: int | None = None
+
+
+class PutQuota(_AccessChange, frozen=True, kw_only=True, tag="put_quota"):
+    """A quota in place of the principal's present one."""
+
+    quota: QuotaItem
+
+
+class DeleteQuota(_AccessChange, frozen=True, kw_only=True, tag="delete_quota"):
+    """The end of a quota."""
+
+    principal: str
+
+
+class Cancel(Request, frozen=True, kw_only=True, tag="cancel"):
+    """The end of a fetch's wait."""
+
+    request: Annotated[int, Meta(description="the id of the fetch")]
+
+
+class Authenticate(Request, frozen=True, kw_only=True, tag="authenticate"):
+    """Whose the connection is."""
+
+    token: Annotated[str, Meta(description="a JSON Web Token or an API key")]
+
+
+# Answers, as headers of responses; a response has `id`, too.
+
+
+class Nothing(TypedDict):
+    """An answer without anything in it."""
+
+
+class Standing(TypedDict):
+    """Where a partition stands, for its readers."""
+
+    stream: str
+    partition: int
+    incarnation: str
+    start_offset: Annotated[int, Meta(description="of the first record that can be read")]
+    high_watermark: Annotated[int, Meta(description="of the last one; -1: none")]
+    end_offset: Annotated[int, Meta(description="of the next record that is written")]
+    epoch: Annotated[int, Meta(description="of the leader")]
+
+
+class Fetched(Standing):
+    """How far a fetch got."""
+
+    next_offset: Annotated[int, Meta(description="where to go on")]
+    log_epoch: Annotated[int, Meta(description="the last one in the log that was read")]
+
+
+class FoundOffset(Standing):
+    """The offset that was asked for."""
+
+    offset: int
+
+
+class PartitionDocument(TypedDict):
+    """A partition; where it stands is null at a node without a replica."""
+
+    partition: int
+    start_offset: int | None
+    high_watermark: int | None
+    end_offset: int | None
+    epoch: int | None
+    size_bytes: int | None
+    damaged_offsets: int | None
+    leader: str | None
+    leader_epoch: int
+    replicas: list[str]
+    isr: list[str]
+    observers: list[str]
+    target: list[str] | None
+    unclean_elections: int
+
+
+class StreamDocument(TypedDict):
+    """A stream."""
+
+    name: str
+    subject: str
+    incarnation: str
+    partitions: list[PartitionDocument]
+    options: Document
+    problem: str
+
+
+class StreamList(TypedDict):
+    """Streams as one node sees them."""
+
+    node: Annotated[str, Meta(description="that answers")]
+    streams: list[StreamDocument]
+
+
+class StreamNames(TypedDict):
+    """Names of streams."""
+
+    streams: list[str]
+
+
+class OneStream(TypedDict):
+    """A stream as it is now."""
+
+    stream: StreamDocument
+
+
+class CreatedStream(OneStream):
+    """A stream that is new, or was there."""
+
+    created: bool
+
+
+class StartOffset(TypedDict):
+    """The first offset that readers have left."""
+
+    start_offset: int
+
+
+class NextOffset(TypedDict):
+    """How far a restore got."""
+
+    next_offset: Annotated[int, Meta(description="of the frame that is wanted next")]
+
+
+class CursorDocument(TypedDict):
+    """A committed cursor."""
 
     consumer: str
     stream: str
-    partition: Annotated[int, Field(ge=0)] = 0
-    offset: Annotated[int, Field(ge=0, lt=1 << 63)]
-    incarnation: str | None = None
-    epoch: Annotated[int, Field(ge=0, lt=1 << 63)] = 0
-
-    def key(self) -> CursorKey:
-        """Whose cursor."""
-        return CursorKey(self.consumer, self.stream, self.partition)
+    partition: int
+    offset: Annotated[int, Meta(description="of the next record that is wanted")]
+    incarnation: str
+    current: Annotated[bool, Meta(description="the stream of the commit still exists")]
+    epoch: int
 
 
-class _SetCursor(_Request):
-    cursors: Annotated[list[_Cursor], Field(min_length=1, max_length=CURSORS_PER_REQUEST_MAX)]
-    rewind: bool = False
-    member: str | None = None
+class CursorList(TypedDict):
+    """Cursors."""
+
+    cursors: list[CursorDocument]
 
 
-class _OneCursor(_Request):
-    consumer: str
+class CursorPage(CursorList):
+    """Some cursors of many."""
+
+    more: bool
+
+
+class Deleted(TypedDict):
+    """Whether it was there."""
+
+    deleted: bool
+
+
+class NodeDocument(TypedDict):
+    """A node."""
+
+    node: str
+    fetch: str
+    admin: str
+    grpc: str
+    rack: str
+    state: Literal["active", "draining", "removed"]
+    live: bool
+    problem: Annotated[str, Meta(description="why it takes no part though its process runs")]
+
+
+class ClusterDocument(TypedDict):
+    """The nodes of a cluster."""
+
+    cluster: Annotated[str | None, Meta(description="its name; null: a node alone")]
+    controller: str | None
+    node: Annotated[str, Meta(description="that answers")]
+    nodes: list[NodeDocument]
+
+
+class ElectedLeader(TypedDict):
+    """What an election came to."""
+
+    leader: str
+    end_offset: Annotated[int | None, Meta(description="where its log ends; null: not known")]
+    known_end: Annotated[
+        int | None, Meta(description="where the logs in sync ended when last heard")
+    ]
+    unclean_elections: int
+
+
+class Moves(TypedDict):
+    """How many moves have begun."""
+
+    moves: int
+
+
+class Controller(TypedDict):
+    """Which node is the controller by now."""
+
+    controller: str
+
+
+class GapDocument(TypedDict):
+    """A time in which messages were missed."""
+
+    streams: list[str]
+    stream_count: int
+    reason: str
+    detail: str
+    start: str
+    end: str | None
+    seconds: float
+    messages: int
+
+
+class DamagedRange(TypedDict):
+    """Offsets that cannot be read."""
+
     stream: str
-    partition: Annotated[int, Field(ge=0)] = 0
-
-    def key(self) -> CursorKey:
-        """Whose cursor."""
-        return CursorKey(self.consumer, self.stream, self.partition)
+    partition: int
+    first: int
+    upto: Annotated[int, Meta(description="exclusive")]
 
 
-class _ListCursors(_Request):
-    consumer: str | None = None
-    stream: str | None = None
-    after: list[str | int] | None = None
+class GapList(TypedDict):
+    """What a node missed, and what of its logs is damaged."""
+
+    node: str
+    lasting: list[GapDocument]
+    ended: list[GapDocument]
+    damaged: list[DamagedRange]
 
 
-class Cursors(Protocol):
-    """Where consumers' cursors are kept."""
+class Assignment(TypedDict):
+    """A partition that a member is to read."""
 
-    async def ready(self) -> CursorStore:
-        """Those that are kept here.
-
-        Raises:
-            RefusedError: `NOT_HERE`: another node keeps them.
-            UnavailableError: Nobody does now.
-        """
+    stream: str
+    incarnation: str
+    partition: int
+    epoch: int
 
 
-class FetchApi:
-    """Answers requests about the streams of one daemon, or of its cluster.
+class BeatAnswer(TypedDict):
+    """What the coordinator says to a member."""
 
-    Args:
-        streams: Those.
-        cursors: Of consumers.
-        groups: Of consumers.
-        creator: For whose quota a stream counts that somebody creates.
-        gaps: What this daemon missed, and what of its logs cannot be read.
-    """
-
-    def __init__(
-        self,
-        streams: Streams,
-        cursors: Cursors,
-        groups: Groups,
-        creator: Callable[[Principal], str] = lambda _: "",
-        gaps: Callable[[], Document] = dict,
-    ) -> None:
-        self._streams = streams
-        self._creator = creator
-        self._report_gaps = gaps
-        self._cursors = cursors
-        self._groups = GroupApi(groups)
-        self._reading = FetchReading()
-        self._apis: dict[str, _Api] = {
-            "fetch": self._fetch,
-            "offsets": self._offsets,
-            "streams": self._list,
-            "match": self._match,
-            "create_stream": self._create,
-            "delete_stream": self._delete,
-            "open_stream": self._open,
-            "set_cursor": self._set_cursor,
-            "get_cursor": self._get_cursor,
-            "list_cursors": self._list_cursors,
-            "delete_cursor": self._delete_cursor,
-            "cluster": self._cluster,
-            "alter_stream": self._alter,
-            "set_mode": self._set_mode,
-            "drain": self._drain,
-            "remove_node": self._remove_node,
-            "move": self._move,
-            "observe": self._observe,
-            "elect": self._elect,
-            "rebalance": self._rebalance,
-            "purge": self._purge,
-            "step_down": self._step_down,
-            "restore": self._restore,
-            "gaps": self._gaps,
-            "group_beat": self._group_beat,
-            "group_leave": self._group_leave,
-            "groups": self._list_groups,
-        }
-
-    def admit(self, request: Document, caller: Principal) -> None:
-        """Anybody may ask; who may not is kept out before (`GuardedApi`)."""
-        del request, caller
-
-    async def answer(self, request: Document, turn: ResponseSlot) -> Response:
-        """Do what a request asks.
-
-        Raises:
-            RefusedError: It cannot be done; `BAD_REQUEST` and `UNKNOWN_API` are about its form.
-            CorruptError: What it asks for is damaged on disk.
-        """
-        api = self._apis.get(request["api"])
-        if api is None:
-            known = ", ".join(self._apis)
-            raise RefusedError("UNKNOWN_API", f"there is no api {request['api']!r}; known: {known}")
-        return await api(request, turn)
-
-    async def _fetch(self, document: Document, turn: ResponseSlot) -> Response:
-        request = parse(FetchRequest, document)
-        partition = self._streams.partition(
-            request.stream, request.partition, replica=request.replica
-        )
-        return await self._reading.fetch(partition, request, turn)
-
-    async def _offsets(self, document: Document, _: ResponseSlot) -> Response:
-        request = parse(_Offsets, document)
-        partition = self._streams.partition(request.stream, request.partition)
-        end = partition.high_watermark + 1
-        match request.at:
-            case "earliest":
-                offset = partition.start_offset
-            case "latest":
-                offset = end
-            case timestamp_ns:
-                found = await asyncio.to_thread(partition.log.offset_for_timestamp, timestamp_ns)
-                offset = min(max(found, partition.start_offset), end)
-        return Response(partition_standing(partition) | {"offset": offset})
-
-    async def _list(self, document: Document, _: ResponseSlot) -> Response:
-        request = parse(_Streams, document)
-        found = self._streams.describe(request.stream, internal=request.internal)
-        return Response({"node": self._streams.node, "streams": found})
-
-    async def _match(self, document: Document, _: ResponseSlot) -> Response:
-        request = parse(_Match, document)
-        check_filter(request.subject)
-        return Response({"streams": sorted(self._streams.match(request.subject))})
-
-    async def _create(self, document: Document, turn: ResponseSlot) -> Response:
-        request = parse(_CreateStream, document)
-        config, replication = split_settings(request.config)
-        try:
-            stream, created = await self._streams.create(
-                config, replication, creator=self._creator(turn.caller)
-            )
-        except NatsRefusedError as error:
-            message = f"the NATS server refuses the subject: {error}"
-            raise RefusedError("NATS_REFUSED", message, subject=config.subject) from None
-        return Response({"stream": stream, "created": created})
-
-    async def _delete(self, document: Document, _: ResponseSlot) -> Response:
-        await self._streams.delete(parse(_OneStream, document).stream)
-        return Response({})
-
-    async def _open(self, document: Document, _: ResponseSlot) -> Response:
-        stream = parse(_OneStream, document).stream
-        return Response({"stream": await self._streams.open(stream)})
-
-    async def _cluster(self, document: Document, _: ResponseSlot) -> Response:
-        parse(_Request, document)
-        return Response(self._streams.cluster() | {"node": self._streams.node})
-
-    async def _alter(self, document: Document, _: ResponseSlot) -> Response:
-        request = parse(_AlterStream, document)
-        return Response({"stream": await self._streams.alter(request.stream, request.options)})
-
-    async def _set_mode(self, document: Document, _: ResponseSlot) -> Response:
-        request = parse(_SetMode, document)
-        stream = await self._streams.set_mode(
-            request.stream,
-            paused=request.paused,
-            read_only=request.read_only,
-            held=request.held,
-        )
-        return Response({"stream": stream})
-
-    async def _drain(self, document: Document, _: ResponseSlot) -> Response:
-        request = parse(_Drain, document)
-        await self._streams.drain(request.node, undo=request.undo)
-        return Response({})
-
-    async def _remove_node(self, document: Document, _: ResponseSlot) -> Response:
-        await self._streams.remove_node(parse(_OneNode, document).node)
-        return Response({})
-
-    async def _move(self, document: Document, _: ResponseSlot) -> Response:
-        request = parse(_Move, document)
-        replicas = None if request.replicas is None else tuple(request.replicas)
-        await self._streams.move(request.stream, request.partition, replicas)
-        return Response({})
-
-    async def _observe(self, document: Document, _: ResponseSlot) -> Response:
-        request = parse(_Observe, document)
-        observers = tuple(request.observers)
-        await self._streams.observe(request.stream, request.partition, observers)
-        return Response({})
-
-    async def _elect(self, document: Document, _: ResponseSlot) -> Response:
-        request = parse(_Elect, document)
-        return Response(await self._streams.elect(request.stream, request.partition))
-
-    async def _purge(self, document: Document, _: ResponseSlot) -> Response:
-        request = parse(_Purge, document)
-        start = await self._streams.purge(request.stream, request.partition, request.before)
-        return Response({"start_offset": start})
-
-    async def _restore(self, document: Document, turn: ResponseSlot) -> Response:
-        request = parse(_Restore, document)
-        partition = self._streams.partition(request.stream, request.partition)
-        return Response({"next_offset": await partition.restore(turn.upload)})
-
-    async def _step_down(self, document: Document, _: ResponseSlot) -> Response:
-        heir = parse(_StepDown, document).heir
-        return Response({"controller": await self._streams.step_down(heir)})
-
-    async def _gaps(self, document: Document, _: ResponseSlot) -> Response:
-        parse(_Request, document)
-        return Response({"node": self._streams.node} | self._report_gaps())
-
-    async def _rebalance(self, document: Document, _: ResponseSlot) -> Response:
-        parse(_Request, document)
-        return Response({"moves": await self._streams.rebalance()})
-
-    async def _set_cursor(self, document: Document, _: ResponseSlot) -> Response:
-        request = parse(_SetCursor, document)
-        cursors = await self._cursors.ready()
-        if request.member is None:
-            wanted = [(item.key(), item.offset, item.incarnation) for item in request.cursors]
-            return Response({"cursors": await cursors.commit(wanted, rewind=request.rewind)})
-        if request.rewind or not all(item.incarnation for item in request.cursors):
-            message = "a member of a group names the incarnation, and does not rewind"
-            raise RefusedError("BAD_REQUEST", message, key="member")
-        granted = [
-            Granted(item.key(), item.offset, item.incarnation or "", item.epoch)
-            for item in request.cursors
-        ]
-        return Response({"cursors": await cursors.commit_granted(request.member, granted)})
-
-    async def _get_cursor(self, document: Document, _: ResponseSlot) -> Response:
-        key = parse(_OneCursor, document).key()
-        return Response({"cursors": (await self._cursors.ready()).get(key)})
-
-    async def _list_cursors(self, document: Document, _: ResponseSlot) -> Response:
-        request = parse(_ListCursors, document)
-        found, more = (await self._cursors.ready()).page(
-            consumer=request.consumer, stream=request.stream, after=_after(request.after)
-        )
-        return Response({"cursors": found, "more": more})
-
-    async def _delete_cursor(self, document: Document, _: ResponseSlot) -> Response:
-        key = parse(_OneCursor, document).key()
-        return Response({"deleted": await (await self._cursors.ready()).delete(key)})
-
-    async def _group_beat(self, document: Document, _: ResponseSlot) -> Response:
-        return Response(await self._groups.beat(document))
-
-    async def _group_leave(self, document: Document, _: ResponseSlot) -> Response:
-        return Response(await self._groups.leave(document))
-
-    async def _list_groups(self, document: Document, _: ResponseSlot) -> Response:
-        return Response(await self._groups.show(document))
+    group: str
+    member: str
+    sequence: int
+    epoch: int
+    granted: list[Assignment]
+    error: Literal["", "FENCED", "REFUSED"]
+    message: str
 
 
-def _after(key: list[str | int] | None) -> CursorKey | None:
-    match key:
-        case None:
-            return None
-        case [str(consumer), str(stream), int(partition)]:
-            return CursorKey(consumer, stream, partition)
-        case _:
-            raise RefusedError("BAD_REQUEST", "after: [consumer, stream, partition]", key="after")
+class Beat(TypedDict):
+    """An answer to a heartbeat."""
+
+    answer: BeatAnswer
+
+
+class MemberDocument(TypedDict):
+    """A member of a group."""
+
+    member: str
+    streams: list[str]
+    session_ms: int
+
+
+class ShareDocument(TypedDict):
+    """Who of a group reads a partition."""
+
+    stream: str
+    incarnation: str
+    partition: int
+    member: Annotated[str | None, Meta(description="who may be reading it")]
+    wanted: Annotated[str, Meta(description="who is to read it")]
+    epoch: int
+
+
+class GroupDocument(TypedDict):
+    """A consumer group."""
+
+    group: str
+    epoch: int
+    members: list[MemberDocument]
+    partitions: list[ShareDocument]
+
+
+class GroupList(TypedDict):
+    """Consumer groups."""
+
+    groups: list[GroupDocument]
+
+
+class RuleDocument(TypedDict):
+    """A rule."""
+
+    id: str
+    effect: str
+    principal: str
+    action: str
+    resource: str
+
+
+class RulePage(TypedDict):
+    """Some rules of many."""
+
+    version: int
+    enabled: bool
+    superusers: list[str]
+    grants: Annotated[list[str], Meta(description="rules of the configuration, as texts")]
+    rules: list[RuleDocument]
+    more: bool
+
+
+class Changed(TypedDict):
+    """Whether something changed, and the version of rules and quotas since."""
+
+    changed: bool
+    version: int
+
+
+class AddedRules(Changed):
+    """Rules with their ids."""
+
+    rules: list[RuleDocument]
+
+
+class Verdict(TypedDict):
+    """What the rules say."""
+
+    allowed: bool
+    reason: str
+    rule: RuleDocument | None
+
+
+class OwnVerdict(Verdict):
+    """What the rules say, and whether they are in force."""
+
+    enabled: bool
+
+
+class PrincipalVerdict(Verdict):
+    """What the rules say of a principal."""
+
+    principal: str
+
+
+class Verdicts(TypedDict):
+    """What the rules say of everybody they name."""
+
+    enabled: bool
+    principals: list[PrincipalVerdict]
+
+
+class QuotaDocument(TypedDict):
+    """A quota."""
+
+    principal: str
+    bytes_in_per_s: int | None
+    bytes_out_per_s: int | None
+    requests_per_s: int | None
+    streams: int | None
+
+
+class QuotaList(TypedDict):
+    """Quotas."""
+
+    version: int
+    quotas: list[QuotaDocument]
+
+
+class Identified(TypedDict):
+    """Whose a connection is."""
+
+    principal: str
+    method: str
+    groups: list[str]
+    expires_ns: NotRequired[Annotated[int | None, Meta(description="Unix; null: never")]]
+
+
+# The table.
+
+_CHANGE_S: Final = 20.0
+"""Seconds a cluster may take to make a change and see it through."""
+
+_EVERYBODY: Final = Right(None, On.NOTHING)
+_ADMIN: Final = Right(Action.ADMIN, On.CLUSTER)
+
+
+def _stream(action: Action) -> Right:
+    return Right(action, On.STREAM)
+
+
+_TABLE: Final = (
+    Operation(
+        Fetch,
+        Fetched,
+        "Reads whole frames from an offset on.",
+        right=Right(Action.READ, On.SUBJECT),
+        responder=Responder.COPY,
+        downloads=True,
+    ),
+    Operation(
+        Offsets,
+        FoundOffset,
+        "Finds the first offset, the end, or the first record at or after a time.",
+        right=_stream(Action.READ),
+        responder=Responder.LEADER,
+    ),
+    Operation(
+        Streams,
+        StreamList,
+        "Describes one stream, or all.",
+        right=Right(None, On.VISIBLE_STREAM),
+        responder=Responder.ANY,
+        shows=Shows.STREAMS,
+    ),
+    Operation(
+        Match,
+        StreamNames,
+        "Names the streams that store what is published on a subject.",
+        right=_EVERYBODY,
+        responder=Responder.ANY,
+        shows=Shows.NAMES,
+    ),
+    Operation(
+        CreateStream,
+        CreatedStream,
+        "Creates a stream, or finds it as asked for.",
+        right=Right(Action.CREATE, On.NEW_STREAM),
+        responder=Responder.CONTROLLER,
+        audit="stream.create",
+        wait_s=_CHANGE_S,
+    ),
+    Operation(
+        DeleteStream,
+        Nothing,
+        "Deletes a stream with its data and its cursors.",
+        right=_stream(Action.DELETE),
+        responder=Responder.ANY,
+        audit="stream.delete",
+        wait_s=_CHANGE_S,
+        repeatable=False,
+    ),
+    Operation(
+        OpenStream,
+        OneStream,
+        "Opens what this node has of a stream that failed, or could not be opened.",
+        right=_stream(Action.ALTER),
+        responder=Responder.NODE,
+        audit="stream.open",
+        wait_s=_CHANGE_S,
+    ),
+    Operation(
+        AlterStream,
+        OneStream,
+        "Changes options of a stream.",
+        right=_stream(Action.ALTER),
+        responder=Responder.ANY,
+        audit="stream.alter",
+        wait_s=_CHANGE_S,
+    ),
+    Operation(
+        SetMode,
+        OneStream,
+        "Pauses or resumes a stream, makes it read-only or writable.",
+        right=_stream(Action.ALTER),
+        responder=Responder.ANY,
+        audit="stream.mode",
+        wait_s=_CHANGE_S,
+    ),
+    Operation(
+        Purge,
+        StartOffset,
+        "Takes what is below an offset from readers, and deletes it.",
+        right=_stream(Action.DELETE),
+        responder=Responder.LEADER,
+        audit="stream.purge",
+        wait_s=_CHANGE_S,
+    ),
+    Operation(
+        Restore,
+        NextOffset,
+        "Stores a frame of a backup.",
+        right=_stream(Action.ADMIN),
+        responder=Responder.LEADER,
+        wait_s=_CHANGE_S,
+        uploads=True,
+    ),
+    Operation(
+        SetCursor,
+        CursorList,
+        "Commits cursors, all of them or none, durably.",
+        right=Right(Action.CURSOR, On.CURSORS),
+        responder=Responder.CURSORS,
+    ),
+    Operation(
+        GetCursor,
+        CursorList,
+        "Finds a cursor: one, or none.",
+        right=_stream(Action.CURSOR),
+        responder=Responder.CURSORS,
+    ),
+    Operation(
+        ListCursors,
+        CursorPage,
+        "Lists cursors in order, of one consumer or stream if named.",
+        right=Right(Action.CURSOR, On.NAMED_STREAM),
+        responder=Responder.CURSORS,
+        shows=Shows.CURSORS,
+    ),
+    Operation(
+        DeleteCursor,
+        Deleted,
+        "Deletes a cursor, durably.",
+        right=_stream(Action.CURSOR),
+        responder=Responder.CURSORS,
+        audit="cursor.delete",
+        repeatable=False,
+    ),
+    Operation(
+        Cluster,
+        ClusterDocument,
+        "Names the nodes; addresses of admin endpoints and racks are for administrators.",
+        right=_EVERYBODY,
+        responder=Responder.ANY,
+        shows=Shows.NODES,
+    ),
+    Operation(
+        Drain,
+        Nothing,
+        "Begins to move everything off a node, or ends that.",
+        right=_ADMIN,
+        responder=Responder.ANY,
+        audit="node.drain",
+        wait_s=_CHANGE_S,
+    ),
+    Operation(
+        RemoveNode,
+        Nothing,
+        "Ends a node's membership.",
+        right=_ADMIN,
+        responder=Responder.ANY,
+        audit="node.remove",
+        wait_s=_CHANGE_S,
+    ),
+    Operation(
+        Move,
+        Nothing,
+        "Begins to move a partition to other nodes, or gives up its move.",
+        right=_stream(Action.ADMIN),
+        responder=Responder.ANY,
+        audit="partition.move",
+        wait_s=_CHANGE_S,
+    ),
+    Operation(
+        Observe,
+        Nothing,
+        "Has just these nodes hold a copy of a partition that never counts.",
+        right=_stream(Action.ADMIN),
+        responder=Responder.ANY,
+        audit="partition.observe",
+        wait_s=_CHANGE_S,
+    ),
+    Operation(
+        Elect,
+        ElectedLeader,
+        "Has the best replica lead that is there, though it lacks acked records.",
+        right=_stream(Action.ADMIN),
+        responder=Responder.CONTROLLER,
+        audit="partition.elect",
+        wait_s=_CHANGE_S,
+        repeatable=False,
+    ),
+    Operation(
+        Rebalance,
+        Moves,
+        "Spreads replicas and leaderships evenly.",
+        right=_ADMIN,
+        responder=Responder.CONTROLLER,
+        audit="cluster.rebalance",
+        wait_s=_CHANGE_S,
+        repeatable=False,
+    ),
+    Operation(
+        StepDown,
+        Controller,
+        "Has another node be the controller.",
+        right=_ADMIN,
+        responder=Responder.CONTROLLER,
+        audit="cluster.step_down",
+        wait_s=_CHANGE_S,
+    ),
+    Operation(
+        Gaps,
+        GapList,
+        "Lists the messages that a node missed, and the damaged ranges of its logs.",
+        right=_EVERYBODY,
+        responder=Responder.NODE,
+        shows=Shows.GAPS,
+    ),
+    Operation(
+        GroupBeat,
+        Beat,
+        "Tells the coordinator that a member is there.",
+        right=Right(Action.CURSOR, On.JOINED_GROUP),
+        responder=Responder.CONTROLLER,
+    ),
+    Operation(
+        GroupLeave,
+        Nothing,
+        "Tells the coordinator that a member leaves.",
+        right=Right(Action.CURSOR, On.GROUP),
+        responder=Responder.CONTROLLER,
+    ),
+    Operation(
+        Groups,
+        GroupList,
+        "Describes one consumer group, or all.",
+        right=Right(None, On.VISIBLE_GROUP),
+        responder=Responder.ANY,
+        shows=Shows.GROUPS,
+    ),
+    Operation(
+        ListAcls,
+        RulePage,
+        "Lists rules in their order.",
+        right=_ADMIN,
+        responder=Responder.ANY,
+    ),
+    Operation(
+        PutAcls,
+        AddedRules,
+        "Adds rules.",
+        right=_ADMIN,
+        responder=Responder.ANY,
+        audit="acl.add",
+        wait_s=_CHANGE_S,
+    ),
+    Operation(
+        DeleteAcls,
+        Changed,
+        "Removes rules.",
+        right=_ADMIN,
+        responder=Responder.ANY,
+        audit="acl.remove",
+        wait_s=_CHANGE_S,
+    ),
+    Operation(
+        TestAcl,
+        OwnVerdict,
+        "Says what the rules say of a principal, or of the caller.",
+        right=Right(Action.ADMIN, On.CLUSTER_FOR_OTHERS),
+        responder=Responder.ANY,
+    ),
+    Operation(
+        WhoCan,
+        Verdicts,
+        "Says what the rules say of everybody they name.",
+        right=_ADMIN,
+        responder=Responder.ANY,
+    ),
+    Operation(
+        Quotas,
+        QuotaList,
+        "Lists the quotas.",
+        right=_ADMIN,
+        responder=Responder.ANY,
+    ),
+    Operation(
+        PutQuota,
+        Changed,
+        "Sets a quota.",
+        right=_ADMIN,
+        responder=Responder.ANY,
+        audit="quota.set",
+        wait_s=_CHANGE_S,
+    ),
+    Operation(
+        DeleteQuota,
+        Changed,
+        "Removes a quota.",
+        right=_ADMIN,
+        responder=Responder.ANY,
+        audit="quota.remove",
+        wait_s=_CHANGE_S,
+    ),
+    Operation(
+        Cancel,
+        None,
+        "Ends a fetch's wait; has no answer of its own.",
+        right=_EVERYBODY,
+        responder=Responder.CONNECTION,
+    ),
+    Operation(
+        Authenticate,
+        Identified,
+        "Says whose the connection is from now on.",
+        right=_EVERYBODY,
+        responder=Responder.CONNECTION,
+    ),
+)
+
+OPERATIONS: Final = {operation.name: operation for operation in _TABLE}
+"""Every operation by its name."""
+
+_BY_REQUEST: Final = {operation.request: operation for operation in _TABLE}
+
+
+def downloads(document: Document) -> bool:
+    """Whether frames follow the answer to a request."""
+    operation = OPERATIONS.get(document["api"])
+    return operation is not None and operation.downloads
+
+
+def operation_of(request: Request) -> Operation:
+    """The operation that a request asks for."""
+    return _BY_REQUEST[type(request)]

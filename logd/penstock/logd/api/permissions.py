@@ -1,15 +1,23 @@
-"""What a caller must be allowed for each request, and what it is shown of an answer.
+"""Whether a caller may ask for an operation, and what it is shown of the answer, by the table.
 
-Whatever asks for something that is not listed here must be allowed `admin` on everything: a request
-that is new is closed until somebody says whose it is.
+An operation that is not in the table is for administrators: who may not administer learns nothing
+of what there is.
 """
 
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from penstock.logd.api.operations import Groups
-from penstock.logd.api.protocol import Document
+from penstock.logd.api.operations import (
+    OPERATIONS,
+    Document,
+    On,
+    Operation,
+    Request,
+    Shows,
+    operation_of,
+)
 from penstock.logd.api.stream_options import split_settings
+from penstock.logd.api.streams import Groups
 from penstock.logd.errors import RefusedError
 from penstock.logd.format.subjects import check_filter
 from penstock.logd.partition.cursors import CURSORS_STREAM
@@ -17,27 +25,10 @@ from penstock.logd.security.acl import Action
 from penstock.logd.security.authorizer import CLUSTER, Authorizer, described, stored_by
 from penstock.logd.security.principal import Principal
 
-_ON_STREAM: Final = {
-    "offsets": Action.READ,
-    "delete_stream": Action.DELETE,
-    "purge": Action.DELETE,
-    "open_stream": Action.ALTER,
-    "alter_stream": Action.ALTER,
-    "set_mode": Action.ALTER,
-    "get_cursor": Action.CURSOR,
-    "delete_cursor": Action.CURSOR,
-    "move": Action.ADMIN,
-    "observe": Action.ADMIN,
-    "elect": Action.ADMIN,
-    "restore": Action.ADMIN,
-}
-_FILTERED: Final = ("cluster", "match", "groups", "gaps")
-"""Requests that everybody may make; the answers have what the caller may see."""
-
 _HIDDEN: Final = {"rack": "", "admin": ""}
-"""What only those see of a node who administer."""
+"""What only administrators see of a node."""
 
-_Check = Callable[[Document, Principal], None]
+_Check = Callable[[Any, Principal, Action], None]
 _View = Callable[[Document, Principal], Document]
 
 
@@ -52,50 +43,130 @@ class AuthorizationRules:
     def __init__(self, authorizer: Authorizer, groups: Groups) -> None:
         self._authorizer = authorizer
         self._groups = groups
-        self._checks: dict[str, _Check] = {
-            "fetch": self._fetch,
-            "streams": self._streams,
-            "create_stream": self._create,
-            "set_cursor": self._set_cursor,
-            "list_cursors": self._list_cursors,
-            "group_beat": self._group_beat,
-            "group_leave": self._group_leave,
-            "groups": self._named_group,
-            "test_acl": self._test,
+        self._checks: dict[On, _Check] = {
+            On.NOTHING: lambda *_: None,
+            On.CLUSTER: lambda _, caller, __: self._administers(caller),
+            On.CLUSTER_FOR_OTHERS: self._check_others,
+            On.STREAM: self._check_stream,
+            On.SUBJECT: self._check_subject,
+            On.NEW_STREAM: self._check_new_stream,
+            On.NAMED_STREAM: self._check_named_stream,
+            On.CURSORS: self._check_cursors,
+            On.GROUP: self._check_group,
+            On.JOINED_GROUP: self._check_joined_group,
+            On.VISIBLE_STREAM: self._check_visible_stream,
+            On.VISIBLE_GROUP: self._check_visible_group,
         }
-        self._views: dict[str, _View] = {
-            "streams": self._show_streams,
-            "match": self._show_names,
-            "list_cursors": self._show_cursors,
-            "groups": self._show_groups,
-            "cluster": self._show_nodes,
-            "gaps": self._show_gaps,
+        assert self._checks.keys() == set(On)
+        self._views: dict[Shows, _View] = {
+            Shows.ALL: lambda *_: {},
+            Shows.STREAMS: self._show_streams,
+            Shows.NAMES: self._show_names,
+            Shows.CURSORS: self._show_cursors,
+            Shows.GROUPS: self._show_groups,
+            Shows.NODES: self._show_nodes,
+            Shows.GAPS: self._show_gaps,
         }
+        assert self._views.keys() == set(Shows)
 
-    def check(self, request: Document, caller: Principal) -> None:
+    def admit(self, document: Document, caller: Principal) -> tuple[Operation, Request]:
+        """The operation that a caller asks for, which it may, and the request.
+
+        Raises:
+            RefusedError: `PERMISSION_DENIED`; `UNKNOWN_API`, `BAD_REQUEST`, `BAD_SUBJECT`: it does
+                not say what about.
+            NotReadyError: This node does not know yet.
+        """
+        operation = OPERATIONS.get(document["api"])
+        if operation is None or operation.right.on is On.CLUSTER:
+            self._administers(caller)  # before anything is said of the request
+        if operation is None:
+            message = f"there is no api {document['api']!r}; known: {', '.join(OPERATIONS)}"
+            raise RefusedError("UNKNOWN_API", message)
+        request = operation.read(document)
+        self.check(request, caller)
+        return operation, request
+
+    def check(self, request: Request, caller: Principal) -> None:
         """Refuse what the caller may not ask for.
 
         Raises:
-            RefusedError: `PERMISSION_DENIED`; `BAD_REQUEST`, `BAD_SUBJECT`: it does not say what
-                about.
+            RefusedError: `PERMISSION_DENIED`, or what is wrong with what the request is about.
             NotReadyError: This node does not know yet.
         """
+        if self._authorizer.enabled:
+            right = operation_of(request).right
+            self._checks[right.on](request, caller, right.action or Action.READ)
+
+    def show(self, operation: Operation, answer: Document, caller: Principal) -> Document:
+        """What of an answer the caller may see."""
         if not self._authorizer.enabled:
-            return
-        api = request["api"]
-        check = self._checks.get(api)
-        if check is not None:
-            check(request, caller)
-        elif api in _ON_STREAM:
-            stream = self._authorizer.stream(_text(request, "stream"))
-            self._authorizer.check(caller, _ON_STREAM[api], stream)
-        elif api not in _FILTERED:
+            return answer
+        return answer | self._views[operation.shows](answer, caller)
+
+    # Rights.
+
+    def _administers(self, caller: Principal) -> None:
+        if self._authorizer.enabled:
             self._authorizer.check(caller, Action.ADMIN, CLUSTER)
 
-    def show(self, api: str, answer: Document, caller: Principal) -> Document:
-        """What of an answer the caller may see."""
-        show = self._views.get(api) if self._authorizer.enabled else None
-        return answer if show is None else answer | show(answer, caller)
+    def _check_streams(self, caller: Principal, action: Action, streams: Iterable[str]) -> None:
+        for stream in streams:
+            self._authorizer.check(caller, action, self._authorizer.stream(stream))
+
+    def _check_others(self, request: Any, caller: Principal, _: Action) -> None:
+        if request.principal is not None:
+            self._administers(caller)
+
+    def _check_stream(self, request: Any, caller: Principal, action: Action) -> None:
+        self._check_streams(caller, action, [request.stream])
+
+    def _check_subject(self, request: Any, caller: Principal, action: Action) -> None:
+        if request.subject is not None:
+            check_filter(request.subject)
+        target = self._authorizer.stream(request.stream, only=request.subject)
+        self._authorizer.check(caller, action, target)
+
+    def _check_new_stream(self, request: Any, caller: Principal, action: Action) -> None:
+        config, replication = split_settings(request.config)
+        self._authorizer.check(caller, action, stored_by(config, replication.partitions))
+
+    def _check_named_stream(self, request: Any, caller: Principal, action: Action) -> None:
+        if request.stream is not None:
+            self._check_streams(caller, action, [request.stream])
+
+    def _check_cursors(self, request: Any, caller: Principal, action: Action) -> None:
+        self._check_streams(caller, action, (one.stream for one in request.cursors))
+
+    def _check_group(self, request: Any, caller: Principal, _: Action) -> None:
+        streams = self._streams_of(request.group)
+        self._authorizer.check_group(caller, request.group, streams)
+
+    def _check_joined_group(self, request: Any, caller: Principal, action: Action) -> None:
+        held = [one.stream for one in request.held]
+        self._check_streams(caller, action, dict.fromkeys([*request.streams, *held]))
+        streams = self._streams_of(request.group)
+        self._authorizer.check_joins(caller, request.group, streams)
+
+    def _check_visible_stream(self, request: Any, caller: Principal, _: Action) -> None:
+        if request.stream is not None:
+            self._authorizer.check_sees(caller, request.stream)
+
+    def _check_visible_group(self, request: Any, caller: Principal, _: Action) -> None:
+        if request.group is not None:
+            streams = self._streams_of(request.group)
+            if not self._authorizer.visible(caller, streams):
+                self._authorizer.check(caller, Action.CURSOR, CLUSTER)
+
+    def _streams_of(self, group: str) -> list[str]:
+        """The streams of a group as it is now: a client that joins it takes a part of them away."""
+        try:
+            (found,) = self._groups.describe(group)
+        except RefusedError:
+            return []
+        return sorted({stream for member in found["members"] for stream in member["streams"]})
+
+    # Views.
 
     def _show_streams(self, answer: Document, caller: Principal) -> Document:
         return {"streams": [one for one in answer["streams"] if self._sees(caller, one)]}
@@ -115,87 +186,6 @@ class AuthorizationRules:
         if self._authorizer.allows(caller, Action.ADMIN, CLUSTER):
             return {}
         return {"nodes": [node | _HIDDEN for node in answer["nodes"]]}
-
-    def _show_gaps(self, answer: Document, caller: Principal) -> Document:
-        """Those of what the caller sees; a partition of a stream is written `stream/1`."""
-        shown: Document = {}
-        for when in ("lasting", "ended"):
-            kept = []
-            for gap in answer[when]:
-                seen = [
-                    one
-                    for one in gap["streams"]
-                    if self._authorizer.sees(caller, one.partition("/")[0])
-                ]
-                if seen:
-                    whole = len(seen) == len(gap["streams"])
-                    count = gap["stream_count"] if whole else len(seen)
-                    kept.append(gap | {"streams": seen, "stream_count": count})
-            shown[when] = kept
-        found = answer["damaged"]
-        shown["damaged"] = [one for one in found if self._authorizer.sees(caller, one["stream"])]
-        return shown
-
-    def _fetch(self, request: Document, caller: Principal) -> None:
-        only = request.get("subject")
-        only = only if isinstance(only, str) else None
-        if only is not None:
-            check_filter(only)
-        target = self._authorizer.stream(_text(request, "stream"), only=only)
-        self._authorizer.check(caller, Action.READ, target)
-
-    def _streams(self, request: Document, caller: Principal) -> None:
-        if request.get("stream") is not None:
-            self._authorizer.check_sees(caller, _text(request, "stream"))
-
-    def _create(self, request: Document, caller: Principal) -> None:
-        settings = request.get("config")
-        config, replication = split_settings(settings if isinstance(settings, dict) else {})
-        target = stored_by(config, replication.partitions)
-        self._authorizer.check(caller, Action.CREATE, target)
-
-    def _set_cursor(self, request: Document, caller: Principal) -> None:
-        self._cursors(caller, (_text(one, "stream") for one in _objects(request, "cursors")))
-
-    def _list_cursors(self, request: Document, caller: Principal) -> None:
-        if request.get("stream") is not None:
-            self._cursors(caller, [_text(request, "stream")])
-
-    def _group_beat(self, request: Document, caller: Principal) -> None:
-        named = request.get("streams")
-        if not isinstance(named, list) or not all(isinstance(one, str) for one in named):
-            raise RefusedError("BAD_REQUEST", "streams: a list of names", key="streams")
-        held = [_text(one, "stream") for one in _objects(request, "held")]
-        self._cursors(caller, {*named, *held})
-        group = _text(request, "group")
-        self._authorizer.check_joins(caller, group, self._streams_of(group))
-
-    def _group_leave(self, request: Document, caller: Principal) -> None:
-        group = _text(request, "group")
-        self._authorizer.check_group(caller, group, self._streams_of(group))
-
-    def _named_group(self, request: Document, caller: Principal) -> None:
-        if request.get("group") is not None:
-            streams = self._streams_of(_text(request, "group"))
-            if not self._authorizer.visible(caller, streams):
-                self._authorizer.check(caller, Action.CURSOR, CLUSTER)
-
-    def _test(self, request: Document, caller: Principal) -> None:
-        """Everybody may ask what they may do themselves."""
-        if request.get("principal") is not None:
-            self._authorizer.check(caller, Action.ADMIN, CLUSTER)
-
-    def _cursors(self, caller: Principal, streams: Iterable[str]) -> None:
-        for stream in streams:
-            self._authorizer.check(caller, Action.CURSOR, self._authorizer.stream(stream))
-
-    def _streams_of(self, group: str) -> list[str]:
-        """The streams of a group as it is now: whoever joins it takes a part of them away."""
-        try:
-            (found,) = self._groups.describe(group)
-        except RefusedError:
-            return []
-        return sorted({stream for member in found["members"] for stream in member["streams"]})
 
     def _sees(self, caller: Principal, description: Document) -> bool:
         """As `Authorizer.sees`, without looking the stream up: a listing may have ten thousand."""
@@ -222,16 +212,22 @@ class AuthorizationRules:
             "partitions": kept,
         }
 
-
-def _text(document: Document, key: str) -> str:
-    value: Any = document.get(key)
-    if not isinstance(value, str):
-        raise RefusedError("BAD_REQUEST", f"{key}: a text", key=key)
-    return value
-
-
-def _objects(document: Document, key: str) -> list[Document]:
-    value: Any = document.get(key)
-    if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
-        raise RefusedError("BAD_REQUEST", f"{key}: a list of objects", key=key)
-    return value
+    def _show_gaps(self, answer: Document, caller: Principal) -> Document:
+        """Those of what the caller sees; a partition of a stream is written `stream/1`."""
+        shown: Document = {}
+        for when in ("lasting", "ended"):
+            kept = []
+            for gap in answer[when]:
+                seen = [
+                    one
+                    for one in gap["streams"]
+                    if self._authorizer.sees(caller, one.partition("/")[0])
+                ]
+                if seen:
+                    whole = len(seen) == len(gap["streams"])
+                    count = gap["stream_count"] if whole else len(seen)
+                    kept.append(gap | {"streams": seen, "stream_count": count})
+            shown[when] = kept
+        found = answer["damaged"]
+        shown["damaged"] = [one for one in found if self._authorizer.sees(caller, one["stream"])]
+        return shown

@@ -1,58 +1,21 @@
 """The framed TCP protocol of fetch and control requests, as both ends speak it.
 
-Integers are little-endian. A connection carries any number of requests at a time, up to the limits of
-the server; responses come whole, in the order in which they become ready, and say by `id` what they
-answer. An `id` is the client's choice; 0, the default, is also that of a refusal which is about the
-connection and ends it. A client that closes its side, or takes nothing for too long, loses what it
-has asked for.
+Integers are little-endian. A connection carries any number of requests at a time, up to the limits
+of the server; responses come whole, in the order in which they become ready, and say by `id` what
+they answer. An `id` is the client's choice; 0, the default, is also that of a refusal which is
+about the connection and ends it. A client that closes its side, or takes nothing for too long,
+loses what it has asked for.
 
     request    u32 length         of the JSON, at most `limits.REQUEST_SIZE_MAX`
                JSON               {"api": "fetch", "id": 1, ...}
-               frame              only of `restore`: as many bytes as its `upload` says
+               frame              of an operation that uploads: as many bytes as `upload` says
     response   u32 header length  of the JSON
                u64 payload length
                JSON               {"id": 1, ...} or {"id": 1, "error": {"code", "message", ...}}
-               payload            whole frames (`penstock.logd.format.frame`); empty unless api is fetch
+               payload            whole frames (`penstock.logd.format.frame`), of a fetch
 
-| api | request | response |
-|---|---|---|
-| fetch | stream, partition, offset, bytes_max, bytes_min, wait_ms_max, subject?, incarnation?, log_epoch?, replica? | stream, partition, start_offset, high_watermark, end_offset, epoch, incarnation, next_offset, log_epoch |
-| offsets | stream, partition, at: "earliest", "latest" or a timestamp in ns | offset and the same |
-| streams | stream?, internal? | node: who answers; streams: a list of stream descriptions |
-| match | subject | streams: a list of names |
-| create_stream | config: name, subject, options (those of `ReplicationSettings`, too) | stream: its description, created: bool |
-| open_stream | stream | stream: its description, of one that had failed or could not be opened |
-| delete_stream | stream | |
-| set_cursor | cursors: a list of consumer, stream, partition, offset, incarnation?, epoch?; rewind?, member? | cursors: as committed, durable |
-| get_cursor | consumer, stream, partition | cursors: one or none, with incarnation, current, epoch |
-| list_cursors | consumer?, stream?, after?: [consumer, stream, partition] | cursors, more: bool |
-| delete_cursor | consumer, stream, partition | deleted: bool |
-| cluster | | cluster: its name, or null; controller: a node, or null; node: who answers; nodes: a list |
-| alter_stream | stream, options: those to change | stream: its description |
-| set_mode | stream, paused?, held?, read_only? | stream: its description |
-| drain | node, undo? | |
-| remove_node | node | |
-| move | stream, partition, replicas: names of nodes, or null to give up a move | |
-| observe | stream, partition, observers: names of nodes | |
-| elect | stream, partition, lose_records: true | leader; end_offset: where its log ends; known_end: where those in sync ended when last heard; both null where not known; unclean_elections: how many there were |
-| rebalance | | moves: how many have begun |
-| purge | stream, partition, before: an offset | start_offset: the first that is left to readers |
-| restore | stream, partition, upload: bytes of the frame that follows | next_offset: of the frame that is wanted next; committed up to there |
-| step_down | heir: a node, or null for any | controller: who is by now |
-| gaps | | node; lasting, ended: ingest gaps with streams, stream_count, reason, detail, start, end, seconds, messages; damaged: ranges with stream, partition, first, upto |
-| group_beat | group, member, streams, session_ms, sequence, joining, epoch, held: a list of stream, incarnation, partitions | answer: group, member, sequence, epoch, granted: a list of stream, incarnation, partition, epoch; error, message |
-| group_leave | group, member | |
-| groups | group? | groups: a list of group, epoch, members, partitions |
-| acls | after?: the id of a rule | version, enabled, superusers, grants: texts of the configuration's, rules: a list of id, principal, effect, action, resource; more: bool |
-| put_acls | rules: a list of principal, effect, action, resource; based_on?: a version | changed: bool, version, rules |
-| delete_acls | rules: a list of ids; based_on? | changed, version |
-| test_acl | principal?, groups?, action, resource | allowed: bool (by the rules), reason, rule: or null, enabled |
-| who_can | action, resource | enabled, principals: a list of principal, allowed, reason, rule |
-| quotas | | version, quotas: a list of principal, bytes_in_per_s, bytes_out_per_s, requests_per_s, streams |
-| put_quota | quota: as in that list; based_on? | changed, version |
-| delete_quota | principal, based_on? | changed, version |
-| cancel | request: the id of a fetch | none of its own |
-| authenticate | token: a JSON Web Token or an API key | principal, method, groups, expires_ns (Unix; null: never) |
+What each operation asks and answers: `penstock.logd.api.operations`, and
+`docs/reference/operations.md`, which is generated from it.
 
 `start_offset` is the first record that can be read, `high_watermark` the last (-1: none),
 `end_offset` the next one to be written. `next_offset` is where a reader goes on: without a subject
@@ -72,67 +35,70 @@ connection that says nothing for 10 seconds, or is wrong three times, is closed.
 
 A stream's description has `problem`, why it takes no writes, empty while it does. A request for
 records of one whose log cannot be opened is refused as `UNAVAILABLE` with a `cause`: `CORRUPT`, the
-code of a refusal such as `WRONG_KEY`, or `UNAVAILABLE`. Each of its `partitions` has `leader` (null: none), `leader_epoch`,
-`replicas` (the first one leads if it can), `isr`, `observers`, `target` (the replicas that a move
-ends with; null: none is under way), `unclean_elections`, and where it stands at the node that answers: start_offset, high_watermark, end_offset, epoch, size_bytes, damaged_offsets (known there), all null where that node has no
-replica. On a single node all of these names are its own.
+code of a refusal such as `WRONG_KEY`, or `UNAVAILABLE`. Each of its `partitions` has `leader`
+(null: none), `leader_epoch`, `replicas` (the first one leads if it can), `isr`, `observers`,
+`target` (the replicas that a move ends with; null: none is under way), `unclean_elections`, and
+where it stands at the node that answers: start_offset, high_watermark, end_offset, epoch,
+size_bytes, damaged_offsets (known there), all null where that node has no replica. On a single node
+all of these names are its own.
 
 Of a cluster's `nodes` each has `node`, `fetch` and `admin` (addresses), `rack`, `state` ("active",
-"draining" or "removed"), `live`, and `problem`, why it takes no part though its process runs. Any node answers any request, but for records, offsets and
-cursors: what it does not have it refuses as `NOT_HERE`, with the `leader` to ask (empty: none) and
-the `replicas`, joined by commas. One that has just started, or takes no part, refuses as `NOT_READY`;
-others know more.
-Cursors are at the leader of `__cursors`. A node alone answers all of this as well.
+"draining" or "removed"), `live`, and `problem`, why it takes no part though its process runs. Any
+node answers any request, but for records, offsets and cursors: what it does not have it refuses as
+`NOT_HERE`, with the `leader` to ask (empty: none) and the `replicas`, joined by commas. One that
+has just started, or takes no part, refuses as `NOT_READY`; others know more. Cursors are at the
+leader of `__cursors`. A node alone answers all of this as well.
 
-`log_epoch` is the last epoch in the log that was read. A reader that hands it in with its next fetch
-is refused as `RECORDS_LOST`, with the `offset` from which on, when an unclean election has cost
-records that it had read.
+`log_epoch` is the last epoch in the log that was read. A reader that hands it in with its next
+fetch is refused as `RECORDS_LOST`, with the `offset` from which on, when an unclean election has
+cost records that it had read.
 
 A fetch with `replica` is answered by any replica, up to the high watermark it knows of. So it may
 refuse as `OUT_OF_RANGE` what the leader has. So may a new leader, of an offset up to `end_offset`:
 the one before showed it to readers, and this one does not know yet that it is committed.
 
-A stream that is made with `restore_from` and `restore_upto`, offsets by partition, begins at the first and
-refuses publishers as `READ_ONLY` until `restore` has brought every frame below the second: whole frames as
-they were fetched elsewhere, one after the other, each at the offset it was at. Its producers' sequences and
-message ids count, its epochs do not. A frame that is not wanted next is refused as `WRONG_OFFSET` with the
-`next_offset` that is, one at or beyond the end as `NOT_RESTORING`. Two uploads at a time are read; another
-connection is refused and closed.
+A stream that is made with `restore_from` and `restore_upto`, offsets by partition, begins at the
+first and refuses publishers as `READ_ONLY` until `restore` has brought every frame below the
+second: whole frames as they were fetched elsewhere, one after the other, each at the offset it was
+at. Its producers' sequences and message ids count, its epochs do not. A frame that is not wanted
+next is refused as `WRONG_OFFSET` with the `next_offset` that is, one at or beyond the end as
+`NOT_RESTORING`. Two uploads at a time are read; another connection is refused and closed.
 
 A cursor's `offset` is that of the next record its consumer wants. It goes back only with `rewind`.
 `current` is false when the stream it was committed for is no more.
 
-With `auth.acl`, what no rule allows (`penstock.logd.security.acl`) is refused as `PERMISSION_DENIED`; of streams,
-groups, cursors and nodes an answer has what its caller may see. `STALE_VERSION` refuses a change of rules or
-quotas that is `based_on` a version that is no more. Over its quota a request is held up, and then refused as
-`QUOTA_EXCEEDED` with `retry_after_ms`. `test_acl` without a principal is about the caller itself.
+With `auth.acl`, what no rule allows (`penstock.logd.security.acl`) is refused as
+`PERMISSION_DENIED`; of streams, groups, cursors and nodes an answer has what its caller may see.
+`STALE_VERSION` refuses a change of rules or quotas that is `based_on` a version that is no more.
+Over its quota a request is held up, and then refused as `QUOTA_EXCEEDED` with `retry_after_ms`.
+`test_acl` without a principal is about the caller itself.
 
-A member of a consumer group sends `group_beat` several times a session, to any node; the coordinator answers,
-as `penstock.logd.controller.group_messages` says. `sequence` rises with each; `joining` until an
-answer has an epoch; `held` is what it may be reading, and what it was to stop reading and is not in there
-any more is let go of. It reads what the last answer granted and no more once `session_ms` have passed since
-it sent the last heartbeat that was answered. `error` is "FENCED" or "REFUSED" and ends the membership.
-Without an answer (`UNAVAILABLE`) it sends the next one in its time. It commits with `member` and, for each
-cursor, consumer (the group), incarnation and the `epoch` of the grant; where one before it got further
-the answer says so. `FENCED` refuses what is another's by now, `GROUP_ACTIVE` a commit without `member` of a
-consumer that is a group with members. Of `groups`, a member has `member`, `streams`, `session_ms`; a partition
-`stream`, `incarnation`, `partition`, `member` (who may be reading it, or null), `wanted` (who is to) and
+A member of a consumer group sends `group_beat` several times a session, to any node; the
+coordinator answers, as `penstock.logd.controller.group_messages` says. `sequence` rises with each;
+`joining` until an answer has an epoch; `held` is what it may be reading, and what it was to stop
+reading and is not in there any more is let go of. It reads what the last answer granted and no more
+once `session_ms` have passed since it sent the last heartbeat that was answered. `error` is
+"FENCED" or "REFUSED" and ends the membership. Without an answer (`UNAVAILABLE`) it sends the next
+one in its time. It commits with `member` and, for each cursor, consumer (the group), incarnation
+and the `epoch` of the grant; where one before it got further the answer says so. `FENCED` refuses
+what is another's by now, `GROUP_ACTIVE` a commit without `member` of a consumer that is a group
+with members. Of `groups`, a member has `member`, `streams`, `session_ms`; a partition `stream`,
+`incarnation`, `partition`, `member` (who may be reading it, or null), `wanted` (who is to) and
 `epoch`.
-"""  # noqa: E501 - a table
+"""
 
 import struct
-from typing import Any, Final
+from typing import Final
 
 import orjson
 
+from penstock.logd.api.operations import OPERATIONS, Document
 from penstock.logd.errors import CorruptError, RefusedError
 from penstock.logd.format.frame import BODY_SIZE_MAX, HEADER_SIZE
 from penstock.logd.limits import REQUEST_SIZE_MAX, RESPONSE_HEADER_SIZE_MAX
 
 REQUEST_HEAD: Final = struct.Struct("<I")
 RESPONSE_HEAD: Final = struct.Struct("<IQ")
-
-Document = dict[str, Any]
 
 
 def encode_request(request: Document, upload: bytes = b"") -> bytes:
@@ -142,7 +108,7 @@ def encode_request(request: Document, upload: bytes = b"") -> bytes:
         RefusedError: `BAD_REQUEST`: longer than a server takes, or no JSON can say it.
     """
     try:
-        body = orjson.dumps(request | {"upload": len(upload)} if upload else request)
+        body = orjson.dumps(request)
     except orjson.JSONEncodeError as error:  # an integer beyond 64 bits, text that is not UTF-8
         raise RefusedError("BAD_REQUEST", f"the request cannot be written: {error}") from None
     check_request_size(len(body))
@@ -176,8 +142,12 @@ def upload_size(request: Document) -> int:
     if size == 0:
         return 0
     most = HEADER_SIZE + BODY_SIZE_MAX
-    if request["api"] != "restore" or type(size) is not int or not 0 < size <= most:
-        raise RefusedError("BAD_REQUEST", f"upload: 1 to {most} bytes, of `restore`", key="upload")
+    operation = OPERATIONS.get(request["api"])
+    uploads = operation is not None and operation.uploads
+    if not uploads or type(size) is not int or not 0 < size <= most:
+        names = ", ".join(name for name, one in OPERATIONS.items() if one.uploads)
+        message = f"upload: 1 to {most} bytes, of `{names}`"
+        raise RefusedError("BAD_REQUEST", message, key="upload")
     return size
 
 

@@ -10,14 +10,13 @@ import asyncio
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Annotated, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pydantic import BaseModel, ConfigDict, Field
 
 from penstock.logd.api.description import describe_standing
-from penstock.logd.api.protocol import Document
+from penstock.logd.api.operations import Document, Fetch
 from penstock.logd.api.server import Response, ResponseSlot, Waiting
 from penstock.logd.api.streams import Readable
 from penstock.logd.errors import CorruptError, CorruptFrameError, RefusedError, UnavailableError
@@ -123,25 +122,6 @@ _FILTER_THREADS: Final = 2
 """Threads that decode and filter; fetches that filter wait for one another, and for nobody else."""
 
 
-class FetchRequest(BaseModel):
-    """A fetch, as `penstock.logd.api.protocol` describes it."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    api: str
-    id: int = 0
-    stream: str
-    partition: int = 0
-    offset: Annotated[int, Field(ge=0)]
-    bytes_max: Annotated[int, Field(ge=1)] = 4 * 1024 * 1024
-    bytes_min: Annotated[int, Field(ge=0)] = 1
-    wait_ms_max: Annotated[int, Field(ge=0)] = 0
-    subject: str | None = None
-    incarnation: str | None = None
-    log_epoch: Annotated[int, Field(ge=0)] | None = None
-    replica: bool = False
-
-
 class FetchReading:
     """Answers the fetches of one daemon.
 
@@ -153,9 +133,7 @@ class FetchReading:
         self._filter_bytes_max = filter_bytes_max
         self._filters = ThreadPoolExecutor(_FILTER_THREADS, thread_name_prefix="filter")
 
-    async def fetch(
-        self, partition: Readable, request: FetchRequest, turn: ResponseSlot
-    ) -> Response:
+    async def fetch(self, partition: Readable, request: Fetch, turn: ResponseSlot) -> Response:
         """Read from an offset on; wait for records if asked to.
 
         Raises:
@@ -172,7 +150,7 @@ class FetchReading:
         return await self._filtered(partition, request, turn, until)
 
     async def _plain(
-        self, partition: Readable, request: FetchRequest, turn: ResponseSlot, until: float
+        self, partition: Readable, request: Fetch, turn: ResponseSlot, until: float
     ) -> Response:
         copied = partition.log.cipher is not None
         bytes_max = min(request.bytes_max, self._filter_bytes_max if copied else FETCH_BYTES_MAX)
@@ -200,7 +178,7 @@ class FetchReading:
         return Response(_standing(partition, end, latest), payload=payload)
 
     async def _filtered(
-        self, partition: Readable, request: FetchRequest, turn: ResponseSlot, until: float
+        self, partition: Readable, request: Fetch, turn: ResponseSlot, until: float
     ) -> Response:
         """Look at no more than `bytes_max` bytes; say how far, though nothing may match."""
         assert request.subject is not None
@@ -227,7 +205,7 @@ class FetchReading:
 
 
 async def _read(
-    partition: Readable, request: FetchRequest, offset: int, bytes_max: int
+    partition: Readable, request: Fetch, offset: int, bytes_max: int
 ) -> list[FileRange]:
     end = partition.high_watermark + 1
     if not partition.start_offset <= offset <= end:
@@ -251,16 +229,14 @@ async def _wait_for(partition: Readable, offset: int, waiting: Waiting, until: f
     return await waiting.wait(event, until) and not partition.closed
 
 
-def _check_incarnation(partition: Readable, request: FetchRequest) -> None:
+def _check_incarnation(partition: Readable, request: Fetch) -> None:
     present = partition.stream.incarnation
     if request.incarnation not in (None, present):
         message = f"stream {request.stream!r} was deleted and made again"
         raise RefusedError("STREAM_RECREATED", message, incarnation=present)
 
 
-def _check_history(
-    partition: Readable, request: FetchRequest, offset: int, log_epoch: int | None
-) -> int:
+def _check_history(partition: Readable, request: Fetch, offset: int, log_epoch: int | None) -> int:
     """Refuse a reader that has read what is no more: it must not take what is there for the rest.
 
     As Kafka's KIP-320: what leaders up to the reader's epoch have ordered ends where the next epoch
@@ -294,7 +270,7 @@ def _check_history(
     return latest
 
 
-def _out_of_range(partition: Readable, request: FetchRequest, offset: int) -> RefusedError:
+def _out_of_range(partition: Readable, request: Fetch, offset: int) -> RefusedError:
     start, end = partition.start_offset, partition.high_watermark + 1
     where = f"{request.stream}/{request.partition}"
     message = f"offset {offset} of {where} is not in {start} to {end}"

@@ -22,9 +22,17 @@ from typing import Final, Protocol
 import structlog
 
 from penstock.base.clock import SystemClock
+from penstock.logd.api.operations import (
+    OPERATIONS,
+    Authenticate,
+    Cancel,
+    Document,
+    Operation,
+    Responder,
+    downloads,
+)
 from penstock.logd.api.protocol import (
     REQUEST_HEAD,
-    Document,
     check_request_size,
     decode_request,
     encode_response,
@@ -107,19 +115,14 @@ class ConnectionAuthentication:
             self._authenticator.note_failure(_DOOR, error, self._peer)
             raise
 
-    async def authenticate(self, request: Document) -> Document:
-        """Take who a request says that the connection is from now on; what to answer.
+    async def authenticate(self, token: str) -> Document:
+        """Take who a token says that the connection is from now on; what to answer.
 
         Raises:
             UnauthenticatedError: The token or API key is nobody's; who it was before, it stays.
-            RefusedError: `BAD_REQUEST`.
         """
-        text = request.get("token")
-        if not isinstance(text, str) or set(request) - {"api", "id", "token"}:
-            message = "`authenticate` takes a text `token`, and nothing else"
-            raise RefusedError("BAD_REQUEST", message, key="token")
         try:
-            self.identity = await self._authenticator.secret_later(text)
+            self.identity = await self._authenticator.secret_later(token)
         except UnauthenticatedError as error:
             self._failures += 1
             self._authenticator.note_failure(_DOOR, error, self._peer)
@@ -338,11 +341,9 @@ class FetchConnection:
         try:
             request = decode_request(body)
             number = request.get("id", 0)
-            if request["api"] == "cancel":
-                self._cancel(request)
-                return
-            if request["api"] == "authenticate":
-                await self._authenticate(request, number)
+            operation = OPERATIONS.get(request["api"])
+            if operation is not None and operation.responder is Responder.CONNECTION:
+                await self._handle(operation, request)
                 return
             identity = self._authentication.identity
             caller = self._authentication.caller(identity)
@@ -364,10 +365,20 @@ class FetchConnection:
         if upload:
             task.add_done_callback(self._upload_ended)
 
-    async def _authenticate(self, request: Document, number: int) -> None:
+    async def _handle(self, operation: Operation, document: Document) -> None:
+        """Do what concerns the connection itself."""
+        match operation.read(document):
+            case Cancel(request=number):
+                self._cancel(number)
+            case Authenticate(id=number, token=token):
+                await self._authenticate(token, number)
+            case other:
+                raise AssertionError(other)
+
+    async def _authenticate(self, token: str, number: int) -> None:
         """Before anything that comes behind it: that is for whom the answer names."""
         strange = self._authentication.must_say
-        answer = await self._authentication.authenticate(request)
+        answer = await self._authentication.authenticate(token)
         if strange:
             await self._enter(number)
         async with self._sending:
@@ -380,10 +391,10 @@ class FetchConnection:
             await self.refuse(number, error)
             raise _GoneError from None
 
-    def _cancel(self, request: Document) -> None:
+    def _cancel(self, fetch: int) -> None:
         """The reader waits no longer for an answer; it gets one, so that nothing is in doubt."""
         for number, waiting in self._under_way.values():
-            if number == request.get("request"):
+            if number == fetch:
                 waiting.end()
 
     def _check_room(self) -> None:
@@ -447,7 +458,7 @@ class FetchConnection:
             try:
                 response = await self._desk.answer(request, turn)
                 await turn.take()
-                if request["api"] == "fetch":  # it may have waited for a minute, or in line
+                if downloads(request):  # it may have waited for a minute, or in line
                     self._authentication.caller(identity)
             except RefusedError as error:
                 turn.give_back()

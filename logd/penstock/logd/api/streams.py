@@ -1,13 +1,17 @@
 """What the api needs of the streams of a cluster, as a node has them."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from penstock.logd.api.protocol import Document
+from penstock.logd.api.operations import Document
 from penstock.logd.api.stream_options import ReplicationSettings
+from penstock.logd.controller.group_messages import MemberAnswer, MemberBeat
 from penstock.logd.errors import RefusedError
 from penstock.logd.metadata.records import ReplicationOptions
 from penstock.logd.metadata.streams import Stream, StreamConfig
+from penstock.logd.partition.cursors import CursorStore
 from penstock.logd.storage import CommitLog, EpochFile
 
 
@@ -84,7 +88,7 @@ class StreamOutline(NamedTuple):
 
 
 class Streams(Protocol):
-    """Called on the event loop. Descriptions and answers are as `penstock.logd.api.protocol` says.
+    """Called on the event loop; answers are as `penstock.logd.api.operations` says.
 
     Changes of a cluster may be asked of any node. Each raises UnavailableError when it is not known
     in time whether it was made; all of them may be asked for again.
@@ -238,6 +242,62 @@ class Streams(Protocol):
 
     async def rebalance(self) -> int:
         """Have leaderships spread evenly now, not when the nodes are calm; how many are to move."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupFigures:
+    """For metrics.
+
+    Attributes:
+        groups: Those with members, as this node knows them.
+        members: Of all of them.
+        counts: What this node did as their coordinator.
+    """
+
+    groups: int = 0
+    members: int = 0
+    counts: Mapping[str, int] = field(default_factory=Counter)
+
+
+class Groups(Protocol):
+    """Called on the event loop."""
+
+    async def beat(self, beat: MemberBeat) -> MemberAnswer:
+        """Tell the coordinator that a member is there; its answer.
+
+        Raises:
+            RefusedError: `UNAVAILABLE`: it gives none now.
+            UnavailableError: It cannot be reached in time.
+        """
+
+    async def leave(self, group: str, member: str) -> None:
+        """Tell the coordinator that a member wants to be none.
+
+        Raises:
+            UnavailableError: It cannot be reached in time.
+        """
+
+    def describe(self, group: str | None = None) -> list[Document]:
+        """One group, or all by name.
+
+        Raises:
+            RefusedError: `UNKNOWN_GROUP`.
+        """
+
+    def figures(self) -> GroupFigures:
+        """How many there are."""
+
+
+class Cursors(Protocol):
+    """Where consumers' cursors are kept."""
+
+    async def ready(self) -> CursorStore:
+        """Those that are kept here.
+
+        Raises:
+            RefusedError: `NOT_HERE`: another node keeps them.
+            UnavailableError: Nobody does now.
+        """
 
 
 def not_here(stream: str, number: int, leader: str | None, replicas: Sequence[str]) -> RefusedError:

@@ -21,6 +21,7 @@ from penstock.base.clock import SystemClock
 from penstock.base.errors import DamagedDataError
 from penstock.base.files import sync_directories
 from penstock.base.pluralize import pluralize
+from penstock.logd.api.operations import Fetch
 from penstock.logd.api.stream_options import ReplicationSettings, stream_options
 from penstock.logd.cli.output import Progress, echo_json, human_bytes, json_option
 from penstock.logd.cli.query import OutputError
@@ -156,13 +157,15 @@ class PartitionCopy:
         """The frames from an offset on; none: not yet."""
         part = self._part
         call = calls.fetch(
-            self._manifest.stream,
-            offset,
-            partition=self._number,
-            bytes_max=_FETCH_BYTES,
-            wait_ms=_WAIT_MS,
-            incarnation=self._manifest.incarnation,
-            log_epoch=part.epoch,
+            Fetch(
+                stream=self._manifest.stream,
+                offset=offset,
+                partition=self._number,
+                bytes_max=_FETCH_BYTES,
+                wait_ms_max=_WAIT_MS,
+                incarnation=self._manifest.incarnation,
+                log_epoch=part.epoch,
+            ),
             where=self._log.server,
         )
         with self._explained(offset):

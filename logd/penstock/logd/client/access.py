@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from penstock.logd.api.protocol import Document
+from penstock.logd.api.operations import Document
 from penstock.logd.errors import RefusedError
 from penstock.logd.limits import SECRET_LENGTH_MAX
 from penstock.logd.security.tls import CertificateFiles, refuses_our_certificate

@@ -12,6 +12,7 @@ from typing import Any, Final, Self, TypeVar
 from typing_extensions import override
 
 from penstock.base.clock import monotonic_ns
+from penstock.logd.api.operations import Fetch
 from penstock.logd.client import calls
 from penstock.logd.client.access import ANYBODY, Access
 from penstock.logd.client.calls import Call
@@ -414,14 +415,16 @@ class AsyncLogClient(AsyncManaging):
     ) -> Fetched:
         """Read whole frames from an offset on; see `LogClient.fetch`."""
         call = calls.fetch(
-            stream,
-            offset,
-            partition=partition,
-            bytes_max=bytes_max,
-            bytes_min=bytes_min,
-            wait_ms=wait_ms,
-            subject=subject,
-            incarnation=incarnation,
+            Fetch(
+                stream=stream,
+                offset=offset,
+                partition=partition,
+                bytes_max=bytes_max,
+                bytes_min=bytes_min,
+                wait_ms_max=wait_ms,
+                subject=subject,
+                incarnation=incarnation,
+            ),
             where=self.server,
         )
         return await self._call(call)

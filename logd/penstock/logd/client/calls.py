@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Generic, TypeVar
 
-from penstock.logd.api.protocol import Document
+from penstock.logd.api import operations
+from penstock.logd.api.operations import Document, End, Request, Responder, operation_of
 from penstock.logd.client.access import cause_of_failure, in_words
 from penstock.logd.client.models import (
     ClusterInfo,
@@ -30,6 +31,7 @@ from penstock.logd.security.acl import AclRule, Action, Effect
 from penstock.logd.security.quotas import Quota
 
 Answer_co = TypeVar("Answer_co", covariant=True)
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,21 +84,58 @@ class Call(Generic[Answer_co]):
             raise CorruptError(message, where=where) from None
 
 
-_CHANGE_S: Final = 20.0
-"""Seconds a cluster may take to make a change and see it through."""
-
 _CURSORS: Final = ToPartition("__cursors", 0)
+
+
+def make(
+    request: Request,
+    read: Callable[[Document, memoryview], Found],
+    *,
+    node: str | None = None,
+    wait_s: float = 0.0,
+    repeatable: bool = True,
+    upload: bytes = b"",
+) -> Call[Found]:
+    """A call of an operation, which goes to whom the operation's row names.
+
+    Args:
+        request: Says which operation.
+        read: Makes the answer of the response's header and payload.
+        node: Of an operation that any node answers: which.
+        wait_s: Seconds the server may take beyond what the row says.
+        repeatable: Whether it may be repeated if the row says so.
+        upload: What follows the request.
+    """
+    operation = operation_of(request)
+    to: ToPartition | ToNode | None = None if node is None else ToNode(node)
+    if operation.responder is Responder.CURSORS:
+        to = _CURSORS
+    elif operation.responder in (Responder.LEADER, Responder.COPY):
+        assert isinstance(request, operations.OfPartition), request
+        to = ToPartition(request.stream, request.partition)
+    return Call(
+        request.document(),
+        read,
+        wait_s=operation.wait_s + wait_s,
+        repeatable=operation.repeatable and repeatable,
+        to=to,
+        spread=operation.responder is Responder.COPY,
+        upload=upload,
+    )
+
+
+def _nothing(_: Document, __: memoryview) -> None:
+    """An answer that says only that it was done."""
+
+
+def _stream(header: Document, _: memoryview) -> StreamInfo:
+    return stream_info(header["stream"])
 
 
 def describe(
     name: str | None = None, *, internal: bool = False, node: str | None = None
 ) -> Call[Described]:
     """One stream, or all by name, as any node sees them, or as one does."""
-    request: Document = {"api": "streams"}
-    if name is not None:
-        request["stream"] = name
-    if internal:
-        request["internal"] = True
 
     def read(header: Document, _: memoryview) -> Described:
         found = [stream_info(item) for item in header["streams"]]
@@ -105,167 +144,116 @@ def describe(
             raise ValueError(msg)
         return Described(header.get("node", ""), found)
 
-    return Call(request, read, to=None if node is None else ToNode(node))
+    return make(operations.Streams(stream=name, internal=internal), read, node=node)
 
 
 def cluster() -> Call[ClusterInfo]:
     """Which nodes there are."""
-    return Call({"api": "cluster"}, lambda header, _: cluster_info(header))
+    return make(operations.Cluster(), lambda header, _: cluster_info(header))
 
 
 def alter_stream(name: str, options: dict[str, Any]) -> Call[StreamInfo]:
     """Change options of a stream."""
-    request = {"api": "alter_stream", "stream": name, "options": options}
-    return Call(request, lambda header, _: stream_info(header["stream"]), wait_s=_CHANGE_S)
+    return make(operations.AlterStream(stream=name, options=options), _stream)
 
 
 def set_mode(
     name: str, *, paused: bool | None, read_only: bool | None, held: bool = False
 ) -> Call[StreamInfo]:
     """Pause or resume a stream, make it read-only or writable."""
-    request: Document = {"api": "set_mode", "stream": name}
-    request |= {} if paused is None else {"paused": paused}
-    request |= {"held": True} if held else {}
-    request |= {} if read_only is None else {"read_only": read_only}
-    return Call(request, lambda header, _: stream_info(header["stream"]), wait_s=_CHANGE_S)
+    request = operations.SetMode(stream=name, paused=paused, read_only=read_only, held=held or None)
+    return make(request, _stream)
 
 
 def drain(node: str, *, undo: bool) -> Call[None]:
     """Begin to move everything off a node, or end that."""
-    request = {"api": "drain", "node": node, "undo": undo}
-    return Call(request, lambda *_: None, wait_s=_CHANGE_S)
+    return make(operations.Drain(node=node, undo=undo), _nothing)
 
 
 def remove_node(node: str) -> Call[None]:
     """End a node's membership."""
-    return Call({"api": "remove_node", "node": node}, lambda *_: None, wait_s=_CHANGE_S)
+    return make(operations.RemoveNode(node=node), _nothing)
 
 
 def move(stream: str, partition: int, replicas: Sequence[str] | None) -> Call[None]:
     """Begin to move a partition, or give up its move."""
-    request = {
-        "api": "move",
-        "stream": stream,
-        "partition": partition,
-        "replicas": None if replicas is None else list(replicas),
-    }
-    return Call(request, lambda *_: None, wait_s=_CHANGE_S)
+    nodes = None if replicas is None else list(replicas)
+    return make(operations.Move(stream=stream, partition=partition, replicas=nodes), _nothing)
 
 
 def observe(stream: str, partition: int, observers: Sequence[str]) -> Call[None]:
     """Have just these nodes hold a copy that never counts."""
-    request = {
-        "api": "observe", "stream": stream, "partition": partition, "observers": list(observers),
-    }  # fmt: skip
-    return Call(request, lambda *_: None, wait_s=_CHANGE_S)
+    request = operations.Observe(stream=stream, partition=partition, observers=list(observers))
+    return make(request, _nothing)
 
 
 def elect(stream: str, partition: int) -> Call[Elected]:
     """Have a replica lead that lacks acked records."""
-    request = {"api": "elect", "stream": stream, "partition": partition, "lose_records": True}
+    request = operations.Elect(stream=stream, partition=partition, lose_records=True)
     names = ("leader", "end_offset", "known_end", "unclean_elections")
-    return Call(
-        request,
-        lambda header, _: Elected(**{name: header[name] for name in names}),
-        repeatable=False,
-        wait_s=_CHANGE_S,
-    )
+    return make(request, lambda header, _: Elected(**{name: header[name] for name in names}))
 
 
 def purge(stream: str, partition: int, before: int) -> Call[int]:
     """Take what is below an offset from readers, and delete it."""
-    request = {"api": "purge", "stream": stream, "partition": partition, "before": before}
-    to = ToPartition(stream, partition)
-    return Call(request, lambda header, _: int(header["start_offset"]), wait_s=_CHANGE_S, to=to)
+    request = operations.Purge(stream=stream, partition=partition, before=before)
+    return make(request, lambda header, _: int(header["start_offset"]))
 
 
 def step_down(heir: str | None) -> Call[str]:
     """Have another node be the controller."""
-    request = {"api": "step_down", "heir": heir}
-    return Call(request, lambda header, _: str(header["controller"]), wait_s=_CHANGE_S)
+    return make(operations.StepDown(heir=heir), lambda header, _: str(header["controller"]))
 
 
 def gaps(node: str | None) -> Call[Document]:
     """What a node has missed, and cannot read."""
-    to = None if node is None else ToNode(node)
-    return Call({"api": "gaps"}, lambda header, _: header, to=to)
+    return make(operations.Gaps(), lambda header, _: header, node=node)
 
 
 def rebalance() -> Call[int]:
     """Spread replicas and leaderships evenly."""
-    request = {"api": "rebalance"}
-    return Call(request, lambda header, _: int(header["moves"]), repeatable=False, wait_s=_CHANGE_S)
+    return make(operations.Rebalance(), lambda header, _: int(header["moves"]))
 
 
 def match(subject: str) -> Call[list[str]]:
     """Names of the streams that store what is published on a subject."""
-    return Call({"api": "match", "subject": subject}, lambda header, _: list(header["streams"]))
+    return make(operations.Match(subject=subject), lambda header, _: list(header["streams"]))
 
 
 def create_stream(name: str, subject: str, options: dict[str, Any]) -> Call[StreamInfo]:
     """Create a stream, or find it as asked for."""
     config = {"name": name, "subject": subject} | options
-    request = {"api": "create_stream", "config": config}
-    return Call(request, lambda header, _: stream_info(header["stream"]), wait_s=_CHANGE_S)
+    return make(operations.CreateStream(config=config), _stream)
 
 
 def open_stream(name: str, node: str | None = None) -> Call[StreamInfo]:
     """Open a stream that failed, or could not be opened, at the node asked."""
-    request = {"api": "open_stream", "stream": name}
-    to = None if node is None else ToNode(node)
-    return Call(request, lambda header, _: stream_info(header["stream"]), wait_s=_CHANGE_S, to=to)
+    return make(operations.OpenStream(stream=name), _stream, node=node)
 
 
 def delete_stream(name: str) -> Call[None]:
     """Delete a stream with its data."""
-    request = {"api": "delete_stream", "stream": name}
-    return Call(request, lambda *_: None, repeatable=False, wait_s=_CHANGE_S)
+    return make(operations.DeleteStream(stream=name), _nothing)
 
 
 def offsets(stream: str, partition: int) -> Call[OffsetRange]:
     """What can be read of a partition now."""
-    request = {"api": "offsets", "stream": stream, "partition": partition, "at": "latest"}
-    to = ToPartition(stream, partition)
-    return Call(request, lambda header, _: _range(header), to=to)
+    request = operations.Offsets(stream=stream, partition=partition, at="latest")
+    return make(request, lambda header, _: _range(header))
 
 
-def offset_at(stream: str, partition: int, at: str | int) -> Call[int]:
+def offset_at(stream: str, partition: int, at: End | int) -> Call[int]:
     """The offset at `earliest`, `latest` or a timestamp in nanoseconds."""
-    request = {"api": "offsets", "stream": stream, "partition": partition, "at": at}
-    to = ToPartition(stream, partition)
-    return Call(request, lambda header, _: int(header["offset"]), to=to)
+    request = operations.Offsets(stream=stream, partition=partition, at=at)
+    return make(request, lambda header, _: int(header["offset"]))
 
 
-def fetch(  # noqa: PLR0913 - a request of many optional parts
-    stream: str,
-    offset: int,
-    *,
-    partition: int,
-    bytes_max: int,
-    bytes_min: int | None = None,
-    wait_ms: int = 0,
-    subject: str | None = None,
-    incarnation: str | None = None,
-    log_epoch: int | None = None,
-    where: str,
-) -> Call[Fetched]:
-    """Read whole frames; parts that are None are left out. `where` is the server, for errors.
+def fetch(request: operations.Fetch, *, where: str) -> Call[Fetched]:
+    """Read whole frames. `where` is the server, for errors.
 
     Damage ends the frames, and is an error where it is the first of them.
     """
-    where = f"{where} {stream}/{partition}"
-    request: Document = {
-        "api": "fetch",
-        "stream": stream,
-        "partition": partition,
-        "offset": offset,
-        "bytes_max": bytes_max,
-        "bytes_min": bytes_min,
-        "wait_ms_max": wait_ms,
-        "subject": subject,
-        "incarnation": incarnation,
-        "log_epoch": log_epoch,
-    }
+    where = f"{where} {request.stream}/{request.partition}"
 
     def read(header: Document, payload: memoryview) -> Fetched:
         frames, are_all = sound_frames(payload, where=where)
@@ -279,44 +267,30 @@ def fetch(  # noqa: PLR0913 - a request of many optional parts
             log_epoch=header.get("log_epoch"),
         )
 
-    asked = {name: value for name, value in request.items() if value is not None}
-    to = ToPartition(stream, partition)
-    return Call(asked, read, wait_s=wait_ms / 1000, to=to, spread=True)
+    return make(request, read, wait_s=request.wait_ms_max / 1000)
 
 
 def restore(stream: str, partition: int, frames: bytes) -> Call[int]:
     """Store frames of a backup; the offset that is wanted next."""
-    request = {"api": "restore", "stream": stream, "partition": partition}
-    to = ToPartition(stream, partition)
-    return Call(
-        request,
-        lambda header, _: int(header["next_offset"]),
-        wait_s=_CHANGE_S,
-        to=to,
-        upload=frames,
-    )
+    request = operations.Restore(stream=stream, partition=partition, upload=len(frames))
+    return make(request, lambda header, _: int(header["next_offset"]), upload=frames)
 
 
 def cursors(
     *, consumer: str | None = None, stream: str | None = None, after: Cursor | None = None
 ) -> Call[tuple[list[Cursor], bool]]:
     """Cursors in order, of one consumer or stream if named, and whether there are more."""
-    request: Document = {"api": "list_cursors"}
-    if consumer is not None:
-        request["consumer"] = consumer
-    if stream is not None:
-        request["stream"] = stream
+    last: list[str | int] | None = None
     if after is not None:
-        request["after"] = [after.consumer, after.stream, after.partition]
-    return Call(request, lambda header, _: (_cursors(header), bool(header["more"])), to=_CURSORS)
+        last = [after.consumer, after.stream, after.partition]
+    request = operations.ListCursors(consumer=consumer, stream=stream, after=last)
+    return make(request, lambda header, _: (_cursors(header), bool(header["more"])))
 
 
 def get_cursor(consumer: str, stream: str, partition: int) -> Call[Cursor | None]:
     """One cursor; None where there is none."""
-    request = {
-        "api": "get_cursor", "consumer": consumer, "stream": stream, "partition": partition,
-    }  # fmt: skip
-    return Call(request, lambda header, _: next(iter(_cursors(header)), None), to=_CURSORS)
+    request = operations.GetCursor(consumer=consumer, stream=stream, partition=partition)
+    return make(request, lambda header, _: next(iter(_cursors(header)), None))
 
 
 def set_cursors(
@@ -329,27 +303,24 @@ def set_cursors(
     A rewind is not sent again: done twice, it would take back what was committed in between.
     """
     items = [
-        {
-            "consumer": cursor.consumer,
-            "stream": cursor.stream,
-            "partition": cursor.partition,
-            "offset": cursor.offset,
-        }
-        | ({"incarnation": cursor.incarnation} if cursor.incarnation else {})
-        | ({"epoch": cursor.epoch} if member else {})
+        operations.SetCursorItem(
+            consumer=cursor.consumer,
+            stream=cursor.stream,
+            partition=cursor.partition,
+            offset=cursor.offset,
+            incarnation=cursor.incarnation or None,
+            epoch=cursor.epoch if member else 0,
+        )
         for cursor in wanted
     ]
-    request = {"api": "set_cursor", "cursors": items, "rewind": rewind}
-    request |= {"member": member} if member else {}
-    return Call(request, lambda header, _: _cursors(header), repeatable=not rewind, to=_CURSORS)
+    request = operations.SetCursor(cursors=items, rewind=rewind, member=member or None)
+    return make(request, lambda header, _: _cursors(header), repeatable=not rewind)
 
 
 def delete_cursor(consumer: str, stream: str, partition: int) -> Call[bool]:
     """Delete one cursor; whether it was there."""
-    request = {
-        "api": "delete_cursor", "consumer": consumer, "stream": stream, "partition": partition,
-    }  # fmt: skip
-    return Call(request, lambda header, _: bool(header["deleted"]), repeatable=False, to=_CURSORS)
+    request = operations.DeleteCursor(consumer=consumer, stream=stream, partition=partition)
+    return make(request, lambda header, _: bool(header["deleted"]))
 
 
 def silent(server: str, seconds: float) -> NoAnswerError:
@@ -370,9 +341,6 @@ def _cursors(header: Document) -> list[Cursor]:
 
 def _range(header: Document) -> OffsetRange:
     return OffsetRange(header["start_offset"], header["high_watermark"] + 1)
-
-
-_ACCESS_CHANGE_S = 20.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -415,7 +383,6 @@ class Verdict:
 
 def acls(after: str | None = None) -> Call[AclPage]:
     """Rules in their order, those after one."""
-    request: Document = {"api": "acls"} | ({} if after is None else {"after": after})
 
     def read(header: Document, _: memoryview) -> AclPage:
         return AclPage(
@@ -427,33 +394,40 @@ def acls(after: str | None = None) -> Call[AclPage]:
             more=header["more"],
         )
 
-    return Call(request, read)
+    return make(operations.ListAcls(after=after), read)
 
 
 def put_acls(rules: Sequence[AclRule], based_on: int | None = None) -> Call[bool]:
     """Add rules; whether any of them is new."""
-    request = {"api": "put_acls", "rules": [asdict(rule) for rule in rules], "based_on": based_on}
-    return _change(request)
+    items = [
+        operations.RuleItem(
+            effect=rule.effect,
+            principal=rule.principal,
+            action=rule.action,
+            resource=rule.resource,
+        )
+        for rule in rules
+    ]
+    return make(operations.PutAcls(rules=items, based_on=based_on), _changed)
 
 
 def delete_acls(ids: Sequence[str], based_on: int | None = None) -> Call[bool]:
     """Remove rules, all of them or none."""
-    return _change({"api": "delete_acls", "rules": list(ids), "based_on": based_on})
+    return make(operations.DeleteAcls(rules=list(ids), based_on=based_on), _changed)
 
 
 def judge(
     action: str, resource: str, *, principal: str | None = None, groups: Sequence[str] = ()
 ) -> Call[Verdict]:
     """What the rules say of somebody, or of the caller."""
-    request: Document = {"api": "test_acl", "action": action, "resource": resource}
-    if principal is not None:
-        request |= {"principal": principal, "groups": list(groups)}
-    return Call(request, lambda header, _: _verdict(principal or "", header))
+    request = operations.TestAcl(
+        action=Action(action), resource=resource, principal=principal, groups=list(groups)
+    )
+    return make(request, lambda header, _: _verdict(principal or "", header))
 
 
 def who_can(action: str, resource: str) -> Call[list[Verdict]]:
     """What the rules say of everybody they name."""
-    request = {"api": "who_can", "action": action, "resource": resource}
 
     def read(header: Document, _: memoryview) -> list[Verdict]:
         enabled = header.get("enabled", True)
@@ -461,27 +435,26 @@ def who_can(action: str, resource: str) -> Call[list[Verdict]]:
             _verdict(one["principal"], one | {"enabled": enabled}) for one in header["principals"]
         ]
 
-    return Call(request, read)
+    return make(operations.WhoCan(action=Action(action), resource=resource), read)
 
 
 def quotas() -> Call[list[Quota]]:
     """All of them."""
-    return Call({"api": "quotas"}, lambda header, _: [Quota(**one) for one in header["quotas"]])
+    return make(operations.Quotas(), lambda header, _: [Quota(**one) for one in header["quotas"]])
 
 
 def put_quota(quota: Quota) -> Call[bool]:
     """Set a quota, in place of what there is."""
-    return _change({"api": "put_quota", "quota": asdict(quota)})
+    return make(operations.PutQuota(quota=operations.QuotaItem(**asdict(quota))), _changed)
 
 
 def delete_quota(principal: str) -> Call[bool]:
     """Remove a quota."""
-    return _change({"api": "delete_quota", "principal": principal})
+    return make(operations.DeleteQuota(principal=principal), _changed)
 
 
-def _change(request: Document) -> Call[bool]:
-    kept = {key: value for key, value in request.items() if value is not None}
-    return Call(kept, lambda header, _: bool(header["changed"]), wait_s=_ACCESS_CHANGE_S)
+def _changed(header: Document, _: memoryview) -> bool:
+    return bool(header["changed"])
 
 
 def _rule(document: dict[str, Any]) -> AclRule:
@@ -506,38 +479,36 @@ def _verdict(principal: str, document: dict[str, Any]) -> Verdict:
 
 def beat(beat: MemberBeat) -> Call[MemberAnswer]:
     """Tell the coordinator that a member is there; any node hands it over."""
-    request = {
-        "api": "group_beat",
-        "group": beat.group,
-        "member": beat.member,
-        "streams": list(beat.streams),
-        "session_ms": beat.session_ms,
-        "sequence": beat.sequence,
-        "joining": beat.joining,
-        "epoch": beat.epoch,
-        "held": _by_stream(beat.held),
-    }
-    return Call(request, lambda header, _: _answer(header["answer"]))
+    request = operations.GroupBeat(
+        group=beat.group,
+        member=beat.member,
+        streams=list(beat.streams),
+        session_ms=beat.session_ms,
+        sequence=beat.sequence,
+        joining=beat.joining,
+        epoch=beat.epoch,
+        held=_by_stream(beat.held),
+    )
+    return make(request, lambda header, _: _answer(header["answer"]))
 
 
 def leave(group: str, member: str) -> Call[None]:
     """Tell the coordinator that a member wants to be none."""
-    request = {"api": "group_leave", "group": group, "member": member}
-    return Call(request, lambda *_: None)
+    return make(operations.GroupLeave(group=group, member=member), _nothing)
 
 
 def groups(group: str | None = None) -> Call[list[GroupInfo]]:
     """One group, or all by name."""
-    request: Document = {"api": "groups"} | ({} if group is None else {"group": group})
-    return Call(request, lambda header, _: [group_info(item) for item in header["groups"]])
+    request = operations.Groups(group=group)
+    return make(request, lambda header, _: [group_info(item) for item in header["groups"]])
 
 
-def _by_stream(held: Iterable[GroupPartition]) -> list[Document]:
+def _by_stream(held: Iterable[GroupPartition]) -> list[operations.HeldPartitions]:
     numbers: dict[tuple[str, str], list[int]] = {}
     for one in held:
         numbers.setdefault((one.stream, one.incarnation), []).append(one.partition)
     return [
-        {"stream": stream, "incarnation": incarnation, "partitions": found}
+        operations.HeldPartitions(stream=stream, incarnation=incarnation, partitions=found)
         for (stream, incarnation), found in numbers.items()
     ]
 

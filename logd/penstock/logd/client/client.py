@@ -12,6 +12,7 @@ from typing import Any, Final, Self, TypeVar
 from typing_extensions import override
 
 from penstock.base.clock import monotonic_ns
+from penstock.logd.api.operations import Fetch
 from penstock.logd.client import calls
 from penstock.logd.client.access import ANYBODY, Access
 from penstock.logd.client.async_client import AsyncLogClient
@@ -436,14 +437,16 @@ class LogClient(Managing):
             UnavailableError: The server cannot be reached or does not answer in time.
         """
         call = calls.fetch(
-            stream,
-            offset,
-            partition=partition,
-            bytes_max=bytes_max,
-            bytes_min=bytes_min,
-            wait_ms=wait_ms,
-            subject=subject,
-            incarnation=incarnation,
+            Fetch(
+                stream=stream,
+                offset=offset,
+                partition=partition,
+                bytes_max=bytes_max,
+                bytes_min=bytes_min,
+                wait_ms_max=wait_ms,
+                subject=subject,
+                incarnation=incarnation,
+            ),
             where=self.server,
         )
         return self._call(call)

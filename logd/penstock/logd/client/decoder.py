@@ -9,7 +9,8 @@ from typing import Any, Final
 import orjson
 import pyarrow as pa
 
-from penstock.logd.api.protocol import RESPONSE_HEAD, Document, decode_response_head
+from penstock.logd.api.operations import Document
+from penstock.logd.api.protocol import RESPONSE_HEAD, decode_response_head
 from penstock.logd.errors import CorruptError
 from penstock.logd.format.frame import BODY_SIZE_MAX, HEADER_SIZE
 from penstock.logd.limits import FETCH_BYTES_MAX

@@ -11,11 +11,12 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Final, Literal, TypeVar
+from typing import Final, Literal, TypeVar
 
 import pyarrow as pa
 
 from penstock.base.backoff import Backoff
+from penstock.logd.api.operations import End, Fetch
 from penstock.logd.client import calls
 from penstock.logd.client.calls import Call
 from penstock.logd.client.models import Cursor, Fetched, StreamInfo
@@ -24,7 +25,7 @@ from penstock.logd.format.batch import Record, decode_body
 from penstock.logd.format.frame import FrameHeader
 from penstock.logd.format.rows import batch_records, slice_rows
 
-Position = int | Literal["earliest", "latest"] | datetime
+Position = int | End | datetime
 """An offset, an end of the log, or the first record at or after a time (with its zone)."""
 
 OutOfRange = Literal["raise", "earliest", "latest"]
@@ -106,14 +107,16 @@ class Following:
         if self.offset < 0:
             return calls.offset_at(self.stream, options.partition, position_request(self._start))
         return calls.fetch(
-            self.stream,
-            self.offset,
-            partition=options.partition,
-            bytes_max=options.bytes_max,
-            wait_ms=int(options.wait_s * 1000),
-            subject=options.subject,
-            incarnation=self.incarnation,
-            log_epoch=self._log_epoch,
+            Fetch(
+                stream=self.stream,
+                offset=self.offset,
+                partition=options.partition,
+                bytes_max=options.bytes_max,
+                wait_ms_max=int(options.wait_s * 1000),
+                subject=options.subject,
+                incarnation=self.incarnation,
+                log_epoch=self._log_epoch,
+            ),
             where=self._server,
         )
 
@@ -215,13 +218,14 @@ def passes(error: RefusedError) -> bool:
     return error.code in _BUSY
 
 
-def position_request(start: Any) -> str | int:
+def position_request(start: Position) -> End | int:
     """Where a reading begins, as a request for offsets names it; not for an offset itself."""
     if isinstance(start, datetime):
         since = start - datetime(1970, 1, 1, tzinfo=UTC)
         time_ns = ((since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds) * 1000
         return max(-_TIME_NS_MAX, min(time_ns, _TIME_NS_MAX))
-    return str(start)
+    assert not isinstance(start, int), start
+    return start
 
 
 Item = TypeVar("Item")

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, assert_never
 import pyarrow as pa
 
 from penstock.base.clock import boot_ns, monotonic_ns
+from penstock.logd.api.operations import End
 from penstock.logd.client import calls
 from penstock.logd.client.following import (
     FETCH_BYTES,
@@ -494,7 +495,7 @@ class Membership:
         at = self._options.start
         return at if isinstance(at, int) else await self._at(partition, position_request(at))
 
-    async def _at(self, partition: GroupPartition, at: str | int) -> int:
+    async def _at(self, partition: GroupPartition, at: End | int) -> int:
         return await self._client.ask(calls.offset_at(partition.stream, partition.partition, at))
 
     async def _let_go(self, reading: PartitionConsumer) -> None:

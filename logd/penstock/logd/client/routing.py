@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from penstock.logd.api.protocol import Document
+from penstock.logd.api.operations import Document
 from penstock.logd.client import calls
 from penstock.logd.client.address import split_address
 from penstock.logd.client.calls import Call, ToNode, ToPartition

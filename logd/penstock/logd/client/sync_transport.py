@@ -5,7 +5,8 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from penstock.base.clock import monotonic_ns
-from penstock.logd.api.protocol import Document, encode_request, raise_error
+from penstock.logd.api.operations import Document
+from penstock.logd.api.protocol import encode_request, raise_error
 from penstock.logd.client.access import ANYBODY, Access
 from penstock.logd.client.address import split_address
 from penstock.logd.client.calls import Call

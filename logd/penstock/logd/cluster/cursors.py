@@ -33,7 +33,7 @@ _PLACE: Final = PartitionKey(CURSORS_STREAM.name, 0)
 
 
 class ClusterCursors:
-    """As `penstock.logd.api.operations.Cursors`. Used on the event loop.
+    """As `penstock.logd.api.streams.Cursors`. Used on the event loop.
 
     Args:
         replicas: Of this node.

@@ -18,9 +18,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from penstock.base.clock import Clock
 from penstock.base.sockets import connections_within
 from penstock.logd.activity import Record
-from penstock.logd.api.operations import GroupFigures
-from penstock.logd.api.protocol import Document
+from penstock.logd.api.operations import Document
 from penstock.logd.api.stream_options import ConfiguredStream
+from penstock.logd.api.streams import GroupFigures
 from penstock.logd.cluster.activity import ClusterActivity, Watcher
 from penstock.logd.cluster.config import LONE_CLUSTER, ClusterSection
 from penstock.logd.cluster.controller_client import ControllerClient
@@ -94,7 +94,7 @@ _LEAVE_S: Final = 10.0
 
 
 class ClusterGroups:
-    """As `penstock.logd.api.operations.Groups`.
+    """As `penstock.logd.api.streams.Groups`.
 
     Args:
         node: This one.

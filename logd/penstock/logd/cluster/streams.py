@@ -8,7 +8,7 @@ from typing import Any, Final
 import structlog
 
 from penstock.logd.api.description import describe_roles, describe_standing
-from penstock.logd.api.protocol import Document
+from penstock.logd.api.operations import Document
 from penstock.logd.api.stream_options import ReplicationSettings, altered
 from penstock.logd.api.streams import StreamOutline, not_here
 from penstock.logd.cluster.controller_client import ControllerClient, make_stream

@@ -16,10 +16,9 @@ from typing import Final
 
 import grpc
 
-from penstock.logd.api.operations import Cursors
-from penstock.logd.api.protocol import Document
+from penstock.logd.api.operations import Document
 from penstock.logd.api.stream_options import split_settings
-from penstock.logd.api.streams import Streams
+from penstock.logd.api.streams import Cursors, Streams
 from penstock.logd.errors import RefusedError, UnavailableError
 from penstock.logd.liftbridge.errors import CallError
 from penstock.logd.liftbridge.groups import GroupService

@@ -15,9 +15,8 @@ from typing import Final
 
 import grpc
 
-from penstock.logd.api.operations import Groups
-from penstock.logd.api.protocol import Document
-from penstock.logd.api.streams import Streams
+from penstock.logd.api.operations import Document
+from penstock.logd.api.streams import Groups, Streams
 from penstock.logd.controller.group_messages import MemberAnswer, MemberBeat
 from penstock.logd.errors import RefusedError, UnavailableError
 from penstock.logd.liftbridge.errors import CallError

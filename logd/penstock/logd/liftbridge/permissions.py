@@ -1,14 +1,17 @@
-"""What the caller of each method must be allowed, how much of it, and what is taken down of it.
+"""What the caller of each method must be allowed, how much of it, and how it is recorded.
 
-A method that is not listed here is for whoever may administer everything.
+A method is as the operation of logd's own that it maps to; one that maps to none is for
+administrators.
 """
 
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeAlias
 
 from penstock.logd.activity import TakesDown
-from penstock.logd.api.operations import Groups
-from penstock.logd.api.stream_options import StreamOption, split_settings, stream_options
+from penstock.logd.api import operations
+from penstock.logd.api.operations import operation_of
+from penstock.logd.api.permissions import AuthorizationRules
+from penstock.logd.api.stream_options import StreamOption, stream_options
 from penstock.logd.api.streams import StreamOutline
 from penstock.logd.errors import LogdError, RefusedError
 from penstock.logd.format.subjects import is_inbox
@@ -68,23 +71,44 @@ _ALL: Final = -1
 """Of `replicationFactor`: on every node."""
 
 
-_ACTIONS: Final = {
-    "CreateStream": "stream.create",
-    "DeleteStream": "stream.delete",
-    "PauseStream": "stream.mode",
-    "SetStreamReadonly": "stream.mode",
-}
-"""What each method that changes something is taken down as."""
-
 PUBLISHING: Final = ("Publish", "PublishAsync", "PublishToSubject")
 """They ask for themselves, message by message."""
 
 _OPEN: Final = ("FetchMetadata",)
 """Everybody may call it; the answer has what the caller may see."""
 
+
+def _group(request: Any) -> operations.GroupLeave:
+    return operations.GroupLeave(group=request.groupId, member="")
+
+
+_REQUESTS: Final[dict[str, Callable[[Any], operations.Request]]] = {
+    "CreateStream": lambda call: operations.CreateStream(config=settings_of(call)),
+    "DeleteStream": lambda call: operations.DeleteStream(stream=call.name),
+    "PauseStream": lambda call: operations.SetMode(stream=call.name),
+    "SetStreamReadonly": lambda call: operations.SetMode(stream=call.name),
+    "Subscribe": lambda call: operations.Fetch(stream=call.stream, offset=0),
+    "FetchPartitionMetadata": lambda call: operations.Streams(stream=call.stream),
+    "SetCursor": lambda call: operations.GetCursor(consumer="", stream=call.stream),
+    "FetchCursor": lambda call: operations.GetCursor(consumer="", stream=call.stream),
+    "JoinConsumerGroup": lambda call: operations.GroupBeat(
+        group=call.groupId,
+        member=call.consumerId,
+        streams=list(call.streams),
+        session_ms=0,
+        sequence=0,
+        joining=True,
+        epoch=0,
+        held=[],
+    ),
+    "LeaveConsumerGroup": _group,
+    "FetchConsumerGroupAssignments": _group,
+    "ReportConsumerGroupCoordinator": _group,
+}
+"""What logd's own operation would be asked for a method, which has its right and its record."""
+
 Context: TypeAlias = Any
 Call: TypeAlias = Callable[[Any, Context], Awaitable[Any]]
-_Check: TypeAlias = Callable[[Any, Principal], None]
 
 
 class CallAuthorization:
@@ -92,9 +116,9 @@ class CallAuthorization:
 
     Args:
         authorizer: Decides.
-        throttle: Holds up whoever is over a quota.
-        groups: Which streams a consumer group reads.
-        activity: Takes down what was done, before whoever asked is told.
+        throttle: Holds up callers over their quota.
+        permits: The rights of logd's own operations.
+        activity: Records what was done, before the caller is answered.
         creator: For whose quota a stream counts that somebody creates.
     """
 
@@ -102,29 +126,15 @@ class CallAuthorization:
         self,
         authorizer: Authorizer,
         throttle: QuotaManager,
-        groups: Groups,
+        permits: AuthorizationRules,
         activity: TakesDown,
         creator: Callable[[Principal], str],
     ) -> None:
         self.authorizer = authorizer
         self.creator = creator
         self._throttle = throttle
-        self._groups = groups
+        self._permits = permits
         self._activity = activity
-        self._checks: dict[str, _Check] = {
-            "CreateStream": self._create,
-            "DeleteStream": self._on_stream(Action.DELETE, "name"),
-            "PauseStream": self._on_stream(Action.ALTER, "name"),
-            "SetStreamReadonly": self._on_stream(Action.ALTER, "name"),
-            "Subscribe": self._subscribe,
-            "FetchPartitionMetadata": self._see,
-            "SetCursor": self._on_stream(Action.CURSOR, "stream"),
-            "FetchCursor": self._on_stream(Action.CURSOR, "stream"),
-            "JoinConsumerGroup": self._join,
-            "LeaveConsumerGroup": self._of_group,
-            "FetchConsumerGroupAssignments": self._of_group,
-            "ReportConsumerGroupCoordinator": self._of_group,
-        }
 
     def intercept(self, method: str, call: Call) -> Call:
         """A method that is called only by whom it may be."""
@@ -147,7 +157,7 @@ class CallAuthorization:
                 result = "UNAVAILABLE"
                 raise
             finally:
-                if self._take_down(method, request, caller, result) and result != "interrupted":
+                if self._record(method, request, caller, result) and result != "interrupted":
                     await self._activity.kept()
             return answer
 
@@ -182,8 +192,8 @@ class CallAuthorization:
         await self._throttle.take(caller, Flow.BYTES_IN, request.ByteSize())
 
     def refused(self, method: str, request: Any, error: RefusedError) -> None:
-        """Take down what was denied of a call that goes on."""
-        self._take_down(method, request, current_caller(), result_of(error))
+        """Record what was denied of a call that goes on."""
+        self._record(method, request, current_caller(), result_of(error))
 
     def unknown(self, caller: Principal, stream: str) -> None:
         """Refuse to say whether there is a stream, to whom may not publish to one of its name.
@@ -209,47 +219,16 @@ class CallAuthorization:
     def _check(self, method: str, request: Any, caller: Principal) -> None:
         if not self.authorizer.enabled or method in PUBLISHING or method in _OPEN:
             return
-        check = self._checks.get(method)
-        if check is not None:
-            check(request, caller)
-        else:
+        if method not in _REQUESTS:
             self.authorizer.check(caller, Action.ADMIN, CLUSTER)
-
-    def _on_stream(self, action: Action, field: str) -> _Check:
-        def check(request: Any, caller: Principal) -> None:
-            self.authorizer.check(caller, action, self.authorizer.stream(getattr(request, field)))
-
-        return check
-
-    def _create(self, request: wire.CreateStreamRequest, caller: Principal) -> None:
-        config, replication = split_settings(settings_of(request))
-        self.authorizer.check(caller, Action.CREATE, stored_by(config, replication.partitions))
-
-    def _subscribe(self, request: wire.SubscribeRequest, caller: Principal) -> None:
-        target = self.authorizer.stream(request.stream)
-        self.authorizer.check(caller, Action.READ, target)
-        if request.resume:
-            self.authorizer.check(caller, Action.ALTER, target)
-        if request.consumer.groupId:
-            self.authorizer.check(caller, Action.CURSOR, target)
-
-    def _see(self, request: wire.FetchPartitionMetadataRequest, caller: Principal) -> None:
-        self.authorizer.check_sees(caller, request.stream)
-
-    def _join(self, request: wire.JoinConsumerGroupRequest, caller: Principal) -> None:
-        for stream in request.streams:
-            self.authorizer.check(caller, Action.CURSOR, self.authorizer.stream(stream))
-        self.authorizer.check_joins(caller, request.groupId, self._streams_of(request.groupId))
-
-    def _of_group(self, request: Any, caller: Principal) -> None:
-        self.authorizer.check_group(caller, request.groupId, self._streams_of(request.groupId))
-
-    def _streams_of(self, group: str) -> set[str]:
-        try:
-            (found,) = self._groups.describe(group)
-        except RefusedError:
-            return set()
-        return {stream for member in found["members"] for stream in member["streams"]}
+            return
+        self._permits.check(_REQUESTS[method](request), caller)
+        if method == "Subscribe":
+            target = self.authorizer.stream(request.stream)
+            if request.resume:
+                self.authorizer.check(caller, Action.ALTER, target)
+            if request.consumer.groupId:
+                self.authorizer.check(caller, Action.CURSOR, target)
 
     def _check_inbox(self, caller: Principal, inbox: str) -> None:
         """Acks go to inboxes; else whoever may publish anywhere could have logd publish anywhere.
@@ -260,13 +239,14 @@ class CallAuthorization:
         if inbox and not is_inbox(inbox) and self.authorizer.enabled:
             self.authorizer.check(caller, Action.PUBLISH, self.authorizer.subject(inbox))
 
-    def _take_down(self, method: str, request: Any, caller: Principal, result: str) -> bool:
-        """Whether it is to outlast the machine; what was denied anybody can have written."""
-        kind = _ACTIONS.get(method)
+    def _record(self, method: str, request: Any, caller: Principal, result: str) -> bool:
+        """Record an event; whether it is to outlast the machine: anybody can cause denials."""
+        asks = _REQUESTS.get(method)
+        kind = "" if asks is None else operation_of(asks(request)).audit
         if result == "PERMISSION_DENIED":
             kind = "access.denied"
-        if kind is not None:
+        if kind:
             stream = getattr(request, "name", "") or getattr(request, "stream", "")
             asked = {"api": method, "stream": stream, "subject": getattr(request, "subject", "")}
             self._activity.record(kind, caller, request=asked, result=result)
-        return kind not in (None, "access.denied")
+        return kind not in ("", "access.denied")

@@ -3,6 +3,7 @@
 import sys
 from typing import Final
 
+from penstock.logd.api.operations import Fetch
 from penstock.logd.client import AsyncLogClient, Fetched, LogClient, calls, passes
 from penstock.logd.client.calls import Call
 from penstock.logd.errors import CorruptError, RefusedError, UnavailableError
@@ -137,12 +138,14 @@ def kept_until(client: LogClient, span: Span) -> int:
     """
     epoch, upto = span.planned_epoch, span.end
     fetch = calls.fetch(
-        span.stream,
-        upto,
-        partition=span.partition,
-        bytes_max=1,
-        wait_ms=0,
-        log_epoch=epoch,
+        Fetch(
+            stream=span.stream,
+            offset=upto,
+            partition=span.partition,
+            bytes_max=1,
+            wait_ms_max=0,
+            log_epoch=epoch,
+        ),
         where=client.server,
     )
     try:
@@ -161,15 +164,17 @@ def kept_until(client: LogClient, span: Span) -> int:
 def _call(
     server: str, span: Span, offset: int, *, epoch: int | None, subject: str | None, max_bytes: int
 ) -> Call[Fetched]:
+    # With a filter a server waits for what matches, though all that is wanted be there.
     return calls.fetch(
-        span.stream,
-        offset,
-        partition=span.partition,
-        bytes_max=max_bytes,
-        # With a filter a server waits for what matches, though all that is wanted be there.
-        wait_ms=1000 if subject is None else 0,
-        subject=subject,
-        log_epoch=epoch,
+        Fetch(
+            stream=span.stream,
+            offset=offset,
+            partition=span.partition,
+            bytes_max=max_bytes,
+            wait_ms_max=1000 if subject is None else 0,
+            subject=subject,
+            log_epoch=epoch,
+        ),
         where=server,
     )
 
