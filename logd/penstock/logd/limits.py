@@ -45,6 +45,14 @@ FILTER_BYTES_MAX: Final = 4 * 1024 * 1024
 is cut to this. It bounds what a connection's payload takes in memory, and how long others that
 filter wait. One frame may exceed it."""
 
+VERIFY_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Bytes of frames that one request of a verification reads, and the default; one frame may exceed
+it. It bounds what they take in memory decoded, and how long another verification waits."""
+
+DIFFERENCES_MAX: Final = 1000
+"""Ranges in which replicas differ, after which a verification of a partition ends: it is known
+then, and what is reported stays readable."""
+
 FETCH_WAIT_MS_MAX: Final = 60_000
 """Milliseconds a fetch may wait for records; a longer wish is cut to this."""
 

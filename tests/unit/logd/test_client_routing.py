@@ -56,7 +56,7 @@ class World:
             self.asked.append((step.address[0], step.call.request["api"], step.replica))
             self.now_s += 0.001
             try:
-                answer = self._answer(step)
+                answer = self.answer(step)
             except RefusedError as error:
                 course.refused(step, error, self._now_ns())
             except OSError as error:
@@ -81,7 +81,7 @@ class World:
     def _now_ns(self) -> int:
         return int(self.now_s * 1e9)
 
-    def _answer(self, step: NextAction) -> object:
+    def answer(self, step: NextAction) -> object:
         name = step.address[0]
         if name not in self.up:
             raise ConnectionRefusedError
@@ -151,6 +151,19 @@ def test_a_lone_logd_is_asked_once_who_there_is_and_never_before_the_first_answe
     with pytest.raises(UnavailableError, match="a:1 cannot be reached"):
         world.fetch(found)
     assert world.apis() == ["a fetch"]
+
+
+def test_calls_that_name_nodes_find_them_though_they_are_the_first_and_at_the_same_time() -> None:
+    found = router("a:1")
+    world = World()
+    attempts = {node: CallAttempt(found, calls.gaps(node), 0) for node in ("b", "c")}
+    steps = {node: attempt.step(0) for node, attempt in attempts.items()}
+    assert [step.call.request["api"] for step in steps.values()] == ["cluster", "cluster"]
+    reached = {}
+    for node, step in steps.items():
+        attempts[node].answered(step, world.answer(step), 0)
+        reached[node] = attempts[node].step(0).address
+    assert reached == {"b": "b:1", "c": "c:1"}
 
 
 def test_a_logd_that_does_not_know_the_question_is_taken_for_a_lone_one() -> None:

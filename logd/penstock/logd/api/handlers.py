@@ -14,6 +14,7 @@ from penstock.logd.api.reading import FetchReading, partition_standing
 from penstock.logd.api.server import Response, ResponseSlot
 from penstock.logd.api.stream_options import split_settings
 from penstock.logd.api.streams import Cursors, Groups, Streams
+from penstock.logd.api.verification import Verification
 from penstock.logd.controller.group_messages import MemberAnswer, MemberBeat
 from penstock.logd.errors import RefusedError
 from penstock.logd.format.subjects import check_filter
@@ -92,6 +93,7 @@ class Handlers:
         self._creator = creator
         self._report_gaps = gaps
         self._reading = FetchReading()
+        self._verification = Verification()
 
     async def handle(self, request: Request, turn: ResponseSlot) -> Response:
         """Do what a request asks.
@@ -183,6 +185,11 @@ class Handlers:
     async def _restore(self, request: operations.Restore, turn: ResponseSlot) -> Document:
         partition = self._streams.partition(request.stream, request.partition)
         return {"next_offset": await partition.restore(turn.upload)}
+
+    @_handles(operations.Verify)
+    async def _verify(self, request: operations.Verify, _: ResponseSlot) -> Response:
+        partition = self._streams.partition(request.stream, request.partition, replica=True)
+        return await self._verification.verify(partition, request)
 
     # Cursors.
 

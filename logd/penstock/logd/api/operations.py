@@ -25,6 +25,7 @@ from penstock.logd.limits import (
     GROUP_STREAMS_MAX,
     PRINCIPAL_GROUPS_MAX,
     REPLICAS_MAX,
+    VERIFY_BYTES_MAX,
 )
 from penstock.logd.metadata.cursors import CursorKey
 from penstock.logd.security.acl import Action, Effect
@@ -277,6 +278,18 @@ class Restore(OfPartition, frozen=True, kw_only=True, tag="restore"):
     """A frame of a backup."""
 
     upload: Annotated[int, Meta(description="bytes of the frame that follows")]
+
+
+class Verify(OfPartition, frozen=True, kw_only=True, tag="verify"):
+    """A question for what a node holds of a range of offsets."""
+
+    offset: _Offset
+    upto: Annotated[_Offset, Meta(description="exclusive")]
+    bytes_max: Annotated[
+        int, Meta(ge=1, le=VERIFY_BYTES_MAX, description="of frames read, about")
+    ] = VERIFY_BYTES_MAX
+    records: Annotated[bool, Meta(description="a checksum of each record follows, too")] = False
+    incarnation: Annotated[str | None, Meta(description="of the stream that is meant")] = None
 
 
 class SetCursorItem(_Part, frozen=True, kw_only=True):
@@ -595,6 +608,21 @@ class NextOffset(TypedDict):
     """How far a restore got."""
 
     next_offset: Annotated[int, Meta(description="of the frame that is wanted next")]
+
+
+class HeldRange(TypedDict):
+    """What a node holds of a range of offsets."""
+
+    incarnation: str
+    start_offset: int
+    high_watermark: int
+    first: Annotated[int, Meta(description="where the range begins that was read")]
+    next_offset: Annotated[int, Meta(description="where it ends")]
+    records: int
+    bytes: Annotated[int, Meta(description="of the frames that were read")]
+    checksum: Annotated[str, Meta(description="of offsets and records; empty: of none")]
+    damaged: Annotated[list[list[int]], Meta(description="ranges of offsets: first, upto")]
+    missing: Annotated[list[list[int]], Meta(description="ranges that no frame stands for")]
 
 
 class CursorDocument(TypedDict):
@@ -959,6 +987,13 @@ _TABLE: Final = (
         responder=Responder.LEADER,
         wait_s=_CHANGE_S,
         uploads=True,
+    ),
+    Operation(
+        Verify,
+        HeldRange,
+        "Reads every frame of a range of offsets; says by checksums what the node holds of it.",
+        right=_stream(Action.ADMIN),
+        responder=Responder.NODE,
     ),
     Operation(
         SetCursor,

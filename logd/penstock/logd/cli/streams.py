@@ -1,27 +1,41 @@
 """`penstock logd streams ...` and `penstock logd match`: what is stored, and under which name."""
 
-from collections.abc import Callable, Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final, TypeVar
 
 import click
 from typing_extensions import override
 
+from penstock.base.errors import DamagedDataError
 from penstock.base.pluralize import pluralize
 from penstock.logd.api.stream_options import StreamOption, stream_options
 from penstock.logd.cli.cluster import Parts, Place, Work, left_of_move, wait_option, watch
-from penstock.logd.cli.output import echo_json, facts, human_bytes, json_option, safe, table, tell
+from penstock.logd.cli.output import (
+    Progress,
+    echo_json,
+    facts,
+    human_bytes,
+    json_option,
+    safe,
+    table,
+    tell,
+)
 from penstock.logd.cli.records import partitions_of
 from penstock.logd.cli.server import (
+    PARTITIONS,
     POSITION,
     AskRefusedError,
     Position,
+    access,
     asking,
     resolve,
     server_option,
     stream_argument,
 )
-from penstock.logd.client import LogClient, PartitionInfo, StreamInfo
+from penstock.logd.client import AsyncLogClient, LogClient, PartitionInfo, StreamInfo
+from penstock.logd.client.verify import Kind, PartitionVerdict, PartitionVerifier
 from penstock.logd.errors import UnavailableError
 from penstock.logd.metadata.option import Change
 from penstock.service import ServiceError
@@ -258,6 +272,114 @@ def writable(name: str, as_json: bool, server: str) -> None:
     tell(f"stream {name} is writable", {"stream": name, "read_only": False}, as_json=as_json)
 
 
+@click.command(epilog="Example: penstock logd streams verify logs --max-bytes-per-s 20000000")
+@stream_argument("name")
+@PARTITIONS
+@click.option(
+    "--max-bytes-per-s",
+    type=click.IntRange(min=1),
+    help="Bytes that each node reads a second. Default: as many as it can.",
+)
+@json_option("One JSON object, when all is compared.")
+@server_option
+def verify(
+    *,
+    name: str,
+    partitions: tuple[int, ...],
+    max_bytes_per_s: int | None,
+    as_json: bool,
+    server: str,
+) -> None:
+    """Compare what the replicas of the stream NAME hold, record by record, while it is written to.
+
+    Every node reads its frames from the disk, checks them and sends checksums. Of a single node
+    every frame is checked. Exit code 0: all is equal; 65: something differs, is damaged or is
+    missing, and it is said where; 69: a node could not be asked.
+    """
+    with asking(server) as log:
+        info = log.stream(name)
+        numbers = partitions_of(log, name, partitions)
+        alone = log.cluster().name is None
+        chosen = [part for part in info.partitions if part.partition in numbers]
+        total = sum(part.high_watermark + 1 - part.start_offset for part in chosen if part.is_known)
+        with Progress(f"verifying {name}", total) as progress:
+            verdicts = asyncio.run(
+                _verify(server, info, chosen, progress, alone=alone, bytes_per_s=max_bytes_per_s)
+            )
+    if as_json:
+        echo_json({"stream": name, "partitions": [asdict(verdict) for verdict in verdicts]})
+    else:
+        for line in _lines(name, verdicts):
+            click.echo(safe(line))
+    _check_equal(name, verdicts)
+
+
+async def _verify(
+    server: str,
+    info: StreamInfo,
+    parts: Sequence[PartitionInfo],
+    progress: Progress,
+    *,
+    alone: bool,
+    bytes_per_s: int | None,
+) -> list[PartitionVerdict]:
+    """Compare partitions, one after the other."""
+    async with AsyncLogClient(server, access=access()) as client:
+        found = []
+        for part in parts:
+            nodes = dict.fromkeys([part.leader, *part.replicas, *part.observers])
+            verifier = PartitionVerifier(
+                client,
+                info.name,
+                part.partition,
+                [node for node in nodes if node],
+                incarnation=info.incarnation,
+                alone=alone,
+                bytes_per_s=bytes_per_s,
+                advanced=progress.advance,
+            )
+            found.append(await verifier.run())
+        return found
+
+
+def _lines(name: str, verdicts: Sequence[PartitionVerdict]) -> Iterator[str]:
+    """What a verification came to, for people."""
+    for verdict in verdicts:
+        place = f"{name}/{verdict.partition}"
+        for one in verdict.differences:
+            verb = "differ" if one.kind is Kind.DIFFERS else f"are {one.kind}"
+            yield f"{place}: offsets {one.first} to {one.upto - 1} {verb} on {', '.join(one.nodes)}"
+        for node, problem in verdict.unasked.items():
+            yield f"{place}: node {node} could not be asked: {problem}"
+        if not verdict.nodes:
+            continue
+        records = pluralize(verdict.records, "record", form=",")
+        held = f"offsets {verdict.first} to {verdict.upto - 1}" if verdict.records else "nothing"
+        text = f"{place}: compared on {', '.join(verdict.nodes)}: {held}, {records}"
+        end = "" if verdict.complete else "; ended there: there are too many differences"
+        yield f"{text}, {human_bytes(verdict.size_bytes)}{end}"
+
+
+def _check_equal(name: str, verdicts: Sequence[PartitionVerdict]) -> None:
+    """Raise what the exit code says.
+
+    Raises:
+        DamagedDataError: Replicas differ, or are damaged.
+        ServiceUnavailableError: A node could not be asked.
+    """
+    if count := sum(len(verdict.differences) for verdict in verdicts):
+        raise DamagedDataError(
+            f"replicas of {safe(name)} are not equal: {pluralize(count, 'range')} of offsets",
+            fix="damaged ranges are fetched from other nodes by logd itself: verify again in a"
+            " minute; if it lasts, move the partition off that node: penstock logd streams move",
+        )
+    if nodes := sorted({node for verdict in verdicts for node in verdict.unasked}):
+        raise ServiceUnavailableError(
+            f"could not be asked: {safe(', '.join(nodes))}",
+            fix="start these nodes, see: penstock logd cluster info; then verify again",
+        )
+
+
 @click.command(epilog="Example: penstock logd streams move logs --to logd-1,logd-2,logd-4")
 @stream_argument("name")
 @click.option("--partition", type=click.IntRange(min=0), default=0, show_default=True)
@@ -393,10 +515,12 @@ _TITLES: Final = ("STREAM", "STATE", "RECORDS", "END", "SIZE", "LEADER", "ISR", 
 
 @click.group(cls=PenstockGroup, epilog="Example: penstock logd streams ls")
 def streams() -> None:
-    """List, show, create, change, move, purge and delete streams."""
+    """List, show, create, change, verify, move, purge and delete streams."""
 
 
-for _command in (alter, purge, pause, resume, readonly, writable, move, observers, elect):
+for _command in (
+    alter, purge, pause, resume, readonly, writable, verify, move, observers, elect,
+):  # fmt: skip
     streams.add_command(_command)
 
 

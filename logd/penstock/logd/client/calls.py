@@ -17,6 +17,7 @@ from penstock.logd.client.models import (
     Elected,
     Fetched,
     GroupInfo,
+    HeldRange,
     OffsetRange,
     StreamInfo,
     cluster_info,
@@ -25,6 +26,7 @@ from penstock.logd.client.models import (
 )
 from penstock.logd.controller.group_messages import Assignment, MemberAnswer, MemberBeat
 from penstock.logd.errors import CorruptError, NoAnswerError
+from penstock.logd.format.record_checksums import decode_checksums
 from penstock.logd.format.rows import sound_frames
 from penstock.logd.metadata.records import GroupPartition
 from penstock.logd.security.acl import AclRule, Action, Effect
@@ -268,6 +270,26 @@ def fetch(request: operations.Fetch, *, where: str) -> Call[Fetched]:
         )
 
     return make(request, read, wait_s=request.wait_ms_max / 1000)
+
+
+def verify(request: operations.Verify, *, node: str | None) -> Call[HeldRange]:
+    """What a node holds of a range of offsets; without a name, the one that is asked."""
+
+    def read(header: Document, payload: memoryview) -> HeldRange:
+        return HeldRange(
+            start_offset=header["start_offset"],
+            high_watermark=header["high_watermark"],
+            first=header["first"],
+            next_offset=header["next_offset"],
+            records=header["records"],
+            size_bytes=header["bytes"],
+            checksum=header["checksum"],
+            damaged=tuple((first, upto) for first, upto in header["damaged"]),
+            missing=tuple((first, upto) for first, upto in header["missing"]),
+            checksums=decode_checksums(payload),
+        )
+
+    return make(request, read, node=node)
 
 
 def restore(stream: str, partition: int, frames: bytes) -> Call[int]:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final, NamedTuple, TypeVar
 
+from penstock.logd.format.record_checksums import RecordChecksum
 from penstock.logd.format.rows import Frame
 from penstock.logd.replication.events import DATA_LOST
 
@@ -209,6 +210,34 @@ class Fetched:
     epoch: int
     incarnation: str
     log_epoch: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldRange:
+    """What a node holds of a range of a partition's offsets.
+
+    Attributes:
+        start_offset: The first record that the node can be read from.
+        high_watermark: The last one that it knows to be committed; -1: none.
+        first: Where the range begins that was read.
+        next_offset: Where it ends.
+        size_bytes: Of the frames that were read.
+        checksum: Of the records and their offsets; empty: there are none.
+        damaged: Ranges [first, upto) of which the frames are damaged.
+        missing: Ranges [first, upto) that no frame stands for.
+        checksums: Of each record, if they were asked for.
+    """
+
+    start_offset: int
+    high_watermark: int
+    first: int
+    next_offset: int
+    records: int
+    size_bytes: int
+    checksum: str
+    damaged: tuple[tuple[int, int], ...]
+    missing: tuple[tuple[int, int], ...]
+    checksums: list[RecordChecksum]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

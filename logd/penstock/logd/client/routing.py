@@ -21,7 +21,6 @@ from typing import Any, Final, Literal
 
 from penstock.logd.api.operations import Document
 from penstock.logd.client import calls
-from penstock.logd.client.address import split_address
 from penstock.logd.client.calls import Call, ToNode, ToPartition
 from penstock.logd.client.following import Patience
 from penstock.logd.client.models import ClusterInfo, Described
@@ -109,9 +108,12 @@ class MetadataCache:
     # What a course asks.
 
     def questions(self, call: Call[Any], *, replica: bool, now_ns: int) -> list[Call[Any]]:
-        """What to ask before a call; no two courses ask first who there is."""
+        """What to ask before a call; one course asks who there is, and all that name a node."""
         to = call.to
-        if not self._asked and (self._answered or replica or isinstance(to, ToNode)):
+        if isinstance(to, ToNode) and self._cluster is None:
+            self._asked = True
+            return [calls.cluster()]
+        if not self._asked and (self._answered or replica):
             self._asked = True
             return [calls.cluster()]
         if replica and self.is_clustered and isinstance(to, ToPartition):
@@ -378,3 +380,21 @@ class CallAttempt:
         if isinstance(error, TimeoutError):
             return calls.silent(step.address, self._router.timeout_s + step.call.wait_s)
         return calls.unreachable(step.address, error)
+
+
+def split_address(server: str) -> tuple[str, int]:
+    """Host and port of ``HOST:PORT``; an IPv6 host stands in brackets.
+
+    Raises:
+        ValueError: It is not.
+    """
+    host, _, port = server.rpartition(":")
+    if not host or not port.isdigit():
+        msg = f"server {server!r} is not HOST:PORT"
+        raise ValueError(msg)
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        msg = f"server {server[:80]!r}: its host cannot be a name"
+        raise ValueError(msg) from None
+    return host.strip("[]"), int(port)

@@ -8,10 +8,9 @@ from penstock.base.clock import monotonic_ns
 from penstock.logd.api.operations import Document
 from penstock.logd.api.protocol import encode_request, raise_error
 from penstock.logd.client.access import ANYBODY, Access
-from penstock.logd.client.address import split_address
 from penstock.logd.client.calls import Call
 from penstock.logd.client.decoder import Response, ResponseDecoder
-from penstock.logd.client.routing import CallAttempt, MetadataCache, NextAction
+from penstock.logd.client.routing import CallAttempt, MetadataCache, NextAction, split_address
 from penstock.logd.errors import CorruptError, RefusedError
 
 Answer = TypeVar("Answer")
