@@ -7,8 +7,7 @@ import yaml
 
 from penstock.collector.config import CollectorConfig
 from penstock.collector.transforms.build import build_graph
-from penstock.collector.transforms.event import Arrival, Outcome
-from penstock.collector.transforms.graph import Graph
+from penstock.collector.transforms.graph import Arrival, Graph, Outcome
 
 RESOURCE = b'{"service.name":"shop"}'
 HOST = {"host.name": "host-1"}

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from penstock.collector.cli.cases import run_case
 from penstock.collector.cli.main import cli
 from penstock.collector.registry import TRANSFORMS
-from penstock.collector.transforms.select import RouteBranch
+from penstock.collector.transforms.route import RouteBranch
 from penstock.collector.transforms.settings import OutputSection
 from tests.support.collector_graph import HOST, config_of
 

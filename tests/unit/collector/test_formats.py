@@ -13,8 +13,8 @@ from penstock.collector.transforms.parse import (
     read_clf,
     read_json,
     read_logfmt,
+    read_syslog,
     regex_reader,
-    syslog_reader,
 )
 
 YEAR_2026_NS = 1_767_225_600_000_000_000
@@ -25,7 +25,7 @@ READERS: dict[str, Reader] = {
     "csv": csv_reader(["a", "b"], ","),
     "clf": read_clf,
     "regex": regex_reader(r"(?P<user>\w+)@(?P<host>[\w.]+)(?P<port>:\d+)?"),
-    "syslog": lambda text: syslog_reader(text, YEAR_2026_NS),
+    "syslog": lambda text: read_syslog(text, YEAR_2026_NS),
 }
 
 
@@ -87,7 +87,7 @@ def test_the_common_log_format_has_no_agent_and_bad_requests_stay_whole() -> Non
 
 def test_syslog_has_its_parts() -> None:
     text = '<165>1 2025-10-11T22:14:15.003Z host app 7 ID47 [x@1 k="v"] hello'
-    found = syslog_reader(text, YEAR_2026_NS)
+    found = read_syslog(text, YEAR_2026_NS)
     assert found is not None
     assert (found["host"], found["appname"], found["body"]) == ("host", "app", "hello")
     assert (found["facility.code"], found["severity.code"]) == (20, 5)

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from typing_extensions import override
 
 from penstock.collector.ledger import Ledger
-from penstock.collector.transforms.event import Arrival, DropReason, Outcome
-from penstock.collector.transforms.graph import WiringError
-from penstock.collector.transforms.select import Filter
+from penstock.collector.transforms.filter import Filter
+from penstock.collector.transforms.graph import Arrival, Outcome
+from penstock.collector.transforms.transform import DropReason
+from penstock.collector.transforms.wiring import WiringError
 from penstock.specs.validate.validator import check_line
 from penstock.specs.validate.verdict import Accepted
 from tests.support.collector_graph import RESOURCE, delivered, graph_of, log, process, total

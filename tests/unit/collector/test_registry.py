@@ -105,9 +105,9 @@ def test_two_packages_with_one_type_are_refused_and_both_are_named(
         ("import no_such_library", "ModuleNotFoundError: No module named 'no_such_library'"),
         ("raise SystemError('old')", "SystemError: old"),
         ("", "AttributeError"),
-        ("class Broken: ...", "is not a transform: it lacks settings, from_settings, apply"),
+        ("class Broken: ...", "is not a transform: it lacks settings, from_settings, apply, notes"),
         (
-            "class Broken:\n    settings = dict\n    from_settings = apply = None",
+            "class Broken:\n    settings = dict\n    from_settings = apply = notes = None",
             "Broken.settings must derive from TransformSettings",
         ),
     ],

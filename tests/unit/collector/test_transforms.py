@@ -11,7 +11,7 @@ from penstock.collector.decode.syslog import decode_syslog
 from penstock.collector.sources.syslog.framing import pack_messages
 from penstock.collector.spool.spool import Unit
 from penstock.collector.transforms.enrich import container_facts
-from penstock.collector.transforms.event import DropReason, SettingsError
+from penstock.collector.transforms.transform import DropReason, SettingsError
 from tests.support.collector_graph import config_of, delivered, graph_of, log, process
 from tests.unit.specs import records
 

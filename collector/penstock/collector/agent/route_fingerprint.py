@@ -14,22 +14,21 @@ from penstock.collector.agent.settings import resource_of, tables_of
 from penstock.collector.config import CollectorConfig
 from penstock.collector.registry import TRANSFORMS
 from penstock.collector.sources.files.settings import FileSettings
-from penstock.collector.transforms.count import CountSettings
+from penstock.collector.transforms.dedupe import DedupeSettings
 from penstock.collector.transforms.edit import EditSettings
 from penstock.collector.transforms.enrich import DOCKER_FACTS, PATH_FACTS, EnrichSettings
 from penstock.collector.transforms.expression import fields_of, parse
+from penstock.collector.transforms.filter import FilterSettings
 from penstock.collector.transforms.graph import Graph
-from penstock.collector.transforms.parse import ParseSettings, TimestampSettings
+from penstock.collector.transforms.logs_to_metrics import LogsToMetricsSettings
+from penstock.collector.transforms.parse import ParseSettings
 from penstock.collector.transforms.paths import parse_path
-from penstock.collector.transforms.select import (
-    DedupeSettings,
-    FilterSettings,
-    RouteSettings,
-    SampleSettings,
-    ThrottleSettings,
-)
+from penstock.collector.transforms.route import RouteSettings
+from penstock.collector.transforms.sample import SampleSettings
 from penstock.collector.transforms.settings import TransformSettings
 from penstock.collector.transforms.subjects import SubjectTemplate
+from penstock.collector.transforms.throttle import ThrottleSettings
+from penstock.collector.transforms.timestamp import TimestampSettings
 
 RELEASE: Final = 1
 """Raised when a release gives the same records other subjects by the same configuration."""
@@ -97,7 +96,7 @@ def _forgets_among_copies(config: CollectorConfig, graph: Graph) -> bool:
     counts = {
         name
         for name, one in config.transforms.items()
-        if isinstance(one, CountSettings)  # it passes no copy on
+        if isinstance(one, LogsToMetricsSettings)  # it passes no copy on
     }
     return forgets and any(len({*takers} - counts) > 1 for takers in graph.wiring.takers.values())
 

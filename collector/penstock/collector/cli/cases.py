@@ -18,10 +18,10 @@ from penstock.collector.sources.syslog.framing import pack_messages
 from penstock.collector.sources.syslog.source import SyslogSettings
 from penstock.collector.spool.spool import Unit
 from penstock.collector.transforms.build import build_graph
-from penstock.collector.transforms.event import Arrival, DropReason, Outcome
-from penstock.collector.transforms.graph import Graph
+from penstock.collector.transforms.graph import Arrival, Graph, Outcome
 from penstock.collector.transforms.paths import getter, parse_path
 from penstock.collector.transforms.settings import Expected, ExpectedRecord, Step, TestCase
+from penstock.collector.transforms.transform import DropReason
 
 NOW_UNIX_NS: Final = 1_767_225_600_000_000_000
 """When tests begin, 2026-01-01: nothing of them depends on when they run."""
@@ -40,7 +40,7 @@ _PLAIN: Final[Mapping[str, Any]] = {
 def run_case(config: CollectorConfig, case: TestCase, resource: Mapping[str, Any]) -> list[str]:
     """Run one test on a graph of its own; returns what differs, empty when nothing does."""
     graph = build_graph(config, resource)
-    known = [source.name or source.type for source in config.sources] + graph.creators()
+    known = [source.name or source.type for source in config.sources] + graph.aggregators()
     if case.source not in known:
         return [f"there is no source {case.source!r}; there are {', '.join(known)}"]
     now_ns = 0

@@ -13,7 +13,8 @@ from penstock.collector.agent.settings import graph_of, resource_of
 from penstock.collector.cli.cases import run_case
 from penstock.collector.config import CollectorConfig
 from penstock.collector.config_files import load_collector_config
-from penstock.collector.transforms.graph import OUTPUT, Graph
+from penstock.collector.transforms.graph import Graph
+from penstock.collector.transforms.wiring import OUTPUT
 from penstock.logd.security.tls import CertificateFiles, ClientCertificates, TlsFileError
 from penstock.service import ConfigError, ExitCode, show_config
 
@@ -69,7 +70,7 @@ def _files(section: object, place: str, *, listens: bool = False) -> Iterator[Mi
 
 
 def _of_tests(config: CollectorConfig, graph: Graph) -> Iterator[Mistake]:
-    known = [source.name or source.type for source in config.sources] + graph.creators()
+    known = [source.name or source.type for source in config.sources] + graph.aggregators()
     for index, case in enumerate(config.tests):
         if case.source not in known:
             reason = f"there is no source {case.source!r}, only {', '.join(known)}"

@@ -241,7 +241,7 @@ class Engine:
     def _begins(self, state: State) -> dict[tuple[str, str], int]:
         """By origin and source, the sequence before which nothing is read again."""
         sources = {section.name or section.type for section in self._config.sources}
-        sources |= {key.source for key in state.lanes} | {*self.pipeline.graph.creators()}
+        sources |= {key.source for key in state.lanes} | {*self.pipeline.graph.aggregators()}
         spooled = {
             (origin, source): state.cursor_of(origin) << INDEX_BITS
             for origin in SPOOL_ORIGINS

@@ -30,8 +30,8 @@ from penstock.collector.spool.quarantine import Again, Quarantine, Refusal
 from penstock.collector.spool.rejection_reasons import meaning
 from penstock.collector.spool.spool import Unit
 from penstock.collector.spool.validation_cache import Known
-from penstock.collector.transforms.event import Arrival, DropReason, Outcome
-from penstock.collector.transforms.graph import Graph
+from penstock.collector.transforms.graph import Arrival, Graph, Outcome
+from penstock.collector.transforms.transform import DropReason
 
 _SLICE_RECORDS: Final = 500
 """Records handled before other tasks get a turn; a few milliseconds of work."""

@@ -5,13 +5,14 @@ from typing import Any
 
 from penstock.collector.config import CollectorConfig, SensitiveSection
 from penstock.collector.registry import TRANSFORMS
-from penstock.collector.transforms.count import CountSettings
 from penstock.collector.transforms.enrich import Rows
-from penstock.collector.transforms.event import SettingsError, Transform, TransformContext
-from penstock.collector.transforms.graph import Graph, WiringError, wire
-from penstock.collector.transforms.select import SampleSettings
+from penstock.collector.transforms.graph import Graph
+from penstock.collector.transforms.logs_to_metrics import LogsToMetricsSettings
+from penstock.collector.transforms.sample import SampleSettings
 from penstock.collector.transforms.settings import TransformSettings
 from penstock.collector.transforms.subjects import SubjectTemplate
+from penstock.collector.transforms.transform import SettingsError, Transform, TransformContext
+from penstock.collector.transforms.wiring import WiringError, wire
 from penstock.service import ConfigError
 from penstock.specs.redact.detectors import DETECTORS, Detectors
 from penstock.specs.redact.scrubber import Scrubber
@@ -85,7 +86,7 @@ def _refuse_the_same_seed(transforms: Mapping[str, TransformSettings]) -> None:
                 continue
             before.add(other)
             earlier = transforms[other]
-            if isinstance(earlier, CountSettings):
+            if isinstance(earlier, LogsToMetricsSettings):
                 continue  # what it makes are records of its own
             waiting += earlier.inputs
             if (

@@ -12,7 +12,10 @@ from pydantic import Field, model_validator
 from typing_extensions import override
 
 from penstock.collector.sources.settings import Section
-from penstock.collector.transforms.event import (
+from penstock.collector.transforms.expression import Evaluate, compile_expression, to_text
+from penstock.collector.transforms.paths import Fields, getter
+from penstock.collector.transforms.settings import Expression, TransformSettings
+from penstock.collector.transforms.transform import (
     PASS,
     Event,
     SettingsError,
@@ -20,9 +23,6 @@ from penstock.collector.transforms.event import (
     TransformContext,
     Verdict,
 )
-from penstock.collector.transforms.expression import Evaluate, compile_expression, to_text
-from penstock.collector.transforms.paths import Fields, getter
-from penstock.collector.transforms.settings import Expression, TransformSettings
 from penstock.service import FilePath
 
 _REMEMBERED_MAX: Final = 4096
@@ -110,9 +110,8 @@ class Enrich(Transform):
         tables: For each table: what computes the key, rows by key, before which names are put.
     """
 
-    outputs = (PASS,)
-
     settings = EnrichSettings
+    outputs = (PASS,)
 
     @classmethod
     @override

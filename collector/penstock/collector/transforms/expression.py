@@ -34,8 +34,11 @@ import operator
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 from zoneinfo import ZoneInfo
+
+import orjson
 
 from penstock.collector.decode.timestamps import known_zone, layouts_of, text_time_ns, time_of
 from penstock.collector.regex import compile_pattern
@@ -110,6 +113,15 @@ def to_text(value: Any) -> str | None:
     if value.__class__ is bool:
         return "true" if value else "false"
     return repr(value) if value.__class__ in NUMBERS else None
+
+
+def digest(value: Any) -> bytes:
+    """Sixteen bytes that are the same for equal values alone, whatever the order of their keys."""
+    try:
+        text = orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+    except TypeError:  # an integer beyond 64 bits, in a field that the spec does not have
+        text = repr(value).encode()
+    return blake2b(text, digest_size=16).digest()
 
 
 def _of_text(change: Callable[[str], Any]) -> Callable[[Any], Any]:

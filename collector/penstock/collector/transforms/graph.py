@@ -10,216 +10,141 @@ Per record:
 Transforms see only records that keep to their spec. What comes from a source whose records no
 transform takes is never parsed here: its bytes go on as they came. So do those of a record that no
 transform changed.
-
-The graph as names: who takes whose records, and whether that makes sense.
-
-An input is the name of a source or of a transform; of a transform with several outputs,
-``NAME.OUTPUT``. Everything must lead to the output: what goes nowhere is a mistake, not a way to
-drop records.
 """
 
-import difflib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from pydantic_core import from_json
 
+from penstock.collector.decode.line_rules import NO_TIME, OnError
 from penstock.collector.decode.units import REASON_MAX
 from penstock.collector.delivery.ordered_queue import Batch
-from penstock.collector.transforms.event import (
-    PASS,
-    Arrival,
-    Creating,
-    DropReason,
-    Event,
-    Noting,
-    Outcome,
-    Refusal,
-    Refused,
-    Transform,
-    judged_together,
-    without_ended,
-)
 from penstock.collector.transforms.paths import Fields
 from penstock.collector.transforms.subjects import SubjectTemplate
+from penstock.collector.transforms.transform import (
+    PASS,
+    Aggregator,
+    DropReason,
+    Event,
+    Refusal,
+    Transform,
+)
+from penstock.collector.transforms.wiring import OUTPUT, Wiring
 from penstock.specs.models.codec import encode_json
 from penstock.specs.redact.line_search import LineSearch
 from penstock.specs.redact.scrubber import Scrubber
 from penstock.specs.redact.sensitivity import HashKey
 from penstock.specs.subjects import subject_of
-from penstock.specs.validate.validator import attach, check_line
+from penstock.specs.validate.validator import (
+    attach,
+    attach_and_check,
+    check_line,
+    check_together,
+)
 from penstock.specs.validate.verdict import Accepted, Rejected
-
-OUTPUT: Final = "output"
-"""The end of the graph, and the name of its section."""
-
-COPIES_MAX: Final = 64
-"""Records that one record may become by being taken as input more than once."""
-
-
-class WiringError(ValueError):
-    """The graph is wrong; one line for each mistake, beginning with the key it is about."""
-
-    def __init__(self, mistakes: list[str]) -> None:
-        self.mistakes = mistakes
-        super().__init__("\n".join(mistakes))
 
 
 @dataclass(frozen=True, slots=True)
-class Wiring:
-    """A graph that was found right.
+class Arrival:
+    """Record lines of one source, as `penstock.collector.delivery.pipeline.Chunk` has them."""
 
-    Attributes:
-        order: Transforms, each after those whose records it takes.
-        takers: For each source or output (``NAME`` or ``NAME.OUTPUT``), who takes its records:
-            transforms, and `OUTPUT`.
-    """
+    source: str
+    start: int
+    sequences: Sequence[int]
+    lines: Sequence[bytes]
+    resource: bytes
+    observed_ns: int
+    verdicts: Sequence[Accepted | None] = ()
+    ended: Mapping[int, OnError] = field(default_factory=dict)
 
-    order: list[str]
-    takers: Mapping[str, list[str]]
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A line for quarantine, as it came."""
+
+    sequence: int
+    reason: str
+    line: bytes
 
 
 @dataclass(slots=True)
-class _Draft:
-    sources: list[str]
-    outputs: Mapping[str, list[str]]
-    inputs: Mapping[str, list[str]]
-    mistakes: list[str] = field(default_factory=list)
-    takers: dict[str, list[str]] = field(default_factory=dict)
+class Outcome:
+    """What became of an arrival's records and of the copies that were made of them.
 
-    def ports(self) -> list[str]:
-        """Everything that records come out of."""
-        return [*self.sources, *(port for ports in self.outputs.values() for port in ports)]
-
-
-def wire(
-    sources: Iterable[str],
-    outputs: Mapping[str, tuple[str, ...]],
-    inputs: Mapping[str, list[str]],
-    ends: list[str] | None,
-) -> Wiring:
-    """Check a graph.
-
-    Args:
-        sources: Their names.
-        outputs: Transform to the names of its outputs; ``("",)`` is its only one.
-        inputs: Transform to what it takes.
-        ends: What the output takes; None: everything that no transform takes.
-
-    Raises:
-        WiringError: Something is unknown, goes round in circles, or leads nowhere.
+    Attributes:
+        batches: By subject, and which of a record's copies for that subject it is.
+        ended: How many went no further, and why.
+        copies: Records besides those that arrived.
+        scrubbed: Records that had something sensitive taken out.
+        found: What the detectors of sensitive values found, by their names; `without_key`:
+            pseudonyms that were redacted because there is no hash key.
+        pause_ns: How long the source must wait before it gives more.
     """
-    ports = {
-        name: [f"{name}.{part}" if part else name for part in parts]
-        for name, parts in outputs.items()
-    }
-    draft = _Draft(list(sources), ports, inputs)
-    for name in sorted(set(draft.sources) & set(ports)):
-        draft.mistakes.append(f"transforms.{name}: a source has that name, too; choose another")
-    for name in sorted({OUTPUT, "spool"} & set(ports)):
-        draft.mistakes.append(f"transforms.{name}: that name is taken; choose another")
-    draft.takers = {port: [] for port in draft.ports()}
-    for name, given in inputs.items():
-        _connect(draft, name, f"transforms.{name}.inputs", given)
-    if ends is None:
-        ends = [port for port, takers in draft.takers.items() if not takers]
-    _connect(draft, OUTPUT, "output.inputs", ends)
-    _refuse_mistakes(draft)
-    order = _ordered(draft)
-    _refuse_mistakes(draft)
-    _refuse_loose_ends(draft)
-    _refuse_floods(draft, order)
-    _refuse_mistakes(draft)
-    return Wiring(order, draft.takers)
+
+    batches: dict[tuple[str, int], Batch] = field(default_factory=dict)
+    refused: list[Refused] = field(default_factory=list)
+    ended: Counter[DropReason] = field(default_factory=Counter)
+    copies: int = 0
+    scrubbed: int = 0
+    found: Counter[str] = field(default_factory=Counter)
+    pause_ns: int = 0
 
 
-def _refuse_mistakes(draft: _Draft) -> None:
-    if draft.mistakes:
-        raise WiringError(draft.mistakes)
+def without_ended(arrival: Arrival, outcome: Outcome) -> Arrival:
+    """The records that go on; the outcome says of the others why they do not."""
+    kept: list[int] = []
+    for place, sequence in enumerate(arrival.sequences):
+        match arrival.ended.get(sequence, "pass"):
+            case "pass":
+                kept.append(place)
+            case "filter":
+                outcome.ended[DropReason.FILTERED] += 1
+            case "quarantine":
+                outcome.refused.append(Refused(sequence, NO_TIME, arrival.lines[place]))
+    return replace(
+        arrival,
+        sequences=[arrival.sequences[place] for place in kept],
+        lines=[arrival.lines[place] for place in kept],
+        verdicts=[arrival.verdicts[place] for place in kept] if arrival.verdicts else (),
+    )
 
 
-def _connect(draft: _Draft, name: str, key: str, given: list[str]) -> None:
-    for index, port in enumerate(given):
-        if port in draft.takers:
-            if name in draft.takers[port]:
-                draft.mistakes.append(f"{key}.{index}: {port!r} is named twice")
-            else:
-                draft.takers[port].append(name)
-        elif port in draft.outputs:
-            known = ", ".join(draft.outputs[port])
-            draft.mistakes.append(f"{key}.{index}: {port!r} has several outputs; name one: {known}")
+def judged_together(arrival: Arrival) -> tuple[Sequence[bytes], Sequence[Accepted | None]]:
+    """Lines with what was hoisted out of them, and the verdicts on them.
+
+    There is none on a line that must be judged by itself.
+    """
+    lines, known = arrival.lines, arrival.verdicts or [None] * len(arrival.lines)
+    if all(known):
+        return lines, known
+    missing = [line for line, verdict in zip(lines, known, strict=True) if verdict is None]
+    whole, verdicts = _completed(missing, arrival)
+    if len(missing) == len(lines):
+        return whole, verdicts
+    others = zip(whole, verdicts, strict=True)
+    found = [
+        next(others) if verdict is None else (line, verdict)
+        for line, verdict in zip(lines, known, strict=True)
+    ]
+    return [line for line, _ in found], [verdict for _, verdict in found]
+
+
+def _completed(
+    lines: Sequence[bytes], arrival: Arrival
+) -> tuple[Sequence[bytes], Sequence[Accepted | None]]:
+    resource, observed_ns = arrival.resource, arrival.observed_ns
+    try:
+        if resource:
+            whole, verdicts = attach_and_check(lines, resource, observed_ns)
         else:
-            near = difflib.get_close_matches(port, draft.ports(), 1)
-            known = ", ".join(draft.ports())
-            hint = f"did you mean {near[0]}?" if near else f"there are {known}"
-            draft.mistakes.append(
-                f"{key}.{index}: there is no source or transform {port!r}; {hint}"
-            )
-
-
-def _ordered(draft: _Draft) -> list[str]:
-    """Transforms after what they take."""
-    waiting = {name: {_owner(draft, port) for port in given} - set(draft.sources)
-               for name, given in draft.inputs.items()}  # fmt: skip
-    order: list[str] = []
-    while waiting:
-        ready = [name for name, needs in waiting.items() if needs <= set(order)]
-        if not ready:
-            circle = _circle(waiting)
-            draft.mistakes.append(
-                f"transforms.{circle[0]}.inputs: records would go in a circle: "
-                + " -> ".join([*circle, circle[0]])
-            )
-            return order
-        order += ready
-        waiting = {name: needs for name, needs in waiting.items() if name not in order}
-    return order
-
-
-def _owner(draft: _Draft, port: str) -> str:
-    if port in draft.sources or port in draft.outputs:
-        return port
-    return next(name for name, ports in draft.outputs.items() if port in ports)
-
-
-def _circle(waiting: Mapping[str, set[str]]) -> list[str]:
-    """One circle, in the direction of the records."""
-    seen: list[str] = []
-    name = next(iter(waiting))
-    while name not in seen:
-        seen.append(name)
-        name = min(need for need in waiting[name] if need in waiting)
-    return seen[seen.index(name) :][::-1]
-
-
-def _refuse_loose_ends(draft: _Draft) -> None:
-    for port, takers in draft.takers.items():
-        if takers:
-            continue
-        kind = "sources" if port in draft.sources else "transforms"
-        draft.mistakes.append(
-            f"{kind}.{port}: nobody takes its records; add {port!r} to output.inputs or to a "
-            "transform's inputs"
-        )
-
-
-def _refuse_floods(draft: _Draft, order: list[str]) -> None:
-    copies = {OUTPUT: 1}
-    for name in reversed(order):
-        copies[name] = max(_total(copies, draft.takers[port]) for port in draft.outputs[name])
-    for source in draft.sources:
-        total = _total(copies, draft.takers[source])
-        if total > COPIES_MAX:
-            draft.mistakes.append(
-                f"sources.{source}: one record would become {total}; at most {COPIES_MAX} are "
-                "allowed"
-            )
-
-
-def _total(copies: Mapping[str, int], takers: list[str]) -> int:
-    return sum(copies[taker] for taker in takers)
+            whole, verdicts = lines, check_together(lines)
+    except Exception:  # noqa: BLE001 - judged each by itself, the one that did it is found and named
+        whole = [attach(line, resource, observed_ns) for line in lines] if resource else lines
+        verdicts = None
+    return whole, verdicts or [None] * len(whole)
 
 
 @dataclass(slots=True)
@@ -280,12 +205,12 @@ class Graph:
             port: self._targets(port) for port in wiring.takers if port not in self.steps
             and port.partition(".")[0] not in self.steps
         }  # fmt: skip
-        self._creators: dict[str, Creating] = {
+        self._aggregators: dict[str, Aggregator] = {
             name: step.transform
             for name, step in self.steps.items()
-            if isinstance(step.transform, Creating)
+            if isinstance(step.transform, Aggregator)
         }
-        self._entries |= {name: self.steps[name].targets[PASS] for name in self._creators}
+        self._entries |= {name: self.steps[name].targets[PASS] for name in self._aggregators}
         self._prefix = prefix
         self._template = template
         self._scrubber = scrubber
@@ -454,16 +379,16 @@ class Graph:
 
     # What transforms make themselves.
 
-    def creators(self) -> list[str]:
+    def aggregators(self) -> list[str]:
         """Names of the transforms that make records; these come in as from a source so named."""
-        return [*self._creators]
+        return [*self._aggregators]
 
     def flush(
         self, now_ns: int, unix_ns: int, *, everything: bool = False
     ) -> dict[str, list[bytes]]:
         """Lines of the records that are due, by transform; all there are with `everything`."""
         found: dict[str, list[bytes]] = {}
-        for name, transform in self._creators.items():
+        for name, transform in self._aggregators.items():
             since_ns = self._flushed_ns.setdefault(name, now_ns)
             if everything or now_ns - since_ns >= transform.interval_ns:
                 self._flushed_ns[name] = now_ns
@@ -482,7 +407,7 @@ class Graph:
                 "received": step.received,
                 "sent": step.sent,
                 **step.ended,
-                **(step.transform.notes if isinstance(step.transform, Noting) else {}),
+                **step.transform.notes,
             }
             for name, step in self.steps.items()
         }

@@ -1,47 +1,43 @@
 """Parse: a text of the record becomes attributes, and some of them fields.
 
-Texts taken apart: each format is a function from a text to keys and values, or None.
-
-None means that the text is not of the format. Nothing raises, whatever the text, and nothing takes
-longer than in proportion to it; patterns of users run in RE2.
+Each format is a function from a text to keys and values, or None where the text is not of the
+format. Nothing raises, whatever the text, and nothing takes longer than in proportion to it;
+patterns of users run in RE2.
 """
 
 import csv
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import tzinfo
 from typing import Annotated, Any, Final, Literal, Self
-from zoneinfo import ZoneInfo
 
 from pydantic import Field, model_validator
 from typing_extensions import override
 
 from penstock.collector.decode.attributes import flatten
-from penstock.collector.decode.line_rules import NO_TIME, OnError, time_finder, value_reader
 from penstock.collector.decode.lines import read_object
 from penstock.collector.decode.severity import severity, severity_of_syslog
 from penstock.collector.decode.syslog import parse_message
-from penstock.collector.decode.timestamps import Layout, iso_time_ns, layouts_of, time_of
+from penstock.collector.decode.timestamps import iso_time_ns, time_of
 from penstock.collector.regex import compile_pattern
-from penstock.collector.sources.settings import Section, TimestampOptions
-from penstock.collector.transforms.event import (
+from penstock.collector.sources.settings import Section
+from penstock.collector.transforms.expression import to_integer, to_real, to_text
+from penstock.collector.transforms.paths import Fields, getter, parse_path
+from penstock.collector.transforms.settings import Pattern, ReadablePath, TransformSettings
+from penstock.collector.transforms.transform import (
     PASS,
     DropReason,
     Event,
-    Noting,
     Refusal,
+    Transform,
     TransformContext,
     Verdict,
 )
-from penstock.collector.transforms.expression import to_integer, to_real, to_text
-from penstock.collector.transforms.paths import Fields, getter, parse_path
-from penstock.collector.transforms.settings import Pattern, Readable, TransformSettings
 from penstock.specs.limits import ATTRIBUTES_MAX, STRING_CHARACTERS_MAX
 from penstock.specs.models.log import severity_text
 
-Read = Callable[[str, Fields], dict[str, Any] | None]
+Read = Callable[[str, int], dict[str, Any] | None]
+"""A format: the text, and nanoseconds since 1970 that a missing year is nearest to."""
 _CONVERSIONS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "int": to_integer,
     "double": to_real,
@@ -51,7 +47,15 @@ _CONVERSIONS: Final[Mapping[str, Callable[[Any], Any]]] = {
 
 
 class LiftSection(Section):
-    """Keys whose values become fields of the record."""
+    """Keys whose values become fields of the record instead of attributes.
+
+    Attributes:
+        body: Text.
+        severity: A level's name, or OpenTelemetry's number of it.
+        time: In a named layout of `penstock.collector.decode.timestamps`, or a number since 1970.
+        trace_id: 32 hex digits.
+        span_id: 16 hex digits.
+    """
 
     body: str | None = None
     severity: str | None = None
@@ -65,7 +69,7 @@ class ParseSettings(TransformSettings):
 
     type: Literal["parse"]
     format: Literal["json", "logfmt", "key_value", "regex", "csv", "clf", "syslog"]
-    field: Readable = "body"
+    field: ReadablePath = "body"
     prefix: str = Field(default="", max_length=64)
     pattern: Pattern | None = None
     columns: list[Annotated[str, Field(min_length=1)]] = Field(default=[])
@@ -88,189 +92,6 @@ class ParseSettings(TransformSettings):
             msg = "pattern: names no group, as in (?P<status>[0-9]+)"
             raise ValueError(msg)
         return self
-
-
-class TimestampSettings(TransformSettings, TimestampOptions):
-    """A text of the record says when it happened."""
-
-    type: Literal["timestamp"]
-    field: Readable = "body"
-    on_error: Literal["pass", "filter", "quarantine"] = Field(
-        default="pass", description="what becomes of a record whose time cannot be read"
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Lift:
-    """Keys whose values become fields of the record instead of attributes.
-
-    Attributes:
-        body: Text.
-        severity: A level's name, or OpenTelemetry's number of it.
-        time: In a named layout of `penstock.collector.decode.timestamps`, or a number since 1970.
-        trace_id: 32 hex digits.
-        span_id: 16 hex digits.
-    """
-
-    body: str | None = None
-    severity: str | None = None
-    time: str | None = None
-    trace_id: str | None = None
-    span_id: str | None = None
-
-
-class Parse(Noting):
-    """Reads a field's text and adds what is in it to the attributes.
-
-    Args:
-        read: The format.
-        path: Of the text.
-        prefix: Before the names of the attributes.
-        types: Keys to types; what cannot be converted stays as it is.
-        lift: See there; a value that does not fit becomes an attribute like the others.
-        on_failure: What becomes of a record whose text is not of the format.
-    """
-
-    outputs = (PASS,)
-
-    settings = ParseSettings
-
-    @classmethod
-    @override
-    def from_settings(cls, settings: Any, context: TransformContext) -> Self:
-        prefix = settings.prefix or {"syslog": "log.syslog."}.get(settings.format, "")
-        lift = Lift(**settings.lift.model_dump())
-        if settings.format == "syslog":
-            lift = Lift(
-                body=lift.body or "body",
-                time=lift.time or "time_unix_nano",
-                severity="severity_number",
-            )
-        return cls(
-            _reader(settings),
-            parse_path(settings.field),
-            prefix=prefix,
-            types=settings.types,
-            lift=lift,
-            on_failure=settings.on_failure,
-            name=settings.format,
-        )
-
-    def __init__(  # noqa: PLR0913 - a parser's options
-        self,
-        read: Read,
-        path: tuple[str, ...],
-        *,
-        prefix: str,
-        types: Mapping[str, str],
-        lift: Lift,
-        on_failure: Literal["pass", "filter", "quarantine"],
-        name: str,
-    ) -> None:
-        self.notes = Counter()
-        self._read = read
-        self._text = getter(path)
-        self._prefix = prefix
-        self._types = {key: _CONVERSIONS[kind] for key, kind in types.items()}
-        self._lift = lift
-        self._on_failure = on_failure
-        self._name = name
-
-    @override
-    def apply(self, event: Event, now_ns: int) -> Verdict:
-        text = self._text(event.fields)
-        found = self._read(text, event.fields) if text.__class__ is str else None
-        if found is None:
-            return self._fail()
-        for key, convert in self._types.items():
-            if (value := found.get(key)) is not None:
-                converted = convert(value)
-                found[key] = value if converted is None else converted
-        fields = _lifted(event.fields, found, self._lift, self.notes)
-        event.fields = self._merged(fields, found)
-        return PASS
-
-    def _fail(self) -> Verdict:
-        match self._on_failure:
-            case "pass":
-                return PASS
-            case "filter":
-                return DropReason.FILTERED
-            case "quarantine":
-                return Refusal(f"text is not {self._name}")
-
-    def _merged(self, fields: Fields, found: dict[str, Any]) -> Fields:
-        """The fields with what was found as attributes, which are replaced where they are."""
-        if not found:
-            return fields
-        old: dict[str, Any] = fields.get("attributes") or {}
-        if self._prefix:
-            found = {f"{self._prefix}{key}": value for key, value in found.items()}
-        own, left_out = flatten(found)
-        attributes = {**old, **own}
-        if len(attributes) > ATTRIBUTES_MAX:
-            added = [key for key in own if key not in old]
-            for key in added[ATTRIBUTES_MAX - len(attributes) :]:
-                del attributes[key]
-                left_out += 1
-        fields = {**fields, "attributes": attributes}
-        if left_out:
-            before = fields.get("dropped_attributes_count") or 0
-            fields["dropped_attributes_count"] = before + left_out
-        return fields
-
-
-def _lifted(fields: Fields, found: dict[str, Any], lift: Lift, notes: Counter[str]) -> Fields:
-    changes: Fields = {}
-    if lift.body is not None and isinstance(found.get(lift.body), str):
-        body = found[lift.body].encode("utf-8", "replace").decode()
-        if len(body) <= STRING_CHARACTERS_MAX:
-            changes["body"] = body
-            del found[lift.body]
-    for key, unknown, read in (
-        (lift.severity, "levels_unknown", _level),
-        (lift.time, "timestamps_unreadable", lambda said: _time(said, fields)),
-    ):
-        said = None if key is None else found.get(key)
-        if key is None or said is None or said == "":
-            continue
-        understood = read(said)
-        if understood is None:
-            notes[unknown] += 1
-        else:
-            changes |= understood
-            del found[key]
-    for name, key, length in (("trace_id", lift.trace_id, 32), ("span_id", lift.span_id, 16)):
-        if key is not None and _is_id(found.get(key), length):
-            changes[name] = found.pop(key)
-    if "span_id" in changes and "trace_id" not in changes and not fields.get("trace_id"):
-        found[str(lift.span_id)] = changes.pop("span_id")
-    return {**fields, **changes} if changes else fields
-
-
-def _level(value: Any) -> Fields | None:
-    is_number = value.__class__ is int and 1 <= value <= 24
-    level = (value, severity_text(value)) if is_number else severity(value)
-    return None if level is None else {"severity_number": level[0], "severity_text": level[1]}
-
-
-def _time(value: Any, fields: Fields) -> Fields | None:
-    time_ns = time_of(value, seen_ns(fields))
-    return None if time_ns is None else {"time_unix_nano": time_ns}
-
-
-def seen_ns(fields: Fields) -> int:
-    """When a record came to the collector, to which a time without a year is nearest."""
-    return int(fields.get("observed_time_unix_nano") or fields.get("time_unix_nano") or 0)
-
-
-def _is_id(value: Any, length: int) -> bool:
-    return (
-        value.__class__ is str
-        and len(value) == length
-        and not value.strip("0123456789abcdef")
-        and bool(value.strip("0"))
-    )
 
 
 Reader = Callable[[str], dict[str, Any] | None]
@@ -449,7 +270,7 @@ def regex_reader(pattern: str) -> Reader:
     return read
 
 
-def syslog_reader(text: str, now_ns: int) -> dict[str, Any] | None:
+def read_syslog(text: str, now_ns: int) -> dict[str, Any] | None:
     """A syslog message; None when it has no header that RFC 5424 or RFC 3164 knows.
 
     Args:
@@ -480,75 +301,9 @@ def syslog_reader(text: str, now_ns: int) -> dict[str, Any] | None:
     return found
 
 
-class Timestamp(Noting):
-    """Sets the record's time from one of its fields.
-
-    Args:
-        path: Of the field. Of `body` the time in a line's usual place is taken, of another field
-            its whole value.
-        pattern: Where the time stands in the field's text instead.
-        layouts: How it is written.
-        zone: Of a time that names none.
-        on_error: What becomes of a record whose time cannot be read.
-    """
-
-    outputs = (PASS,)
-
-    settings = TimestampSettings
-
-    @classmethod
-    @override
-    def from_settings(cls, settings: Any, context: TransformContext) -> Self:
-        return cls(
-            parse_path(settings.field),
-            pattern=settings.pattern,
-            layouts=layouts_of(settings.layouts),
-            zone=ZoneInfo(settings.zone),
-            on_error=settings.on_error,
-        )
-
-    def __init__(
-        self,
-        path: tuple[str, ...],
-        *,
-        pattern: str | None,
-        layouts: tuple[Layout, ...],
-        zone: tzinfo,
-        on_error: OnError,
-    ) -> None:
-        self.notes = Counter()
-        self._value = getter(path)
-        self._on_error = on_error
-        in_text = path == ("body",) or pattern is not None
-        self._find = time_finder(pattern, layouts, zone) if in_text else None
-        self._read = value_reader(layouts, zone)
-
-    @override
-    def apply(self, event: Event, now_ns: int) -> Verdict:
-        time_ns = self._time_of(self._value(event.fields), seen_ns(event.fields))
-        if time_ns is not None:
-            event.fields = {**event.fields, "time_unix_nano": time_ns}
-            return PASS
-        self.notes["timestamps_unreadable"] += 1
-        match self._on_error:
-            case "pass":
-                return PASS
-            case "filter":
-                return DropReason.FILTERED
-            case "quarantine":
-                return Refusal(NO_TIME)
-
-    def _time_of(self, value: Any, near_ns: int) -> int | None:
-        if self._find is None:
-            return self._read(value, near_ns)
-        return self._find(value, near_ns) if isinstance(value, str) else None
-
-
 def _reader(settings: ParseSettings) -> Read:
     if settings.format == "syslog":
-        return lambda text, fields: syslog_reader(
-            text, fields.get("observed_time_unix_nano") or fields["time_unix_nano"]
-        )
+        return read_syslog
     readers = {"json": read_json, "logfmt": read_logfmt, "clf": read_clf}
     if settings.pattern is not None:
         read = regex_reader(settings.pattern)
@@ -559,3 +314,157 @@ def _reader(settings: ParseSettings) -> Read:
     else:
         read = readers[settings.format]
     return lambda text, _: read(text)
+
+
+def _lifted(event: Event, found: dict[str, Any], lift: LiftSection, notes: Counter[str]) -> Fields:
+    fields = event.fields
+    changes: Fields = {}
+    if lift.body is not None and isinstance(found.get(lift.body), str):
+        body = found[lift.body].encode("utf-8", "replace").decode()
+        if len(body) <= STRING_CHARACTERS_MAX:
+            changes["body"] = body
+            del found[lift.body]
+    for key, unknown, read in (
+        (lift.severity, "levels_unknown", _level),
+        (lift.time, "timestamps_unreadable", lambda said: _time(said, event.observed_ns)),
+    ):
+        said = None if key is None else found.get(key)
+        if key is None or said is None or said == "":
+            continue
+        understood = read(said)
+        if understood is None:
+            notes[unknown] += 1
+        else:
+            changes |= understood
+            del found[key]
+    for name, key, length in (("trace_id", lift.trace_id, 32), ("span_id", lift.span_id, 16)):
+        if key is not None and _is_id(found.get(key), length):
+            changes[name] = found.pop(key)
+    if "span_id" in changes and "trace_id" not in changes and not fields.get("trace_id"):
+        found[str(lift.span_id)] = changes.pop("span_id")
+    return {**fields, **changes} if changes else fields
+
+
+def _level(value: Any) -> Fields | None:
+    is_number = value.__class__ is int and 1 <= value <= 24
+    level = (value, severity_text(value)) if is_number else severity(value)
+    return None if level is None else {"severity_number": level[0], "severity_text": level[1]}
+
+
+def _time(value: Any, near_ns: int) -> Fields | None:
+    time_ns = time_of(value, near_ns)
+    return None if time_ns is None else {"time_unix_nano": time_ns}
+
+
+def _is_id(value: Any, length: int) -> bool:
+    return (
+        value.__class__ is str
+        and len(value) == length
+        and not value.strip("0123456789abcdef")
+        and bool(value.strip("0"))
+    )
+
+
+class Parse(Transform):
+    """Reads a field's text and adds what is in it to the attributes.
+
+    Args:
+        read: The format.
+        path: Of the text.
+        prefix: Before the names of the attributes.
+        types: Keys to types; what cannot be converted stays as it is.
+        lift: See there; a value that does not fit becomes an attribute like the others.
+        on_failure: What becomes of a record whose text is not of the format.
+    """
+
+    settings = ParseSettings
+    outputs = (PASS,)
+
+    @classmethod
+    @override
+    def from_settings(cls, settings: Any, context: TransformContext) -> Self:
+        prefix = settings.prefix or {"syslog": "log.syslog."}.get(settings.format, "")
+        lift = settings.lift
+        if settings.format == "syslog":
+            lift = LiftSection(
+                body=lift.body or "body",
+                time=lift.time or "time_unix_nano",
+                severity="severity_number",
+            )
+        return cls(
+            _reader(settings),
+            parse_path(settings.field),
+            prefix=prefix,
+            types=settings.types,
+            lift=lift,
+            on_failure=settings.on_failure,
+            name=settings.format,
+        )
+
+    def __init__(  # noqa: PLR0913 - a parser's options
+        self,
+        read: Read,
+        path: tuple[str, ...],
+        *,
+        prefix: str,
+        types: Mapping[str, str],
+        lift: LiftSection,
+        on_failure: Literal["pass", "filter", "quarantine"],
+        name: str,
+    ) -> None:
+        self._notes = Counter[str]()
+        self._read = read
+        self._text = getter(path)
+        self._prefix = prefix
+        self._types = {key: _CONVERSIONS[kind] for key, kind in types.items()}
+        self._lift = lift
+        self._on_failure = on_failure
+        self._name = name
+
+    @override
+    def apply(self, event: Event, now_ns: int) -> Verdict:
+        text = self._text(event.fields)
+        found = self._read(text, event.observed_ns) if text.__class__ is str else None
+        if found is None:
+            return self._fail()
+        for key, convert in self._types.items():
+            if (value := found.get(key)) is not None:
+                converted = convert(value)
+                found[key] = value if converted is None else converted
+        fields = _lifted(event, found, self._lift, self._notes)
+        event.fields = self._merged(fields, found)
+        return PASS
+
+    def _fail(self) -> Verdict:
+        match self._on_failure:
+            case "pass":
+                return PASS
+            case "filter":
+                return DropReason.FILTERED
+            case "quarantine":
+                return Refusal(f"text is not {self._name}")
+
+    def _merged(self, fields: Fields, found: dict[str, Any]) -> Fields:
+        """The fields with what was found as attributes, which are replaced where they are."""
+        if not found:
+            return fields
+        old: dict[str, Any] = fields.get("attributes") or {}
+        if self._prefix:
+            found = {f"{self._prefix}{key}": value for key, value in found.items()}
+        own, left_out = flatten(found)
+        attributes = {**old, **own}
+        if len(attributes) > ATTRIBUTES_MAX:
+            added = [key for key in own if key not in old]
+            for key in added[ATTRIBUTES_MAX - len(attributes) :]:
+                del attributes[key]
+                left_out += 1
+        fields = {**fields, "attributes": attributes}
+        if left_out:
+            before = fields.get("dropped_attributes_count") or 0
+            fields["dropped_attributes_count"] = before + left_out
+        return fields
+
+    @property
+    @override
+    def notes(self) -> Mapping[str, int]:
+        return self._notes

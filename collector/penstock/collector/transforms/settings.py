@@ -3,6 +3,8 @@
 The settings of each transform stand in its module; docs/collector/transforms has a page for each.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import orjson
@@ -15,50 +17,25 @@ from penstock.collector.transforms.paths import parse_path, parse_selection
 from penstock.collector.transforms.subjects import SubjectTemplate
 
 
-def _condition(text: str) -> str:
-    compile_condition(text)
-    return text
+def _checked_by(check: Callable[[str], object]) -> AfterValidator:
+    """A text that `check` takes without a ValueError."""
 
+    def keep(text: str) -> str:
+        check(text)
+        return text
 
-def _expression(text: str) -> str:
-    compile_expression(text)
-    return text
-
-
-def _pattern(text: str) -> str:
-    compile_pattern(text)
-    return text
-
-
-def _path(text: str) -> str:
-    parse_path(text)
-    return text
-
-
-def _place(text: str) -> str:
-    parse_path(text, writable=True)
-    return text
-
-
-def _places(text: str) -> str:
-    parse_selection(text)
-    return text
-
-
-def _subject(text: str) -> str:
-    SubjectTemplate(text)
-    return text
+    return AfterValidator(keep)
 
 
 NAME_PATTERN = r"^[A-Za-z0-9_-]{1,64}$"
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
-Condition = Annotated[str, AfterValidator(_condition)]
-Expression = Annotated[str, AfterValidator(_expression)]
-Pattern = Annotated[str, AfterValidator(_pattern)]
-Readable = Annotated[str, AfterValidator(_path)]
-Place = Annotated[str, AfterValidator(_place)]
-Places = Annotated[str, AfterValidator(_places)]
-Subject = Annotated[str, AfterValidator(_subject)]
+Condition = Annotated[str, _checked_by(compile_condition)]
+Expression = Annotated[str, _checked_by(compile_expression)]
+Pattern = Annotated[str, _checked_by(compile_pattern)]
+ReadablePath = Annotated[str, _checked_by(parse_path)]
+WritablePath = Annotated[str, _checked_by(partial(parse_path, writable=True))]
+WritablePaths = Annotated[str, _checked_by(parse_selection)]
+Subject = Annotated[str, _checked_by(SubjectTemplate)]
 
 
 class TransformSettings(Section):
@@ -92,8 +69,8 @@ class ExpectedRecord(Section):
     """A record that leaves the graph: its subject and some of its fields."""
 
     subject: str | None = None
-    fields: Annotated[dict[Readable, Any], AfterValidator(_json)] = Field(default={})
-    absent: list[Readable] = Field(default=[])
+    fields: Annotated[dict[ReadablePath, Any], AfterValidator(_json)] = Field(default={})
+    absent: list[ReadablePath] = Field(default=[])
 
 
 class Expected(Section):

@@ -13,18 +13,18 @@ from pydantic import Field, model_validator
 from typing_extensions import override
 
 from penstock.collector.decode.metrics import ExponentialHistogram
-from penstock.collector.transforms.event import (
+from penstock.collector.transforms.expression import NUMBERS, Evaluate, compile_expression, to_text
+from penstock.collector.transforms.paths import Fields
+from penstock.collector.transforms.settings import Expression, TransformSettings
+from penstock.collector.transforms.transform import (
     PASS,
-    Creating,
+    Aggregator,
     DropReason,
     Event,
     Refusal,
     TransformContext,
     Verdict,
 )
-from penstock.collector.transforms.expression import NUMBERS, Evaluate, compile_expression, to_text
-from penstock.collector.transforms.paths import Fields
-from penstock.collector.transforms.settings import Expression, TransformSettings
 from penstock.specs.limits import NAME_CHARACTERS_MAX
 
 OTHER = "other"
@@ -41,7 +41,7 @@ _SECOND_NS: Final = 1_000_000_000
 Key = tuple[str, ...]
 
 
-class CountSettings(TransformSettings):
+class LogsToMetricsSettings(TransformSettings):
     """Records are counted or measured, and only the metric goes on."""
 
     type: Literal["logs_to_metrics"]
@@ -56,7 +56,7 @@ class CountSettings(TransformSettings):
     interval_s: float = Field(default=10.0, ge=0.1, le=3600)
 
     @model_validator(mode="after")
-    def _measures_something(self) -> "CountSettings":
+    def _measures_something(self) -> "LogsToMetricsSettings":
         if self.metric == "histogram" and self.value is None:
             msg = "a histogram needs a `value`"
             raise ValueError(msg)
@@ -85,7 +85,7 @@ class _Series:
     histogram: ExponentialHistogram = field(default_factory=ExponentialHistogram)
 
 
-class Count(Creating):
+class LogsToMetrics(Aggregator):
     """Takes records in and gives metric points out.
 
     Args:
@@ -96,9 +96,8 @@ class Count(Creating):
         resource: Of the points, besides their service.
     """
 
+    settings = LogsToMetricsSettings
     outputs = (PASS,)
-
-    settings = CountSettings
 
     @classmethod
     @override
@@ -121,7 +120,7 @@ class Count(Creating):
         self, measure: Measure, *, max_series: int, interval_ns: int, resource: Mapping[str, Any]
     ) -> None:
         self._measure = measure
-        self._series_max = max_series
+        self._max_series = max_series
         self.interval_ns = interval_ns
         self._resource = resource
         self._since_ns: int | None = None
@@ -139,7 +138,7 @@ class Count(Creating):
         key = (str(service), *(text[:NAME_CHARACTERS_MAX] for text in dimensions))
         series = self._series.get(key)
         if series is None:
-            if len(self._series) >= self._series_max:
+            if len(self._series) >= self._max_series:
                 key = (OTHER,) * len(key)
             series = self._series.setdefault(key, _Series())
         if self._since_ns is None:

@@ -1,0 +1,126 @@
+"""What a transform is to the graph: records go in, and it says what becomes of each.
+
+The module of a transform has its settings, then how it reads a record, then the class that does it,
+and last what the class counts besides the graph's own figures.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, ClassVar, Protocol, Self, runtime_checkable
+
+from penstock.collector.transforms.paths import Fields
+from penstock.collector.transforms.settings import TransformSettings
+
+
+class SettingsError(ValueError):
+    """What a transform's settings name cannot be used; begins with the key."""
+
+
+class DropReason(Enum):
+    """Why a record goes no further; the value is its name in the accounts."""
+
+    FILTERED = "filtered"
+    SAMPLED = "sampled"
+    THROTTLED = "throttled"
+    DEDUPLICATED = "deduplicated"
+    AGGREGATED = "aggregated"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A record goes to quarantine, with the reason; it never holds the record's values."""
+
+    reason: str
+
+
+@dataclass(slots=True)
+class Event:
+    """One record.
+
+    Attributes:
+        source: Name of the source it came from.
+        sequence: Its place in what its source gave; the same when it is read again.
+        fields: The record. Transforms put another object here and never change one.
+        history: What the record was after each transform that changed it, with the transform's
+            name; tells which one broke it.
+        subject: Template by which `route` replaced the output's; None: the output's.
+        pause_ns: How long its source must wait before it gives more.
+    """
+
+    source: str
+    sequence: int
+    fields: Fields
+    history: list[tuple[str, Fields]] = field(default_factory=list)
+    subject: Any = None
+    pause_ns: int = 0
+
+    @property
+    def observed_ns(self) -> int:
+        """When the record came to the collector, to which a time without a year is nearest."""
+        fields = self.fields
+        return int(fields.get("observed_time_unix_nano") or fields.get("time_unix_nano") or 0)
+
+    def copy(self) -> "Event":
+        """The same record, for another way through the graph."""
+        return Event(self.source, self.sequence, self.fields, [*self.history], self.subject)
+
+
+PASS = ""
+"""The name of a transform's only output."""
+
+Verdict = str | DropReason | Refusal
+"""What a transform says: the name of the output that the record leaves by, or its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransformContext:
+    """What a transform is made with besides its settings.
+
+    Attributes:
+        name: The transform's, unique in the configuration.
+        resource: Facts of this host, and the configuration's `resource`.
+    """
+
+    name: str
+    resource: Mapping[str, Any]
+
+
+class Transform(Protocol):
+    """One step. It does no I/O, reads no clock and rolls no dice.
+
+    One of a third party is a class like those here; see docs/howto/write-a-source.md.
+    """
+
+    settings: ClassVar[type[TransformSettings]]
+    """The model of its section of the configuration."""
+
+    @classmethod
+    def from_settings(cls, settings: Any, context: TransformContext) -> Self:
+        """Make the transform; `settings` is an instance of the class's own.
+
+        Raises:
+            SettingsError: What the settings name cannot be used.
+        """
+        ...
+
+    outputs: tuple[str, ...]
+    """Names of its outputs; `PASS` alone unless records part here."""
+
+    def apply(self, event: Event, now_ns: int) -> Verdict:
+        """Judge or change one record; `now_ns` is monotonic."""
+
+    @property
+    def notes(self) -> Mapping[str, int]:
+        """How often it did not understand a record that went on all the same, by reason."""
+        return {}
+
+
+@runtime_checkable
+class Aggregator(Transform, Protocol):
+    """A transform that makes records of its own, from time to time."""
+
+    interval_ns: int
+
+    def flush(self, now_ns: int, unix_ns: int) -> list[Fields]:
+        """The records that are due, all there is since the last time."""
