@@ -67,11 +67,11 @@ FORWARD_BAD_ENTRIES_MAX: Final = 1000
 """Entries of one forward message that are refused one by one; a message of more is refused whole,
 for its sender speaks something else, and may fit a million of them into a megabyte."""
 
-PIECES_BYTES_MAX: Final = 256 * KIB
+FRAGMENTS_BYTES_MAX: Final = 256 * KIB
 """Forward messages of one connection that wait for the rest of a line that Docker cut; a body has
 32 KiB at most, and others may come between its pieces."""
 
-PIECES_WAIT_S: Final = 1.0
+FRAGMENTS_WAIT_S: Final = 1.0
 """How long they wait: Docker sends the pieces as it reads them, and until they are in the spool a
 kill loses them."""
 
@@ -228,7 +228,7 @@ class IntakeLimits:
     unfinished_timeout_s: float = UNFINISHED_TIMEOUT_S
     unread_answer_s: float = UNREAD_ANSWER_S
     datagram_queue_bytes_max: int = DATAGRAM_QUEUE_BYTES_MAX
-    pieces_wait_s: float = PIECES_WAIT_S
+    fragments_wait_s: float = FRAGMENTS_WAIT_S
     otlp_room_wait_s: float = OTLP_ROOM_WAIT_S
     otlp_calls_max: int = OTLP_CALLS_MAX
     otlp_records_max: int = OTLP_RECORDS_MAX

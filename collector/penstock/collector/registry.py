@@ -153,7 +153,7 @@ SOURCES: Final = Registry(
     "source",
     "penstock.collector.sources",
     {
-        "exec": "penstock.collector.sources.program:ExecSource",
+        "exec": "penstock.collector.sources.exec:ExecSource",
         "file": "penstock.collector.sources.files.source:FileSource",
         "forward": "penstock.collector.sources.forward.source:ForwardSource",
         "host_metrics": "penstock.collector.sources.host_metrics:HostMetricsSource",

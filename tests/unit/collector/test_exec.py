@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from penstock.collector.sources.program import ExecSettings, ExecSource
+from penstock.collector.sources.exec import ExecSettings, ExecSource
 from tests.support.intake import SpoolingIntake, spooling
 from tests.support.waiting import wait_until_async
 

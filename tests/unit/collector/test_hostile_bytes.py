@@ -32,7 +32,7 @@ from penstock.collector.decode.units import decode_records
 from penstock.collector.decompression import gunzip, unzstd
 from penstock.collector.errors import RemoteProtocolError, UndecodableError
 from penstock.collector.limits import MIB, UNIX_FRAME_BYTES_MAX
-from penstock.collector.sources.docker import read_cri, read_docker
+from penstock.collector.sources.files.container_lines import read_cri, read_docker
 from penstock.collector.sources.forward.protocol import (
     Handshake,
     MessageReader,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.collector.sources.docker import (
+from penstock.collector.sources.files.container_lines import (
     LineFragment,
     ReadFragment,
     read_cri,

@@ -12,7 +12,7 @@ import pytest
 
 from penstock.base.clock import SystemClock
 from penstock.collector.delivery.engine import CreatedRecords
-from penstock.collector.sources.program import ExecSettings, ExecSource
+from penstock.collector.sources.exec import ExecSettings, ExecSource
 from penstock.collector.sources.stdin import StdinSource
 from penstock.collector.spool.writer import Payload
 from tests.support.intake import SpoolingIntake, spooling

@@ -10,9 +10,9 @@ from penstock.collector.config import CollectorConfig
 from penstock.collector.decode.line_rules import OnError, rules_of
 from penstock.collector.decode.lines import LineContext, decode_line
 from penstock.collector.decode.syslog import decode_syslog
-from penstock.collector.sources.docker import READERS
+from penstock.collector.sources.exec import ExecSettings
+from penstock.collector.sources.files.container_lines import READERS
 from penstock.collector.sources.files.settings import FileSettings
-from penstock.collector.sources.program import ExecSettings
 from penstock.collector.sources.stdin import StdinSettings
 from penstock.collector.sources.syslog.framing import pack_messages
 from penstock.collector.sources.syslog.source import SyslogSettings

@@ -20,7 +20,7 @@ from penstock.collector.limits import (
     UNIT_DECOMPRESSED_BYTES_MAX,
     UNIT_RECORDS_MAX,
 )
-from penstock.collector.sources.docker import join_fragments
+from penstock.collector.sources.forward.fragments import join_fragments
 from penstock.collector.sources.forward.protocol import BadEntry, Event, decode_message, messages_in
 from penstock.collector.sources.unix.framing import decode_batch_header
 from penstock.collector.spool.spool import Unit
@@ -175,7 +175,7 @@ def _encode_events(
     unit: Unit,
     resource: Mapping[str, Any],
 ) -> None:
-    """Add the lines of events, each with its message; pieces of a line are one."""
+    """Add the lines of events, each with its message; fragments of a line are one."""
     joined = join_fragments((at, event) for at, event, _ in events)
     tagged: dict[str, ShapedEvents] = {}
     for at, came, raw in events:

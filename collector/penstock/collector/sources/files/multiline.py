@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.collector.sources.docker import ReadFragment
+from penstock.collector.sources.files.container_lines import ReadFragment
 from penstock.collector.sources.line_framing import Line
 
 _OVERHEAD_BYTES: Final = 256

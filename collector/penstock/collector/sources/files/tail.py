@@ -17,7 +17,7 @@ from penstock.collector.limits import (
     MULTILINE_LOOK_BYTES,
 )
 from penstock.collector.regex import compile_pattern
-from penstock.collector.sources.docker import READERS
+from penstock.collector.sources.files.container_lines import READERS
 from penstock.collector.sources.files.identity import (
     FileState,
     Found,

@@ -43,7 +43,7 @@ from penstock.collector.limits import (
     UNIT_DECOMPRESSED_BYTES_MAX,
     UNIT_RECORDS_MAX,
 )
-from penstock.collector.sources.docker import Fragment, fragment_of
+from penstock.collector.sources.forward.fragments import Fragment, fragment_of
 from penstock.specs.limits import DEPTH_MAX
 
 _NO_ENTRY: Final = "forward: an entry is not [time, record]"
@@ -68,13 +68,13 @@ class Message:
         count: Records in it, or 1 when its entries cannot be counted: what is undecodable is one
             record in quarantine.
         chunk: What to acknowledge; None when the sender does not ask.
-        piece: What its record is, when it has one alone that is a piece of a line.
+        fragment: What its record is, when it has one alone that is a fragment of a line.
     """
 
     raw: bytes
     count: int
     chunk: bytes | str | None
-    piece: Fragment | None = None
+    fragment: Fragment | None = None
 
 
 class Event(NamedTuple):

@@ -19,12 +19,12 @@ from typing_extensions import override
 from penstock.collector import failpoints
 from penstock.collector.errors import RemoteProtocolError, SpoolFailedError, SpoolFullError
 from penstock.collector.limits import (
+    FRAGMENTS_BYTES_MAX,
     HANDSHAKE_TIMEOUT_S,
-    PIECES_BYTES_MAX,
     READ_BYTES,
     UNIT_RECORDS_MAX,
 )
-from penstock.collector.sources.docker import Gathering
+from penstock.collector.sources.forward.fragments import Gathering
 from penstock.collector.sources.forward.protocol import (
     NONCE_BYTES,
     Handshake,
@@ -165,7 +165,7 @@ class ForwardSource(Source):
         gives way first; but who holds the beginning of a message must not wait for others who do:
         its connection ends.
         """
-        gathering = Gathering[Message](PIECES_BYTES_MAX, self._intake.limits.pieces_wait_s)
+        gathering = Gathering[Message](FRAGMENTS_BYTES_MAX, self._intake.limits.fragments_wait_s)
         try:
             while await self._receive_some(messages, gathering, reader, writer, charge):
                 pass

@@ -1,4 +1,4 @@
-"""Lines that Docker cut: made whole where all pieces are there, and left as they came elsewhere."""
+"""Lines that Docker cut: made whole where all fragments are there, else left as they came."""
 
 import asyncio
 from collections.abc import Iterable
@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.collector.decode.units import decode_records
-from penstock.collector.limits import PIECES_BYTES_MAX, IntakeLimits
-from penstock.collector.sources.docker import Fragment, Gathering, fragment_of
+from penstock.collector.limits import FRAGMENTS_BYTES_MAX, IntakeLimits
+from penstock.collector.sources.forward.fragments import Fragment, Gathering, fragment_of
 from penstock.collector.sources.forward.protocol import Message, MessageReader
 from penstock.collector.spool.spool import Unit
 from penstock.specs.limits import STRING_CHARACTERS_MAX
@@ -25,10 +25,10 @@ from tests.support.waiting import wait_until_async
 from tests.unit.collector.test_forward_source import Sender, listening
 
 CUT = 16 * 1024
-WAITS = IntakeLimits(pieces_wait_s=3600.0)
+WAITS = IntakeLimits(fragments_wait_s=3600.0)
 
 
-def pieces_of(text: str, line: str = "id-1", *, size: int = CUT, time: int = 7) -> list[Any]:
+def fragments_of(text: str, line: str = "id-1", *, size: int = CUT, time: int = 7) -> list[Any]:
     """Messages as Docker sends them for a long line."""
     data = text.encode()
     parts = [data[at : at + size] for at in range(0, len(data), size)]
@@ -71,11 +71,11 @@ def bodies(messages: Iterable[Any]) -> list[str]:
 
 
 LONG = "a" * CUT + "é" * 5000
-"""Its second piece begins within no character; with another cut it would."""
+"""Its second fragment begins within no character; with another cut it would."""
 
 
-def test_a_line_is_one_record_where_its_last_piece_stands() -> None:
-    first, last = pieces_of(LONG)
+def test_a_line_is_one_record_where_its_last_fragment_stands() -> None:
+    first, last = fragments_of(LONG)
     other = whole("other")
     assert bodies([first, other, last]) == ["other", LONG]
     [record] = records([first, last])
@@ -88,29 +88,29 @@ def test_a_line_is_one_record_where_its_last_piece_stands() -> None:
 
 
 def test_a_character_that_was_cut_is_whole_again() -> None:
-    assert bodies(pieces_of("é" * 10, size=3)) == ["é" * 10]
+    assert bodies(fragments_of("é" * 10, size=3)) == ["é" * 10]
 
 
-def test_pieces_are_known_by_fields_packed_as_bin() -> None:
+def test_fragments_are_known_by_fields_packed_as_bin() -> None:
     def as_bin(value: Any) -> Any:
         return value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
 
-    pieces = pieces_of("é" * 10, size=3)
-    for message in pieces:
+    fragments = fragments_of("é" * 10, size=3)
+    for message in fragments:
         message[2] = {as_bin(key): as_bin(value) for key, value in message[2].items()}
-    assert bodies(pieces) == ["é" * 10]
-    found = [message.piece for message in MessageReader().feed(packed(pieces[0]))]
+    assert bodies(fragments) == ["é" * 10]
+    found = [message.fragment for message in MessageReader().feed(packed(fragments[0]))]
     assert found == [Fragment("id-1", 1, last=False)]
 
 
 def test_lines_of_both_outputs_are_told_apart() -> None:
-    one, two = pieces_of("one line", "1", size=3), pieces_of("two line", "2", size=3)
+    one, two = fragments_of("one line", "1", size=3), fragments_of("two line", "2", size=3)
     mixed = [message for pair in zip(one, two, strict=True) for message in pair]
     assert bodies(mixed) == ["one line", "two line"]
 
 
 def without(*ordinals: int) -> list[Any]:
-    return [m for n, m in enumerate(pieces_of("some line", size=2), 1) if n not in ordinals]
+    return [m for n, m in enumerate(fragments_of("some line", size=2), 1) if n not in ordinals]
 
 
 @pytest.mark.parametrize(
@@ -121,11 +121,11 @@ def without(*ordinals: int) -> list[Any]:
         without(5),
         without()[:1],
         [without()[0], *without()],
-        pieces_of("x" * (STRING_CHARACTERS_MAX + 1)),
+        fragments_of("x" * (STRING_CHARACTERS_MAX + 1)),
         [["t", 5, {"partial_message": "true", "log": "x"}]],
-        [["t", 5, {**pieces_of("x")[0][2], "partial_ordinal": "first"}]],
-        [["t", 5, {**pieces_of("x")[0][2], "partial_last": 5}]],
-        [["t", 5, {**pieces_of("x")[0][2], "partial_id": None}]],
+        [["t", 5, {**fragments_of("x")[0][2], "partial_ordinal": "first"}]],
+        [["t", 5, {**fragments_of("x")[0][2], "partial_last": 5}]],
+        [["t", 5, {**fragments_of("x")[0][2], "partial_id": None}]],
     ],
     ids=[
         "no first", "a gap", "no last", "alone", "twice", "long", "no id", "ordinal", "last", "nil",
@@ -147,7 +147,9 @@ def test_no_byte_is_lost_or_there_twice_however_lines_are_mixed_and_cut(seed: in
     rng = Random(seed)
     letters = ("ab", "cd", "ef", "gh")  # by which each line's text is found again
     texts = ["".join(rng.choices(pair, k=rng.randrange(1, 40))) for pair in letters]
-    queues = [pieces_of(text, f"id-{n}", size=rng.randrange(1, 9)) for n, text in enumerate(texts)]
+    queues = [
+        fragments_of(text, f"id-{n}", size=rng.randrange(1, 9)) for n, text in enumerate(texts)
+    ]
     sent: list[Any] = []
     while any(queues):
         sent.append(rng.choice([queue for queue in queues if queue]).pop(0))
@@ -169,9 +171,9 @@ def gathering(bytes_max: int = 10_000) -> Gathering[Message]:
     return Gathering(bytes_max, 1.0)
 
 
-def test_messages_wait_for_the_last_piece_and_keep_their_order() -> None:
+def test_messages_wait_for_the_last_fragment_and_keep_their_order() -> None:
     waits = gathering()
-    first, last = messages_of(pieces_of("a line", size=4))
+    first, last = messages_of(fragments_of("a line", size=4))
     plain = messages_of([whole("plain")])
     assert waits.add(plain, 0) == plain
     assert waits.add([first], 0) == []
@@ -182,7 +184,7 @@ def test_messages_wait_for_the_last_piece_and_keep_their_order() -> None:
 
 
 def test_nothing_waits_longer_than_it_may() -> None:
-    first, last = messages_of(pieces_of("a line", size=4))
+    first, last = messages_of(fragments_of("a line", size=4))
     waits = gathering()
     waits.add([first], 5)
     assert waits.add([], 5.9) == []
@@ -192,7 +194,7 @@ def test_nothing_waits_longer_than_it_may() -> None:
 
 def test_no_more_waits_than_may() -> None:
     waits = gathering(2000)
-    many = messages_of(pieces_of("x" * 3000, size=100))
+    many = messages_of(fragments_of("x" * 3000, size=100))
     taken = [message for one in many for message in waits.add([one], 0)]
     assert taken == many
     for message in many:
@@ -202,7 +204,7 @@ def test_no_more_waits_than_may() -> None:
 
 def test_what_awaits_an_ack_waits_for_nothing() -> None:
     waits = gathering()
-    first, last = pieces_of("a line", size=4)
+    first, last = fragments_of("a line", size=4)
     [held] = messages_of([first])
     [acked] = messages_of([[*last, {"chunk": "c"}]])
     assert waits.add([held], 0) == []
@@ -211,8 +213,8 @@ def test_what_awaits_an_ack_waits_for_nothing() -> None:
     assert waits.add([alone], 0) == [alone]
 
 
-def test_a_piece_is_known_by_what_docker_says() -> None:
-    record = pieces_of("x")[0][2]
+def test_a_fragment_is_known_by_what_docker_says() -> None:
+    record = fragments_of("x")[0][2]
     assert fragment_of(record) == Fragment("id-1", 1, last=True)
     assert fragment_of({**record, "partial_message": True, "partial_last": False}) == (
         Fragment("id-1", 1, last=False)
@@ -222,10 +224,10 @@ def test_a_piece_is_known_by_what_docker_says() -> None:
         assert fragment_of(wrong) is None
 
 
-async def test_pieces_that_come_one_by_one_are_one_record(tmp_path: Path) -> None:
+async def test_fragments_that_come_one_by_one_are_one_record(tmp_path: Path) -> None:
     async with listening(tmp_path, limits=WAITS) as (source, intake):
         sender = await Sender.to(source)
-        first, last = pieces_of(LONG)
+        first, last = fragments_of(LONG)
         between, size = whole("between"), len(packed(first))
         sender.send(first)
         await wait_until_async(lambda: intake.share.used == size)
@@ -240,11 +242,11 @@ async def test_pieces_that_come_one_by_one_are_one_record(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("end", ["time", "close", "stop", "no message"])
-async def test_a_line_that_is_never_whole_is_kept_in_pieces(tmp_path: Path, end: str) -> None:
-    limits = IntakeLimits(pieces_wait_s=0.05) if end == "time" else WAITS
+async def test_a_line_that_is_never_whole_is_kept_in_fragments(tmp_path: Path, end: str) -> None:
+    limits = IntakeLimits(fragments_wait_s=0.05) if end == "time" else WAITS
     async with listening(tmp_path, limits=limits) as (source, intake):
         sender = await Sender.to(source)
-        first, _ = pieces_of(LONG)
+        first, _ = fragments_of(LONG)
         sender.send(first)
         await wait_until_async(lambda: intake.share.used > 0 or bool(intake.units()))
         if end == "close":
@@ -266,7 +268,7 @@ async def test_a_line_that_has_begun_gives_way_where_there_is_no_room(tmp_path: 
     limits = replace(WAITS, unfinished_wait_s=0.0)
     async with listening(tmp_path, limits=limits) as (source, intake):
         sender = await Sender.to(source)
-        first, last = pieces_of(LONG)
+        first, last = fragments_of(LONG)
         first[2]["log"] = "a"
         sender.send(first)
         await wait_until_async(lambda: intake.share.used == len(packed(first)))
@@ -280,11 +282,11 @@ async def test_a_line_that_has_begun_gives_way_where_there_is_no_room(tmp_path: 
         await wait_until_async(lambda: intake.share.used == 0)
 
 
-async def test_pieces_that_are_acknowledged_hold_up_no_sender(tmp_path: Path) -> None:
+async def test_fragments_that_are_acknowledged_hold_up_no_sender(tmp_path: Path) -> None:
     """It may wait for the ack of one before it sends the next."""
     async with listening(tmp_path, limits=WAITS) as (source, intake):
         sender = await Sender.to(source)
-        for number, message in enumerate(pieces_of(LONG)):
+        for number, message in enumerate(fragments_of(LONG)):
             sender.send([*message, {"chunk": str(number)}])
             async with asyncio.timeout(20):
                 assert await sender.receive() == {"ack": str(number)}
@@ -295,10 +297,10 @@ async def test_pieces_that_are_acknowledged_hold_up_no_sender(tmp_path: Path) ->
 async def test_lines_that_never_end_hold_no_more_than_is_allowed(tmp_path: Path) -> None:
     async with listening(tmp_path, limits=WAITS) as (source, intake):
         sender = await Sender.to(source)
-        count = 2 * PIECES_BYTES_MAX // CUT
+        count = 2 * FRAGMENTS_BYTES_MAX // CUT
         for number in range(count):
-            sender.send(pieces_of(LONG, f"id-{number}")[0])
+            sender.send(fragments_of(LONG, f"id-{number}")[0])
         await wait_until_async(lambda: len(intake.lines()) >= count // 2)
-        await wait_until_async(lambda: intake.share.used <= PIECES_BYTES_MAX + CUT)
+        await wait_until_async(lambda: intake.share.used <= FRAGMENTS_BYTES_MAX + CUT)
         sender.close()
         await wait_until_async(lambda: len(intake.lines()) == count)
