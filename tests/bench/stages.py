@@ -101,7 +101,7 @@ class _Way:
         effects = self._timed("queue", lambda: self._core.handle(event, 0))
         for effect in effects:
             assert isinstance(effect, Publish)
-            body = self._timed("encode", partial(encode_lines, effect.lane.subject, effect.batch))
+            body = self._timed("encode", partial(encode_lines, effect.queue.subject, effect.batch))
             self._timed("envelope", partial(_enveloped, effect, body))
             self.published += len(effect.batch)
             self._publish(Stored(effect.request))

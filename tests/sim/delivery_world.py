@@ -33,18 +33,18 @@ LIMITS = Limits(
     batch_bytes_max=400,
     batch_records_max=6,
     batch_age_ns=20 * MS,
-    lane_flight_max=3,
+    queue_flight_max=3,
     flight_bytes_max=1200,
     backoff_min_ns=10 * MS,
     backoff_max_ns=200 * MS,
-    lanes_max=2,
+    queues_max=2,
 )
 POISON = b"poison"
 
 
 @dataclass
 class ModelLogd:
-    """Stores batches per lane, as logd does per producer.
+    """Stores batches per queue, as logd does per producer.
 
     `stored` is what is durable or will be at the next sync; `synced` counts what is durable.
     """
@@ -54,30 +54,30 @@ class ModelLogd:
     acks_before_sync: bool = False
     checks_previous: bool = True
 
-    def last(self, lane: QueueKey) -> int:
-        log = self.stored.get(lane)
+    def last(self, queue: QueueKey) -> int:
+        log = self.stored.get(queue)
         return log[-1][0] if log else 0
 
-    def receive(self, lane: QueueKey, previous: int, records: list[tuple[int, bytes]]) -> str:
+    def receive(self, queue: QueueKey, previous: int, records: list[tuple[int, bytes]]) -> str:
         if any(line == POISON for _, line in records):
             return "refused"
-        last = self.last(lane)
+        last = self.last(queue)
         if records[-1][0] <= last:
-            durable = self.synced.get(lane, 0) >= last
+            durable = self.synced.get(queue, 0) >= last
             return "stored" if durable or self.acks_before_sync else "wait"
         if previous != last and self.checks_previous:
             return "behind"
-        self.stored.setdefault(lane, []).extend(records)
+        self.stored.setdefault(queue, []).extend(records)
         return "stored" if self.acks_before_sync else "wait"
 
     def sync(self) -> None:
-        self.synced = {lane: log[-1][0] for lane, log in self.stored.items()}
+        self.synced = {queue: log[-1][0] for queue, log in self.stored.items()}
 
     def restart(self) -> None:
-        for lane, log in self.stored.items():
-            upto = self.synced.get(lane, 0)
+        for queue, log in self.stored.items():
+            upto = self.synced.get(queue, 0)
             log[:] = [record for record in log if record[0] <= upto]
-        self.stored = {lane: log for lane, log in self.stored.items() if log}
+        self.stored = {queue: log for queue, log in self.stored.items() if log}
 
 
 @dataclass(frozen=True)
@@ -125,17 +125,17 @@ class World:
         """Each record is in the log once, in order, or in quarantine if logd cannot take it."""
         for origin, units in self.origins.items():
             assert self.delivery.cursor(origin) == len(units), f"{origin} is not done"
-        lanes: dict[QueueKey, list[tuple[int, bytes]]] = {}
+        queues: dict[QueueKey, list[tuple[int, bytes]]] = {}
         for units in self.origins.values():
             for unit in units:
-                for lane, sequence, line in unit.records:
-                    lanes.setdefault(lane, []).append((sequence, line))
-        for lane, records in lanes.items():
+                for queue, sequence, line in unit.records:
+                    queues.setdefault(queue, []).append((sequence, line))
+        for queue, records in queues.items():
             good = [record for record in records if record[1] != POISON]
-            assert self.logd.stored.get(lane, []) == good, lane
-            poison = {(lane, s): line for s, line in records if line == POISON}
-            held = {key: line for key, line in self.quarantined.items() if key[0] == lane}
-            assert held == poison, lane
+            assert self.logd.stored.get(queue, []) == good, queue
+            poison = {(queue, s): line for s, line in records if line == POISON}
+            held = {key: line for key, line in self.quarantined.items() if key[0] == queue}
+            assert held == poison, queue
         assert self.delivery.pending_bytes == 0
 
     def _units(self, origin: str, count: int) -> list[Unit]:
@@ -145,11 +145,11 @@ class World:
         for position in range(count):
             records = []
             for index in range(random.randint(1, 9)):
-                lane = QueueKey(origin, "source", f"subject.{random.randint(1, 3)}")
+                queue = QueueKey(origin, "source", f"subject.{random.randint(1, 3)}")
                 line = (
                     POISON if random.random() < poison else random.randbytes(random.randint(8, 120))
                 )
-                records.append((lane, (position << 20 | index) + 1, line))
+                records.append((queue, (position << 20 | index) + 1, line))
             units.append(Unit(tuple(records)))
         return units
 
@@ -164,16 +164,16 @@ class World:
             action()
         self.now_ns = end_ns
 
-    def sorted(self, lane: QueueKey) -> QueueKey:
-        """Into which lane a record goes now that went into this one at first."""
-        return lane
+    def sorted(self, queue: QueueKey) -> QueueKey:
+        """Into which queue a record goes now that went into this one at first."""
+        return queue
 
-    def producer(self, lane: QueueKey) -> QueueKey:
-        """By what logd knows a lane now."""
-        return lane
+    def producer(self, queue: QueueKey) -> QueueKey:
+        """By what logd knows a queue now."""
+        return queue
 
     def restored(self) -> tuple[dict[str, int], dict[QueueKey, int]]:
-        """Cursors, and what is done by lane, as a start finds them."""
+        """Cursors, and what is done by queue, as a start finds them."""
         return self.checkpoint
 
     def takes(self, subject: str) -> bool:
@@ -198,7 +198,7 @@ class World:
         for effect in self.delivery.handle(event, self.now_ns):
             self._carry_out(effect)
         pending = sum(
-            batch.size for lane in self.delivery.lanes.values() for batch in lane.pending()
+            batch.size for queue in self.delivery.queues.values() for batch in queue.pending()
         )
         assert self.delivery.pending_bytes == pending, "a lane with records was overlooked"
 
@@ -211,14 +211,14 @@ class World:
         def settle() -> None:
             if life == self.life:
                 for sequence, line in zip(effect.batch.sequences, effect.batch.lines, strict=True):
-                    self.quarantined[effect.lane, sequence] = line
-                self._handle(Settled(effect.lane, effect.batch))
+                    self.quarantined[effect.queue, sequence] = line
+                self._handle(Settled(effect.queue, effect.batch))
 
         self.later(settle)
 
     def _publish(self, effect: Publish) -> None:
         records = list(zip(effect.batch.sequences, effect.batch.lines, strict=True))
-        producer = self.producer(effect.lane)
+        producer = self.producer(effect.queue)
         life, answered = self.life, False
 
         def answer(event: Event) -> None:
@@ -240,7 +240,7 @@ class World:
             else:
                 self._reply(event, answer)
 
-        goes = self.takes(effect.lane.subject)
+        goes = self.takes(effect.queue.subject)
         if not self._lost() and goes:
             self.later(arrive)
         if not self.kind and self.random.random() < self.trouble and goes:
@@ -278,14 +278,14 @@ class World:
 
     def _take(self, origin: str, position: int, unit: Unit) -> None:
         batches: dict[QueueKey, Batch] = {}
-        for lane, sequence, line in unit.records:
-            batch = batches.setdefault(self.sorted(lane), Batch(position))
+        for queue, sequence, line in unit.records:
+            batch = batches.setdefault(self.sorted(queue), Batch(position))
             batch.sequences.append(sequence)
             batch.timestamps.append(self.now_ns)
             batch.lines.append(line)
             batch.size += len(line)
-        for lane, batch in batches.items():
-            self._handle(Take(lane, batch))
+        for queue, batch in batches.items():
+            self._handle(Take(queue, batch))
         self.positions[origin] = position + 1
         self._handle(Read(origin, position + 1))
 

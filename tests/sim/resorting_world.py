@@ -1,4 +1,4 @@
-"""A collector's delivery whose records go into other lanes after a restart, or a reload.
+"""A collector's delivery whose records go into other queues after a restart, or a reload.
 
 The checkpoint is the collector's own, with what it knows of how records were sorted; so are the
 steps of a reload. A reload takes its time between its announcement and the change.
@@ -29,7 +29,7 @@ class ResortingWorld(World):
     """One seeded run."""
 
     units: ClassVar = {SPOOL_ORIGIN: 120, FILE_ORIGIN: 60}
-    limits = dataclasses.replace(LIMITS, lanes_max=100)
+    limits = dataclasses.replace(LIMITS, queues_max=100)
 
     def __init__(self, seed: int, *, logd: ModelLogd | None = None) -> None:
         self.state = State(files=[_file(0)])
@@ -44,18 +44,18 @@ class ResortingWorld(World):
         super().__init__(seed, logd=logd)
 
     @override
-    def sorted(self, lane: QueueKey) -> QueueKey:
-        number = int(lane.subject.rpartition(".")[2]) * (self.version + 1) % SUBJECTS
+    def sorted(self, queue: QueueKey) -> QueueKey:
+        number = int(queue.subject.rpartition(".")[2]) * (self.version + 1) % SUBJECTS
         if self.version == FICKLE:
             number = self.random.randrange(SUBJECTS)
-        return lane._replace(subject=f"subject.{number}")
+        return queue._replace(subject=f"subject.{number}")
 
     @override
-    def producer(self, lane: QueueKey) -> QueueKey:
-        incarnation = self.saver.incarnation
+    def producer(self, queue: QueueKey) -> QueueKey:
+        incarnation = self.checkpointer.incarnation
         if incarnation not in self.incarnations:
             self.incarnations.append(incarnation)
-        return lane._replace(origin=f"{lane.origin}#{self.incarnations.index(incarnation)}")
+        return queue._replace(origin=f"{queue.origin}#{self.incarnations.index(incarnation)}")
 
     @override
     def restored(self) -> tuple[dict[str, int], dict[QueueKey, int]]:
@@ -73,11 +73,11 @@ class ResortingWorld(World):
         if state.fit_to_routing(fingerprint_of(self.version), ends) and self.life:
             self.marks.add("begun again")
         self.saved = state.as_document()
-        self.saver = SimpleNamespace(
+        self.checkpointer = SimpleNamespace(
             routing=state.routing, incarnation=state.incarnation, save=self._save_now
         )
         self.announced = False
-        return {SPOOL_ORIGIN: state.cursor, FILE_ORIGIN: state.files[0].position}, state.lanes
+        return {SPOOL_ORIGIN: state.cursor, FILE_ORIGIN: state.files[0].position}, state.queues
 
     @property
     def _is_full(self) -> bool:
@@ -90,11 +90,11 @@ class ResortingWorld(World):
             return
         cursors = {origin: self.delivery.cursor(origin) for origin in self.origins}
         self.saved = State(
-            incarnation=self.saver.incarnation,
+            incarnation=self.checkpointer.incarnation,
             cursor=cursors[SPOOL_ORIGIN],
-            lanes=self.delivery.done(),
+            queues=self.delivery.done(),
             files=[_file(cursors[FILE_ORIGIN])],
-            routing=self.saver.routing,
+            routing=self.checkpointer.routing,
         ).as_document()
 
     @override
@@ -123,7 +123,7 @@ class ResortingWorld(World):
 
         def apply() -> None:
             if life == self.life:
-                incarnation = self.saver.incarnation
+                incarnation = self.checkpointer.incarnation
                 if resorting.apply(fingerprint) != incarnation:
                     self.marks.add("begun again while it runs")
                 self.before, self.version, self.announced = self.version, after, False
@@ -141,25 +141,27 @@ class ResortingWorld(World):
         for origin, units in self.origins.items():
             assert self.delivery.cursor(origin) == len(units), f"{origin} is not done"
         logged = [
-            (lane.origin.partition("#")[0], *record)
-            for lane, log in self.logd.stored.items()
+            (queue.origin.partition("#")[0], *record)
+            for queue, log in self.logd.stored.items()
             for record in log
         ]
-        kept = {(lane.origin, s, line) for (lane, s), line in self.quarantined.items()}
+        kept = {(queue.origin, s, line) for (queue, s), line in self.quarantined.items()}
         found, expected = {*logged, *kept}, set()
         for origin, units in self.origins.items():
             expected |= {(origin, s, line) for unit in units for _, s, line in unit.records}
         assert found == expected, f"{len(expected - found)} records are lost"
         assert {line for *_, line in kept} <= {POISON}
-        for lane, log in self.logd.stored.items():
+        for queue, log in self.logd.stored.items():
             sequences = [sequence for sequence, _ in log]
-            assert sequences == sorted(set(sequences)), lane
+            assert sequences == sorted(set(sequences)), queue
         if len(logged) > len(set(logged)):
             self.marks.add("repeated")
             assert self.marks & {"begun again", "begun again while it runs"}
 
     def _rerouting(self) -> Rerouting:
-        return Rerouting(self.delivery, cast("Any", self.saver), fingerprint_of(self.version))
+        return Rerouting(
+            self.delivery, cast("Any", self.checkpointer), fingerprint_of(self.version)
+        )
 
     async def _save_now(self) -> bool:
         self.save()

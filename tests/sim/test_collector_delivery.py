@@ -49,7 +49,7 @@ def test_the_world_catches_a_cursor_that_passes_pending_records(code: Mutation) 
     assert caught()
 
 
-def test_the_world_catches_a_lane_that_takes_the_sequence_in_a_refusal_for_an_ack(
+def test_the_world_catches_a_queue_that_takes_the_sequence_in_a_refusal_for_an_ack(
     code: Mutation,
 ) -> None:
     def believe(self: OrderedQueue, last: int, now_ns: int, jitter: float) -> None:
@@ -62,7 +62,7 @@ def test_the_world_catches_a_lane_that_takes_the_sequence_in_a_refusal_for_an_ac
     assert caught()
 
 
-def test_the_world_catches_a_lane_that_skips_to_what_logd_names_without_cutting(
+def test_the_world_catches_a_queue_that_skips_to_what_logd_names_without_cutting(
     code: Mutation,
 ) -> None:
     def rechain(self: OrderedQueue, last: int, now_ns: int, jitter: float) -> None:
@@ -73,7 +73,7 @@ def test_the_world_catches_a_lane_that_skips_to_what_logd_names_without_cutting(
     assert caught()
 
 
-def test_the_world_catches_a_lane_that_trusts_refusals_of_earlier_attempts(code: Mutation) -> None:
+def test_the_world_catches_a_queue_that_trusts_refusals_of_earlier_attempts(code: Mutation) -> None:
     def skip_what_was_refused(self: OrderedQueue, request: int) -> None:
         del request
         lost = self.flight[0].batch
@@ -85,7 +85,7 @@ def test_the_world_catches_a_lane_that_trusts_refusals_of_earlier_attempts(code:
     assert caught()
 
 
-def test_the_world_catches_a_lane_that_takes_a_failure_for_an_ack(code: Mutation) -> None:
+def test_the_world_catches_a_queue_that_takes_a_failure_for_an_ack(code: Mutation) -> None:
     def give_up(self: OrderedQueue, reason: str, now_ns: int, jitter: float) -> None:
         for flight in list(self.flight):
             self.stored(flight.batch.last)

@@ -72,7 +72,7 @@ def test_the_world_catches_a_reload_after_which_a_start_believes_what_was_read_b
 
     def forget(self: Any, fingerprint: str) -> UUID:
         incarnation = apply(self, fingerprint)
-        self._saver.routing = fingerprint
+        self._checkpointer.routing = fingerprint
         return incarnation
 
     code.replace(Rerouting, "apply", forget)
@@ -84,7 +84,7 @@ def test_the_world_catches_a_reload_that_is_not_durable_before_records_are_read_
 ) -> None:
     async def hide(self: Any, fingerprint: str) -> None:
         if fingerprint != self._fingerprint:
-            self._before = self._saver.routing
+            self._before = self._checkpointer.routing
 
     code.replace(Rerouting, "announce", hide)
     assert loses()
@@ -96,9 +96,9 @@ def test_the_world_catches_a_reload_that_goes_on_under_sequences_of_an_earlier_r
     apply = Rerouting.apply
 
     def keep(self: Any, fingerprint: str) -> UUID:
-        before = self._saver.incarnation
+        before = self._checkpointer.incarnation
         apply(self, fingerprint)
-        self._saver.incarnation = before
+        self._checkpointer.incarnation = before
         return cast("UUID", before)
 
     code.replace(Rerouting, "apply", keep)

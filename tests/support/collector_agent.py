@@ -103,7 +103,7 @@ class _Connection(Publisher):
     async def publish(self, effect: Publish) -> Answer:
         answer = self._log.answer(effect)
         if isinstance(answer, Stored):
-            self._log.published.append((effect.lane.subject, list(effect.batch.lines)))
+            self._log.published.append((effect.queue.subject, list(effect.batch.lines)))
         return answer
 
     @override

@@ -59,7 +59,7 @@ class MovableClock(SystemClock):
 
 
 class MemoryLog:
-    """Takes batches as logd does: in order, each record of a lane once.
+    """Takes batches as logd does: in order, each record of a queue once.
 
     Attributes:
         records: What it has.
@@ -90,10 +90,10 @@ class MemoryLog:
             await turn
         else:
             self.accepts -= 1
-        last, batch = self._last.get(effect.lane, 0), effect.batch
+        last, batch = self._last.get(effect.queue, 0), effect.batch
         found = zip(batch.sequences, batch.lines, strict=True)
         self.records += [orjson.loads(line) for sequence, line in found if sequence > last]
-        self._last[effect.lane] = max(last, batch.last)
+        self._last[effect.queue] = max(last, batch.last)
         return Stored(effect.request)
 
     def accept(self, batches: int) -> None:
@@ -183,12 +183,12 @@ class FilesCollector:
         )
 
         def make_one(section: SourceSettings) -> Source:
-            known = frozenset(self._saver.state.sources)
+            known = frozenset(self._checkpointer.state.sources)
             return self.make(section) or make_source(section, replace(context, known=known))
 
         runners = RunnerContext(make_one, engine.delivery, engine.ledger, self.clock)
         self.sources = SourceSet(runners)
-        self._saver = Checkpointer(
+        self._checkpointer = Checkpointer(
             directory,
             engine.spools,
             engine.delivery,
@@ -197,7 +197,7 @@ class FilesCollector:
             lambda: self.sources.file_sources,
         )
         engine.recover(directory.state)
-        self._saver.begin()
+        self._checkpointer.begin()
         self._group = asyncio.TaskGroup()
         await self._group.__aenter__()
         self._carrying = engine.run(self._group)
@@ -275,7 +275,7 @@ class FilesCollector:
 
     async def save(self) -> bool:
         """Write the checkpoint; whether it could be."""
-        return await self._saver.save()
+        return await self._checkpointer.save()
 
     # What it says.
 

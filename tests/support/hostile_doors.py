@@ -22,7 +22,7 @@ from penstock.collector.agent.reload import Report
 from penstock.collector.agent.taps import Taps
 from penstock.collector.checkpoint.state import NewerStateError, read_state
 from penstock.collector.decode.units import decode_records
-from penstock.collector.limits import CONTROL_LINE_BYTES_MAX, INTAKE_LIMITS, MIB
+from penstock.collector.limits import CONTROL_LINE_BYTES_MAX, MIB, SPOOL_WRITER_LIMITS
 from penstock.collector.sources.network.http import get
 from penstock.collector.sources.otlp.http import OtlpHttp
 from penstock.collector.sources.otlp.response import Answer, Code
@@ -122,15 +122,15 @@ def http_request(data: bytes) -> None:
         return Answer(Code.OK, b"{}")
 
     async def serve() -> None:
-        intake = SimpleNamespace(
+        spool_writer = SimpleNamespace(
             note=lambda _: None,
-            limits=INTAKE_LIMITS,
+            limits=SPOOL_WRITER_LIMITS,
             log=SimpleNamespace(warning=lambda *_, **__: None),
             share=Budget(bytes_max=MIB, share_bytes_max=MIB).share("s"),
         )
-        server = OtlpHttp(take, cast("Any", intake), body_bytes_max=1000)
+        server = OtlpHttp(take, cast("Any", spool_writer), body_bytes_max=1000)
         await server.serve(_said(data), cast("Any", Peer()))
-        assert intake.share.used == 0
+        assert spool_writer.share.used == 0
 
     _to_its_end(serve)
 

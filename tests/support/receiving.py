@@ -14,7 +14,7 @@ from penstock.collector.sources.otlp.source import OtlpSource
 from penstock.collector.sources.source import Source
 from penstock.collector.sources.statsd.source import StatsdSettings, StatsdSource
 from penstock.collector.sources.syslog.source import SyslogSettings, SyslogSource
-from tests.support.intake import SpoolingIntake, spooling
+from tests.support.spool_writer import SpoolingIntake, spooling
 from tests.support.waiting import wait_until_async
 
 Make = Callable[[SpoolingIntake], Source]
@@ -24,11 +24,11 @@ Make = Callable[[SpoolingIntake], Source]
 async def listening(
     directory: Path, make: Make, **options: Any
 ) -> AsyncIterator[tuple[Any, SpoolingIntake]]:
-    async with spooling(directory, "net", **options) as intake:
-        source = make(intake)
+    async with spooling(directory, "net", **options) as spool_writer:
+        source = make(spool_writer)
         await source.start()
         try:
-            yield source, intake
+            yield source, spool_writer
         finally:
             await source.stop()
 
@@ -37,22 +37,22 @@ def otlp(**options: Any) -> Make:
     section = OtlpSettings(
         type="otlp", grpc="127.0.0.1:0", http="127.0.0.1:0", **{"max_message_bytes": MIB, **options}
     )
-    return lambda intake: OtlpSource(section, {}, intake=intake)
+    return lambda spool_writer: OtlpSource(section, {}, spool_writer=spool_writer)
 
 
 def forwarding(**options: Any) -> Make:
     section = ForwardSettings(type="forward", listen="127.0.0.1:0", **options)
-    return lambda intake: ForwardSource(section, intake=intake)
+    return lambda spool_writer: ForwardSource(section, spool_writer=spool_writer)
 
 
 def syslog(**options: Any) -> Make:
     section = SyslogSettings(type="syslog", **{"udp": None, "tcp": "127.0.0.1:0", **options})
-    return lambda intake: SyslogSource(section, intake=intake)
+    return lambda spool_writer: SyslogSource(section, spool_writer=spool_writer)
 
 
 def statsd(**options: Any) -> Make:
     section = StatsdSettings(type="statsd", udp=None, tcp="127.0.0.1:0", **options)
-    return lambda intake: StatsdSource(section, {}, intake=intake)
+    return lambda spool_writer: StatsdSource(section, {}, spool_writer=spool_writer)
 
 
 async def connect(endpoint: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

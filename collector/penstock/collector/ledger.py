@@ -24,8 +24,8 @@ class Account:
 
     Attributes:
         spooled: Taken into the spool and not decoded yet.
-        pending: Decoded and neither in a lane nor in quarantine yet.
-        in_lanes: In a lane and not done.
+        pending: Decoded and neither in a queue nor in quarantine yet.
+        in_queues: In an ordered queue and not done.
         refused_by_logd: In quarantine because logd will never take them.
         copied: Made of others, where several transforms take the same records.
         aggregated: Went into metrics, which are received under the name of their transform.
@@ -47,7 +47,7 @@ class Account:
     dropped: Counter[str] = field(default_factory=Counter)
     spooled: int = 0
     pending: int = 0
-    in_lanes: int = 0
+    in_queues: int = 0
     taken: int = 0
     notes: Counter[str] = field(default_factory=Counter)
     sensitive: Counter[str] = field(default_factory=Counter)
@@ -61,7 +61,7 @@ class Account:
     @property
     def held(self) -> int:
         """Records between receipt and the log."""
-        return self.spooled + self.pending + self.in_lanes
+        return self.spooled + self.pending + self.in_queues
 
     @property
     def quarantined_total(self) -> int:
@@ -134,7 +134,7 @@ class Ledger:
         account.pending += found
 
     def sorted(self, source: str, *, taken: int, copies: int, refused: int) -> None:
-        """Records that were pending are in lanes or ended; those refused are still pending."""
+        """Records that were pending are in queues or ended; those refused are still pending."""
         account = self[source]
         account.copied += copies
         account.pending += copies - (taken + copies - refused)

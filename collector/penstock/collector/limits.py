@@ -216,7 +216,7 @@ SPOOL_RETRY_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class IntakeLimits:
+class SpoolWriterLimits:
     """Bounds of one source on what its senders leave unfinished, and on its own waiting.
 
     No configuration key sets them. They are a source's input all the same, so that each bound can
@@ -234,5 +234,5 @@ class IntakeLimits:
     otlp_records_max: int = OTLP_RECORDS_MAX
 
 
-INTAKE_LIMITS: Final = IntakeLimits()
+SPOOL_WRITER_LIMITS: Final = SpoolWriterLimits()
 """Those of every source that runs."""

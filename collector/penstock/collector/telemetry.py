@@ -30,20 +30,20 @@ OUTCOMES = (
 
 
 def settle_accounts(ledger: Ledger, delivery: Delivery) -> None:
-    """Bring what delivery counts per lane into the accounts of the sources."""
+    """Bring what delivery counts per queue into the accounts of the sources."""
     totals: dict[str, list[int]] = {}
     for source, (delivered, quarantined, repeated) in delivery.retired.items():
         totals[source] = [delivered + repeated, quarantined, 0]
-    for lane in delivery.lanes.values():
-        total = totals.setdefault(lane.key.source, [0, 0, 0])
-        total[0] += lane.delivered + lane.repeated
-        total[1] += lane.quarantined
-        total[2] += sum(len(batch) for batch in lane.pending())
+    for queue in delivery.queues.values():
+        total = totals.setdefault(queue.key.source, [0, 0, 0])
+        total[0] += queue.delivered + queue.repeated
+        total[1] += queue.quarantined
+        total[2] += sum(len(batch) for batch in queue.pending())
     for source, (delivered, quarantined, pending) in totals.items():
         account = ledger[source]
         account.delivered = delivered
         account.refused_by_logd = quarantined
-        account.in_lanes = pending
+        account.in_queues = pending
 
 
 def describe(  # noqa: PLR0913 - every part of the process has its say
@@ -81,13 +81,13 @@ def describe(  # noqa: PLR0913 - every part of the process has its say
                 source: account.as_dict() for source, account in ledger.accounts.items()
             },
             "queues": {
-                f"{lane.key.origin} {lane.key.source} {lane.key.subject}": {
-                    "done": lane.done,
-                    "pending": sum(len(batch) for batch in lane.pending()),
-                    "state": lane.state.name.lower(),
-                    "reason": lane.reason,
+                f"{queue.key.origin} {queue.key.source} {queue.key.subject}": {
+                    "done": queue.done,
+                    "pending": sum(len(batch) for batch in queue.pending()),
+                    "state": queue.state.name.lower(),
+                    "reason": queue.reason,
                 }
-                for lane in delivery.lanes.values()
+                for queue in delivery.queues.values()
             },
             "receiving": _receiving(budget),
             **{name.replace("-", "_"): _spool(spool) for name, spool in spools.items()},
@@ -177,16 +177,16 @@ def _spool_stage(ledger: Ledger, spools: Mapping[str, Journal]) -> Stage:
 
 def _publish_stages(delivery: Delivery) -> list[Stage]:
     kinds: dict[str, list[OrderedQueue]] = {}
-    for lane in delivery.lanes.values():
+    for queue in delivery.queues.values():
         # Subjects made by templates may have no kind in them.
-        kind = KINDS.get(kind_of(lane.key.subject) or "", "other")
-        kinds.setdefault(kind, []).append(lane)
+        kind = KINDS.get(kind_of(queue.key.subject) or "", "other")
+        kinds.setdefault(kind, []).append(queue)
     stages: list[Stage] = []
-    for kind, lanes in sorted(kinds.items()):
-        pending = sum(len(batch) for lane in lanes for batch in lane.pending())
-        delivered = sum(lane.delivered for lane in lanes)
-        refused = sum(lane.quarantined for lane in lanes)
-        waiting = Counter(lane.reason for lane in lanes if lane.reason)
+    for kind, queues in sorted(kinds.items()):
+        pending = sum(len(batch) for queue in queues for batch in queue.pending())
+        delivered = sum(queue.delivered for queue in queues)
+        refused = sum(queue.quarantined for queue in queues)
+        waiting = Counter(queue.reason for queue in queues if queue.reason)
         stages.append(
             Stage(
                 name=f"publish/{kind}",

@@ -70,7 +70,7 @@ class DirectorySize(Source):
         while not self._stopping.is_set():
             lines = await asyncio.to_thread(self._measure)
             # Newer figures come soon: what the spool has no room for is counted as dropped.
-            await self._spool.keep_or_drop(Payload("ndjson", b"\n".join(lines), len(lines)))
+            await self._spool.persist_or_drop(Payload("ndjson", b"\n".join(lines), len(lines)))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._settings.interval_s):
                     await self._stopping.wait()

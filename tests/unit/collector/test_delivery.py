@@ -17,18 +17,18 @@ from penstock.collector.delivery.core import (
 )
 from penstock.collector.delivery.ordered_queue import Batch, Limits, QueueKey
 
-LANE = QueueKey("spool", "app", "telemetry.logs.x")
+QUEUE = QueueKey("spool", "app", "telemetry.logs.x")
 LIMITS = Limits(batch_records_max=2, batch_age_ns=100, backoff_min_ns=1000)
 
 
 def delivery(**done: int) -> Delivery:
-    return Delivery(LIMITS, jitter=lambda: 1.0, done={LANE: done["done"]} if done else None)
+    return Delivery(LIMITS, jitter=lambda: 1.0, done={QUEUE: done["done"]} if done else None)
 
 
 def records(first: int, end: int, *, start: int = 0) -> Take:
     sequences = list(range(first, end))
     lines = [b"%d" % number for number in sequences]
-    return Take(LANE, Batch(start, sequences, sequences[:], lines, sum(map(len, lines))))
+    return Take(QUEUE, Batch(start, sequences, sequences[:], lines, sum(map(len, lines))))
 
 
 def published(effects: list[object]) -> list[tuple[int, list[int]]]:
@@ -48,7 +48,7 @@ def test_an_ack_covers_everything_before_it() -> None:
     first, second = core.handle(records(1, 5, start=7), 0)
     assert isinstance(second, Publish)
     core.handle(Stored(second.request), 0)
-    assert (core.pending_records, core.cursor("spool"), core.done()) == (0, 9, {LANE: 4})
+    assert (core.pending_records, core.cursor("spool"), core.done()) == (0, 9, {QUEUE: 4})
     assert isinstance(first, Publish)
     core.handle(Failed(first.request, "ack_timeout"), 0)
     assert core.next_deadline_ns() is None, "a failure of what is stored is history"
@@ -61,7 +61,7 @@ def test_a_late_ack_of_something_earlier_takes_nothing_back() -> None:
     assert isinstance(second, Publish)
     core.handle(Stored(second.request), 0)
     core.handle(Stored(first.request), 0)
-    assert core.done() == {LANE: 4}
+    assert core.done() == {QUEUE: 4}
     (third,) = core.handle(records(5, 7), 0)
     assert published([third]) == [(4, [5, 6])]
 
@@ -76,7 +76,7 @@ def test_the_cursor_stays_before_what_is_pending() -> None:
 def test_records_done_before_a_restart_are_skipped() -> None:
     core = delivery(done=3)
     assert published([*core.handle(records(1, 6), 0)]) == [(3, [4, 5])]
-    assert core.lanes[LANE].repeated == 3
+    assert core.queues[QUEUE].repeated == 3
 
 
 def test_a_failure_waits_with_doubling_and_sends_again_in_order() -> None:
@@ -85,7 +85,7 @@ def test_a_failure_waits_with_doubling_and_sends_again_in_order() -> None:
     assert isinstance(first, Publish)
     assert core.handle(Failed(first.request, "no_responders"), 0) == []
     assert core.next_deadline_ns() == 1000
-    assert core.troubles == {LANE: "no_responders"}
+    assert core.troubles == {QUEUE: "no_responders"}
     again = core.handle(Tick(), 1000)
     assert published([*again]) == [(0, [1, 2]), (2, [3, 4])]
     assert isinstance(again[0], Publish)
@@ -125,9 +125,9 @@ def test_a_refused_batch_is_halved_until_the_culprit_is_alone() -> None:
     assert half.batch.sequences == [1]
     (effect,) = core.handle(Refused(half.request, "bad"), 0)
     assert isinstance(effect, Quarantine)
-    (rest,) = core.handle(Settled(LANE, effect.batch), 0)
+    (rest,) = core.handle(Settled(QUEUE, effect.batch), 0)
     assert published([rest]) == [(0, [2])], "the chain goes on around what is in quarantine"
-    assert (core.lanes[LANE].quarantined, core.lanes[LANE].done) == (1, 1)
+    assert (core.queues[QUEUE].quarantined, core.queues[QUEUE].done) == (1, 1)
 
 
 def test_the_common_window_is_shared_and_refilled() -> None:
@@ -138,7 +138,7 @@ def test_the_common_window_is_shared_and_refilled() -> None:
     assert len(core.handle(Stored(sent[0].request), 0)) == 1
 
 
-def test_other_limits_hold_for_lanes_that_exist() -> None:
+def test_other_limits_hold_for_queues_that_exist() -> None:
     core = delivery()
     core.handle(records(1, 2), 0)
     core.limit(Limits(batch_records_max=3, batch_age_ns=100, backoff_min_ns=1000))
@@ -154,15 +154,15 @@ def test_a_source_is_pending_until_its_records_are_acked() -> None:
     assert not core.is_pending("app")
 
 
-def test_what_lanes_of_a_source_did_is_added_when_they_are_forgotten() -> None:
-    lanes = [LANE, QueueKey("spool", "app", "telemetry.logs.y")]
-    core = Delivery(LIMITS, jitter=lambda: 1.0, done=dict.fromkeys(lanes, 2))
-    for lane in lanes:
-        (sent,) = core.handle(Take(lane, records(1, 5).records), 0)
+def test_what_queues_of_a_source_did_is_added_when_they_are_forgotten() -> None:
+    queues = [QUEUE, QueueKey("spool", "app", "telemetry.logs.y")]
+    core = Delivery(LIMITS, jitter=lambda: 1.0, done=dict.fromkeys(queues, 2))
+    for queue in queues:
+        (sent,) = core.handle(Take(queue, records(1, 5).records), 0)
         assert isinstance(sent, Publish)
         core.handle(Stored(sent.request), 0)
     core.retire_idle()
-    assert core.lanes == {}
+    assert core.queues == {}
     assert core.retired == {"app": (2 + 2, 0, 2 + 2)}
 
 
@@ -172,20 +172,20 @@ def test_flush_sends_what_waits() -> None:
     assert published([*core.handle(Flush(), 0)]) == [(0, [1])]
 
 
-def test_idle_lanes_are_forgotten_when_there_are_too_many() -> None:
-    core = Delivery(Limits(batch_records_max=1, lanes_max=2), jitter=lambda: 0.0)
+def test_idle_queues_are_forgotten_when_there_are_too_many() -> None:
+    core = Delivery(Limits(batch_records_max=1, queues_max=2), jitter=lambda: 0.0)
     for number in range(5):
-        lane = QueueKey("spool", "app", f"telemetry.logs.{number}")
-        (sent,) = core.handle(Take(lane, Batch(0, [1], [1], [b"x"], 1)), 0)
+        queue = QueueKey("spool", "app", f"telemetry.logs.{number}")
+        (sent,) = core.handle(Take(queue, Batch(0, [1], [1], [b"x"], 1)), 0)
         assert isinstance(sent, Publish)
         core.handle(Stored(sent.request), 0)
-    assert len(core.lanes) <= 2
-    delivered = sum(lane.delivered for lane in core.lanes.values())
+    assert len(core.queues) <= 2
+    delivered = sum(queue.delivered for queue in core.queues.values())
     assert delivered + core.retired["app"][0] == 5
 
 
 def settling() -> tuple[Delivery, int, Quarantine]:
-    """A lane whose first record goes to quarantine, and then is stored after all with the rest.
+    """A queue whose first record goes to quarantine, and then is stored after all with the rest.
 
     Its origin is forgotten; returns a request that has no answer, and what goes to quarantine.
     """
@@ -204,23 +204,23 @@ def settling() -> tuple[Delivery, int, Quarantine]:
     return core, second, effect
 
 
-def test_a_lane_that_is_forgotten_while_it_settles_stays_so() -> None:
+def test_a_queue_that_is_forgotten_while_it_settles_stays_so() -> None:
     core, unanswered, effect = settling()
-    assert core.handle(Settled(LANE, effect.batch), 1) == []
+    assert core.handle(Settled(QUEUE, effect.batch), 1) == []
     core.handle(Failed(unanswered, "ack_timeout"), 1)
-    assert core.lanes == {}
+    assert core.queues == {}
     assert (core.next_deadline_ns(), core.pending_records) == (None, 0)
 
 
-def test_what_settles_of_a_forgotten_lane_is_not_of_the_one_in_its_place() -> None:
+def test_what_settles_of_a_forgotten_queue_is_not_of_the_one_in_its_place() -> None:
     core, _, effect = settling()
     core.handle(records(7, 8), 1)
-    assert core.handle(Settled(LANE, effect.batch), 1) == []
-    assert (core.pending_records, core.lanes[LANE].quarantined) == (1, 0)
+    assert core.handle(Settled(QUEUE, effect.batch), 1) == []
+    assert (core.pending_records, core.queues[QUEUE].quarantined) == (1, 0)
 
 
-def test_a_late_answer_to_a_forgotten_lane_is_not_for_the_one_in_its_place() -> None:
-    limits = Limits(batch_records_max=2, batch_age_ns=100, backoff_min_ns=1000, lanes_max=1)
+def test_a_late_answer_to_a_forgotten_queue_is_not_for_the_one_in_its_place() -> None:
+    limits = Limits(batch_records_max=2, batch_age_ns=100, backoff_min_ns=1000, queues_max=1)
     for late in (Stored, lambda request: Failed(request, "ack_timeout")):
         core = Delivery(limits, jitter=lambda: 1.0)
         core.handle(Read("spool", 0), 0)
@@ -229,8 +229,8 @@ def test_a_late_answer_to_a_forgotten_lane_is_not_for_the_one_in_its_place() -> 
         assert isinstance(second, Publish)
         core.handle(Stored(second.request), 1)
         other = Batch(5, [5, 6], [5, 6], [b"5", b"6"], 2)
-        (third,) = core.handle(Take(LANE._replace(subject="telemetry.logs.y"), other), 2)
-        assert list(core.lanes) == [LANE._replace(subject="telemetry.logs.y")]
+        (third,) = core.handle(Take(QUEUE._replace(subject="telemetry.logs.y"), other), 2)
+        assert list(core.queues) == [QUEUE._replace(subject="telemetry.logs.y")]
         core.handle(records(7, 8, start=6), 3)
         core.handle(Read("spool", 9), 3)
         core.handle(late(first.request), 4)

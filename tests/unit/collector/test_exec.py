@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from penstock.collector.sources.exec import ExecSettings, ExecSource
-from tests.support.intake import SpoolingIntake, spooling
+from tests.support.spool_writer import SpoolingIntake, spooling
 from tests.support.waiting import wait_until_async
 
 
@@ -25,19 +25,21 @@ async def running(
     section = ExecSettings.model_validate(
         {"type": "exec", "command": command, "service": "job", **options}
     )
-    async with spooling(directory, "exec", drop_newest=False) as intake:
-        source = ExecSource(section, intake=intake, restart_min_s=0.01, output_grace_s=0.05)
+    async with spooling(directory, "exec", drop_newest=False) as spool_writer:
+        source = ExecSource(
+            section, spool_writer=spool_writer, restart_min_s=0.01, output_grace_s=0.05
+        )
         await source.start()
         task = asyncio.ensure_future(source.run())
         try:
-            yield source, intake
+            yield source, spool_writer
         finally:
             await source.stop()
             await task
 
 
-def bodies(intake: SpoolingIntake) -> list[str]:
-    return [json.loads(line)["body"] for line in intake.lines()]
+def bodies(spool_writer: SpoolingIntake) -> list[str]:
+    return [json.loads(line)["body"] for line in spool_writer.lines()]
 
 
 def is_alive(pid: int) -> bool:
@@ -50,18 +52,18 @@ def is_alive(pid: int) -> bool:
 
 async def test_both_outputs_are_read_to_their_end(tmp_path: Path) -> None:
     program = "import sys; print('a'); print('b', end=''); print('e' * 100, file=sys.stderr)"
-    async with running(tmp_path, program, interval_s=3600, max_line_bytes=64) as (_, intake):
-        await wait_until_async(lambda: len(bodies(intake)) == 3)
-        records = [json.loads(line) for line in intake.lines()]
+    async with running(tmp_path, program, interval_s=3600, max_line_bytes=64) as (_, spool_writer):
+        await wait_until_async(lambda: len(bodies(spool_writer)) == 3)
+        records = [json.loads(line) for line in spool_writer.lines()]
         streams = {r["body"]: r["attributes"]["log.iostream"] for r in records}
         assert streams == {"a": "stdout", "b": "stdout", "e" * 64: "stderr"}
-        assert intake.account.notes["lines_truncated"] == 1
+        assert spool_writer.account.notes["lines_truncated"] == 1
 
 
 async def test_a_program_that_ends_is_started_again(tmp_path: Path) -> None:
-    async with running(tmp_path, "print('hi'); raise SystemExit(3)") as (_, intake):
-        await wait_until_async(lambda: len(bodies(intake)) >= 2)
-        await wait_until_async(lambda: intake.account.notes["exits_with_failure"] >= 2)
+    async with running(tmp_path, "print('hi'); raise SystemExit(3)") as (_, spool_writer):
+        await wait_until_async(lambda: len(bodies(spool_writer)) >= 2)
+        await wait_until_async(lambda: spool_writer.account.notes["exits_with_failure"] >= 2)
 
 
 async def test_the_stop_ends_the_program_and_what_it_started(tmp_path: Path) -> None:
@@ -71,9 +73,9 @@ async def test_the_stop_ends_the_program_and_what_it_started(tmp_path: Path) -> 
         "print(os.getpid(), child.pid, flush=True)\n"
         "time.sleep(1000)"
     )
-    async with running(tmp_path, program) as (source, intake):
-        await wait_until_async(lambda: bodies(intake))
-        pids = [int(pid) for pid in bodies(intake)[0].split()]
+    async with running(tmp_path, program) as (source, spool_writer):
+        await wait_until_async(lambda: bodies(spool_writer))
+        pids = [int(pid) for pid in bodies(spool_writer)[0].split()]
         await source.stop()
         await wait_until_async(lambda: not any(map(is_alive, pids)))
 
@@ -87,11 +89,11 @@ async def test_a_program_has_ended_though_another_holds_its_output(
         f"child = subprocess.Popen(['sleep', '1000'], start_new_session={session})\n"
         "print(child.pid, end='', flush=True)"
     )
-    async with running(tmp_path, program, interval_s=3600) as (_, intake):
-        await wait_until_async(lambda: bodies(intake))
-        pid = int(bodies(intake)[0])
+    async with running(tmp_path, program, interval_s=3600) as (_, spool_writer):
+        await wait_until_async(lambda: bodies(spool_writer))
+        pid = int(bodies(spool_writer)[0])
         try:
-            await wait_until_async(lambda: intake.account.notes["outputs_held_open"] == 1)
+            await wait_until_async(lambda: spool_writer.account.notes["outputs_held_open"] == 1)
             await wait_until_async(lambda: is_alive(pid) == session)
         finally:
             if is_alive(pid):
@@ -100,23 +102,23 @@ async def test_a_program_has_ended_though_another_holds_its_output(
 
 async def test_a_run_that_takes_too_long_is_ended(tmp_path: Path) -> None:
     program = "import time; print('begun', flush=True); time.sleep(1000)"
-    async with running(tmp_path, program, interval_s=3600, timeout_s=0.5) as (_, intake):
-        await wait_until_async(lambda: intake.account.notes["exits_with_failure"] == 1)
-        assert intake.account.notes["timeouts"] == 1
+    async with running(tmp_path, program, interval_s=3600, timeout_s=0.5) as (_, spool_writer):
+        await wait_until_async(lambda: spool_writer.account.notes["exits_with_failure"] == 1)
+        assert spool_writer.account.notes["timeouts"] == 1
 
 
 async def test_a_program_that_is_not_there_is_said_and_run_once_it_is(tmp_path: Path) -> None:
     program = tmp_path / "program"
     section = ExecSettings(type="exec", command=[str(program)], interval_s=0.1, service="job")
-    async with spooling(tmp_path / "spool", "exec") as intake:
-        source = ExecSource(section, intake=intake)
+    async with spooling(tmp_path / "spool", "exec") as spool_writer:
+        source = ExecSource(section, spool_writer=spool_writer)
         await source.start()
         run = asyncio.create_task(source.run())
         await wait_until_async(lambda: bool(source.trouble))
         assert source.trouble == f"command: {program} cannot be run"
         program.write_text("#!/bin/sh\necho here\n")
         program.chmod(0o755)
-        await wait_until_async(lambda: "here" in bodies(intake))
+        await wait_until_async(lambda: "here" in bodies(spool_writer))
         assert source.trouble == ""
         await source.stop()
         await run

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.collector.decode.units import decode_records
-from penstock.collector.limits import FRAGMENTS_BYTES_MAX, IntakeLimits
+from penstock.collector.limits import FRAGMENTS_BYTES_MAX, SpoolWriterLimits
 from penstock.collector.sources.forward.fragments import Fragment, Gathering, fragment_of
 from penstock.collector.sources.forward.protocol import Message, MessageReader
 from penstock.collector.spool.spool import Unit
@@ -25,7 +25,7 @@ from tests.support.waiting import wait_until_async
 from tests.unit.collector.test_forward_source import Sender, listening
 
 CUT = 16 * 1024
-WAITS = IntakeLimits(fragments_wait_s=3600.0)
+WAITS = SpoolWriterLimits(fragments_wait_s=3600.0)
 
 
 def fragments_of(text: str, line: str = "id-1", *, size: int = CUT, time: int = 7) -> list[Any]:
@@ -225,82 +225,84 @@ def test_a_fragment_is_known_by_what_docker_says() -> None:
 
 
 async def test_fragments_that_come_one_by_one_are_one_record(tmp_path: Path) -> None:
-    async with listening(tmp_path, limits=WAITS) as (source, intake):
+    async with listening(tmp_path, limits=WAITS) as (source, spool_writer):
         sender = await Sender.to(source)
         first, last = fragments_of(LONG)
         between, size = whole("between"), len(packed(first))
         sender.send(first)
-        await wait_until_async(lambda: intake.share.used == size)
+        await wait_until_async(lambda: spool_writer.share.used == size)
         sender.send(between)
-        await wait_until_async(lambda: intake.share.used == size + len(packed(between)))
+        await wait_until_async(lambda: spool_writer.share.used == size + len(packed(between)))
         sender.send(last)
-        await wait_until_async(lambda: len(intake.lines()) == 2)
-        assert [orjson.loads(line)["body"] for line in intake.lines()] == ["between", LONG]
-        assert len(intake.units()) == 1
-        await wait_until_async(lambda: intake.share.used == 0)
+        await wait_until_async(lambda: len(spool_writer.lines()) == 2)
+        assert [orjson.loads(line)["body"] for line in spool_writer.lines()] == ["between", LONG]
+        assert len(spool_writer.units()) == 1
+        await wait_until_async(lambda: spool_writer.share.used == 0)
         sender.close()
 
 
 @pytest.mark.parametrize("end", ["time", "close", "stop", "no message"])
 async def test_a_line_that_is_never_whole_is_kept_in_fragments(tmp_path: Path, end: str) -> None:
-    limits = IntakeLimits(fragments_wait_s=0.05) if end == "time" else WAITS
-    async with listening(tmp_path, limits=limits) as (source, intake):
+    limits = SpoolWriterLimits(fragments_wait_s=0.05) if end == "time" else WAITS
+    async with listening(tmp_path, limits=limits) as (source, spool_writer):
         sender = await Sender.to(source)
         first, _ = fragments_of(LONG)
         sender.send(first)
-        await wait_until_async(lambda: intake.share.used > 0 or bool(intake.units()))
+        await wait_until_async(lambda: spool_writer.share.used > 0 or bool(spool_writer.units()))
         if end == "close":
             sender.close()
         elif end == "stop":
-            await wait_until_async(lambda: intake.share.used >= len(packed(first)))
+            await wait_until_async(lambda: spool_writer.share.used >= len(packed(first)))
             await source.stop()
         elif end == "no message":
             sender.send(5)
-        await wait_until_async(lambda: len(intake.lines()) == 1)
-        assert orjson.loads(intake.lines()[0])["attributes"]["partial_ordinal"] == "1"
-        await wait_until_async(lambda: intake.share.used == 0)
-        assert intake.account.difference == 0
+        await wait_until_async(lambda: len(spool_writer.lines()) == 1)
+        assert orjson.loads(spool_writer.lines()[0])["attributes"]["partial_ordinal"] == "1"
+        await wait_until_async(lambda: spool_writer.share.used == 0)
+        assert spool_writer.account.difference == 0
         sender.close()
 
 
 async def test_a_line_that_has_begun_gives_way_where_there_is_no_room(tmp_path: Path) -> None:
     """Its sender waits as any other, however long, and nothing is dropped."""
     limits = replace(WAITS, unfinished_wait_s=0.0)
-    async with listening(tmp_path, limits=limits) as (source, intake):
+    async with listening(tmp_path, limits=limits) as (source, spool_writer):
         sender = await Sender.to(source)
         first, last = fragments_of(LONG)
         first[2]["log"] = "a"
         sender.send(first)
-        await wait_until_async(lambda: intake.share.used == len(packed(first)))
-        intake.leave_room(0)
+        await wait_until_async(lambda: spool_writer.share.used == len(packed(first)))
+        spool_writer.leave_room(0)
         sender.send(last)
-        await wait_until_async(lambda: len(intake.lines()) == 1 and intake.budget.is_awaited())
-        intake.give_room()
-        await wait_until_async(lambda: len(intake.lines()) == 2)
-        assert (intake.account.dropped, intake.share.refused) == ({}, 0)
+        await wait_until_async(
+            lambda: len(spool_writer.lines()) == 1 and spool_writer.budget.is_awaited()
+        )
+        spool_writer.give_room()
+        await wait_until_async(lambda: len(spool_writer.lines()) == 2)
+        assert (spool_writer.account.dropped, spool_writer.share.refused) == ({}, 0)
         sender.close()
-        await wait_until_async(lambda: intake.share.used == 0)
+        await wait_until_async(lambda: spool_writer.share.used == 0)
 
 
 async def test_fragments_that_are_acknowledged_hold_up_no_sender(tmp_path: Path) -> None:
     """It may wait for the ack of one before it sends the next."""
-    async with listening(tmp_path, limits=WAITS) as (source, intake):
+    async with listening(tmp_path, limits=WAITS) as (source, spool_writer):
         sender = await Sender.to(source)
         for number, message in enumerate(fragments_of(LONG)):
             sender.send([*message, {"chunk": str(number)}])
             async with asyncio.timeout(20):
                 assert await sender.receive() == {"ack": str(number)}
-        assert len(intake.lines()) == 2
+        assert len(spool_writer.lines()) == 2
         sender.close()
 
 
 async def test_lines_that_never_end_hold_no_more_than_is_allowed(tmp_path: Path) -> None:
-    async with listening(tmp_path, limits=WAITS) as (source, intake):
+    async with listening(tmp_path, limits=WAITS) as (source, spool_writer):
         sender = await Sender.to(source)
         count = 2 * FRAGMENTS_BYTES_MAX // CUT
         for number in range(count):
             sender.send(fragments_of(LONG, f"id-{number}")[0])
-        await wait_until_async(lambda: len(intake.lines()) >= count // 2)
-        await wait_until_async(lambda: intake.share.used <= FRAGMENTS_BYTES_MAX + CUT)
+        await wait_until_async(lambda: len(spool_writer.lines()) >= count // 2)
+        await wait_until_async(lambda: spool_writer.share.used <= FRAGMENTS_BYTES_MAX + CUT)
         sender.close()
-        await wait_until_async(lambda: len(intake.lines()) == count)
+        await wait_until_async(lambda: len(spool_writer.lines()) == count)

@@ -14,10 +14,10 @@ import msgpack
 from structlog.testing import capture_logs
 from typing_extensions import override
 
-from penstock.collector.limits import INTAKE_LIMITS, IntakeLimits
+from penstock.collector.limits import SPOOL_WRITER_LIMITS, SpoolWriterLimits
 from penstock.collector.sources.forward.source import ForwardSettings, ForwardSource
 from tests.support.certificates import Authority
-from tests.support.intake import SpoolingIntake, spooling
+from tests.support.spool_writer import SpoolingIntake, spooling
 from tests.support.waiting import wait_until_async
 
 ENTRY = [1_700_000_000, {"message": "hi"}]
@@ -25,16 +25,16 @@ ENTRY = [1_700_000_000, {"message": "hi"}]
 
 @asynccontextmanager
 async def listening(
-    directory: Path, *, limits: IntakeLimits = INTAKE_LIMITS, **options: Any
+    directory: Path, *, limits: SpoolWriterLimits = SPOOL_WRITER_LIMITS, **options: Any
 ) -> AsyncIterator[tuple[ForwardSource, SpoolingIntake]]:
-    async with spooling(directory, "forward", limits=limits) as intake:
+    async with spooling(directory, "forward", limits=limits) as spool_writer:
         section = ForwardSettings.model_validate(
             {"type": "forward", "listen": "127.0.0.1:0", **options}
         )
-        source = ForwardSource(section, intake=intake)
+        source = ForwardSource(section, spool_writer=spool_writer)
         await source.start()
         try:
-            yield source, intake
+            yield source, spool_writer
         finally:
             await source.stop()
 
@@ -97,7 +97,7 @@ class Sender:
 
 async def test_every_mode_is_acknowledged_once_it_is_durable(tmp_path: Path) -> None:
     packed = msgpack.packb(ENTRY)
-    async with listening(tmp_path) as (source, intake):
+    async with listening(tmp_path) as (source, spool_writer):
         sender = await Sender.to(source)
         sender.send(
             ["a", *ENTRY, {"chunk": "1"}],
@@ -107,69 +107,69 @@ async def test_every_mode_is_acknowledged_once_it_is_durable(tmp_path: Path) -> 
             ["a", *ENTRY],
         )
         assert [await sender.receive() for _ in range(4)] == [{"ack": str(n)} for n in range(1, 5)]
-        assert len(intake.lines()) == intake.account.received == 6
+        assert len(spool_writer.lines()) == spool_writer.account.received == 6
         sender.close()
 
 
 async def test_what_cannot_be_kept_is_not_acknowledged_or_is_counted(tmp_path: Path) -> None:
-    async with listening(tmp_path) as (source, intake):
+    async with listening(tmp_path) as (source, spool_writer):
         sender = await Sender.to(source)
         big = ["a", [[1, {"message": "x" * 2_000_000}]]]
         sender.send([*big, {"chunk": "told"}])
-        await wait_until_async(lambda: intake.account.notes["refused_spool_full"] == 1)
+        await wait_until_async(lambda: spool_writer.account.notes["refused_spool_full"] == 1)
         sender.send(big)
-        await wait_until_async(lambda: intake.account.dropped["spool_full"] == 1)
+        await wait_until_async(lambda: spool_writer.account.dropped["spool_full"] == 1)
         sender.send(["a", *ENTRY, {"chunk": "taken"}])
         assert await sender.receive() == {"ack": "taken"}
-        assert intake.account.difference == 0
+        assert spool_writer.account.difference == 0
         sender.close()
 
 
 async def test_what_came_before_what_is_no_message_is_kept(tmp_path: Path) -> None:
     plain: dict[str, Any] = {}
     for directory, options in ((tmp_path / "a", plain), (tmp_path / "b", {"shared_key": "key"})):
-        async with listening(directory, **options) as (source, intake):
+        async with listening(directory, **options) as (source, spool_writer):
             sender = await Sender.to(source)
             if options:
                 assert (await sender.ping("key"))[1] is True
             sender.send(["a", *ENTRY], ["a", *ENTRY], 5)
             assert await sender.receive() is None
-            await wait_until_async(lambda: len(intake.lines()) == 2)
-            assert intake.account.notes["protocol_errors"] == 1
+            await wait_until_async(lambda: len(spool_writer.lines()) == 2)
+            assert spool_writer.account.notes["protocol_errors"] == 1
             sender.close()
 
 
 async def test_the_json_form_is_refused_and_named(tmp_path: Path) -> None:
     """It has no answers: that the connection ends is all that its sender can be told."""
-    async with listening(tmp_path) as (source, intake):
+    async with listening(tmp_path) as (source, spool_writer):
         with capture_logs() as logs:
             sender = await Sender.to(source)
             sender.write(b'["app",1700000000,{"message":"hi"}]\n')
             assert await sender.receive() is None
             sender.close()
-        assert intake.account.notes["protocol_errors"] == 1
+        assert spool_writer.account.notes["protocol_errors"] == 1
         assert [one["error"] for one in logs] == [
             "the JSON form of the forward protocol is not supported"
         ]
-        assert intake.lines() == []
+        assert spool_writer.lines() == []
 
 
 async def test_a_connection_that_ends_within_a_message_is_counted(tmp_path: Path) -> None:
-    async with listening(tmp_path) as (source, intake):
+    async with listening(tmp_path) as (source, spool_writer):
         sender = await Sender.to(source)
         sender.write(msgpack.packb(["a", *ENTRY])[:-2])
         sender.close()
-        await wait_until_async(lambda: intake.account.notes["messages_unfinished"] == 1)
+        await wait_until_async(lambda: spool_writer.account.notes["messages_unfinished"] == 1)
         other = await Sender.to(source)
         other.send(["a", *ENTRY, {"chunk": "1"}])
         assert await other.receive() == {"ack": "1"}
         await other.end()
-        assert intake.account.notes["messages_unfinished"] == 1
+        assert spool_writer.account.notes["messages_unfinished"] == 1
 
 
 async def test_who_knows_the_key_and_a_password_is_let_in(tmp_path: Path) -> None:
     options: dict[str, Any] = {"shared_key": "key", "users": {"anna": "pass"}}
-    async with listening(tmp_path, **options) as (source, intake):
+    async with listening(tmp_path, **options) as (source, spool_writer):
         sender = await Sender.to(source)
         assert (await sender.ping("key", "anna", "pass"))[:2] == ["PONG", True]
         sender.send(["a", *ENTRY, {"chunk": "1"}])
@@ -182,14 +182,14 @@ async def test_who_knows_the_key_and_a_password_is_let_in(tmp_path: Path) -> Non
             sender.send(["a", *ENTRY, {"chunk": "2"}])
             assert await sender.receive() is None
             sender.close()
-        assert intake.account.notes["handshakes_refused"] == 3
-        assert len(intake.lines()) == 1
+        assert spool_writer.account.notes["handshakes_refused"] == 3
+        assert len(spool_writer.lines()) == 1
 
 
 async def test_a_key_of_a_file_is_read_for_each_connection(tmp_path: Path) -> None:
     file = tmp_path / "key"
     file.write_text("old\n")
-    async with listening(tmp_path, shared_key={"file": str(file)}) as (source, intake):
+    async with listening(tmp_path, shared_key={"file": str(file)}) as (source, spool_writer):
         for key, content in (("old", "new"), ("new", None)):
             sender = await Sender.to(source)
             assert (await sender.ping(key))[1] is True
@@ -199,33 +199,33 @@ async def test_a_key_of_a_file_is_read_for_each_connection(tmp_path: Path) -> No
         sender = await Sender.to(source)
         assert (await sender.ping("old"))[1] is False
         await sender.end()
-        before = intake.account.notes["protocol_errors"]
+        before = spool_writer.account.notes["protocol_errors"]
         file.unlink()
         sender = await Sender.to(source)
         assert await sender.receive() is None, "nobody is let in without a key to compare"
-        await wait_until_async(lambda: intake.account.notes["protocol_errors"] > before)
+        await wait_until_async(lambda: spool_writer.account.notes["protocol_errors"] > before)
         sender.close()
 
 
 async def test_a_stranger_may_not_send_a_whole_message_for_a_ping(tmp_path: Path) -> None:
-    async with listening(tmp_path, shared_key="key") as (source, intake):
+    async with listening(tmp_path, shared_key="key") as (source, spool_writer):
         sender = await Sender.to(source)
         sender.send("x" * 200_000)
-        await wait_until_async(lambda: intake.account.notes["protocol_errors"])
+        await wait_until_async(lambda: spool_writer.account.notes["protocol_errors"])
         sender.send(ENTRY)
         sender.close()
-        assert intake.account.notes["handshakes_refused"] == 0
+        assert spool_writer.account.notes["handshakes_refused"] == 0
 
 
 async def test_messages_sent_along_with_the_ping_are_not_lost(tmp_path: Path) -> None:
-    async with listening(tmp_path, shared_key="key") as (source, intake):
+    async with listening(tmp_path, shared_key="key") as (source, spool_writer):
         sender = await Sender.to(source)
         _, options = await sender.receive()
         digest = hashlib.sha512(b"s" + b"h" + options["nonce"] + b"key").hexdigest()
         sender.send(["PING", "h", "s", digest, "", ""], ["a", *ENTRY, {"chunk": "1"}])
         assert (await sender.receive())[1] is True
         assert await sender.receive() == {"ack": "1"}
-        assert len(intake.lines()) == 1
+        assert len(spool_writer.lines()) == 1
         sender.close()
 
 
@@ -255,17 +255,17 @@ async def test_tls_asks_for_the_certificate_that_was_configured(tmp_path: Path) 
     client = authority.sign("client", "DNS:client")
     files = {"cert_file": server.cert, "key_file": server.key, "ca_file": authority.cert}
     trusting = ssl.create_default_context(cafile=authority.cert)
-    async with listening(tmp_path, tls=files) as (source, intake):
+    async with listening(tmp_path, tls=files) as (source, spool_writer):
         stranger = await Sender.to(source, trusting)
         stranger.send(["a", *ENTRY, {"chunk": "1"}])
         with contextlib.suppress(OSError):  # the alert, if it comes before the end
             assert await stranger.receive() is None
-        assert intake.lines() == []
+        assert spool_writer.lines() == []
         trusting.load_cert_chain(client.cert, client.key)
         sender = await Sender.to(source, trusting)
         sender.send(["a", *ENTRY, {"chunk": "1"}])
         assert await sender.receive() == {"ack": "1"}
-        assert len(intake.lines()) == 1
+        assert len(spool_writer.lines()) == 1
 
         renewed = authority.sign("renewed", "DNS:localhost,IP:127.0.0.1")
         server.replace_with(renewed)

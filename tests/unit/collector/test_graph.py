@@ -207,7 +207,7 @@ def test_the_account_balances_with_every_ending() -> None:
     outcome = Outcome(copies=3, ended=Counter({DropReason.FILTERED: 4, DropReason.SAMPLED: 2}))
     ledger.sorted("app", taken=10, copies=3, refused=1)
     account = ledger["app"]
-    account.filtered, account.sampled, account.in_lanes = 4, 2, 6
+    account.filtered, account.sampled, account.in_queues = 4, 2, 6
     assert outcome.copies == account.copied
     assert account.pending == 1
     assert account.difference == 0

@@ -20,7 +20,7 @@ from penstock.logd.storage import Checkpoint
 from penstock.service import ConfigError
 from penstock.specs.validate.validator import check_line
 from penstock.specs.validate.verdict import Accepted
-from tests.support.intake import SpoolingIntake, spooling
+from tests.support.spool_writer import SpoolingIntake, spooling
 from tests.support.waiting import wait_until_async
 
 NOW = 1_700_000_000_000_000_000
@@ -144,31 +144,33 @@ async def following(
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(directory), prepend=":")
     section = JournaldSettings.model_validate({"type": "journald", **options})
-    async with spooling(directory, "journald", drop_newest=False) as intake:
-        source = JournaldSource(section, Checkpoint(directory / "cursor"), intake=intake)
+    async with spooling(directory, "journald", drop_newest=False) as spool_writer:
+        source = JournaldSource(
+            section, Checkpoint(directory / "cursor"), spool_writer=spool_writer
+        )
         await source.start()
         running = asyncio.ensure_future(source.run())
         try:
-            yield intake
+            yield spool_writer
         finally:
             await source.stop()
             await running
 
 
-def bodies(intake: SpoolingIntake) -> list[str]:
-    return [json.loads(line)["body"] for line in intake.lines()]
+def bodies(spool_writer: SpoolingIntake) -> list[str]:
+    return [json.loads(line)["body"] for line in spool_writer.lines()]
 
 
 async def test_the_journal_is_followed_from_the_saved_cursor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with following(tmp_path, monkeypatch, units=["a"]) as intake:
-        await wait_until_async(lambda: bodies(intake) == ["number 1", "number 2"])
-        await wait_until_async(lambda: intake.account.received == 3)
+    async with following(tmp_path, monkeypatch, units=["a"]) as spool_writer:
+        await wait_until_async(lambda: bodies(spool_writer) == ["number 1", "number 2"])
+        await wait_until_async(lambda: spool_writer.account.received == 3)
         checkpoint = Checkpoint(tmp_path / "cursor")
         await wait_until_async(lambda: checkpoint.load() == {"cursor": "c2"})
-    async with following(tmp_path, monkeypatch) as intake:
-        await wait_until_async(lambda: "number 3" in bodies(intake))
+    async with following(tmp_path, monkeypatch) as spool_writer:
+        await wait_until_async(lambda: "number 3" in bodies(spool_writer))
     first, second = (tmp_path / "asked").read_text().splitlines()
     assert first.endswith("--follow --unit=a --no-tail")
     assert second.endswith("--no-tail --after-cursor=c2")
@@ -178,9 +180,11 @@ async def test_a_host_without_journalctl_is_refused_at_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    async with spooling(tmp_path, "journald") as intake:
+    async with spooling(tmp_path, "journald") as spool_writer:
         source = JournaldSource(
-            JournaldSettings(type="journald"), Checkpoint(tmp_path / "cursor"), intake=intake
+            JournaldSettings(type="journald"),
+            Checkpoint(tmp_path / "cursor"),
+            spool_writer=spool_writer,
         )
         with pytest.raises(ConfigError, match="journalctl"):
             await source.start()

@@ -45,7 +45,7 @@ def test_a_unit_that_is_decoded_has_as_many_records_as_were_found() -> None:
     assert counts(account) == {"received": 7, "pending": 7, "taken": 5}
     ledger.sorted("app", taken=6, copies=3, refused=2)
     assert counts(account) == {"received": 7, "copied": 3, "pending": 7 + 3 - 7, "taken": 5}
-    account.in_lanes = 7
+    account.in_queues = 7
     assert (account.held, account.difference) == (10, 0)
 
 
@@ -71,7 +71,7 @@ def _nine(*names: str) -> dict[str, Any]:
     "ended",
     [
         "delivered", "filtered", "sampled", "deduplicated", "aggregated", "quarantined",
-        "refused_by_logd", "spooled", "pending", "in_lanes",
+        "refused_by_logd", "spooled", "pending", "in_queues",
     ],
 )  # fmt: skip
 def test_what_came_less_what_ended_and_is_held_is_not_explained(came: str, ended: str) -> None:
@@ -95,7 +95,7 @@ def test_so_many_reasons_of_refusal_are_named_and_others_are_counted_together() 
 
 
 def test_a_status_has_sums_and_what_senders_dropped_by_reason() -> None:
-    account = Account(quarantined=2, refused_by_logd=3, spooled=1, pending=2, in_lanes=4)
+    account = Account(quarantined=2, refused_by_logd=3, spooled=1, pending=2, in_queues=4)
     account.notes.update({f"{SENDER_DROPPED}full": 5, f"{SENDER_DROPPED}late": 0, "scrubbed": 6})
     shown = account.as_dict()
     assert (shown["quarantined"], shown["held"], shown["scrubbed"]) == (5, 7, 6)

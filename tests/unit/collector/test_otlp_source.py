@@ -22,14 +22,14 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
     ExportLogsServiceRequest,
 )
 
-from penstock.collector.limits import OTLP_RETRY_AFTER_S, IntakeLimits
+from penstock.collector.limits import OTLP_RETRY_AFTER_S, SpoolWriterLimits
 from penstock.collector.sources.otlp.settings import OtlpSettings
 from penstock.collector.sources.otlp.source import OtlpSource
 from penstock.service import ConfigError
 from tests.support import receiving
 from tests.support.certificates import Authority
-from tests.support.intake import SpoolingIntake, spooling
 from tests.support.receiving import listening
+from tests.support.spool_writer import SpoolingIntake, spooling
 from tests.support.waiting import wait_until_async
 
 EXPORT = "/opentelemetry.proto.collector.logs.v1.LogsService/Export"
@@ -54,17 +54,17 @@ def bad_and_good() -> bytes:
 
 
 @pytest.fixture
-async def intake(tmp_path: Path) -> AsyncIterator[SpoolingIntake]:
+async def spool_writer(tmp_path: Path) -> AsyncIterator[SpoolingIntake]:
     async with spooling(tmp_path, "otlp") as made:
         yield made
 
 
 @pytest.fixture
-async def source(intake: SpoolingIntake) -> AsyncIterator[OtlpSource]:
+async def source(spool_writer: SpoolingIntake) -> AsyncIterator[OtlpSource]:
     section = OtlpSettings(
         type="otlp", grpc="127.0.0.1:0", http="127.0.0.1:0", max_message_bytes=100_000
     )
-    made = OtlpSource(section, {"host.name": "h"}, intake=intake)
+    made = OtlpSource(section, {"host.name": "h"}, spool_writer=spool_writer)
     await made.start()
     yield made
     await made.stop()
@@ -102,13 +102,13 @@ async def export(source: OtlpSource, body: bytes, **options: Any) -> bytes:
         return answer
 
 
-def bodies(intake: SpoolingIntake) -> list[str]:
-    return [json.loads(line)["body"] for line in intake.lines()]
+def bodies(spool_writer: SpoolingIntake) -> list[str]:
+    return [json.loads(line)["body"] for line in spool_writer.lines()]
 
 
 @pytest.mark.parametrize("coding", ["identity", "gzip", "zstd", "deflate", "zlib", "snappy", "lz4"])
 async def test_an_http_request_is_durable_when_it_is_answered(
-    source: OtlpSource, intake: SpoolingIntake, coding: str
+    source: OtlpSource, spool_writer: SpoolingIntake, coding: str
 ) -> None:
     squeeze: dict[str, Any] = {
         "gzip": gzip.compress, "zstd": zstandard.compress, "deflate": zlib.compress,
@@ -118,29 +118,29 @@ async def test_an_http_request_is_durable_when_it_is_answered(
     body = squeeze.get(coding, bytes)(request(3).SerializeToString())
     status, headers, answer = await post(source, body, content_encoding=coding)
     assert (status, headers["content-type"], answer) == (200, PROTOBUF, b"")
-    assert bodies(intake) == ["hi"] * 3
-    assert (intake.account.received, intake.account.difference) == (3, 0)
+    assert bodies(spool_writer) == ["hi"] * 3
+    assert (spool_writer.account.received, spool_writer.account.difference) == (3, 0)
 
 
 async def test_a_grpc_request_is_durable_when_it_is_answered(
-    source: OtlpSource, intake: SpoolingIntake
+    source: OtlpSource, spool_writer: SpoolingIntake
 ) -> None:
     body = request(2).SerializeToString()
     assert await export(source, body) == b""
     assert await export(source, body, compression=grpc.Compression.Gzip) == b""
     assert await export(source, body, compression=grpc.Compression.Deflate) == b""
-    assert bodies(intake) == ["hi"] * 6
+    assert bodies(spool_writer) == ["hi"] * 6
 
 
 @pytest.mark.parametrize("coding", ["zstd", "snappy", "lz4"])
 async def test_grpcs_own_library_refuses_compressions_that_it_does_not_know(
-    source: OtlpSource, intake: SpoolingIntake, coding: str
+    source: OtlpSource, spool_writer: SpoolingIntake, coding: str
 ) -> None:
     """It does so before it is asked; no option makes it `UNIMPLEMENTED`, as gRPC's spec has it."""
     status, message = await call_with(source.endpoints["grpc"], coding, b"anything")
     assert status == grpc.StatusCode.INTERNAL.value[0]
     assert "grpc-encoding" in message
-    assert (intake.account.received, +intake.account.notes) == (0, {})
+    assert (spool_writer.account.received, +spool_writer.account.notes) == (0, {})
     assert await export(source, request().SerializeToString()) == b""  # the others are well
 
 
@@ -187,13 +187,13 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
 
 
 async def test_the_sender_hears_how_many_records_are_refused_and_why(
-    source: OtlpSource, intake: SpoolingIntake
+    source: OtlpSource, spool_writer: SpoolingIntake
 ) -> None:
     status, headers, answer = await post(source, bad_and_good(), JSON)
     told = json.loads(answer)["partialSuccess"]
     assert (status, headers["content-type"], told["rejectedLogRecords"]) == (200, JSON, "2")
     assert "time_unix_nano" in told["errorMessage"]
-    (decoded,) = intake.decoded()
+    (decoded,) = spool_writer.decoded()
     assert decoded.indexes == [0, 1]
     assert [(part.index, part.reason) for part in decoded.undecodable] == [(2, "not_otlp")]
 
@@ -209,7 +209,7 @@ async def test_a_rule_between_fields_says_itself_what_is_wrong(source: OtlpSourc
 
 
 async def test_what_a_scope_says_is_kept_and_what_has_no_place_is_counted(
-    source: OtlpSource, intake: SpoolingIntake
+    source: OtlpSource, spool_writer: SpoolingIntake
 ) -> None:
     made = request()
     scope = made.resource_logs[0].scope_logs[0]
@@ -219,7 +219,7 @@ async def test_what_a_scope_says_is_kept_and_what_has_no_place_is_counted(
     scope.scope.attributes.add(key="team").value.string_value = "till"
     scope.schema_url = "https://opentelemetry.io/schemas/1.31.0"
     assert (await post(source, made.SerializeToString(), path="/v1/logs/"))[0] == 200
-    (line,) = map(json.loads, intake.lines())
+    (line,) = map(json.loads, spool_writer.lines())
     assert (line["scope"], line["attributes"]) == (
         "lib",
         {
@@ -233,12 +233,12 @@ async def test_what_a_scope_says_is_kept_and_what_has_no_place_is_counted(
     metric = {"name": "a", "description": "A.", "metadata": [{"key": "k"}], "gauge": gauge}
     body = json.dumps({"resourceMetrics": [{"scopeMetrics": [{"metrics": [metric]}]}]}).encode()
     assert (await post(source, body, JSON, "/v1/metrics"))[0] == 200
-    notes = intake.account.notes
+    notes = spool_writer.account.notes
     assert (notes["metric_descriptions_dropped"], notes["metric_metadata_dropped"]) == (1, 1)
 
 
 async def test_levels_that_nobody_knows_are_kept_and_counted_once_the_records_are(
-    source: OtlpSource, intake: SpoolingIntake
+    source: OtlpSource, spool_writer: SpoolingIntake
 ) -> None:
     levels = [(99, ""), (0, "loud"), (0, "warn"), (0, ""), (17, "loud"), (-3, "x" * 40)]
     made = request(len(levels))
@@ -255,18 +255,20 @@ async def test_levels_that_nobody_knows_are_kept_and_counted_once_the_records_ar
         ((plain, PROTOBUF), (made.SerializeToString(), PROTOBUF), (body, JSON)), 1
     ):
         assert (await post(source, data, kind))[0] == 200
-        assert intake.account.notes["levels_unknown"] == 3 * times
-    found = [(it["severity_number"], it["severity_text"]) for it in map(json.loads, intake.lines())]
+        assert spool_writer.account.notes["levels_unknown"] == 3 * times
+    found = [
+        (it["severity_number"], it["severity_text"]) for it in map(json.loads, spool_writer.lines())
+    ]
     expected = [(9, "INFO"), (9, "loud"), (13, "warn"), (9, "INFO"), (17, "loud"), (9, "x" * 32)]
     assert found == expected * 3
 
 
-async def test_pages_of_allowed_origins_may_send(intake: SpoolingIntake) -> None:
+async def test_pages_of_allowed_origins_may_send(spool_writer: SpoolingIntake) -> None:
     cors = {"allowed_origins": ["https://*.example.com"], "allowed_headers": ["X-Tenant"]}
     section = OtlpSettings.model_validate(
         {"type": "otlp", "grpc": None, "http": "127.0.0.1:0", "cors": cors}
     )
-    source = OtlpSource(section, {}, intake=intake)
+    source = OtlpSource(section, {}, spool_writer=spool_writer)
     await source.start()
     try:
         ask = (
@@ -288,10 +290,12 @@ async def test_pages_of_allowed_origins_may_send(intake: SpoolingIntake) -> None
         await source.stop()
 
 
-async def test_an_empty_request_is_a_success(source: OtlpSource, intake: SpoolingIntake) -> None:
+async def test_an_empty_request_is_a_success(
+    source: OtlpSource, spool_writer: SpoolingIntake
+) -> None:
     assert await export(source, b"") == b""
     assert (await post(source, b"{}", JSON))[::2] == (200, b"{}")
-    assert intake.units() == []
+    assert spool_writer.units() == []
 
 
 @pytest.mark.parametrize(
@@ -327,11 +331,11 @@ async def test_another_method_is_refused(source: OtlpSource) -> None:
 
 
 async def test_what_is_not_http_ends_the_connection_and_is_counted(
-    source: OtlpSource, intake: SpoolingIntake
+    source: OtlpSource, spool_writer: SpoolingIntake
 ) -> None:
     status, _, _ = await exchange(source, b"\x16\x03\x01 hello\r\n\r\n")
     assert status == 400
-    assert intake.account.notes["protocol_errors"] == 1
+    assert spool_writer.account.notes["protocol_errors"] == 1
 
 
 async def test_a_connection_is_kept_and_continue_is_said(source: OtlpSource) -> None:
@@ -366,7 +370,7 @@ async def test_grpc_says_what_never_can_be_taken(
 
 
 async def test_a_full_spool_means_come_again_later(
-    source: OtlpSource, intake: SpoolingIntake
+    source: OtlpSource, spool_writer: SpoolingIntake
 ) -> None:
     body = request(90, body="x" * 1000, severity=99).SerializeToString()
     answers = [await post(source, body) for _ in range(12)]
@@ -382,16 +386,18 @@ async def test_a_full_spool_means_come_again_later(
     status_message.ParseFromString(details)
     assert status_message.details[0].Unpack(retry)
     assert retry.retry_delay.seconds == OTLP_RETRY_AFTER_S
-    assert intake.account.received == 90 * codes.count(200)
-    assert intake.account.notes["levels_unknown"] == 90 * codes.count(200)  # the others come again
-    assert intake.account.notes["refused_spool_full"] == 90 * (codes.count(503) + 1)
+    assert spool_writer.account.received == 90 * codes.count(200)
+    assert spool_writer.account.notes["levels_unknown"] == 90 * codes.count(
+        200
+    )  # the others come again
+    assert spool_writer.account.notes["refused_spool_full"] == 90 * (codes.count(503) + 1)
 
 
 async def test_more_records_than_allowed_are_refused_for_good(tmp_path: Path) -> None:
-    limits = IntakeLimits(otlp_records_max=10)
-    async with listening(tmp_path, receiving.otlp(), limits=limits) as (source, intake):
+    limits = SpoolWriterLimits(otlp_records_max=10)
+    async with listening(tmp_path, receiving.otlp(), limits=limits) as (source, spool_writer):
         assert (await post(source, request(11).SerializeToString()))[0] == 413
-        assert intake.units() == []
+        assert spool_writer.units() == []
         assert (await post(source, request(10).SerializeToString()))[0] == 200
 
 
@@ -405,8 +411,8 @@ async def test_both_ways_speak_tls_and_ask_for_a_certificate(tmp_path: Path) -> 
             "tls": {"cert_file": own.cert, "key_file": own.key, "ca_file": authority.cert},
         }
     )  # fmt: skip
-    async with spooling(tmp_path, "otlp") as intake:
-        source = OtlpSource(section, {}, intake=intake)
+    async with spooling(tmp_path, "otlp") as spool_writer:
+        source = OtlpSource(section, {}, spool_writer=spool_writer)
         await source.start()
         root, key, chain = (path.read_bytes() for path in (authority.cert, client.key, client.cert))
         body = request().SerializeToString()
@@ -419,7 +425,7 @@ async def test_both_ways_speak_tls_and_ask_for_a_certificate(tmp_path: Path) -> 
                 else:
                     with pytest.raises(grpc.aio.AioRpcError):
                         await method(body, timeout=5)
-        assert bodies(intake) == ["hi"]
+        assert bodies(spool_writer) == ["hi"]
         context = ssl.create_default_context(cafile=authority.cert)
         context.load_cert_chain(client.cert, client.key)
         host, port = source.endpoints["http"].split(":")
@@ -434,23 +440,23 @@ async def test_both_ways_speak_tls_and_ask_for_a_certificate(tmp_path: Path) -> 
 async def test_files_that_are_no_certificates_are_refused_at_the_start(tmp_path: Path) -> None:
     files = {"cert_file": tmp_path / "none.pem", "key_file": tmp_path / "none.key"}
     section = OtlpSettings.model_validate({"type": "otlp", "tls": files})
-    async with spooling(tmp_path, "otlp") as intake:
+    async with spooling(tmp_path, "otlp") as spool_writer:
         with pytest.raises(ConfigError, match=r"none\.pem"):
-            await OtlpSource(section, {}, intake=intake).start()
+            await OtlpSource(section, {}, spool_writer=spool_writer).start()
 
 
-async def test_a_grpc_server_that_does_not_stop_keeps_no_port(intake: SpoolingIntake) -> None:
+async def test_a_grpc_server_that_does_not_stop_keeps_no_port(spool_writer: SpoolingIntake) -> None:
     """It waits for a request whose records are not durable yet."""
     section = OtlpSettings(type="otlp", grpc="127.0.0.1:0", http="127.0.0.1:0")
-    source = OtlpSource(section, {}, intake=intake)
+    source = OtlpSource(section, {}, spool_writer=spool_writer)
     await source.start()
     async with (
-        intake.journal.held(),
+        spool_writer.journal.held(),
         grpc.aio.insecure_channel(source.endpoints["grpc"]) as channel,
     ):
         method: Any = channel.unary_unary(EXPORT)
         asking = asyncio.ensure_future(method(request().SerializeToString()))
-        await wait_until_async(lambda: intake.spool.undurable)
+        await wait_until_async(lambda: spool_writer.spool.undurable)
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.05):
                 await source.stop()

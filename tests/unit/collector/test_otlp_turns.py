@@ -9,13 +9,13 @@ import grpc.aio
 import pytest
 
 from penstock.collector.decode.otlp.messages import Encoding, Signal
-from penstock.collector.limits import MIB, OTLP_RETRY_AFTER_S, IntakeLimits
+from penstock.collector.limits import MIB, OTLP_RETRY_AFTER_S, SpoolWriterLimits
 from penstock.collector.sources.otlp.grpc import OtlpGrpc
 from penstock.collector.sources.otlp.response import Answer, Code
 from penstock.collector.sources.otlp.settings import OtlpSettings
 from penstock.collector.spool.memory_budget import Charge
-from tests.support.intake import spooling
 from tests.support.receiving import connect, listening, otlp
+from tests.support.spool_writer import spooling
 from tests.support.waiting import wait_until_async
 from tests.unit.collector.test_receiving import a_request, export, refusal
 
@@ -28,18 +28,21 @@ async def test_a_request_waits_for_its_turn_no_longer_than_for_room(
     tmp_path: Path, part: str
 ) -> None:
     """Two are taken apart at once; the third comes while they are."""
-    limits = IntakeLimits(otlp_room_wait_s=0.0)
+    limits = SpoolWriterLimits(otlp_room_wait_s=0.0)
     making = otlp(max_message_bytes=4 * MIB)
-    async with listening(tmp_path, making, limits=limits, spool_bytes=64 * MIB) as (source, intake):
+    async with listening(tmp_path, making, limits=limits, spool_bytes=64 * MIB) as (
+        source,
+        spool_writer,
+    ):
         endpoint = source.endpoints["grpc"]
         long = a_request(LONG_RECORDS)
         taking = [asyncio.ensure_future(export(endpoint, long)) for _ in range(2)]
-        await wait_until_async(lambda: intake.share.used == 2 * len(long))
+        await wait_until_async(lambda: spool_writer.share.used == 2 * len(long))
         await (refused_by_grpc(endpoint) if part == "grpc" else refused_by_http(source.endpoints))
-        assert not intake.spool.undurable, "the two are still taken apart"
+        assert not spool_writer.spool.undurable, "the two are still taken apart"
         assert await asyncio.gather(*taking) == [b"", b""]
         assert await export(endpoint, a_request()) == b""
-        await wait_until_async(lambda: intake.share.used == 0)
+        await wait_until_async(lambda: spool_writer.share.used == 0)
 
 
 async def refused_by_grpc(endpoint: str) -> None:
@@ -65,16 +68,16 @@ async def test_the_time_a_grpc_request_waited_to_be_read_counts(tmp_path: Path) 
         until.append(until_s)
         return Answer(Code.OK, b"")
 
-    limits = IntakeLimits(otlp_room_wait_s=60.0)
+    limits = SpoolWriterLimits(otlp_room_wait_s=60.0)
     section = OtlpSettings(type="otlp", grpc="127.0.0.1:0", max_message_bytes=MIB)
-    async with spooling(tmp_path, "net", share_bytes=MIB, limits=limits) as intake:
-        server = OtlpGrpc(section, take, intake)
+    async with spooling(tmp_path, "net", share_bytes=MIB, limits=limits) as spool_writer:
+        server = OtlpGrpc(section, take, spool_writer)
         endpoint = await server.start("127.0.0.1:0", None)
-        intake.leave_room(MIB - 1)
+        spool_writer.leave_room(MIB - 1)
         waiting = asyncio.ensure_future(export(endpoint, a_request()))
-        await intake.wait_for_awaited()
+        await spool_writer.wait_for_awaited()
         now_s = asyncio.get_running_loop().time()
-        intake.give_room()
+        spool_writer.give_room()
         assert await waiting == b""
         await server.stop()
         assert until[0] <= now_s + 60

@@ -19,13 +19,13 @@ from penstock.collector.delivery.ordered_queue import Batch, Limits, QueueKey
 
 SECOND_NS = 1_000_000_000
 LIMITS = Limits()
-LANES = [QueueKey("spool", "app", f"telemetry.logs.{name}") for name in "abc"]
+QUEUES = [QueueKey("spool", "app", f"telemetry.logs.{name}") for name in "abc"]
 RECORDS = 5000
 
 
-def take(lane: QueueKey, first: int) -> Take:
+def take(queue: QueueKey, first: int) -> Take:
     sequences = list(range(first, first + 1000))
-    return Take(lane, Batch(first, sequences, sequences[:], [b"x" * 100] * 1000, 100_000))
+    return Take(queue, Batch(first, sequences, sequences[:], [b"x" * 100] * 1000, 100_000))
 
 
 class Outage:
@@ -42,9 +42,9 @@ class Outage:
         self._reason = reason
         self._took_ns = took_ns
         self._answers: list[tuple[int, int]] = []
-        for lane in LANES:
+        for queue in QUEUES:
             for first in range(1, RECORDS, 1000):
-                self._do(self.core.handle(take(lane, first), 0))
+                self._do(self.core.handle(take(queue, first), 0))
         self.core.handle(Read("spool", 10), 0)
 
     def until(self, end_ns: int) -> None:
@@ -95,16 +95,16 @@ def test_an_outage_costs_little_and_ends_with_everything_delivered(
     end_ns = minutes * 60 * SECOND_NS
     outage.until(end_ns)
     steady = [time_ns for time_ns in outage.attempts if time_ns >= end_ns // 2]
-    # Each lane tries what its window holds, at most once in half the longest wait.
-    most = len(LANES) * LIMITS.lane_flight_max * (end_ns // 2) // (LIMITS.backoff_max_ns // 2)
+    # Each queue tries what its window holds, at most once in half the longest wait.
+    most = len(QUEUES) * LIMITS.queue_flight_max * (end_ns // 2) // (LIMITS.backoff_max_ns // 2)
     assert 0 < len(steady) <= most
     gaps = [after - before for before, after in pairwise(steady)]
     assert max(gaps) <= LIMITS.backoff_max_ns + took_ns, "it is tried for ever, not ever less"
-    assert outage.core.pending_records == len(LANES) * RECORDS
+    assert outage.core.pending_records == len(QUEUES) * RECORDS
     assert set(outage.core.troubles.values()) == {reason}
     assert outage.core.cursor("spool") == 1
 
     outage.deliver()
     assert outage.core.pending_records == 0
-    assert outage.core.done() == dict.fromkeys(LANES, RECORDS)
+    assert outage.core.done() == dict.fromkeys(QUEUES, RECORDS)
     assert outage.core.troubles == {}

@@ -1,4 +1,4 @@
-"""Urgent lanes go first, and what is plentiful cannot fill what is theirs."""
+"""Urgent queues go first, and what is plentiful cannot fill what is theirs."""
 
 from random import Random
 
@@ -9,7 +9,7 @@ from penstock.collector.delivery.ordered_queue import Batch, Limits, QueueKey
 
 AUDIT = QueueKey("spool-urgent", "app", "telemetry.audit.x")
 LIMITS = Limits(
-    batch_records_max=1, batch_bytes_max=100, lane_flight_max=100, flight_bytes_max=1600
+    batch_records_max=1, batch_bytes_max=100, queue_flight_max=100, flight_bytes_max=1600
 )
 
 
@@ -21,18 +21,18 @@ def logs(number: int) -> QueueKey:
     return QueueKey("spool", "app", f"telemetry.logs.{number}")
 
 
-def take(lane: QueueKey, sequence: int, *, size: int = 100) -> Take:
-    return Take(lane, Batch(0, [sequence], [0], [bytes(size)], size))
+def take(queue: QueueKey, sequence: int, *, size: int = 100) -> Take:
+    return Take(queue, Batch(0, [sequence], [0], [bytes(size)], size))
 
 
 def sent(effects: list[Effect]) -> list[str]:
-    return [effect.lane.subject for effect in effects if isinstance(effect, Publish)]
+    return [effect.queue.subject for effect in effects if isinstance(effect, Publish)]
 
 
-def flood(delivery: Delivery, lanes: int, records: int) -> list[Effect]:
+def flood(delivery: Delivery, queues: int, records: int) -> list[Effect]:
     effects: list[Effect] = []
     for sequence in range(1, records + 1):
-        for number in range(lanes):
+        for number in range(queues):
             effects += delivery.handle(take(logs(number), sequence), 0)
     return effects
 
@@ -68,7 +68,7 @@ def test_however_acks_come_no_log_is_sent_while_audit_waits(seed: int) -> None:
         order = sent(effects)
         urgent = [subject == AUDIT.subject for subject in order]
         assert urgent == sorted(urgent, reverse=True), order
-        waiting = delivery.lanes[AUDIT].waiting if AUDIT in delivery.lanes else ()
+        waiting = delivery.queues[AUDIT].waiting if AUDIT in delivery.queues else ()
         assert not (waiting and any(not one for one in urgent)), "logs overtook audit"
         flying += [effect for effect in effects if isinstance(effect, Publish)]
     assert audit > 20

@@ -29,7 +29,7 @@ from penstock.collector.errors import UndecodableError
 from penstock.collector.sources.prometheus import PrometheusSettings, PrometheusSource
 from penstock.specs.validate.validator import check_line
 from penstock.specs.validate.verdict import Accepted
-from tests.support.intake import SpoolingIntake, spooling
+from tests.support.spool_writer import SpoolingIntake, spooling
 from tests.support.waiting import wait_until_async
 
 TEXT, OPEN = "text/plain; version=0.0.4", "application/openmetrics-text; version=1.0.0"
@@ -216,13 +216,15 @@ async def scraping(
     section = PrometheusSettings.model_validate(
         {"type": "prometheus", "targets": targets, **options}
     )
-    async with spooling(directory, "prometheus") as intake:
-        source = PrometheusSource(section, {"host.name": "h"}, intake=intake, **(limits or {}))
+    async with spooling(directory, "prometheus") as spool_writer:
+        source = PrometheusSource(
+            section, {"host.name": "h"}, spool_writer=spool_writer, **(limits or {})
+        )
         await source.start()
         running = asyncio.ensure_future(source.run())
         try:
-            await wait_until_async(intake.lines)
-            yield intake, asked
+            await wait_until_async(spool_writer.lines)
+            yield spool_writer, asked
         finally:
             await source.stop()
             await running
@@ -239,8 +241,8 @@ def reply(body: bytes, status: str = "200 OK", *headers: str) -> bytes:
     return "\r\n".join(lines).encode() + body
 
 
-def values(intake: SpoolingIntake) -> dict[str, float]:
-    found = [json.loads(line) for line in intake.lines()]
+def values(spool_writer: SpoolingIntake) -> dict[str, float]:
+    found = [json.loads(line) for line in spool_writer.lines()]
     assert {record["resource"]["server.address"] for record in found} == {"127.0.0.1"}
     return {record["name"]: record["value"] for record in found}
 
@@ -248,8 +250,8 @@ def values(intake: SpoolingIntake) -> dict[str, float]:
 async def test_a_scrape_says_that_the_target_is_up(tmp_path: Path) -> None:
     body = gzip.compress(b"a 1\n")
     answer = reply(body, "200 OK", "content-encoding: gzip", f"content-type: {TEXT}")
-    async with scraping(tmp_path, answer, bearer_token="key") as (intake, asked):
-        found = values(intake)
+    async with scraping(tmp_path, answer, bearer_token="key") as (spool_writer, asked):
+        found = values(spool_writer)
         assert (found["a"], found["up"], found["scrape_samples_scraped"]) == (1, 1, 1)
         assert asked[0].startswith(b"GET /metrics?x=1 HTTP/1.1\r\n")
         assert b"authorization: Bearer key\r\n" in asked[0].lower().replace(b"bearer", b"Bearer")
@@ -268,8 +270,8 @@ async def test_a_token_of_a_file_is_read_for_each_scrape(tmp_path: Path) -> None
 
 async def test_a_target_may_have_a_user_and_a_password(tmp_path: Path) -> None:
     answer = reply(b"a 1\n", "200 OK", f"content-type: {TEXT}")
-    async with scraping(tmp_path, answer, user_info="me:p%40ss@") as (intake, asked):
-        assert values(intake)["up"] == 1
+    async with scraping(tmp_path, answer, user_info="me:p%40ss@") as (spool_writer, asked):
+        assert values(spool_writer)["up"] == 1
         assert b"authorization: basic " + base64.b64encode(b"me:p@ss").lower() in asked[0].lower()
 
 
@@ -284,9 +286,9 @@ async def test_a_target_may_have_a_user_and_a_password(tmp_path: Path) -> None:
     ids=["nothing", "no http", "status", "no metrics", "large", "bomb", "ends early"],
 )  # fmt: skip
 async def test_everything_else_says_that_it_is_down(tmp_path: Path, answer: bytes) -> None:
-    async with scraping(tmp_path, answer, limits={"bytes_max": 1000}) as (intake, _):
-        assert values(intake)["up"] == 0
-        assert intake.account.notes["scrapes_failed"] == 1
+    async with scraping(tmp_path, answer, limits={"bytes_max": 1000}) as (spool_writer, _):
+        assert values(spool_writer)["up"] == 0
+        assert spool_writer.account.notes["scrapes_failed"] == 1
 
 
 @pytest.mark.parametrize("content_type", [TEXT, OPEN])
@@ -322,26 +324,32 @@ async def test_large_answers_that_take_long_to_read_delay_no_small_ones(tmp_path
         "limits": {"large_bytes": len(large) - 1, "read": read_long},
     }
     try:
-        async with scraping(tmp_path, reply(b"a 1\n"), others=others, **options) as (intake, asked):
+        async with scraping(tmp_path, reply(b"a 1\n"), others=others, **options) as (
+            spool_writer,
+            asked,
+        ):
             await wait_until_async(lambda: begun.count == 1 and len(asked) > 24)
             assert await asyncio.to_thread(lambda: "written") == "written"
-            assert scraped(intake) == {4}
+            assert scraped(spool_writer) == {4}
             go_on.set()
             await wait_until_async(lambda: begun.count > 3)
-            await wait_until_async(lambda: scraped(intake) == {4, len(large)})
-            assert intake.account.notes["scrapes_failed"] == 0
+            await wait_until_async(lambda: scraped(spool_writer) == {4, len(large)})
+            assert spool_writer.account.notes["scrapes_failed"] == 0
     finally:
         go_on.set()
 
 
 async def test_a_target_that_never_answers_is_down(tmp_path: Path) -> None:
     others = {"/slow": None}
-    async with scraping(tmp_path, reply(b"a 1\n"), others=others, timeout_s=2.0) as (intake, _):
-        await wait_until_async(lambda: intake.account.notes["scrapes_failed"] == 1)
+    async with scraping(tmp_path, reply(b"a 1\n"), others=others, timeout_s=2.0) as (
+        spool_writer,
+        _,
+    ):
+        await wait_until_async(lambda: spool_writer.account.notes["scrapes_failed"] == 1)
 
 
-def scraped(intake: SpoolingIntake) -> set[float]:
-    records = map(json.loads, intake.lines())
+def scraped(spool_writer: SpoolingIntake) -> set[float]:
+    records = map(json.loads, spool_writer.lines())
     return {one["value"] for one in records if one["name"] == "scrape_samples_scraped"}
 
 
@@ -391,10 +399,10 @@ def test_a_native_histogram_is_counted_as_malformed() -> None:
 async def test_what_is_secret_in_a_target_is_not_said_when_it_fails(tmp_path: Path) -> None:
     target = "http://user:secret@127.0.0.1:1/metrics?token=secret"
     section = PrometheusSettings.model_validate({"type": "prometheus", "targets": [target]})
-    async with spooling(tmp_path, "prometheus") as intake:
+    async with spooling(tmp_path, "prometheus") as spool_writer:
         with capture_logs() as logs:
-            intake.log = structlog.get_logger()
-            source = PrometheusSource(section, {}, intake=intake)
+            spool_writer.log = structlog.get_logger()
+            source = PrometheusSource(section, {}, spool_writer=spool_writer)
             await source.start()
             running = asyncio.ensure_future(source.run())
             await wait_until_async(lambda: "127.0.0.1:1" in str(logs))

@@ -15,13 +15,12 @@ import pytest
 from google.rpc import error_details_pb2, status_pb2
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 
-from penstock.collector.limits import MIB, OTLP_RETRY_AFTER_S, IntakeLimits
+from penstock.collector.limits import MIB, OTLP_RETRY_AFTER_S, SpoolWriterLimits
 from penstock.collector.sources.network.listener import Listener
 from penstock.collector.sources.source import Source
 from penstock.collector.sources.statsd.source import StatsdSettings, StatsdSource
 from penstock.collector.spool.writer import Payload
 from penstock.service.config import split_host_port
-from tests.support.intake import SpoolingIntake, spooling
 from tests.support.receiving import (
     connect,
     forwarding,
@@ -30,6 +29,7 @@ from tests.support.receiving import (
     send_datagrams,
     syslog,
 )
+from tests.support.spool_writer import SpoolingIntake, spooling
 from tests.support.waiting import wait_until_async
 
 EXPORT = "/opentelemetry.proto.collector.logs.v1.LogsService/Export"
@@ -85,12 +85,12 @@ async def refusal(endpoint: str, body: bytes) -> tuple[grpc.StatusCode, int]:
 
 async def test_http_bodies_count_from_their_first_byte(tmp_path: Path) -> None:
     """Half a body that never ends holds its bytes; the next one hears that there is no room."""
-    async with listening(tmp_path, otlp(), share_bytes=MIB) as (source, intake):
+    async with listening(tmp_path, otlp(), share_bytes=MIB) as (source, spool_writer):
         slow, fast = [await connect(source.endpoints["http"]) for _ in range(2)]
         head = f"POST /v1/logs HTTP/1.1\r\nhost: x\r\ncontent-length: {MIB}\r\n"
         head += "content-type: application/json\r\n\r\n"
         slow[1].write(head.encode() + b" " * (MIB - 100_000))
-        await wait_until_async(lambda: intake.share.used >= MIB - 100_000)
+        await wait_until_async(lambda: spool_writer.share.used >= MIB - 100_000)
         fast[1].write(head.encode() + b" " * 200_000)
         answer = await fast[0].readuntil(b"\r\n\r\n")
         assert answer.startswith(b"HTTP/1.1 429 ")
@@ -98,14 +98,17 @@ async def test_http_bodies_count_from_their_first_byte(tmp_path: Path) -> None:
         assert (await fast[0].read()).find(b"received at once") > 0
         for _, writer in (slow, fast):
             writer.close()
-        await wait_until_async(lambda: intake.share.used == 0)
-        assert (intake.share.refused, intake.account.notes["requests_deferred"]) == (1, 1)
-        assert intake.share.peak <= MIB
+        await wait_until_async(lambda: spool_writer.share.used == 0)
+        assert (spool_writer.share.refused, spool_writer.account.notes["requests_deferred"]) == (
+            1,
+            1,
+        )
+        assert spool_writer.share.peak <= MIB
 
 
 async def test_what_a_body_expands_to_counts_too(tmp_path: Path) -> None:
-    async with listening(tmp_path, otlp(), share_bytes=MIB) as (source, intake):
-        intake.share.take(MIB // 2)
+    async with listening(tmp_path, otlp(), share_bytes=MIB) as (source, spool_writer):
+        spool_writer.share.take(MIB // 2)
         reader, writer = await connect(source.endpoints["http"])
         body = gzip.compress(b" " * (MIB - 1))
         head = f"POST /v1/logs HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n"
@@ -113,60 +116,69 @@ async def test_what_a_body_expands_to_counts_too(tmp_path: Path) -> None:
         writer.write(head.encode() + body)
         assert (await reader.readline()).startswith(b"HTTP/1.1 429 ")
         writer.close()
-        await wait_until_async(lambda: intake.share.used == MIB // 2)
+        await wait_until_async(lambda: spool_writer.share.used == MIB // 2)
 
 
 async def test_a_grpc_request_is_not_read_before_there_is_room(tmp_path: Path) -> None:
-    limits = IntakeLimits(otlp_room_wait_s=60)
-    async with listening(tmp_path, otlp(), share_bytes=MIB, limits=limits) as (source, intake):
-        intake.leave_room(MIB - 1)
+    limits = SpoolWriterLimits(otlp_room_wait_s=60)
+    async with listening(tmp_path, otlp(), share_bytes=MIB, limits=limits) as (
+        source,
+        spool_writer,
+    ):
+        spool_writer.leave_room(MIB - 1)
         waiting = asyncio.ensure_future(export(source.endpoints["grpc"], a_request()))
-        await intake.wait_for_awaited()
-        intake.give_room()
+        await spool_writer.wait_for_awaited()
+        spool_writer.give_room()
         assert await waiting == b""
-        await wait_until_async(lambda: intake.share.used == 0)
-        assert intake.account.notes["requests_deferred"] == 0
+        await wait_until_async(lambda: spool_writer.share.used == 0)
+        assert spool_writer.account.notes["requests_deferred"] == 0
 
 
 @pytest.mark.parametrize(
     ("limits", "left_bytes"),
-    [(IntakeLimits(otlp_room_wait_s=0.05), MIB - 1), (IntakeLimits(otlp_calls_max=0), MIB)],
+    [
+        (SpoolWriterLimits(otlp_room_wait_s=0.05), MIB - 1),
+        (SpoolWriterLimits(otlp_calls_max=0), MIB),
+    ],
 )
 async def test_a_grpc_sender_is_told_to_come_again_where_there_is_no_room(
-    tmp_path: Path, limits: IntakeLimits, left_bytes: int
+    tmp_path: Path, limits: SpoolWriterLimits, left_bytes: int
 ) -> None:
-    async with listening(tmp_path, otlp(), share_bytes=MIB, limits=limits) as (source, intake):
-        intake.leave_room(left_bytes)
+    async with listening(tmp_path, otlp(), share_bytes=MIB, limits=limits) as (
+        source,
+        spool_writer,
+    ):
+        spool_writer.leave_room(left_bytes)
         code, delay_s = await refusal(source.endpoints["grpc"], a_request())
         assert (code, delay_s) == (grpc.StatusCode.RESOURCE_EXHAUSTED, OTLP_RETRY_AFTER_S)
-        assert (intake.share.used, intake.units()) == (0, [])
-        assert intake.account.notes["requests_deferred"] == 1
+        assert (spool_writer.share.used, spool_writer.units()) == (0, [])
+        assert spool_writer.account.notes["requests_deferred"] == 1
 
 
 async def test_a_request_whose_sender_gave_up_holds_its_bytes_until_it_is_durable(
     tmp_path: Path,
 ) -> None:
-    async with listening(tmp_path, otlp()) as (source, intake):
+    async with listening(tmp_path, otlp()) as (source, spool_writer):
         body = a_request(20)
-        async with intake.journal.held():  # the disk is slow
+        async with spool_writer.journal.held():  # the disk is slow
             asking = asyncio.ensure_future(export(source.endpoints["grpc"], body))
-            await wait_until_async(lambda: intake.spool.undurable)
-            held_bytes = intake.share.used
+            await wait_until_async(lambda: spool_writer.spool.undurable)
+            held_bytes = spool_writer.share.used
             asking.cancel()
             await asyncio.gather(asking, return_exceptions=True)
             # Another one is answered: gRPC has told the first that its sender gave up.
             await until_answered(source.endpoints["grpc"])
-            (unit,) = intake.spool.undurable
-            assert intake.share.used == held_bytes == len(unit.payload) - 19 > len(body)
-        await wait_until_async(lambda: intake.share.used == 0)
-        assert len(intake.units()) == 1
+            (unit,) = spool_writer.spool.undurable
+            assert spool_writer.share.used == held_bytes == len(unit.payload) - 19 > len(body)
+        await wait_until_async(lambda: spool_writer.share.used == 0)
+        assert len(spool_writer.units()) == 1
 
 
 @pytest.mark.parametrize("part", ["grpc", "http"])
 async def test_connections_above_their_number_are_closed_and_counted(
     tmp_path: Path, part: str
 ) -> None:
-    async with listening(tmp_path, otlp(max_connections=2)) as (source, intake):
+    async with listening(tmp_path, otlp(max_connections=2)) as (source, spool_writer):
         endpoint = source.endpoints[part]
         connections = [await connect(endpoint) for _ in range(2)]
         for _, writer in connections:
@@ -174,7 +186,7 @@ async def test_connections_above_their_number_are_closed_and_counted(
         reader, writer = await connect(endpoint)  # accepted after those
         assert await reader.read() == b""
         writer.close()
-        assert intake.account.notes["connections_refused"] == 1
+        assert spool_writer.account.notes["connections_refused"] == 1
         for _, writer in connections:
             writer.close()
         await until_accepted(endpoint)
@@ -197,47 +209,50 @@ async def _hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Non
 
 
 async def test_head_is_answered_without_a_body(tmp_path: Path) -> None:
-    async with listening(tmp_path, otlp()) as (source, intake):
+    async with listening(tmp_path, otlp()) as (source, spool_writer):
         reader, writer = await connect(source.endpoints["http"])
         writer.write(b"HEAD /v1/logs HTTP/1.1\r\nhost: x\r\n\r\n" * 2)
         for _ in range(2):  # the second is read where a body would have been
             assert b" 405 " in await reader.readuntil(b"\r\n\r\n")
         writer.close()
-        assert intake.account.notes["protocol_errors"] == 0
+        assert spool_writer.account.notes["protocol_errors"] == 0
 
 
 async def test_a_forward_message_in_the_middle_ends_for_want_of_room(tmp_path: Path) -> None:
     """The one that holds room already must not wait; the one that holds none does."""
-    limits = IntakeLimits(unfinished_wait_s=0.05)
+    limits = SpoolWriterLimits(unfinished_wait_s=0.05)
     making = forwarding()
-    async with listening(tmp_path, making, share_bytes=MIB, limits=limits) as (source, intake):
+    async with listening(tmp_path, making, share_bytes=MIB, limits=limits) as (
+        source,
+        spool_writer,
+    ):
         part = msgpack.packb(["app", 5, {"message": "x" * 2 * MIB}, {"chunk": "c"}])
         reader, writer = await connect(source.endpoint)
         writer.write(part)
         with contextlib.suppress(ConnectionResetError):  # what it still sent was not read
             assert await reader.read() == b"", "closed, and no ack"
         writer.close()
-        await wait_until_async(lambda: intake.share.used == 0)
-        assert intake.account.notes["connections_ended_no_room"] == 1
+        await wait_until_async(lambda: spool_writer.share.used == 0)
+        assert spool_writer.account.notes["connections_ended_no_room"] == 1
 
-        intake.leave_room(0)
+        spool_writer.leave_room(0)
         reader, writer = await connect(source.endpoint)
         writer.write(msgpack.packb(["app", 5, {"message": "hi"}, {"chunk": "c"}]))
-        await intake.wait_for_awaited()
-        intake.give_room()
+        await spool_writer.wait_for_awaited()
+        spool_writer.give_room()
         assert await reader.read(100) == msgpack.packb({"ack": "c"})
         writer.close()
-        await wait_until_async(lambda: intake.share.used == 0)
+        await wait_until_async(lambda: spool_writer.share.used == 0)
 
 
 async def test_a_forward_message_that_stands_still_ends(tmp_path: Path) -> None:
-    limits = IntakeLimits(unfinished_timeout_s=0.05)
-    async with listening(tmp_path, forwarding(), limits=limits) as (source, intake):
+    limits = SpoolWriterLimits(unfinished_timeout_s=0.05)
+    async with listening(tmp_path, forwarding(), limits=limits) as (source, spool_writer):
         idle = await connect(source.endpoint)
         reader, writer = await connect(source.endpoint)
         writer.write(b"\x94\xa3app")
         assert await reader.read() == b""
-        assert intake.account.notes["messages_unfinished"] == 1
+        assert spool_writer.account.notes["messages_unfinished"] == 1
         idle[1].write(msgpack.packb(["app", 5, {"message": "hi"}, {"chunk": "c"}]))
         assert await idle[0].read(100) == msgpack.packb({"ack": "c"}), "idle before one is fine"
         for one in (writer, idle[1]):
@@ -245,9 +260,9 @@ async def test_a_forward_message_that_stands_still_ends(tmp_path: Path) -> None:
 
 
 async def test_a_forward_message_ends_whose_sender_reads_no_acks(tmp_path: Path) -> None:
-    limits = IntakeLimits(unfinished_timeout_s=0.3)
-    async with listening(tmp_path, forwarding(), limits=limits) as (source, intake):
-        intake.journal.resize(1 << 30)
+    limits = SpoolWriterLimits(unfinished_timeout_s=0.3)
+    async with listening(tmp_path, forwarding(), limits=limits) as (source, spool_writer):
+        spool_writer.journal.resize(1 << 30)
         loop = asyncio.get_running_loop()
         with socket.socket() as peer:
             peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -256,15 +271,15 @@ async def test_a_forward_message_ends_whose_sender_reads_no_acks(tmp_path: Path)
             await loop.sock_connect(peer, (host, int(port)))
             message = msgpack.packb(["app", 5, {}, {"chunk": "c" * MIB}])
             sending = asyncio.ensure_future(loop.sock_sendall(peer, message * 12))
-            await wait_until_async(lambda: intake.account.notes["answers_unread"] == 1)
-            await wait_until_async(lambda: intake.share.used == 0)
+            await wait_until_async(lambda: spool_writer.account.notes["answers_unread"] == 1)
+            await wait_until_async(lambda: spool_writer.share.used == 0)
             sending.cancel()
             await asyncio.gather(sending, return_exceptions=True)
 
 
-async def until_full(intake: SpoolingIntake) -> None:
+async def until_full(spool_writer: SpoolingIntake) -> None:
     """Fill the spool, so that the next message has to wait."""
-    await intake.keep(Payload("lines", b"x" * 1_000_000, 1, {"service": "s"}))
+    await spool_writer.persist(Payload("lines", b"x" * 1_000_000, 1, {"service": "s"}))
 
 
 def message(make: str) -> bytes:
@@ -279,13 +294,13 @@ async def test_what_waits_for_the_spool_at_the_stop_is_taken_or_counted(
 ) -> None:
     """Stopping waits for the spool; when its time is over, what was read is dropped by name."""
     making = forwarding() if make == "forward" else syslog()
-    async with listening(tmp_path, making, drop_newest=False) as (source, intake):
-        await until_full(intake)
+    async with listening(tmp_path, making, drop_newest=False) as (source, spool_writer):
+        await until_full(spool_writer)
         _, writer = await connect(source.endpoint)
         count = 1 if make == "forward" else 8
         writer.write(message(make) * count)
         writes = asyncio.ensure_future(writer.drain())
-        await intake.wait_for_waiting()
+        await spool_writer.wait_for_waiting()
         stopping = asyncio.ensure_future(source.stop())
         await asyncio.wait([stopping], timeout=0.2)
         assert not stopping.done(), "it waits for the spool"
@@ -293,11 +308,13 @@ async def test_what_waits_for_the_spool_at_the_stop_is_taken_or_counted(
         await asyncio.gather(stopping, return_exceptions=True)
         writes.cancel()
         writer.close()
-        received = intake.account.received - 1
-        durable = sum(unit.count for unit in intake.units()) - 1
-        assert intake.account.dropped["stopped"] == received - durable > 0
-        assert intake.account.difference == 0 or intake.account.held  # what is spooled is held
-        await wait_until_async(lambda: intake.share.used == 0)
+        received = spool_writer.account.received - 1
+        durable = sum(unit.count for unit in spool_writer.units()) - 1
+        assert spool_writer.account.dropped["stopped"] == received - durable > 0
+        assert (
+            spool_writer.account.difference == 0 or spool_writer.account.held
+        )  # what is spooled is held
+        await wait_until_async(lambda: spool_writer.share.used == 0)
 
 
 async def test_a_last_line_that_waits_for_the_spool_does_not_hold_up_the_end_of_the_stop(
@@ -305,62 +322,64 @@ async def test_a_last_line_that_waits_for_the_spool_does_not_hold_up_the_end_of_
 ) -> None:
     async with listening(tmp_path, syslog(udp="127.0.0.1:0"), drop_newest=False) as (
         source,
-        intake,
+        spool_writer,
     ):
         _, writer = await connect(source.endpoint)
         # The second has no line break: it is taken when the stop comes.
         writer.write(b"<13>hi\n<13>" + b"x" * 30_000)
-        await wait_until_async(lambda: intake.account.received == 1)
-        await until_full(intake)
-        await intake.keep(Payload("lines", b"x" * 20_000, 1, {"service": "s"}))
+        await wait_until_async(lambda: spool_writer.account.received == 1)
+        await until_full(spool_writer)
+        await spool_writer.persist(Payload("lines", b"x" * 20_000, 1, {"service": "s"}))
         # The source does not run: nobody looks at its datagrams before the stop.
         await send_datagrams(source.endpoints["udp"], b"<13>nobody has looked at it yet")
         stopping = asyncio.ensure_future(source.stop())
-        await intake.wait_for_waiting()
+        await spool_writer.wait_for_waiting()
         stopping.cancel()
         await asyncio.wait([stopping], timeout=5)
         ended = stopping.done()
-        intake.journal.resize(1 << 30)  # whatever came of it, the test ends
+        spool_writer.journal.resize(1 << 30)  # whatever came of it, the test ends
         await asyncio.gather(stopping, return_exceptions=True)
         writer.close()
         assert ended
-        assert intake.account.dropped["stopped"] == 2
-        await wait_until_async(lambda: intake.share.used == 0)
+        assert spool_writer.account.dropped["stopped"] == 2
+        await wait_until_async(lambda: spool_writer.share.used == 0)
 
 
 async def test_what_cannot_wait_any_longer_for_the_spool_is_counted(tmp_path: Path) -> None:
-    async with spooling(tmp_path, "net", drop_newest=False) as intake:
-        await until_full(intake)
-        keeping = asyncio.ensure_future(intake.keep_or_drop(Payload("ndjson", b"x" * 200_000, 3)))
-        await intake.wait_for_waiting()
+    async with spooling(tmp_path, "net", drop_newest=False) as spool_writer:
+        await until_full(spool_writer)
+        keeping = asyncio.ensure_future(
+            spool_writer.persist_or_drop(Payload("ndjson", b"x" * 200_000, 3))
+        )
+        await spool_writer.wait_for_waiting()
         keeping.cancel()
         await asyncio.gather(keeping, return_exceptions=True)
         assert keeping.cancelled()
-        assert intake.account.dropped["stopped"] == 3
+        assert spool_writer.account.dropped["stopped"] == 3
 
 
 async def test_a_request_that_the_stop_interrupts_is_counted_when_it_is_durable(
     tmp_path: Path,
 ) -> None:
-    async with spooling(tmp_path, "net") as intake:
-        keeping = asyncio.ensure_future(intake.keep(Payload("ndjson", b"{}", 1)))
+    async with spooling(tmp_path, "net") as spool_writer:
+        keeping = asyncio.ensure_future(spool_writer.persist(Payload("ndjson", b"{}", 1)))
         await asyncio.sleep(0)
         keeping.cancel()
         await asyncio.gather(keeping, return_exceptions=True)
-        await wait_until_async(lambda: len(intake.units()) == 1)
-        await wait_until_async(lambda: intake.account.received == 1)
+        await wait_until_async(lambda: len(spool_writer.units()) == 1)
+        await wait_until_async(lambda: spool_writer.account.received == 1)
 
 
 async def test_the_last_line_of_statsd_needs_no_newline(tmp_path: Path) -> None:
     section = StatsdSettings(type="statsd", udp=None, tcp="127.0.0.1:0", flush_interval_s=3600)
 
-    def make(intake: SpoolingIntake) -> Source:
-        return StatsdSource(section, {"host.name": "h"}, intake=intake)
+    def make(spool_writer: SpoolingIntake) -> Source:
+        return StatsdSource(section, {"host.name": "h"}, spool_writer=spool_writer)
 
-    async with listening(tmp_path, make) as (source, intake):
+    async with listening(tmp_path, make) as (source, spool_writer):
         _, writer = await connect(source.endpoint)
         writer.write(b"a:1|c\nb:2|c")
         writer.close()
-        await wait_until_async(lambda: intake.account.notes["samples_aggregated"] == 2)
+        await wait_until_async(lambda: spool_writer.account.notes["samples_aggregated"] == 2)
         await source.stop()
-        assert {json.loads(line)["name"] for line in intake.lines()} == {"a", "b"}
+        assert {json.loads(line)["name"] for line in spool_writer.lines()} == {"a", "b"}

@@ -9,7 +9,7 @@ from pathlib import Path
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 
 from penstock.base.http.server import Request, RequestLimits, Response, serve_http
-from penstock.collector.limits import MIB, IntakeLimits
+from penstock.collector.limits import MIB, SpoolWriterLimits
 from penstock.collector.sources.network.listener import Listener
 from penstock.collector.spool.memory_budget import Budget, Charge
 from tests.support.receiving import connect, listening, otlp, syslog
@@ -19,43 +19,46 @@ from tests.support.waiting import wait_until_async
 async def test_a_syslog_message_that_has_begun_counts_and_may_not_stand_still(
     tmp_path: Path,
 ) -> None:
-    limits = IntakeLimits(unfinished_timeout_s=0.3)
+    limits = SpoolWriterLimits(unfinished_timeout_s=0.3)
     making = syslog(max_message_bytes=65_536)
-    async with listening(tmp_path, making, limits=limits) as (source, intake):
+    async with listening(tmp_path, making, limits=limits) as (source, spool_writer):
         reader, writer = await connect(source.endpoint)
         writer.write(b"<13>whole\n<13>" + b"x" * 50_000)
-        await wait_until_async(lambda: intake.share.used >= 50_000)
+        await wait_until_async(lambda: spool_writer.share.used >= 50_000)
         assert await reader.read() == b"", "it ends, and leaves what it brought"
         writer.close()
-        await wait_until_async(lambda: sum(unit.count for unit in intake.units()) == 2)
-        await wait_until_async(lambda: intake.share.used == 0)
-        assert intake.account.notes["messages_unfinished"] == 1
-        assert (intake.account.received, intake.account.difference) == (2, 0)
+        await wait_until_async(lambda: sum(unit.count for unit in spool_writer.units()) == 2)
+        await wait_until_async(lambda: spool_writer.share.used == 0)
+        assert spool_writer.account.notes["messages_unfinished"] == 1
+        assert (spool_writer.account.received, spool_writer.account.difference) == (2, 0)
 
 
 async def test_a_syslog_message_in_the_middle_ends_for_want_of_room(tmp_path: Path) -> None:
     """The one that holds room already must not wait; the one that holds none does."""
-    limits = IntakeLimits(unfinished_wait_s=0.05)
-    async with listening(tmp_path, syslog(), share_bytes=MIB, limits=limits) as (source, intake):
+    limits = SpoolWriterLimits(unfinished_wait_s=0.05)
+    async with listening(tmp_path, syslog(), share_bytes=MIB, limits=limits) as (
+        source,
+        spool_writer,
+    ):
         reader, writer = await connect(source.endpoint)
         writer.write(b"<13>begun")
-        await wait_until_async(lambda: intake.share.used == 9)
-        intake.leave_room(1)
+        await wait_until_async(lambda: spool_writer.share.used == 9)
+        spool_writer.leave_room(1)
         writer.write(b" and ended\n<13>next")
         with contextlib.suppress(ConnectionResetError):
             assert await reader.read() == b""
         writer.close()
-        assert intake.account.dropped == {"no_room": 2}
-        assert intake.account.notes["connections_ended_no_room"] == 1
+        assert spool_writer.account.dropped == {"no_room": 2}
+        assert spool_writer.account.notes["connections_ended_no_room"] == 1
 
         reader, writer = await connect(source.endpoint)
         writer.write(b"<13>waits for room\n")
-        await intake.wait_for_awaited()
-        intake.give_room()
-        await wait_until_async(lambda: len(intake.units()) == 1)
+        await spool_writer.wait_for_awaited()
+        spool_writer.give_room()
+        await wait_until_async(lambda: len(spool_writer.units()) == 1)
         writer.close()
-        await wait_until_async(lambda: intake.share.used == 0)
-        assert (intake.account.received, intake.account.difference) == (3, 0)
+        await wait_until_async(lambda: spool_writer.share.used == 0)
+        assert (spool_writer.account.received, spool_writer.account.difference) == (3, 0)
 
 
 async def test_a_body_is_let_go_when_its_charge_is(tmp_path: Path) -> None:
@@ -98,27 +101,27 @@ async def test_lines_that_take_many_times_what_was_read_hold_back_other_requests
     for _ in range(100):
         element.scope_logs.add().log_records.add(time_unix_nano=5).body.string_value = "hi"
     body = made.SerializeToString()
-    limits = IntakeLimits(otlp_room_wait_s=0.05)
+    limits = SpoolWriterLimits(otlp_room_wait_s=0.05)
     options = {"share_bytes": MIB, "spool_bytes": 64 * MIB}
-    async with listening(tmp_path, otlp(), limits=limits, **options) as (source, intake):
+    async with listening(tmp_path, otlp(), limits=limits, **options) as (source, spool_writer):
         head = f"POST /v1/logs HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n"
         head += "content-type: application/x-protobuf\r\n\r\n"
         connections = [await connect(source.endpoints["http"]) for _ in range(20)]
-        async with intake.journal.held():  # the disk is slow
+        async with spool_writer.journal.held():  # the disk is slow
             for _, writer in connections:
                 writer.write(head.encode() + body)
-            notes = intake.account.notes
+            notes = spool_writer.account.notes
             lines_max = 2 * 100 * 5000
             await wait_until_async(
-                lambda: notes["requests_deferred"] + len(intake.spool.undurable) >= 19
+                lambda: notes["requests_deferred"] + len(spool_writer.spool.undurable) >= 19
             )
-            assert 1 <= len(intake.spool.undurable) <= 5
-            assert MIB < intake.share.peak <= MIB + lines_max
+            assert 1 <= len(spool_writer.spool.undurable) <= 5
+            assert MIB < spool_writer.share.peak <= MIB + lines_max
         answers = [await reader.readline() for reader, _ in connections]
         assert {answer.split()[1] for answer in answers} == {b"200", b"429"}
         for _, writer in connections:
             writer.close()
-        await wait_until_async(lambda: intake.share.used == 0)
+        await wait_until_async(lambda: spool_writer.share.used == 0)
         again = await connect(source.endpoints["http"])
         again[1].write(head.encode() + body)
         assert (await again[0].readline()).startswith(b"HTTP/1.1 200 ")

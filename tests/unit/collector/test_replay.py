@@ -247,13 +247,13 @@ async def test_nothing_is_put_after_what_could_not_be_made_durable(tmp_path: Pat
 
         @override
         async def put(
-            self, unit: Unit, *, era: int | None = None, wait: bool = True
+            self, unit: Unit, *, epoch: int | None = None, wait: bool = True
         ) -> asyncio.Future[int] | None:
             self.puts += 1
             if self.puts > 1:
-                return await super().put(unit, era=era, wait=wait)
+                return await super().put(unit, epoch=epoch, wait=wait)
             with disk.failing(errno.ENOSPC):
-                future = await super().put(unit, era=era, wait=wait)
+                future = await super().put(unit, epoch=epoch, wait=wait)
                 assert future is not None
                 await asyncio.wait([future])
             return future

@@ -89,7 +89,7 @@ class World:
         self.hangs: set[str] = set()
         self.failures: dict[str, bool] = {}
         self.ledger = Ledger()
-        self.around = RunnerContext(
+        self.context = RunnerContext(
             lambda made: Fake(self, cast("Section", made)),
             Delivery(Limits(), jitter=lambda: 0.0),
             self.ledger,
@@ -98,7 +98,7 @@ class World:
         )
 
     def sources(self) -> SourceSet:
-        return SourceSet(self.around, stop_wait_s=self._stop_wait_s)
+        return SourceSet(self.context, stop_wait_s=self._stop_wait_s)
 
     def note(self, fake: Fake, what: str) -> None:
         self.story.append(f"{what} {fake.name}/{fake.service}")
@@ -214,7 +214,7 @@ async def test_a_file_source_that_comes_back_while_it_leaves_reads_on(
     world.cannot_start.add("taken")
     collector.log.accepts = 0
     async with collector:
-        collector.make = lambda made: None if made.type == "file" else world.around.make(made)
+        collector.make = lambda made: None if made.type == "file" else world.context.make(made)
         collector.run()
         await wait_until_async(lambda: collector.pending == 2)
         await collector.change()
@@ -280,7 +280,7 @@ def test_a_difference_is_told_by_name_and_content() -> None:
 
 async def test_a_stopped_source_does_not_begin_again() -> None:
     world = World()
-    runner = Runner(cast("Any", section("a")), world.around)
+    runner = Runner(cast("Any", section("a")), world.context)
     await runner.stop()
     await asyncio.wait_for(runner.run(), 5)
     assert world.story == ["stop a/app"]

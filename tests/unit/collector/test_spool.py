@@ -119,13 +119,13 @@ async def test_a_full_spool_says_so_or_waits(tmp_path: Path) -> None:
     await spool.journal.close()
 
 
-async def test_a_failed_sync_promises_nothing_and_the_era_ends(
+async def test_a_failed_sync_promises_nothing_and_the_epoch_ends(
     spool: Spool, disk: FailingDisk
 ) -> None:
-    era = spool.era
-    kept = await spool.put(unit(1), era=era)
+    epoch = spool.epoch
+    kept = await spool.put(unit(1), epoch=epoch)
     await spool.journal.commit()
-    lost = await spool.put(unit(2), era=era)
+    lost = await spool.put(unit(2), epoch=epoch)
     with disk.fails("sync"):
         await spool.journal.commit()
     assert kept is not None
@@ -135,8 +135,8 @@ async def test_a_failed_sync_promises_nothing_and_the_era_ends(
         await lost
     await asyncio.sleep(0)  # callbacks of the failed unit have their turn
     with pytest.raises(SpoolFailedError):
-        await spool.put(unit(3), era=era)
-    again = await spool.put(unit(2), era=spool.era)
+        await spool.put(unit(3), epoch=epoch)
+    again = await spool.put(unit(2), epoch=spool.epoch)
     await spool.journal.commit()
     assert again is not None
     assert await again == 1

@@ -17,7 +17,7 @@ GONE = QueueKey("file/2", "files", "telemetry.logs.y")
 
 def state(cursor: int, *, done: int = 1) -> State:
     file = FileState("files", 1, 2, 3, "00", 4, "/x.log", 5)
-    return State(cursor=cursor, lanes={SPOOLED: done, FILED: 7, GONE: 8}, files=[file])
+    return State(cursor=cursor, queues={SPOOLED: done, FILED: 7, GONE: 8}, files=[file])
 
 
 def test_a_checkpoint_comes_back_as_it_was() -> None:
@@ -67,10 +67,10 @@ def test_a_spool_that_is_not_the_checkpoints_begins_a_new_chain(
     before = found.incarnation
     assert found.fit_to_spool(start, end) is foreign
     assert (found.incarnation != before) is foreign
-    assert (SPOOLED in found.lanes) is not foreign
+    assert (SPOOLED in found.queues) is not foreign
     assert found.cursor == begins_at
-    assert FILED in found.lanes
-    assert GONE not in found.lanes, "a generation that is not read any more needs no lane"
+    assert FILED in found.queues
+    assert GONE not in found.queues, "a generation that is not read any more needs no queue"
 
 
 def test_a_lost_spool_of_urgent_records_leaves_the_other_as_it_is() -> None:
@@ -78,7 +78,7 @@ def test_a_lost_spool_of_urgent_records_leaves_the_other_as_it_is() -> None:
     found.urgent_cursor = 7
     assert found.fit_to_spool(0, 9, urgent=(0, 2))
     assert (found.cursor, found.urgent_cursor) == (3, 0)
-    assert SPOOLED in found.lanes
+    assert SPOOLED in found.queues
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_a_later_version_is_told_from_damage() -> None:
 
 def read_under(fingerprint: str) -> State:
     found = state(3)
-    found.lanes = {SPOOLED: (8 << 20) + 1, FILED: 7}
+    found.queues = {SPOOLED: (8 << 20) + 1, FILED: 7}
     found.routing = fingerprint
     return found
 
@@ -137,8 +137,8 @@ def test_what_was_read_under_another_fingerprint_begins_a_new_chain(
     assert found.fit_to_routing(after, ENDS) == (["spool", "file/1"] if again else [])
     assert (found.incarnation != incarnation) is again
     assert found.quarantine == quarantine, "what is kept there is known again"
-    assert (SPOOLED in found.lanes) is not again
-    assert (FILED in found.lanes) is not again
+    assert (SPOOLED in found.queues) is not again
+    assert (FILED in found.queues) is not again
     assert found.routing == after
     assert (found.cursor, found.files[0].position) == (3, 5)
 
@@ -148,7 +148,7 @@ def test_a_spool_that_is_done_is_not_read_again_and_goes_on_under_any_fingerprin
     found.cursor, found.files = 9, []
     before = found.incarnation
     assert found.fit_to_routing("b", ENDS) == []
-    assert (found.incarnation, SPOOLED in found.lanes) == (before, True)
+    assert (found.incarnation, SPOOLED in found.queues) == (before, True)
 
 
 @pytest.mark.parametrize(("more", "doubted"), [("", []), ("more\n", ["file/1"])])
@@ -160,11 +160,11 @@ def test_a_file_that_was_read_to_its_end_goes_on_under_any_fingerprint(
     status = path.stat()
     file = FileState("files", 1, status.st_dev, status.st_ino, "00", 4, str(path), 5)
     found = open_data_directory(tmp_path / "data", Sizes(1 << 20, 1 << 20, 1 << 20), where="test")
-    found.state = State(files=[file], lanes={FILED: 5})
+    found.state = State(files=[file], queues={FILED: 5})
     before = found.state.incarnation
     found.fit_to_routing("")
     assert (found.state.incarnation != before) is bool(doubted)
-    assert (FILED in found.state.lanes) is not bool(doubted)
+    assert (FILED in found.state.queues) is not bool(doubted)
     found.lock.release()
 
 
@@ -173,9 +173,11 @@ def test_a_file_that_has_not_its_name_any_more_is_doubted(tmp_path: Path) -> Non
     path = tmp_path / "x.log"
     path.write_text("other")
     for name in (str(path), "/no/such", "/a\0b"):
-        found.state = State(files=[FileState("files", 1, 2, 3, "00", 4, name, 5)], lanes={FILED: 5})
+        found.state = State(
+            files=[FileState("files", 1, 2, 3, "00", 4, name, 5)], queues={FILED: 5}
+        )
         found.fit_to_routing("")
-        assert not found.state.lanes
+        assert not found.state.queues
     found.lock.release()
 
 

@@ -17,8 +17,8 @@ from penstock.collector.sources.statsd.source import StatsdSettings, StatsdSourc
 from penstock.specs.validate.validator import check_line
 from penstock.specs.validate.verdict import Accepted
 from tests.support.certificates import Authority
-from tests.support.intake import SpoolingIntake, spooling
 from tests.support.receiving import send_datagrams
+from tests.support.spool_writer import SpoolingIntake, spooling
 from tests.support.waiting import wait_until_async
 
 
@@ -27,33 +27,33 @@ async def listening(
     directory: Path, **options: Any
 ) -> AsyncIterator[tuple[StatsdSource, SpoolingIntake]]:
     given = {"type": "statsd", "udp": "127.0.0.1:0", "tcp": "127.0.0.1:0", **options}
-    async with spooling(directory, "statsd") as intake:
+    async with spooling(directory, "statsd") as spool_writer:
         source = StatsdSource(
-            StatsdSettings.model_validate(given), {"host.name": "h"}, intake=intake
+            StatsdSettings.model_validate(given), {"host.name": "h"}, spool_writer=spool_writer
         )
         await source.start()
         running = asyncio.ensure_future(source.run())
         try:
-            yield source, intake
+            yield source, spool_writer
         finally:
             await source.stop()
             await running
 
 
 async def test_samples_of_both_ways_are_one_series_and_flushed_at_the_stop(tmp_path: Path) -> None:
-    async with listening(tmp_path, flush_interval_s=3600) as (source, intake):
+    async with listening(tmp_path, flush_interval_s=3600) as (source, spool_writer):
         host, port = source.endpoints["udp"].split(":")
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
             sender.sendto(b"Shop.sold:1|c\nshop.sold:2|c|#a:b\nbad", (host, int(port)))
         host, port = source.endpoints["tcp"].split(":")
         _, writer = await asyncio.open_connection(host, int(port))
         writer.write(b"Shop.sold:4|c\n_e{1,1}:a|b|t:error|#level:x\n" + b"x" * 10_000 + b"\n")
-        notes = intake.account.notes
+        notes = spool_writer.account.notes
         await wait_until_async(lambda: notes["samples_received"] == 6)
         await source.stop()
         writer.close()
-        records = [json.loads(line) for line in intake.lines()]
-        assert all(isinstance(check_line(line), Accepted) for line in intake.lines())
+        records = [json.loads(line) for line in spool_writer.lines()]
+        assert all(isinstance(check_line(line), Accepted) for line in spool_writer.lines())
         metrics = {tuple(r["attributes"].items()): r["value"] for r in records if "value" in r}
         assert metrics == {(): 5.0, (("a", "b"),): 2.0}
         names = {r["value"]: r["name"] for r in records if "value" in r}
@@ -62,26 +62,26 @@ async def test_samples_of_both_ways_are_one_series_and_flushed_at_the_stop(tmp_p
         assert (event["body"], event["severity_number"]) == ("a\nb", 17)
         assert event["attributes"] == {"level": "x"}
         assert (notes["samples_aggregated"], notes["samples_refused_bad_line"]) == (4, 2)
-        assert intake.account.received == 3
+        assert spool_writer.account.received == 3
 
 
 async def test_each_interval_is_flushed(tmp_path: Path) -> None:
-    async with listening(tmp_path, flush_interval_s=0.1) as (source, intake):
+    async with listening(tmp_path, flush_interval_s=0.1) as (source, spool_writer):
         await send_datagrams(source.endpoints["udp"], b"a:1|c")
-        await wait_until_async(lambda: len(intake.lines()) == 1)
+        await wait_until_async(lambda: len(spool_writer.lines()) == 1)
         await send_datagrams(source.endpoints["udp"], b"a:1|c")
-        await wait_until_async(lambda: len(intake.lines()) == 2)
+        await wait_until_async(lambda: len(spool_writer.lines()) == 2)
 
 
 async def test_the_last_line_needs_no_newline(tmp_path: Path) -> None:
-    async with listening(tmp_path, flush_interval_s=3600) as (source, intake):
+    async with listening(tmp_path, flush_interval_s=3600) as (source, spool_writer):
         host, port = source.endpoints["tcp"].split(":")
         _, writer = await asyncio.open_connection(host, int(port))
         writer.write(b"a:1|c\nb:2|c")
         writer.close()
-        await wait_until_async(lambda: intake.account.notes["samples_aggregated"] == 2)
+        await wait_until_async(lambda: spool_writer.account.notes["samples_aggregated"] == 2)
         await source.stop()
-        assert {json.loads(line)["name"] for line in intake.lines()} == {"a", "b"}
+        assert {json.loads(line)["name"] for line in spool_writer.lines()} == {"a", "b"}
 
 
 async def test_tls_carries_the_same_and_asks_for_a_certificate(tmp_path: Path) -> None:
@@ -89,9 +89,9 @@ async def test_tls_carries_the_same_and_asks_for_a_certificate(tmp_path: Path) -
     own = authority.sign("server", "DNS:localhost,IP:127.0.0.1")
     client = authority.sign("client", "DNS:client")
     files = {"cert_file": own.cert, "key_file": own.key, "ca_file": authority.cert}
-    async with listening(tmp_path, flush_interval_s=3600, tls=files) as (source, intake):
+    async with listening(tmp_path, flush_interval_s=3600, tls=files) as (source, spool_writer):
         host, port = source.endpoints["tcp"].split(":")
-        notes = intake.account.notes
+        notes = spool_writer.account.notes
         trusting = ssl.create_default_context(cafile=authority.cert)
         strangers: tuple[ssl.SSLContext | None, ...] = (None, trusting)
         for number, context in enumerate(strangers, 1):

@@ -42,16 +42,17 @@ async def test_who_shows_no_certificate_is_counted_and_told_of(tmp_path: Path, w
         forged = other.sign("client", "DNS:client")
         refused.load_cert_chain(forged.cert, forged.key)
     with structlog.testing.capture_logs() as logs:
-        async with listening(tmp_path, syslog(tls=files)) as (source, intake):
+        async with listening(tmp_path, syslog(tls=files)) as (source, spool_writer):
             for _ in range(2):
                 context = None if wrong == "no TLS" else refused
                 await said(source.endpoints["tcp"], context, b"<13>intruder\n")
             await wait_until_async(
-                lambda: intake.account.notes["tls_handshakes_failed"] == 2, what="two are counted"
+                lambda: spool_writer.account.notes["tls_handshakes_failed"] == 2,
+                what="two are counted",
             )
             await said(source.endpoints["tcp"], right, b"<13>let in\n")
-            await wait_until_async(lambda: bool(intake.units()))
-            (unit,) = intake.units()
+            await wait_until_async(lambda: bool(spool_writer.units()))
+            (unit,) = spool_writer.units()
     assert b"let in" in unit.payload
     assert b"intruder" not in unit.payload
     told = [entry for entry in logs if entry["event"] == "tls_handshake_failed"]

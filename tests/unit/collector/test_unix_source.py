@@ -10,26 +10,26 @@ from pathlib import Path
 
 import pytest
 
-from penstock.collector.limits import IntakeLimits
+from penstock.collector.limits import SpoolWriterLimits
 from penstock.collector.sources.unix.source import UnixSettings, UnixSource
 from tests.support.collector import encode_batch
-from tests.support.intake import SpoolingIntake, spooling
+from tests.support.spool_writer import SpoolingIntake, spooling
 from tests.support.waiting import wait_until_async
 
 SMALL, BIG, HUGE = [b"x"], [b"x" * 900_000], [b"x" * 2_000_000]
 
 
 @asynccontextmanager
-async def listening(directory: Path, intake: SpoolingIntake) -> AsyncIterator[UnixSource]:
+async def listening(directory: Path, spool_writer: SpoolingIntake) -> AsyncIterator[UnixSource]:
     section = UnixSettings(type="unix", path=directory / "c.sock", mode=0o600)
     source = UnixSource(
         "app",
         section,
-        spool=intake.spool,
-        ledger=intake.ledger,
-        clock=intake.clock,
-        share=intake.share,
-        limits=intake.limits,
+        spool=spool_writer.spool,
+        ledger=spool_writer.ledger,
+        clock=spool_writer.clock,
+        share=spool_writer.share,
+        limits=spool_writer.limits,
     )
     await source.start()
     yield source
@@ -37,14 +37,14 @@ async def listening(directory: Path, intake: SpoolingIntake) -> AsyncIterator[Un
 
 
 @pytest.fixture
-async def intake(tmp_path: Path) -> AsyncIterator[SpoolingIntake]:
+async def spool_writer(tmp_path: Path) -> AsyncIterator[SpoolingIntake]:
     async with spooling(tmp_path, "app") as made:
         yield made
 
 
 @pytest.fixture
-async def source(tmp_path: Path, intake: SpoolingIntake) -> AsyncIterator[UnixSource]:
-    async with listening(tmp_path, intake) as made:
+async def source(tmp_path: Path, spool_writer: SpoolingIntake) -> AsyncIterator[UnixSource]:
+    async with listening(tmp_path, spool_writer) as made:
         yield made
 
 
@@ -64,9 +64,9 @@ async def talk(source: UnixSource, *frames: bytes) -> list[dict[str, object]]:
 
 
 async def test_a_batch_is_not_acked_before_it_is_durable(
-    source: UnixSource, intake: SpoolingIntake
+    source: UnixSource, spool_writer: SpoolingIntake
 ) -> None:
-    with intake.disk.holds("sync") as sync:
+    with spool_writer.disk.holds("sync") as sync:
         answers = asyncio.ensure_future(talk(source, encode_batch("s", 1, SMALL)))
         await wait_until_async(sync.reached.is_set)
         refused = await talk(source, encode_batch("t", 1, SMALL, codec="lz4"))
@@ -76,15 +76,15 @@ async def test_a_batch_is_not_acked_before_it_is_durable(
 
 
 async def test_nothing_is_taken_after_a_batch_that_must_be_sent_again(
-    source: UnixSource, intake: SpoolingIntake
+    source: UnixSource, spool_writer: SpoolingIntake
 ) -> None:
     frames = [encode_batch("s", n, lines) for n, lines in ((1, BIG), (2, BIG), (3, SMALL))]
     answers = await talk(source, *frames)
     refusal = {"nack": 2, "reason": "spool_full", "retry": True}
     assert refusal in answers
     assert {"nack": 3, "reason": "after_a_refused_batch", "retry": True} in answers
-    await wait_until_async(lambda: intake.journal.durable_offset)
-    headers = [h.producer_sequence for h in intake.journal.log.headers(0)]
+    await wait_until_async(lambda: spool_writer.journal.durable_offset)
+    headers = [h.producer_sequence for h in spool_writer.journal.log.headers(0)]
     assert headers == [1]
     assert await talk(source, encode_batch("s", 3, SMALL)) == [{"ack": 3}]
 
@@ -115,34 +115,34 @@ async def test_a_batch_with_a_bad_header_is_refused_for_good(source: UnixSource)
 
 
 async def test_a_sender_that_breaks_the_framing_is_cut_off_and_counted(
-    source: UnixSource, intake: SpoolingIntake
+    source: UnixSource, spool_writer: SpoolingIntake
 ) -> None:
     assert await talk(source, struct.pack(">I", 0)) == []
-    assert intake.account.notes["protocol_errors"] == 1
+    assert spool_writer.account.notes["protocol_errors"] == 1
 
 
 async def test_what_the_sender_dropped_itself_is_noted_once(
-    source: UnixSource, intake: SpoolingIntake
+    source: UnixSource, spool_writer: SpoolingIntake
 ) -> None:
     first = encode_batch("s", 1, SMALL, dropped={"log": {"queue_full": 3}})
     second = encode_batch("s", 2, SMALL, dropped={"log": {"queue_full": 5, "my_own": 1}})
     await talk(source, first, second)
-    assert intake.account.as_dict()["sender_dropped"] == {"queue_full": 5, "other": 1}
+    assert spool_writer.account.as_dict()["sender_dropped"] == {"queue_full": 5, "other": 1}
 
 
 async def test_a_sender_that_reads_no_answers_is_cut_off_and_holds_nothing(
     tmp_path: Path,
 ) -> None:
-    limits = IntakeLimits(unfinished_timeout_s=0.2, unread_answer_s=0.05)
+    limits = SpoolWriterLimits(unfinished_timeout_s=0.2, unread_answer_s=0.05)
     async with (
-        spooling(tmp_path, "app", limits=limits) as intake,
-        listening(tmp_path, intake) as source,
+        spooling(tmp_path, "app", limits=limits) as spool_writer,
+        listening(tmp_path, spool_writer) as source,
     ):
-        await flood_until_ended(source, intake)
-        await wait_until_async(lambda: intake.share.used == 0)
+        await flood_until_ended(source, spool_writer)
+        await wait_until_async(lambda: spool_writer.share.used == 0)
 
 
-async def flood_until_ended(source: UnixSource, intake: SpoolingIntake) -> None:
+async def flood_until_ended(source: UnixSource, spool_writer: SpoolingIntake) -> None:
     """Send what is answered at once and read no answer, until the connection is gone."""
     ended = asyncio.Event()
     with socket.socket(socket.AF_UNIX) as peer:
@@ -159,6 +159,6 @@ async def flood_until_ended(source: UnixSource, intake: SpoolingIntake) -> None:
                 ended.set()
 
         sending = asyncio.ensure_future(flood())
-        await wait_until_async(lambda: intake.account.notes["answers_unread"] == 1)
+        await wait_until_async(lambda: spool_writer.account.notes["answers_unread"] == 1)
         await asyncio.wait_for(ended.wait(), 30)  # the socket is gone, not only the task
         await sending

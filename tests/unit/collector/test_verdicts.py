@@ -37,13 +37,13 @@ HOST = {"host.name": "h"}
 class Keeping:
     """A spool that keeps the last unit as it was put."""
 
-    era = 0
+    epoch = 0
     unit: Unit | None = None
 
     async def put(
-        self, unit: Unit, *, era: int | None = None, wait: bool = True
+        self, unit: Unit, *, epoch: int | None = None, wait: bool = True
     ) -> asyncio.Future[int]:
-        del era, wait
+        del epoch, wait
         self.unit = unit
         future = asyncio.get_running_loop().create_future()
         future.set_result(0)
@@ -58,7 +58,7 @@ class Ends:
 
     def handle(self, event: Take) -> None:
         batch = event.records
-        self.found.append((event.lane, batch.sequences, batch.timestamps, batch.lines, batch.size))
+        self.found.append((event.queue, batch.sequences, batch.timestamps, batch.lines, batch.size))
 
     async def wait_for_room(self, *, urgent: bool = False) -> None:
         """There is room."""
@@ -72,8 +72,12 @@ def received(body: bytes, encoding: Encoding = Encoding.PROTOBUF) -> Unit | None
     """The unit that a request becomes."""
     spool = Keeping()
     share = Budget(bytes_max=1 << 30, share_bytes_max=1 << 30).share("app")
-    intake = SpoolWriter("app", spool=spool, ledger=Ledger(), clock=SystemClock(), share=share)
-    source = OtlpSource(OtlpSettings(type="otlp", grpc="127.0.0.1:0"), HOST, intake=intake)
+    spool_writer = SpoolWriter(
+        "app", spool=spool, ledger=Ledger(), clock=SystemClock(), share=share
+    )
+    source = OtlpSource(
+        OtlpSettings(type="otlp", grpc="127.0.0.1:0"), HOST, spool_writer=spool_writer
+    )
     asyncio.run(source.take(LOGS, body, encoding, Charge(share), math.inf))
     return spool.unit
 

@@ -126,9 +126,9 @@ class Rerouting:
         fingerprint: That of the configuration at the start.
     """
 
-    def __init__(self, delivery: Delivery, saver: Checkpointer, fingerprint: str) -> None:
+    def __init__(self, delivery: Delivery, checkpointer: Checkpointer, fingerprint: str) -> None:
         self._delivery = delivery
-        self._saver = saver
+        self._checkpointer = checkpointer
         self._fingerprint = fingerprint
         self._before: str | None = None
 
@@ -140,8 +140,8 @@ class Rerouting:
         """
         if fingerprint == self._fingerprint:
             return
-        self._before, self._saver.routing = self._saver.routing, UNKNOWN
-        if not await self._saver.save():
+        self._before, self._checkpointer.routing = self._checkpointer.routing, UNKNOWN
+        if not await self._checkpointer.save():
             self.take_back()
             raise ServiceError(
                 "the checkpoint cannot be written, and where records go would change",
@@ -151,7 +151,7 @@ class Rerouting:
     def take_back(self) -> None:
         """No record was read by the other configuration."""
         if self._before is not None:
-            self._saver.routing, self._before = self._before, None
+            self._checkpointer.routing, self._before = self._before, None
 
     def apply(self, fingerprint: str) -> UUID:
         """Records are read by the other one from now on; returns the incarnation to publish under.
@@ -160,9 +160,9 @@ class Rerouting:
         """
         if self._before is not None:
             self._before, self._fingerprint = None, fingerprint
-            self._saver.incarnation = uuid4()
+            self._checkpointer.incarnation = uuid4()
             self._delivery.retire_idle()
-        return self._saver.incarnation
+        return self._checkpointer.incarnation
 
 
 Load = Callable[[], CollectorConfig]
@@ -215,8 +215,8 @@ class Agent:
         self._tracing = Tracing(config.tracing, "collector", config.name, own_subjects(config))
         self._publisher = self._make_publisher(config)
         engine = self._engine = Engine(directory, config, self._publisher, self._clock, graph)
-        self._sources = SourceSet(self._surroundings(config))
-        self._saver = Checkpointer(
+        self._sources = SourceSet(self._runner_context(config))
+        self._checkpointer = Checkpointer(
             directory,
             engine.spools,
             engine.delivery,
@@ -224,7 +224,7 @@ class Agent:
             engine.replayer,
             lambda: self._sources.file_sources,
         )
-        self._rerouting = Rerouting(engine.delivery, self._saver, fingerprint)
+        self._rerouting = Rerouting(engine.delivery, self._checkpointer, fingerprint)
         self._reloads = Reloads()
         self._reloading = asyncio.Lock()
         self._hung_up = False
@@ -289,7 +289,9 @@ class Agent:
         async with asyncio.TaskGroup() as tasks:
             parts = [
                 *self._engine.run(tasks),
-                tasks.create_task(self._saver.run(lambda: self._config.checkpoint_interval_s)),
+                tasks.create_task(
+                    self._checkpointer.run(lambda: self._config.checkpoint_interval_s)
+                ),
             ]
             self._sources.run()
             self._health = Health.READY
@@ -306,7 +308,7 @@ class Agent:
                 part.cancel()
         await self._engine.settle()
         failpoints.passed("drain_ended")
-        await self._saver.save()
+        await self._checkpointer.save()
         await self._engine.close()
         held = self._held()
         self._log.info("collector_stopped", held=held)
@@ -339,12 +341,12 @@ class Agent:
     # Start.
 
     def _recover(self) -> None:
-        state = self._saver.state
+        state = self._checkpointer.state
         waiting = self._engine.recover(state)
-        self._saver.begin()
-        self._log.info("state_recovered", units_waiting=waiting, queues=len(state.lanes))
+        self._checkpointer.begin()
+        self._log.info("state_recovered", units_waiting=waiting, queues=len(state.queues))
 
-    def _surroundings(self, config: CollectorConfig) -> RunnerContext:
+    def _runner_context(self, config: CollectorConfig) -> RunnerContext:
         engine = self._engine
         context = SourceContext(
             name="",
@@ -365,13 +367,13 @@ class Agent:
 
         def make(section: SourceSettings) -> Source:
             # One that began in this process is not there for the first time either.
-            known = frozenset(self._saver.state.sources)
+            known = frozenset(self._checkpointer.state.sources)
             return make_source(section, dataclasses.replace(context, known=known))
 
         return RunnerContext(make, engine.delivery, engine.ledger, self._clock)
 
     async def _save(self) -> bool:
-        return await self._saver.save()
+        return await self._checkpointer.save()
 
     def _own(self, config: CollectorConfig) -> list[SourceSettings]:
         return [section for section in config.sources if self._takes(section)]
@@ -453,18 +455,18 @@ class Agent:
             keys = (*keys, "sensitive")  # its file holds another key
         if not keys and not names:
             return Report("unchanged", generation, now_ns)
-        publisher, around = self._publisher, self._sources.around
+        publisher, context = self._publisher, self._sources.context
         if "nats" in keys:
             publisher = self._make_publisher(after)
             await publisher.connect(after.name, after.connect_timeout_s)
         fingerprint = route_fingerprint(after, graph)
         try:
             await self._rerouting.announce(fingerprint)
-            self._sources.around = self._surroundings(after)
+            self._sources.context = self._runner_context(after)
             await self._sources.change(self._own(after), sources)
         except BaseException:
             self._rerouting.take_back()
-            self._sources.around = around
+            self._sources.context = context
             if publisher is not self._publisher:
                 await publisher.close()
             raise
@@ -501,7 +503,7 @@ class Agent:
         ]
         reasons += self._engine.troubles(nats=self._publisher.trouble)
         reasons += self._engine.descriptors.troubles
-        reasons += [self._saver.trouble] if self._saver.trouble else []
+        reasons += [self._checkpointer.trouble] if self._checkpointer.trouble else []
         health = self._health
         if health is Health.READY and reasons:
             health = Health.DEGRADED

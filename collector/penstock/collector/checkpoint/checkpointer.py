@@ -185,7 +185,7 @@ class Checkpointer:
             replayed=self._replayer.done,
             senders=self._spools.bulk.senders.snapshot(),
             urgent_senders=self._spools.urgent.senders.snapshot(),
-            lanes=self._delivery.done(),
+            queues=self._delivery.done(),
             files=[files[generation] for generation in sorted(files)],
             next_generation=self._generations.following,
             sources=sorted({*self.state.sources, *names}),

@@ -34,7 +34,7 @@ SPOOL_ORIGIN: Final = "spool"
 URGENT_ORIGIN: Final = "spool-urgent"
 SPOOL_ORIGINS: Final = (SPOOL_ORIGIN, URGENT_ORIGIN)
 INDEX_BITS: Final = 20
-"""Low bits of a spool lane's sequence that count records within a unit."""
+"""Low bits of a spool queue's sequence that count records within a unit."""
 
 
 class NewerStateError(Exception):
@@ -58,7 +58,7 @@ class State:
     replayed: int = 0
     senders: dict[str, int] = field(default_factory=dict)
     urgent_senders: dict[str, int] = field(default_factory=dict)
-    lanes: dict[QueueKey, int] = field(default_factory=dict)
+    queues: dict[QueueKey, int] = field(default_factory=dict)
     files: list[FileState] = field(default_factory=list)
     next_generation: int = 1
     sources: list[str] = field(default_factory=list)
@@ -122,17 +122,17 @@ class State:
 
     def _begin_anew(self, origins: Collection[str]) -> None:
         self.incarnation = uuid4()
-        self.lanes = {key: n for key, n in self.lanes.items() if key.origin not in origins}
+        self.queues = {key: n for key, n in self.queues.items() if key.origin not in origins}
 
     def _is_beyond(self, origin: str, end_offset: int) -> bool:
-        spooled = [n for key, n in self.lanes.items() if key.origin == origin]
+        spooled = [n for key, n in self.queues.items() if key.origin == origin]
         last_unit = (max(spooled, default=0) - 1) >> INDEX_BITS
         return max(self.cursor_of(origin), last_unit + 1) > end_offset
 
     def _forget_lost_files(self) -> None:
-        """Drop lanes of generations that are not read any more."""
+        """Drop queues of generations that are not read any more."""
         origins = {*SPOOL_ORIGINS, *(state.origin for state in self.files)}
-        self.lanes = {key: n for key, n in self.lanes.items() if key.origin in origins}
+        self.queues = {key: n for key, n in self.queues.items() if key.origin in origins}
 
     def as_document(self) -> dict[str, Any]:
         """As JSON."""
@@ -146,7 +146,7 @@ class State:
             "urgent_senders": self.urgent_senders,
             "lanes": [
                 [*key[:3], sequence, *([key.branch] if key.branch else [])]
-                for key, sequence in self.lanes.items()
+                for key, sequence in self.queues.items()
             ],
             "files": [state.as_dict() for state in self.files],
             "marks": {
@@ -187,7 +187,7 @@ def read_state(document: dict[str, Any]) -> State:
         replayed=found["replayed"],
         senders=_senders(found["senders"]),
         urgent_senders=_senders(found["urgent_senders"]),
-        lanes=dict(map(_lane, found["lanes"])),
+        queues=dict(map(_queue, found["lanes"])),
         files=files,
         next_generation=found["next_generation"],
         sources=[_name(source) for source in found["sources"]],
@@ -257,12 +257,12 @@ def _name(found: object) -> str:
     return found
 
 
-def _lane(found: object) -> tuple[QueueKey, int]:
+def _queue(found: object) -> tuple[QueueKey, int]:
     match found:
         case [str(origin), str(source), str(subject), int(sequence)]:
             return QueueKey(origin, source, subject), sequence
         case [str(origin), str(source), str(subject), int(sequence), int(branch)]:
             return QueueKey(origin, source, subject, branch), sequence
         case _:
-            msg = f"{found!r} is no lane"
+            msg = f"{found!r} is no queue"
             raise ValueError(msg)

@@ -1,4 +1,4 @@
-"""The delivery core: brings records of many lanes into the log, each once and in order.
+"""The delivery core: brings records of many queues into the log, each once and in order.
 
 It takes records that are already durable where they came from (the spool, or the file itself),
 decides what to send when, and answers how far each origin is done. It never sends: effects say
@@ -7,7 +7,7 @@ what the shell must do, and every effect comes back as exactly one event:
     Publish     -> Stored | Behind | Refused | Failed
     Quarantine  -> Settled
 
-After a crash the shell restores `done` per lane and reads each origin from its cursor on. Records
+After a crash the shell restores `done` per queue and reads each origin from its cursor on. Records
 met again are skipped here as far as `done` knows, and by logd, which knows the rest.
 
 How many bytes may be unanswered: a window that follows what acks say of the way to the log.
@@ -99,7 +99,7 @@ class Window:
 
 
 URGENT_SHARE: Final = 4
-"""One part in so many of the bytes in flight is for urgent lanes alone."""
+"""One part in so many of the bytes in flight is for urgent queues alone."""
 
 _TOO_MUCH: Final = frozenset({"ack_timeout", "busy"})
 """Failures that sending less may help against."""
@@ -109,7 +109,7 @@ _TOO_MUCH: Final = frozenset({"ack_timeout", "busy"})
 class Take:
     """Records read from an origin, in order; `records` is not used by the caller any more."""
 
-    lane: QueueKey
+    queue: QueueKey
     records: Batch
 
 
@@ -156,7 +156,7 @@ class Failed:
 class Settled:
     """A refused batch is durably in quarantine."""
 
-    lane: QueueKey
+    queue: QueueKey
     batch: Batch
 
 
@@ -183,7 +183,7 @@ class Publish:
     """Send a batch; `previous` is the producer's sequence before it."""
 
     request: int
-    lane: QueueKey
+    queue: QueueKey
     previous: int
     batch: Batch
 
@@ -192,7 +192,7 @@ class Publish:
 class Quarantine:
     """Make a refused batch durable in quarantine, then report `Settled`."""
 
-    lane: QueueKey
+    queue: QueueKey
     batch: Batch
     reason: str
 
@@ -204,23 +204,23 @@ Effect = Publish | Quarantine
 class _Request:
     """A batch that was sent: its last sequence, its bytes, and when."""
 
-    lane: OrderedQueue
+    queue: OrderedQueue
     sequence: int
     size: int
     sent_ns: int
 
 
 class Delivery:
-    """All lanes of one collector.
+    """All queues of one collector.
 
-    Lanes of urgent origins go first wherever there is a choice, and a part of what may be in flight
-    is theirs alone: what is plentiful fills its own part and waits there.
+    Queues of urgent origins go first wherever there is a choice, and a part of what may be in
+    flight is theirs alone: what is plentiful fills its own part and waits there.
 
     Args:
         limits: Bounds.
         jitter: A number from 0 to 1, at random.
-        done: By lane, what a restart knows to be done.
-        urgent: Origins whose lanes go first.
+        done: By queue, what a restart knows to be done.
+        urgent: Origins whose queues go first.
     """
 
     def __init__(
@@ -235,7 +235,7 @@ class Delivery:
         self._jitter = jitter
         self._urgent = frozenset(urgent)
         self.window = Window(step=limits.batch_bytes_max, size_max=limits.flight_bytes_max)
-        self.lanes: dict[QueueKey, OrderedQueue] = {}
+        self.queues: dict[QueueKey, OrderedQueue] = {}
         self._read: dict[str, int] = {}
         self._requests: dict[int, _Request] = {}
         self._request = 0
@@ -243,24 +243,24 @@ class Delivery:
         self._busy: dict[QueueKey, OrderedQueue] = {}  # only these can have something to do
         self._flight_bytes = 0
         self.retired: dict[str, tuple[int, int, int]] = {}
-        """Delivered, quarantined and repeated records of forgotten lanes by source."""
+        """Delivered, quarantined and repeated records of forgotten queues by source."""
         for key, sequence in (done or {}).items():
-            self.lanes[key] = OrderedQueue(key, limits, done=sequence, chain=sequence)
+            self.queues[key] = OrderedQueue(key, limits, done=sequence, chain=sequence)
 
     def handle(self, event: Event, now_ns: int) -> list[Effect]:  # noqa: PLR0911 - one an event
         """Apply one event; the returned effects are carried out in order."""
         match event:
             case Take(key, records):
-                lane = self._lane(key)
-                lane.take(records, now_ns)
-                return self._pump(lane, now_ns)
+                queue = self._queue(key)
+                queue.take(records, now_ns)
+                return self._pump(queue, now_ns)
             case Read(origin, position):
                 self._read[origin] = position
                 return []
             case Stored() | Behind() | Refused() | Failed():
                 return self._answered(event, now_ns)
             case Settled(key, batch):
-                settled = self.lanes.get(key)
+                settled = self.queues.get(key)
                 if settled is None or settled.state is not QueueState.SETTLING:
                     return []  # it was stored after all, and its origin forgotten
                 settled.settled(batch)
@@ -270,32 +270,32 @@ class Delivery:
             case Tick():
                 return self._tick(now_ns)
             case Reconnected():
-                for lane in self._busy.values():
-                    lane.retry_at_ns = now_ns
+                for queue in self._busy.values():
+                    queue.retry_at_ns = now_ns
                 return self._tick(now_ns)
         assert_never(event)
 
     def next_deadline_ns(self) -> int | None:
         """When the next batch is old enough or the next retry is due; None when neither waits."""
         deadlines = [
-            lane.opened_ns + self._limits.batch_age_ns
-            for lane in self._busy.values()
-            if lane.open is not None
+            queue.opened_ns + self._limits.batch_age_ns
+            for queue in self._busy.values()
+            if queue.open is not None
         ]
         deadlines += [
-            lane.retry_at_ns for lane in self._busy.values() if lane.state is QueueState.WAITING
+            queue.retry_at_ns for queue in self._busy.values() if queue.state is QueueState.WAITING
         ]
         return min(deadlines, default=None)
 
     def cursor(self, origin: str) -> int:
         """Every record of the origin before this position is done."""
-        starts = (lane.start for key, lane in self._busy.items() if key.origin == origin)
+        starts = (queue.start for key, queue in self._busy.items() if key.origin == origin)
         pending = [start for start in starts if start is not None]
         return min(pending, default=self._read[origin])
 
     def done(self) -> dict[QueueKey, int]:
-        """Per lane, the sequence up to which every record is done: what a restart needs."""
-        return {key: lane.done for key, lane in self.lanes.items() if lane.done}
+        """Per queue, the sequence up to which every record is done: what a restart needs."""
+        return {key: queue.done for key, queue in self.queues.items() if queue.done}
 
     @property
     def pending_bytes(self) -> int:
@@ -304,9 +304,9 @@ class Delivery:
 
     @property
     def urgent_bytes(self) -> int:
-        """Those of urgent lanes."""
-        lanes = (lane for key, lane in self._busy.items() if key.origin in self._urgent)
-        return sum(batch.size for lane in lanes for batch in lane.pending())
+        """Those of urgent queues."""
+        queues = (queue for key, queue in self._busy.items() if key.origin in self._urgent)
+        return sum(batch.size for queue in queues for batch in queue.pending())
 
     @property
     def in_flight_bytes(self) -> int:
@@ -320,51 +320,51 @@ class Delivery:
 
     @property
     def troubles(self) -> dict[QueueKey, str]:
-        """Lanes that cannot deliver now, and why."""
-        return {key: lane.reason for key, lane in self.lanes.items() if lane.reason}
+        """Queues that cannot deliver now, and why."""
+        return {key: queue.reason for key, queue in self.queues.items() if queue.reason}
 
     def limit(self, limits: Limits) -> None:
         """Other bounds hold from now on; batches that are complete stay as they are."""
         self._limits = limits
         self.window.resize(step=limits.batch_bytes_max, size_max=limits.flight_bytes_max)
-        for lane in self.lanes.values():
-            lane.limits = limits
+        for queue in self.queues.values():
+            queue.limits = limits
 
     def is_pending(self, source: str) -> bool:
         """Whether records of a source were taken and are not done."""
         return any(
-            key.source == source and lane.start is not None for key, lane in self._busy.items()
+            key.source == source and queue.start is not None for key, queue in self._busy.items()
         )
 
     def forget(self, origin: str) -> None:
-        """Drop an origin that is read to its end and done, with its lanes."""
-        for key in [key for key in self.lanes if key.origin == origin]:
+        """Drop an origin that is read to its end and done, with its queues."""
+        for key in [key for key in self.queues if key.origin == origin]:
             self._retire(key)
         self._read.pop(origin, None)
 
-    def _lane(self, key: QueueKey) -> OrderedQueue:
-        lane = self.lanes.get(key)
-        if lane is None:
-            if len(self.lanes) >= self._limits.lanes_max:
+    def _queue(self, key: QueueKey) -> OrderedQueue:
+        queue = self.queues.get(key)
+        if queue is None:
+            if len(self.queues) >= self._limits.queues_max:
                 self.retire_idle()
-            lane = self.lanes[key] = OrderedQueue(key, self._limits)
-        return lane
+            queue = self.queues[key] = OrderedQueue(key, self._limits)
+        return queue
 
     def retire_idle(self) -> None:
-        """Forget lanes without pending records, and so all that is done beyond what was taken.
+        """Forget queues without pending records, and so all that is done beyond what was taken.
 
-        A forgotten lane that comes back starts its chain at 0, is refused by logd and goes on from
+        A forgotten queue that comes back starts its chain at 0, is refused by logd and goes on from
         the sequence that logd names: one more round trip, nothing lost or repeated. One that may
         still be met again when reading from the cursor is safe for the same reason.
         """
-        for key in [key for key, lane in self.lanes.items() if lane.is_idle]:
+        for key in [key for key, queue in self.queues.items() if queue.is_idle]:
             self._retire(key)
 
     def _retire(self, key: QueueKey) -> None:
-        lane = self.lanes.pop(key)
-        assert lane.start is None, key
+        queue = self.queues.pop(key)
+        assert queue.start is None, key
         self._busy.pop(key, None)
-        counts = (lane.delivered, lane.quarantined, lane.repeated)
+        counts = (queue.delivered, queue.quarantined, queue.repeated)
         before = self.retired.get(key.source, (0, 0, 0))
         self.retired[key.source] = (
             before[0] + counts[0],
@@ -373,105 +373,105 @@ class Delivery:
         )
 
     def _pending(self) -> Iterator[Batch]:
-        for lane in self._busy.values():
-            yield from lane.pending()
+        for queue in self._busy.values():
+            yield from queue.pending()
 
     def _answered(self, event: Stored | Behind | Refused | Failed, now_ns: int) -> list[Effect]:
         request = self._requests.pop(event.request)
-        lane = request.lane
-        before = _flight_bytes(lane)
+        queue = request.queue
+        before = _flight_bytes(queue)
         effects: list[Effect] = []
         if isinstance(event, Stored):
             took_ns = now_ns - request.sent_ns
             self.window.acked(request.size, took_ns, now_ns, held_back=bool(self._starved))
-            lane.stored(request.sequence)
-        elif lane.is_current(event.request):
+            queue.stored(request.sequence)
+        elif queue.is_current(event.request):
             if isinstance(event, Failed) and event.reason in _TOO_MUCH:
                 self.window.failed(now_ns)
-            effects = self._not_stored(lane, event, now_ns)
-        self._flight_bytes += _flight_bytes(lane) - before
-        if lane.key.origin in self._urgent:
-            effects += self._pump(lane, now_ns)
+            effects = self._not_stored(queue, event, now_ns)
+        self._flight_bytes += _flight_bytes(queue) - before
+        if queue.key.origin in self._urgent:
+            effects += self._pump(queue, now_ns)
         effects += self._feed_starved(now_ns)
-        effects += self._pump(lane, now_ns)
+        effects += self._pump(queue, now_ns)
         return effects
 
     def _not_stored(
-        self, lane: OrderedQueue, event: Behind | Refused | Failed, now_ns: int
+        self, queue: OrderedQueue, event: Behind | Refused | Failed, now_ns: int
     ) -> list[Effect]:
         match event:
             case Behind(_, last):
-                lane.resume_after(last, now_ns, self._jitter())
+                queue.resume_after(last, now_ns, self._jitter())
             case Failed(_, reason):
-                lane.back_off(reason, now_ns, self._jitter())
+                queue.back_off(reason, now_ns, self._jitter())
             case Refused(request, reason):
-                batch = lane.refuse(request)
+                batch = queue.refuse(request)
                 if batch is not None:
-                    return [Quarantine(lane.key, batch, reason)]
+                    return [Quarantine(queue.key, batch, reason)]
         return []
 
     def _flush(self, now_ns: int) -> list[Effect]:
         effects: list[Effect] = []
-        for lane in self._in_turn():
-            lane.seal()
-            effects += self._pump(lane, now_ns)
+        for queue in self._in_turn():
+            queue.seal()
+            effects += self._pump(queue, now_ns)
         return effects
 
     def _tick(self, now_ns: int) -> list[Effect]:
         effects: list[Effect] = []
-        for lane in self._in_turn():
-            if lane.open is not None and now_ns >= lane.opened_ns + self._limits.batch_age_ns:
-                lane.seal()
-            if lane.state is QueueState.WAITING and now_ns >= lane.retry_at_ns:
-                lane.state = QueueState.FLOWING
-            effects += self._pump(lane, now_ns)
+        for queue in self._in_turn():
+            if queue.open is not None and now_ns >= queue.opened_ns + self._limits.batch_age_ns:
+                queue.seal()
+            if queue.state is QueueState.WAITING and now_ns >= queue.retry_at_ns:
+                queue.state = QueueState.FLOWING
+            effects += self._pump(queue, now_ns)
         return effects
 
     def _in_turn(self) -> list[OrderedQueue]:
         if not self._urgent:
             return list(self._busy.values())
-        return sorted(self._busy.values(), key=lambda lane: lane.key.origin not in self._urgent)
+        return sorted(self._busy.values(), key=lambda queue: queue.key.origin not in self._urgent)
 
-    def _has_room(self, lane: OrderedQueue) -> bool:
-        if lane.key.origin in self._urgent:
+    def _has_room(self, queue: OrderedQueue) -> bool:
+        if queue.key.origin in self._urgent:
             return self._flight_bytes < self._limits.flight_bytes_max
         share = self._limits.flight_bytes_max // URGENT_SHARE if self._urgent else 0
         return self._flight_bytes < min(self.window.size, self._limits.flight_bytes_max - share)
 
-    def _pump(self, lane: OrderedQueue, now_ns: int) -> list[Effect]:
-        """Send what the lane's window and the common one have room for; last for each event."""
+    def _pump(self, queue: OrderedQueue, now_ns: int) -> list[Effect]:
+        """Send what the queue's window and the common one have room for; last for each event."""
         effects: list[Effect] = []
-        while lane.can_send:
-            if not self._has_room(lane):
-                self._starved[lane.key] = None
+        while queue.can_send:
+            if not self._has_room(queue):
+                self._starved[queue.key] = None
                 break
             self._request += 1
-            previous, batch = lane.send(self._request)
-            self._requests[self._request] = _Request(lane, batch.last, batch.size, now_ns)
+            previous, batch = queue.send(self._request)
+            self._requests[self._request] = _Request(queue, batch.last, batch.size, now_ns)
             self._flight_bytes += batch.size
-            effects.append(Publish(self._request, lane.key, previous, batch))
-        if self.lanes.get(lane.key) is not lane:  # a late answer to one that was forgotten
+            effects.append(Publish(self._request, queue.key, previous, batch))
+        if self.queues.get(queue.key) is not queue:  # a late answer to one that was forgotten
             return effects
-        if lane.is_idle:
-            self._busy.pop(lane.key, None)
+        if queue.is_idle:
+            self._busy.pop(queue.key, None)
         else:
-            self._busy[lane.key] = lane
+            self._busy[queue.key] = queue
         return effects
 
     def _feed_starved(self, now_ns: int) -> list[Effect]:
-        """Send for lanes that found no room, the urgent first, else who waited longest."""
+        """Send for queues that found no room, the urgent first, else who waited longest."""
         effects: list[Effect] = []
         for key in sorted(self._starved, key=lambda key: key.origin not in self._urgent):
-            lane = self.lanes.get(key)
-            if lane is None:
+            queue = self.queues.get(key)
+            if queue is None:
                 del self._starved[key]
-            elif self._has_room(lane):
+            elif self._has_room(queue):
                 del self._starved[key]
-                effects += self._pump(lane, now_ns)
+                effects += self._pump(queue, now_ns)
             else:
                 break
         return effects
 
 
-def _flight_bytes(lane: OrderedQueue) -> int:
-    return sum(flight.batch.size for flight in lane.flight)
+def _flight_bytes(queue: OrderedQueue) -> int:
+    return sum(flight.batch.size for flight in queue.flight)

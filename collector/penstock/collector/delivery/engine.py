@@ -95,7 +95,7 @@ class CreatedRecords:
         for name, payload in made:
             leave = partial(self._left, name)
             try:
-                future = await self._intake(name).offer(payload, wait=False)
+                future = await self._spool_writer(name).offer(payload, wait=False)
             except (SpoolFullError, SpoolFailedError):
                 leave(payload)
             else:
@@ -122,12 +122,14 @@ class CreatedRecords:
     async def _keep(self) -> None:
         while self._made:
             name, payload = self._made.popleft()
-            await self._intake(name).keep_surely(payload, leave=partial(self._left, name))
+            await self._spool_writer(name).persist_with_retry(
+                payload, leave=partial(self._left, name)
+            )
 
     def _left(self, name: str, payload: Payload) -> None:
         self._made.append((name, payload))
 
-    def _intake(self, name: str) -> SpoolWriter:
+    def _spool_writer(self, name: str) -> SpoolWriter:
         return SpoolWriter(
             name,
             spool=self._spool,
@@ -174,7 +176,7 @@ class Engine:
         )
         self.quarantine = QuarantineLog(directory.quarantine, state.quarantine, clock)
         self.delivery = Delivery(
-            limits_of(config), jitter=random.random, done=state.lanes, urgent=(URGENT_ORIGIN,)
+            limits_of(config), jitter=random.random, done=state.queues, urgent=(URGENT_ORIGIN,)
         )
         self.sender = Sender(
             self.delivery,
@@ -241,7 +243,7 @@ class Engine:
     def _begins(self, state: State) -> dict[tuple[str, str], int]:
         """By origin and source, the sequence before which nothing is read again."""
         sources = {section.name or section.type for section in self._config.sources}
-        sources |= {key.source for key in state.lanes} | {*self.pipeline.graph.aggregators()}
+        sources |= {key.source for key in state.queues} | {*self.pipeline.graph.aggregators()}
         spooled = {
             (origin, source): state.cursor_of(origin) << INDEX_BITS
             for origin in SPOOL_ORIGINS
@@ -331,12 +333,12 @@ class Engine:
 
     async def _quarantine_batch(self, effect: Quarantine) -> None:
         dropped = await self.quarantine.put_batch(effect)
-        account = self.ledger[effect.lane.source]
+        account = self.ledger[effect.queue.source]
         account.dropped["quarantine_full"] += dropped
         account.quarantined -= dropped
         self._log.warning(
             "records_rejected",
-            subject=effect.lane.subject,
+            subject=effect.queue.subject,
             count=len(effect.batch),
             reason=effect.reason,
         )

@@ -1,6 +1,6 @@
-"""One lane: batches waiting, batches in flight, and what logd is known to hold.
+"""One queue: batches waiting, batches in flight, and what logd is known to hold.
 
-A lane is in one of three states:
+A queue is in one of three states:
 
     FLOWING     sends while the window has room
     WAITING     logd or NATS could not take a batch; sends again, from the oldest batch, at
@@ -8,7 +8,7 @@ A lane is in one of three states:
     SETTLING    logd will never take the oldest batch; nothing is sent until it is in quarantine
 
 Acks are cumulative: logd stores a batch only on top of the one before it, so an ack of sequence s
-says that every record of the lane up to s is stored. That holds for a late ack of an earlier
+says that every record of the queue up to s is stored. That holds for a late ack of an earlier
 attempt, too. A refusal counts only for the current attempt; those of earlier ones are history.
 """
 
@@ -28,9 +28,9 @@ class QueueKey(NamedTuple):
     Attributes:
         origin: What has a read position of its own: ``spool``, or ``file/<generation>``.
         source: Name of the source, as configured.
-        subject: NATS subject of every record in the lane.
+        subject: NATS subject of every record in the queue.
         branch: Which of the copies that transforms made of a record for the same subject; the
-            sequences of a lane rise, and copies share one.
+            sequences of a queue rise, and copies share one.
     """
 
     origin: str
@@ -47,25 +47,25 @@ class Limits:
         batch_bytes_max: Bytes of record lines in a batch; one larger record still makes a batch.
         batch_records_max: Records in a batch.
         batch_age_ns: How long a batch may wait for more records.
-        lane_flight_max: Batches of one lane that are sent and unanswered.
-        flight_bytes_max: Bytes of all lanes that are sent and unanswered.
+        lane_flight_max: Batches of one queue that are sent and unanswered.
+        flight_bytes_max: Bytes of all queues that are sent and unanswered.
         backoff_min_ns: First wait after a failure; it doubles up to `backoff_max_ns`.
-        lanes_max: Lanes kept; beyond it those with nothing to do are forgotten.
+        lanes_max: Queues kept; beyond it those with nothing to do are forgotten.
     """
 
     batch_bytes_max: int = 512 * 1024
     batch_records_max: int = 1000
     batch_age_ns: int = 200_000_000
-    lane_flight_max: int = 8
+    queue_flight_max: int = 8
     flight_bytes_max: int = 8 * 1024 * 1024
     backoff_min_ns: int = 100_000_000
     backoff_max_ns: int = 10_000_000_000
-    lanes_max: int = 4096
+    queues_max: int = 4096
 
 
 @dataclass(slots=True)
 class Batch:
-    """Records of one lane, columns of equal length.
+    """Records of one queue, columns of equal length.
 
     Attributes:
         start: Position of the origin from which reading again meets every record of the batch.
@@ -120,7 +120,7 @@ class Batch:
 
 
 class QueueState(Enum):
-    """Whether a lane may send."""
+    """Whether a queue may send."""
 
     FLOWING = auto()
     WAITING = auto()
@@ -137,7 +137,7 @@ class Flight:
 
 @dataclass(slots=True)
 class OrderedQueue:
-    """State of one lane.
+    """State of one queue.
 
     Attributes:
         done: Every record up to this sequence is stored or in quarantine; survives restarts.
@@ -167,7 +167,7 @@ class OrderedQueue:
     def __post_init__(self) -> None:
         """Open the window."""
         limits = self.limits
-        self.window = limits.lane_flight_max
+        self.window = limits.queue_flight_max
         self.backoff = Backoff(limits.backoff_min_ns, limits.backoff_max_ns, jitter=0.5)
 
     def take(self, records: Batch, now_ns: int) -> None:
@@ -205,7 +205,7 @@ class OrderedQueue:
 
     @property
     def can_send(self) -> bool:
-        """Whether a batch waits and the lane's window has room."""
+        """Whether a batch waits and the queue's window has room."""
         return (
             self.state is QueueState.FLOWING
             and bool(self.waiting)
@@ -277,7 +277,7 @@ class OrderedQueue:
             self.waiting.popleft()
             self.quarantined += len(batch)
             self.done = max(self.done, batch.last)
-        self.window = self.limits.lane_flight_max
+        self.window = self.limits.queue_flight_max
         self.state = QueueState.FLOWING
 
     def requeue(self) -> None:
@@ -336,7 +336,7 @@ class OrderedQueue:
         """Drop records up to `done` from what is pending; they count as delivered."""
         while self.flight and self.flight[0].batch.last <= self.done:
             self.delivered += len(self.flight.popleft().batch)
-            self.window = self.limits.lane_flight_max
+            self.window = self.limits.queue_flight_max
         while not self.flight and self.waiting and self.waiting[0].sequences[0] <= self.done:
             batch = self.waiting.popleft()
             rest = batch.after(self.done)

@@ -1,4 +1,4 @@
-"""From durable bytes to lanes: decode, check against the spec, quarantine or hand to delivery.
+"""From durable bytes to queues: decode, check against the spec, quarantine or hand to delivery.
 
 Nothing here needs to survive a crash. What was read from the spool or a file and is not done is
 read again from the cursor, and gets the same sequences:
@@ -63,7 +63,7 @@ class Chunk:
 
 
 class Pipeline:
-    """Moves records into lanes: a spool's reader and file sources hand theirs over.
+    """Moves records into queues: a spool's reader and file sources hand theirs over.
 
     Attributes:
         taking: By origin, records of the last unit or chunk that are pending in the ledger's sense.
@@ -165,8 +165,8 @@ class Pipeline:
         if self.taps.active:
             self._show(chunk.source, lines, outcome)
         for (subject, branch), batch in outcome.batches.items():
-            lane = QueueKey(chunk.origin, chunk.source, subject, branch)
-            self._sender.handle(Take(lane, batch))
+            queue = QueueKey(chunk.origin, chunk.source, subject, branch)
+            self._sender.handle(Take(queue, batch))
         return outcome
 
     def _show(self, source: str, lines: Sequence[bytes], outcome: Outcome) -> None:

@@ -50,9 +50,10 @@ class Publisher:
     """Sends batches and reads their acks.
 
     Args:
-        incarnation: Made with the data directory; with a lane's key it makes a producer id, so that
-            a new spool, whose offsets start again, is never taken for the old one, nor records that
-            are sorted otherwise for those before. Another one holds from what is sent next.
+        incarnation: Made with the data directory; with a queue's key it makes a producer id, so
+            that a new spool, whose offsets start again, is never taken for the old one, nor
+            records that are routed otherwise for those before. Another one holds from what is sent
+            next.
         on_change: Called when the connection is lost or found.
         tracer: Has spans of batches from here to their acks; None: there are none.
     """
@@ -97,9 +98,9 @@ class Publisher:
 
     def _begin_span(self, tracer: Tracer, effect: Publish) -> Span | None:
         """A span for a batch, if it is not one of Penstock's own spans."""
-        if tracer.is_own(effect.lane.subject):
+        if tracer.is_own(effect.queue.subject):
             return None
-        producer = producer_id(self.incarnation, effect.lane)
+        producer = producer_id(self.incarnation, effect.queue)
         return tracer.start(
             "publish", kind="PRODUCER", trace_id=trace_of(producer, effect.batch.last)
         )
@@ -107,12 +108,12 @@ class Publisher:
     async def _publish(self, effect: Publish) -> Answer:
         batch = effect.batch
         if batch.body is None:
-            batch.body = encode_lines(effect.lane.subject, batch)
+            batch.body = encode_lines(effect.queue.subject, batch)
         data = encode_batch(
             BatchPayload(
                 schema_version=SCHEMA_VERSION,
                 record_count=len(batch),
-                producer_id=producer_id(self.incarnation, effect.lane),
+                producer_id=producer_id(self.incarnation, effect.queue),
                 previous_sequence=effect.previous,
                 sequence=batch.last,
                 body=batch.body,
@@ -120,7 +121,7 @@ class Publisher:
         )
         if len(data) > self._link.client.max_payload - NATS_OVERHEAD_BYTES:
             return Refused(effect.request, "nats_max_payload")
-        return await self._request(effect.request, effect.lane.subject, data)
+        return await self._request(effect.request, effect.queue.subject, data)
 
     async def _request(self, request: int, subject: str, data: bytes) -> Answer:
         failpoints.passed("publish_before_request")
@@ -160,23 +161,23 @@ def _end_span(span: Span, effect: Publish, answer: Answer) -> None:
     batch = effect.batch
     span.end(
         error=error,
-        messaging__destination__name=effect.lane.subject,
+        messaging__destination__name=effect.queue.subject,
         messaging__batch__message_count=len(batch),
         messaging__message__body__size=len(batch.body or b""),
-        penstock__source=effect.lane.source,
+        penstock__source=effect.queue.source,
     )
 
 
-def producer_id(incarnation: UUID, lane: QueueKey) -> bytes:
-    """The identity under which logd counts a lane's sequences."""
-    names = [lane.origin, lane.source, lane.subject]
-    if lane.branch:
-        names.append(str(lane.branch))
+def producer_id(incarnation: UUID, queue: QueueKey) -> bytes:
+    """The identity under which logd counts a queue's sequences."""
+    names = [queue.origin, queue.source, queue.subject]
+    if queue.branch:
+        names.append(str(queue.branch))
     return uuid5(incarnation, "\n".join(names)).bytes
 
 
 def encode_lines(subject: str, batch: Batch) -> bytes:
-    """A lane's batch as the log's Arrow body."""
+    """A queue's batch as the log's Arrow body."""
     count = len(batch)
     types = {field.name: field.type for field in SCHEMA}
     columns = {
@@ -281,7 +282,7 @@ class Sender:
 
     async def _settle(self, effect: Quarantine) -> None:
         await self._quarantine(effect)
-        self.handle(Settled(effect.lane, effect.batch))
+        self.handle(Settled(effect.queue, effect.batch))
 
     def _arm(self) -> None:
         deadline_ns = self.delivery.next_deadline_ns()

@@ -55,19 +55,19 @@ class ExecSource(Source):
     @classmethod
     @override
     def from_settings(cls, settings: Any, context: SourceContext) -> Self:
-        return cls(settings, intake=context.spool_writer())
+        return cls(settings, spool_writer=context.spool_writer())
 
     def __init__(
         self,
         section: ExecSettings,
         *,
-        intake: SpoolWriter,
+        spool_writer: SpoolWriter,
         restart_min_s: float = RESTART_MIN_S,
         output_grace_s: float = OUTPUT_GRACE_S,
     ) -> None:
-        self.name = intake.source
+        self.name = spool_writer.source
         self._section = section
-        self._intake = intake
+        self._spool_writer = spool_writer
         self._stopping = asyncio.Event()
         self._missing = ""
         self._restart_min_s, self._output_grace_s = restart_min_s, output_grace_s
@@ -81,12 +81,12 @@ class ExecSource(Source):
         backoff = Backoff(self._restart_min_s, RESTART_MAX_S)
         while not self._stopping.is_set():
             self._look()
-            began_ns = self._intake.clock.monotonic_ns()
+            began_ns = self._spool_writer.clock.monotonic_ns()
             status = await self._run_once()
-            lasted_s = (self._intake.clock.monotonic_ns() - began_ns) / 1e9
+            lasted_s = (self._spool_writer.clock.monotonic_ns() - began_ns) / 1e9
             if status != 0 and not self._stopping.is_set():
-                self._intake.note("exits_with_failure")
-                self._intake.log.warning("program_failed", status=status)
+                self._spool_writer.note("exits_with_failure")
+                self._spool_writer.log.warning("program_failed", status=status)
             interval_s = self._section.interval_s
             if interval_s is not None:
                 await self._pause(max(0.0, interval_s - lasted_s))
@@ -114,13 +114,13 @@ class ExecSource(Source):
         program = self._section.command[0]
         missing = "" if shutil.which(program) else f"command: {program} cannot be run"
         if missing and not self._missing:
-            self._intake.log.error(
+            self._spool_writer.log.error(
                 "program_not_executable",
                 program=program,
                 fix="name an executable file, or a program on PATH",
             )
         elif self._missing and not missing:
-            self._intake.log.info("program_executable", program=program)
+            self._spool_writer.log.info("program_executable", program=program)
         self._missing = missing
 
     async def _run_once(self) -> int:
@@ -137,9 +137,9 @@ class ExecSource(Source):
             lambda stream: self._read(stream, "stdout"), lambda stream: self._read(stream, "stderr")
         )
         if program.problem:
-            self._intake.log.warning("program_start_failed", error=program.problem)
-        self._intake.note("timeouts", int(program.timed_out))
-        self._intake.note("outputs_held_open", int(program.output_held))
+            self._spool_writer.log.warning("program_start_failed", error=program.problem)
+        self._spool_writer.note("timeouts", int(program.timed_out))
+        self._spool_writer.note("outputs_held_open", int(program.output_held))
         return status
 
     async def _read(self, stream: asyncio.StreamReader, name: str) -> None:
@@ -150,7 +150,7 @@ class ExecSource(Source):
             await self._take(cutter, b"\n" if cutter.waits else b"", name)
         except asyncio.CancelledError:
             if cutter.waits:  # a line that has begun goes, too
-                self._intake.dropped("stopped", 1)
+                self._spool_writer.dropped("stopped", 1)
             raise
 
     async def _take(self, cutter: LineCutter, data: bytes, name: str) -> None:
@@ -162,5 +162,5 @@ class ExecSource(Source):
                 attributes={"log.iostream": name},
                 rules=self._section.line_options(),
             )
-            self._intake.note("lines_truncated", len(payload.meta["truncated"]))
-            await self._intake.keep_surely(payload)
+            self._spool_writer.note("lines_truncated", len(payload.meta["truncated"]))
+            await self._spool_writer.persist_with_retry(payload)

@@ -160,15 +160,15 @@ class HostMetricsSource(Source):
     @override
     def from_settings(cls, settings: Any, context: SourceContext) -> Self:
         resource = {**context.resource, "service.name": settings.service}
-        return cls(settings.interval_s, resource, intake=context.spool_writer())
+        return cls(settings.interval_s, resource, spool_writer=context.spool_writer())
 
     def __init__(
-        self, interval_s: float, resource: Mapping[str, Any], *, intake: SpoolWriter
+        self, interval_s: float, resource: Mapping[str, Any], *, spool_writer: SpoolWriter
     ) -> None:
-        self.name = intake.source
+        self.name = spool_writer.source
         self._interval_s = interval_s
         self._resource = resource
-        self._intake = intake
+        self._spool_writer = spool_writer
         self._boot_ns = int(psutil.boot_time() * 1e9)
         self._stopping = asyncio.Event()
 
@@ -180,7 +180,9 @@ class HostMetricsSource(Source):
     async def run(self) -> None:
         while not self._stopping.is_set():
             lines = await asyncio.to_thread(self._measure)
-            await self._intake.keep_or_drop(Payload("ndjson", b"\n".join(lines), len(lines)))
+            await self._spool_writer.persist_or_drop(
+                Payload("ndjson", b"\n".join(lines), len(lines))
+            )
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._interval_s):
                     await self._stopping.wait()
@@ -190,7 +192,7 @@ class HostMetricsSource(Source):
         self._stopping.set()
 
     def _measure(self) -> list[bytes]:
-        now_ns = self._intake.clock.unix_ns()
+        now_ns = self._spool_writer.clock.unix_ns()
         return encode_points(
             measure(), now_ns=now_ns, boot_ns=self._boot_ns, resource=self._resource
         )

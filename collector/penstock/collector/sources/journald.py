@@ -49,15 +49,15 @@ class JournaldSource(Source):
     @override
     def from_settings(cls, settings: Any, context: SourceContext) -> Self:
         checkpoint = Checkpoint(context.data_dir / f"journald-{context.name}")
-        return cls(settings, checkpoint, intake=context.spool_writer())
+        return cls(settings, checkpoint, spool_writer=context.spool_writer())
 
     def __init__(
-        self, section: JournaldSettings, checkpoint: Checkpoint, *, intake: SpoolWriter
+        self, section: JournaldSettings, checkpoint: Checkpoint, *, spool_writer: SpoolWriter
     ) -> None:
-        self.name = intake.source
+        self.name = spool_writer.source
         self._section = section
         self._checkpoint = checkpoint
-        self._intake = intake
+        self._spool_writer = spool_writer
         self._cursor: str | None = None
         self._stopping = asyncio.Event()
 
@@ -84,8 +84,10 @@ class JournaldSource(Source):
             status = await program.run(self._read, self._complain)
             if self._stopping.is_set():
                 return
-            self._intake.note("journalctl_ended")
-            self._intake.log.warning("journalctl_exited", status=status, problem=program.problem)
+            self._spool_writer.note("journalctl_ended")
+            self._spool_writer.log.warning(
+                "journalctl_exited", status=status, problem=program.problem
+            )
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_RESTART_S):
                     await self._stopping.wait()
@@ -112,7 +114,7 @@ class JournaldSource(Source):
         data = b"\n".join(line.text for line in lines)
         meta = {"service": self._section.service}
         payload = Payload("journal", data, len(lines), meta)
-        await self._intake.keep_surely(payload, leave=_read_again)
+        await self._spool_writer.persist_with_retry(payload, leave=_read_again)
         for line in reversed(lines):
             cursor = cursor_of(line.text)
             if cursor is not None:
@@ -123,7 +125,7 @@ class JournaldSource(Source):
         try:
             await asyncio.to_thread(self._checkpoint.save, {"cursor": cursor})
         except OSError as error:
-            self._intake.log.warning("cursor_write_failed", error=error.strerror)
+            self._spool_writer.log.warning("cursor_write_failed", error=error.strerror)
         self._cursor = cursor
 
     async def _complain(self, stream: asyncio.StreamReader) -> None:
@@ -131,7 +133,7 @@ class JournaldSource(Source):
         cutter = LineCutter(READ_BYTES)
         while data := await stream.read(READ_BYTES):
             for line in cutter.feed(data):
-                self._intake.log.warning(
+                self._spool_writer.log.warning(
                     "journalctl_output", said=line.text.decode("utf-8", "replace")
                 )
 

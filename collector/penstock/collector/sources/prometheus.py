@@ -101,22 +101,22 @@ class PrometheusSource(Source):
     @classmethod
     @override
     def from_settings(cls, settings: Any, context: SourceContext) -> Self:
-        return cls(settings, context.resource, intake=context.spool_writer())
+        return cls(settings, context.resource, spool_writer=context.spool_writer())
 
     def __init__(
         self,
         section: PrometheusSettings,
         resource: Mapping[str, Any],
         *,
-        intake: SpoolWriter,
+        spool_writer: SpoolWriter,
         bytes_max: int = SCRAPE_BYTES_MAX,
         large_bytes: int = _LARGE_BYTES,
         read: Callable[..., Scraped] = read_exposition,
     ) -> None:
-        self.name = intake.source
+        self.name = spool_writer.source
         self._section = section
         self._resource = {**resource, "service.name": section.service}
-        self._intake = intake
+        self._spool_writer = spool_writer
         self._bytes_max, self._large_bytes, self._read = bytes_max, large_bytes, read
         self._context: ssl.SSLContext | None = None
         self._first_ns: dict[str, int] = {}
@@ -147,15 +147,15 @@ class PrometheusSource(Source):
 
     async def _follow(self, target: str) -> None:
         while not self._stopping.is_set():
-            began_ns = self._intake.clock.monotonic_ns()
+            began_ns = self._spool_writer.clock.monotonic_ns()
             await self._take(target)
-            spent_s = (self._intake.clock.monotonic_ns() - began_ns) / 1e9
+            spent_s = (self._spool_writer.clock.monotonic_ns() - began_ns) / 1e9
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(max(0.0, self._section.interval_s - spent_s)):
                     await self._stopping.wait()
 
     async def _take(self, target: str) -> None:
-        clock = self._intake.clock
+        clock = self._spool_writer.clock
         now_ns, began_ns = clock.unix_ns(), clock.monotonic_ns()
         first_ns = self._first_ns.setdefault(target, now_ns)
         up, scraped = 1, Scraped()
@@ -163,11 +163,11 @@ class PrometheusSource(Source):
             scraped = await self._scrape(target, now_ns, first_ns)
         except (OSError, RemoteProtocolError, UndecodableError, TimeoutError) as error:
             up = 0
-            self._intake.note("scrapes_failed")
+            self._spool_writer.note("scrapes_failed")
             # Not the target itself: it may have a password or a token in it.
-            self._intake.log.warning("scrape_failed", **_address(target), error=_words(error))
-        self._intake.note("samples_malformed", scraped.malformed)
-        self._intake.note("exemplars_dropped", scraped.exemplars_dropped)
+            self._spool_writer.log.warning("scrape_failed", **_address(target), error=_words(error))
+        self._spool_writer.note("samples_malformed", scraped.malformed)
+        self._spool_writer.note("exemplars_dropped", scraped.exemplars_dropped)
         seconds = (clock.monotonic_ns() - began_ns) / 1e9
         own = (("up", up), ("scrape_duration_seconds", seconds),
                ("scrape_samples_scraped", scraped.samples))  # fmt: skip
@@ -177,7 +177,7 @@ class PrometheusSource(Source):
         ]
         resource = self._resource | _address(target)
         lines = await asyncio.to_thread(_lines, points, now_ns, resource)
-        await self._intake.keep_or_drop(Payload("ndjson", b"\n".join(lines), len(lines)))
+        await self._spool_writer.persist_or_drop(Payload("ndjson", b"\n".join(lines), len(lines)))
 
     async def _scrape(self, target: str, now_ns: int, first_ns: int) -> Scraped:
         """Fetch and read; as in Prometheus, the time limit is on what the target does.

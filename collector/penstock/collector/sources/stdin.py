@@ -40,7 +40,7 @@ class StdinSource(Source):
         return cls(
             settings.service,
             settings.max_line_bytes,
-            intake=context.spool_writer(),
+            spool_writer=context.spool_writer(),
             rules=settings.line_options(),
         )
 
@@ -49,15 +49,15 @@ class StdinSource(Source):
         service: str,
         max_line_bytes: int,
         *,
-        intake: SpoolWriter,
+        spool_writer: SpoolWriter,
         descriptor: int = 0,
         rules: Mapping[str, Any] | None = None,
     ) -> None:
-        self.name = intake.source
+        self.name = spool_writer.source
         self._rules = rules
         self._service = service
         self._lines = LineCutter(max_line_bytes)
-        self._intake = intake
+        self._spool_writer = spool_writer
         self._descriptor = descriptor
         self._stopping = asyncio.Event()
 
@@ -77,7 +77,7 @@ class StdinSource(Source):
         rest = self._lines.flush()
         if rest is not None:
             await self._take([rest])
-        self._intake.log.info("stdin_ended")
+        self._spool_writer.log.info("stdin_ended")
 
     @override
     async def stop(self) -> None:
@@ -101,10 +101,10 @@ class StdinSource(Source):
         if not lines:
             return
         payload = payload_of_lines(lines, service=self._service, rules=self._rules)
-        self._intake.note("lines_truncated", len(payload.meta["truncated"]))
+        self._spool_writer.note("lines_truncated", len(payload.meta["truncated"]))
         try:
-            await self._intake.keep_surely(payload)
+            await self._spool_writer.persist_with_retry(payload)
         except asyncio.CancelledError:
             if self._lines.waits:  # a line that has begun goes, too
-                self._intake.dropped("stopped", 1)
+                self._spool_writer.dropped("stopped", 1)
             raise

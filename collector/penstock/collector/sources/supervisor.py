@@ -68,14 +68,18 @@ class Runner:
     """
 
     def __init__(
-        self, section: SourceSettings, around: RunnerContext, *, predecessor: "Runner | None" = None
+        self,
+        section: SourceSettings,
+        context: RunnerContext,
+        *,
+        predecessor: "Runner | None" = None,
     ) -> None:
         self.section = section
-        self.source = around.make(section)
+        self.source = context.make(section)
         self.predecessor = predecessor
         self.trouble = ""
-        self._around = around
-        self._restarts = around.restarts()
+        self._context = context
+        self._restarts = context.restarts()
         self._stopping = asyncio.Event()
         self._log = structlog.get_logger().bind(source=self.source.name)
 
@@ -92,7 +96,7 @@ class Runner:
 
     async def run(self) -> None:
         """Keep a source that was started running; returns when it has ended or was stopped."""
-        clock = self._around.clock
+        clock = self._context.clock
         while True:
             began_ns = clock.monotonic_ns()
             try:
@@ -124,7 +128,7 @@ class Runner:
     @property
     def is_done(self) -> bool:
         """Whether everything that the source read itself, not through the spool, is delivered."""
-        return not self.file_sources or not self._around.delivery.is_pending(self.name)
+        return not self.file_sources or not self._context.delivery.is_pending(self.name)
 
     async def hand_over(self) -> None:
         """Return when a successor may begin; what this one knew is where that one looks."""
@@ -138,13 +142,13 @@ class Runner:
         for source in sources:
             source.hand_over()
         if sources:
-            self._around.ledger.unread(self.name)
+            self._context.ledger.unread(self.name)
         self.predecessor = None
 
     def failed(self, error: Exception) -> None:
         """It cannot run for this reason; `run` tries again after a while."""
         self.trouble = f"{type(error).__name__}: {error}"[:_REASON_CHARACTERS_MAX]
-        self._around.ledger[self.name].notes["failures"] += 1
+        self._context.ledger[self.name].notes["failures"] += 1
         self._log.error("source_failed", exc_info=error)
 
     async def _begin_again(self) -> bool:
@@ -152,7 +156,7 @@ class Runner:
         await self.hand_over()
         if self._stopping.is_set():
             return False
-        self.source = self._around.make(self.section)
+        self.source = self._context.make(self.section)
         await self.source.start()
         self.trouble = ""
         self._log.info("source_restarted", restarts=self._restarts.count)
@@ -197,8 +201,8 @@ class SourceSet:
         ended: Set when every source has ended by itself, as standard input does.
     """
 
-    def __init__(self, around: RunnerContext, *, stop_wait_s: float = STOP_WAIT_S) -> None:
-        self.around = around
+    def __init__(self, context: RunnerContext, *, stop_wait_s: float = STOP_WAIT_S) -> None:
+        self.context = context
         self._stop_wait_s = stop_wait_s
         self.ended = asyncio.Event()
         self._runners: dict[str, Runner] = {}
@@ -228,7 +232,7 @@ class SourceSet:
             ServiceError: One cannot be started.
         """
         for section in sections:
-            runner = Runner(section, self.around)
+            runner = Runner(section, self.context)
             await runner.source.start()
             self._runners[runner.name] = runner
 
@@ -298,7 +302,7 @@ class SourceSet:
         self._runners = {name: self._runners[name] for name in wanted}
 
     async def _started(self, section: SourceSettings, predecessor: Runner | None = None) -> Runner:
-        runner = Runner(section, self.around, predecessor=predecessor)
+        runner = Runner(section, self.context, predecessor=predecessor)
         try:
             await runner.source.start()
         except BaseException:
@@ -327,7 +331,7 @@ class SourceSet:
 
     async def _revive(self, old: Runner) -> None:
         """Run a source that was stopped as it was."""
-        runner = Runner(old.section, self.around, predecessor=old)
+        runner = Runner(old.section, self.context, predecessor=old)
         self._runners[runner.name] = runner
         try:
             await runner.source.start()

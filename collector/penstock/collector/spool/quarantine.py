@@ -105,17 +105,17 @@ class Quarantine:
 
     async def put_batch(self, effect: QuarantineEffect) -> int:
         """Keep a batch that logd refused for good; returns what `put` does."""
-        lane, batch = effect.lane, effect.batch
+        queue, batch = effect.queue, effect.batch
         rows = zip(batch.sequences, batch.timestamps, batch.lines, strict=True)
         return await self.put(
             [
                 Refusal(
-                    lane.origin,
-                    lane.source,
+                    queue.origin,
+                    queue.source,
                     sequence,
                     effect.reason,
                     line,
-                    lane.subject,
+                    queue.subject,
                     again=Again("ndjson", {}, time_ns),
                 )
                 for sequence, time_ns, line in rows

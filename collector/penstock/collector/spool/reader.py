@@ -121,7 +121,7 @@ class Reader:
 
     def _count_late(self, offset: int, source: str, count: int) -> None:
         """Count a unit as recovered that could not be read when the others were."""
-        if self._spool.was_passed_over(offset):
+        if self._spool.was_skipped(offset):
             self._ledger.recovered(source, count)
 
     async def _read_around(self, error: OSError) -> None:
@@ -269,10 +269,10 @@ class Reader:
                 yield (sequence - 1) >> INDEX_BITS
 
     def _pending(self) -> Iterator[tuple[OrderedQueue, Batch]]:
-        for lane in self._sender.delivery.lanes.values():
-            if lane.key.origin == self._spool.origin:
-                for batch in lane.pending():
-                    yield lane, batch
+        for queue in self._sender.delivery.queues.values():
+            if queue.key.origin == self._spool.origin:
+                for batch in queue.pending():
+                    yield queue, batch
 
     def give_up(self) -> int:
         """At the end, count what is in memory alone as dropped: its segments were given up.
@@ -281,8 +281,8 @@ class Reader:
         """
         start = self._spool.journal.log.start_offset
         counts: Counter[str] = Counter()
-        for lane in {lane.key: lane for lane, _ in self._pending()}.values():
-            counts[lane.key.source] += lane.give_up((start << INDEX_BITS) + 1, start)
+        for queue in {queue.key: queue for queue, _ in self._pending()}.values():
+            counts[queue.key.source] += queue.give_up((start << INDEX_BITS) + 1, start)
         if self.position < start:  # that unit was being taken; the rest of it goes, too
             left = self._pipeline.taking[self._spool.origin]
             counts[self._taking] += left

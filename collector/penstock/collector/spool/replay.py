@@ -190,13 +190,13 @@ class Replayer:
         None is put after one that could not be made durable: what is durable of a sender says that
         all before it is.
         """
-        era = self._spool.era
+        epoch = self._spool.epoch
         put: _Put = []
         try:
             for mark in marks:
                 kept = entry_at(self._quarantine.log, mark.replays)
                 if isinstance(kept, Kept):
-                    future = await self._spool.put(_unit_of(kept, mark.offset + 1), era=era)
+                    future = await self._spool.put(_unit_of(kept, mark.offset + 1), epoch=epoch)
                     put.append((mark, kept.count, future))
         except (SpoolFullError, SpoolFailedError, OSError):
             await self._settle(put, outcome)

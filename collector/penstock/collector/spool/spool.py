@@ -100,7 +100,7 @@ class Spool:
     """Takes units, removes repeats, answers when they are durable.
 
     Args:
-        origin: What its records' lanes call it.
+        origin: What its records' queues call it.
     """
 
     def __init__(
@@ -114,10 +114,10 @@ class Spool:
         self.senders = SenderTable()
         self.verdicts = ValidationCache()
         self._pending: dict[bytes, asyncio.Future[int]] = {}
-        self._passed_over: list[range] = []
+        self._skipped: list[range] = []
 
     async def put(
-        self, unit: Unit, *, era: int | None = None, wait: bool = True
+        self, unit: Unit, *, epoch: int | None = None, wait: bool = True
     ) -> asyncio.Future[int] | None:
         """Take a unit; when there is no room, do what is configured for its kind.
 
@@ -125,8 +125,8 @@ class Spool:
 
         Args:
             unit: What was received.
-            era: The `era` when the sender's connection began. After a failed write the sender must
-                begin again with what it was not told is durable, so a later era is refused.
+            epoch: The `epoch` when the sender's connection began. After a failed write the sender
+                begins again with the first unit without an ack, so another epoch is refused.
             wait: For room; false for senders that are told to come again instead.
 
         Returns:
@@ -135,11 +135,11 @@ class Spool:
 
         Raises:
             SpoolFullError: Nothing was taken.
-            SpoolFailedError: Likewise; the era has passed.
+            SpoolFailedError: Likewise; the epoch has passed.
         """
         await self.find_room(unit.size, unit.kind, wait=wait)
         entry = _entry(unit)
-        if era is not None and era != self.era:
+        if epoch is not None and epoch != self.epoch:
             raise SpoolFailedError(self.journal.failure or "the spool failed and was opened again")
         if not unit.sender:
             future = self._offer(entry, unit.verdicts)
@@ -180,7 +180,7 @@ class Spool:
             raise SpoolFullError(f"{journal.directory} holds {journal.used_bytes} bytes")
 
     @property
-    def era(self) -> int:
+    def epoch(self) -> int:
         """Changes whenever something that was taken could not be made durable."""
         return self.journal.failures
 
@@ -209,16 +209,16 @@ class Spool:
         reached = cursor
         for header, body in undamaged(self.journal.frames, cursor, salvage=True):
             if header.base_offset > reached:
-                self._passed_over.append(range(reached, header.base_offset))
+                self._skipped.append(range(reached, header.base_offset))
             reached = header.next_offset
             with contextlib.suppress(UndecodableError):  # counted where it is decoded again
                 unit = decode_unit(header, body)
                 self._ledger.recovered(unit.source, unit.count)
-        self._passed_over.append(range(reached, log.end_offset))
+        self._skipped.append(range(reached, log.end_offset))
 
-    def was_passed_over(self, offset: int) -> bool:
+    def was_skipped(self, offset: int) -> bool:
         """Whether `recover` could not read a unit, and so did not count it."""
-        return any(offset in units for units in self._passed_over)
+        return any(offset in units for units in self._skipped)
 
 
 def _entry(unit: Unit) -> Entry:
@@ -288,13 +288,13 @@ class Spooling(Protocol):
     """What sources put units into; see `Spool.put`."""
 
     async def put(
-        self, unit: Unit, *, era: int | None = None, wait: bool = True
+        self, unit: Unit, *, epoch: int | None = None, wait: bool = True
     ) -> asyncio.Future[int] | None:
         """Take a unit."""
         ...
 
     @property
-    def era(self) -> int:
+    def epoch(self) -> int:
         """Changes whenever something that was taken could not be made durable."""
         ...
 
@@ -319,12 +319,12 @@ class Spools:
         return self.urgent, self.bulk
 
     @property
-    def era(self) -> int:
+    def epoch(self) -> int:
         """The epoch that both spools share."""
-        return self.bulk.era + self.urgent.era
+        return self.bulk.epoch + self.urgent.epoch
 
     async def put(
-        self, unit: Unit, *, era: int | None = None, wait: bool = True
+        self, unit: Unit, *, epoch: int | None = None, wait: bool = True
     ) -> asyncio.Future[int] | None:
         """Take a unit, in two parts if it must be; raises and returns what `Spool.put` does.
 
@@ -338,7 +338,7 @@ class Spools:
                 break
             del parts  # what a batch expands to is not held while it waits
             await full.spool.find_room(full.size, full.kind, wait=wait)
-        if era is not None and era != self.era:
+        if epoch is not None and epoch != self.epoch:
             raise SpoolFailedError("the spool failed and was opened again")
         futures = [await self._of(part).put(part, wait=False) for part in parts]
         if len(parts) == 1:

@@ -1,14 +1,14 @@
 """A source's way into the spool, and its account: what every source does once bytes are a payload.
 
-Who can be told no gets `keep`, which raises; who cannot, `keep_or_drop`, which counts; who can be
-made to wait, `keep_surely`, which tries on, or, without waiting for the disk while it works, what
-`penstock.collector.spool.writer` has.
+    persist             raises what the spool refuses: for senders that are answered
+    persist_or_drop     counts what the spool refuses as dropped: for datagrams
+    persist_with_retry  waits and tries again until it is durable: for input that can wait
+    RetryBuffer         the same without waiting for the disk while it works: for streams without
+                        acks
 
-What senders wait with who can neither be told no nor send again: streams without acks.
-
-A disk that is full or fails takes nothing for a while. What was read from such a sender is held
-and tried again until it is durable, in the order in which it came, and whoever comes after it
-waits; then nothing is read either, and the sender's own queue takes over.
+A disk that is full or fails takes nothing for a while. What was read from a stream without acks is
+held then and tried again until it is durable, in the order in which it came, and what comes after
+it waits; then nothing is read either, and the sender's own queue takes over.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ import structlog
 from penstock.base.clock import Clock
 from penstock.collector.errors import SpoolFailedError, SpoolFullError
 from penstock.collector.ledger import Ledger
-from penstock.collector.limits import INTAKE_LIMITS, IntakeLimits
+from penstock.collector.limits import SPOOL_WRITER_LIMITS, SpoolWriterLimits
 from penstock.collector.sources.line_framing import Line
 from penstock.collector.spool.memory_budget import Charge, Share
 from penstock.collector.spool.spool import Spooling, Unit
@@ -89,7 +89,7 @@ class SpoolWriter:
         ledger: Ledger,
         clock: Clock,
         share: Share,
-        limits: IntakeLimits = INTAKE_LIMITS,
+        limits: SpoolWriterLimits = SPOOL_WRITER_LIMITS,
     ) -> None:
         self.source = source
         self.share = share
@@ -123,7 +123,7 @@ class SpoolWriter:
         assert future is not None, "only a unit with a sender can be a repeat"
         return future
 
-    async def keep(
+    async def persist(
         self, payload: Payload, *, wait: bool = True, charge: Charge | None = None
     ) -> None:
         """Return once the payload is durable; raises what `offer` and its future do.
@@ -140,7 +140,7 @@ class SpoolWriter:
                 future.add_done_callback(lambda _: rest.close())
             raise
 
-    async def keep_or_drop(self, payload: Payload) -> bool:
+    async def persist_or_drop(self, payload: Payload) -> bool:
         """Return once the payload is durable or counted as dropped; whether it is durable."""
         try:
             await asyncio.shield(await self._offer_until_stopped(payload))
@@ -161,7 +161,7 @@ class SpoolWriter:
             self._stopped(payload)
             raise
 
-    async def keep_surely(
+    async def persist_with_retry(
         self, payload: Payload, *, leave: Callable[[Payload], None] | None = None
     ) -> None:
         """Return once the payload is durable, however long the disk fails.
@@ -232,11 +232,11 @@ class RetryBuffer:
     """The payloads of one source.
 
     Args:
-        intake: Where they go.
+        spool_writer: Where they go.
     """
 
-    def __init__(self, intake: SpoolWriter) -> None:
-        self._intake = intake
+    def __init__(self, spool_writer: SpoolWriter) -> None:
+        self._spool_writer = spool_writer
         self._turns = itertools.count()
         self._flying: set[asyncio.Future[int]] = set()
         self._failed: list[_Held] = []  # a heap
@@ -273,7 +273,7 @@ class RetryBuffer:
     async def _offer(self, held: _Held) -> asyncio.Future[int] | None:
         """Hand it to the spool; None where it is not on its way there."""
         try:
-            future = await self._intake.offer(held.payload)
+            future = await self._spool_writer.offer(held.payload)
         except SpoolFullError:
             self._drop(held, "spool_full")
         except SpoolFailedError as error:
@@ -303,14 +303,14 @@ class RetryBuffer:
             return
         heapq.heappush(self._failed, held)
         if self._retrying is None:
-            self._intake.log.warning("spool_write_failed", error=str(error))
+            self._spool_writer.log.warning("spool_write_failed", error=str(error))
             self._retrying = asyncio.ensure_future(self._retry())
             self._retrying.add_done_callback(self._retried)
 
     async def _retry(self) -> None:
         """One after the other, until none is left."""
         while self._failed:
-            await asyncio.sleep(self._intake.limits.spool_retry_s)
+            await asyncio.sleep(self._spool_writer.limits.spool_retry_s)
             while self._failed:
                 held = heapq.heappop(self._failed)
                 try:
@@ -330,4 +330,4 @@ class RetryBuffer:
 
     def _drop(self, held: _Held, reason: str) -> None:
         held.charge.close()
-        self._intake.dropped(reason, held.payload.count)
+        self._spool_writer.dropped(reason, held.payload.count)

@@ -112,7 +112,7 @@ def without_ended(arrival: Arrival, outcome: Outcome) -> Arrival:
     )
 
 
-def judged_together(arrival: Arrival) -> tuple[Sequence[bytes], Sequence[Accepted | None]]:
+def validated_together(arrival: Arrival) -> tuple[Sequence[bytes], Sequence[Accepted | None]]:
     """Lines with what was hoisted out of them, and the verdicts on them.
 
     There is none on a line that must be judged by itself.
@@ -253,7 +253,7 @@ class Graph:
     def _pass_on(self, arrival: Arrival, outcome: Outcome) -> None:
         """The collector's hottest path: lines are judged and go on as they came."""
         scrubber, search = self._scrubber, self._search(arrival)
-        whole, verdicts = judged_together(arrival)
+        whole, verdicts = validated_together(arrival)
         if self._pass_on_alike(arrival, whole, verdicts, search, outcome):
             return
         for sequence, line, complete, verdict in zip(
@@ -343,7 +343,7 @@ class Graph:
         """Judge what the transforms made of a record, and put it into its batch."""
         line, accepted = given.complete, given.accepted
         if event.history:
-            found = _judged(event.fields)
+            found = _validated(event.fields)
             if isinstance(found, str):
                 reason = f"transform {_culprit(event, found)}"
                 outcome.refused.append(Refused(event.sequence, reason, given.line))
@@ -486,7 +486,7 @@ def _reason(verdict: Rejected) -> str:
     return f"{verdict.reason}: {verdict.detail}" if verdict.detail else verdict.reason
 
 
-def _judged(fields: Fields) -> tuple[bytes, Accepted] | str:
+def _validated(fields: Fields) -> tuple[bytes, Accepted] | str:
     """The record's line and the gate's verdict on it; text is why it is refused."""
     try:
         line = encode_json(fields)
@@ -499,7 +499,7 @@ def _judged(fields: Fields) -> tuple[bytes, Accepted] | str:
 def _culprit(event: Event, reason: str) -> str:
     """The first transform after which the record broke its spec, and how."""
     for name, fields in event.history:
-        found = _judged(fields)
+        found = _validated(fields)
         if isinstance(found, str):
             return f"{name}: {found}"
     return f"{event.history[-1][0]}: {reason}"

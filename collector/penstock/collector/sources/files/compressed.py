@@ -559,9 +559,9 @@ class CompressedTail(Tail):
         except (UndecodableError, OSError) as error:
             self.failed = str(error)
             raise ChangedError(self.failed) from error
-        passed_over = max(0, self.lines.position - self.offset)
+        skipped = max(0, self.lines.position - self.offset)
         self.offset += len(data)
-        return *self.feed(data[passed_over:], now_ns), at_end
+        return *self.feed(data[skipped:], now_ns), at_end
 
     @override
     def close(self) -> None:

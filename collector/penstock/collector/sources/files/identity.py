@@ -141,7 +141,7 @@ class FileState:
 
     @property
     def origin(self) -> str:
-        """The name of this generation in lanes."""
+        """The name of this generation in queues."""
         return f"{FILE_ORIGIN}{self.generation}"
 
     def judge(self, found: Found, *, read: int, marked: str) -> Verdict:

@@ -85,19 +85,19 @@ class ForwardSource(Source):
     @classmethod
     @override
     def from_settings(cls, settings: Any, context: SourceContext) -> Self:
-        return cls(settings, intake=context.spool_writer())
+        return cls(settings, spool_writer=context.spool_writer())
 
-    def __init__(self, section: ForwardSettings, *, intake: SpoolWriter) -> None:
-        self.name = intake.source
+    def __init__(self, section: ForwardSettings, *, spool_writer: SpoolWriter) -> None:
+        self.name = spool_writer.source
         self._section = section
-        self._intake = intake
-        self._held = RetryBuffer(intake)
+        self._spool_writer = spool_writer
+        self._held = RetryBuffer(spool_writer)
         self._listener = Listener(
             self.name,
             self._serve,
             max_connections=section.max_connections,
-            note=intake.note,
-            descriptors=intake.share.descriptors,
+            note=spool_writer.note,
+            descriptors=spool_writer.share.descriptors,
         )
         self._heartbeats = Datagrams(self.name, self._beat)
         # Clients refuse a server that has their own host's name, and they are often on ours.
@@ -115,7 +115,7 @@ class ForwardSource(Source):
             await self._listener.listen_unix(section.path, _SOCKET_MODE)
             return
         assert section.listen is not None
-        tls = ServerTls.of(section.tls, self.name, self._intake.note)
+        tls = ServerTls.of(section.tls, self.name, self._spool_writer.note)
         await self._listener.listen_tcp(
             section.listen, tls.context if tls else None, reuse_port=section.reuse_port
         )
@@ -141,7 +141,7 @@ class ForwardSource(Source):
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         messages = MessageReader()
         try:
-            with Charge(self._intake.share) as charge:
+            with Charge(self._spool_writer.share) as charge:
                 if self._section.shared_key is not None:
                     async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
                         complete = await self._shake_hands(messages, reader, writer)
@@ -149,8 +149,8 @@ class ForwardSource(Source):
                     await finish(self._take_all(complete, writer, charge))
                 await self._receive(messages, reader, writer, charge)
         except RemoteProtocolError as error:
-            self._intake.note("protocol_errors")
-            self._intake.log.warning("protocol_error", error=str(error))
+            self._spool_writer.note("protocol_errors")
+            self._spool_writer.log.warning("protocol_error", error=str(error))
 
     async def _receive(
         self,
@@ -165,7 +165,9 @@ class ForwardSource(Source):
         gives way first; but who holds the beginning of a message must not wait for others who do:
         its connection ends.
         """
-        gathering = Gathering[Message](FRAGMENTS_BYTES_MAX, self._intake.limits.fragments_wait_s)
+        gathering = Gathering[Message](
+            FRAGMENTS_BYTES_MAX, self._spool_writer.limits.fragments_wait_s
+        )
         try:
             while await self._receive_some(messages, gathering, reader, writer, charge):
                 pass
@@ -183,7 +185,7 @@ class ForwardSource(Source):
     ) -> bool:
         """Take what one read brings; false when nothing more is to be read."""
         messages.check()
-        limits = self._intake.limits
+        limits = self._spool_writer.limits
         begun_bytes = messages.waiting_bytes
         data = await self._read(messages, gathering, reader)
         if data is None:
@@ -198,7 +200,7 @@ class ForwardSource(Source):
             self._give_up(complete, "stopped")
             raise
         if not room:
-            self._intake.note("connections_ended_no_room")
+            self._spool_writer.note("connections_ended_no_room")
             self._give_up(complete, "no_room")
             return False
         ready = gathering.add(complete, asyncio.get_running_loop().time())
@@ -208,7 +210,7 @@ class ForwardSource(Source):
             async with asyncio.timeout(limits.unfinished_timeout_s):
                 await writer.drain()  # who reads no acks must not hold room or a place for ever
         except TimeoutError:
-            self._intake.note("answers_unread")
+            self._spool_writer.note("answers_unread")
             return False
         return True
 
@@ -220,7 +222,7 @@ class ForwardSource(Source):
     ) -> bytes | None:
         """What comes next; nothing when what is gathered has waited enough, None at the end."""
         begun = messages.waiting_bytes > 0
-        wait_s = self._intake.limits.unfinished_timeout_s if begun else None
+        wait_s = self._spool_writer.limits.unfinished_timeout_s if begun else None
         if gathering.size:
             wait_s = max(0.0, gathering.until_s - asyncio.get_running_loop().time())
         try:
@@ -229,10 +231,10 @@ class ForwardSource(Source):
         except TimeoutError:
             if gathering.size:
                 return b""
-            self._intake.note("messages_unfinished")
+            self._spool_writer.note("messages_unfinished")
             return None
         if not data:
-            self._intake.note("messages_unfinished", int(begun))
+            self._spool_writer.note("messages_unfinished", int(begun))
             return None
         return data
 
@@ -280,7 +282,7 @@ class ForwardSource(Source):
         writer.write(pong.frame)
         await writer.drain()
         if pong.refusal:
-            self._intake.note("handshakes_refused")
+            self._spool_writer.note("handshakes_refused")
             raise RemoteProtocolError(f"handshake: {pong.refusal}")
         return messages.read(values[1:])
 
@@ -318,7 +320,7 @@ class ForwardSource(Source):
             await self._held.take(payload, charge)
             return
         try:
-            future = await self._intake.offer(payload)
+            future = await self._spool_writer.offer(payload)
         except (SpoolFullError, SpoolFailedError) as error:
             charge.close()
             full = isinstance(error, SpoolFullError)
@@ -343,9 +345,9 @@ class ForwardSource(Source):
         """Count what nobody will send again; the rest is its sender's, who gets no ack."""
         lost = sum(message.count for message in messages if message.chunk is None)
         if lost:
-            self._intake.dropped(reason, lost)
+            self._spool_writer.dropped(reason, lost)
         told = sum(message.count for message in messages if message.chunk is not None)
-        self._intake.note(f"refused_{reason}", told)
+        self._spool_writer.note(f"refused_{reason}", told)
 
 
 def _groups(messages: list[Message]) -> Iterator[list[Message]]:

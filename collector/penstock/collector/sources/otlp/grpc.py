@@ -41,10 +41,10 @@ class OtlpGrpc:
         take: Makes a request's records durable, or says why not.
     """
 
-    def __init__(self, section: OtlpSettings, take: Take, intake: SpoolWriter) -> None:
-        self._name = intake.source
+    def __init__(self, section: OtlpSettings, take: Take, spool_writer: SpoolWriter) -> None:
+        self._name = spool_writer.source
         self._take = take
-        self._intake = intake
+        self._spool_writer = spool_writer
         self._message_bytes_max = section.max_message_bytes
         self._reuse_port = section.reuse_port
         self._calls = 0
@@ -53,8 +53,8 @@ class OtlpGrpc:
             self._name,
             self._relay,
             max_connections=section.max_connections,
-            note=intake.note,
-            descriptors=intake.share.descriptors,
+            note=spool_writer.note,
+            descriptors=spool_writer.share.descriptors,
             each=_DESCRIPTORS_EACH,
         )
         options = (
@@ -114,7 +114,7 @@ class OtlpGrpc:
 
     def _method(self, signal: Signal) -> Export:
         async def export(requests: AsyncIterator[bytes], context: Context) -> bytes:
-            with Charge(self._intake.share) as charge:
+            with Charge(self._spool_writer.share) as charge:
                 answer = await self._export(signal, requests, charge)
             if answer.code is not Code.OK:
                 context.set_trailing_metadata((("grpc-status-details-bin", answer.body),))
@@ -126,7 +126,7 @@ class OtlpGrpc:
     async def _export(
         self, signal: Signal, requests: AsyncIterator[bytes], charge: Charge
     ) -> Answer:
-        limits = self._intake.limits
+        limits = self._spool_writer.limits
         if self._calls >= limits.otlp_calls_max:
             return self._come_again("too many requests at once")
         self._calls += 1
@@ -144,7 +144,7 @@ class OtlpGrpc:
             self._calls -= 1
 
     def _come_again(self, message: str) -> Answer:
-        self._intake.note("requests_deferred")
+        self._spool_writer.note("requests_deferred")
         return come_again(Encoding.PROTOBUF, Code.RESOURCE_EXHAUSTED, message)
 
 

@@ -74,13 +74,13 @@ class OtlpHttp:
     def __init__(
         self,
         take: Take,
-        intake: SpoolWriter,
+        spool_writer: SpoolWriter,
         *,
         body_bytes_max: int,
         cors: CorsSection | None = None,
     ) -> None:
         self._take = take
-        self._intake = intake
+        self._spool_writer = spool_writer
         self._body_bytes_max = body_bytes_max
         self._cors = cors
         self._limits = RequestLimits(
@@ -94,11 +94,11 @@ class OtlpHttp:
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one connection until it ends."""
         try:
-            account = partial(Charge, self._intake.share)
+            account = partial(Charge, self._spool_writer.share)
             await serve_http(reader, writer, self.answer, self._limits, account)
         except MalformedRequestError as error:
-            self._intake.note("protocol_errors")
-            self._intake.log.warning("protocol_error", error=str(error))
+            self._spool_writer.note("protocol_errors")
+            self._spool_writer.log.warning("protocol_error", error=str(error))
 
     async def answer(self, request: Request, charge: Charge) -> Response:
         """Take one request, which holds a charge, or say what its browser may send."""
@@ -128,7 +128,7 @@ class OtlpHttp:
         body = self._inflate(request, charge, encoding)
         if isinstance(body, Response):
             return body
-        until_s = asyncio.get_running_loop().time() + self._intake.limits.otlp_room_wait_s
+        until_s = asyncio.get_running_loop().time() + self._spool_writer.limits.otlp_room_wait_s
         answer = await self._take(signal, body, encoding, charge, until_s)
         return _respond(answer, encoding)
 
@@ -147,7 +147,7 @@ class OtlpHttp:
         except UndecodableError as error:
             if isinstance(error, ExpandsTooFarError):
                 return self._too_large(encoding, str(error))
-            self._intake.note("requests_malformed")
+            self._spool_writer.note("requests_malformed")
             return _refuse(400, Code.INVALID_ARGUMENT, str(error), encoding=encoding)
         if not charge.take(max(0, len(body) - len(request.body))):
             return self._unread(Unread.NO_ROOM, encoding)
@@ -156,11 +156,11 @@ class OtlpHttp:
     def _unread(self, why: Unread, encoding: Encoding) -> Response:
         if why is Unread.TOO_LARGE:
             return self._too_large(encoding, f"the body is above {self._body_bytes_max} bytes")
-        self._intake.note("requests_deferred")
+        self._spool_writer.note("requests_deferred")
         return _respond(come_again(encoding, Code.RESOURCE_EXHAUSTED, why.value), encoding)
 
     def _too_large(self, encoding: Encoding, message: str) -> Response:
-        self._intake.note("requests_too_large")
+        self._spool_writer.note("requests_too_large")
         return _refuse(413, Code.RESOURCE_EXHAUSTED, message, encoding=encoding)
 
 

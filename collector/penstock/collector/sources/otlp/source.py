@@ -95,27 +95,27 @@ class OtlpSource(Source):
     @classmethod
     @override
     def from_settings(cls, settings: Any, context: SourceContext) -> Self:
-        return cls(settings, context.resource, intake=context.spool_writer())
+        return cls(settings, context.resource, spool_writer=context.spool_writer())
 
     def __init__(
-        self, section: OtlpSettings, resource: Mapping[str, Any], *, intake: SpoolWriter
+        self, section: OtlpSettings, resource: Mapping[str, Any], *, spool_writer: SpoolWriter
     ) -> None:
-        self.name = intake.source
+        self.name = spool_writer.source
         self._section = section
         self._resource = resource
-        self._intake = intake
+        self._spool_writer = spool_writer
         self._mapping = asyncio.Semaphore(_MAPPED_AT_ONCE)
         self._endpoints: dict[str, str] = {}
         self._grpc: OtlpGrpc | None = None
         http = OtlpHttp(
-            self.take, intake, body_bytes_max=section.max_message_bytes, cors=section.cors
+            self.take, spool_writer, body_bytes_max=section.max_message_bytes, cors=section.cors
         )
         self._http = Listener(
             self.name,
             http.serve,
             max_connections=section.max_connections,
-            note=intake.note,
-            descriptors=intake.share.descriptors,
+            note=spool_writer.note,
+            descriptors=spool_writer.share.descriptors,
         )
 
     @property
@@ -131,7 +131,7 @@ class OtlpSource(Source):
     @override
     async def start(self) -> None:
         section = self._section
-        tls = ServerTls.of(section.tls, self.name, self._intake.note)
+        tls = ServerTls.of(section.tls, self.name, self._spool_writer.note)
         if section.http is not None:
             await self._http.listen_tcp(
                 section.http,
@@ -142,7 +142,7 @@ class OtlpSource(Source):
             assert self._http.endpoint is not None
             self._endpoints["http"] = self._http.endpoint
         if section.grpc is not None:
-            self._grpc = OtlpGrpc(section, self.take, self._intake)
+            self._grpc = OtlpGrpc(section, self.take, self._spool_writer)
             credentials = tls.grpc_credentials() if tls else None
             self._endpoints["grpc"] = await self._grpc.start(section.grpc, credentials)
 
@@ -179,22 +179,22 @@ class OtlpSource(Source):
             lines = self._lines(signal, body, encoding, note)
             taken = await self._taken(lines, charge, until_s)
         except (RemoteProtocolError, RefusedRecordError) as error:
-            self._intake.note("requests_malformed")
+            self._spool_writer.note("requests_malformed")
             return _refuse(encoding, Code.INVALID_ARGUMENT, str(error))
         if taken is None:
             return self._come_again(
                 encoding, "too much is being received at once", Code.RESOURCE_EXHAUSTED
             )
-        count, records_max = len(taken.lines), self._intake.limits.otlp_records_max
+        count, records_max = len(taken.lines), self._spool_writer.limits.otlp_records_max
         if taken.size > UNIT_DECOMPRESSED_BYTES_MAX or count > records_max:
-            self._intake.note("requests_too_large")
+            self._spool_writer.note("requests_too_large")
             limit = f"{records_max} records or {UNIT_DECOMPRESSED_BYTES_MAX} bytes as JSON"
             return _refuse(encoding, Code.RESOURCE_EXHAUSTED, f"more than {limit}: send less")
         refusal = await self._keep(taken, encoding, charge) if count else None
         if refusal is not None:
             return refusal
         for what, times in notes.items():  # what is refused comes again
-            self._intake.note(what, times)
+            self._spool_writer.note(what, times)
         return _accept(signal, encoding, taken, count)
 
     async def _keep(self, taken: _Taken, encoding: Encoding, charge: Charge) -> Answer | None:
@@ -204,14 +204,14 @@ class OtlpSource(Source):
         taken.lines.clear()
         try:
             payload = Payload("ndjson", data, count, meta, taken.verdicts)
-            await self._intake.keep(payload, wait=False, charge=charge)
+            await self._spool_writer.persist(payload, wait=False, charge=charge)
         except SpoolFullError as error:
-            self._intake.note("refused_spool_full", count)
+            self._spool_writer.note("refused_spool_full", count)
             if error.for_ever:
                 return _refuse(encoding, Code.RESOURCE_EXHAUSTED, "larger than the spool")
             return self._come_again(encoding, "the spool is full")
         except SpoolFailedError:
-            self._intake.note("refused_spool_failed", count)
+            self._spool_writer.note("refused_spool_failed", count)
             return self._come_again(encoding, "the spool cannot write")
         return None
 
@@ -249,7 +249,7 @@ class OtlpSource(Source):
     def _lines(
         self, signal: Signal, body: bytes, encoding: Encoding, note: Note
     ) -> Iterator[list[Made]]:
-        now_ns = self._intake.clock.unix_ns()
+        now_ns = self._spool_writer.clock.unix_ns()
         if encoding is Encoding.PROTOBUF and signal is LOGS:
             yield from map_logs(body, self._resource, now_ns, note)
             return
@@ -259,7 +259,7 @@ class OtlpSource(Source):
 
     async def _map(self, lines: Iterator[list[Made]]) -> _Taken:
         taken, turn = _Taken(), _TURN_RECORDS
-        records_max = self._intake.limits.otlp_records_max
+        records_max = self._spool_writer.limits.otlp_records_max
         for found in lines:
             taken.add(found)
             if len(taken.lines) >= turn:
@@ -272,7 +272,7 @@ class OtlpSource(Source):
     def _come_again(
         self, encoding: Encoding, message: str, code: Code = Code.UNAVAILABLE
     ) -> Answer:
-        self._intake.note("requests_deferred")
+        self._spool_writer.note("requests_deferred")
         return come_again(encoding, code, message)
 
 

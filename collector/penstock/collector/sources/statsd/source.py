@@ -66,24 +66,24 @@ class StatsdSource(Source):
     @classmethod
     @override
     def from_settings(cls, settings: Any, context: SourceContext) -> Self:
-        return cls(settings, context.resource, intake=context.spool_writer())
+        return cls(settings, context.resource, spool_writer=context.spool_writer())
 
     def __init__(
-        self, section: StatsdSettings, resource: Mapping[str, Any], *, intake: SpoolWriter
+        self, section: StatsdSettings, resource: Mapping[str, Any], *, spool_writer: SpoolWriter
     ) -> None:
-        self.name = intake.source
+        self.name = spool_writer.source
         self._section = section
         self._resource = {**resource, "service.name": section.service}
-        self._intake = intake
-        self._window = Window(max_series=section.max_series, now_ns=intake.clock.unix_ns())
+        self._spool_writer = spool_writer
+        self._window = Window(max_series=section.max_series, now_ns=spool_writer.clock.unix_ns())
         self._notices: list[Notice] = []
         self._datagrams = Datagrams(self.name, self._on_datagram)
         self._listener = Listener(
             self.name,
             self._serve,
             max_connections=section.max_connections,
-            note=intake.note,
-            descriptors=intake.share.descriptors,
+            note=spool_writer.note,
+            descriptors=spool_writer.share.descriptors,
         )
         self._stopping = asyncio.Event()
 
@@ -103,7 +103,7 @@ class StatsdSource(Source):
         if self._section.udp is not None:
             await self._datagrams.listen(self._section.udp, key="udp")
         if self._section.tcp is not None:
-            tls = ServerTls.of(self._section.tls, self.name, self._intake.note)
+            tls = ServerTls.of(self._section.tls, self.name, self._spool_writer.note)
             await self._listener.listen_tcp(
                 self._section.tcp, tls.context if tls else None, key="tcp"
             )
@@ -142,27 +142,27 @@ class StatsdSource(Source):
         line = line.strip()
         if not line:
             return
-        self._intake.note("samples_received")
+        self._spool_writer.note("samples_received")
         try:
             found = parse_line(line)
         except RemoteProtocolError as error:
-            self._intake.note("samples_refused_bad_line")
-            self._intake.log.debug("sample_malformed", error=str(error))
+            self._spool_writer.note("samples_refused_bad_line")
+            self._spool_writer.log.debug("sample_malformed", error=str(error))
             return
         if isinstance(found, Notice):
             if len(self._notices) >= self._section.max_series:
-                self._intake.note("samples_refused_too_many_events")
+                self._spool_writer.note("samples_refused_too_many_events")
                 return
             self._notices.append(found)
-            self._intake.note("samples_aggregated")
+            self._spool_writer.note("samples_aggregated")
             return
         verdict = self._window.add(found).value
         prefix = "samples_" if verdict == "aggregated" else "samples_refused_"
-        self._intake.note(prefix + verdict)
+        self._spool_writer.note(prefix + verdict)
 
     async def _flush(self) -> None:
-        self._intake.note("datagrams_lost_by_kernel", self._datagrams.newly_lost())
-        now_ns = self._intake.clock.unix_ns()
+        self._spool_writer.note("datagrams_lost_by_kernel", self._datagrams.newly_lost())
+        now_ns = self._spool_writer.clock.unix_ns()
         notices, self._notices = self._notices, []
         lines = [
             metric_line(
@@ -173,7 +173,9 @@ class StatsdSource(Source):
         ]  # fmt: skip
         lines += [self._notice_line(notice, now_ns) for notice in notices]
         if lines:
-            await self._intake.keep_or_drop(Payload("ndjson", b"\n".join(lines), len(lines)))
+            await self._spool_writer.persist_or_drop(
+                Payload("ndjson", b"\n".join(lines), len(lines))
+            )
 
     def _notice_line(self, notice: Notice, now_ns: int) -> bytes:
         time_ns = now_ns if notice.time_s is None else notice.time_s * _SECOND_NS

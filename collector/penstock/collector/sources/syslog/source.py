@@ -93,21 +93,21 @@ class SyslogSource(Source):
     @classmethod
     @override
     def from_settings(cls, settings: Any, context: SourceContext) -> Self:
-        return cls(settings, intake=context.spool_writer())
+        return cls(settings, spool_writer=context.spool_writer())
 
-    def __init__(self, section: SyslogSettings, *, intake: SpoolWriter) -> None:
-        self.name = intake.source
+    def __init__(self, section: SyslogSettings, *, spool_writer: SpoolWriter) -> None:
+        self.name = spool_writer.source
         self._section = section
-        self._intake = intake
-        self._held = RetryBuffer(intake)
+        self._spool_writer = spool_writer
+        self._held = RetryBuffer(spool_writer)
         self._datagrams = Datagrams(self.name, self._on_datagram)
         self._local = Datagrams(self.name, self._on_datagram)
         self._listener = Listener(
             self.name,
             self._serve,
             max_connections=section.max_connections,
-            note=intake.note,
-            descriptors=intake.share.descriptors,
+            note=spool_writer.note,
+            descriptors=spool_writer.share.descriptors,
         )
         self._queue: list[tuple[str, bytes]] = []
         self._queue_bytes = 0
@@ -136,7 +136,7 @@ class SyslogSource(Source):
         if section.path is not None:
             await self._local.listen_unix(section.path, section.mode)
         if section.tcp is not None:
-            tls = ServerTls.of(section.tls, self.name, self._intake.note)
+            tls = ServerTls.of(section.tls, self.name, self._spool_writer.note)
             await self._listener.listen_tcp(
                 section.tcp,
                 tls.context if tls else None,
@@ -151,7 +151,7 @@ class SyslogSource(Source):
                 async with asyncio.timeout(_WATCH_S):
                     await self._arrived.wait()
             await self._take_datagrams()
-            self._intake.note("datagrams_lost_by_kernel", self._datagrams.newly_lost())
+            self._spool_writer.note("datagrams_lost_by_kernel", self._datagrams.newly_lost())
 
     @override
     async def stop(self) -> None:
@@ -165,11 +165,11 @@ class SyslogSource(Source):
             self._held.close()
             queue, self._queue, self._queue_bytes = self._queue, [], 0
             if left := sum(1 for _, data in queue if self._cut(data).text):
-                self._intake.dropped("stopped", left)
+                self._spool_writer.dropped("stopped", left)
 
     def _on_datagram(self, data: bytes, peer: Peer) -> None:
-        if self._queue_bytes >= self._intake.limits.datagram_queue_bytes_max:
-            self._intake.dropped("receive_queue_full", 1)
+        if self._queue_bytes >= self._spool_writer.limits.datagram_queue_bytes_max:
+            self._spool_writer.dropped("receive_queue_full", 1)
             return
         self._queue.append((str(peer[0]), data))
         self._queue_bytes += len(data) + _DATAGRAM_OVERHEAD_BYTES
@@ -192,7 +192,7 @@ class SyslogSource(Source):
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         peer = str((writer.get_extra_info("peername") or ("",))[0])
-        with Charge(self._intake.share) as charge:
+        with Charge(self._spool_writer.share) as charge:
             connection = _Connection(peer, SyslogCutter(self._section.max_message_bytes), charge)
             try:
                 while await self._receive(reader, connection):
@@ -207,12 +207,12 @@ class SyslogSource(Source):
 
         A message that has begun holds room, so it may neither stand still nor wait for ever.
         """
-        begun, limits = connection.cutter.waiting_bytes > 0, self._intake.limits
+        begun, limits = connection.cutter.waiting_bytes > 0, self._spool_writer.limits
         try:
             async with asyncio.timeout(limits.unfinished_timeout_s if begun else None):
                 data = await reader.read(READ_BYTES)
         except TimeoutError:
-            self._intake.note("messages_unfinished")
+            self._spool_writer.note("messages_unfinished")
             return False
         if data:
             wait_s = limits.unfinished_wait_s if begun else None
@@ -227,12 +227,12 @@ class SyslogSource(Source):
         try:
             room = await charge.wait(len(data), timeout_s)
         except asyncio.CancelledError:
-            self._intake.dropped("stopped", len(messages))
+            self._spool_writer.dropped("stopped", len(messages))
             raise
         if not room:
             connection.ended = True
-            self._intake.note("connections_ended_no_room")
-            self._intake.dropped("no_room", len(messages) + (cutter.flush() is not None))
+            self._spool_writer.note("connections_ended_no_room")
+            self._spool_writer.dropped("no_room", len(messages) + (cutter.flush() is not None))
             return
         with charge.split(max(0, charge.size - cutter.waiting_bytes)) as whole:
             await self._take(messages, connection.peer, whole)
@@ -242,7 +242,7 @@ class SyslogSource(Source):
         task = asyncio.current_task()
         assert task is not None
         if task.cancelling() > 1:
-            self._intake.dropped("stopped", 1)
+            self._spool_writer.dropped("stopped", 1)
             return
         await finish(self._take([rest], connection.peer, connection.charge))
 
@@ -254,7 +254,7 @@ class SyslogSource(Source):
         """Return once they are on their way into the spool; `held` is what holds them already."""
         for index, payload in enumerate(payloads):
             size = len(payload.data)
-            share = self._intake.share
+            share = self._spool_writer.share
             charge = Charge(share) if held is None else held.split(min(size, held.size))
             try:
                 if held is None:
@@ -262,12 +262,12 @@ class SyslogSource(Source):
                 await self._held.take(payload, charge)
             except asyncio.CancelledError:
                 charge.close()
-                self._intake.dropped("stopped", sum(one.count for one in payloads[index:]))
+                self._spool_writer.dropped("stopped", sum(one.count for one in payloads[index:]))
                 raise
 
     def _payload(self, messages: list[SyslogMessage], peer: str) -> Payload:
         truncated = [index for index, message in enumerate(messages) if message.truncated]
-        self._intake.note("messages_truncated", len(truncated))
+        self._spool_writer.note("messages_truncated", len(truncated))
         meta = {
             "service": self._section.service,
             "timezone": self._section.timezone,

@@ -17,7 +17,7 @@ from penstock.base.clock import Clock
 from penstock.collector import failpoints
 from penstock.collector.errors import RemoteProtocolError, SpoolFailedError, SpoolFullError
 from penstock.collector.ledger import SENDER_DROPPED, Ledger
-from penstock.collector.limits import INTAKE_LIMITS, READ_BYTES, IntakeLimits
+from penstock.collector.limits import READ_BYTES, SPOOL_WRITER_LIMITS, SpoolWriterLimits
 from penstock.collector.sources.network.listener import Listener
 from penstock.collector.sources.settings import ListeningSettings
 from penstock.collector.sources.source import Source, SourceContext
@@ -66,13 +66,13 @@ class Connection:
     """One connection of a sender.
 
     Attributes:
-        era: The spool's, when the connection began.
+        epoch: The spool's, when the connection began.
         charge: What it holds of the source's share.
         refused: Per sender, the batch that it must send again before anything later is taken.
     """
 
     writer: asyncio.StreamWriter
-    era: int
+    epoch: int
     charge: Charge
     refused: dict[str, int] = field(default_factory=dict)
 
@@ -99,7 +99,7 @@ class UnixSource(Source):
             share=context.share,
         )
 
-    def __init__(  # noqa: PLR0913 - the parts of an intake
+    def __init__(  # noqa: PLR0913 - what it receives with
         self,
         name: str,
         section: UnixSettings,
@@ -108,7 +108,7 @@ class UnixSource(Source):
         ledger: Ledger,
         clock: Clock,
         share: Share,
-        limits: IntakeLimits = INTAKE_LIMITS,
+        limits: SpoolWriterLimits = SPOOL_WRITER_LIMITS,
     ) -> None:
         self.name = name
         self._section = section
@@ -148,7 +148,7 @@ class UnixSource(Source):
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         frames = FrameReader()
         with Charge(self._share) as charge:
-            connection = Connection(writer, self._spool.era, charge)
+            connection = Connection(writer, self._spool.epoch, charge)
             try:
                 while await self._receive(frames, reader, connection):
                     async with asyncio.timeout(self._limits.unfinished_timeout_s):
@@ -218,7 +218,7 @@ class UnixSource(Source):
             sequence=header.sequence,
         )
         try:
-            future = await self._spool.put(unit, era=connection.era)
+            future = await self._spool.put(unit, epoch=connection.epoch)
         except SpoolFullError as error:
             self._ledger[self.name].notes["refused_spool_full"] += header.count
             connection.answer(encode_nack(header.sequence, "spool_full", retry=not error.for_ever))

@@ -15,7 +15,7 @@ from penstock.collector.delivery.engine import CreatedRecords
 from penstock.collector.sources.exec import ExecSettings, ExecSource
 from penstock.collector.sources.stdin import StdinSource
 from penstock.collector.spool.writer import Payload
-from tests.support.intake import SpoolingIntake, spooling
+from tests.support.spool_writer import SpoolingIntake, spooling
 from tests.support.waiting import wait_until_async
 
 if TYPE_CHECKING:
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 LARGE = Payload("ndjson", b"x" * 200_000, 3)
 
 
-async def fill(intake: SpoolingIntake) -> None:
+async def fill(spool_writer: SpoolingIntake) -> None:
     """Leave room for a little."""
-    await intake.keep(Payload("ndjson", os.urandom(800_000), 1))
-    intake.journal.resize(intake.journal.used_bytes + 2000)
+    await spool_writer.persist(Payload("ndjson", os.urandom(800_000), 1))
+    spool_writer.journal.resize(spool_writer.journal.used_bytes + 2000)
 
 
 async def cancelled(task: "asyncio.Future[Any]") -> None:
@@ -36,49 +36,49 @@ async def cancelled(task: "asyncio.Future[Any]") -> None:
     assert task.cancelled()
 
 
-async def until_waiting(intake: SpoolingIntake) -> None:
-    await intake.wait_for_waiting()
+async def until_waiting(spool_writer: SpoolingIntake) -> None:
+    await spool_writer.wait_for_waiting()
 
 
 @pytest.mark.parametrize("is_read_again", [False, True])
 async def test_what_waits_for_room_is_counted_but_where_it_is_read_again(
     tmp_path: Path, is_read_again: bool
 ) -> None:
-    async with spooling(tmp_path, "net", drop_newest=False) as intake:
-        await fill(intake)
+    async with spooling(tmp_path, "net", drop_newest=False) as spool_writer:
+        await fill(spool_writer)
         left: list[Payload] = []
         leave = left.append if is_read_again else None
-        keeping = asyncio.ensure_future(intake.keep_surely(LARGE, leave=leave))
-        await until_waiting(intake)
+        keeping = asyncio.ensure_future(spool_writer.persist_with_retry(LARGE, leave=leave))
+        await until_waiting(spool_writer)
         await cancelled(keeping)
-        assert intake.account.dropped["stopped"] == (0 if is_read_again else 3)
+        assert spool_writer.account.dropped["stopped"] == (0 if is_read_again else 3)
         assert left == ([LARGE] if is_read_again else [])
-        assert intake.account.difference == 0
+        assert spool_writer.account.difference == 0
 
 
 async def test_what_a_failing_disk_holds_up_is_counted(tmp_path: Path) -> None:
-    async with spooling(tmp_path, "net", drop_newest=False) as intake:
-        with intake.disk.failing():
-            keeping = asyncio.ensure_future(intake.keep_surely(LARGE))
-            await wait_until_async(lambda: intake.journal.failures == 1)
+    async with spooling(tmp_path, "net", drop_newest=False) as spool_writer:
+        with spool_writer.disk.failing():
+            keeping = asyncio.ensure_future(spool_writer.persist_with_retry(LARGE))
+            await wait_until_async(lambda: spool_writer.journal.failures == 1)
             await asyncio.sleep(0)
             await cancelled(keeping)
-        assert intake.account.dropped["stopped"] == 3
+        assert spool_writer.account.dropped["stopped"] == 3
 
 
 @pytest.mark.parametrize("fails", [False, True])
 async def test_what_is_on_its_way_is_counted_as_what_becomes_of_it(
     tmp_path: Path, fails: bool
 ) -> None:
-    async with spooling(tmp_path, "net", drop_newest=False) as intake:
-        with intake.disk.failing() if fails else contextlib.nullcontext():
-            async with intake.journal.held():
-                keeping = asyncio.ensure_future(intake.keep_surely(LARGE))
-                await wait_until_async(lambda: intake.spool.undurable)
+    async with spooling(tmp_path, "net", drop_newest=False) as spool_writer:
+        with spool_writer.disk.failing() if fails else contextlib.nullcontext():
+            async with spool_writer.journal.held():
+                keeping = asyncio.ensure_future(spool_writer.persist_with_retry(LARGE))
+                await wait_until_async(lambda: spool_writer.spool.undurable)
                 await cancelled(keeping)
-                assert intake.account.received == 0
-            await wait_until_async(lambda: intake.account.received == 3)
-        assert intake.account.dropped["stopped"] == (3 if fails else 0)
+                assert spool_writer.account.received == 0
+            await wait_until_async(lambda: spool_writer.account.received == 3)
+        assert spool_writer.account.dropped["stopped"] == (3 if fails else 0)
 
 
 @pytest.mark.parametrize("program", [False, True])
@@ -86,8 +86,8 @@ async def test_lines_of_a_pipe_and_the_one_that_has_begun_are_counted(
     tmp_path: Path, program: bool
 ) -> None:
     text, pid = "a" * 3_000 + "\nb\nbegun", tmp_path / "pid"
-    async with spooling(tmp_path, "in", drop_newest=False) as intake:
-        await fill(intake)
+    async with spooling(tmp_path, "in", drop_newest=False) as spool_writer:
+        await fill(spool_writer)
         source: ExecSource | StdinSource
         inside, outside = os.pipe()
         if program:
@@ -97,13 +97,13 @@ async def test_lines_of_a_pipe_and_the_one_that_has_begun_are_counted(
             section = ExecSettings.model_validate(
                 {"type": "exec", "command": command, "service": "job", "max_line_bytes": 4096}
             )
-            source = ExecSource(section, intake=intake)
+            source = ExecSource(section, spool_writer=spool_writer)
         else:
             os.write(outside, text.encode())
-            source = StdinSource("job", 4096, intake=intake, descriptor=inside)
+            source = StdinSource("job", 4096, spool_writer=spool_writer, descriptor=inside)
         await source.start()
         running = asyncio.ensure_future(source.run())
-        await until_waiting(intake)
+        await until_waiting(spool_writer)
         if program:  # it has ended, and been waited for
             number = await wait_until_async(lambda: pid.read_text() if pid.exists() else "")
             await wait_until_async(lambda: not Path("/proc", number).exists())
@@ -111,8 +111,8 @@ async def test_lines_of_a_pipe_and_the_one_that_has_begun_are_counted(
         await cancelled(running)
         os.close(inside)
         os.close(outside)
-        assert intake.account.dropped["stopped"] == 3
-        assert intake.account.difference == 0
+        assert spool_writer.account.dropped["stopped"] == 3
+        assert spool_writer.account.difference == 0
 
 
 class Points:
@@ -129,13 +129,13 @@ class Points:
         return made
 
 
-def created_of(intake: SpoolingIntake, *graphs: Points) -> CreatedRecords:
+def created_of(spool_writer: SpoolingIntake, *graphs: Points) -> CreatedRecords:
     pipeline = SimpleNamespace(retired=[*graphs[:-1]], graph=graphs[-1])
     return CreatedRecords(
         cast("Pipeline", pipeline),
-        spool=intake.spool,
-        ledger=intake.ledger,
-        budget=intake.budget,
+        spool=spool_writer.spool,
+        ledger=spool_writer.ledger,
+        budget=spool_writer.budget,
         clock=SystemClock(),
     )
 
@@ -144,22 +144,22 @@ def created_of(intake: SpoolingIntake, *graphs: Points) -> CreatedRecords:
 async def test_what_transforms_made_outlasts_a_drain_that_is_cut_short_or_is_counted(
     tmp_path: Path, has_room: bool
 ) -> None:
-    async with spooling(tmp_path, "in", drop_newest=False) as intake:
-        await fill(intake)
+    async with spooling(tmp_path, "in", drop_newest=False) as spool_writer:
+        await fill(spool_writer)
         large = b'"' + b"x" * 3_000 + b'"'
         graphs = Points(a=[large, large], b=[b"{}"]), Points(c=[large])
-        created = created_of(intake, *graphs)
+        created = created_of(spool_writer, *graphs)
         finishing = asyncio.ensure_future(created.finish())
-        await until_waiting(intake)
+        await until_waiting(spool_writer)
         await cancelled(finishing)
         if has_room:
-            intake.journal.resize(1 << 30)
+            spool_writer.journal.resize(1 << 30)
         await created.leave()
-        await intake.journal.commit()
+        await spool_writer.journal.commit()
         await asyncio.sleep(0)
         created.give_up()
-        spooled = {name: intake.ledger[name].spooled for name in "abc"}
-        dropped = {name: intake.ledger[name].dropped["stopped"] for name in "abc"}
+        spooled = {name: spool_writer.ledger[name].spooled for name in "abc"}
+        dropped = {name: spool_writer.ledger[name].dropped["stopped"] for name in "abc"}
         assert spooled == ({"a": 2, "b": 1, "c": 1} if has_room else {"a": 0, "b": 1, "c": 0})
         assert dropped == ({"a": 0, "b": 0, "c": 0} if has_room else {"a": 2, "b": 0, "c": 1})
 
@@ -167,16 +167,16 @@ async def test_what_transforms_made_outlasts_a_drain_that_is_cut_short_or_is_cou
 async def test_the_end_takes_up_what_was_being_kept_and_keeps_nothing_twice(
     tmp_path: Path,
 ) -> None:
-    async with spooling(tmp_path, "in", drop_newest=False) as intake:
-        created = created_of(intake, Points(a=[b"1"], b=[b"2"]))
-        async with intake.journal.held():
+    async with spooling(tmp_path, "in", drop_newest=False) as spool_writer:
+        created = created_of(spool_writer, Points(a=[b"1"], b=[b"2"]))
+        async with spool_writer.journal.held():
             running = asyncio.ensure_future(created.run())
-            await wait_until_async(lambda: intake.spool.undurable)
+            await wait_until_async(lambda: spool_writer.spool.undurable)
             finishing = asyncio.ensure_future(created.finish())
             await asyncio.sleep(0)
             await cancelled(finishing)
             await cancelled(running)
             await created.leave()
-        await intake.journal.commit()
+        await spool_writer.journal.commit()
         created.give_up()
-        assert [unit.payload for unit in intake.units()] == [b"1", b"2"]
+        assert [unit.payload for unit in spool_writer.units()] == [b"1", b"2"]

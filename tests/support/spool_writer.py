@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from penstock.base.clock import Clock, SystemClock
 from penstock.collector.decode.units import Decoded, decode_records
 from penstock.collector.ledger import Account, Ledger
-from penstock.collector.limits import INTAKE_LIMITS, MIB, IntakeLimits
+from penstock.collector.limits import MIB, SPOOL_WRITER_LIMITS, SpoolWriterLimits
 from penstock.collector.spool.journal import Journal
 from penstock.collector.spool.memory_budget import Budget
 from penstock.collector.spool.spool import Spool, Unit, decode_unit
@@ -37,12 +37,12 @@ class WatchedSpool:
         self.undurable: list[Unit] = []
 
     async def put(
-        self, unit: Unit, *, era: int | None = None, wait: bool = True
+        self, unit: Unit, *, epoch: int | None = None, wait: bool = True
     ) -> asyncio.Future[int] | None:
         """Take a unit."""
         self.waiting += 1
         try:
-            future = await self._spool.put(unit, era=era, wait=wait)
+            future = await self._spool.put(unit, epoch=epoch, wait=wait)
         finally:
             self.waiting -= 1
         if future is not None:
@@ -51,9 +51,9 @@ class WatchedSpool:
         return future
 
     @property
-    def era(self) -> int:
+    def epoch(self) -> int:
         """Changes whenever something that was taken could not be made durable."""
-        return self._spool.era
+        return self._spool.epoch
 
 
 class SpoolingIntake(SpoolWriter):
@@ -68,7 +68,7 @@ class SpoolingIntake(SpoolWriter):
         drop_newest: bool,
         clock: Clock,
         share_bytes: int,
-        limits: IntakeLimits,
+        limits: SpoolWriterLimits,
     ) -> None:
         self.journal = journal
         self.disk = disk
@@ -125,7 +125,7 @@ async def spooling(
     clock: Clock | None = None,
     share_bytes: int = 64 * MIB,
     spool_bytes: int = SPOOL_BYTES,
-    limits: IntakeLimits = INTAKE_LIMITS,
+    limits: SpoolWriterLimits = SPOOL_WRITER_LIMITS,
 ) -> AsyncIterator[SpoolingIntake]:
     """An intake with a small spool of its own."""
     disk = FailingDisk()
