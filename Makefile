@@ -34,7 +34,7 @@ fuzz: fuzz-gate ## Send hostile bytes to every port and decoder; CASES=n times a
 fuzz-gate: seed := $(or $(SEED),$(shell date +%N))
 fuzz-gate: .venv/.installed
 	@echo "the fast gate against pydantic: $(or $(RECORDS),100000) mutated lines of each kind, SEED=$(seed)"
-	@FUZZ=$(or $(RECORDS),100000) FUZZ_SEED=$(seed) $(BIN)/pytest --timeout 3600 tests/unit/specs/test_fast_gate.py $(ARGS)
+	@FUZZ=$(or $(RECORDS),100000) FUZZ_SEED=$(seed) $(BIN)/pytest --timeout 3600 tests/unit/specs/test_fast_validator.py $(ARGS)
 
 test-containers: .venv/.installed ## Build the images and run deploy/compose.yaml for real, with faults; needs root or docker
 	@$(BIN)/python -m tests.run containers $(ARGS)

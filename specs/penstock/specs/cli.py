@@ -1,4 +1,4 @@
-"""`penstock specs`: look at specs, and judge records by them."""
+"""`penstock specs`: look at specs, and validate records by them."""
 
 import importlib
 import json

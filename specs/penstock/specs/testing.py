@@ -7,7 +7,7 @@ With pytest nothing needs to be imported: the fixture `specs_capture` comes with
         specs_capture.assert_emitted(OrderPlaced, order_id="o-1")
 
 Records go the whole way, through an emitter of their own into a pipeline within the process that
-judges each line as the collector would. What it would refuse, and fields that the record's spec
+validates each line as the collector would. What it would refuse, and fields that the record's spec
 does not declare, fail the test at its end.
 """
 
@@ -220,7 +220,7 @@ def _undeclared(line: bytes) -> str | None:
     """What the validator tolerates, since it may come from a newer version; here it cannot."""
     fields = json.loads(line)
     model = resolve(fields["schema"], fields["kind"]).model
-    assert model is not None, "the validator judged it by a model"
+    assert model is not None, "the validator validated it by a model"
     try:
         model.model_validate(lift(model, fields))
     except ValidationError as error:

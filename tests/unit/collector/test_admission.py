@@ -1,4 +1,4 @@
-"""What the gate lets through, with what is sensitive taken out."""
+"""What the validator lets through, with what is sensitive taken out."""
 
 import json
 from pathlib import Path

@@ -57,7 +57,7 @@ def test_a_file_is_known_by_more_of_its_head_as_it_grows() -> None:
     state = Generations().begin("s", Found(1, 2, 3, b"abc"), "/x")
     state.learn(b"abcdef")
     assert state.head_length == 6
-    assert state.judge(Found(1, 2, 9, b"abcXefghi"), read=3, marked="") is Verdict.REPLACED
+    assert state.classify(Found(1, 2, 9, b"abcXefghi"), read=3, marked="") is Verdict.REPLACED
     assert FileState(**state.as_dict()) == state
 
 

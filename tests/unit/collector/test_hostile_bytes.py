@@ -64,7 +64,7 @@ META = {"service": "from_tag", "timezone": "UTC", "peer": "p", "truncated": []}
 
 
 def unit_of(kind: str) -> Decode:
-    """A spooled unit taken apart, and what comes of it given to the gate."""
+    """A spooled unit taken apart, and what comes of it given to the validator."""
 
     def decode(data: bytes) -> None:
         decoded = decode_records(Unit("s", kind, data, 1, 99, META), {"service.name": "s"})

@@ -1,4 +1,4 @@
-"""What a refused record's reason means: of each that the gate gives, a sentence."""
+"""What a refused record's reason means: of each that the validator gives, a sentence."""
 
 import json
 from typing import Any

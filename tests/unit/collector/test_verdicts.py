@@ -1,4 +1,4 @@
-"""What was judged before it was spooled is not judged again, and becomes the same."""
+"""What was validated before it was spooled is not validated again, and becomes the same."""
 
 import asyncio
 import dataclasses
@@ -102,24 +102,24 @@ def test_known_verdicts_change_nothing(request: ExportLogsServiceRequest) -> Non
 
 
 def test_a_line_is_judged_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the gate refused, or what is no record, is judged where it was before."""
+    """What the validator refused, or what is no record, is validated where it was before."""
     body = (
         b'{"resourceLogs":[{"scopeLogs":[{"logRecords":[{"timeUnixNano":"soon"},'
         b'{"timeUnixNano":"5","body":{"stringValue":"x"}},{"timeUnixNano":"-5"}]}]}]}'
     )
     unit = received(body, Encoding.JSON)
     assert unit is not None
-    judged: list[bytes] = []
+    validated: list[bytes] = []
 
-    def judge(line: bytes) -> Any:
-        judged.append(line)
+    def validate(line: bytes) -> Any:
+        validated.append(line)
         return check_line(line)
 
     # How often a line is checked costs time and shows in nothing else.
-    monkeypatch.setattr(graph, "check_line", judge)
+    monkeypatch.setattr(graph, "check_line", validate)
     found = ends_of(unit)
-    assert len(judged) == 1
-    assert b"-5" in judged[0]
+    assert len(validated) == 1
+    assert b"-5" in validated[0]
     assert len(found) == 3
     assert found == ends_of(dataclasses.replace(unit, verdicts=()))
 

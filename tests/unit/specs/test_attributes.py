@@ -1,4 +1,4 @@
-"""Whatever an application logs becomes attributes that the gate accepts."""
+"""Whatever an application logs becomes attributes that the validator accepts."""
 
 import enum
 import json

@@ -152,10 +152,10 @@ def test_folding_loses_no_record_uncounted(
     folder, now, out, counted = Folder(repeats_max, window_ns=1000), 1, 0, 0
     for wait, text, key in steps:
         now += wait
-        step = folder.judge(text, now)
+        step = folder.classify(text, now)
         if step is Step.ROLL:
             counted += sum(folded.times for folded in folder.due(now))
-            step = folder.judge(text, now)
+            step = folder.classify(text, now)
         assert step is not Step.ROLL
         if step is Step.PASS or not folder.swallow(text, (text, key), None):
             out += 1

@@ -1,4 +1,4 @@
-"""The models' invariants, and the gate that applies them to lines."""
+"""The models' invariants, and the validator that applies them to lines."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The exporters, against the real SDK; every record they make must pass the gate."""
+"""The exporters, against the real SDK; every record they make must pass the validator."""
 
 import math
 from collections.abc import Iterator

@@ -173,7 +173,7 @@ def _edges(config: CollectorConfig, built: Graph) -> Iterator[tuple[str, str, st
         name, _, part = port.partition(".")
         for taker in takers:
             yield name, part, taker
-    last = "redact (sensitive)" if config.sensitive.enabled else "gate"
+    last = "redact (sensitive)" if config.sensitive.enabled else "validate"
     yield OUTPUT, "", last
     yield last, "", _subjects(config)
 

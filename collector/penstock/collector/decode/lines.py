@@ -187,8 +187,8 @@ class PlainLines:
     """Lines of one source or file, read at one time: those that need no look of their own.
 
     Plain text makes records that differ in their body only. That alone is made for each, and one of
-    them is judged for all: what the gate says of it, it says of each whose body is text of bounded
-    length. Structured lines are made and judged by their shape.
+    them is validated for all: what the validator says of it, it says of each whose body is text of
+    bounded length. Structured lines are made and validated by their shape.
     """
 
     def __init__(self, context: LineContext, now_ns: int) -> None:
@@ -200,10 +200,10 @@ class PlainLines:
             self._verdict = verdict
         self._events = ShapedEvents(context.resource, context.attributes, now_ns, timed=False)
         self._context, self._now_ns = context, now_ns
-        self._gate = ShapeValidator()
+        self._validator = ShapeValidator()
 
     def make(self, line: bytes) -> Made | None:
-        """The record of a line, with the gate's verdict; None when it takes a look of its own.
+        """The record of a line, with the validator's verdict; None when it takes a look of its own.
 
         It does when it is longer, not UTF-8, or not plain in another way; `decode_line` reads all.
         """
@@ -241,7 +241,7 @@ class PlainLines:
         made = _encode(
             _text_record(text, context.resource, context.attributes, time_ns, now_ns, level)
         )
-        return made, self._gate.judge(made, "text", time_ns, level[0])
+        return made, self._validator.validate(made, "text", time_ns, level[0])
 
 
 def _look_into(text: str, rules: LineRules, now_ns: int) -> tuple[Severity, int | None]:

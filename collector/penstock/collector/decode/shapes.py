@@ -1,8 +1,8 @@
-"""Structured events as records, made and judged by their shape.
+"""Structured events as records, made and validated by their shape.
 
 Events that come together mostly have the same keys. Which of these hold the level, the time and the
-message is found out once for each shape, and of its records the gate judges the first, which it
-does for all: what differs within the bounds of scalars cannot make a difference to it. Whatever
+message is found out once for each shape, and of its records the validator checks the first, which
+it does for all: what differs within the bounds of scalars cannot make a difference to it. Whatever
 else there is (nested values, texts beyond a bound, a level that says nothing) goes the way of
 `penstock.collector.decode.lines.log_record`, event by event; both ways make the same line of what
 both can read.
@@ -30,29 +30,29 @@ from penstock.specs.validate.validator import check_line
 from penstock.specs.validate.verdict import Accepted, Rejected
 
 Made = tuple[bytes, Accepted | None]
-"""A record's line, and the gate's verdict on it where that is known."""
+"""A record's line, and the validator's verdict on it where that is known."""
 
 Check = Callable[[bytes], Accepted | Rejected]
-"""The gate, as `check_line` is it."""
+"""The validator, as `check_line` is it."""
 
 _new: Final = tuple.__new__
 
 
 class ShapeValidator:
-    """The gate's verdicts on records that came together, asked for once for each shape."""
+    """The validator's verdicts on records that came together, asked for once for each shape."""
 
     def __init__(self, check: Check = check_line) -> None:
         self._check = check
         self._first: dict[Hashable, Accepted] = {}
 
-    def judge(
+    def validate(
         self, line: bytes, shape: Hashable, time_ns: int, severity_number: int
     ) -> Accepted | None:
         """The verdict on a record, as far as it is known without asking again.
 
         Args:
             line: The record.
-            shape: Equal for records that differ within the gate's bounds only.
+            shape: Equal for records that differ within the validator's bounds only.
             time_ns: The record's.
             severity_number: Likewise.
         """
@@ -118,7 +118,7 @@ class ShapedEvents:
         self._now_ns = now_ns
         self._timed = timed
         self._shapes: dict[tuple[Any, ...], _Shape | None] = {}
-        self._gate = ShapeValidator(check)
+        self._validator = ShapeValidator(check)
 
     def make(self, fields: Mapping[Any, Any], *, time_ns: int | None = None) -> Made | None:
         """An event's record; None when it is not plain.
@@ -157,7 +157,7 @@ class ShapedEvents:
             line = orjson.dumps(record)
         except orjson.JSONEncodeError:  # text that is none
             return None
-        return line, self._gate.judge(line, shape, time, level[0])
+        return line, self._validator.validate(line, shape, time, level[0])
 
     def _remember(self, keys: tuple[Any, ...]) -> _Shape | None:
         """What is known of events with these keys from now on; None: they are not plain."""

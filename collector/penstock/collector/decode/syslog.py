@@ -10,9 +10,9 @@ a message may end behind its header: its senders do all of that.
 Syslog messages as record lines: those with a head that was met before around what differs.
 
 What a program writes before its text is always the same but for the time. So a head (priority,
-host, program, structured data) is read once, and of its messages the gate judges the first, which
-it does for all: times and texts within their bounds cannot make a difference to it. Whatever else
-there is (no head at all, bytes that are no text, text beyond a bound) goes the way of
+host, program, structured data) is read once, and of its messages the validator checks the first,
+which it does for all: times and texts within their bounds cannot make a difference to it. Whatever
+else there is (no head at all, bytes that are no text, text beyond a bound) goes the way of
 `penstock.collector.decode.syslog`, message by message; both ways make the same line of what both
 can read.
 """
@@ -314,7 +314,7 @@ class ShapedMessages:
         self._resource = resource
         self._zone = zone
         self._shapes: dict[tuple[bytes, bytes], _Shape | None] = {}
-        self._gate = ShapeValidator(check)
+        self._validator = ShapeValidator(check)
 
     def make(self, message: bytes) -> Made | None:
         """A whole message's record; None when it takes a look of its own."""
@@ -337,7 +337,7 @@ class ShapedMessages:
             time_ns = self._unit.received_ns
         body = orjson.dumps(text)
         line = b"%b%d%b%b%b" % (shape.before, time_ns, shape.middle, body, shape.after)
-        return line, self._gate.judge(line, head, time_ns, shape.severity_number)
+        return line, self._validator.validate(line, head, time_ns, shape.severity_number)
 
     def _remember(self, head: tuple[bytes, bytes], message: bytes) -> _Shape | None:
         """What is known of messages with this head from now on; None: it is none."""
@@ -357,7 +357,7 @@ class ShapedMessages:
 def decode_syslog(
     unit: Unit, resource: Mapping[str, Any], *, check: Check = check_line
 ) -> list[Made]:
-    """The records of a unit; of those with one head, `check` judges the first.
+    """The records of a unit; of those with one head, `check` validates the first.
 
     Raises:
         UndecodableError: It is not one of syslog messages.

@@ -49,7 +49,7 @@ class Decoded:
     Attributes:
         resource: Of the lines that have none of their own.
         indexes: Of the lines within the unit, rising; an `Undecodable` takes up `count` of them.
-        verdicts: The gate's on the lines, where they are known; else empty.
+        verdicts: The validator's on the lines, where they are known; else empty.
         notes: What was not understood of the records, by reason; they are records all the same.
         ended: What becomes of those whose time cannot be read, by index, unless they go on.
     """

@@ -47,7 +47,7 @@ class Chunk:
     Attributes:
         start: Position to read again from, to meet all of them.
         resource: JSON, of the lines that have none of their own; empty when all are complete.
-        verdicts: The gate's on lines that are complete, of those where it is known already.
+        verdicts: The validator's on lines that are complete, of those where it is known already.
         ended: What becomes of records whose time cannot be read, by sequence, unless they go on.
     """
 
@@ -136,7 +136,7 @@ class Pipeline:
                 await self._sender.wait_for_room(urgent=chunk.origin == URGENT_ORIGIN)
 
     def _sort(self, chunk: Chunk, part: slice) -> Outcome:
-        """Let the graph judge records, count what ends here, hand the rest to delivery."""
+        """Let the graph validate records, count what ends here, hand the rest to delivery."""
         sequences, lines = chunk.sequences[part], chunk.lines[part]
         arrival = Arrival(
             chunk.source,

@@ -64,7 +64,7 @@ def sort_lines(body: bytes) -> Sorted:
 
 
 def _kind_of(line: bytes) -> Kind:
-    """A line's kind; what is no record is a log, and the gate says what it thinks of it."""
+    """A line's kind; what is no record is a log, and the validator says what it thinks of it."""
     try:
         record = orjson.loads(line)
     except orjson.JSONDecodeError:

@@ -1,4 +1,4 @@
-"""What the short reasons mean that the gate gives: sentences for people.
+"""What the short reasons mean that the validator gives: sentences for people.
 
 A reason is a code, with the field and the rule that it breaks where there is one: `missing_field:
 body`, `invalid: severity_number: int_parsing`. The rule is pydantic's name for it, or a sentence
@@ -74,7 +74,7 @@ _TYPES: Final[Mapping[str, str]] = {
 
 
 def meaning(reason: str) -> str | None:
-    """A sentence for a reason of the gate; None for others, which are sentences themselves."""
+    """A sentence for a reason of the validator; None for others, which are sentences themselves."""
     code, _, detail = reason.partition(": ")
     if code == "missing_field" and detail:
         fields = detail.split(", ")

@@ -64,7 +64,7 @@ class Unit:
         kind: Of the records; decides what happens when there is no room.
         sender: Who sent it, for removing repeats; empty when it cannot be sent again.
         sequence: The sender's number for it.
-        verdicts: The gate's on its lines, where they were judged already; not written.
+        verdicts: The validator's on its lines, where they were validated already; not written.
     """
 
     source: str
@@ -386,7 +386,7 @@ def take_apart(unit: Unit) -> list[Unit]:
 def _by_line(unit: Unit) -> list[Unit]:
     kinds = [KINDS[one.kind] for one in unit.verdicts if one is not None]
     if kinds and len(kinds) == len(unit.verdicts) and URGENT.isdisjoint(kinds):
-        return [dataclasses.replace(unit, kind=kinds[0])]  # the gate has told, of each
+        return [dataclasses.replace(unit, kind=kinds[0])]  # the validator has told, of each
     found = sort_lines(unit.payload)
     if found.rest and found.urgent and "refused" in unit.meta:  # it counts lines
         return [dataclasses.replace(unit, kind=found.urgent_kind)]

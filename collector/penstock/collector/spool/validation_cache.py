@@ -1,8 +1,8 @@
-"""The gate's verdicts on units that are on their way through a spool, so none is judged twice.
+"""Verdicts on units that are on their way through a spool, so none is validated twice.
 
-A source that answers for each record (OTLP) has them judged before they are spooled. What is read
-back is byte for byte what was judged, so its verdicts hold. They are an advantage and no promise:
-what waits long, or over a restart, is judged again.
+A source that answers for each record (OTLP) has them validated before they are spooled. What is
+read back is byte for byte what was validated, so its verdicts hold. They are an advantage and no
+promise: what waits long, or over a restart, is validated again.
 """
 
 import asyncio

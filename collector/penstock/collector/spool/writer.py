@@ -38,7 +38,7 @@ class Payload:
     Attributes:
         count: Records in it, as far as the source can tell.
         meta: What the format needs besides.
-        verdicts: The gate's on its lines, where they were judged already.
+        verdicts: The validator's on its lines, where they were validated already.
     """
 
     format: str

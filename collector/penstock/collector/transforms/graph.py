@@ -2,7 +2,8 @@
 
 Per record:
 
-    line ─▶ resource, gate ─▶ transforms ─▶ gate again, if one changed it ─▶ redact ─▶ subject
+    line ─▶ resource, validate ─▶ transforms ─▶ validate again, if one changed it ─▶ redact ─▶
+    subject
                 │                 │                  │
                 └─ quarantine     ├─ quarantine      └─ quarantine, with the transform's name
                                   └─ filtered, sampled, deduplicated, aggregated, throttled
@@ -115,7 +116,7 @@ def without_ended(arrival: Arrival, outcome: Outcome) -> Arrival:
 def validated_together(arrival: Arrival) -> tuple[Sequence[bytes], Sequence[Accepted | None]]:
     """Lines with what was hoisted out of them, and the verdicts on them.
 
-    There is none on a line that must be judged by itself.
+    There is none on a line that must be validated by itself.
     """
     lines, known = arrival.lines, arrival.verdicts or [None] * len(arrival.lines)
     if all(known):
@@ -141,7 +142,7 @@ def _completed(
             whole, verdicts = attach_and_check(lines, resource, observed_ns)
         else:
             whole, verdicts = lines, check_together(lines)
-    except Exception:  # noqa: BLE001 - judged each by itself, the one that did it is found and named
+    except Exception:  # noqa: BLE001 - validated one by one, the one that raises is found and named
         whole = [attach(line, resource, observed_ns) for line in lines] if resource else lines
         verdicts = None
     return whole, verdicts or [None] * len(whole)
@@ -251,7 +252,7 @@ class Graph:
     # Without transforms.
 
     def _pass_on(self, arrival: Arrival, outcome: Outcome) -> None:
-        """The collector's hottest path: lines are judged and go on as they came."""
+        """The collector's hottest path: lines are validated and go on as they came."""
         scrubber, search = self._scrubber, self._search(arrival)
         whole, verdicts = validated_together(arrival)
         if self._pass_on_alike(arrival, whole, verdicts, search, outcome):
@@ -487,7 +488,7 @@ def _reason(verdict: Rejected) -> str:
 
 
 def _validated(fields: Fields) -> tuple[bytes, Accepted] | str:
-    """The record's line and the gate's verdict on it; text is why it is refused."""
+    """The record's line and the validator's verdict on it; text is why it is refused."""
     try:
         line = encode_json(fields)
     except (TypeError, ValueError, RecursionError):

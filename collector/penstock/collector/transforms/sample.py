@@ -51,7 +51,7 @@ def _is_error(fields: Fields) -> bool:
 class Sample(Transform):
     """Keeps a share of the records, and says on each how many it stands for.
 
-    Records of one trace share their fate, in every collector; those without a trace are judged by
+    Records of one trace share their fate, in every collector; those without a trace are sampled by
     their source and place in it.
 
     Args:

@@ -56,7 +56,7 @@ class Step(Enum):
     COMPARE = auto()
     """Its text is frequent: ask `swallow`."""
     ROLL = auto()
-    """The window is over: call `due`, then `judge` again."""
+    """The window is over: call `due`, then `classify` again."""
 
 
 class Folded(NamedTuple):
@@ -87,7 +87,7 @@ class Folder:
         """Whether the window is; also when the clock was set back."""
         return not 0 < self._end_ns - now_ns <= self._window_ns
 
-    def judge(self, text: str, now_ns: int) -> Step:
+    def classify(self, text: str, now_ns: int) -> Step:
         """Count a text; says what to do with its record."""
         if not 0 < self._end_ns - now_ns <= self._window_ns:
             return Step.ROLL

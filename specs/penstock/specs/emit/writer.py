@@ -303,7 +303,7 @@ class LogWriter:
                 self._weigh(record)
             folder = self._folder
             if folder is not None:
-                step = folder.judge(record["body"], record["time_unix_nano"])
+                step = folder.classify(record["body"], record["time_unix_nano"])
                 if step is not Step.PASS and self._is_folded(folder, step, record):
                     return
             line = self._encode(record)
@@ -338,7 +338,7 @@ class LogWriter:
     def _is_folded(self, folder: Folder, step: Step, record: dict[str, Any]) -> bool:
         if step is Step.ROLL:
             self._roll(folder, record["time_unix_nano"])
-            step = folder.judge(record["body"], record["time_unix_nano"])
+            step = folder.classify(record["body"], record["time_unix_nano"])
         if step is not Step.COMPARE:
             return False
         key = repr([record.get(name) for name in _SAME])

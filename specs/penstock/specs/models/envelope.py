@@ -73,7 +73,7 @@ class SchemaName:
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """The model that judges a record.
+    """The model that validates a record.
 
     Attributes:
         model: None when the name is known and its major version is not.

@@ -56,7 +56,7 @@ def discover() -> dict[str, str]:
 
     Returns:
         For each entry point that could not be loaded, why. It is logged, and the others load:
-        records of its specs are then judged by the base of their kind.
+        records of its specs are then validated by the base of their kind.
     """
     failures = {}
     for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):

@@ -70,7 +70,7 @@ def describe_process() -> dict[str, Any]:
 
 
 def fit_and_count(given: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
-    """A resource that the validator accepts, since every record of the process is judged with it.
+    """A resource that the validator accepts: every record of the process is validated with it.
 
     Identifying attributes that are empty (``service.version=$VERSION`` without one) count as not
     given, long ones are cut, and others are left out once the resource has grown too large for a

@@ -26,7 +26,7 @@ HAS_RE2: Final = find_spec("re2") is not None
 DetectorName = Literal[
     "names", "private_key", "web_token", "token", "url_password", "named_value", "email", "card"
 ]
-"""`names` judges attributes by their names; the others search texts."""
+"""`names` classifies attributes by their names; the others search texts."""
 DETECTORS: Final[tuple[DetectorName, ...]] = get_args(DetectorName)
 
 _CLASSES: Final[dict[str, Sensitivity]] = {
@@ -380,8 +380,8 @@ class Detectors:
                 found(name)
         if not parts:
             return text
-        judged = b"".join((*parts, raw[end_before:])).decode("utf-8", "surrogatepass")
-        return judged[: max(len(text), characters_max)]
+        cleaned = b"".join((*parts, raw[end_before:])).decode("utf-8", "surrogatepass")
+        return cleaned[: max(len(text), characters_max)]
 
 
 _TEXT_CHARACTERS_MIN: Final = 5

@@ -85,7 +85,7 @@ class Scrubber:
             it, or ``defer``: keep what the context says for the collector to hash, which knows its
             fields, and redact a spec's own, which the collector may not know.
         values: Whether undeclared attributes and free text are searched for sensitive values, too;
-            undeclared attributes are always judged by their names.
+            undeclared attributes are always classified by their names.
         actions: Other actions than the specs' for some fields: path with dots to action, as in
             ``{"context.user.email": "hash"}``; also for any attribute, ``attributes.KEY``.
         detectors: What is looked for besides what the specs declare.
@@ -125,7 +125,7 @@ class Scrubber:
         return self._values
 
     def scrub_line(self, line: bytes) -> bytes:
-        """A line that the gate accepted, scrubbed; the very bytes when there was nothing to do."""
+        """A valid line, scrubbed; the very bytes when there was nothing to do."""
         fields = from_json(line)
         scrubbed = self.scrub(fields)
         return line if scrubbed is fields else encode_json(scrubbed)
@@ -135,7 +135,7 @@ class Scrubber:
 
         Args:
             line: With its resource or without: that is not searched.
-            accepted: The gate's verdict.
+            accepted: The validator's verdict.
             search: Of this line and those around it.
         """
         if self._suspects(accepted.names):
@@ -147,7 +147,7 @@ class Scrubber:
         """Places of those of many lines that `is_clean` is not true of.
 
         Args:
-            accepted: The gate's verdicts on them.
+            accepted: The validator's verdicts on them.
             search: Of them, with their resources or without.
         """
         names = {found for found in {one.names for one in accepted} if self._suspects(found)}
@@ -179,9 +179,9 @@ class Scrubber:
             if treated is not attributes:
                 dropped += len(attributes) - len(treated)
                 attributes = changes["attributes"] = treated
-            judged = self._detect(attributes, plan.declared)
-            if judged is not attributes and not self._counts_only:
-                changes["attributes"] = judged
+            cleaned = self._detect(attributes, plan.declared)
+            if cleaned is not attributes and not self._counts_only:
+                changes["attributes"] = cleaned
         if self._values and (texts := self._search(fields, changes)) and not self._counts_only:
             changes |= texts
         if dropped:
@@ -196,7 +196,7 @@ class Scrubber:
     def scrub_names(
         self, attributes: Mapping[str, Any], time_unix_nano: int = 0
     ) -> Mapping[str, Any]:
-        """Attributes that no spec declares, judged by their names alone.
+        """Attributes that no spec declares, classified by their names alone.
 
         What `scrub` does to a log record's attributes when it was made with ``values=False``. The
         object itself comes back only when no name says anything, whatever the values.
@@ -204,8 +204,8 @@ class Scrubber:
         if not self._suspects(tuple(attributes)):
             return attributes
         treated = self._treat(dict(attributes), frozenset(), time_unix_nano)
-        judged = self._detect(treated, frozenset())
-        return {**(treated if self._counts_only else judged)}
+        cleaned = self._detect(treated, frozenset())
+        return {**(treated if self._counts_only else cleaned)}
 
     def _suspects(self, names: tuple[str, ...]) -> frozenset[str]:
         """Those of attributes' names that say something."""
@@ -264,7 +264,7 @@ class Scrubber:
         return mark
 
     def _detect(self, attributes: dict[str, Any], declared: frozenset[str]) -> dict[str, Any]:
-        """Undeclared attributes, judged by name and value."""
+        """Undeclared attributes, classified by name and value."""
         suspects = self._suspects(tuple(attributes))
         if not (suspects or self._values):
             return attributes
@@ -273,12 +273,12 @@ class Scrubber:
             value = attributes[name]
             if name in declared or f"attributes.{name}" in self._detectors.except_fields:
                 continue
-            judged = self._judged(name, value)
-            if judged is not value:
-                changes[name] = judged
+            cleaned = self._cleaned(name, value)
+            if cleaned is not value:
+                changes[name] = cleaned
         return {**attributes, **changes} if changes else attributes
 
-    def _judged(self, name: str, value: Any) -> Any:
+    def _cleaned(self, name: str, value: Any) -> Any:
         """A value of that name, with what is in it; the very value when there is nothing to do."""
         kind = value.__class__
         if value is None or kind is bool:
@@ -292,12 +292,12 @@ class Scrubber:
             if not self._values or (value.isdecimal() and is_name_of_id(name)):
                 return value
             return self._detectors.redact(value, self._note)
-        judged: Any = value
+        cleaned: Any = value
         if kind is list:
-            judged = [self._judged("", item) for item in value]
+            cleaned = [self._cleaned("", item) for item in value]
         elif kind is dict:
-            judged = {key: self._judged(key, member) for key, member in value.items()}
-        return value if judged == value else judged
+            cleaned = {key: self._cleaned(key, member) for key, member in value.items()}
+        return value if cleaned == value else cleaned
 
     def _note(self, detector: DetectorName) -> None:
         self.found[detector] += 1
@@ -314,9 +314,9 @@ class Scrubber:
         for name in _NESTED:
             members = fields.get(name)
             if isinstance(members, list):
-                judged = [self._member(member) for member in members]
-                if judged != members:
-                    found[name] = judged
+                cleaned = [self._member(member) for member in members]
+                if cleaned != members:
+                    found[name] = cleaned
         return found
 
     def _member(self, member: Any) -> Any:
@@ -324,8 +324,8 @@ class Scrubber:
         if not attributes:
             return member
         treated = self._treat(attributes, frozenset(), member.get("time_unix_nano"))
-        judged = self._detect(treated, frozenset())
-        kept = treated if self._counts_only else judged
+        cleaned = self._detect(treated, frozenset())
+        kept = treated if self._counts_only else cleaned
         return member if kept is attributes else {**member, "attributes": kept}
 
 

@@ -3,8 +3,8 @@
 msgspec types that accept nothing that a pydantic model would not.
 
 Made from pydantic's core schema, which holds all that pydantic will do. A type may refuse more than
-the model does, since what is refused is judged by pydantic; it never accepts more. Whatever is not
-known to be safe in this sense, a validator above all, ends the generation.
+the model does, since what is refused is validated by pydantic; it never accepts more. Whatever is
+not known to be safe in this sense, a validator above all, ends the generation.
 """
 
 import re

@@ -1,7 +1,7 @@
 """The validator's fast path: most lines are right, and need no more than to be found right.
 
 For each spec a decoder is generated from its pydantic model. It may only *accept*: what it does not
-accept is judged by pydantic, which also says why. So the verdict is pydantic's on every line, as
+accept is validated by pydantic, which also says why. So the verdict is pydantic's on every line, as
 long as nothing is accepted here that pydantic refuses; the types see to that
 (`penstock.specs.validate.decoder`), and a differential fuzz.
 
@@ -46,7 +46,7 @@ _MEMOS_MAX: Final = 1024
 _MEMO_BYTES_MAX: Final = 4096
 """What is remembered of lines, beginnings and resources, takes 4 MiB each at most."""
 HEAD_BYTES: Final = 24
-"""By so many of its first bytes a line's judge is looked for."""
+"""By so many of its first bytes a line's validator is found."""
 _LOGGER: Final = logging.getLogger("penstock.specs")
 
 
@@ -55,18 +55,18 @@ BatchValidator = Callable[[Sequence[bytes]], list[Accepted] | None]
 
 
 def accept(line: bytes) -> Accepted | None:
-    """The verdict on a line that is right beyond doubt; None when pydantic must judge it."""
+    """The verdict on a line that is right beyond doubt; None when pydantic must validate it."""
     known = _heads.get(line[:HEAD_BYTES])
     if known is not None and line.startswith(known[0]):
         return known[1](line)
     end = line.find(b",", line.find(b",") + 1)
     if not 0 < end <= _MEMO_BYTES_MAX:
         return None
-    judge, judge_all = _validators_of(line[:end])
+    validate, validate_all = _validators_of(line[:end])
     if len(_heads) >= _MEMOS_MAX:
         _heads.clear()
-    _heads[line[:HEAD_BYTES]] = (line[: end + 1], judge, judge_all)
-    return judge(line)
+    _heads[line[:HEAD_BYTES]] = (line[: end + 1], validate, validate_all)
+    return validate(line)
 
 
 def accept_all(lines: Sequence[bytes]) -> list[Accepted] | None:
@@ -75,18 +75,19 @@ def accept_all(lines: Sequence[bytes]) -> list[Accepted] | None:
     What `accept` says of each, for two thirds of its time.
 
     Returns:
-        None when one of them is not, or they are of several specs: each is to be judged by itself.
+        None when one of them is not, or they are of several specs: each is to be validated by
+        itself.
     """
     if not lines or accept(lines[0]) is None:
         return None
-    head, _, judge_all = _heads[lines[0][:HEAD_BYTES]]
-    return judge_all(lines) if all(map(methodcaller("startswith", head), lines)) else None
+    head, _, validate_all = _heads[lines[0][:HEAD_BYTES]]
+    return validate_all(lines) if all(map(methodcaller("startswith", head), lines)) else None
 
 
 def _validator(  # noqa: C901 - what is in its closure is one path, and every call on it costs
     decoder: "Decoder", kind: str, schema: str, *, exact: bool
 ) -> LineValidator:
-    """The function that judges lines of one spec.
+    """The function that validates lines of one spec.
 
     Everything it needs is in its closure: this is the collector's hottest path.
     """
@@ -98,7 +99,7 @@ def _validator(  # noqa: C901 - what is in its closure is one path, and every ca
     if decoder.own is not None:
         rules = (*rules, _fields_of_its_own(decoder.own))
 
-    def judge(line: bytes) -> Accepted | None:
+    def validate(line: bytes) -> Accepted | None:
         try:
             record = decode(line)
             service, keys = _resource_of(bytes(record.resource))
@@ -126,11 +127,11 @@ def _validator(  # noqa: C901 - what is in its closure is one path, and every ca
         found = (kind, schema, service, record.time_unix_nano, severity(record), 0, exact, names)
         return new(Accepted, found)
 
-    return judge
+    return validate
 
 
 def _batch_validator(decoder: "Decoder", kind: str, schema: str, *, exact: bool) -> BatchValidator:
-    """The function that judges many lines of one spec: `_judge`'s rules, each for all of them.
+    """The function that validates many lines of one spec by the rules of `_validator`.
 
     A line has at least as many colons as keys. So if all lines together have as many colons as
     keys, each line has, and one comparison finds that no key is there twice or unknown. The same is
@@ -146,7 +147,7 @@ def _batch_validator(decoder: "Decoder", kind: str, schema: str, *, exact: bool)
     if decoder.own is not None:
         rules = (*rules, _fields_of_its_own(decoder.own))
 
-    def judge_all(lines: Sequence[bytes]) -> list[Accepted] | None:
+    def validate_all(lines: Sequence[bytes]) -> list[Accepted] | None:
         try:
             records = [*map(decode, lines)]
             resources = [*map(bytes, map(resource_of, records))]
@@ -185,7 +186,7 @@ def _batch_validator(decoder: "Decoder", kind: str, schema: str, *, exact: bool)
             )
         ]  # fmt: skip
 
-    return judge_all
+    return validate_all
 
 
 def _fields_of_its_own(own: Any) -> Callable[[Any], None]:
@@ -198,11 +199,11 @@ def _fields_of_its_own(own: Any) -> Callable[[Any], None]:
 
 
 def _never(_line: object) -> None:
-    """Pydantic must judge the line, or the lines."""
+    """Pydantic must validate the line, or the lines."""
 
 
 def slow_specs() -> dict[str, str]:
-    """Specs that lines have named and that pydantic alone can judge, with the reason."""
+    """Specs that lines have named and that pydantic alone can validate, with the reason."""
     return dict(_SLOW)
 
 
@@ -211,7 +212,7 @@ _SLOW: Final[dict[str, str]] = {}
 
 @lru_cache(maxsize=_MEMOS_MAX)
 def _validators_of(prefix: bytes) -> tuple[LineValidator, BatchValidator]:
-    """Who judges lines that begin so; `_never` unless that says schema and kind, no more."""
+    """Who validates lines that begin so; `_never` unless that says schema and kind, no more."""
     if not AVAILABLE:
         return _never, _never
     discover()
@@ -234,8 +235,8 @@ def _validators_of(prefix: bytes) -> tuple[LineValidator, BatchValidator]:
 
 
 _heads: Final[dict[bytes, tuple[bytes, LineValidator, BatchValidator]]] = {}
-"""By a line's first bytes how the last such line began, up to its second comma, and its judges: to
-compare the beginning is quicker than to look for the comma. Where several specs begin alike, as
+"""By a line's first bytes how the last such line began, up to its second comma, and its validators:
+to compare the beginning is quicker than to look for the comma. Where several specs begin alike, as
 long names do, the comma is looked for."""
 
 
@@ -316,5 +317,5 @@ def _decoder_of(model: type[Record]) -> "Decoder | None":
         return generate(model)
     except (UngeneratableError, TypeError) as error:
         _SLOW[model.spec] = str(error)
-        _LOGGER.warning("%s is judged by pydantic alone, which is slower: %s", model.spec, error)
+        _LOGGER.warning("%s is validated by pydantic alone, which is slower: %s", model.spec, error)
         return None

@@ -163,7 +163,7 @@ def _check_fields(fields: dict[str, Any]) -> Accepted:
 
 
 def _choose(kind: Any, schema: Any) -> tuple[type[Record] | None, bool]:
-    """The model to judge by, and whether it is the record's very spec; None: of another major."""
+    """The record's model, and whether it is that of its very spec; None: of another major."""
     discover()
     if not isinstance(kind, str) or kind not in BASE_MODELS:
         raise RefusedRecordError("bad_kind")

@@ -12,8 +12,8 @@ class Accepted(NamedTuple):
         severity_number: 1 to 24; what is not a log record counts as INFO (9), a span that failed
             as ERROR (17).
         unknown_fields: Fields that the spec does not have and that were tolerated.
-        exact: The record was judged by its very spec, not by a newer minor's predecessor or by the
-            base of its kind.
+        exact: The record was validated by its very spec, not by a newer minor's predecessor or by
+            the base of its kind.
         names: Of its attributes.
     """
 

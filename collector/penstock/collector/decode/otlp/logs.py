@@ -2,11 +2,11 @@
 
 Most log records have text as body and scalars as attributes. Their line is written around what
 differs, with the resource encoded once for all of them and each attribute once for all that have it
-alike; and of those of one shape (the same attributes, the same fields) the gate judges the first,
-which it does for all, since what differs within its bounds cannot make a difference to it. Whatever
-else there is (nested values, the context's fields, texts beyond a bound, ids of another length, a
-scope of Penstock's own) goes the way of `otlp_records`, record by record; both ways make the same
-line of what both can read.
+alike; and of those of one shape (the same attributes, the same fields) the validator checks the
+first, which it does for all, since what differs within its bounds cannot make a difference to it.
+Whatever else there is (nested values, the context's fields, texts beyond a bound, ids of another
+length, a scope of Penstock's own) goes the way of `otlp_records`, record by record; both ways make
+the same line of what both can read.
 
 OTLP's log requests once more, with attributes that stay packed: each is its bytes.
 
@@ -109,7 +109,7 @@ _REQUEST: Final = _made()
 
 Json = dict[str, Any]
 Made = tuple[bytes | str, Accepted | None]
-"""A line or what is none, and the gate's verdict where it is known."""
+"""A line or what is none, and the validator's verdict where it is known."""
 
 _OWN: Final = "penstock"
 _FIELDS: Final = frozenset(
@@ -146,7 +146,7 @@ def map_logs(
         default: The resource of records that come without one.
         now_ns: When it was received.
         note: Told what was not understood or is lost, and how often.
-        check: The gate, asked for the first record of each shape.
+        check: The validator, asked for the first record of each shape.
 
     Yields:
         Some of them at a time.
@@ -164,8 +164,8 @@ def map_logs(
             continue
         for scope, records in zip(element.scope_logs, packed, strict=True):
             about = _scope_members(scope)
-            gate = ShapeValidator(check)
-            plain = _Lines(scope.scope.name, about or [], resource, now_ns, note, gate)
+            validator = ShapeValidator(check)
+            plain = _Lines(scope.scope.name, about or [], resource, now_ns, note, validator)
             own = about is None or scope.schema_url.startswith(_OWN)
             for first in range(0, len(records), AT_ONCE):
                 part = records[first : first + AT_ONCE]
@@ -189,7 +189,7 @@ def _levels(note: Note) -> Note:
 
 
 class _Lines:
-    """Makes the lines of one scope's plain records, and knows what the gate says of each shape."""
+    """Makes the lines of one scope's plain records, with the verdict on each shape."""
 
     def __init__(
         self,
@@ -198,12 +198,12 @@ class _Lines:
         resource: str,
         now_ns: int,
         note: Note,
-        gate: ShapeValidator,
+        validator: ShapeValidator,
     ) -> None:
         self._about = about
         own = f',"scope":{_encoded(scope[:SCOPE_CHARACTERS_MAX])}' if scope else ""
         self._end = f'{own},"resource":{resource}}}'
-        self._now_ns, self._note, self._gate = now_ns, note, gate
+        self._now_ns, self._note, self._validator = now_ns, note, validator
 
     def make(self, record: Any) -> Made | None:
         """A record's line and verdict; None when it is not plain."""
@@ -226,7 +226,7 @@ class _Lines:
             f'"observed_time_unix_nano":{observed_ns},{level},"body":{body},'
             f'"attributes":{{{",".join(attributes.values())}}}{members}{self._end}'
         ).encode()
-        return line, self._gate.judge(line, (which, *attributes), time_ns, number)
+        return line, self._validator.validate(line, (which, *attributes), time_ns, number)
 
 
 def _scope_members(scope: Any) -> list[tuple[str, str]] | None:

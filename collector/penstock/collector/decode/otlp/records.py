@@ -5,7 +5,8 @@ where the spec has room for it: nested attributes are laid out flat, other bodie
 JSON, a missing severity is INFO, a missing unit ``1``, what is beyond a bound of the spec is cut
 and counted as dropped. Fields that protobuf leaves out because they are zero are there again. A
 summary, which the spec has no type for, becomes ``<name>.count`` and ``<name>.sum``, cumulative
-sums, and a gauge ``<name>`` with the attribute ``quantile``. The rest is for the gate to refuse.
+sums, and a gauge ``<name>`` with the attribute ``quantile``. The rest is for the validator to
+refuse.
 """
 
 from collections import Counter

@@ -144,7 +144,7 @@ class FileState:
         """The name of this generation in queues."""
         return f"{FILE_ORIGIN}{self.generation}"
 
-    def judge(self, found: Found, *, read: int, marked: str) -> Verdict:
+    def classify(self, found: Found, *, read: int, marked: str) -> Verdict:
         """Rows c to f of the table.
 
         Args:
@@ -253,7 +253,7 @@ class Generations:
         if state is None:
             return (Verdict.NEW, None) if found.size else (Verdict.NOT_YET, None)
         marked = "" if state.mark is None else state.mark.digest
-        verdict = state.judge(found, read=state.position, marked=marked)
+        verdict = state.classify(found, read=state.position, marked=marked)
         if verdict is Verdict.SAME:
             del self.known[source, found.device, found.inode]
             return verdict, state

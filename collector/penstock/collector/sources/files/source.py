@@ -571,9 +571,9 @@ class FileSource(Source):
     def _decode(
         self, line: Line, plain: PlainLines, context: LineContext, now_ns: int
     ) -> tuple[Made, OnError]:
-        """A line as a record, what the gate says of it, if that is known, and what becomes of it.
+        """A line as a record, the verdict on it, if that is known, and what becomes of it.
 
-        It stays as it is when it cannot be made one, for the gate to judge.
+        It stays as it is when it cannot be made one, for the validator to refuse.
         """
         try:
             if line.is_plain:

@@ -151,7 +151,7 @@ class Tail:
         begin, before = written(self.lines.position - len(self.before), self.before)
         span = self.state.beyond_head((begin, begin + len(before)))
         found = look(descriptor, span)
-        verdict = self.state.judge(found, read=self.lines.position, marked=head_hash(before))
+        verdict = self.state.classify(found, read=self.lines.position, marked=head_hash(before))
         if verdict is Verdict.SAME:
             self.state.learn(found.head)
             self.changed = now

@@ -57,15 +57,15 @@ class _Taken:
     reason: str = ""
 
     def add(self, found: list[Made]) -> None:
-        """Take lines, with the gate's verdicts where they are known, and what is none."""
+        """Take lines, with the validator's verdicts where they are known, and what is none."""
         for made, known in found:
             line = made if isinstance(made, bytes) else made.encode()
             self.size += len(line)
             self.lines.append(line)
-            self.verdicts.append(known or self._judge(made))
+            self.verdicts.append(known or self._validate(made))
 
-    def _judge(self, made: bytes | str) -> Accepted | None:
-        """The gate's verdict on the line that was taken last; None: it is refused, or is none."""
+    def _validate(self, made: bytes | str) -> Accepted | None:
+        """The verdict on the line that was taken last; None: it is refused, or is none."""
         if isinstance(made, str):
             reason = "not_otlp"
             self.unread.append((len(self.lines) - 1, reason))

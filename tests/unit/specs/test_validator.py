@@ -1,4 +1,4 @@
-"""The gate's verdicts on bytes: JSON that is none, too much, twice there, or newer than we are."""
+"""Verdicts on bytes: JSON that is none, too much, twice there, or newer than we are."""
 
 import json
 from typing import Any
@@ -238,7 +238,7 @@ def test_attach_to_an_empty_object() -> None:
 
 
 @given(st.binary(max_size=60))
-def test_gate_never_raises(noise: bytes) -> None:
+def test_the_validator_never_raises(noise: bytes) -> None:
     half = len(GOOD) // 2
     for line in (noise, GOOD[:half] + noise + GOOD[half:], attach(noise, b"{}", 1)):
         assert check_line(line) is not None

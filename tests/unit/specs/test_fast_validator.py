@@ -139,7 +139,7 @@ def test_fast_verdict_is_pydantics_on_mutated_records(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_lines_judged_together_get_the_verdicts_that_each_gets(name: str) -> None:
+def test_lines_validated_together_get_the_verdicts_that_each_gets(name: str) -> None:
     dice = random.Random(f"{name}-{SEED}")
     record = KINDS[name]()
     together = alone = 0
@@ -152,8 +152,8 @@ def test_lines_judged_together_get_the_verdicts_that_each_gets(name: str) -> Non
         assert found is None or found == expected, (number, lines)
         together += found is not None
         alone += found is None and all(isinstance(one, Accepted) for one in expected)
-    assert together > LINES // 5 * 0.1, "hardly any lines are judged together"
-    assert alone, "all right lines were judged together: what is left to pydantic is not tried"
+    assert together > LINES // 5 * 0.1, "hardly any lines are validated together"
+    assert alone, "all right lines were validated together: what is left to pydantic is not tried"
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_no_line_makes_up_for_another(first: bytes, second: bytes) -> None:
     assert check_together([good, good]) == [check_line(good)] * 2
 
 
-def test_lines_of_two_specs_and_lines_that_are_too_long_are_not_judged_together() -> None:
+def test_lines_of_two_specs_and_lines_that_are_too_long_are_not_validated_together() -> None:
     line = json.dumps(records.log(), separators=(",", ":")).encode()
     other = json.dumps(records.span(), separators=(",", ":")).encode()
     assert check_together([line, other]) is None
@@ -197,7 +197,7 @@ def test_colons_in_text_are_no_keys() -> None:
     assert accept(line.encode()) is not None
 
 
-def test_lines_with_colons_in_their_texts_are_judged_together() -> None:
+def test_lines_with_colons_in_their_texts_are_validated_together() -> None:
     bodies = ("at 10:45: see http://shop/x", 'say "hi": or not', '\\ and ":', "plain")
     lines = [json.dumps(records.log(body=body), separators=(",", ":")).encode() for body in bodies]
     assert check_together(lines[:2]) == [check_slowly(line) for line in lines[:2]]
