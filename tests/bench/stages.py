@@ -20,7 +20,7 @@ from penstock.collector.delivery.ordered_queue import QueueKey
 from penstock.collector.delivery.publisher import encode_lines
 from penstock.collector.limits import FILE_READ_BYTES, LINE_BYTES_MAX
 from penstock.collector.sources.line_framing import Line, LineCutter
-from penstock.collector.transforms.graph import Arrival, Graph
+from penstock.collector.transforms.graph import Chunk, Graph
 from penstock.logd.format.batch import SCHEMA_VERSION
 from penstock.logd.format.envelope import BatchPayload, encode_batch
 from tests.bench.collecting import file_lines
@@ -124,7 +124,7 @@ def _decode_alone(line: Line) -> bytes:
 
 def _sort(graph: Graph, made: list[Made], sequences: list[int]) -> list[Take]:
     lines, verdicts = [line for line, _ in made], [verdict for _, verdict in made]
-    outcome = graph.process(Arrival("app", 0, sequences, lines, b"", _NOW_NS, verdicts), 0)
+    outcome = graph.process(Chunk("app", 0, sequences, lines, b"", _NOW_NS, verdicts), 0)
     assert not outcome.refused
     return [
         Take(QueueKey("file/1", "app", subject, branch), batch)

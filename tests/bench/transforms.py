@@ -20,7 +20,7 @@ from hashlib import blake2b
 from time import process_time_ns
 from typing import Any, Final
 
-from penstock.collector.transforms.graph import Arrival, Graph
+from penstock.collector.transforms.graph import Chunk, Graph
 from tests.bench.figures import Case
 from tests.bench.harness import Bench
 from tests.support.collector_graph import RESOURCE, graph_of, log, total
@@ -92,7 +92,7 @@ def _through(graph: Graph, lines: list[bytes]) -> int:
     for at in range(0, len(lines), _SLICE):
         part = lines[at : at + _SLICE]
         outcome = graph.process(
-            Arrival("app", at, range(at + 1, at + 1 + len(part)), part, RESOURCE, 5), at
+            Chunk("app", at, range(at + 1, at + 1 + len(part)), part, RESOURCE, 5), at
         )
         assert not outcome.refused, outcome.refused[0]
         assert total(outcome) == len(part)

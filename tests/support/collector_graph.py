@@ -7,7 +7,7 @@ import yaml
 
 from penstock.collector.config import CollectorConfig
 from penstock.collector.transforms.build import build_graph
-from penstock.collector.transforms.graph import Arrival, Graph, Outcome
+from penstock.collector.transforms.graph import Chunk, Graph, Outcome
 
 RESOURCE = b'{"service.name":"shop"}'
 HOST = {"host.name": "host-1"}
@@ -42,7 +42,7 @@ def process(
 ) -> Outcome:
     """What becomes of lines; their sequences count from `first`."""
     sequences = range(first, first + len(lines))
-    return graph.process(Arrival(source, 0, sequences, lines, resource, observed_ns), now_ns)
+    return graph.process(Chunk(source, 0, sequences, lines, resource, observed_ns), now_ns)
 
 
 def delivered(outcome: Outcome) -> list[tuple[str, dict[str, Any]]]:

@@ -16,8 +16,7 @@ from typing import Any, Final, cast
 from unittest.mock import patch
 
 from penstock.base.http.client import HttpError
-from penstock.collector.agent.admin import ControlServer
-from penstock.collector.agent.admin_actions import AdminActions
+from penstock.collector.agent.admin import AdminActions, ControlServer
 from penstock.collector.agent.reload import Report
 from penstock.collector.agent.taps import Taps
 from penstock.collector.checkpoint.state import NewerStateError, read_state

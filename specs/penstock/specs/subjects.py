@@ -2,11 +2,13 @@
 
 import re
 from functools import lru_cache
-from typing import Final
+from typing import Final, Literal
 
 from penstock.specs.limits import SUBJECT_TOKEN_CHARACTERS_MAX
 
-KINDS: Final = {
+KindToken = Literal["logs", "traces", "metrics", "events", "audit"]
+
+KINDS: Final[dict[str, KindToken]] = {
     "log": "logs",
     "span": "traces",
     "metric": "metrics",

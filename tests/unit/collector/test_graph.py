@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from penstock.collector.ledger import Ledger
 from penstock.collector.transforms.filter import Filter
-from penstock.collector.transforms.graph import Arrival, Outcome
+from penstock.collector.transforms.graph import Chunk, Outcome
 from penstock.collector.transforms.transform import DropReason
 from penstock.collector.transforms.wiring import WiringError
 from penstock.specs.validate.validator import check_line
@@ -264,7 +264,7 @@ def test_verdicts_that_are_known_of_some_lines_hold_for_these() -> None:
     verdict = check_line(whole)
     assert isinstance(verdict, Accepted)
     for lines, verdicts in (([whole, log()], [verdict, None]), ([whole, whole], [verdict] * 2)):
-        arrival = Arrival("app", 0, [1, 2], lines, RESOURCE, 5, verdicts)
-        outcome = graph.process(arrival, 0)
+        chunk = Chunk("app", 0, [1, 2], lines, RESOURCE, 5, verdicts)
+        outcome = graph.process(chunk, 0)
         assert total(outcome) == 2
         assert not outcome.refused

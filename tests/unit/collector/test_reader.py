@@ -17,8 +17,7 @@ from penstock.collector.delivery.ordered_queue import Limits
 from penstock.collector.delivery.publisher import Sender
 from penstock.collector.ledger import Ledger
 from penstock.collector.spool.journal import Journal
-from penstock.collector.spool.reader import UNREADABLE_S, Reader
-from penstock.collector.spool.retry_backoff import RetryBackoff
+from penstock.collector.spool.reader import UNREADABLE_S, Reader, RetryBackoff
 from penstock.collector.spool.spool import Spool, Unit
 from penstock.logd.storage.segment import OPEN_FILES_MAX
 from tests.support.failing_disk import FailingDisk

@@ -1,6 +1,6 @@
 """How long something that fails is waited for, one thing after another."""
 
-from penstock.collector.spool.retry_backoff import RetryBackoff
+from penstock.collector.spool.reader import RetryBackoff
 
 
 def backoff() -> RetryBackoff:

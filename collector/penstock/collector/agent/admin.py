@@ -1,7 +1,7 @@
 """The admin socket: what changes a running collector, for its own user and root alone.
 
-A Unix stream socket of mode 0600. Whoever connects sends one line, a JSON object with `do` and what
-the action needs, and hears lines back, each a JSON object:
+A Unix stream socket of mode 0600. A client sends one line, a JSON object with `do` and what the
+action needs, and gets lines back, each a JSON object:
 
     {"ok": true, ...}           it is done, and with what result
     {"ok": false, "error": "…"}  it is not, and why
@@ -17,24 +17,38 @@ import os
 import socket
 import stat
 import struct
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Generator,
+    Iterator,
+    Mapping,
+)
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
 import structlog
 
 from penstock.base.sockets import ACCEPT_AT_ONCE, widen_backlog
+from penstock.collector.agent.reload import Report
+from penstock.collector.agent.taps import Taps, read_tap
 from penstock.collector.limits import (
     CONTROL_ANSWER_BYTES_MAX,
     CONTROL_CONNECTIONS_MAX,
     CONTROL_LINE_BYTES_MAX,
     READ_BYTES,
 )
+from penstock.collector.spool.quarantine import facts_of
+from penstock.collector.spool.replay import Replayer, Wanted
 from penstock.service import (
     ConfigError,
     ExitCode,
     ServiceError,
+    Status,
     UnavailableError,
 )
 
@@ -139,7 +153,7 @@ class ControlServer:
                 await self._act(reader, writer)
             await writer.drain()
         except (ConnectionError, TimeoutError):
-            pass  # whoever asked went away, or never said what for
+            pass  # the client went away, or never said what for
         finally:
             writer.close()
 
@@ -178,7 +192,7 @@ class ControlServer:
             _answer(writer, {"ok": False, "error": f"the request is wrong: {error}"})
         except ConnectionError:
             raise
-        except Exception as error:  # noqa: BLE001 - whoever asked is told, and the log
+        except Exception as error:  # noqa: BLE001 - the client gets it, and the log
             self._log.exception("admin_action_failed", action=request["do"])
             _answer(writer, {"ok": False, "error": f"it failed: {type(error).__name__}: {error}"})
 
@@ -220,7 +234,7 @@ def ask(path: Path, request: Mapping[str, Any]) -> Generator[dict[str, Any], Non
 
 
 async def asking(path: Path, request: Mapping[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
-    """`ask`, on the running event loop; what goes on ends with whoever asks.
+    """`ask`, on the running event loop; an action that goes on ends with the caller.
 
     Raises:
         UnavailableError: No collector listens there, or it is another user's.
@@ -278,3 +292,76 @@ def ask_once(path: Path, request: Mapping[str, Any]) -> dict[str, Any]:
         refused = ConfigError if wrong else UnavailableError
         raise refused(reason, fix=fix or "mend what it says, and ask again")
     raise UnavailableError("the collector ended the connection", fix="look at its log")
+
+
+class AdminActions:
+    """The actions.
+
+    Args:
+        reload: Reads the configuration again.
+        status: The collector's account of itself, now.
+    """
+
+    def __init__(
+        self,
+        reload: Callable[[], Awaitable[Report]],
+        replayer: Replayer,
+        taps: Taps,
+        status: Callable[[], Status],
+    ) -> None:
+        self._reload = reload
+        self._replayer = replayer
+        self._taps = taps
+        self._status = status
+
+    @property
+    def actions(self) -> dict[str, Action]:
+        """By name."""
+        return {
+            "quarantine": self.quarantine,
+            "reload": self.reload,
+            "replay": self.replay,
+            "status": self.status,
+            "tap": self.tap,
+        }
+
+    async def reload(self, _: Mapping[str, Any]) -> AsyncIterator[Mapping[str, Any]]:
+        """Read the configuration again; what was refused is an error."""
+        report = await self._reload()
+        if report.result == "refused":
+            yield {
+                "ok": False,
+                "error": report.error,
+                "exit_code": report.exit_code,
+                "report": asdict(report),
+            }
+        else:
+            yield {"ok": True, "report": asdict(report)}
+
+    async def quarantine(self, _: Mapping[str, Any]) -> AsyncIterator[Mapping[str, Any]]:
+        """Everything in quarantine, oldest first, each as `kept`."""
+        async for kept, replayed in self._replayer.kept():
+            yield {"kept": facts_of(kept, replayed=replayed)}
+        yield {"ok": True}
+
+    async def replay(self, request: Mapping[str, Any]) -> AsyncIterator[Mapping[str, Any]]:
+        """Put records of the quarantine back: `source`, `reason`, `offsets` say which."""
+        offsets = request.get("offsets", [])
+        if not isinstance(offsets, list) or any(type(offset) is not int for offset in offsets):
+            msg = "offsets must be a list of numbers"
+            raise ValueError(msg)
+        wanted = Wanted(
+            str(request.get("source", "")), str(request.get("reason", "")), frozenset(offsets)
+        )
+        yield {"ok": True, **asdict(await self._replayer.replay(wanted))}
+
+    async def status(self, _: Mapping[str, Any]) -> AsyncIterator[Mapping[str, Any]]:
+        """What `/status` says."""
+        yield {"ok": True, "status": asdict(self._status())}
+
+    async def tap(self, request: Mapping[str, Any]) -> AsyncIterator[Mapping[str, Any]]:
+        """Records as they pass: `point`, `source`, `subject`, `every`; goes on until closed."""
+        with self._taps.open(read_tap(request)) as tap:
+            yield {"ok": True}
+            while True:
+                yield await tap.next()

@@ -20,8 +20,7 @@ from penstock.base.errors import DrainCutShortError
 from penstock.base.files import atomic_write
 from penstock.base.pluralize import pluralize
 from penstock.collector import failpoints
-from penstock.collector.agent.admin import SOCKET_NAME, ControlServer
-from penstock.collector.agent.admin_actions import AdminActions
+from penstock.collector.agent.admin import SOCKET_NAME, AdminActions, ControlServer
 from penstock.collector.agent.reload import Reloads, Report, changed_keys
 from penstock.collector.agent.route_fingerprint import UNKNOWN, route_fingerprint
 from penstock.collector.agent.settings import (

@@ -18,7 +18,7 @@ from penstock.collector.sources.syslog.framing import pack_messages
 from penstock.collector.sources.syslog.source import SyslogSettings
 from penstock.collector.spool.spool import Unit
 from penstock.collector.transforms.build import build_graph
-from penstock.collector.transforms.graph import Arrival, Graph, Outcome
+from penstock.collector.transforms.graph import Chunk, Graph, Outcome
 from penstock.collector.transforms.paths import getter, parse_path
 from penstock.collector.transforms.settings import Expected, ExpectedRecord, Step, TestCase
 from penstock.collector.transforms.transform import DropReason
@@ -52,10 +52,10 @@ def run_case(config: CollectorConfig, case: TestCase, resource: Mapping[str, Any
         except ValueError as error:
             return [*found, f"record {number}: {error}"]
         shared = _RESOURCE if step.line is None else b""  # what is read of a line has its own
-        arrival = Arrival(
+        chunk = Chunk(
             case.source, 0, [number], [line], shared, NOW_UNIX_NS + now_ns, ended={number: end}
         )
-        outcome = graph.process(arrival, now_ns)
+        outcome = graph.process(chunk, now_ns)
         found += [f"record {number}: {line}" for line in _differences(step.expect, outcome)]
     if case.created is not None:
         found += [f"created: {line}" for line in _created(graph, case.created, now_ns)]
@@ -179,8 +179,8 @@ def _created(graph: Graph, wanted: list[ExpectedRecord], now_ns: int) -> Iterato
     """What transforms made, after it went through what comes behind them."""
     records: list[tuple[str, dict[str, Any]]] = []
     for name, lines in graph.flush(now_ns, NOW_UNIX_NS + now_ns, everything=True).items():
-        arrival = Arrival(name, 0, range(1, len(lines) + 1), lines, b"", NOW_UNIX_NS)
-        outcome = graph.process(arrival, now_ns)
+        chunk = Chunk(name, 0, range(1, len(lines) + 1), lines, b"", NOW_UNIX_NS)
+        outcome = graph.process(chunk, now_ns)
         yield from (f"quarantined: {refused.reason}" for refused in outcome.refused)
         records += _delivered(outcome)
     yield from _compare_records(wanted, records)

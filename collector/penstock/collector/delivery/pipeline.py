@@ -11,7 +11,6 @@ read again from the cursor, and gets the same sequences:
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import orjson
@@ -20,7 +19,6 @@ import structlog
 from penstock.base.clock import Clock
 from penstock.collector.agent.taps import Taps
 from penstock.collector.checkpoint.state import INDEX_BITS, URGENT_ORIGIN
-from penstock.collector.decode.line_rules import OnError
 from penstock.collector.decode.units import Decoded, Undecodable, decode_records
 from penstock.collector.delivery.core import Take
 from penstock.collector.delivery.ordered_queue import QueueKey
@@ -30,7 +28,7 @@ from penstock.collector.spool.quarantine import Again, Quarantine, Refusal
 from penstock.collector.spool.rejection_reasons import meaning
 from penstock.collector.spool.spool import Unit
 from penstock.collector.spool.validation_cache import Known
-from penstock.collector.transforms.graph import Arrival, Graph, Outcome
+from penstock.collector.transforms.graph import Chunk, Graph, Outcome
 from penstock.collector.transforms.transform import DropReason
 
 _SLICE_RECORDS: Final = 500
@@ -38,28 +36,6 @@ _SLICE_RECORDS: Final = 500
 
 _OF_THE_WHOLE: Final = frozenset({"refused", "truncated"})
 """What a unit's `meta` says of lines by their index."""
-
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """Record lines read from one origin.
-
-    Attributes:
-        start: Position to read again from, to meet all of them.
-        resource: JSON, of the lines that have none of their own; empty when all are complete.
-        verdicts: The validator's on lines that are complete, of those where it is known already.
-        ended: What becomes of records whose time cannot be read, by sequence, unless they go on.
-    """
-
-    origin: str
-    source: str
-    start: int
-    sequences: Sequence[int]
-    lines: Sequence[bytes]
-    resource: bytes
-    observed_ns: int
-    verdicts: Known = ()
-    ended: Mapping[int, OnError] = field(default_factory=dict)
 
 
 class Pipeline:
@@ -128,27 +104,18 @@ class Pipeline:
 
     async def _take(self, chunk: Chunk) -> None:
         for first in range(0, len(chunk.lines), _SLICE_RECORDS):
-            outcome = self._sort(chunk, slice(first, end := first + _SLICE_RECORDS))
+            end = first + _SLICE_RECORDS
+            outcome = self._sort(chunk.part(first, end))
             if outcome.refused:
                 await self._refuse(chunk.source, _refused(chunk, outcome))
             await asyncio.sleep(outcome.pause_ns / 1e9)
             if end < len(chunk.lines):  # a unit may hold many times what may be pending
                 await self._sender.wait_for_room(urgent=chunk.origin == URGENT_ORIGIN)
 
-    def _sort(self, chunk: Chunk, part: slice) -> Outcome:
+    def _sort(self, chunk: Chunk) -> Outcome:
         """Let the graph validate records, count what ends here, hand the rest to delivery."""
-        sequences, lines = chunk.sequences[part], chunk.lines[part]
-        arrival = Arrival(
-            chunk.source,
-            chunk.start,
-            sequences,
-            lines,
-            chunk.resource,
-            chunk.observed_ns,
-            chunk.verdicts[part],
-            chunk.ended,
-        )
-        outcome = self.graph.process(arrival, self._clock.monotonic_ns())
+        lines = chunk.lines
+        outcome = self.graph.process(chunk, self._clock.monotonic_ns())
         account, ended = self._ledger[chunk.source], outcome.ended
         self._ledger.sorted(
             chunk.source, taken=len(lines), copies=outcome.copies, refused=len(outcome.refused)

@@ -3,18 +3,20 @@
 A read that fails is tried again, and whatever can be read before it goes on. What the disk does not
 give (`EIO`) for `UNREADABLE_S` is given up like damage, where the disk takes new writes all the
 while: then it is these bytes, and not a disk that is away and may come back. All other errors, such
-as of descriptors, are waited for without an end, and the time begins anew with each.
+as of descriptors, are waited for without an end, and the time begins again with each.
 """
 
 import asyncio
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
 from itertools import chain, takewhile
 from typing import Final
 
 import structlog
 
+from penstock.base.backoff import Backoff
 from penstock.base.clock import Clock
 from penstock.collector.checkpoint.state import INDEX_BITS, URGENT_ORIGIN
 from penstock.collector.delivery.core import Read
@@ -25,13 +27,54 @@ from penstock.collector.errors import UndecodableError
 from penstock.collector.ledger import Ledger
 from penstock.collector.spool.journal import undamaged
 from penstock.collector.spool.record_kinds import Kind
-from penstock.collector.spool.retry_backoff import RetryBackoff
 from penstock.collector.spool.spool import Spool, Unit, decode_unit
 from penstock.logd.errors import CorruptFrameError, RefusedError
 from penstock.logd.format.frame import FrameHeader
 
 DROPPED: Final = "spool_full_oldest"
 UNREADABLE_S: Final = 600
+
+
+@dataclass(slots=True)
+class RetryBackoff:
+    """How long what fails is waited for, one thing after another; times in nanoseconds.
+
+    Attributes:
+        limit_ns: One that has failed by itself for so long may be given up.
+    """
+
+    limit_ns: int
+    first_ns: int = 100_000_000
+    longest_ns: int = 10_000_000_000
+    _what: int = -1
+    _since_ns: int | None = None
+    _backoff: Backoff = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Nothing has failed yet."""
+        self._backoff = Backoff(self.first_ns, self.longest_ns)
+
+    def failed(self, what: int, now_ns: int, *, by_itself: bool) -> int:
+        """It failed; returns how long to wait before it is tried again.
+
+        Args:
+            what: The thing.
+            now_ns: Of a monotonic clock.
+            by_itself: False where something else may be the cause: the limit begins again then.
+        """
+        if what != self._what:
+            self._what, self._since_ns = what, None
+            self._backoff.reset()
+        if not by_itself:
+            self._since_ns = None
+        elif self._since_ns is None:
+            self._since_ns = now_ns
+        return int(self._backoff.next_wait())
+
+    def is_over(self, what: int, now_ns: int) -> bool:
+        """Whether it has failed by itself for as long as is waited."""
+        since_ns = self._since_ns if what == self._what else None
+        return since_ns is not None and now_ns - since_ns >= self.limit_ns
 
 
 class Reader:

@@ -8,21 +8,14 @@ so that no record is urgent for what its text says.
 """
 
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final
 
 import orjson
 
-Kind = Literal["logs", "traces", "metrics", "events", "audit"]
-"""As in subjects and in the configuration."""
+from penstock.specs.subjects import KINDS, KindToken
 
-KINDS: Final[dict[str, Kind]] = {
-    "log": "logs",
-    "span": "traces",
-    "metric": "metrics",
-    "event": "events",
-    "audit": "audit",
-}
-"""A record's kind to its name in subjects."""
+Kind = KindToken
+"""As in subjects and in the configuration."""
 
 URGENT: Final[frozenset[Kind]] = frozenset({"events", "audit"})
 _MARKS: Final = (b'"audit"', b'"event"')

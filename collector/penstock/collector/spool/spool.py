@@ -46,10 +46,11 @@ from penstock.collector.limits import UNIT_DECOMPRESSED_BYTES_MAX, UNIX_FRAME_BY
 from penstock.collector.sources.unix.framing import BATCH_VERSION, decode_batch_header
 from penstock.collector.spool.dedup import SenderTable
 from penstock.collector.spool.journal import Entry, Journal, entry_size, read_record, undamaged
-from penstock.collector.spool.record_kinds import KINDS, URGENT, Kind, Sorted, sort_lines
+from penstock.collector.spool.record_kinds import URGENT, Kind, Sorted, sort_lines
 from penstock.collector.spool.validation_cache import Known, ValidationCache
 from penstock.logd.format.batch import Record
 from penstock.logd.format.frame import NO_PRODUCER, FrameHeader
+from penstock.specs.subjects import KINDS
 
 _SENDER_NAMESPACE: Final = UUID("6f0d1c5e-7a58-5b2e-9d39-0b6a3f3f8f31")
 ORIGIN: Final = SPOOL_ORIGIN

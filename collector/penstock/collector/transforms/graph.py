@@ -49,8 +49,15 @@ from penstock.specs.validate.verdict import Accepted, Rejected
 
 
 @dataclass(frozen=True, slots=True)
-class Arrival:
-    """Record lines of one source, as `penstock.collector.delivery.pipeline.Chunk` has them."""
+class Chunk:
+    """Record lines of one source, read from one origin: a spool or a file.
+
+    Attributes:
+        start: Position to read again from, to meet all of them.
+        resource: JSON, of the lines that have none of their own; empty when all are complete.
+        verdicts: The validator's on lines that are complete, of those where it is known already.
+        ended: What becomes of records whose time cannot be read, by sequence, unless they go on.
+    """
 
     source: str
     start: int
@@ -60,6 +67,17 @@ class Arrival:
     observed_ns: int
     verdicts: Sequence[Accepted | None] = ()
     ended: Mapping[int, OnError] = field(default_factory=dict)
+    origin: str = ""
+
+    def part(self, first: int, end: int) -> "Chunk":
+        """Those of its lines from one to before another."""
+        part = slice(first, end)
+        return replace(
+            self,
+            sequences=self.sequences[part],
+            lines=self.lines[part],
+            verdicts=self.verdicts[part],
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +91,7 @@ class Refused:
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of an arrival's records and of the copies that were made of them.
+    """What became of a chunk's records and of the copies that were made of them.
 
     Attributes:
         batches: By subject, and which of a record's copies for that subject it is.
@@ -94,35 +112,35 @@ class Outcome:
     pause_ns: int = 0
 
 
-def without_ended(arrival: Arrival, outcome: Outcome) -> Arrival:
+def without_ended(chunk: Chunk, outcome: Outcome) -> Chunk:
     """The records that go on; the outcome says of the others why they do not."""
     kept: list[int] = []
-    for place, sequence in enumerate(arrival.sequences):
-        match arrival.ended.get(sequence, "pass"):
+    for place, sequence in enumerate(chunk.sequences):
+        match chunk.ended.get(sequence, "pass"):
             case "pass":
                 kept.append(place)
             case "filter":
                 outcome.ended[DropReason.FILTERED] += 1
             case "quarantine":
-                outcome.refused.append(Refused(sequence, NO_TIME, arrival.lines[place]))
+                outcome.refused.append(Refused(sequence, NO_TIME, chunk.lines[place]))
     return replace(
-        arrival,
-        sequences=[arrival.sequences[place] for place in kept],
-        lines=[arrival.lines[place] for place in kept],
-        verdicts=[arrival.verdicts[place] for place in kept] if arrival.verdicts else (),
+        chunk,
+        sequences=[chunk.sequences[place] for place in kept],
+        lines=[chunk.lines[place] for place in kept],
+        verdicts=[chunk.verdicts[place] for place in kept] if chunk.verdicts else (),
     )
 
 
-def validated_together(arrival: Arrival) -> tuple[Sequence[bytes], Sequence[Accepted | None]]:
+def validated_together(chunk: Chunk) -> tuple[Sequence[bytes], Sequence[Accepted | None]]:
     """Lines with what was hoisted out of them, and the verdicts on them.
 
     There is none on a line that must be validated by itself.
     """
-    lines, known = arrival.lines, arrival.verdicts or [None] * len(arrival.lines)
+    lines, known = chunk.lines, chunk.verdicts or [None] * len(chunk.lines)
     if all(known):
         return lines, known
     missing = [line for line, verdict in zip(lines, known, strict=True) if verdict is None]
-    whole, verdicts = _completed(missing, arrival)
+    whole, verdicts = _completed(missing, chunk)
     if len(missing) == len(lines):
         return whole, verdicts
     others = zip(whole, verdicts, strict=True)
@@ -134,9 +152,9 @@ def validated_together(arrival: Arrival) -> tuple[Sequence[bytes], Sequence[Acce
 
 
 def _completed(
-    lines: Sequence[bytes], arrival: Arrival
+    lines: Sequence[bytes], chunk: Chunk
 ) -> tuple[Sequence[bytes], Sequence[Accepted | None]]:
-    resource, observed_ns = arrival.resource, arrival.observed_ns
+    resource, observed_ns = chunk.resource, chunk.observed_ns
     try:
         if resource:
             whole, verdicts = attach_and_check(lines, resource, observed_ns)
@@ -226,20 +244,20 @@ class Graph:
         takers = self.wiring.takers[port]
         return [None if taker == OUTPUT else self.steps[taker] for taker in takers]
 
-    def process(self, arrival: Arrival, now_ns: int) -> Outcome:
+    def process(self, chunk: Chunk, now_ns: int) -> Outcome:
         """Judge, change and sort records; `now_ns` is monotonic. Never raises for what they hold.
 
         Records of an unknown source, as one that was taken out of the configuration while the spool
         held some of its records, go straight to the output.
         """
-        entry = self._entries.get(arrival.source, [None])
+        entry = self._entries.get(chunk.source, [None])
         outcome = Outcome()
-        if arrival.ended:
-            arrival = without_ended(arrival, outcome)
+        if chunk.ended:
+            chunk = without_ended(chunk, outcome)
         if entry == [None] and self._template is None:
-            self._pass_on(arrival, outcome)
+            self._pass_on(chunk, outcome)
         else:
-            self._transform(arrival, entry, outcome, now_ns)
+            self._transform(chunk, entry, outcome, now_ns)
         scrubber = self._scrubber
         if scrubber is not None and (scrubber.found or scrubber.keyless):
             outcome.found.update(scrubber.found)
@@ -251,14 +269,14 @@ class Graph:
 
     # Without transforms.
 
-    def _pass_on(self, arrival: Arrival, outcome: Outcome) -> None:
+    def _pass_on(self, chunk: Chunk, outcome: Outcome) -> None:
         """The collector's hottest path: lines are validated and go on as they came."""
-        scrubber, search = self._scrubber, self._search(arrival)
-        whole, verdicts = validated_together(arrival)
-        if self._pass_on_alike(arrival, whole, verdicts, search, outcome):
+        scrubber, search = self._scrubber, self._search(chunk)
+        whole, verdicts = validated_together(chunk)
+        if self._pass_on_alike(chunk, whole, verdicts, search, outcome):
             return
         for sequence, line, complete, verdict in zip(
-            arrival.sequences, arrival.lines, whole, verdicts, strict=True
+            chunk.sequences, chunk.lines, whole, verdicts, strict=True
         ):
             try:
                 found = verdict or check_line(complete)
@@ -276,7 +294,7 @@ class Graph:
             key = (subject_of(found.kind, found.service, self._prefix), 0)
             batch = outcome.batches.get(key)
             if batch is None:
-                batch = outcome.batches[key] = Batch(arrival.start)
+                batch = outcome.batches[key] = Batch(chunk.start)
             batch.sequences.append(sequence)
             batch.timestamps.append(found.time_unix_nano)
             batch.lines.append(treated)
@@ -284,7 +302,7 @@ class Graph:
 
     def _pass_on_alike(
         self,
-        arrival: Arrival,
+        chunk: Chunk,
         whole: Sequence[bytes],
         verdicts: Sequence[Accepted | None],
         search: LineSearch,
@@ -306,37 +324,37 @@ class Graph:
         (origin,) = origins
         outcome.scrubbed += scrubbed
         outcome.batches[subject_of(*origin, self._prefix), 0] = Batch(
-            arrival.start,
-            [*arrival.sequences],
+            chunk.start,
+            [*chunk.sequences],
             [one.time_unix_nano for one in known],
             lines,
             sum(map(len, lines)),
         )
         return True
 
-    def _search(self, arrival: Arrival) -> LineSearch:
-        return LineSearch(() if self._scrubber is None else arrival.lines)
+    def _search(self, chunk: Chunk) -> LineSearch:
+        return LineSearch(() if self._scrubber is None else chunk.lines)
 
     # With transforms.
 
     def _transform(
-        self, arrival: Arrival, entry: list[Step | None], outcome: Outcome, now_ns: int
+        self, chunk: Chunk, entry: list[Step | None], outcome: Outcome, now_ns: int
     ) -> None:
-        resource, observed_ns = arrival.resource, arrival.observed_ns
-        search = self._search(arrival)
-        for sequence, line in zip(arrival.sequences, arrival.lines, strict=True):
+        resource, observed_ns = chunk.resource, chunk.observed_ns
+        search = self._search(chunk)
+        for sequence, line in zip(chunk.sequences, chunk.lines, strict=True):
             try:
                 complete = attach(line, resource, observed_ns) if resource else line
                 verdict = check_line(complete)
                 if isinstance(verdict, Rejected):
                     outcome.refused.append(Refused(sequence, _reason(verdict), line))
                     continue
-                event = Event(arrival.source, sequence, from_json(complete))
+                event = Event(chunk.source, sequence, from_json(complete))
             except Exception as error:  # noqa: BLE001 - the next record goes on
                 outcome.refused.append(Refused(sequence, _failure(error), line))
                 continue
             walk = _Walk(
-                self, outcome, _Given(line, complete, verdict, search), arrival.start, now_ns
+                self, outcome, _Given(line, complete, verdict, search), chunk.start, now_ns
             )
             walk.send(event, entry)
 

@@ -26,12 +26,12 @@ from penstock.collector.transforms.paths import Fields, getter, parse_path
 from penstock.collector.transforms.settings import Pattern, ReadablePath, TransformSettings
 from penstock.collector.transforms.transform import (
     PASS,
-    DropReason,
     Event,
-    Refusal,
+    OnFailure,
     Transform,
     TransformContext,
     Verdict,
+    failed,
 )
 from penstock.specs.limits import ATTRIBUTES_MAX, STRING_CHARACTERS_MAX
 from penstock.specs.models.log import severity_text
@@ -78,7 +78,7 @@ class ParseSettings(TransformSettings):
     value_separator: str = Field(default="=", min_length=1, max_length=16)
     types: dict[str, Literal["int", "double", "string", "bool"]] = Field(default={})
     lift: LiftSection = LiftSection()
-    on_failure: Literal["pass", "filter", "quarantine"] = "pass"
+    on_failure: OnFailure = "pass"
 
     @model_validator(mode="after")
     def _has_what_its_format_needs(self) -> "ParseSettings":
@@ -409,7 +409,7 @@ class Parse(Transform):
         prefix: str,
         types: Mapping[str, str],
         lift: LiftSection,
-        on_failure: Literal["pass", "filter", "quarantine"],
+        on_failure: OnFailure,
         name: str,
     ) -> None:
         self._notes = Counter[str]()
@@ -426,7 +426,7 @@ class Parse(Transform):
         text = self._text(event.fields)
         found = self._read(text, event.observed_ns) if text.__class__ is str else None
         if found is None:
-            return self._fail()
+            return failed(self._on_failure, f"text is not {self._name}")
         for key, convert in self._types.items():
             if (value := found.get(key)) is not None:
                 converted = convert(value)
@@ -434,15 +434,6 @@ class Parse(Transform):
         fields = _lifted(event, found, self._lift, self._notes)
         event.fields = self._merged(fields, found)
         return PASS
-
-    def _fail(self) -> Verdict:
-        match self._on_failure:
-            case "pass":
-                return PASS
-            case "filter":
-                return DropReason.FILTERED
-            case "quarantine":
-                return Refusal(f"text is not {self._name}")
 
     def _merged(self, fields: Fields, found: dict[str, Any]) -> Fields:
         """The fields with what was found as attributes, which are replaced where they are."""

@@ -9,19 +9,19 @@ from zoneinfo import ZoneInfo
 from pydantic import Field
 from typing_extensions import override
 
-from penstock.collector.decode.line_rules import NO_TIME, OnError, time_finder, value_reader
+from penstock.collector.decode.line_rules import NO_TIME, time_finder, value_reader
 from penstock.collector.decode.timestamps import Layout, layouts_of
 from penstock.collector.sources.settings import TimestampOptions
 from penstock.collector.transforms.paths import getter, parse_path
 from penstock.collector.transforms.settings import ReadablePath, TransformSettings
 from penstock.collector.transforms.transform import (
     PASS,
-    DropReason,
     Event,
-    Refusal,
+    OnFailure,
     Transform,
     TransformContext,
     Verdict,
+    failed,
 )
 
 
@@ -30,7 +30,7 @@ class TimestampSettings(TransformSettings, TimestampOptions):
 
     type: Literal["timestamp"]
     field: ReadablePath = "body"
-    on_error: Literal["pass", "filter", "quarantine"] = Field(
+    on_error: OnFailure = Field(
         default="pass", description="what becomes of a record whose time cannot be read"
     )
 
@@ -68,7 +68,7 @@ class Timestamp(Transform):
         pattern: str | None,
         layouts: tuple[Layout, ...],
         zone: tzinfo,
-        on_error: OnError,
+        on_error: OnFailure,
     ) -> None:
         self._notes = Counter[str]()
         self._value = getter(path)
@@ -84,13 +84,7 @@ class Timestamp(Transform):
             event.fields = {**event.fields, "time_unix_nano": time_ns}
             return PASS
         self._notes["timestamps_unreadable"] += 1
-        match self._on_error:
-            case "pass":
-                return PASS
-            case "filter":
-                return DropReason.FILTERED
-            case "quarantine":
-                return Refusal(NO_TIME)
+        return failed(self._on_error, NO_TIME)
 
     def _time_of(self, value: Any, near_ns: int) -> int | None:
         if self._find is None:

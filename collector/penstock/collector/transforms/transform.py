@@ -7,7 +7,7 @@ and last what the class counts besides the graph's own figures.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, ClassVar, Protocol, Self, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, Self, runtime_checkable
 
 from penstock.collector.transforms.paths import Fields
 from penstock.collector.transforms.settings import TransformSettings
@@ -71,6 +71,21 @@ PASS = ""
 
 Verdict = str | DropReason | Refusal
 """What a transform says: the name of the output that the record leaves by, or its end."""
+
+
+OnFailure = Literal["pass", "filter", "quarantine"]
+"""What becomes of a record that a transform cannot read."""
+
+
+def failed(policy: OnFailure, reason: str) -> Verdict:
+    """The verdict on a record that could not be read, by the transform's setting."""
+    match policy:
+        case "pass":
+            return PASS
+        case "filter":
+            return DropReason.FILTERED
+        case "quarantine":
+            return Refusal(reason)
 
 
 @dataclass(frozen=True, slots=True)

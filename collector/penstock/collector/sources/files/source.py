@@ -35,7 +35,7 @@ from penstock.collector.decode.lines import (
 )
 from penstock.collector.decode.shapes import Made
 from penstock.collector.delivery.core import Read
-from penstock.collector.delivery.pipeline import Chunk, Pipeline
+from penstock.collector.delivery.pipeline import Pipeline
 from penstock.collector.delivery.publisher import Sender
 from penstock.collector.descriptors import OUT_OF_DESCRIPTORS, Descriptors
 from penstock.collector.ledger import Ledger
@@ -48,6 +48,7 @@ from penstock.collector.sources.files.settings import FileSettings
 from penstock.collector.sources.files.tail import Tail, look, make_tail, open_to_read, read_span
 from penstock.collector.sources.line_framing import Line, parts_of
 from penstock.collector.sources.source import Source, SourceContext
+from penstock.collector.transforms.graph import Chunk
 
 _SAVE_RETRY_S: Final = 1.0
 _NAMED_MAX: Final = 10
