@@ -132,7 +132,7 @@ class ExceptSection(Section):
 
 
 class SensitiveSection(Section):
-    """What becomes of sensitive values, whoever sent them; see `penstock.specs.redact.scrubber`.
+    """What becomes of sensitive values of every source; see `penstock.specs.redact.scrubber`.
 
     `search` is whether texts are searched at all, `detectors` switches single ones off, and with
     `mode: count` what they find is counted and stays. What specs declare is treated in either mode.
@@ -258,8 +258,8 @@ class CollectorConfig(Section):
 
     @model_validator(mode="after")
     def _sources_listen_apart(self) -> "CollectorConfig":
-        if (told := clash(self.sources)) is not None:
-            raise ValueError(told)
+        if (problem := clash(self.sources)) is not None:
+            raise ValueError(problem)
         return self
 
     @model_validator(mode="after")

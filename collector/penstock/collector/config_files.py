@@ -115,7 +115,7 @@ def _remember(value: Any, path: Path, origins: dict[str, Path], where: str) -> N
 
 
 def write_inherited(texts: Texts) -> int:
-    """A descriptor for a process to inherit; whoever calls closes it."""
+    """A descriptor for a process to inherit; the caller closes it."""
     descriptor = os.memfd_create("penstock-collector-config", os.MFD_CLOEXEC)
     with open(descriptor, "wb", closefd=False) as file:
         file.write(json.dumps({str(path): text for path, text in texts.items()}).encode())

@@ -144,7 +144,7 @@ class Descriptors:
         share = self.max_connections // max(1, len(self._listening))
         return max(1, share // self._listening.get(listener, 1))
 
-    # What is told.
+    # What the status and the log say.
 
     def short(self, kind: str) -> bool:
         """Note that descriptors of a kind ran out; true when they had not within the last 60 s."""

@@ -182,7 +182,7 @@ REQUEST_TIMEOUT_S: Final = 60.0
 """From the end of one HTTP request to the end of the next, on one connection."""
 
 OTLP_CALLS_MAX: Final = 256
-"""gRPC requests of one source at once; beyond it senders are told to come again."""
+"""gRPC requests of one source at once; more are answered RESOURCE_EXHAUSTED."""
 
 OTLP_RECORDS_MAX: Final = 100_000
 """Records in one OTLP request; its senders' batches have 512 by default."""
@@ -191,7 +191,7 @@ OTLP_ROOM_WAIT_S: Final = 5.0
 """How long a request waits in all to be read and taken apart; SDKs wait 10 s for an answer."""
 
 OTLP_RETRY_AFTER_S: Final = 2
-"""What OTLP senders are told to wait when there is no room."""
+"""After so long OTLP senders may try again when there is no room."""
 
 STATSD_LINE_BYTES_MAX: Final = 8 * KIB
 """One sample, event or check; DogStatsD's datagrams have at most as many."""

@@ -290,9 +290,9 @@ def _spool_and_delivery(status: Status) -> Iterable[CounterMetricFamily | GaugeM
         "penstock_collector_spool_max_bytes", "Bytes that the spool may hold.", labels=["spool"]
     )
     for name in ("spool", "spool_urgent"):
-        told = status.info.get(name, {})
-        spool.add_metric((name,), told.get("bytes", 0))
-        most.add_metric((name,), told.get("max_bytes", 0))
+        facts = status.info.get(name, {})
+        spool.add_metric((name,), facts.get("bytes", 0))
+        most.add_metric((name,), facts.get("max_bytes", 0))
     flight = GaugeMetricFamily(
         "penstock_collector_in_flight_bytes",
         "Bytes that were sent to logd and are not acknowledged yet.",
@@ -315,28 +315,28 @@ def _spool_and_delivery(status: Status) -> Iterable[CounterMetricFamily | GaugeM
 
 
 def _descriptor_metrics(status: Status) -> Iterable[CounterMetricFamily | GaugeMetricFamily]:
-    told = status.info.get("descriptors", {})
+    facts = status.info.get("descriptors", {})
     most = GaugeMetricFamily(
         "penstock_collector_max_descriptors",
         "File descriptors that files and connections may have.",
         labels=["kind"],
     )
     for kind in ("files", "connections"):
-        most.add_metric((kind,), told.get(f"max_{kind}", 0))
+        most.add_metric((kind,), facts.get(f"max_{kind}", 0))
     files = GaugeMetricFamily("penstock_collector_open_files", "Files that file sources have open.")
-    files.add_metric((), told.get("files_open", 0))
+    files.add_metric((), facts.get("files_open", 0))
     closed = CounterMetricFamily(
         "penstock_collector_files_closed_for_others",
         "Times a file was closed so that another could be opened.",
     )
-    closed.add_metric((), told.get("files_closed_for_others", 0))
+    closed.add_metric((), facts.get("files_closed_for_others", 0))
     shortages = CounterMetricFamily(
         "penstock_collector_descriptor_shortages",
         "Files not opened and connections refused because no file descriptor was left.",
         labels=["kind"],
     )
     for kind in ("files", "connections"):
-        shortages.add_metric((kind,), told.get("shortages", {}).get(kind, 0))
+        shortages.add_metric((kind,), facts.get("shortages", {}).get(kind, 0))
     return most, files, closed, shortages
 
 
@@ -358,12 +358,12 @@ def _receiving_metrics(status: Status) -> tuple[GaugeMetricFamily, CounterMetric
 
 
 def _quarantine_metrics(status: Status) -> Iterable[GaugeMetricFamily]:
-    told = status.info.get("quarantine", {})
+    facts = status.info.get("quarantine", {})
     names = {
         "bytes": "Bytes that the quarantine holds.",
         "max_bytes": "Bytes that the quarantine may hold; more is dropped (`quarantine_full`).",
     }
     for (name, help_text), key in zip(names.items(), ("bytes", "max_bytes"), strict=True):
         gauge = GaugeMetricFamily(f"penstock_collector_quarantine_{name}", help_text)
-        gauge.add_metric((), told.get(key, 0))
+        gauge.add_metric((), facts.get(key, 0))
         yield gauge

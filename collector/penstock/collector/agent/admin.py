@@ -225,7 +225,7 @@ def ask(path: Path, request: Mapping[str, Any]) -> Generator[dict[str, Any], Non
                 f"no collector answers on {path}: {error.strerror}",
                 fix="start it, name its socket or data directory, or ask as its user",
             ) from None
-        # Who may not is told so before the request is read; the other side then ends with a reset.
+        # Another user is refused before the request is read; the client then gets a reset.
         with contextlib.suppress(ConnectionError):
             connection.sendall(json.dumps(request).encode() + b"\n")
         with connection.makefile("rb") as lines, contextlib.suppress(ConnectionError):

@@ -284,7 +284,7 @@ class Agent:
             )
 
     async def _serve(self, stop: asyncio.Event, within_s: float | None) -> int:
-        """Run every part until told to stop; returns how many records are still held."""
+        """Run every part until it is to stop; returns how many records are still held."""
         async with asyncio.TaskGroup() as tasks:
             parts = [
                 *self._engine.run(tasks),

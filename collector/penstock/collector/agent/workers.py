@@ -258,7 +258,8 @@ class WorkerControl:
     async def quarantine(self, request: Mapping[str, Any]) -> AsyncIterator[Mapping[str, Any]]:
         """Everything in quarantine, one worker after the other, each with its worker.
 
-        Of those that receive; what others left is told by themselves, or lies in their directories.
+        Of those that receive; others report what they left themselves, or it lies in their
+        directories.
         """
         for index, path in self._sockets.items():
             async with aclosing(asking(path, request)) as lines:
@@ -728,34 +729,37 @@ class Workers(PrometheusCollector):
 
     def status(self) -> Status:
         """Everything the workers say of themselves; called on threads."""
-        told = {worker.share.index: _read(worker.get("/status")) for worker in self._workers}
+        statuses = {worker.share.index: _read(worker.get("/status")) for worker in self._workers}
         wanted = [worker.share.index for worker in self._workers if worker.share.receives]
-        health = [Health(told[i]["health"]) if told[i] else Health.STARTING for i in wanted]
+        health = [Health(statuses[i]["health"]) if statuses[i] else Health.STARTING for i in wanted]
         reasons = [
-            f"worker {i}: {reason}" for i, one in told.items() if one for reason in one["reasons"]
+            f"worker {i}: {reason}"
+            for i, one in statuses.items()
+            if one
+            for reason in one["reasons"]
         ]
-        reasons += [f"worker {i} does not answer" for i in wanted if not told[i]]
+        reasons += [f"worker {i} does not answer" for i in wanted if not statuses[i]]
         last = self._control.reloads.last
         if last is not None and last.result == "partial":
             reasons.append(f"workers run by different configurations: reload again: {last.error}")
         stages = [
             Stage(**{**stage, "name": f"worker-{i}/{stage['name']}"})
-            for i, one in told.items()
+            for i, one in statuses.items()
             if one
             for stage in one["stages"]
         ]
         return Status(
             component="collector",
             name=self._config.name,
-            version=next((one["version"] for one in told.values() if one), ""),
+            version=next((one["version"] for one in statuses.values() if one), ""),
             health=min(health, key=_WORST.index),
             reasons=tuple(reasons),
             stages=tuple(stages),
             info={
                 "reloads": self._control.reloads.as_dict(),
-                "workers": {str(i): one["info"] for i, one in told.items() if one},
+                "workers": {str(i): one["info"] for i, one in statuses.items() if one},
                 "reconciliation": _merged(
-                    one["info"].get("reconciliation", {}) for one in told.values() if one
+                    one["info"].get("reconciliation", {}) for one in statuses.values() if one
                 ),
             },
         )

@@ -46,7 +46,7 @@ class State:
     """The checkpoint's content.
 
     Attributes:
-        incarnation: Another one when producers' sequences begin anew.
+        incarnation: Another one when producers' sequences begin again.
         quarantine: Another one when the spool's offsets begin again, too.
         routing: The route fingerprint of what may be read again; "": unknown.
     """

@@ -20,7 +20,7 @@ from penstock.service import UnavailableError
 _COLUMNS: Final = ("received/s", "sent/s", "held", "errors")
 _NUMBER_WIDTH: Final = 11
 _FIRST: Final = ("dropped", "failures", "quarantined", "waiting")
-"""What is told first where there is little room."""
+"""What comes first where there is little room."""
 
 
 def rates(

@@ -1,4 +1,4 @@
-"""Data directories of collectors that may run: opened when they do not, told of when they do."""
+"""Data directories of collectors: opened when they are stopped, refused when they run."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

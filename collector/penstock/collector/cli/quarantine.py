@@ -190,17 +190,19 @@ async def _replay(data_dir: Path, wanted: Wanted) -> Outcome:
 def _kept(directory: Path, socket_path: Path | None) -> Iterator[dict[str, Any]]:
     """Everything in a quarantine, and in those of the other workers, each with its worker."""
     others = of_workers(directory)
-    told: set[int] = set()
-    for kept in _kept_in(directory, socket_path, told):
+    answered: set[int] = set()
+    for kept in _kept_in(directory, socket_path, answered):
         yield {"worker": 0, **kept} if others else kept
     for index, other in others.items():
-        if index not in told:
-            for kept in _kept_in(other, None, told):
+        if index not in answered:
+            for kept in _kept_in(other, None, answered):
                 yield {"worker": index, **kept}
 
 
-def _kept_in(directory: Path, socket_path: Path | None, told: set[int]) -> Iterator[dict[str, Any]]:
-    """Of one, of a running collector through its admin socket; adds which workers that told of."""
+def _kept_in(
+    directory: Path, socket_path: Path | None, answered: set[int]
+) -> Iterator[dict[str, Any]]:
+    """Of one, of a running collector through its admin socket; adds the workers in its answer."""
     if not is_running(directory):
         with opened(directory) as log:
             for kept, replayed in kept_in(log):
@@ -211,7 +213,7 @@ def _kept_in(directory: Path, socket_path: Path | None, told: set[int]) -> Itera
         if "kept" in answer:
             yield answer["kept"]
         elif answer.get("ok"):
-            told.update(answer.get("workers", ()))
+            answered.update(answer.get("workers", ()))
             return
         else:
             raise UnavailableError(str(answer.get("error")), fix="look at the collector's log")

@@ -283,7 +283,7 @@ _HEAD_3164: Final = re.compile(
     rb"(<[0-9]{1,3}>)(%b|%b)( (?:%b )?%b(?:\[[^\]\s]{0,128}\])?: )(?!%%)" % (STAMP, ISO, HOST, TAG)
 )
 """Both: what stands before the time, the time, and the rest of the head. Where each part ends is
-told by the head alone, whatever the text is, so what was read of it once holds for it always. Text
+known by the head alone, whatever the text is, so what was read of it once holds for it always. Text
 behind a percent sign may be Cisco's, and is read alone."""
 
 

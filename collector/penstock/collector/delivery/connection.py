@@ -1,4 +1,4 @@
-"""The connection to NATS: looked for until there is one, and made anew when it is gone for good.
+"""The connection to NATS: looked for until there is one, and made again when it is closed for good.
 
 nats-py connects again by itself when a connection that it had breaks. It does not in three cases:
 it hangs on a server's certificate that it does not trust at first, and it gives up for good when a
@@ -221,7 +221,7 @@ class NatsLink:
         return client
 
     def _options(self) -> dict[str, Any]:
-        """Of a client; files are read anew.
+        """Of a client; files are read again.
 
         Raises:
             ConfigError: One is not what it should be.

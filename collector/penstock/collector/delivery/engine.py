@@ -1,10 +1,4 @@
-"""What carries records from the spools to the log; sources feed it, the agent runs it.
-
-Records that transforms make, brought to the spool as from a source with the transform's name.
-
-The records that they were made of are done with: what is made is held until it is durable, or is
-counted in the end.
-"""
+"""What carries records from the spools to the log; sources feed it, the agent runs it."""
 
 import asyncio
 import random
@@ -49,7 +43,11 @@ _LOOK_S: Final = 0.1
 
 
 class CreatedRecords:
-    """Empties the pipeline's graph, whichever it is at the time, and those it has left."""
+    """Brings records that transforms make to the spool, as from a source with the transform's name.
+
+    The records that they were made of are done with: what is made is held until it is durable, or
+    is counted as dropped at the end.
+    """
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
 """Lines that a program writes: one that goes on, or one that is run again and again.
 
-Both outputs become log records, told apart by ``log.iostream``. There is no acknowledgement: the
+Both outputs become log records, distinguished by ``log.iostream``. There is no acknowledgement: the
 program is held back while the spool has no room, and what was read and not yet durable when the
 process is killed is lost. A program that ends is started again after a wait that doubles.
 """

@@ -128,7 +128,7 @@ class LinesSettings(SourceSettings):
         return [value] if isinstance(value, str) else value
 
     def line_options(self) -> dict[str, Any]:
-        """What `penstock.collector.decode.line_rules` is told; empty: nothing is looked for."""
+        """The options of `penstock.collector.decode.line_rules`; empty: nothing is looked for."""
         found: dict[str, Any] = {}
         if self.timestamp is not None:
             found["timestamp"] = self.timestamp.model_dump()

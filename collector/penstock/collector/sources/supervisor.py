@@ -1,4 +1,4 @@
-"""Sources kept running: one that fails is made anew after a while, and the others go on.
+"""Sources kept running: one that fails is made again after a while, and the others go on.
 
 A file source's successor reads from where delivery is done, so it begins only when all that was
 read is: what the one before had in its hands when it failed is then met again, and what was done
@@ -137,7 +137,7 @@ class Runner:
         self.let_go()
 
     def let_go(self) -> None:
-        """Leave what is known of files to whoever comes next; everything that was read is done."""
+        """Leave what is known of files to the successor; everything that was read is done."""
         sources = self.file_sources
         for source in sources:
             source.hand_over()
@@ -152,7 +152,7 @@ class Runner:
         self._log.error("source_failed", exc_info=error)
 
     async def _begin_again(self) -> bool:
-        """Make the source anew and start it; false when it is to stop instead."""
+        """Make the source again and start it; false when it is to stop instead."""
         await self.hand_over()
         if self._stopping.is_set():
             return False

@@ -267,7 +267,7 @@ class Journal:
         return self._committing
 
     async def close(self) -> None:
-        """Commit what is left and close the log; what cannot be written of it is made anew then."""
+        """Commit what is left and close the log; what cannot be written is lost."""
         await self.commit()
         await self._try(self.log.close)
         self._thread.shutdown()
@@ -285,7 +285,7 @@ class Journal:
         return first
 
     def _sound_log(self) -> CommitLog:
-        """The log, opened anew after a failure, with nothing but what was synced."""
+        """The log, opened again after a failure, with nothing but what was synced."""
         if self.log.failure:
             self._log = CommitLog.open(self.directory, self._config, disk=self._disk)
             self.log.truncate_to(self._synced)

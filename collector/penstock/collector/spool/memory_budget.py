@@ -1,7 +1,7 @@
 """Bytes that network sources hold of what is not durable yet, under one bound and a share for each.
 
 They are taken while they are read, before anything is known of what they will become, and given
-back once they are durable, refused or dropped. Who can be told to come again is refused at once;
+back once they are durable, refused or dropped. A sender that can come again is refused at once;
 who cannot is not read from until there is room. A sender that begins messages and never ends them
 holds its source's share at most, and no longer than the source waits for the rest.
 """

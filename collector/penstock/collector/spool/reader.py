@@ -1,4 +1,4 @@
-"""Reading one spool into the pipeline, in order, and letting go of what is oldest when told to.
+"""Reading one spool into the pipeline, in order, and dropping the oldest where the policy says so.
 
 A read that fails is tried again, and whatever can be read before it goes on. What the disk does not
 give (`EIO`) for `UNREADABLE_S` is given up like damage, where the disk takes new writes all the

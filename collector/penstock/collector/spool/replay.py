@@ -137,7 +137,7 @@ class Replayer:
     def _learn(self) -> None:
         sender = sender_id(SENDER)
         self.done = max(self.done, self._spool.senders.durable(sender))
-        if self.done > self._quarantine.log.end_offset:  # it was taken away, and begins anew
+        if self.done > self._quarantine.log.end_offset:  # it was taken away, and begins at 0 again
             self._spool.senders.forget(sender)
             self.done = 0
 
@@ -255,7 +255,7 @@ class Missing:
         return max(ends, default=0)
 
     def text(self, doubtful: int) -> str:
-        """What is told of it; empty when nothing is missing."""
+        """The message about it; empty when nothing is missing."""
         if not self.ranges:
             return ""
         count = sum(one.next_offset - one.offset for one in self.ranges)

@@ -12,7 +12,7 @@ or of standard input, one round of host metrics. Each is one frame of a commit l
     timestamp when they were received
 
 The frame's producer id and sequence are the sender's, so the batches that each sender had taken can
-be told from frame headers alone after a crash.
+be seen in frame headers alone after a crash.
 
 The two spools of a collector: one for audit and event records, one for everything else.
 
@@ -128,7 +128,7 @@ class Spool:
             unit: What was received.
             epoch: The `epoch` when the sender's connection began. After a failed write the sender
                 begins again with the first unit without an ack, so another epoch is refused.
-            wait: For room; false for senders that are told to come again instead.
+            wait: For room; false for senders that are asked to come again instead.
 
         Returns:
             A future that is done when the unit is durable and raises `SpoolFailedError` when it is
@@ -387,7 +387,7 @@ def take_apart(unit: Unit) -> list[Unit]:
 def _by_line(unit: Unit) -> list[Unit]:
     kinds = [KINDS[one.kind] for one in unit.verdicts if one is not None]
     if kinds and len(kinds) == len(unit.verdicts) and URGENT.isdisjoint(kinds):
-        return [dataclasses.replace(unit, kind=kinds[0])]  # the validator has told, of each
+        return [dataclasses.replace(unit, kind=kinds[0])]  # the validator has said it of each
     found = sort_lines(unit.payload)
     if found.rest and found.urgent and "refused" in unit.meta:  # it counts lines
         return [dataclasses.replace(unit, kind=found.urgent_kind)]

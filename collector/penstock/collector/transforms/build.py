@@ -94,12 +94,12 @@ def _refuse_the_same_seed(transforms: Mapping[str, TransformSettings]) -> None:
                 and isinstance(earlier, SampleSettings)
                 and earlier.seed == section.seed
             ):
-                told = f"{other} before it keeps the same traces, and their weights are multiplied"
-                raise WiringError([f"transforms.{name}.seed: {told}; give it another"])
+                reason = f"{other} before it keeps the same traces, and weights are multiplied"
+                raise WiringError([f"transforms.{name}.seed: {reason}; give it another"])
 
 
 def build_checked(config: CollectorConfig, resource: Mapping[str, Any], where: str) -> Graph:
-    """`build_graph`, with what is wrong told as every mistake of a configuration is.
+    """`build_graph`, whose mistakes are those of a configuration.
 
     Raises:
         ConfigError: With the file, the keys, and what to do.

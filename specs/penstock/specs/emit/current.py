@@ -18,7 +18,7 @@ class Sink(Protocol):
 
     @property
     def logs(self) -> "LogWriter":
-        """Takes what loggers were told."""
+        """Takes the calls of loggers."""
         ...
 
     @property

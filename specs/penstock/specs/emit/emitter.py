@@ -1,6 +1,6 @@
 """The emitter: takes records from the application and sees to it that they leave the process.
 
-It never raises at the application and never waits for anyone, unless it is told to
+It never raises at the application and never waits for anyone, unless its limits say so
 (`EmitterLimits.block_ms`). What it holds is bounded; when there
 is no room, the least important and oldest record goes, and is counted:
 

@@ -32,7 +32,7 @@ def install_hooks() -> None:
 
 
 class _Hook:
-    """Records what one of the interpreter's hooks is told, then calls the hook that was there."""
+    """Records what one of the interpreter's hooks gets, then calls the hook that was there."""
 
     def __init__(self, record: Callable[..., None], before: Callable[..., Any]) -> None:
         self._record = record

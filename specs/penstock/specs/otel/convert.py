@@ -252,7 +252,7 @@ def _number(value: Any) -> Any:
 
 
 def _buckets(point: ExponentialHistogramDataPoint) -> Json:
-    """Both ranges; an SDK that was told to use more buckets than a record has gets wider ones."""
+    """Both ranges; an SDK that is configured for more buckets than a record has gets wider ones."""
     one, other = point.positive, point.negative
     scale, positive, negative = fitted(
         point.scale, Range(one.offset, one.bucket_counts), Range(other.offset, other.bucket_counts)

@@ -128,8 +128,8 @@ def encode_response(signal: Signal, encoding: Encoding, rejected: int, message: 
     if encoding is Encoding.JSON:
         first, *rest = signal.rejected.split("_")
         key = first + "".join(word.capitalize() for word in rest)
-        told = {key: str(rejected), "errorMessage": message}
-        return orjson.dumps({"partialSuccess": told} if rejected else {})
+        partial = {key: str(rejected), "errorMessage": message}
+        return orjson.dumps({"partialSuccess": partial} if rejected else {})
     response = signal.response()
     if rejected:
         setattr(response.partial_success, signal.rejected, rejected)

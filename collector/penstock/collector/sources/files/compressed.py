@@ -89,16 +89,16 @@ class Look:
 
     Attributes:
         since_ns: When it was first met as it is.
-        again: It could not be read; it is looked at anew.
-        told: The operator knows that it cannot be read.
-        not_before_ns: When it may be looked at anew.
+        again: It could not be read; it is looked at again.
+        is_logged: The operator knows that it cannot be read.
+        not_before_ns: When it may be looked at again.
     """
 
     path: Path
     stamp: Stamp
     since_ns: int
     again: bool = False
-    told: bool = False
+    is_logged: bool = False
     not_before_ns: int = 0
     head: bytes = b""
     length: int = 0
@@ -130,7 +130,7 @@ class Look:
         return known
 
     def step(self, bytes_max: int, spans: Iterable[Span]) -> None:
-        """Look on, or anew when it was looked at to its end; `spans` are digested on the way.
+        """Look on, or again when it was looked at to its end; `spans` are digested on the way.
 
         Raises:
             OSError: It cannot be read now.
@@ -170,12 +170,12 @@ class Look:
         self.close()
 
     def renewed(self, now_ns: int) -> "Look":
-        """To be opened again; how long it is known, and what was told, stay.
+        """To be opened again; how long it is known, and what was logged, stay.
 
         At once for the first time; then after a pause that grows with how long it has failed.
         """
         pause_ns = min(now_ns - self.since_ns, _AGAIN_MAX_NS)
-        return Look(self.path, self.stamp, self.since_ns, False, self.told, now_ns + pause_ns)
+        return Look(self.path, self.stamp, self.since_ns, False, self.is_logged, now_ns + pause_ns)
 
     def close(self) -> None:
         """Give the descriptor back."""
@@ -207,7 +207,7 @@ def compressed_in(
             except FileNotFoundError:
                 continue  # it went between the listing and now
             except OSError as error:
-                path.lstat()  # it is a link; else nothing can be told of the directory now
+                path.lstat()  # it is a link; else nothing is known of the directory now
                 complain(str(path), error)
                 continue
             if stat.S_ISREG(status.st_mode):
@@ -232,7 +232,7 @@ class Names:
         """A name in the file's directory; None when it has none there.
 
         Raises:
-            OSError: That cannot be told now.
+            OSError: It cannot be found out now.
         """
         near = homes(state)
         for home in near:
@@ -262,7 +262,7 @@ def siblings(directory: Path) -> list[Path]:
     """What is in a directory, by name; nothing when there is none.
 
     Raises:
-        OSError: That cannot be told now.
+        OSError: It cannot be found out now.
     """
     try:
         return sorted(directory.iterdir())
@@ -343,7 +343,7 @@ class Search:
         return decided, False
 
     def release(self, stamp: Stamp) -> None:
-        """A compressed file could not be read on: what is there now is looked at anew."""
+        """A compressed file could not be read on: what is there now is looked at again."""
         self._taken.discard(stamp)
         for path in [path for path, look in self._looks.items() if look.stamp == stamp]:
             self._looks.pop(path).close()
@@ -443,9 +443,9 @@ class Search:
         return True
 
     def _refuse(self, look: Look, state: FileState) -> None:
-        if look.told:
+        if look.is_logged:
             return
-        look.told = True
+        look.is_logged = True
         self._note("compressed_refused")
         self._log.warning(
             "compressed_file_unreadable",

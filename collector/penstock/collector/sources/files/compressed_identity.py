@@ -19,7 +19,7 @@ file that is gone, `mark` the bytes that are marked):
     d       head not reached it is broken               unknown: see below
     e       head not reached it ended                   other
     f       head differs     -                          other: it is not looked at to its end
-    g       equal            mark reached, unseen       undecided: look anew
+    g       equal            mark reached, unseen       undecided: look again
     h       equal            mark differs               other
     i       equal            there is more to look at   undecided: look on
     j       equal            it is broken               broken: looked at again when it changes

@@ -28,7 +28,7 @@ class LineFragment:
         stream: ``stdout``, ``stderr``, or empty.
         time_ns: When it was written; None when the line does not say.
         is_partial: The line goes on in the next fragment of its stream.
-        attributes: What the runtime was told to add: Docker's labels, variables and tag.
+        attributes: What the runtime is configured to add: Docker's labels, variables and tag.
     """
 
     text: bytes

@@ -95,7 +95,7 @@ class Mark:
         """Whether a copy last written at that time may be of this file as it became.
 
         What rotates may give the copy the time that the file had before it was renamed, though
-        its writer goes on until it is told.
+        its writer goes on until it reopens its file.
         """
         return modified_ns > self.modified_ns - _WRITTEN_ON_NS
 

@@ -297,7 +297,7 @@ class FileSource(Source):
         return [(path, begin) for path, _, begin in due]
 
     def _regular(self, path: Path) -> os.stat_result | None:
-        """What a path leads to; None when that is no file, or cannot be told now."""
+        """What a path leads to; None when that is no file, or it cannot be found out now."""
         try:
             status = path.stat()
         except FileNotFoundError:

@@ -192,7 +192,7 @@ class Tail:
         """Whether it was written since it was looked at last, or has more than was read.
 
         Raises:
-            OSError: That cannot be told now.
+            OSError: It cannot be found out now.
         """
         status = self.status()
         return (

@@ -1,8 +1,8 @@
 """Fluent forward messages, over TCP, TLS or a Unix stream socket.
 
 Messages of one read are one unit of the spool. Senders that name a chunk get its ack once the unit
-is durable; there is no refusal in this protocol: whoever asked for an ack and gets none sends
-again; whoever did not is told nothing, so what cannot be taken is held, and nothing more is read.
+is durable; there is no refusal in this protocol: a sender that asked for an ack and gets none
+sends again; another one would not know, so what cannot be taken is held, and nothing more is read.
 A datagram on the same port is a heartbeat and is answered.
 """
 
@@ -346,8 +346,8 @@ class ForwardSource(Source):
         lost = sum(message.count for message in messages if message.chunk is None)
         if lost:
             self._spool_writer.dropped(reason, lost)
-        told = sum(message.count for message in messages if message.chunk is not None)
-        self._spool_writer.note(f"refused_{reason}", told)
+        refused = sum(message.count for message in messages if message.chunk is not None)
+        self._spool_writer.note(f"refused_{reason}", refused)
 
 
 def _groups(messages: list[Message]) -> Iterator[list[Message]]:

@@ -186,7 +186,7 @@ class Listener:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._closing:  # it was accepted before, and is told now
+        if self._closing:  # it was accepted before, and is closed now
             writer.close()
             return
         if not self._has_room():
@@ -208,7 +208,7 @@ class Listener:
             if self._context is None:
                 await self._handle(reader, writer)
                 return
-            with contextlib.suppress(ssl.SSLError):  # told by the context's `ServerTls`
+            with contextlib.suppress(ssl.SSLError):  # logged by the context's `ServerTls`
                 reader, writer = await _secure(writer, self._context)
                 try:
                     await self._handle(reader, writer)

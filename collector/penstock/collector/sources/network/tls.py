@@ -1,7 +1,7 @@
 """TLS of the sources that listen on the network: contexts that follow their files.
 
 A certificate that was replaced is used from the next connection on; one that has become unusable
-changes nothing and is told in the log.
+changes nothing and is logged.
 """
 
 import asyncio

@@ -30,7 +30,7 @@ class CorsSection(Section):
         )
 
     def preflight(self, asked: str) -> dict[str, str]:
-        """What a browser is told of the headers that it asks for."""
+        """What a browser is answered about the headers that it asks for."""
         allowed = ["content-type", "content-encoding", *map(str.lower, self.allowed_headers)]
         wanted = [name.strip().lower() for name in asked.split(",") if name.strip()]
         return {

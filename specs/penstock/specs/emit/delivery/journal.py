@@ -428,7 +428,7 @@ def _write_whole(descriptor: int, data: bytes) -> None:
 
 
 def boot_id() -> str:
-    """Another one after every start of the machine; ``unknown`` where that cannot be told."""
+    """Another one after every start of the machine; ``unknown`` where the system does not say."""
     try:
         return _BOOT_ID.read_text()[:_BOOT_CHARACTERS]
     except OSError:
