@@ -20,7 +20,7 @@ from penstock.collector.delivery.ordered_queue import QueueKey
 from penstock.collector.delivery.publisher import encode_lines
 from penstock.collector.limits import FILE_READ_BYTES, LINE_BYTES_MAX
 from penstock.collector.sources.line_framing import Line, LineCutter
-from penstock.collector.transforms.graph import Chunk, Graph
+from penstock.collector.transforms.graph.graph import Chunk, Graph
 from penstock.logd.format.batch import SCHEMA_VERSION
 from penstock.logd.format.envelope import BatchPayload, encode_batch
 from tests.bench.collecting import file_lines

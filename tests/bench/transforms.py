@@ -20,7 +20,7 @@ from hashlib import blake2b
 from time import process_time_ns
 from typing import Any, Final
 
-from penstock.collector.transforms.graph import Chunk, Graph
+from penstock.collector.transforms.graph.graph import Chunk, Graph
 from tests.bench.figures import Case
 from tests.bench.harness import Bench
 from tests.support.collector_graph import RESOURCE, graph_of, log, total

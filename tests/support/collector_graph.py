@@ -6,8 +6,8 @@ import orjson
 import yaml
 
 from penstock.collector.config import CollectorConfig
-from penstock.collector.transforms.build import build_graph
-from penstock.collector.transforms.graph import Chunk, Graph, Outcome
+from penstock.collector.transforms.graph.build import build_graph
+from penstock.collector.transforms.graph.graph import Chunk, Graph, Outcome
 
 RESOURCE = b'{"service.name":"shop"}'
 HOST = {"host.name": "host-1"}

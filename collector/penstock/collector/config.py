@@ -18,7 +18,8 @@ from penstock.collector.limits import (
 from penstock.collector.registry import AnySource, AnyTransform
 from penstock.collector.sources.settings import Section, clash
 from penstock.collector.spool.record_kinds import Kind
-from penstock.collector.transforms.settings import Name, OutputSection, TestCase
+from penstock.collector.transforms.graph.settings import OutputSection, TestCase
+from penstock.collector.transforms.transform import Name
 from penstock.service import AdminAccess, ConfigError, FilePath, HostPort, TracingSection
 from penstock.service.config_types import Secret
 from penstock.specs.errors import SpecError

@@ -22,7 +22,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from penstock.collector.sources.settings import Section, SourceSettings
-from penstock.collector.transforms.settings import TransformSettings
+from penstock.collector.transforms.transform import TransformSettings
 from penstock.service import naming_known_keys
 
 

@@ -18,12 +18,12 @@ from penstock.collector.decode.metrics import metric_line
 from penstock.collector.sources.settings import SourceSettings
 from penstock.collector.sources.source import Source, SourceContext
 from penstock.collector.spool.writer import Payload, SpoolWriter
-from penstock.collector.transforms.settings import TransformSettings
 from penstock.collector.transforms.transform import (
     PASS,
     Event,
     Transform,
     TransformContext,
+    TransformSettings,
     Verdict,
 )
 from penstock.service import ConfigError, FilePath

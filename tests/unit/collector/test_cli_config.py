@@ -13,8 +13,8 @@ from pydantic import BaseModel
 from penstock.collector.cli.cases import run_case
 from penstock.collector.cli.main import cli
 from penstock.collector.registry import TRANSFORMS
+from penstock.collector.transforms.graph.settings import OutputSection
 from penstock.collector.transforms.route import RouteBranch
-from penstock.collector.transforms.settings import OutputSection
 from tests.support.collector_graph import HOST, config_of
 
 ROOT = Path(__file__).parents[3]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.collector.transforms.expression import (
+from penstock.collector.transforms.expressions.expression import (
     ExpressionError,
     compile_condition,
     compile_expression,

@@ -11,9 +11,9 @@ from typing_extensions import override
 
 from penstock.collector.ledger import Ledger
 from penstock.collector.transforms.filter import Filter
-from penstock.collector.transforms.graph import Chunk, Outcome
+from penstock.collector.transforms.graph.graph import Chunk, Outcome
+from penstock.collector.transforms.graph.wiring import WiringError
 from penstock.collector.transforms.transform import DropReason
-from penstock.collector.transforms.wiring import WiringError
 from penstock.specs.validate.validator import check_line
 from penstock.specs.validate.verdict import Accepted
 from tests.support.collector_graph import RESOURCE, delivered, graph_of, log, process, total

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from penstock.collector.transforms.wiring import WiringError
+from penstock.collector.transforms.graph.wiring import WiringError
 from tests.support.collector_graph import delivered, graph_of, log, process
 
 FIFTH: dict[str, Any] = {"type": "sample", "ratio": 0.2}

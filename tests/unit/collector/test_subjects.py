@@ -1,6 +1,6 @@
 """Subjects made of records' fields."""
 
-from penstock.collector.transforms.subjects import SubjectTemplate, join_subject
+from penstock.collector.transforms.expressions.subject_template import SubjectTemplate, join_subject
 
 
 def test_long_values_are_not_remembered() -> None:

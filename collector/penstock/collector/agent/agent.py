@@ -47,7 +47,7 @@ from penstock.collector.sources.supervisor import (
     make_source,
 )
 from penstock.collector.telemetry import Metrics, describe
-from penstock.collector.transforms.graph import Graph
+from penstock.collector.transforms.graph.graph import Graph
 from penstock.logd.storage import REAL_DISK, Disk
 from penstock.service import (
     ExitCode,

@@ -8,9 +8,9 @@ from typing import Any
 from penstock.collector.checkpoint.recovery import Sizes
 from penstock.collector.config import CollectorConfig
 from penstock.collector.delivery.ordered_queue import Limits
-from penstock.collector.transforms.build import Tables, build_checked
 from penstock.collector.transforms.enrich import Enrich
-from penstock.collector.transforms.graph import Graph
+from penstock.collector.transforms.graph.build import Tables, build_checked
+from penstock.collector.transforms.graph.graph import Graph
 from penstock.service.tracing import SERVICES
 from penstock.specs.subjects import subject_of
 

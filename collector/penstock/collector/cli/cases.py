@@ -17,10 +17,10 @@ from penstock.collector.sources.stdin import StdinSettings
 from penstock.collector.sources.syslog.framing import pack_messages
 from penstock.collector.sources.syslog.source import SyslogSettings
 from penstock.collector.spool.spool import Unit
-from penstock.collector.transforms.build import build_graph
-from penstock.collector.transforms.graph import Chunk, Graph, Outcome
-from penstock.collector.transforms.paths import getter, parse_path
-from penstock.collector.transforms.settings import Expected, ExpectedRecord, Step, TestCase
+from penstock.collector.transforms.expressions.paths import getter, parse_path
+from penstock.collector.transforms.graph.build import build_graph
+from penstock.collector.transforms.graph.graph import Chunk, Graph, Outcome
+from penstock.collector.transforms.graph.settings import Expected, ExpectedRecord, Step, TestCase
 from penstock.collector.transforms.transform import DropReason
 
 NOW_UNIX_NS: Final = 1_767_225_600_000_000_000

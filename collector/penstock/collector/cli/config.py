@@ -13,8 +13,8 @@ from penstock.collector.agent.settings import graph_of, resource_of
 from penstock.collector.cli.cases import run_case
 from penstock.collector.config import CollectorConfig
 from penstock.collector.config_files import load_collector_config
-from penstock.collector.transforms.graph import Graph
-from penstock.collector.transforms.wiring import OUTPUT
+from penstock.collector.transforms.graph.graph import Graph
+from penstock.collector.transforms.graph.wiring import OUTPUT
 from penstock.logd.security.tls import CertificateFiles, ClientCertificates, TlsFileError
 from penstock.service import ConfigError, ExitCode, show_config
 

@@ -35,7 +35,7 @@ from penstock.collector.spool.replay import Replayer
 from penstock.collector.spool.spool import Spool, Spooling, Spools
 from penstock.collector.spool.writer import Payload, SpoolWriter, leave_where_it_fails
 from penstock.collector.telemetry import troubles
-from penstock.collector.transforms.graph import Graph
+from penstock.collector.transforms.graph.graph import Graph
 from penstock.service import UnavailableError, raise_open_files
 
 _LOOK_S: Final = 0.1

@@ -28,7 +28,7 @@ from penstock.collector.spool.quarantine import Again, Quarantine, Refusal
 from penstock.collector.spool.rejection_reasons import meaning
 from penstock.collector.spool.spool import Unit
 from penstock.collector.spool.validation_cache import Known
-from penstock.collector.transforms.graph import Chunk, Graph, Outcome
+from penstock.collector.transforms.graph.graph import Chunk, Graph, Outcome
 from penstock.collector.transforms.transform import DropReason
 
 _SLICE_RECORDS: Final = 500

@@ -10,15 +10,20 @@ from typing import Any, Final, Literal, Self
 from pydantic import Field
 from typing_extensions import override
 
-from penstock.collector.transforms.expression import Evaluate, compile_expression, digest
-from penstock.collector.transforms.paths import Fields
-from penstock.collector.transforms.settings import Expression, TransformSettings
+from penstock.collector.transforms.expressions.expression import (
+    Evaluate,
+    compile_expression,
+    digest,
+)
+from penstock.collector.transforms.expressions.paths import Fields
 from penstock.collector.transforms.transform import (
     PASS,
     DropReason,
     Event,
+    Expression,
     Transform,
     TransformContext,
+    TransformSettings,
     Verdict,
 )
 

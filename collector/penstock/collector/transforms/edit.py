@@ -5,8 +5,8 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 from typing_extensions import override
 
-from penstock.collector.transforms.expression import Evaluate, compile_expression
-from penstock.collector.transforms.paths import (
+from penstock.collector.transforms.expressions.expression import Evaluate, compile_expression
+from penstock.collector.transforms.expressions.paths import (
     Fields,
     Selection,
     assign,
@@ -15,18 +15,16 @@ from penstock.collector.transforms.paths import (
     parse_selection,
     without,
 )
-from penstock.collector.transforms.settings import (
-    Expression,
-    TransformSettings,
-    WritablePath,
-    WritablePaths,
-)
 from penstock.collector.transforms.transform import (
     PASS,
     Event,
+    Expression,
     Transform,
     TransformContext,
+    TransformSettings,
     Verdict,
+    WritablePath,
+    WritablePaths,
 )
 
 Path = tuple[str, ...]

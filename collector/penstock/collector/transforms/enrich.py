@@ -12,15 +12,20 @@ from pydantic import Field, model_validator
 from typing_extensions import override
 
 from penstock.collector.sources.settings import Section
-from penstock.collector.transforms.expression import Evaluate, compile_expression, to_text
-from penstock.collector.transforms.paths import Fields, getter
-from penstock.collector.transforms.settings import Expression, TransformSettings
+from penstock.collector.transforms.expressions.expression import (
+    Evaluate,
+    compile_expression,
+    to_text,
+)
+from penstock.collector.transforms.expressions.paths import Fields, getter
 from penstock.collector.transforms.transform import (
     PASS,
     Event,
+    Expression,
     SettingsError,
     Transform,
     TransformContext,
+    TransformSettings,
     Verdict,
 )
 from penstock.service import FilePath

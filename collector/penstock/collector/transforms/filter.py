@@ -4,14 +4,15 @@ from typing import Any, Literal, Self
 
 from typing_extensions import override
 
-from penstock.collector.transforms.expression import Evaluate, compile_condition
-from penstock.collector.transforms.settings import Condition, TransformSettings
+from penstock.collector.transforms.expressions.expression import Evaluate, compile_condition
 from penstock.collector.transforms.transform import (
     PASS,
+    Condition,
     DropReason,
     Event,
     Transform,
     TransformContext,
+    TransformSettings,
     Verdict,
 )
 

@@ -13,16 +13,22 @@ from pydantic import Field, model_validator
 from typing_extensions import override
 
 from penstock.collector.decode.metrics import ExponentialHistogram
-from penstock.collector.transforms.expression import NUMBERS, Evaluate, compile_expression, to_text
-from penstock.collector.transforms.paths import Fields
-from penstock.collector.transforms.settings import Expression, TransformSettings
+from penstock.collector.transforms.expressions.expression import (
+    NUMBERS,
+    Evaluate,
+    compile_expression,
+    to_text,
+)
+from penstock.collector.transforms.expressions.paths import Fields
 from penstock.collector.transforms.transform import (
     PASS,
     Aggregator,
     DropReason,
     Event,
+    Expression,
     Refusal,
     TransformContext,
+    TransformSettings,
     Verdict,
 )
 from penstock.specs.limits import NAME_CHARACTERS_MAX

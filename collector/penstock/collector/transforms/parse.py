@@ -21,15 +21,17 @@ from penstock.collector.decode.syslog import parse_message
 from penstock.collector.decode.timestamps import iso_time_ns, time_of
 from penstock.collector.regex import compile_pattern
 from penstock.collector.sources.settings import Section
-from penstock.collector.transforms.expression import to_integer, to_real, to_text
-from penstock.collector.transforms.paths import Fields, getter, parse_path
-from penstock.collector.transforms.settings import Pattern, ReadablePath, TransformSettings
+from penstock.collector.transforms.expressions.expression import to_integer, to_real, to_text
+from penstock.collector.transforms.expressions.paths import Fields, getter, parse_path
 from penstock.collector.transforms.transform import (
     PASS,
     Event,
     OnFailure,
+    Pattern,
+    ReadablePath,
     Transform,
     TransformContext,
+    TransformSettings,
     Verdict,
     failed,
 )

@@ -7,25 +7,23 @@ from pydantic import Field, model_validator
 from typing_extensions import override
 
 from penstock.collector.regex import compile_pattern
-from penstock.collector.transforms.paths import (
+from penstock.collector.transforms.expressions.paths import (
     Fields,
     Selection,
     assign,
     parse_selection,
     without,
 )
-from penstock.collector.transforms.settings import (
-    Name,
-    Pattern,
-    TransformSettings,
-    WritablePaths,
-)
 from penstock.collector.transforms.transform import (
     PASS,
     Event,
+    Name,
+    Pattern,
     Transform,
     TransformContext,
+    TransformSettings,
     Verdict,
+    WritablePaths,
 )
 
 _NESTED: Final = ("links", "events", "exemplars")

@@ -7,10 +7,18 @@ from pydantic import Field, model_validator
 from typing_extensions import override
 
 from penstock.collector.sources.settings import Section
-from penstock.collector.transforms.expression import Evaluate, compile_condition
-from penstock.collector.transforms.settings import Condition, Name, Subject, TransformSettings
-from penstock.collector.transforms.subjects import SubjectTemplate
-from penstock.collector.transforms.transform import Event, Transform, TransformContext, Verdict
+from penstock.collector.transforms.expressions.expression import Evaluate, compile_condition
+from penstock.collector.transforms.expressions.subject_template import SubjectTemplate
+from penstock.collector.transforms.transform import (
+    Condition,
+    Event,
+    Name,
+    Subject,
+    Transform,
+    TransformContext,
+    TransformSettings,
+    Verdict,
+)
 
 UNMATCHED = "unmatched"
 """The output of `route` for records that no condition holds for."""

@@ -10,15 +10,16 @@ from typing import Any, Final, Literal, Self
 from pydantic import Field
 from typing_extensions import override
 
-from penstock.collector.transforms.expression import compile_condition
-from penstock.collector.transforms.paths import Fields
-from penstock.collector.transforms.settings import Condition, TransformSettings
+from penstock.collector.transforms.expressions.expression import compile_condition
+from penstock.collector.transforms.expressions.paths import Fields
 from penstock.collector.transforms.transform import (
     PASS,
+    Condition,
     DropReason,
     Event,
     Transform,
     TransformContext,
+    TransformSettings,
     Verdict,
 )
 

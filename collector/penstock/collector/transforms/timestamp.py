@@ -12,14 +12,15 @@ from typing_extensions import override
 from penstock.collector.decode.line_rules import NO_TIME, time_finder, value_reader
 from penstock.collector.decode.timestamps import Layout, layouts_of
 from penstock.collector.sources.settings import TimestampOptions
-from penstock.collector.transforms.paths import getter, parse_path
-from penstock.collector.transforms.settings import ReadablePath, TransformSettings
+from penstock.collector.transforms.expressions.paths import getter, parse_path
 from penstock.collector.transforms.transform import (
     PASS,
     Event,
     OnFailure,
+    ReadablePath,
     Transform,
     TransformContext,
+    TransformSettings,
     Verdict,
     failed,
 )

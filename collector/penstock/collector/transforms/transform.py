@@ -4,13 +4,54 @@ The module of a transform has its settings, then how it reads a record, then the
 and last what the class counts besides the graph's own figures.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, ClassVar, Literal, Protocol, Self, runtime_checkable
+from functools import partial
+from typing import Annotated, Any, ClassVar, Literal, Protocol, Self, runtime_checkable
 
-from penstock.collector.transforms.paths import Fields
-from penstock.collector.transforms.settings import TransformSettings
+from pydantic import AfterValidator, Field
+
+from penstock.collector.regex import compile_pattern
+from penstock.collector.sources.settings import Section
+from penstock.collector.transforms.expressions.expression import (
+    compile_condition,
+    compile_expression,
+)
+from penstock.collector.transforms.expressions.paths import Fields, parse_path, parse_selection
+from penstock.collector.transforms.expressions.subject_template import SubjectTemplate
+
+
+def _checked_by(check: Callable[[str], object]) -> AfterValidator:
+    """A text that `check` takes without a ValueError."""
+
+    def keep(text: str) -> str:
+        check(text)
+        return text
+
+    return AfterValidator(keep)
+
+
+NAME_PATTERN = r"^[A-Za-z0-9_-]{1,64}$"
+Name = Annotated[str, Field(pattern=NAME_PATTERN)]
+Condition = Annotated[str, _checked_by(compile_condition)]
+Expression = Annotated[str, _checked_by(compile_expression)]
+Pattern = Annotated[str, _checked_by(compile_pattern)]
+ReadablePath = Annotated[str, _checked_by(parse_path)]
+WritablePath = Annotated[str, _checked_by(partial(parse_path, writable=True))]
+WritablePaths = Annotated[str, _checked_by(parse_selection)]
+Subject = Annotated[str, _checked_by(SubjectTemplate)]
+
+
+class TransformSettings(Section):
+    """The settings of one transform; a subclass narrows `type` to its one name.
+
+    Attributes:
+        inputs: Whose records it takes: names of sources, or outputs of transforms.
+    """
+
+    type: str
+    inputs: list[str] = Field(min_length=1, max_length=256)
 
 
 class SettingsError(ValueError):

@@ -48,7 +48,7 @@ from penstock.collector.sources.files.settings import FileSettings
 from penstock.collector.sources.files.tail import Tail, look, make_tail, open_to_read, read_span
 from penstock.collector.sources.line_framing import Line, parts_of
 from penstock.collector.sources.source import Source, SourceContext
-from penstock.collector.transforms.graph import Chunk
+from penstock.collector.transforms.graph.graph import Chunk
 
 _SAVE_RETRY_S: Final = 1.0
 _NAMED_MAX: Final = 10

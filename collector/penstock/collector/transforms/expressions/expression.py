@@ -26,7 +26,7 @@ The syntax is that of the Common Expression Language, as far as it is needed (de
     primary    = literal | NAME [ "(" arguments ")" ] | "(" condition ")" | "[" arguments "]"
 
 There are no loops, no variables and no calls of anything but the functions of
-`penstock.collector.transforms.expression`.
+`penstock.collector.transforms.expressions.expression`.
 """
 
 import math
@@ -42,7 +42,7 @@ import orjson
 
 from penstock.collector.decode.timestamps import known_zone, layouts_of, text_time_ns, time_of
 from penstock.collector.regex import compile_pattern
-from penstock.collector.transforms.paths import Fields, PathError, check_path, getter
+from penstock.collector.transforms.expressions.paths import Fields, PathError, check_path, getter
 from penstock.specs.limits import INT64_MAX, INT64_MIN, STRING_CHARACTERS_MAX
 
 NUMBERS: Final[frozenset[Any]] = frozenset((int, float))

@@ -1,52 +1,12 @@
-"""What the settings of transforms have in common, the output, and the configuration's own tests.
+"""The settings of the output, and of the tests that stand in a configuration."""
 
-The settings of each transform stand in its module; docs/collector/transforms has a page for each.
-"""
-
-from collections.abc import Callable
-from functools import partial
 from typing import Annotated, Any, Literal
 
 import orjson
 from pydantic import AfterValidator, Field, model_validator
 
-from penstock.collector.regex import compile_pattern
 from penstock.collector.sources.settings import Section
-from penstock.collector.transforms.expression import compile_condition, compile_expression
-from penstock.collector.transforms.paths import parse_path, parse_selection
-from penstock.collector.transforms.subjects import SubjectTemplate
-
-
-def _checked_by(check: Callable[[str], object]) -> AfterValidator:
-    """A text that `check` takes without a ValueError."""
-
-    def keep(text: str) -> str:
-        check(text)
-        return text
-
-    return AfterValidator(keep)
-
-
-NAME_PATTERN = r"^[A-Za-z0-9_-]{1,64}$"
-Name = Annotated[str, Field(pattern=NAME_PATTERN)]
-Condition = Annotated[str, _checked_by(compile_condition)]
-Expression = Annotated[str, _checked_by(compile_expression)]
-Pattern = Annotated[str, _checked_by(compile_pattern)]
-ReadablePath = Annotated[str, _checked_by(parse_path)]
-WritablePath = Annotated[str, _checked_by(partial(parse_path, writable=True))]
-WritablePaths = Annotated[str, _checked_by(parse_selection)]
-Subject = Annotated[str, _checked_by(SubjectTemplate)]
-
-
-class TransformSettings(Section):
-    """The settings of one transform; a subclass narrows `type` to its one name.
-
-    Attributes:
-        inputs: Whose records it takes: names of sources, or outputs of transforms.
-    """
-
-    type: str
-    inputs: list[str] = Field(min_length=1, max_length=256)
+from penstock.collector.transforms.transform import ReadablePath, Subject
 
 
 class OutputSection(Section):

@@ -6,13 +6,17 @@ from typing import Any
 from penstock.collector.config import CollectorConfig, SensitiveSection
 from penstock.collector.registry import TRANSFORMS
 from penstock.collector.transforms.enrich import Rows
-from penstock.collector.transforms.graph import Graph
+from penstock.collector.transforms.expressions.subject_template import SubjectTemplate
+from penstock.collector.transforms.graph.graph import Graph
+from penstock.collector.transforms.graph.wiring import WiringError, wire
 from penstock.collector.transforms.logs_to_metrics import LogsToMetricsSettings
 from penstock.collector.transforms.sample import SampleSettings
-from penstock.collector.transforms.settings import TransformSettings
-from penstock.collector.transforms.subjects import SubjectTemplate
-from penstock.collector.transforms.transform import SettingsError, Transform, TransformContext
-from penstock.collector.transforms.wiring import WiringError, wire
+from penstock.collector.transforms.transform import (
+    SettingsError,
+    Transform,
+    TransformContext,
+    TransformSettings,
+)
 from penstock.service import ConfigError
 from penstock.specs.redact.detectors import DETECTORS, Detectors
 from penstock.specs.redact.scrubber import Scrubber

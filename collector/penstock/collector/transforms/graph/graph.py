@@ -23,8 +23,9 @@ from pydantic_core import from_json
 from penstock.collector.decode.line_rules import NO_TIME, OnError
 from penstock.collector.decode.units import REASON_MAX
 from penstock.collector.delivery.ordered_queue import Batch
-from penstock.collector.transforms.paths import Fields
-from penstock.collector.transforms.subjects import SubjectTemplate
+from penstock.collector.transforms.expressions.paths import Fields
+from penstock.collector.transforms.expressions.subject_template import SubjectTemplate
+from penstock.collector.transforms.graph.wiring import OUTPUT, Wiring
 from penstock.collector.transforms.transform import (
     PASS,
     Aggregator,
@@ -33,7 +34,6 @@ from penstock.collector.transforms.transform import (
     Refusal,
     Transform,
 )
-from penstock.collector.transforms.wiring import OUTPUT, Wiring
 from penstock.specs.models.codec import encode_json
 from penstock.specs.redact.line_search import LineSearch
 from penstock.specs.redact.scrubber import Scrubber

@@ -9,8 +9,8 @@ import re
 from functools import lru_cache
 from typing import Any, Final
 
-from penstock.collector.transforms.expression import to_text
-from penstock.collector.transforms.paths import Fields, PathError, getter, parse_path
+from penstock.collector.transforms.expressions.expression import to_text
+from penstock.collector.transforms.expressions.paths import Fields, PathError, getter, parse_path
 from penstock.specs.subjects import KINDS, UNKNOWN_SERVICE, subject_token
 
 SUBJECT_CHARACTERS_MAX: Final = 512

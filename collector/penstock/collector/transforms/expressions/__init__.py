@@ -1,0 +1,1 @@
+"""The language of transforms: expressions, paths of fields, templates of subjects."""
