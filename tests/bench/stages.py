@@ -35,7 +35,7 @@ _CONTEXT: Final = LineContext(
     {"service.name": "shop", "host.name": "host-1"},
     {"log.file.path": "/var/log/shop/app.log", "log.file.name": "app.log"},
 )
-STAGES: Final = ("cut", "decode", "judge", "search", "queue", "encode", "envelope")
+STAGES: Final = ("cut", "decode", "validate", "search", "queue", "encode", "envelope")
 
 
 def run(bench: Bench) -> Iterator[Case]:
@@ -51,7 +51,7 @@ def run(bench: Bench) -> Iterator[Case]:
                     case.add(stage, microseconds)
         case.notes = {
             "decode": "a line as a record, with its shape's verdict",
-            "judge": "what has none yet, and put in its batch",
+            "validate": "what has none yet, and put in its batch",
             "search": "for sensitive values",
             "encode": "Arrow, zstd",
         }
@@ -66,7 +66,7 @@ def measure(data: bytes, count: int) -> dict[str, float]:
     way.take_rest()
     assert way.published == rest == count
     took = {stage: way.took_ns[stage] / count / 1000 for stage in STAGES}
-    took["search"] = max(0.0, took["search"] - took["judge"])  # which it does, too
+    took["search"] = max(0.0, took["search"] - took["validate"])  # which it does, too
     return {**took, "all": sum(took.values())}
 
 
@@ -77,7 +77,7 @@ class _Way:
         self.took_ns: Counter[str] = Counter()
         self.published = 0
         self._cutter = LineCutter(LINE_BYTES_MAX)
-        self._judge = graph_of({"sensitive": {"enabled": False}})
+        self._validating = graph_of({"sensitive": {"enabled": False}})
         self._graph = graph_of({})
         self._core = Delivery(limits_of(config_of({})), jitter=lambda: 0.5)
 
@@ -86,7 +86,7 @@ class _Way:
         cut = self._timed("cut", lambda: self._cutter.feed(data))
         made = self._timed("decode", lambda: _decode(cut))
         ends = [line.end for line in cut]
-        self._timed("judge", lambda: _sort(self._judge, made, ends))
+        self._timed("validate", lambda: _sort(self._validating, made, ends))
         takes = self._timed("search", lambda: _sort(self._graph, made, ends))
         for take in takes:
             self._publish(take)

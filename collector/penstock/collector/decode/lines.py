@@ -177,7 +177,7 @@ def decode_line(  # noqa: PLR0913 - what is known of a line
             time_ns = now_ns if written_ns is None else written_ns
             if rules.time is not None and not continued:
                 found["timestamps_unreadable"] = 1
-        record = _text_record(body, context.resource, attributes, time_ns, now_ns, level)
+        record = log_fields(level, time_ns, now_ns, body, None, context.resource, attributes)
     if notes is not None:
         notes.update(found)
     return _encode(record), rules.on_error if found["timestamps_unreadable"] else "pass"
@@ -192,7 +192,9 @@ class PlainLines:
     """
 
     def __init__(self, context: LineContext, now_ns: int) -> None:
-        empty = _encode(_text_record("", context.resource, context.attributes, now_ns, now_ns))
+        empty = _encode(
+            log_fields(INFO, now_ns, now_ns, "", None, context.resource, context.attributes)
+        )
         self._before, _, self._after = empty.partition(b'""')  # the first empty text is the body
         self._verdict: Accepted | None = None
         verdict = check_line(empty)
@@ -239,7 +241,7 @@ class PlainLines:
                 return None  # it is counted
             time_ns = now_ns
         made = _encode(
-            _text_record(text, context.resource, context.attributes, time_ns, now_ns, level)
+            log_fields(level, time_ns, now_ns, text, None, context.resource, context.attributes)
         )
         return made, self._validator.validate(made, "text", time_ns, level[0])
 
@@ -259,27 +261,6 @@ def _field_time(fields: dict[str, Any], rules: LineRules, now_ns: int) -> int | 
     if time_ns is not None:
         del fields[rules.field]
     return time_ns
-
-
-def _text_record(
-    body: str,
-    resource: Mapping[str, Any],
-    attributes: Mapping[str, Any],
-    time_ns: int,
-    now_ns: int,
-    level: Severity = INFO,
-) -> dict[str, Any]:
-    return {
-        "schema": "log/1.0",
-        "kind": "log",
-        "time_unix_nano": time_ns,
-        "observed_time_unix_nano": now_ns,
-        "severity_number": level[0],
-        "severity_text": level[1],
-        "body": body,
-        "resource": resource,
-        "attributes": attributes,
-    }
 
 
 def log_record(  # noqa: PLR0913 - what is known of an event

@@ -128,8 +128,8 @@ class ShapedEvents:
             time_ns: When it happened, where nothing in it says so; None: when it was read.
         """
         keys = tuple(fields)
-        shape = self._shapes[keys] if keys in self._shapes else self._remember(keys)
-        if shape is None:
+        shape = self._shapes.get(keys)
+        if shape is None and (keys in self._shapes or (shape := self._remember(keys)) is None):
             return None
         levels = shape.roles.levels
         level = levels[0][1](fields[levels[0][0]]) if levels else INFO
@@ -149,10 +149,7 @@ class ShapedEvents:
         if (shape.is_traced and not shape.fits(trace)) or not _are_scalars(own.values()):
             return None
         own |= self._attributes
-        record = log_fields(
-            level=level, time_ns=time, now_ns=self._now_ns, body=text, trace=trace,
-            resource=self._resource, attributes=own,
-        )  # fmt: skip
+        record = log_fields(level, time, self._now_ns, text, trace, self._resource, own)
         try:
             line = orjson.dumps(record)
         except orjson.JSONEncodeError:  # text that is none
@@ -174,29 +171,29 @@ class ShapedEvents:
         return shape
 
 
-def log_fields(  # noqa: PLR0913 - what a record of an event says
-    *,
+def log_fields(  # noqa: PLR0913, PLR0917 - what a record of an event says; names cost time
     level: Severity,
     time_ns: int,
     now_ns: int,
     body: str,
     trace: Trace | None,
     resource: Any,
-    attributes: dict[str, Any],
+    attributes: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The fields of an event's record, in their order."""
-    return {
+    """The fields of a log record, in their order."""
+    record: dict[str, Any] = {
         "schema": "log/1.0",
         "kind": "log",
         "time_unix_nano": time_ns,
         "observed_time_unix_nano": now_ns,
-        **(trace.fields() if trace is not None else {}),
-        "severity_number": level[0],
-        "severity_text": level[1],
-        "body": body,
-        "resource": resource,
-        "attributes": attributes,
     }
+    if trace is not None:
+        record |= trace.fields()
+    record["severity_number"], record["severity_text"] = level
+    record["body"] = body
+    record["resource"] = resource
+    record["attributes"] = attributes
+    return record
 
 
 def _is_name(key: Any) -> bool:
