@@ -19,9 +19,9 @@ from penstock.base.errors import ExitCode
 from penstock.collector.registry import SOURCES, TRANSFORMS
 from penstock.deploy.cli import cli
 from penstock.logd.api.operations import OPERATIONS, Operation, Shows
-from penstock.logd.api.stream_options import StreamOption, stream_options
 from penstock.logd.cli.server import FIXES
 from penstock.logd.format.acks import Nack
+from penstock.logd.stream_options import StreamOption, stream_options
 from penstock.router.sinks.registry import sink_kinds
 from penstock.service.config import show_value
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from penstock.base.clock import SystemClock
 from penstock.logd.api.operations import Document
-from penstock.logd.api.stream_options import ReplicationSettings
 from penstock.logd.cluster.engine import ClusterEngine
 from penstock.logd.cluster.replica_manager import NatsReachability
 from penstock.logd.config import LogdConfig
@@ -16,6 +15,7 @@ from penstock.logd.metadata.streams import StreamConfig
 from penstock.logd.partition.context import PartitionContext, StreamLookup
 from penstock.logd.partition.partition import Partition
 from penstock.logd.partition.subscriptions import Link, SubscriptionManager
+from penstock.logd.stream_options import ReplicationSettings
 from tests.support.partition_context import QuietLink, make_context
 
 ENDPOINTS = {"fetch": "127.0.0.1:1", "admin": "127.0.0.1:2"}

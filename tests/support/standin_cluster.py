@@ -6,14 +6,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from penstock.logd.api.description import describe_roles, describe_standing
 from penstock.logd.api.server import FetchLimits, FetchServer
-from penstock.logd.api.stream_options import ReplicationSettings
-from penstock.logd.api.streams import not_here
-from penstock.logd.errors import RefusedError
+from penstock.logd.cluster.streams import describe_roles, describe_standing
+from penstock.logd.errors import RefusedError, not_here
 from penstock.logd.intake.turn import Message
 from penstock.logd.metadata.streams import StreamConfig
 from penstock.logd.partition.partition import Partition
+from penstock.logd.stream_options import ReplicationSettings
 from tests.support.guarded_api import open_api
 from tests.support.one_node import OneNode, one_node
 

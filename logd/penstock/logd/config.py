@@ -11,7 +11,6 @@ from pydantic import (
 )
 
 from penstock.logd.api.server import FetchLimits
-from penstock.logd.api.stream_options import ConfiguredStream
 from penstock.logd.cluster.config import ClusterSection
 from penstock.logd.encryption.master_keys import EncryptionSection, MasterKeys
 from penstock.logd.intake.admission import AdmissionPolicy
@@ -23,6 +22,7 @@ from penstock.logd.metadata.streams import (
 )
 from penstock.logd.nats.config import NatsSettings
 from penstock.logd.security.config import AuthSection, Door, TlsSection, check_encrypted
+from penstock.logd.stream_options import ConfiguredStream
 from penstock.service import HostPort, Quantities, TracingSection
 
 ENV_PREFIX: Final = "PENSTOCK_LOGD"

@@ -1,6 +1,7 @@
 """What logd and its client raise. The class says who must act."""
 
 import errno
+from collections.abc import Sequence
 from typing import Final
 
 
@@ -103,3 +104,11 @@ class CorruptFrameError(CorruptError):
         super().__init__(
             f"{message} (offsets {offset} to {next_offset - 1})", where=f"{file} at {position}"
         )
+
+
+def not_here(stream: str, number: int, leader: str | None, replicas: Sequence[str]) -> RefusedError:
+    """The refusal of a partition that other nodes have, for a reader to go there."""
+    message = f"partition {number} of stream {stream!r} is not here; " + (
+        f"its leader is {leader}" if leader else "nobody leads it now"
+    )
+    return RefusedError("NOT_HERE", message, leader=leader or "", replicas=",".join(replicas))

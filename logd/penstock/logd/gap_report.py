@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from penstock.logd.api.description import damaged_ranges
 from penstock.logd.cluster.engine import ClusterEngine
+from penstock.logd.cluster.streams import damaged_ranges
 from penstock.logd.intake.gaps import Gap, GapLedger, GapReason, Instant
 
 _STREAMS_SHOWN: Final = 10

@@ -24,9 +24,9 @@ from prometheus_client.registry import Collector
 from typing_extensions import override
 
 from penstock.base.pluralize import pluralize
-from penstock.logd.api.description import damaged_ranges
 from penstock.logd.api.server import FetchServer
 from penstock.logd.cluster.engine import ClusterEngine
+from penstock.logd.cluster.streams import damaged_ranges
 from penstock.logd.gap_report import describe_gaps, gap_metrics, gap_reasons
 from penstock.logd.intake.admission import ByteBudget
 from penstock.logd.liftbridge.server import GrpcServer

@@ -8,7 +8,6 @@ import click
 import pytest
 import yaml
 
-from penstock.logd.api.stream_options import StreamOption, altered, split_settings, stream_options
 from penstock.logd.cli.main import cli
 from penstock.logd.config import LogdConfig
 from penstock.logd.errors import RefusedError
@@ -16,6 +15,7 @@ from penstock.logd.liftbridge.permissions import DECIDED_HERE, settings_of
 from penstock.logd.metadata.option import Change
 from penstock.logd.metadata.records import ReplicationOptions
 from penstock.logd.metadata.streams import StreamConfig
+from penstock.logd.stream_options import StreamOption, altered, split_settings, stream_options
 from penstock.logd.wire import logd_liftbridge_pb2 as wire
 from penstock.service import load_config
 

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from penstock.logd.api.stream_options import altered, split_settings
 from penstock.logd.errors import RefusedError
 from penstock.logd.metadata.records import ReplicationOptions
 from penstock.logd.metadata.retention_policy import Retention
 from penstock.logd.metadata.streams import StreamConfig
+from penstock.logd.stream_options import altered, split_settings
 
 LOGS = StreamConfig(name="logs", subject="t.>", retention=Retention(age_s=60, messages=5))
 THREE = ReplicationOptions(replication_factor=3, min_isr=2)

@@ -12,9 +12,10 @@ from penstock.logd.api import operations
 from penstock.logd.api.operations import OPERATIONS, Document, Request, Responder
 from penstock.logd.api.reading import FetchReading, partition_standing
 from penstock.logd.api.server import Response, ResponseSlot
-from penstock.logd.api.stream_options import split_settings
-from penstock.logd.api.streams import Cursors, Groups, Streams
 from penstock.logd.api.verification import Verification
+from penstock.logd.cluster.cursors import ClusterCursors
+from penstock.logd.cluster.engine import ClusterAccess, ClusterGroups
+from penstock.logd.cluster.streams import ClusterStreams
 from penstock.logd.controller.group_messages import MemberAnswer, MemberBeat
 from penstock.logd.errors import RefusedError
 from penstock.logd.format.subjects import check_filter
@@ -32,9 +33,10 @@ from penstock.logd.metadata.streams import check_stream_name
 from penstock.logd.nats.protocol import NatsRefusedError
 from penstock.logd.partition.cursors import Granted
 from penstock.logd.security.acl import AclRule, Decision
-from penstock.logd.security.authorizer import Access, Authorizer
+from penstock.logd.security.authorizer import Authorizer
 from penstock.logd.security.principal import Principal
 from penstock.logd.security.quotas import Quota
+from penstock.logd.stream_options import split_settings
 
 _Answer = Document | Response
 Asked = TypeVar("Asked", bound=Request)
@@ -76,10 +78,10 @@ class Handlers:
 
     def __init__(  # noqa: PLR0913 - what operations are about
         self,
-        streams: Streams,
-        cursors: Cursors,
-        groups: Groups,
-        access: Access,
+        streams: ClusterStreams,
+        cursors: ClusterCursors,
+        groups: ClusterGroups,
+        access: ClusterAccess,
         authorizer: Authorizer,
         *,
         creator: Callable[[Principal], str] = lambda _: "",

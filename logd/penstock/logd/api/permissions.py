@@ -16,14 +16,14 @@ from penstock.logd.api.operations import (
     Shows,
     operation_of,
 )
-from penstock.logd.api.stream_options import split_settings
-from penstock.logd.api.streams import Groups
+from penstock.logd.cluster.engine import ClusterGroups
 from penstock.logd.errors import RefusedError
 from penstock.logd.format.subjects import check_filter
 from penstock.logd.partition.cursors import CURSORS_STREAM
 from penstock.logd.security.acl import Action
 from penstock.logd.security.authorizer import CLUSTER, Authorizer, described, stored_by
 from penstock.logd.security.principal import Principal
+from penstock.logd.stream_options import split_settings
 
 _HIDDEN: Final = {"rack": "", "admin": ""}
 """What only administrators see of a node."""
@@ -40,7 +40,7 @@ class AuthorizationRules:
         groups: Which streams a consumer group reads.
     """
 
-    def __init__(self, authorizer: Authorizer, groups: Groups) -> None:
+    def __init__(self, authorizer: Authorizer, groups: ClusterGroups) -> None:
         self._authorizer = authorizer
         self._groups = groups
         self._checks: dict[On, _Check] = {

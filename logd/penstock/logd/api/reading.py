@@ -15,16 +15,16 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.logd.api.description import describe_standing
 from penstock.logd.api.operations import Document, Fetch
 from penstock.logd.api.server import Response, ResponseSlot, Waiting
-from penstock.logd.api.streams import Readable
+from penstock.logd.cluster.streams import describe_standing
 from penstock.logd.errors import CorruptError, CorruptFrameError, RefusedError, UnavailableError
 from penstock.logd.format.batch import decode_body, encode_body
 from penstock.logd.format.frame import FrameHeader, crc32c, encode_header
 from penstock.logd.format.rows import split_frames
 from penstock.logd.format.subjects import check_filter, matches
 from penstock.logd.limits import FETCH_BYTES_MAX, FETCH_WAIT_MS_MAX, FILTER_BYTES_MAX
+from penstock.logd.partition.partition import Partition
 from penstock.logd.storage import FileRange
 from penstock.logd.storage.reader import LogReader
 
@@ -133,7 +133,7 @@ class FetchReading:
         self._filter_bytes_max = filter_bytes_max
         self._filters = ThreadPoolExecutor(_FILTER_THREADS, thread_name_prefix="filter")
 
-    async def fetch(self, partition: Readable, request: Fetch, turn: ResponseSlot) -> Response:
+    async def fetch(self, partition: Partition, request: Fetch, turn: ResponseSlot) -> Response:
         """Read from an offset on; wait for records if asked to.
 
         Raises:
@@ -150,7 +150,7 @@ class FetchReading:
         return await self._filtered(partition, request, turn, until)
 
     async def _plain(
-        self, partition: Readable, request: Fetch, turn: ResponseSlot, until: float
+        self, partition: Partition, request: Fetch, turn: ResponseSlot, until: float
     ) -> Response:
         copied = partition.log.cipher is not None
         bytes_max = min(request.bytes_max, self._filter_bytes_max if copied else FETCH_BYTES_MAX)
@@ -178,7 +178,7 @@ class FetchReading:
         return Response(_standing(partition, end, latest), payload=payload)
 
     async def _filtered(
-        self, partition: Readable, request: Fetch, turn: ResponseSlot, until: float
+        self, partition: Partition, request: Fetch, turn: ResponseSlot, until: float
     ) -> Response:
         """Look at no more than `bytes_max` bytes; say how far, though nothing may match."""
         assert request.subject is not None
@@ -205,7 +205,7 @@ class FetchReading:
 
 
 async def _read(
-    partition: Readable, request: Fetch, offset: int, bytes_max: int
+    partition: Partition, request: Fetch, offset: int, bytes_max: int
 ) -> list[FileRange]:
     end = partition.high_watermark + 1
     if not partition.start_offset <= offset <= end:
@@ -221,7 +221,7 @@ async def _read(
     return ranges
 
 
-async def _wait_for(partition: Readable, offset: int, waiting: Waiting, until: float) -> bool:
+async def _wait_for(partition: Partition, offset: int, waiting: Waiting, until: float) -> bool:
     """Wait for a record at an offset; False when there is none in time, or never will be."""
     if partition.closed or asyncio.get_running_loop().time() >= until:
         return False
@@ -229,14 +229,14 @@ async def _wait_for(partition: Readable, offset: int, waiting: Waiting, until: f
     return await waiting.wait(event, until) and not partition.closed
 
 
-def _check_incarnation(partition: Readable, request: Fetch) -> None:
+def _check_incarnation(partition: Partition, request: Fetch) -> None:
     present = partition.stream.incarnation
     if request.incarnation not in (None, present):
         message = f"stream {request.stream!r} was deleted and made again"
         raise RefusedError("STREAM_RECREATED", message, incarnation=present)
 
 
-def _check_history(partition: Readable, request: Fetch, offset: int, log_epoch: int | None) -> int:
+def _check_history(partition: Partition, request: Fetch, offset: int, log_epoch: int | None) -> int:
     """Refuse a reader that has read what is no more: it must not take what is there for the rest.
 
     As Kafka's KIP-320: what leaders up to the reader's epoch have ordered ends where the next epoch
@@ -270,7 +270,7 @@ def _check_history(partition: Readable, request: Fetch, offset: int, log_epoch: 
     return latest
 
 
-def _out_of_range(partition: Readable, request: Fetch, offset: int) -> RefusedError:
+def _out_of_range(partition: Partition, request: Fetch, offset: int) -> RefusedError:
     start, end = partition.start_offset, partition.high_watermark + 1
     where = f"{request.stream}/{request.partition}"
     message = f"offset {offset} of {where} is not in {start} to {end}"
@@ -278,11 +278,11 @@ def _out_of_range(partition: Readable, request: Fetch, offset: int) -> RefusedEr
     return RefusedError("OUT_OF_RANGE", message, earliest=start, latest=end, end_offset=written)
 
 
-def _standing(partition: Readable, next_offset: int, log_epoch: int) -> Document:
+def _standing(partition: Partition, next_offset: int, log_epoch: int) -> Document:
     return partition_standing(partition) | {"next_offset": next_offset, "log_epoch": log_epoch}
 
 
-def partition_standing(partition: Readable) -> Document:
+def partition_standing(partition: Partition) -> Document:
     """Where a partition stands, as answers to readers say it."""
     standing = describe_standing(partition)
     del standing["size_bytes"], standing["damaged_offsets"]

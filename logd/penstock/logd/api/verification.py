@@ -12,11 +12,11 @@ import pyarrow as pa
 
 from penstock.logd.api.operations import Document, Verify
 from penstock.logd.api.server import Response
-from penstock.logd.api.streams import Readable
 from penstock.logd.errors import CorruptError, CorruptFrameError, RefusedError
 from penstock.logd.format.batch import decode_body
 from penstock.logd.format.record_checksums import checksum_of, encode_checksums, located
 from penstock.logd.format.rows import slice_rows
+from penstock.logd.partition.partition import Partition
 from penstock.logd.storage import CommitLog
 
 
@@ -47,7 +47,7 @@ class Verification:
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="verify")
 
-    async def verify(self, partition: Readable, request: Verify) -> Response:
+    async def verify(self, partition: Partition, request: Verify) -> Response:
         """The checksum of a range, and with `records` that of each record in it.
 
         Raises:

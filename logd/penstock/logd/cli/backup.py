@@ -22,7 +22,6 @@ from penstock.base.errors import DamagedDataError
 from penstock.base.files import sync_directories
 from penstock.base.pluralize import pluralize
 from penstock.logd.api.operations import Fetch
-from penstock.logd.api.stream_options import ReplicationSettings, stream_options
 from penstock.logd.cli.output import Progress, echo_json, human_bytes, json_option
 from penstock.logd.cli.query import OutputError
 from penstock.logd.cli.records import (
@@ -55,6 +54,7 @@ from penstock.logd.offline.backup import (
     empty_frame,
     frames_of,
 )
+from penstock.logd.stream_options import ReplicationSettings, stream_options
 from penstock.service import ExitCode, ServiceError, release
 
 SHORT_S: Final = 30.0

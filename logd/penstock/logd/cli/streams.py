@@ -10,7 +10,6 @@ from typing_extensions import override
 
 from penstock.base.errors import DamagedDataError
 from penstock.base.pluralize import pluralize
-from penstock.logd.api.stream_options import StreamOption, stream_options
 from penstock.logd.cli.cluster import Parts, Place, Work, left_of_move, wait_option, watch
 from penstock.logd.cli.output import (
     Progress,
@@ -38,6 +37,7 @@ from penstock.logd.client import AsyncLogClient, LogClient, PartitionInfo, Strea
 from penstock.logd.client.verify import Kind, PartitionVerdict, PartitionVerifier
 from penstock.logd.errors import UnavailableError
 from penstock.logd.metadata.option import Change
+from penstock.logd.stream_options import StreamOption, stream_options
 from penstock.service import ServiceError
 from penstock.service import UnavailableError as ServiceUnavailableError
 from penstock.service.cli import PenstockGroup

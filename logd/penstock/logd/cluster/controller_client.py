@@ -7,20 +7,20 @@ import asyncio
 import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
-from penstock.logd.api.stream_options import ReplicationSettings
 from penstock.logd.cluster.import_standalone import check_adopted
 from penstock.logd.cluster.node import ClusterNode
 from penstock.logd.controller.group_messages import MemberAnswer, MemberBeat
 from penstock.logd.controller.placement import place_stream
 from penstock.logd.errors import RefusedError, UnavailableError
-from penstock.logd.metadata.codec import read_as, read_document, write_document
+from penstock.logd.metadata.codec import Document, read_as, read_document, write_document
 from penstock.logd.metadata.records import PartitionKey, ReplicationOptions
 from penstock.logd.metadata.state import ClusterState, Refused
 from penstock.logd.metadata.streams import StreamConfig
 from penstock.logd.metadata.tables import Done
 from penstock.logd.net.peer_link import UnreachableError
+from penstock.logd.stream_options import ReplicationSettings
 
 _AGAIN: Final = ("NOT_CONTROLLER", "NOT_YET")
 """Refusals after which it is asked again."""
@@ -30,8 +30,7 @@ _APPLY_S: Final = 10.0
 _ELECT_S: Final = 2.0
 """Seconds until an election that was proposed is asked for again."""
 
-_Document = dict[str, Any]
-_Decide = Callable[[_Document], Awaitable[_Document]]
+_Decide = Callable[[Document], Awaitable[Document]]
 
 
 class ControllerClient:
@@ -102,7 +101,7 @@ class ControllerClient:
         answer = await self._ask("step_down", {"heir": heir}, timeout_s)
         return str(answer["controller"])
 
-    async def elect(self, key: PartitionKey, *, timeout_s: float) -> _Document:
+    async def elect(self, key: PartitionKey, *, timeout_s: float) -> Document:
         """Elect the best replica that is there, though it lacks acked records.
 
         Returns:
@@ -135,7 +134,7 @@ class ControllerClient:
         """
         await self._ask("group_leave", {"group": group, "member": member}, timeout_s)
 
-    async def _ask(self, api: str, wish: _Document, timeout_s: float) -> _Document:
+    async def _ask(self, api: str, wish: Document, timeout_s: float) -> Document:
         body = write_document(wish)
         problem: Exception = UnavailableError("no node leads")
         try:
@@ -171,7 +170,7 @@ class ControllerClient:
 
         return answer
 
-    async def _create(self, wish: _Document) -> _Document:
+    async def _create(self, wish: Document) -> Document:
         where = "create_stream"
         controller = self._node.controlling.controller
         if not controller.knows_nodes():
@@ -195,12 +194,12 @@ class ControllerClient:
         assert isinstance(result, Done), result
         return {"changed": result.changed, "incarnation": result.incarnation}
 
-    async def _rebalance(self, wish: _Document) -> _Document:
+    async def _rebalance(self, wish: Document) -> Document:
         del wish
         self._node.controlling.rebalance()
         return {}
 
-    async def _step_down(self, wish: _Document) -> _Document:
+    async def _step_down(self, wish: Document) -> Document:
         heir = wish.get("heir")
         if heir == self._node.name:  # it is the controller already
             return {"controller": heir}
@@ -216,7 +215,7 @@ class ControllerClient:
             raise RefusedError("NOT_YET", f"node {heir or heirs[0]} has not taken over yet")
         return {"controller": leader}
 
-    async def _elect(self, wish: _Document) -> _Document:
+    async def _elect(self, wish: Document) -> Document:
         key = PartitionKey(str(wish["stream"]), int(wish["partition"]))
         controller, state = self._node.controlling.controller, self._node.group.state
         before = state.partition(key)
@@ -235,11 +234,11 @@ class ControllerClient:
             await asyncio.sleep(_AGAIN_S / 5)
         raise RefusedError("NOT_YET", f"{key.stream}/{key.partition}: nothing was decided")
 
-    async def _beat(self, wish: _Document) -> _Document:
+    async def _beat(self, wish: Document) -> Document:
         beat = read_as(MemberBeat, wish.get("beat"), where="group_beat")
         return {"answer": self._node.controlling.coordinating.hear(beat)}
 
-    async def _leave(self, wish: _Document) -> _Document:
+    async def _leave(self, wish: Document) -> Document:
         self._node.controlling.coordinating.leave(str(wish["group"]), str(wish["member"]))
         return {}
 

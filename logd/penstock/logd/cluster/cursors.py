@@ -5,11 +5,10 @@ from typing import Final
 
 import structlog
 
-from penstock.logd.api.streams import not_here
 from penstock.logd.cluster.controller_client import ControllerClient, make_internal
 from penstock.logd.cluster.replica import ReplicaRunner
 from penstock.logd.cluster.replica_manager import ReplicaManager
-from penstock.logd.errors import NotOpenError, RefusedError, UnavailableError
+from penstock.logd.errors import NotOpenError, RefusedError, UnavailableError, not_here
 from penstock.logd.metadata.records import Group, PartitionKey
 from penstock.logd.metadata.streams import StreamConfig
 from penstock.logd.partition.cursors import CURSORS_STREAM, CursorStore, Extent
@@ -33,7 +32,7 @@ _PLACE: Final = PartitionKey(CURSORS_STREAM.name, 0)
 
 
 class ClusterCursors:
-    """As `penstock.logd.api.streams.Cursors`. Used on the event loop.
+    """Where consumers' cursors are kept. Used on the event loop.
 
     Args:
         replicas: Of this node.
@@ -62,7 +61,14 @@ class ClusterCursors:
         return self._commits_before + (0 if self._store is None else self._store.commits)
 
     async def ready(self) -> CursorStore:
-        """As `Cursors`; what they are kept in is made when it is asked for first."""
+        """Those that are kept here.
+
+        What they are kept in is made when it is asked for first.
+
+        Raises:
+            RefusedError: `NOT_HERE`: another node keeps them.
+            UnavailableError: Nobody does now.
+        """
         cluster = self._replicas.cluster
         cluster.check_takes_part()
         if CURSORS_STREAM.name not in cluster.group.state.streams:

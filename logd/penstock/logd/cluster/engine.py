@@ -8,7 +8,9 @@ The admin thread calls these; it goes over copies of what grows.
 import asyncio
 import random
 import secrets
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,9 +20,6 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from penstock.base.clock import Clock
 from penstock.base.sockets import connections_within
 from penstock.logd.activity import Record
-from penstock.logd.api.operations import Document
-from penstock.logd.api.stream_options import ConfiguredStream
-from penstock.logd.api.streams import GroupFigures
 from penstock.logd.cluster.activity import ClusterActivity, Watcher
 from penstock.logd.cluster.config import LONE_CLUSTER, ClusterSection
 from penstock.logd.cluster.controller_client import ControllerClient
@@ -41,6 +40,7 @@ from penstock.logd.limits import (
     PEER_STRANGERS_MAX,
 )
 from penstock.logd.metadata.access import AccessCommand, AccessTable
+from penstock.logd.metadata.codec import Document
 from penstock.logd.metadata.commands import AlterStream
 from penstock.logd.metadata.records import Addresses, Group, StreamRecord
 from penstock.logd.metadata.state import Refused
@@ -54,12 +54,13 @@ from penstock.logd.partition.partition import OfflinePartition, Partition
 from penstock.logd.partition.subscriptions import Link, SubscriptionManager
 from penstock.logd.raft import RaftConfig
 from penstock.logd.replication.events import DATA_LOST, REJOIN, NodeId
+from penstock.logd.stream_options import ConfiguredStream
 
 _CHANGE_S: Final = 10.0
 
 
 class ClusterAccess:
-    """As `penstock.logd.security.authorizer.Access`.
+    """Rules and quotas of a cluster. Used on the event loop.
 
     Args:
         replicas: Of this node.
@@ -70,13 +71,24 @@ class ClusterAccess:
 
     @property
     def table(self) -> AccessTable:
-        """As `Access`."""
+        """What holds now; nobody else changes it.
+
+        Raises:
+            NotReadyError: This node does not know yet.
+        """
         if not self._replicas.ready:
             raise NotReadyError("this node does not know yet who may do what")
         return self._replicas.cluster.group.state.access
 
     async def change(self, command: AccessCommand) -> bool:
-        """As `Access`; on return this node follows it, and the others a moment later."""
+        """Have a command applied, durably; whether it changed anything.
+
+        On return this node follows it, and the others a moment later.
+
+        Raises:
+            RefusedError: As `penstock.logd.metadata.access.apply_access`.
+            UnavailableError: Not in time; it may still be done.
+        """
         self._replicas.cluster.check_takes_part(change=True)
         group = self._replicas.cluster.group
         result = await group.change(command, timeout_s=_CHANGE_S)
@@ -93,8 +105,23 @@ _BEAT_S: Final = 2.0
 _LEAVE_S: Final = 10.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupFigures:
+    """For metrics.
+
+    Attributes:
+        groups: Those with members, as this node knows them.
+        members: Of all of them.
+        counts: What this node did as their coordinator.
+    """
+
+    groups: int = 0
+    members: int = 0
+    counts: Mapping[str, int] = field(default_factory=Counter)
+
+
 class ClusterGroups:
-    """As `penstock.logd.api.streams.Groups`.
+    """Consumer groups of a cluster. Called on the event loop.
 
     Args:
         node: This one.
@@ -106,17 +133,30 @@ class ClusterGroups:
         self._decisions = decisions
 
     async def beat(self, beat: MemberBeat) -> MemberAnswer:
-        """As `Groups`."""
+        """Tell the coordinator that a member is there; its answer.
+
+        Raises:
+            RefusedError: `UNAVAILABLE`: it gives none now.
+            UnavailableError: It cannot be reached in time.
+        """
         self._node.check_takes_part(change=True)
         return await self._decisions.beat(beat, timeout_s=_BEAT_S)
 
     async def leave(self, group: str, member: str) -> None:
-        """As `Groups`."""
+        """Tell the coordinator that a member wants to be none.
+
+        Raises:
+            UnavailableError: It cannot be reached in time.
+        """
         self._node.check_takes_part(change=True)
         await self._decisions.leave(group, member, timeout_s=_LEAVE_S)
 
     def describe(self, group: str | None = None) -> list[Document]:
-        """As `Groups`."""
+        """One group, or all by name.
+
+        Raises:
+            RefusedError: `UNKNOWN_GROUP`.
+        """
         self._node.check_takes_part()
         found = self._node.group.state.groups
         if group is None:
@@ -126,7 +166,7 @@ class ClusterGroups:
         return [_describe(found[group])]
 
     def figures(self) -> GroupFigures:
-        """As `Groups`."""
+        """How many there are."""
         groups = list(self._node.group.state.groups.values())
         counts = self._node.controlling.coordinating.coordinator.counts
         return GroupFigures(

@@ -1,16 +1,12 @@
 """The streams of a cluster, as one of its nodes shows and changes them."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import structlog
 
-from penstock.logd.api.description import describe_roles, describe_standing
-from penstock.logd.api.operations import Document
-from penstock.logd.api.stream_options import ReplicationSettings, altered
-from penstock.logd.api.streams import StreamOutline, not_here
 from penstock.logd.cluster.controller_client import ControllerClient, make_stream
 from penstock.logd.cluster.replica import ReplicaRunner
 from penstock.logd.cluster.replica_manager import ReplicaManager
@@ -20,8 +16,9 @@ from penstock.logd.errors import (
     NotReadyError,
     RefusedError,
     UnavailableError,
+    not_here,
 )
-from penstock.logd.metadata.codec import read_document, write_document
+from penstock.logd.metadata.codec import Document, read_document, write_document
 from penstock.logd.metadata.commands import (
     AlterStream,
     ChangeObservers,
@@ -38,6 +35,7 @@ from penstock.logd.metadata.records import (
     NodeState,
     PartitionKey,
     PartitionRecord,
+    ReplicationOptions,
     StreamRecord,
 )
 from penstock.logd.metadata.state import ClusterState, Refused
@@ -46,6 +44,7 @@ from penstock.logd.metadata.tables import basis_of
 from penstock.logd.nats.protocol import NatsRefusedError
 from penstock.logd.partition.partition import Partition
 from penstock.logd.partition.purge import check_purge
+from penstock.logd.stream_options import ReplicationSettings, altered
 
 _log = structlog.get_logger()
 
@@ -71,8 +70,24 @@ _ASK_S: Final = 2.0
 _LOOK_S: Final = 0.02
 
 
+class StreamOutline(NamedTuple):
+    """What a publisher has to know of a stream.
+
+    Attributes:
+        partitions: How many.
+        replication: Whether it is paused or read-only, and more.
+    """
+
+    stream: Stream
+    partitions: int
+    replication: ReplicationOptions
+
+
 class ClusterStreams:
-    """As `penstock.logd.api.streams.Streams`.
+    """Called on the event loop; answers are as `penstock.logd.api.operations` says.
+
+    Changes may be asked of any node. Each raises UnavailableError when it is not known in time
+    whether it was made; all of them may be asked for again.
 
     Args:
         replicas: Of this node.
@@ -86,7 +101,7 @@ class ClusterStreams:
 
     @property
     def node(self) -> str:
-        """As `Streams`."""
+        """Which node this is."""
         return self._replicas.node
 
     @property
@@ -98,7 +113,9 @@ class ClusterStreams:
         return self._replicas.cluster.group.state
 
     def cluster(self) -> Document:
-        """As `Streams`; `live` is as far as this node can tell.
+        """The answer to `cluster`, without `node`.
+
+        `live` is as far as this node can tell.
 
         A node alone names no cluster: whoever asks stays with the address that it was reached at.
         """
@@ -115,7 +132,11 @@ class ClusterStreams:
         return {"cluster": name, "controller": cluster.group.leader, "nodes": nodes}
 
     def describe(self, stream: str | None = None, *, internal: bool = False) -> list[Document]:
-        """As `Streams`."""
+        """One stream, or all by name; logd's own only if named or asked for.
+
+        Raises:
+            RefusedError: `UNKNOWN_STREAM`.
+        """
         if stream is not None:
             return [self._describe(self._record(stream))]
         found = (record for _, record in sorted(self._state.streams.items()) if record.is_open)
@@ -126,21 +147,30 @@ class ClusterStreams:
         ]
 
     def names(self) -> list[str]:
-        """As `Streams`."""
+        """Of all streams, logd's own included, in order."""
         return sorted(name for name, record in self._state.streams.items() if record.is_open)
 
     def outline(self, stream: str) -> StreamOutline:
-        """As `Streams`."""
+        """One stream, in short.
+
+        Raises:
+            RefusedError: `UNKNOWN_STREAM`.
+        """
         record = self._record(stream)
         found = Stream(config=record.config, incarnation=record.incarnation)
         return StreamOutline(found, len(record.partitions), record.options)
 
     def match(self, subject: str) -> tuple[str, ...]:
-        """As `Streams`."""
+        """Names of the streams that store what is published on a subject."""
         return self._state.match(subject)
 
     def partition(self, stream: str, number: int, *, replica: bool = False) -> Partition:
-        """As `Streams`."""
+        """A partition to read; `replica`: one that does not lead will do.
+
+        Raises:
+            RefusedError: `UNKNOWN_STREAM`, `UNKNOWN_PARTITION`, `NOT_HERE` (see `not_here`).
+            UnavailableError: It cannot be read now.
+        """
         record = self._record(stream)
         found = _part(record, number)
         hosted = self._here(record, number)
@@ -155,7 +185,20 @@ class ClusterStreams:
     async def create(
         self, config: StreamConfig, replication: ReplicationSettings, *, creator: str = ""
     ) -> tuple[Document, bool]:
-        """As `Streams`; on return every partition has a leader that publishers reach."""
+        """Create a stream, or find it: its description, and whether it is new.
+
+        On return every partition has a leader that publishers reach.
+
+        Args:
+            config: What it is.
+            replication: How it is replicated.
+            creator: Whose quota it counts for; empty: nobody's.
+
+        Raises:
+            RefusedError: `STREAM_DIFFERS`, `BAD_SUBJECT`, `BAD_OPTIONS`, `QUOTA_EXCEEDED` and
+                others.
+            NatsRefusedError: The NATS server does not permit its subject.
+        """
         if replication.partitions > 1 and config.subject.endswith(">"):
             message = f"{config.subject!r}: partition n is on subject.n, which > would cover"
             raise RefusedError("BAD_SUBJECT", message, subject=config.subject)
@@ -178,7 +221,11 @@ class ClusterStreams:
         return self._describe(record), done.changed
 
     async def delete(self, stream: str) -> None:
-        """As `Streams`."""
+        """Delete a stream with its data and its cursors.
+
+        Raises:
+            RefusedError: `UNKNOWN_STREAM`, `RESERVED_NAME`.
+        """
         check_not_internal(stream)
         record = self._record(stream)
         await self._change(DeleteStream(stream=stream, incarnation=record.incarnation))
@@ -186,7 +233,14 @@ class ClusterStreams:
             await self._removed(stream, record.incarnation)
 
     async def open(self, stream: str) -> Document:
-        """As `Streams`, of the replicas here; publishers reach what no other node has."""
+        """Open here what of a stream had failed, or could not be opened.
+
+        Publishers reach what no other node has.
+
+        Raises:
+            RefusedError: `UNKNOWN_STREAM`, `RESERVED_NAME`.
+            UnavailableError: It still cannot be.
+        """
         check_not_internal(stream)
         record = self._record(stream)
         leads = False
@@ -202,7 +256,17 @@ class ClusterStreams:
         return self._describe(self._record(stream))
 
     async def purge(self, stream: str, partition: int, before: int) -> int:
-        """As `Streams`; the cluster's metadata says so to every replica, those to come too."""
+        """Take what is below an offset from readers, and delete it; the first offset there is then.
+
+        The cluster's metadata says so to every replica, those to come too.
+
+        Of a partition that this node leads. What was purged stays so whoever leads next.
+
+        Raises:
+            RefusedError: `UNKNOWN_STREAM`, `UNKNOWN_PARTITION`, `NOT_HERE`, `RESERVED_NAME`,
+                `READ_ONLY`; `OUT_OF_RANGE`: not all of it is committed.
+            UnavailableError: It cannot be read now, or nobody knows yet whether it is done.
+        """
 
         def command() -> PurgePartition:
             found = self.partition(stream, partition)
@@ -221,7 +285,13 @@ class ClusterStreams:
         return self.partition(stream, partition).start_offset
 
     async def alter(self, stream: str, options: Mapping[str, Any]) -> Document:
-        """As `Streams`; of logd's own streams how many replicas they have, and no more."""
+        """Change some options of a stream; `penstock.logd.stream_options.altered` has which.
+
+        Of logd's own streams how many replicas they have, and no more.
+
+        Raises:
+            RefusedError: `UNKNOWN_STREAM`, `BAD_REQUEST` and others.
+        """
         if not options.keys() <= _OF_REPLICAS:
             check_not_internal(stream)
         record = self._record(stream)
@@ -238,7 +308,13 @@ class ClusterStreams:
         read_only: bool | None,
         held: bool | None = None,
     ) -> Document:
-        """As `Streams`."""
+        """Pause or resume a stream, make it read-only or writable; None: as it is.
+
+        With a pause `held` takes it off its subject, so that no message ends the pause.
+
+        Raises:
+            RefusedError: `UNKNOWN_STREAM`.
+        """
         check_not_internal(stream)
         incarnation = self._record(stream).incarnation
         mode = SetStreamMode(
@@ -255,15 +331,27 @@ class ClusterStreams:
         return self._describe(record)
 
     async def drain(self, node: str, *, undo: bool) -> None:
-        """As `Streams`."""
+        """Begin to move everything off a node, or end that.
+
+        Raises:
+            RefusedError: `UNKNOWN_NODE` and others.
+        """
         await self._change(Drain(node=node, undo=undo))
 
     async def remove_node(self, node: str) -> None:
-        """As `Streams`."""
+        """End a node's membership.
+
+        Raises:
+            RefusedError: `UNKNOWN_NODE` and others.
+        """
         await self._change(RemoveNode(node=node))
 
     async def move(self, stream: str, partition: int, replicas: tuple[str, ...] | None) -> None:
-        """As `Streams`."""
+        """Begin to move a partition to these nodes, or, with None, give up its move.
+
+        Raises:
+            RefusedError: `UNKNOWN_STREAM`, `UNKNOWN_PARTITION`, `UNKNOWN_NODE` and others.
+        """
 
         def command() -> SetTarget:
             record = self._record(stream)
@@ -273,7 +361,11 @@ class ClusterStreams:
         await self._change_as_it_is(command)
 
     async def observe(self, stream: str, partition: int, observers: tuple[str, ...]) -> None:
-        """As `Streams`."""
+        """Have just these nodes hold a copy of a partition that never counts.
+
+        Raises:
+            RefusedError: `UNKNOWN_STREAM`, `UNKNOWN_PARTITION`, `UNKNOWN_NODE`, `BAD_REPLICAS`.
+        """
 
         def command() -> ChangeObservers:
             record = self._record(stream)
@@ -283,7 +375,12 @@ class ClusterStreams:
         await self._change_as_it_is(command)
 
     async def elect(self, stream: str, partition: int) -> Document:
-        """As `Streams`."""
+        """Have a replica lead that lacks acked records; the protocol has the answer.
+
+        Raises:
+            RefusedError: `UNKNOWN_STREAM`, `UNKNOWN_PARTITION`; `HAS_LEADER`, `IN_SYNC_ALIVE`:
+                nothing need be lost; `NO_REPLICA`: none is there.
+        """
         record = self._record(stream)
         key, before = PartitionKey(stream, partition), _part(record, partition)
         self._replicas.cluster.check_takes_part(change=True)
@@ -294,12 +391,19 @@ class ClusterStreams:
         return found | {"unclean_elections": max(now.unclean_elections, before.unclean_elections)}
 
     async def step_down(self, heir: str | None) -> str:
-        """As `Streams`."""
+        """Have another node be the controller; which one is then.
+
+        Args:
+            heir: Who; None: any that is there.
+
+        Raises:
+            RefusedError: `NO_HEIR`: none is there that can.
+        """
         self._replicas.cluster.check_takes_part(change=True)
         return await self._decisions.step_down(heir, timeout_s=_CHANGE_S)
 
     async def rebalance(self) -> int:
-        """As `Streams`."""
+        """Have leaderships spread evenly now, not when the nodes are calm; how many are to move."""
         self._replicas.cluster.check_takes_part(change=True)
         await self._decisions.rebalance(timeout_s=_CHANGE_S)
         found = (partition for _, _, partition in self._state.partitions())
@@ -509,4 +613,52 @@ def _describe_node(node: Node, *, live: bool, problem: str) -> Document:
         "state": str(node.state),
         "live": live and not problem,
         "problem": problem,
+    }
+
+
+def describe_standing(partition: Partition | None) -> dict[str, Any]:
+    """Where a partition stands here; None: it has no replica here."""
+    if partition is None:
+        return dict.fromkeys(
+            (
+                "start_offset",
+                "high_watermark",
+                "end_offset",
+                "epoch",
+                "size_bytes",
+                "damaged_offsets",
+            )
+        )
+    return {
+        "start_offset": partition.start_offset,
+        "high_watermark": partition.high_watermark,
+        "end_offset": partition.log.end_offset,
+        "epoch": partition.epoch,
+        "size_bytes": partition.log.size_bytes,
+        "damaged_offsets": sum(upto - first for first, upto in damaged_ranges(partition)),
+    }
+
+
+def damaged_ranges(partition: Partition) -> list[tuple[int, int]]:
+    """Ranges [first, upto) of a partition's offsets that are known to be damaged here."""
+    start = partition.start_offset
+    return [(max(a, start), upto) for a, upto in partition.log.damaged() if upto > start]
+
+
+def describe_roles(
+    leader: str | None,
+    leader_epoch: int,
+    replicas: Sequence[str],
+    isr: Sequence[str],
+    observers: Sequence[str] = (),
+    target: Sequence[str] | None = None,
+) -> dict[str, Any]:
+    """Who has a partition, and who is to."""
+    return {
+        "leader": leader,
+        "leader_epoch": leader_epoch,
+        "replicas": list(replicas),
+        "isr": list(isr),
+        "observers": list(observers),
+        "target": None if target is None else list(target),
     }

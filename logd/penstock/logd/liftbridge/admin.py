@@ -17,8 +17,8 @@ from typing import Final
 import grpc
 
 from penstock.logd.api.operations import Document
-from penstock.logd.api.stream_options import split_settings
-from penstock.logd.api.streams import Cursors, Streams
+from penstock.logd.cluster.cursors import ClusterCursors
+from penstock.logd.cluster.streams import ClusterStreams
 from penstock.logd.errors import RefusedError, UnavailableError
 from penstock.logd.liftbridge.errors import CallError
 from penstock.logd.liftbridge.groups import GroupService
@@ -28,6 +28,7 @@ from penstock.logd.metadata.cursors import CursorKey
 from penstock.logd.partition.cursors import CURSORS_STREAM, CursorStore
 from penstock.logd.security.authorizer import Authorizer
 from penstock.logd.security.principal import Principal, current_caller
+from penstock.logd.stream_options import split_settings
 from penstock.logd.wire import logd_liftbridge_pb2 as wire
 from penstock.service.config import split_host_port
 
@@ -40,7 +41,7 @@ class AdminService:
         creator: For whose quota a stream counts that somebody creates.
     """
 
-    def __init__(self, streams: Streams, creator: Callable[[Principal], str]) -> None:
+    def __init__(self, streams: ClusterStreams, creator: Callable[[Principal], str]) -> None:
         self._streams = streams
         self._creator = creator
 
@@ -97,7 +98,7 @@ _NONE = -1
 class CursorService:
     """Answers consumers."""
 
-    def __init__(self, streams: Streams, cursors: Cursors) -> None:
+    def __init__(self, streams: ClusterStreams, cursors: ClusterCursors) -> None:
         self._streams = streams
         self._cursors = cursors
 
@@ -148,7 +149,11 @@ class MetadataService:
     """
 
     def __init__(
-        self, streams: Streams, cursors: Cursors, membership: GroupService, authorizer: Authorizer
+        self,
+        streams: ClusterStreams,
+        cursors: ClusterCursors,
+        membership: GroupService,
+        authorizer: Authorizer,
     ) -> None:
         self._authorizer = authorizer
         self._streams = streams

@@ -16,7 +16,8 @@ from typing import Final
 import grpc
 
 from penstock.logd.api.operations import Document
-from penstock.logd.api.streams import Groups, Streams
+from penstock.logd.cluster.engine import ClusterGroups
+from penstock.logd.cluster.streams import ClusterStreams
 from penstock.logd.controller.group_messages import MemberAnswer, MemberBeat
 from penstock.logd.errors import RefusedError, UnavailableError
 from penstock.logd.liftbridge.errors import CallError
@@ -49,7 +50,7 @@ class GroupService:
         timeout_s: How long a member that says nothing stays one.
     """
 
-    def __init__(self, groups: Groups, streams: Streams, *, timeout_s: float) -> None:
+    def __init__(self, groups: ClusterGroups, streams: ClusterStreams, *, timeout_s: float) -> None:
         self._groups = groups
         self._streams = streams
         self._timeout_s = timeout_s

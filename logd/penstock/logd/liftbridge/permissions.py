@@ -11,8 +11,7 @@ from penstock.logd.activity import TakesDown
 from penstock.logd.api import operations
 from penstock.logd.api.operations import operation_of
 from penstock.logd.api.permissions import AuthorizationRules
-from penstock.logd.api.stream_options import StreamOption, stream_options
-from penstock.logd.api.streams import StreamOutline
+from penstock.logd.cluster.streams import StreamOutline
 from penstock.logd.errors import LogdError, RefusedError
 from penstock.logd.format.subjects import is_inbox
 from penstock.logd.liftbridge.errors import CallError
@@ -21,6 +20,7 @@ from penstock.logd.security.authorizer import CLUSTER, Authorizer, result_of, st
 from penstock.logd.security.principal import Principal, current_caller
 from penstock.logd.security.quotas import Flow
 from penstock.logd.security.throttle import QuotaManager
+from penstock.logd.stream_options import StreamOption, stream_options
 from penstock.logd.wire import logd_liftbridge_pb2 as wire
 
 DECIDED_HERE: Final = (

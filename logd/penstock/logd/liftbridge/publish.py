@@ -23,7 +23,7 @@ import grpc
 
 from penstock.base.backoff import Backoff
 from penstock.base.clock import Clock
-from penstock.logd.api.streams import StreamOutline, Streams
+from penstock.logd.cluster.streams import ClusterStreams, StreamOutline
 from penstock.logd.errors import CorruptError, RefusedError
 from penstock.logd.format.acks import Nack
 from penstock.logd.format.headers import format_headers
@@ -259,7 +259,7 @@ class PublishService:
 
     def __init__(
         self,
-        streams: Streams,
+        streams: ClusterStreams,
         relay: Relay,
         permits: CallAuthorization,
         *,

@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 
 import grpc
 
-from penstock.logd.api.streams import Readable, Streams
+from penstock.logd.cluster.streams import ClusterStreams
 from penstock.logd.errors import RefusedError
 from penstock.logd.format.batch import Record, decode_body
 from penstock.logd.format.rows import batch_records, slice_rows
@@ -20,6 +20,7 @@ from penstock.logd.intake.options import MESSAGE_ID
 from penstock.logd.liftbridge.errors import CallError
 from penstock.logd.liftbridge.permissions import CallAuthorization
 from penstock.logd.liftbridge.publish import RELAY_ID, Context
+from penstock.logd.partition.partition import Partition
 from penstock.logd.security.principal import current_caller
 from penstock.logd.wire import logd_liftbridge_pb2 as wire
 
@@ -32,7 +33,7 @@ CHUNK_ROWS: Final = 512
 Rows = list[tuple[int, Record]]
 
 
-def read_forward(partition: Readable, position: int, end: int) -> tuple[Rows, int]:
+def read_forward(partition: Partition, position: int, end: int) -> tuple[Rows, int]:
     """Records from an offset on, below `end`, and the offset after what was looked at.
 
     Called on a worker's thread.
@@ -63,7 +64,7 @@ def read_forward(partition: Readable, position: int, end: int) -> tuple[Rows, in
     return rows, position
 
 
-def read_backward(partition: Readable, position: int, end: int) -> tuple[Rows, int]:
+def read_backward(partition: Partition, position: int, end: int) -> tuple[Rows, int]:
     """Records at an offset and before it, of one frame, the newest first; and what is next.
 
     Called on a worker's thread.
@@ -83,7 +84,7 @@ def read_backward(partition: Readable, position: int, end: int) -> tuple[Rows, i
     return rows, header.base_offset - 1 if whole else rows[-1][0] - 1
 
 
-def messages(partition: Readable, rows: Rows) -> Iterator[wire.Message]:
+def messages(partition: Partition, rows: Rows) -> Iterator[wire.Message]:
     """The records as subscribers get them, one at a time."""
     for offset, record in rows:
         headers = dict(record.headers)
@@ -104,7 +105,7 @@ def messages(partition: Readable, rows: Rows) -> Iterator[wire.Message]:
         )
 
 
-_Read: TypeAlias = Callable[[Readable, int, int], tuple[Rows, int]]
+_Read: TypeAlias = Callable[[Partition, int, int], tuple[Rows, int]]
 
 _LOOK_S: Final = 0.5
 """Seconds after which a subscription that waits looks whether it is still at the right place."""
@@ -125,7 +126,7 @@ class SubscribeService:
     """
 
     def __init__(
-        self, streams: Streams, permits: CallAuthorization, *, subscriptions_max: int
+        self, streams: ClusterStreams, permits: CallAuthorization, *, subscriptions_max: int
     ) -> None:
         self._permits = permits
         self.open = 0
@@ -228,7 +229,7 @@ class SubscribeService:
             await self._send(partition, [row for row in rows if row[0] >= last], context)
         raise CallError(grpc.StatusCode.RESOURCE_EXHAUSTED, "stop offset reached")
 
-    async def _send(self, partition: Readable, rows: Rows, context: Context) -> None:
+    async def _send(self, partition: Partition, rows: Rows, context: Context) -> None:
         caller = current_caller()
         for message in messages(partition, rows):
             await self._permits.spend(caller, message.ByteSize())
@@ -250,7 +251,7 @@ class _Course:
 
     def __init__(
         self,
-        streams: Streams,
+        streams: ClusterStreams,
         request: wire.SubscribeRequest,
         stopping: Callable[[], bool],
         permit: Callable[[], None],
@@ -262,11 +263,11 @@ class _Course:
         self._replica = request.readISRReplica
         self._incarnation = streams.outline(request.stream).stream.incarnation
 
-    def partition(self) -> Readable:
+    def partition(self) -> Partition:
         """Where it is read, as `Streams.partition`."""
         return self._streams.partition(self._stream, self._number, replica=self._replica)
 
-    def again(self) -> Readable:
+    def again(self) -> Partition:
         """The same under way: a client that has begun asks anew elsewhere on UNAVAILABLE only."""
         if self._stopping():
             raise CallError(grpc.StatusCode.UNAVAILABLE, "this node stops")
@@ -294,7 +295,7 @@ class _Course:
             raise CallError(grpc.StatusCode.UNAVAILABLE, f"offset {position} cannot be read")
         return rows, after
 
-    async def wait(self, partition: Readable, offset: int) -> bool:
+    async def wait(self, partition: Partition, offset: int) -> bool:
         """Wait for a record at an offset, or a while; False when none will come."""
         if partition.closed:  # it is deleted, opened again, or logd stops
             await asyncio.sleep(_LOOK_S / 10)
@@ -310,7 +311,7 @@ class _Course:
         return True
 
 
-async def _start(partition: Readable, request: wire.SubscribeRequest) -> int:
+async def _start(partition: Partition, request: wire.SubscribeRequest) -> int:
     """The offset of the first record wanted; one that does not exist yet is waited for."""
     log = partition.log
     first, end = partition.start_offset, log.end_offset
@@ -331,7 +332,7 @@ async def _start(partition: Readable, request: wire.SubscribeRequest) -> int:
             raise CallError(grpc.StatusCode.INVALID_ARGUMENT, text)
 
 
-def _within(offset: int, partition: Readable, *, reverse: bool) -> int:
+def _within(offset: int, partition: Partition, *, reverse: bool) -> int:
     """Where a subscription begins that wants an offset which the partition may not have.
 
     Liftbridge begins with the oldest record below the first offset, and beyond the end with the
@@ -344,7 +345,7 @@ def _within(offset: int, partition: Readable, *, reverse: bool) -> int:
     return max(offset, first)
 
 
-async def _stop(partition: Readable, request: wire.SubscribeRequest) -> int | None:
+async def _stop(partition: Partition, request: wire.SubscribeRequest) -> int | None:
     """The offset of the last record wanted; None: there is none."""
     log = partition.log
     match request.stopPosition:

@@ -13,11 +13,14 @@ from collections.abc import Callable
 from dataclasses import MISSING, fields, is_dataclass
 from enum import StrEnum
 from functools import cache
-from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Final, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 import orjson
 
 from penstock.logd.errors import CorruptError, LogdError
+
+Document: TypeAlias = dict[str, Any]
+"""What a JSON object is read as."""
 
 Reader = Callable[[Any, str], Any]
 

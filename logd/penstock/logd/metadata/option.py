@@ -2,7 +2,7 @@
 
 An option is declared once, as a field of `StreamConfig`, of its `Retention`, or of
 `ReplicationOptions`: an annotation gives bounds (`annotated_types`) and an `Option`. Everything
-else is derived from that (`penstock.logd.api.stream_options`). Clients and executors of Spark
+else is derived from that (`penstock.logd.stream_options`). Clients and executors of Spark
 import these declarations, but not pydantic, which would cost them a fifth of a second.
 """
 

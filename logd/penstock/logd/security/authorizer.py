@@ -1,12 +1,12 @@
 """Whether a caller may do what it asks for: the rules, asked with what there is of streams."""
 
 from collections.abc import Collection, Iterable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from penstock.logd.api.streams import Streams
+from penstock.logd.cluster.engine import ClusterAccess
+from penstock.logd.cluster.streams import ClusterStreams
 from penstock.logd.errors import RefusedError
 from penstock.logd.format.subjects import check_filter
-from penstock.logd.metadata.access import AccessCommand, AccessTable
 from penstock.logd.metadata.streams import StreamConfig
 from penstock.logd.partition.cursors import CURSORS_STREAM
 from penstock.logd.security.acl import (
@@ -21,27 +21,6 @@ from penstock.logd.security.acl import (
     Target,
 )
 from penstock.logd.security.principal import Principal
-
-
-class Access(Protocol):
-    """Used on the event loop."""
-
-    @property
-    def table(self) -> AccessTable:
-        """What holds now; nobody else changes it.
-
-        Raises:
-            NotReadyError: This node does not know yet.
-        """
-
-    async def change(self, command: AccessCommand) -> bool:
-        """Have a command applied, durably; whether it changed anything.
-
-        Raises:
-            RefusedError: As `penstock.logd.metadata.access.apply_access`.
-            UnavailableError: Not in time; it may still be done.
-        """
-
 
 CLUSTER: Final = OnCluster()
 
@@ -75,8 +54,8 @@ class Authorizer:
 
     def __init__(
         self,
-        access: Access,
-        streams: Streams,
+        access: ClusterAccess,
+        streams: ClusterStreams,
         *,
         enabled: bool,
         superusers: Iterable[str] = (),

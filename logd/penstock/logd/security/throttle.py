@@ -5,9 +5,10 @@ from collections import Counter
 from typing import Final
 
 from penstock.base.clock import Clock
+from penstock.logd.cluster.engine import ClusterAccess
 from penstock.logd.errors import NotReadyError, RefusedError
 from penstock.logd.security.acl import EVERYBODY
-from penstock.logd.security.authorizer import Access, Authorizer
+from penstock.logd.security.authorizer import Authorizer
 from penstock.logd.security.principal import Principal
 from penstock.logd.security.quotas import Buckets, Flow, Quota, quota_of
 
@@ -30,7 +31,7 @@ class QuotaManager:
     """
 
     def __init__(
-        self, access: Access, authorizer: Authorizer, clock: Clock, *, wait_s_max: float
+        self, access: ClusterAccess, authorizer: Authorizer, clock: Clock, *, wait_s_max: float
     ) -> None:
         self.delayed_ms: Counter[tuple[str, str]] = Counter()
         self.refused: Counter[tuple[str, str]] = Counter()

@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.logd.api.stream_options import ReplicationSettings
 from penstock.logd.cluster.controller_client import make_internal, make_stream
 from penstock.logd.errors import RefusedError, UnavailableError
 from penstock.logd.metadata.records import ReplicationOptions
@@ -12,6 +11,7 @@ from penstock.logd.metadata.state import ClusterState, Refused
 from penstock.logd.metadata.streams import StreamConfig
 from penstock.logd.metadata.tables import Done
 from penstock.logd.partition.cursors import CURSORS_STREAM
+from penstock.logd.stream_options import ReplicationSettings
 from tests.support.cluster_state import Cluster, create, register
 
 if TYPE_CHECKING:
