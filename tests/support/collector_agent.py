@@ -20,7 +20,7 @@ from penstock.collector.agent.agent import ENDPOINTS_FILE, Agent
 from penstock.collector.config import CollectorConfig, NatsSection
 from penstock.collector.delivery.core import Publish, Stored
 from penstock.collector.delivery.publisher import Answer, Publisher
-from penstock.service import Tracer
+from penstock.service.tracing.spans import Tracer
 from tests.support.collector import encode_batch
 from tests.support.waiting import wait_until_async
 

@@ -13,7 +13,7 @@ from penstock.logd.partition.acks import AckSender, LoopDispatcher
 from penstock.logd.partition.context import PartitionContext
 from penstock.logd.replication.events import NodeId
 from penstock.logd.storage import REAL_DISK, Disk
-from penstock.service import Tracer
+from penstock.service.tracing.spans import Tracer
 
 
 class QuietLink:

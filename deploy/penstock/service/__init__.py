@@ -33,7 +33,7 @@ from penstock.service.process import (
     run_until_stopped,
 )
 from penstock.service.release import release
-from penstock.service.tracing import Span, Tracer, Tracing, TracingSection, span_metrics
+from penstock.service.tracing import Tracing, TracingSection, span_metrics
 
 __all__ = [
     "Action",

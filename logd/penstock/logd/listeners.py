@@ -5,7 +5,7 @@ import secrets
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
@@ -25,7 +25,9 @@ from penstock.logd.security.acl import Action, OnStream
 from penstock.logd.security.authorizer import STATUS, Authorizer
 from penstock.logd.security.principal import Principal
 from penstock.logd.security.throttle import QuotaManager
-from penstock.service import Tracer
+
+if TYPE_CHECKING:
+    from penstock.service.tracing.spans import Tracer
 
 _JOURNAL = "activity.journal"
 _STREAMS_SHOWN = 100
@@ -53,7 +55,7 @@ class Listeners:
         config: LogdConfig,
         engine: ClusterEngine,
         clock: Clock | None = None,
-        tracer: Tracer | None = None,
+        tracer: "Tracer | None" = None,
     ) -> None:
         clock = clock or SystemClock()
         self._engine = engine

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry.trace import SpanKind
 
 from penstock.logd.api.middleware import TracedApi
 from penstock.logd.api.operations import Document
@@ -17,11 +18,12 @@ from penstock.logd.metadata.streams import Stream, StreamConfig
 from penstock.logd.partition.partition import Partition
 from penstock.logd.partition.publish_queue import OPEN_MAX, AppendSpans, append_spans
 from penstock.logd.security.principal import ANONYMOUS
-from penstock.service.tracing import OWN_SUBJECTS, Tracer, span_of, trace_of
+from penstock.service.tracing import OWN_SUBJECTS, span_of, trace_of
+from penstock.service.tracing.spans import Tracer
 from tests.support.fetch_desk import LetsIn
 from tests.support.lone_replica import open_partition
 from tests.support.partition_context import make_context
-from tests.support.tracing import ended, make_tracer
+from tests.support.tracing import attributes_of, ended, error_of, make_tracer
 
 PRODUCER = b"p" * 16
 OWN = OWN_SUBJECTS[0].encode()
@@ -56,11 +58,13 @@ async def test_what_a_turn_brings_is_a_span_until_it_is_committed(tmp_path: Path
     assert ended(tracer) == []
     await partition.wait_drained()
     (span,) = ended(tracer)
-    assert (span.name, span.kind, span.error) == ("append", "CONSUMER", "")
-    assert span.attributes["penstock.stream"] == "traces"
-    assert (span.attributes["penstock.messages"], span.attributes["penstock.offset"]) == (2, 1)
+    assert (span.name, span.kind, error_of(span)) == ("append", SpanKind.CONSUMER, "")
+    attributes = attributes_of(span)
+    assert attributes["penstock.stream"] == "traces"
+    assert (attributes["penstock.messages"], attributes["penstock.offset"]) == (2, 1)
     traces = [trace_of(PRODUCER, sequence) for sequence in (1, 2)]
-    assert span.links == [(trace, span_of(trace)) for trace in traces]
+    linked = [(link.context.trace_id, link.context.span_id) for link in span.links]
+    assert linked == [(trace, span_of(trace)) for trace in traces]
     await closed(partition)
 
 
@@ -87,10 +91,10 @@ async def test_what_is_refused_or_given_up_says_so(tmp_path: Path) -> None:
     partition = await opened(tmp_path, tracer)
     partition.take([batch("telemetry.logs.shop", 7)])  # a gap
     (span,) = ended(tracer)
-    assert "nothing was stored" in span.error
+    assert "nothing was stored" in error_of(span)
     partition.take([batch("telemetry.logs.shop", 1)])
     partition.follow()
-    assert [span.error for span in ended(tracer)] == ["not committed under this leadership"]
+    assert [error_of(span) for span in ended(tracer)] == ["not committed under this leadership"]
     await closed(partition)
 
 
@@ -112,8 +116,10 @@ async def test_an_election_is_told_with_the_time_that_nobody_led(tmp_path: Path)
     partition = await opened(tmp_path, tracer)
     partition.lead(3, 0, away_ns=5_000_000)
     (span,) = ended(tracer)
-    assert (span.name, span.attributes["penstock.epoch"]) == ("election", 3)
-    assert span.ended_unix_ns - span.begun_unix_ns >= 5_000_000
+    assert (span.name, attributes_of(span)["penstock.epoch"]) == ("election", 3)
+    assert span.start_time is not None
+    assert span.end_time is not None
+    assert span.end_time - span.start_time >= 5_000_000
     await closed(partition)
 
 
@@ -140,7 +146,7 @@ async def asked(answer: Response | Exception, **request: Any) -> list[tuple[str,
         await api.answer(request, ResponseSlot(asyncio.Lock(), ANONYMOUS))
     except (RefusedError, UnavailableError):
         assert isinstance(answer, Exception)
-    return [(span.name, span.error) for span in ended(tracer)]
+    return [(span.name, error_of(span)) for span in ended(tracer)]
 
 
 @pytest.mark.parametrize(

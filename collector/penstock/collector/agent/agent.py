@@ -9,7 +9,7 @@ import signal
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from uuid import UUID, uuid4
 
 import structlog
@@ -54,13 +54,15 @@ from penstock.service import (
     Health,
     ServiceError,
     Status,
-    Tracer,
     Tracing,
     admin_server,
     notify,
     notify_reloading,
     release,
 )
+
+if TYPE_CHECKING:
+    from penstock.service.tracing.spans import Tracer
 
 ENDPOINTS_FILE: Final = "endpoints.json"
 
@@ -167,7 +169,7 @@ class Rerouting:
 Load = Callable[[], CollectorConfig]
 """Reads the configuration again."""
 
-MakePublisher = Callable[[NatsSection, UUID, Callable[[], None], Clock, Tracer | None], Publisher]
+MakePublisher = Callable[[NatsSection, UUID, Callable[[], None], Clock, "Tracer | None"], Publisher]
 """Makes the way to logd of the arguments that a `Publisher` has."""
 
 

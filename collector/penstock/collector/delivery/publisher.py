@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final, assert_never
+from typing import TYPE_CHECKING, Final, assert_never
 from uuid import UUID, uuid5
 
 import pyarrow as pa
@@ -37,8 +37,10 @@ from penstock.logd.errors import CorruptError
 from penstock.logd.format.acks import Nack, PubAck, decode_batch_ack
 from penstock.logd.format.batch import SCHEMA, SCHEMA_VERSION, encode_body
 from penstock.logd.format.envelope import BatchPayload, encode_batch
-from penstock.service import Span, Tracer
 from penstock.service.tracing import span_of, trace_of
+
+if TYPE_CHECKING:
+    from penstock.service.tracing.spans import Tracer
 
 Answer = Stored | Behind | Refused | Failed
 
@@ -64,7 +66,7 @@ class Publisher:
         incarnation: UUID,
         on_change: Callable[[], None],
         clock: Clock,
-        tracer: Tracer | None = None,
+        tracer: "Tracer | None" = None,
     ) -> None:
         self._tracer = tracer
         self._timeout_s = config.ack_timeout_s
@@ -90,19 +92,37 @@ class Publisher:
         """Send one batch and wait for what logd says to it; never raises for what can happen."""
         if not self.is_connected:
             return Failed(effect.request, "nats_disconnected")
-        span = None if self._tracer is None else self._begin_span(self._tracer, effect)
+        tracer = self._tracer
+        if tracer is None or tracer.is_own(effect.queue.subject):
+            return await self._publish(effect)
+        begun_ns = tracer.now_ns()
         answer = await self._publish(effect)
-        if span is not None:
-            _end_span(span, effect, answer)
+        self._trace(tracer, effect, answer, tracer.now_ns() - begun_ns)
         return answer
 
-    def _begin_span(self, tracer: Tracer, effect: Publish) -> Span | None:
-        """A span for a batch, if it is not one of Penstock's own spans."""
-        if tracer.is_own(effect.queue.subject):
-            return None
-        producer = producer_id(self.incarnation, effect.queue)
-        return tracer.start(
-            "publish", kind="PRODUCER", trace_id=trace_of(producer, effect.batch.last)
+    def _trace(self, tracer: "Tracer", effect: Publish, answer: Answer, ago_ns: int) -> None:
+        """Make the span of a batch, which began some time ago and has its answer now."""
+        batch, is_stored = effect.batch, isinstance(answer, Stored)
+        trace_id = trace_of(producer_id(self.incarnation, effect.queue), batch.last)
+        # A batch is sent several times, perhaps, and stored once: that is what logd links to.
+        span_id = span_of(trace_id) if is_stored else 0
+        span = tracer.start(
+            "publish", kind="PRODUCER", trace_id=trace_id, span_id=span_id, ago_ns=ago_ns
+        )
+        if span is None:
+            return
+        error = ""
+        if not isinstance(answer, Stored):
+            error = "sequence" if isinstance(answer, Behind) else answer.reason
+        tracer.end(
+            span,
+            error=error,
+            attributes={
+                "messaging.destination.name": effect.queue.subject,
+                "messaging.batch.message_count": len(batch),
+                "messaging.message.body.size": len(batch.body or b""),
+                "penstock.source": effect.queue.source,
+            },
         )
 
     async def _publish(self, effect: Publish) -> Answer:
@@ -150,22 +170,6 @@ class Publisher:
     async def close(self) -> None:
         """Close the connection; what is unanswered stays unanswered."""
         await self._link.close()
-
-
-def _end_span(span: Span, effect: Publish, answer: Answer) -> None:
-    error = ""
-    if isinstance(answer, Stored):
-        span.span_id = span_of(span.trace_id)  # a batch is stored once; logd's span refers to it
-    else:
-        error = "sequence" if isinstance(answer, Behind) else answer.reason
-    batch = effect.batch
-    span.end(
-        error=error,
-        messaging__destination__name=effect.queue.subject,
-        messaging__batch__message_count=len(batch),
-        messaging__message__body__size=len(batch.body or b""),
-        penstock__source=effect.queue.source,
-    )
 
 
 def producer_id(incarnation: UUID, queue: QueueKey) -> bytes:

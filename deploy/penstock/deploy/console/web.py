@@ -20,7 +20,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import parse_qs
 
 from penstock.base.http.server import Request, Response
@@ -41,7 +41,9 @@ from penstock.deploy.console.records import (
 )
 from penstock.deploy.console.view import View
 from penstock.logd.errors import LogdError, RefusedError
-from penstock.service import Tracer
+
+if TYPE_CHECKING:
+    from penstock.service.tracing.spans import Tracer
 
 PAGE: Final = Path(__file__).parent / "page"
 BODY_BYTES_MAX: Final = 16 * 1024
@@ -108,7 +110,7 @@ class Web:
     routers: Routers
     specs: Callable[[], Mapping[str, Any]]
     history: Callable[[str, str, str], Mapping[str, Any] | None]
-    tracer: Tracer | None = None
+    tracer: "Tracer | None" = None
     files: Mapping[str, tuple[bytes, str]] = field(default_factory=page_files)
     counts: dict[int, int] = field(default_factory=dict)
 
@@ -180,16 +182,17 @@ class Web:
             wanted = None
         if not isinstance(wanted, dict):
             raise _RefusalError(400, "BAD_REQUEST", "that is no JSON object, or too long")
-        span = None if self.tracer is None else self.tracer.start_rare("action", kind="SERVER")
-        failure = "failed"
+        tracer, failure = self.tracer, "failed"
+        span = None if tracer is None else tracer.start_rare("action", kind="SERVER")
         try:
             done = await self._done(wanted, peer)
             failure = ""
         except NoActionError as error:
             raise _RefusalError(400, "BAD_REQUEST", str(error)) from None
         finally:
-            if span is not None:
-                span.end(error=failure, penstock__action=str(wanted.get("action"))[:64])
+            if tracer is not None and span is not None:
+                action = {"penstock.action": str(wanted.get("action"))[:64]}
+                tracer.end(span, error=failure, attributes=action)
         return done
 
     async def _done(self, wanted: Mapping[str, Any], peer: str) -> Mapping[str, Any]:

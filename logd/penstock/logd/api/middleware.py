@@ -5,6 +5,7 @@ was denied.
 """
 
 from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -25,7 +26,9 @@ from penstock.logd.security.authorizer import Authorizer, result_of
 from penstock.logd.security.principal import Principal
 from penstock.logd.security.quotas import Flow
 from penstock.logd.security.throttle import QuotaManager
-from penstock.service.tracing import Tracer
+
+if TYPE_CHECKING:
+    from penstock.service.tracing.spans import Tracer
 
 
 class GuardedApi:
@@ -143,7 +146,7 @@ class TracedApi:
         match: Tells which streams store what.
     """
 
-    def __init__(self, api: Api, tracer: Tracer, match: Match) -> None:
+    def __init__(self, api: Api, tracer: "Tracer", match: Match) -> None:
         self._api = api
         self._tracer = tracer
         self._match = match
@@ -163,18 +166,16 @@ class TracedApi:
 
     async def _act(self, request: Document, turn: ResponseSlot, action: str) -> Response:
         span = self._tracer.start_rare(action, kind="SERVER")
-        if span is None:
-            return await self._api.answer(request, turn)
-        span.attributes |= {"enduser.id": turn.caller.name}
+        span.set_attribute("enduser.id", turn.caller.name)
         for key in ("stream", "node"):
             if isinstance(request.get(key), str):
-                span.attributes[f"penstock.{key}"] = request[key]
+                span.set_attribute(f"penstock.{key}", request[key])
         try:
             response = await self._api.answer(request, turn)
         except LogdError as error:
-            span.end(error=_code(error))
+            self._tracer.end(span, error=_code(error))
             raise
-        span.end()
+        self._tracer.end(span)
         return response
 
     async def _fetch(self, request: Document, turn: ResponseSlot) -> Response:
@@ -193,7 +194,8 @@ class TracedApi:
         ago_ns = self._tracer.now_ns() - begun_ns
         span = self._tracer.start("fetch", kind="SERVER", ago_ns=ago_ns)
         if span is not None:
-            span.end(error=error, penstock__stream=request["stream"], penstock__bytes=size)
+            attributes = {"penstock.stream": request["stream"], "penstock.bytes": size}
+            self._tracer.end(span, error=error, attributes=attributes)
 
     def _is_traced(self, request: Document) -> bool:
         name = request.get("stream")

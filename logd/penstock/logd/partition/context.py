@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from penstock.base.clock import Clock
 from penstock.logd.compaction.scheduler import CompactionThread
@@ -12,7 +12,9 @@ from penstock.logd.limits import FRAMES_UNREMEMBERED_MAX
 from penstock.logd.partition.acks import AckSender, LoopDispatcher
 from penstock.logd.replication.events import NodeId
 from penstock.logd.storage.disk import REAL_DISK, Disk
-from penstock.service import Tracer
+
+if TYPE_CHECKING:
+    from penstock.service.tracing.spans import Tracer
 
 
 class StreamLookup(Protocol):
@@ -42,6 +44,6 @@ class PartitionContext:
     admission: AdmissionPolicy = NEVER_LEAVE
     compaction_thread: CompactionThread | None = None
     masters: MasterKeys = field(default_factory=lambda: MasterKeys({}))
-    tracer: Tracer | None = None
+    tracer: "Tracer | None" = None
     disk: Disk = REAL_DISK
     frames_unremembered_max: int = FRAMES_UNREMEMBERED_MAX

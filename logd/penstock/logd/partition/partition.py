@@ -436,8 +436,9 @@ class Partition:
             followed: Whether others copy what is written, before it is durable here.
         """
         tracer = self._context.tracer
-        if tracer is not None and (span := tracer.start_rare("election", ago_ns=away_ns)):
-            span.end(penstock__stream=self.label, penstock__epoch=epoch)
+        if tracer is not None:
+            span = tracer.start_rare("election", ago_ns=away_ns)
+            tracer.end(span, attributes={"penstock.stream": self.label, "penstock.epoch": epoch})
         self.writer.tell_written = followed
         self.retention_task.leading = True
         self.writer.retain()

@@ -73,10 +73,9 @@ class BatchSpans:
         if whole is None:
             yield given
             return
-        if read := tracer.part(whole, "read", ago_ns=reading_ns):
-            read.end()
+        tracer.end(tracer.part(whole, "read", ago_ns=reading_ns))
         work = tracer.part(whole, "deliver", kind="CLIENT")
-        whole.attributes |= {**self._names, "messaging.batch.message_count": rows.num_rows}
+        attributes = {**self._names, "messaging.batch.message_count": rows.num_rows}
         error = ""
         try:
             yield given
@@ -84,9 +83,8 @@ class BatchSpans:
             error = type(failure).__name__
             raise
         finally:
-            if work is not None:
-                work.end(error=error)
-            whole.end(error=error)
+            tracer.end(work, error=error)
+            tracer.end(whole, error=error, attributes=attributes)
 
     def _is_told(self, rows: pa.Table) -> bool:
         tracer = self._tracer

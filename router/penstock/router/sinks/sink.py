@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,7 +25,9 @@ from penstock.router.read.offsets import (
     reading_begins,
 )
 from penstock.router.telemetry import Meter
-from penstock.service.tracing import Tracer
+
+if TYPE_CHECKING:
+    from penstock.service.tracing.spans import Tracer
 
 
 class Replay(StrEnum):
@@ -139,7 +141,7 @@ class SinkContext:
     shortened: set[str] = field(default_factory=set)
     dead_letter_stream: DeadLetterPublisher | None = None
     originals: Originals = field(default_factory=Originals)
-    tracer: Tracer | None = None
+    tracer: "Tracer | None" = None
     of_dead_letters: bool = False
     persist: Callable[[], None] = persist_nothing
 
