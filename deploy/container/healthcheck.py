@@ -2,8 +2,8 @@
 """Whether the process in this container is well: exit 0 when `/healthz` answers 200.
 
 Standard library alone and few imports, since it runs every few seconds: urllib costs more than the
-answer. The URL is $PENSTOCK_HEALTH_URL; with https it is not checked who answers, because whoever
-listens on this container's own loopback is the process that is asked about.
+answer. The URL is $PENSTOCK_HEALTH_URL; with https the certificate is not checked, because only
+the process itself listens on this container's loopback.
 """
 
 import os

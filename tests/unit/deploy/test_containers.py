@@ -28,6 +28,7 @@ from penstock.router.job.config import JobConfig
 from penstock.service import AdminServer, Health, Status
 from penstock.service.config import load_config
 from penstock.service.tracing import address_of
+from tests.support.schemas import compose_mistakes
 
 ROOT = Path(__file__).resolve().parents[3]
 DEPLOY = ROOT / "deploy"
@@ -61,6 +62,11 @@ def test_every_image_is_closed_and_says_what_it_is() -> None:
         assert "HEALTHCHECK" in stage
         assert f'image.title="penstock-{target}"' in stage
         assert f"finish.sh {target}" in stage, "its list of contents"
+
+
+def test_the_compose_file_follows_the_compose_specification() -> None:
+    assert compose_mistakes(COMPOSE) == []
+    assert compose_mistakes(COMPOSE | {"services": {"logd": {"imago": "x"}}}) != []
 
 
 @pytest.mark.parametrize("name", [name for name in COMPOSE["services"] if name not in OPEN])

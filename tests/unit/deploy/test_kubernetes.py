@@ -25,7 +25,7 @@ from penstock.logd.config import LogdConfig
 from penstock.router.job.config import JobConfig
 from penstock.service.config import load_config
 from penstock.service.tracing import address_of
-from tests.support.kubernetes_schemas import mistakes
+from tests.support.schemas import kubernetes_mistakes
 
 ROOT = Path(__file__).resolve().parents[3]
 DIRECTORY = ROOT / "deploy" / "k8s"
@@ -57,12 +57,27 @@ NAMES = [document["metadata"]["name"] for document in PODS]
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_kubernetes_takes_every_document(version: str) -> None:
-    assert mistakes(DOCUMENTS, version) == []
+    assert kubernetes_mistakes(DOCUMENTS, version) == []
 
 
 def test_a_mistake_would_be_found() -> None:
     wrong = [{**DOCUMENTS[0], "speck": {}}]
-    assert mistakes(wrong, VERSIONS[-1]) != []
+    assert kubernetes_mistakes(wrong, VERSIONS[-1]) != []
+
+
+def test_the_cluster_to_try_it_on_has_a_node_for_each_logd_and_every_image_is_loaded() -> None:
+    nodes = yaml.safe_load((DIRECTORY / "kind.yaml").read_text())["nodes"]
+    logd = one("StatefulSet", "logd")
+    assert [node["role"] for node in nodes].count("worker") == logd["spec"]["replicas"]
+    text = (ROOT / "docs" / "containers.md").read_text()
+    (load,) = [line for line in text.splitlines() if "kind load docker-image" in line]
+    images = {
+        container["image"]
+        for document in PODS
+        for container in pod(document)["containers"]
+        if container["image"].startswith("penstock/")
+    }
+    assert {word.rpartition(":")[0] for word in load.split() if "penstock/" in word} == images
 
 
 @pytest.mark.parametrize("document", PODS, ids=NAMES)
@@ -287,4 +302,4 @@ def test_kustomize_builds_it(tmp_path: Path) -> None:
     documents = list(yaml.safe_load_all(built.stdout))
     assert {d["metadata"].get("namespace", "penstock") for d in documents} == {"penstock"}
     assert sum(d["kind"] == "Secret" for d in documents) == 5
-    assert mistakes(documents, VERSIONS[-1]) == []
+    assert kubernetes_mistakes(documents, VERSIONS[-1]) == []
