@@ -4,12 +4,16 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
 from tests.support.nats_server import running_nats_server
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 # How long an example takes to make says how busy the machine is, not whether the code is right.
 settings.register_profile("penstock", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -29,6 +33,15 @@ def nats_url(tmp_path: Path) -> Iterator[str]:
     """The URL of a real nats-server that belongs to this test alone."""
     with running_nats_server(tmp_path / "nats") as url:
         yield url
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator["Browser"]:
+    """A real Chromium, started once for each module of tests."""
+    from tests.support.browser import chromium
+
+    with chromium() as found:
+        yield found
 
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -5,12 +5,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, expect
 
 from penstock.base.clock import SystemClock
 from penstock.logd.format.batch import Record
-from tests.support.browser import Watched, chromium, watched
+from tests.support.browser import Watched, check_accessible, watched
 from tests.support.console import (
     FakeConsoleLog,
     FakePart,
@@ -37,12 +36,6 @@ def a_log(n: int, unix_ns: int, *, body: str = "", pad: int = 0) -> Record:
         "attributes": {"order.id": n, "region": "eu"}, "pad": "x" * pad,
     }  # fmt: skip
     return Record("telemetry.logs.shop", json.dumps(document).encode(), unix_ns)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as browser:
-        yield browser
 
 
 class Shop:
@@ -241,19 +234,12 @@ def test_no_view_and_no_dialog_has_an_accessibility_violation(
         ):
             page.goto(f"http://{shop.address}/#/{view}")
             expect(page.locator(sight).first).to_be_visible()
-            check(seen)
+            check_accessible(seen, f"{view.partition('?')[0]}-{scheme}-{width}")
         page.get_by_role("button", name="Token").click()
         page.locator("#token-field").fill("wrong")
         page.keyboard.press("Enter")
         expect(page.locator("#token-outcome")).not_to_be_empty()
-        check(seen)
-
-
-def check(seen: Watched) -> None:
-    found = Axe().run(seen.page).response["violations"]
-    assert [(it["id"], [node["html"][:160] for node in it["nodes"]]) for it in found] == []
-    wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
-    assert seen.page.evaluate(wide) <= 0
+        check_accessible(seen, f"token-{scheme}-{width}")
 
 
 def test_everything_here_is_done_by_keyboard(seen: Watched, shop: Shop) -> None:

@@ -1,11 +1,14 @@
 """A real browser: Chromium as Debian packages it, driven by Playwright."""
 
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tests.support.debian import installed
@@ -13,6 +16,10 @@ from tests.support.waiting import PATIENCE
 
 EXPECT_MS = 10_000
 """How long a page may take to show what is expected, on a quiet machine."""
+
+_BEYOND: Final = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+_SCREENSHOTS: Final = "PENSTOCK_SCREENSHOTS"
+"""Names a directory that gets a picture of each page that is checked."""
 
 
 @dataclass
@@ -66,3 +73,17 @@ def watched(browser: Browser, address: str, **context: Any) -> Iterator[Watched]
     assert found.errors == []
     assert found.elsewhere == []
     holder.close()
+
+
+def check_accessible(seen: Watched, name: str) -> None:
+    """Check that axe finds nothing in a page, and that it is no wider than its window.
+
+    Args:
+        seen: The page.
+        name: Of its picture, where `PENSTOCK_SCREENSHOTS` names a directory.
+    """
+    if directory := os.environ.get(_SCREENSHOTS):
+        seen.page.screenshot(path=Path(directory, f"{name}.png"))
+    found = Axe().run(seen.page).response["violations"]
+    assert [(it["id"], [node["html"][:200] for node in it["nodes"]]) for it in found] == []
+    assert seen.page.evaluate(_BEYOND) <= 0, f"{name} is wider than the window"

@@ -117,7 +117,7 @@ def test_who_stops_a_replay_is_told_where_the_rest_of_it_waits(
     const button = {{ dataset: {{ router: "router", stops: "lake" }} }};
     told.length = 0;
     click({{ target: {{ closest: (sought) => sought.includes("stops") ? button : null }} }});
-    console.log(JSON.stringify(told.find((text) => text.startsWith("What was delivered"))));
+    console.log(JSON.stringify(told.find((text) => text.startsWith("Records that"))));
     """
     found = str(said(tmp_path, script))
     assert expected in found

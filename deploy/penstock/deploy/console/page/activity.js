@@ -37,7 +37,7 @@ export const view = {
       at = there.map((row) => row.partition).join(",");
       look(generation);
     } else {
-      note.textContent = snapshot.streams.problem || "There is none to see: logd takes nothing down (it has neither `activity` nor `auth.acl`), or the console may not read `__activity`.";
+      note.textContent = snapshot.streams.problem || "There is no activity to show: logd records none (it has neither `activity` nor `auth.acl`), or the console may not read `__activity`.";
     }
   },
   unmount() {
@@ -79,6 +79,6 @@ function draw() {
   if (now === drawn) return;
   drawn = now;
   patch(body, [chosen.length ? table("What happened", ["When", "What", "By", "On", "Facts"], chosen.map((one) => [
-    el("td", { class: "num muted", title: new Date(one.at).toISOString() }, time(one.at)), el("td", {}, one.kind), el("td", {}, one.by),
+    el("td", { class: "muted", title: new Date(one.at).toISOString() }, time(one.at)), el("td", {}, one.kind), el("td", {}, one.by),
     el("td", { class: "muted" }, one.node), el("td", { class: "mono" }, one.facts.slice(0, 600))])) : el("p", { class: "empty" }, "Nothing to show.")]);
 }

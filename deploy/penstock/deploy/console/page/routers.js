@@ -67,7 +67,7 @@ function letters(router, sink) {
     el("code", {}, `penstock router dlq replay JOB.yaml --sink ${sink.name}`));
 }
 
-// Buttons are patched, not made anew, so what was clicked is found by what they say of themselves.
+// Buttons are patched, not replaced, so a click finds its action in their own attributes.
 function chosen(event) {
   const stops = event.target.closest("button[data-stops]");
   if (stops) return stop(stops.dataset.router, stops.dataset.stops);
@@ -78,7 +78,7 @@ function chosen(event) {
 }
 
 async function look(router, sink) {
-  if (!token.mayAct()) return askToken("Dead letters hold records: whoever looks at them needs the token of the console.", () => look(router, sink), "act");
+  if (!token.mayAct()) return askToken("Dead letters hold records: looking at them needs the token of the console.", () => look(router, sink), "act");
   let facts = [["Files", "looking …"]];
   let waits = false;
   let known = "";
@@ -111,11 +111,11 @@ async function look(router, sink) {
 function stop(router, sink) {
   const progress = routers.find((one) => one.name === router)?.replays.progress;
   const rest = progress?.unit === "batches"
-    ? "the rest of the range waits for penstock router replay --resume."
-    : "the rest waits among the dead letters.";
+    ? "penstock router replay --resume delivers the rest of the range."
+    : "The rest stays among the dead letters.";
   confirm({
     title: "Stop a replay",
-    text: `What was delivered to ${sink} stays so, ${rest} Who asked is taken down.`,
+    text: `Records that were delivered to ${sink} stay delivered. ${rest} The job logs who asked.`,
   }, () => ["Router ", el("code", {}, router), ", to ", el("code", {}, sink), farOf(router)],
   () => aboutLetters("stop-replay", router, sink));
 }
@@ -133,7 +133,7 @@ const waitingOf = (name, wanted) => {
 function ask(router, sink, to) {
   confirm({
     title: "Deliver dead letters again",
-    text: `All that wait of ${sink.name} go to ${to}, through its routes. While they do, ${to} takes nothing else; the other sinks go on. What is refused again is a dead letter anew. Who asked is taken down.`,
+    text: `The job delivers all dead letters of ${sink.name} to ${to}, through its routes. Until it has, ${to} receives nothing else; the other sinks go on. A record that is refused again becomes a dead letter again. The job logs who asked.`,
   }, () => ["Job ", el("code", {}, router.job), ", from ", el("code", {}, sink.name), " to ", el("code", {}, to), waitingOf(router.name, sink.name)],
   () => aboutLetters("replay-letters", router.name, sink.name, to));
 }

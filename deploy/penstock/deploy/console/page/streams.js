@@ -50,7 +50,7 @@ function apply() {
   rows.update(chosen);
   const troubled = all.filter((row) => !isWell(row)).length;
   const told = chosen.length === all.length ? counted(all.length, "partition") : `${count(chosen.length)} of ${counted(all.length, "partition")}`;
-  note.textContent = [told, troubled ? `${count(troubled)} need attention` : "all well",
+  note.textContent = [told, troubled ? `${count(troubled)} ${troubled === 1 ? "needs" : "need"} attention` : "all well",
     problem ? `as of ${span(age)} ago: ${problem}` : ""].filter(Boolean).join(" · ");
 }
 
