@@ -16,9 +16,9 @@ from penstock.service.cli import PenstockGroup, check_option, config_option
 # What `penstock --help` says of each part; the text stands here so that help imports none of them.
 PARTS: Mapping[str, str] = {
     "specs": "Telemetry specs: list and export them, validate records, check what a change breaks.",
-    "collector": "The collector: run it, check its configuration, look into its spool.",
+    "collector": "The collector: run it, check its configuration, inspect its spool.",
     "logd": "The log: streams, tail, fetch; run the daemon.",
-    "router": "Router jobs: run one, check it, see its progress.",
+    "router": "Router jobs: run one, check it, show its progress.",
 }
 
 
@@ -88,9 +88,9 @@ def _load(name: str) -> click.Command:
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="""
     penstock demo                  try the whole pipeline for a minute
-    penstock up                    run it here until you stop it
-    penstock status                is everything well?
-    penstock logd tail logs        see records arrive
+    penstock up                    run it on this host until you stop it
+    penstock status                show whether every part is healthy
+    penstock logd tail logs        show records as they arrive
     """,
 )
 @click.version_option(package_name="penstock", message="penstock %(version)s")
@@ -118,18 +118,18 @@ ports_option = click.option(
     "--ports-from",
     type=click.IntRange(1024, 65_436),
     metavar="PORT",
-    help="Listen on PORT and the 99 after it; later starts in this directory do so, too.",
+    help="Listen on PORT and the 99 ports after it, also at later starts in this directory.",
 )
 
 
 def nodes_option(default: int) -> Callable[[click.decorators.FC], click.decorators.FC]:
-    """How many logd there are."""
+    """The option `--nodes`: how many logd run."""
     return click.option(
         "--nodes",
         type=click.IntRange(1, 5),
         default=default,
         show_default=True,
-        help="Run so many logd; more than one are a cluster, with up to 3 copies of each stream.",
+        help="How many logd to run; several form a cluster, with up to 3 copies of each stream.",
     )
 
 
@@ -150,22 +150,21 @@ def nodes_option(default: int) -> Callable[[click.decorators.FC], click.decorato
     "config_path",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="YAML with settings of your own for logd, collector, router and console.",
+    help="YAML file with your settings for logd, collector, router, console and launcher.",
 )
 @nats_option
 @nodes_option(1)
 @ports_option
+@click.option("--free-ports", is_flag=True, help="Listen on free ports, other ones at each start.")
 @click.option(
-    "--free-ports", is_flag=True, help="Listen on any free ports, other ones at each start."
-)
-@click.option(
-    "--detach", is_flag=True, help="Return when all parts are ready; stop it with `penstock down`."
+    "--detach", is_flag=True, help="Return when all parts are ready; `penstock down` stops them."
 )
 def up(*, detach: bool, **options: Any) -> None:
     """Run the pipeline on this host until it is stopped.
 
-    Starts nats-server, logd, a collector and a router as separate processes. Ctrl-C drains and
-    stops them; a second Ctrl-C kills them. State stays in DIR (~/.local/state/penstock).
+    The command starts nats-server, logd, a collector, a router and the console as separate
+    processes. Ctrl-C drains and stops them; a second Ctrl-C kills them. DIR keeps their state
+    (~/.local/state/penstock).
     """
     _extra_all()
     any_free, ports_from = options.pop("free_ports"), options["ports_from"]
@@ -195,7 +194,11 @@ def up(*, detach: bool, **options: Any) -> None:
     """,
 )
 @click.option(
-    "--seconds", type=click.IntRange(1), default=60, show_default=True, help="How long to collect."
+    "--seconds",
+    type=click.IntRange(1),
+    default=60,
+    show_default=True,
+    help="How many seconds to collect.",
 )
 @click.option("--forever", is_flag=True, help="Collect until Ctrl-C.")
 @directory_option
@@ -206,15 +209,15 @@ def up(*, detach: bool, **options: Any) -> None:
     "json_path",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Also write the result as JSON.",
+    help="Also write the result to FILE as JSON.",
 )
 def demo(**options: Any) -> None:
     """Run the pipeline on real input, then check that all of it arrived.
 
-    Collects an example app's logs, spans, metrics, events and audit records, this host's metrics
-    and the log files of nats-server and Penstock. Then drains, shows what landed in the Parquet
-    files and verifies the counts stage by stage; exits with 1 when they do not reconcile. When half
-    of the time is over, it kills the logd that leads the busiest stream with kill -9.
+    The demo collects an example app's logs, spans, metrics, events and audit records, this host's
+    metrics and the log files of nats-server and Penstock. In the middle it kills the logd that
+    leads the busiest stream with kill -9. Then it drains, shows what the Parquet files hold, and
+    compares the counts of every stage. The exit code is 1 when they differ.
     """
     _extra_all()
     from penstock.deploy.up.launch import launch_demo
@@ -226,29 +229,31 @@ def demo(**options: Any) -> None:
     cls=ExampleCommand,
     epilog="""
     penstock status
-    penstock status --wait 60      until all is well, for a minute at most
-    penstock status --all          each stream, also where there are hundreds
+    penstock status --wait 60      wait up to a minute until every part is healthy
+    penstock status --all          every stage and stream
     penstock status --dir .work/demo --json
     penstock status --url http://127.0.0.1:9294
     """,
 )
 @directory_option
-@click.option("--url", "urls", multiple=True, metavar="URL", help="Ask this admin endpoint.")
+@click.option(
+    "--url", "urls", multiple=True, metavar="URL", help="Ask this admin endpoint; may be repeated."
+)
 @click.option(
     "--wait",
     "wait_s",
     type=click.FloatRange(0),
     default=0,
     metavar="SECONDS",
-    help="Wait so long until all is well.",
+    help="Wait up to SECONDS until every part is healthy.",
 )
 @click.option(
     "--all", "everything", is_flag=True,
-    help="A row for each stage and partition, not only for the unwell and the busiest.",
+    help="Show every stage and partition, not only the unhealthy and the busiest.",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 def status(**options: Any) -> None:
-    """Say how each part is: exit 0 healthy, 1 degraded, 69 not running."""
+    """Show the status of each part. Exit code: 0 healthy, 1 degraded, 69 not running."""
     _extra_all()
     from penstock.deploy.status import show_status
 
@@ -258,20 +263,21 @@ def status(**options: Any) -> None:
 @cli.command(
     cls=ExampleCommand,
     epilog="""
-    penstock console                        of what `penstock up` runs here
+    penstock console                        what `penstock up` runs here
     penstock console --listen 127.0.0.1:8080 --dir /srv/penstock
     penstock console --config console.yaml
     """,
 )
 @directory_option
-@click.option("--listen", metavar="HOST:PORT", help="Where browsers find it (127.0.0.1:9299).")
+@click.option("--listen", metavar="HOST:PORT", help="Address of the page (127.0.0.1:9299).")
 @config_option
 @check_option
 def console(**options: Any) -> None:
     """Serve one web page that shows all of the pipeline, live.
 
-    `penstock up` serves it, too. Every client that reaches it may look; an action needs the token
-    in DIR/console.token. Beyond this machine it is served with TLS, and everything needs the token.
+    `penstock up` serves this page, too. Every client that reaches it may look; an action needs the
+    token in DIR/console.token. On an address that other machines reach, the page needs TLS, and
+    every request needs the token.
     """
     _require("collector", "structlog", "yaml", "h11", "pyarrow")
     from penstock.deploy.console.daemon import run_console
@@ -297,15 +303,15 @@ def console(**options: Any) -> None:
     multiple=True,
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Check what this part's configuration needs instead; may be repeated.",
+    help="Check what the configuration FILE of a part needs; may be repeated.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 def doctor(**options: Any) -> None:
     """Check everything that `penstock up` needs on this host, or the parts that run.
 
-    Libraries, Java, nats-server, limits, memory, clock, systemd, disk, socket and ports; `penstock
-    up` makes the same checks before it starts anything. Exits with 0 when nothing is wrong, 1 when
-    something keeps Penstock from working; warnings alone are 0.
+    It checks libraries, Java, nats-server, limits, memory, clock, systemd, disk, socket and ports.
+    `penstock up` makes the same checks before it starts anything. The exit code is 1 when a check
+    found something that keeps Penstock from working, else 0, also with warnings.
     """
     _service_libraries()
     from penstock.deploy.doctor import run_checks
@@ -323,13 +329,13 @@ def doctor(**options: Any) -> None:
 @directory_option
 @click.option(
     "--timeout", "timeout_s", type=click.IntRange(1, 86_400), default=180, show_default=True,
-    metavar="SECONDS", help="How long to wait for everything to be drained.",
+    metavar="SECONDS", help="How long to wait until everything is drained.",
 )  # fmt: skip
 def down(**options: Any) -> None:
-    """Drain and stop what `penstock up` runs in DIR, as Ctrl-C there does.
+    """Drain and stop what `penstock up` runs in DIR, as Ctrl-C does there.
 
-    When nothing runs there, that is what was asked for: exit 0. Exits with 75 when it takes longer
-    than the timeout; the draining goes on.
+    The exit code is 0, also when nothing runs in DIR. It is 75 when draining takes longer than the
+    timeout; the draining goes on.
     """
     _service_libraries()
     from penstock.deploy.up.background import stop
@@ -346,24 +352,26 @@ def down(**options: Any) -> None:
 )
 @click.option(
     "--for", "kind", type=click.Choice(["compose", "kubernetes"]), required=True,
-    help="Which deployment: deploy/compose.yaml or deploy/k8s.",
+    help="The deployment: deploy/compose.yaml or deploy/k8s.",
 )  # fmt: skip
 @click.option(
     "--dir", "directory", type=click.Path(path_type=Path, file_okay=False), required=True,
-    metavar="DIR", help="Gets a directory for each part.",
+    metavar="DIR", help="Where to make a directory for each part.",
 )  # fmt: skip
-@click.option("--nodes", type=click.IntRange(1, 5), default=3, show_default=True, help="logd.")
+@click.option(
+    "--nodes", type=click.IntRange(1, 5), default=3, show_default=True, help="How many logd."
+)
 @click.option(
     "--force", is_flag=True,
-    help="Replace files that were edited, too, and those of others; a copy of each stays.",
+    help="Also replace files that were edited or are not from `init`, and keep a copy of each.",
 )  # fmt: skip
 def init(kind: str, directory: Path, nodes: int, *, force: bool) -> None:
-    """Make certificates, keys, passwords and files for a first start.
+    """Make certificates, keys, passwords and configurations for a first start.
 
-    Of deploy/compose.yaml or deploy/k8s: a directory with what each part needs. It may run before
-    every start: it replaces nothing but what an earlier run wrote and nobody has changed since,
-    such as a certificate that is about to end. DIR/operator holds what signs and opens everything:
-    keep it away from the parts, and a copy of it in a safe place.
+    The command makes a directory for each part of deploy/compose.yaml or deploy/k8s. You may run it
+    before every start: it only replaces files that an earlier run wrote and nobody has changed,
+    such as a certificate that is about to end. DIR/operator holds the keys to everything: keep it
+    away from the parts, and keep a copy in a safe place.
     """
     _service_libraries("cryptography")
     from penstock.base.clock import SystemClock
@@ -378,11 +386,11 @@ def init(kind: str, directory: Path, nodes: int, *, force: bool) -> None:
         click.echo(f"wrote {path}")
     for path in made.kept:
         click.echo(
-            f"left {path}: it was edited or is not of `penstock init`; --force replaces it and"
-            " keeps a copy"
+            f"left {path}: it was edited, or `penstock init` did not write it; --force replaces it"
+            " and keeps a copy"
         )
     written = pluralize(len(made.written), "file")
-    click.echo(f"{written} written; {directory}/operator is for you alone")
+    click.echo(f"{written} written; keep {directory}/operator to yourself")
 
 
 @cli.command(cls=ExampleCommand, epilog="penstock version")
@@ -397,14 +405,14 @@ def version() -> None:
 @cli.command(
     cls=ExampleCommand,
     epilog="""
-    source <(penstock completion bash)               here and now; in ~/.bashrc: for ever
-    penstock completion zsh > ~/.zfunc/_penstock     a directory of fpath
+    source <(penstock completion bash)               this shell; in ~/.bashrc: every shell
+    penstock completion zsh > ~/.zfunc/_penstock     needs ~/.zfunc in fpath
     penstock completion fish > ~/.config/fish/completions/penstock.fish
     """,
 )
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print what makes SHELL complete the commands and options of penstock."""
+    """Print a script with which SHELL completes the commands and options of penstock."""
     from click.shell_completion import get_completion_class
 
     kind = get_completion_class(shell)
@@ -414,12 +422,12 @@ def completion(shell: str) -> None:
 
 
 def _extra_all() -> None:
-    """Refuse, naming the extra, when the appliance's libraries are not installed."""
+    """Refuse when the appliance's libraries are not installed, and name the extra."""
     _require("all", "rich", "pyarrow", "psutil", "nats", "pyspark")
 
 
 def _service_libraries(*names: str) -> None:
-    """Refuse, naming the extra, when a part's libraries are not installed."""
+    """Refuse when a part's libraries are not installed, and name the extra."""
     _require("logd", "structlog", "yaml", *names)
 
 

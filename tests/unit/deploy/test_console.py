@@ -15,11 +15,15 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
+from typing_extensions import override
 
+from penstock.base.clock import Clock
 from penstock.deploy.console.authorizer import Authorizer, token_of
 from penstock.deploy.console.config import AccessSection, ConsoleConfig
 from penstock.deploy.console.daemon import CONNECTIONS_MAX, Console
 from penstock.deploy.console.http_client import ask_json
+from penstock.deploy.console.poller import UNWATCHED_S, Poller
+from penstock.deploy.console.rates import Rates
 from penstock.deploy.console.records import BEHIND_MAX, RECORDS_MAX, RecordQuery, newest_records
 from penstock.deploy.console.web import page_files
 from penstock.logd.format.batch import Record
@@ -381,3 +385,36 @@ def test_the_console_is_called_by_the_names_it_is_given() -> None:
     assert not door.is_called_by_name("example", "")
     assert not door.acts
     assert not door.may_act("Bearer ")
+
+
+class SetClock(Clock):
+    def __init__(self) -> None:
+        self.now_ns = 0
+
+    @override
+    def monotonic_ns(self) -> int:
+        return self.now_ns
+
+    @override
+    def unix_ns(self) -> int:
+        return self.now_ns
+
+
+async def test_while_no_page_asks_parts_are_polled_less_until_one_does() -> None:
+    clock = SetClock()
+    polling = Poller(ConsoleConfig(parts={}), Rates(10**9), clock, lambda: None)
+    await asyncio.wait_for(polling.pause(0), 60)
+    clock.now_ns = int(UNWATCHED_S * 1e9)
+    waiting = asyncio.create_task(polling.pause(3600))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    polling.watch()
+    await asyncio.wait_for(waiting, 60)
+    await asyncio.wait_for(polling.pause(0), 60)
+
+
+async def test_a_pause_ends_without_a_page_too() -> None:
+    clock = SetClock()
+    polling = Poller(ConsoleConfig(parts={}), Rates(10**9), clock, lambda: None)
+    clock.now_ns = int(UNWATCHED_S * 1e9)
+    await asyncio.wait_for(polling.pause(0.001), 60)

@@ -148,7 +148,7 @@ def test_ports_of_its_own_are_those_of_the_next_start_too(tmp_path: Path) -> Non
     told = launch_topology(layout, nats_url=None, nodes=1, ports_from=20_200)
     assert told.ports["nats"] == 20_200
     layout.ports.write_text("{}")
-    with pytest.raises(ConfigError, match="names no port"):
+    with pytest.raises(ConfigError, match="holds no port number"):
         launch_topology(layout, nats_url=None, nodes=1)
 
 

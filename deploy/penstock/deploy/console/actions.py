@@ -121,7 +121,7 @@ async def act(log: StreamAdmin, wanted: Mapping[str, Any], *, peer: str) -> str:
 
 
 DEAD_LETTERS_PATH: Final = "/dead-letters"
-"""Of a job's admin endpoint; `penstock.router.replay.service` describes it."""
+"""The path at a job's admin endpoint; `penstock.router.replay.service` describes it."""
 
 
 ROUTER: Final = "router"
@@ -129,7 +129,7 @@ ROUTER: Final = "router"
 
 
 class RouterClient:
-    """As `penstock.deploy.console.actions.Routers`: the parts that are configured.
+    """`Routers` over the configured parts.
 
     Args:
         config: Where they are.
@@ -148,7 +148,7 @@ class RouterClient:
         self._component_of = component_of
 
     async def about_letters(self, router: str, wanted: Mapping[str, Any]) -> Mapping[str, Any]:
-        """As `Routers`."""
+        """See `Routers`."""
         config = self._config
         url, path = config.parts.get(router), config.router_token_file or config.token_file
         if url is None or path is None:

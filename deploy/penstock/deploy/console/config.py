@@ -13,7 +13,7 @@ from penstock.service.config import HostPort, HostPorts
 from penstock.service.tracing import TracingSection
 
 PREFIX = "PENSTOCK_CONSOLE"
-"""Of the environment variables that override keys."""
+"""The prefix of environment variables that override keys."""
 
 
 def is_loopback(host: str) -> bool:

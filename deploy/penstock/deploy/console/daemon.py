@@ -166,7 +166,9 @@ class Console:
         work = [asyncio.create_task(one.run()) for one in (self._polling, self._recorder)]
         if self._log is not None:
             pause_s = config.poll_interval_s * _STREAMS_INTERVAL
-            follow = self._streams.follow(self._log, self._clock, pause_s, self._note)
+            follow = self._streams.follow(
+                self._log, self._clock, pause_s, self._note, self._polling.pause
+            )
             work.append(asyncio.create_task(follow))
             work.append(asyncio.create_task(self._specs.run(self._log)))
         stopping = asyncio.create_task(stop.wait())

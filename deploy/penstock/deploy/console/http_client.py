@@ -19,7 +19,7 @@ from penstock.base.http.client import (
 from penstock.deploy.console.config import AccessSection
 
 ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Of one answer: the status of a logd with 10,000 partitions."""
+"""Bytes of one answer: the status of a logd with 10,000 partitions."""
 
 
 @dataclass(frozen=True, slots=True)

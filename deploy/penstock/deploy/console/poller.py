@@ -1,11 +1,12 @@
-"""Asks every part how it is, each in a task of its own: one that is slow delays nobody.
+"""Polls the status of every part, each in its own task, so a slow part delays no other.
 
-A part of `each_address` is as many as its host's name has addresses, asked for now and then: those
-that come are asked, too, and those that are gone are shown no more.
+A part of `each_address` is one part for each address of its host name. The name is resolved every
+`RESOLVE_S` seconds: new addresses are polled, and those that are gone are no longer shown.
 """
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from socket import SOCK_STREAM, getaddrinfo
 from typing import Any, Final
@@ -26,12 +27,15 @@ _LOAD: Final = 10
 
 PAUSE_S_MAX: Final = 1.5
 
+UNWATCHED_S: Final = 30.0
+"""So long after a page last asked, every pause is `UNWATCHED_FACTOR` times as long."""
+UNWATCHED_FACTOR: Final = 5
 
 RESOLVE_S: Final = 5.0
 """From one look at the addresses of a name to the next."""
 
 ADDRESSES_MAX: Final = 256
-"""Of one name; further ones are not asked."""
+"""Addresses of one name that are polled; further ones are not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +95,26 @@ class Poller:
         self._statuses: dict[str, Mapping[str, Any]] = {}
         self._answered_ns: dict[str, int] = {}
         self._addresses: dict[str, dict[str, asyncio.Task[None]]] = {}
+        self._watched_ns = clock.monotonic_ns()
+        self._watched = asyncio.Event()
         self._problems = dict.fromkeys(config.parts, "not asked yet")
         self.failures = dict.fromkeys(config.parts, 0)
+
+    def watch(self) -> None:
+        """A page asks: poll as configured for the next `UNWATCHED_S` seconds."""
+        self._watched_ns = self._clock.monotonic_ns()
+        self._watched.set()
+
+    async def pause(self, pause_s: float) -> None:
+        """Wait between two questions; longer while no page asks, until one does."""
+        unwatched_ns = self._clock.monotonic_ns() - self._watched_ns
+        if unwatched_ns < UNWATCHED_S * 1e9:
+            await asyncio.sleep(pause_s)
+            return
+        self._watched.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(pause_s * UNWATCHED_FACTOR):
+                await self._watched.wait()
 
     async def run(self) -> None:
         """Ask for ever."""
@@ -119,7 +141,7 @@ class Poller:
         ]
 
     def _names(self) -> list[str]:
-        """As configured; in the place of a name with several addresses, each of those."""
+        """The configured names; a name with several addresses becomes one name for each."""
         return [one for name in self._config.parts for one in self._addresses.get(name) or [name]]
 
     def component_of(self, name: str) -> str:
@@ -175,7 +197,7 @@ class Poller:
             self._changed()
             took_s = (now_ns - begun_ns) / 1e9 if answer.document else 0.0
             pause_s = min(_LOAD * took_s, PAUSE_S_MAX)
-            await asyncio.sleep(max(self._config.poll_interval_s, pause_s))
+            await self.pause(max(self._config.poll_interval_s, pause_s))
 
     async def _ask(self, place: _Endpoint) -> Answer:
         config, name = self._config, place.configured

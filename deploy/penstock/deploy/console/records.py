@@ -12,7 +12,7 @@ from penstock.logd.errors import RefusedError
 from penstock.logd.format.batch import decode_body
 
 RECORDS_MAX: Final = 200
-"""Of one answer, over all partitions."""
+"""The records of one answer, over all partitions."""
 
 BEHIND_MAX: Final = 5_000
 """Records a tail may be behind; then it goes on near the end and says how many it passed over."""
@@ -25,11 +25,11 @@ BACK_FILTERED: Final = 2_000
 
 VALUE_CHARACTERS_MAX: Final = 8_192
 WHOLE_CHARACTERS_MAX: Final = 1024 * 1024
-"""Of a value: in a list, and of a record that is asked for alone."""
+"""Bytes of a value that are shown: in a list, and of a single record."""
 
 HEADERS_MAX: Final = 32
 HEADER_CHARACTERS_MAX: Final = 512
-"""Of a name, and of a value: publishers may send headers as large as whole messages."""
+"""Bytes of a header's name and value that are shown: headers may be as large as messages."""
 
 PARTITIONS_MAX: Final = 16
 _FETCH_BYTES: Final = 1024 * 1024

@@ -19,10 +19,10 @@ COMPONENTS: Final = ("collector", "nats", "logd", "router")
 _WORST: Final = ("unreachable", "failed", "starting", "draining", "degraded", "ready")
 _FIGURES: Final = ("received", "sent", "errors")
 _COUNTING: Final = {"collector": "source/", "logd": "stream/", "router": "sink/", "nats": ""}
-"""Of a component's stages, those in which each record counts once."""
+"""The stages of a component in which each record counts once."""
 
 REASONS_MAX: Final = 20
-"""Of one part; the rest are counted."""
+"""Stages of one part that are shown; the others are counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +57,13 @@ class PartSnapshot:
 
     @property
     def reasons(self) -> list[str]:
-        """Why it is not well."""
+        """Why it is unhealthy."""
         said = self.status.get("reasons", ()) if self.status is not None else ()
         found = [str(reason) for reason in said] if isinstance(said, list | tuple) else []
         return ([self.problem] if self.problem else []) + found
 
     def stages(self) -> list[Mapping[str, Any]]:
-        """As it says."""
+        """Its stages, as far as they are well formed."""
         said = self.status.get("stages") if self.status is not None else None
         known = said if isinstance(said, list) else []
         return [stage for stage in known if isinstance(stage, Mapping) and "name" in stage]
@@ -180,7 +180,7 @@ def stages_of(
 
 
 def describe_collectors(parts: Sequence[PartSnapshot], rates: Rates, now_ns: int) -> list[Document]:
-    """Of each collector: sources, spools, and whether its account of records is even."""
+    """Each collector with sources, spools, and whether its account of records balances."""
     return [
         {
             "name": seen.name,
@@ -217,7 +217,7 @@ def sum_accounts(accounts: Iterable[Any]) -> Document:
 
 
 def describe_routers(parts: Sequence[PartSnapshot], rates: Rates, now_ns: int) -> list[Document]:
-    """Of each job: its sinks, and how far behind the log they are by stream."""
+    """Each job with its sinks, and their lag by stream."""
     found = []
     for seen in parts:
         if seen.component != "router":

@@ -1,7 +1,7 @@
 """What logd says of streams and nodes, asked for again and again."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -48,9 +48,22 @@ class Streams:
     answered_ns: int | None = None
 
     async def follow(
-        self, log: Log, clock: Clock, interval_s: float, changed: Callable[[], None]
+        self,
+        log: Log,
+        clock: Clock,
+        interval_s: float,
+        changed: Callable[[], None],
+        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """Ask for ever."""
+        """Ask for ever.
+
+        Args:
+            log: Answers.
+            clock: For durations.
+            interval_s: Between two questions.
+            changed: Called when there is news.
+            pause: Waits for so many seconds, or longer while nobody looks.
+        """
         while True:
             begun_ns = clock.monotonic_ns()
             try:
@@ -61,7 +74,7 @@ class Streams:
                 self.take(streams, cluster, clock.monotonic_ns())
             changed()
             took_s = (clock.monotonic_ns() - begun_ns) / 1e9
-            await asyncio.sleep(max(interval_s, _LOAD * took_s if not self.problem else 0))
+            await pause(max(interval_s, _LOAD * took_s if not self.problem else 0))
 
     def take(self, streams: list[StreamInfo], cluster: ClusterInfo, at_ns: int) -> None:
         """Take an answer."""

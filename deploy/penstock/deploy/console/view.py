@@ -82,6 +82,7 @@ class View:
 
     def encoded(self, *, packed: bool) -> bytes:
         """The document as JSON, with gzip if wanted."""
+        self.polling.watch()
         now_ns = self.clock.monotonic_ns()
         if not self._plain or now_ns - self._made_ns > _AGE_NS:
             self._plain = json.dumps(self.document(), separators=(",", ":")).encode()

@@ -40,7 +40,7 @@ _ENTRY: Final = "from penstock.deploy.main import main; main()"
 
 
 class StillRunningError(ServiceError):
-    """It was asked to stop, and takes longer than it was given (exit code 75)."""
+    """The launch did not stop within the timeout (exit code 75)."""
 
     exit_code = ExitCode.TEMPORARY
 
@@ -85,7 +85,7 @@ def start(
     try:
         _await_ready(layout, launcher, SystemClock(), ready_s or _READY_S)
     except KeyboardInterrupt:
-        text = f"it goes on starting; see: penstock status{where}, stop it: penstock down{where}"
+        text = f"it keeps starting; watch it: penstock status{where}; stop it: penstock down{where}"
         click.echo(text, err=True)
         raise
     click.echo(f"runs in {layout.root} (process {launcher}); stop it: penstock down{where}")
@@ -153,10 +153,14 @@ def _await_ready(layout: Layout, launcher: int, clock: Clock, ready_s: float) ->
             steps.show()
             lines = layout.output("launcher").read_text(errors="replace").splitlines()
             lines = [line for line in lines if not _STEP.match(line)]
-            told = "\n".join(f"    {line}" for line in lines[-_LINES_SHOWN:])
-            fix = "as it says" if lines else f"see {layout.logs}, and start it without --detach"
+            told = "\n".join(f"    {line}" for line in lines[-_LINES_SHOWN:] or ("(no output)",))
+            fix = (
+                "correct what its message above names"
+                if lines
+                else f"read {layout.logs}, and start it without --detach"
+            )
             error = UnavailableError(
-                f"it ended with {code} before all parts were ready:\n{told or '    (no word)'}",
+                f"it ended with {code} before all parts were ready:\n{told}",
                 fix=fix,
             )
             error.exit_code = ExitCode(code) if code in list(ExitCode) else ExitCode.FAILURE
@@ -171,7 +175,7 @@ def _await_ready(layout: Layout, launcher: int, clock: Clock, ready_s: float) ->
         if clock.monotonic_ns() > until_ns:
             raise UnavailableError(
                 f"not all parts were ready within {ready_s:g} s",
-                fix=f"see {layout.logs} and: penstock status",
+                fix=f"read {layout.logs}, and run: penstock status",
             )
         time.sleep(_POLL_S)
 
@@ -201,7 +205,7 @@ def stop(*, directory: Path | None, timeout_s: int) -> None:
         if clock.monotonic_ns() > until_ns:
             raise StillRunningError(
                 f"{layout.root}: process {pid} still drains after {timeout_s} s",
-                fix="wait and run `penstock down` again, or see why: penstock status",
+                fix="wait and run `penstock down` again; `penstock status` shows what waits",
             )
         steps.show()
         time.sleep(_POLL_S)
@@ -210,7 +214,7 @@ def stop(*, directory: Path | None, timeout_s: int) -> None:
 
 
 def _steps_from_now(layout: Layout) -> _Steps:
-    """Of a launch with a terminal of its own there are none."""
+    """The steps that a launcher prints from now on; one with a terminal prints them there."""
     output = layout.output("launcher")
     try:
         return _Steps(output, output.stat().st_size)
@@ -223,12 +227,13 @@ def _terminate(layout: Layout, pid: int) -> None:
         os.kill(pid, signal.SIGTERM)
     except PermissionError:
         raise ConfigError(
-            f"{layout.root}: process {pid} is another user's", fix="be that user, or root"
+            f"{layout.root}: process {pid} belongs to another user",
+            fix="run this as that user, or as root",
         ) from None
 
 
 def _is_claimed(layout: Layout) -> bool:
-    """Whether a launcher holds the directory: a process of that number alone may be another's.
+    """Whether a launcher holds the directory; a process with its number may be another program.
 
     Raises:
         ConfigError: It cannot be told.

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -14,8 +15,6 @@ from penstock.base.clock import Clock, SystemClock
 from penstock.base.errors import ExitCode, ServiceError
 from penstock.deploy.checks import free_bytes
 from penstock.deploy.disk_room import SAMPLE_S, Sample, note_sample
-from penstock.deploy.up.demo.failover import Failover, kill_leader
-from penstock.deploy.up.demo.report import conclude
 from penstock.deploy.up.layout import (
     Layout,
     address_lines,
@@ -25,6 +24,7 @@ from penstock.deploy.up.layout import (
     write_running,
 )
 from penstock.deploy.up.monitor import Monitor
+from penstock.deploy.up.overlay import launcher_settings
 from penstock.deploy.up.preflight import (
     example_app,
     read_overlay,
@@ -43,6 +43,9 @@ from penstock.deploy.up.topology import (
 )
 from penstock.service.logs import configure_logs
 from penstock.service.process import LoopFailures, raise_open_files
+
+if TYPE_CHECKING:
+    from penstock.deploy.up.demo.failover import Failover
 
 _LOG_LINES_SHOWN = 8
 _FOREVER_S = 60
@@ -69,7 +72,7 @@ class Outcome:
     restarts: dict[str, int] = field(default_factory=dict)
     killed: bool = False
     app_started: bool = False
-    failover: Failover | None = None
+    failover: "Failover | None" = None
 
 
 class LaunchFailedError(ServiceError):
@@ -81,7 +84,7 @@ class LaunchFailedError(ServiceError):
         shown = "\n".join(f"    {line}" for line in _last_lines(log))
         super().__init__(
             f"{cause.name} {what}; its log ends with:\n{shown}",
-            fix=f"see above, or the whole log: {log}",
+            fix=f"correct what its log says; the whole log is {log}",
         )
         meaningful = (ExitCode.CONFIG, ExitCode.UNAVAILABLE)
         self.exit_code = ExitCode(cause.code) if cause.code in meaningful else ExitCode.UNAVAILABLE
@@ -111,8 +114,8 @@ def launch_up(
         plan = ["Ctrl-C drains and stops them", *address_lines(addresses(topology))]
         screen = Screen(layout, steady=True, plan=plan)
         prepare(topology, screen)
-        if ports_from is not None:
-            write_ports_from(layout, ports_from)
+        if topology.ports_from is not None:
+            write_ports_from(layout, topology.ports_from)
         outcome, _ = run(topology, screen, seconds=None)
     if outcome.killed or outcome.cut_short:
         sys.exit(ExitCode.TEMPORARY)
@@ -148,6 +151,8 @@ def launch_demo(
         if not outcome.app_started:
             screen.say("stopped before all parts were ready: there is nothing to verify")
             sys.exit(ExitCode.TEMPORARY)
+        from penstock.deploy.up.demo.report import conclude
+
         sys.exit(
             conclude(
                 topology, screen, outcome.restarts, outcome.failover, watch, json_path=json_path
@@ -207,6 +212,7 @@ async def _run(topology: Topology, watch: Monitor, screen: Screen, seconds: int 
         topology.drain_order(),
         clock=clock,
         report=report,
+        log_max_bytes=launcher_settings(topology.overlay).log_max_bytes,
     )
     _on_signals(supervisor, screen, outcome)
     note_running()
@@ -222,15 +228,19 @@ async def _run(topology: Topology, watch: Monitor, screen: Screen, seconds: int 
         if topology.app is not None and topology.nodes >= _STRIKE_NODES_MIN:
             await report.ready.wait()
             await asyncio.sleep((seconds or _FOREVER_S) / 2)
+            from penstock.deploy.up.demo.failover import kill_leader
+
             outcome.failover = await kill_leader(topology, supervisor, watch, screen, clock)
 
-    async with asyncio.TaskGroup() as tasks:
-        room = _note_room(topology.layout, clock)
-        beside = [_follow(watch, screen, supervisor), stop_in_time(), strike(), room]
-        running = [tasks.create_task(work) for work in beside]
-        await supervisor.run()
-        for task in running:
-            task.cancel()
+    with screen:
+        async with asyncio.TaskGroup() as tasks:
+            beside = [stop_in_time(), strike(), _note_room(topology.layout, clock)]
+            if screen.shows_progress:
+                beside.append(_follow(watch, screen, supervisor))
+            running = [tasks.create_task(work) for work in beside]
+            await supervisor.run()
+            for task in running:
+                task.cancel()
     return outcome
 
 
@@ -268,11 +278,10 @@ class _Report:
 
 async def _follow(watch: Monitor, screen: Screen, supervisor: Supervisor) -> None:
     """Keep the screen and the last known figures of each part up to date."""
-    with screen:
-        while True:
-            await watch.refresh()
-            screen.show({name: supervisor.phase(name) for name in watch.names}, watch.statuses)
-            await asyncio.sleep(screen.interval_s)
+    while True:
+        await watch.refresh()
+        screen.show({name: supervisor.phase(name) for name in watch.names}, watch.statuses)
+        await asyncio.sleep(screen.interval_s)
 
 
 async def _note_room(layout: Layout, clock: Clock) -> None:

@@ -33,7 +33,7 @@ class Layout:
 
     @property
     def logs(self) -> Path:
-        """What each process says."""
+        """The log of each process."""
         return self.root / "logs"
 
     @property
@@ -67,7 +67,7 @@ class Layout:
 
     @property
     def console_token(self) -> Path:
-        """Who has what is in it may act in the console."""
+        """Holds the token for actions in the console."""
         return self.root / "console.token"
 
     @property
@@ -134,11 +134,11 @@ def claimed(layout: Layout, *, free_bytes_min: int = FREE_BYTES_MIN) -> Iterator
 
 
 def unusable(layout: Layout, error: OSError) -> ConfigError:
-    """What is said of a directory that this user cannot work with."""
+    """The error for a directory that this user cannot use."""
     path = error.filename or layout.root
     return ConfigError(
         f"{path}: cannot be used: {error.strerror}",
-        fix="name a directory you can write to with --dir, or be the user whose it is",
+        fix="name a directory that you can write to with --dir, or run as its owner",
     )
 
 
@@ -153,7 +153,7 @@ def require_space(root: Path, free_bytes_min: int = FREE_BYTES_MIN) -> None:
         raise UnavailableError(
             f"{root}: {free // 1024**2} MiB are free on this disk;"
             f" Penstock does not start with less than {free_bytes_min // 1024**2} MiB",
-            fix="free some space, or name a directory on another disk with --dir",
+            fix="free space, or name a directory on another disk with --dir",
         )
 
 
@@ -202,7 +202,7 @@ def read_running(layout: Layout) -> dict[str, Any] | None:
 
 _LABELS = {
     "console": "console",
-    "token": "  to act there",
+    "token": "  for actions",
     "socket": "apps",
     "otlp_grpc": "OTLP gRPC",
     "otlp_http": "OTLP HTTP",
@@ -247,8 +247,8 @@ def read_ports_from(layout: Layout) -> int | None:
     number = document.get("ports_from") if isinstance(document, dict) else None
     if not isinstance(number, int):
         raise ConfigError(
-            f"{layout.ports}: names no port",
-            fix="remove it, and start with --ports-from PORT once more",
+            f"{layout.ports}: it holds no port number",
+            fix="remove it, and start with --ports-from PORT again",
         )
     return number
 

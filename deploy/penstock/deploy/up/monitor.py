@@ -2,15 +2,17 @@
 
 import asyncio
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.deploy.up.probe import get_json, is_serving
 from penstock.deploy.up.supervisor import Check
 from penstock.deploy.up.topology import STREAMS, Topology
-from penstock.logd.client import LogClient, OffsetRange
 from penstock.logd.errors import LogdError
 
-Offsets = dict[str, OffsetRange]
+if TYPE_CHECKING:
+    from penstock.logd.client import OffsetRange
+
+Offsets = dict[str, "OffsetRange"]
 
 
 class Monitor:
@@ -49,15 +51,23 @@ class Monitor:
         return partial(self._is_ready, part)
 
     async def _is_ready(self, part: str) -> bool:
-        """Whether a logd serves; the first time, note where the log stands.
+        """Whether a logd serves and each stream has a leader.
 
-        That is to be had once each stream has a leader, so once a cluster has been founded.
+        For the demo's verdict it notes where the log stands, the first time.
         """
         if not await is_serving(self._urls[part]):
             return False
+        if self._topology.app is None and self._topology.nodes == 1:
+            return await self._has_streams(part)
         if self.offsets_before is None:
             self.offsets_before = await self._offsets()
         return self.offsets_before is not None
+
+    async def _has_streams(self, part: str) -> bool:
+        """Whether a single node says that it has every stream; that needs no client of logd."""
+        status = await get_json(f"{self._urls[part]}/status") or {}
+        names = [stage["name"].split("/") for stage in status.get("stages", ())]
+        return {name[1] for name in names if name[0] == "stream"} >= {*STREAMS}
 
     async def router_caught_up(self) -> bool:
         """Whether the router has committed all that the log holds."""
@@ -78,6 +88,8 @@ class Monitor:
 
 
 def _read_offsets(server: str) -> Offsets | None:
+    from penstock.logd.client import LogClient
+
     try:
         with LogClient(server, timeout_s=5.0) as log:
             return {name: log.offsets(name) for name in STREAMS}
@@ -86,6 +98,8 @@ def _read_offsets(server: str) -> Offsets | None:
 
 
 def _read_leader(server: str, stream: str) -> str | None:
+    from penstock.logd.client import LogClient
+
     try:
         with LogClient(server, timeout_s=5.0) as log:
             return log.stream(stream).partitions[0].leader

@@ -5,7 +5,36 @@ Mappings are merged key by key. Lists are joined; an item that has the name of a
 """
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from penstock.service.config_errors import describe_errors
+
+LOG_MAX_BYTES: Final = 64 * 1024 * 1024
+"""Bytes of a log file above which the launcher empties it into one older file."""
+
+LAUNCHER: Final = "launcher"
+"""The section of `LauncherSettings`."""
+
+PORTS_FROM: Final = (1024, 65_436)
+"""The lowest and the highest first port of an appliance, which has the 99 after it, too."""
+
+
+class LauncherSettings(BaseModel):
+    """The section `launcher`: what `penstock up` does itself.
+
+    Attributes:
+        ports_from: The first of 100 ports of this appliance; none: the documented ports, or those
+            that `ports.json` in the directory remembers.
+        log_max_bytes: Bytes of a log file above which it is emptied into one older file.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    ports_from: Annotated[int, Field(ge=PORTS_FROM[0], le=PORTS_FROM[1])] | None = None
+    log_max_bytes: Annotated[int, Field(ge=1024)] = LOG_MAX_BYTES
+
 
 OWN_KEYS: Final[Mapping[str, frozenset[str]]] = {
     "logd": frozenset(
@@ -18,24 +47,44 @@ OWN_KEYS: Final[Mapping[str, frozenset[str]]] = {
 """By section, what the launcher itself decides: how the parts find one another."""
 
 
+_SECTIONS: Final = ", ".join((*OWN_KEYS, LAUNCHER))
+
+
+def launcher_settings(overlay: Mapping[str, Any]) -> LauncherSettings:
+    """The section `launcher` of an overlay.
+
+    Raises:
+        ValueError: A key of it is not known, or its value is not allowed.
+    """
+    settings = overlay.get(LAUNCHER, {})
+    try:
+        return LauncherSettings.model_validate(settings)
+    except ValidationError as error:
+        lines, _ = describe_errors(error, LauncherSettings, settings)
+        raise ValueError("; ".join(f"{LAUNCHER}.{line}" for line in lines)) from None
+
+
 def check_overlay(overlay: object) -> None:
-    """Whether this is an overlay: sections of `OWN_KEYS`, without the keys there.
+    """Whether this is an overlay: sections of `OWN_KEYS`, without the keys there, and `launcher`.
 
     Raises:
         ValueError: It is not; says where, and what to do.
     """
     if not isinstance(overlay, Mapping):
-        raise ValueError(f"the file holds a mapping of {', '.join(OWN_KEYS)} to their settings")  # noqa: TRY004
+        raise ValueError(f"the file holds a mapping of {_SECTIONS} to their settings")  # noqa: TRY004
     for section, settings in overlay.items():
-        if section not in OWN_KEYS:
-            raise ValueError(f"{section}: not a part; there are {', '.join(OWN_KEYS)}")
+        if section not in (*OWN_KEYS, LAUNCHER):
+            raise ValueError(f"{section}: not a part; there are {_SECTIONS}")
         if not isinstance(settings, Mapping):
             raise ValueError(f"{section}: a mapping of settings is expected")  # noqa: TRY004
+        if section == LAUNCHER:
+            launcher_settings(overlay)
+            continue
         for key in settings:
             if key in OWN_KEYS[section]:
                 raise ValueError(
                     f"{section}.{key}: penstock up decides this; "
-                    f"to set it, run the parts on their own, from copies of DIR/config"
+                    f"to set it, run the parts on their own, with copies of DIR/config"
                 )
 
 

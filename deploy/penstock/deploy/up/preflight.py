@@ -67,7 +67,8 @@ class NotStartedError(ServiceError):
             )
             check = f"penstock doctor --dir {shlex.quote(str(layout.root))}"
             super().__init__(
-                f"{len(wrong)} checks failed:{lines}", fix=f"see above; check again with: {check}"
+                f"{len(wrong)} checks failed:{lines}",
+                fix=f"make the corrections above, then check with: {check}",
             )
         codes = {one.exit_code for one in wrong}
         self.exit_code = ExitCode.CONFIG if ExitCode.CONFIG in codes else ExitCode.UNAVAILABLE
@@ -109,7 +110,7 @@ def _check_listener(name: str, address: str) -> Finding:
     if found.verdict is Verdict.OK:
         return found
     fix = (
-        "stop what uses it (ss -ltnp shows it), or give this appliance ports of its own:"
+        "stop the program that uses it (ss -ltnp shows it), or give this appliance its own ports:"
         " --ports-from 20000"
     )
     return replace(found, fix=fix)
@@ -134,7 +135,7 @@ def check_nodes(layout: Layout, nodes: int) -> Finding:
     if held in (0, nodes):
         return Finding("nodes", Verdict.OK, str(nodes))
     found = f"{layout.root} holds the streams of {held} logd, not of {nodes}"
-    fix = f"--nodes {held}, another directory (--dir), or remove this one"
+    fix = f"start with --nodes {held}, name another directory with --dir, or remove this one"
     return Finding("nodes", Verdict.WRONG, found, fix, ExitCode.CONFIG)
 
 

@@ -81,6 +81,11 @@ class Screen:
         self._until_ns: int | None = None
         self.interval_s = 0.5 if self.console.is_terminal else 1.0
 
+    @property
+    def shows_progress(self) -> bool:
+        """Whether `show` shows anything."""
+        return not self._steady
+
     def __enter__(self) -> Self:
         """Begin to show."""
         self.say(f"state, configuration and logs in {self._layout.root}")

@@ -15,6 +15,7 @@ import structlog
 from penstock.base.clock import Clock
 from penstock.deploy.private_file import OWNER_ONLY, open_private_file
 from penstock.deploy.up import reaper
+from penstock.deploy.up.overlay import LOG_MAX_BYTES
 from penstock.deploy.up.supervision import (
     AllReady,
     CaughtUp,
@@ -39,7 +40,6 @@ from penstock.deploy.up.supervision import (
 )
 
 Check: TypeAlias = Callable[[], Awaitable[bool]]
-LOG_BYTES_MAX = 64 * 1024 * 1024
 _ROTATE_S = 10.0
 _PROBE_S = 0.1
 
@@ -73,6 +73,7 @@ class Supervisor:
         drain_order: Their names in the order they are drained.
         clock: For deadlines.
         report: Called with every effect, to show it to a person.
+        log_max_bytes: Bytes of a log above which it is emptied into one older file.
     """
 
     def __init__(
@@ -82,11 +83,13 @@ class Supervisor:
         *,
         clock: Clock,
         report: Callable[[Effect], None],
+        log_max_bytes: int = LOG_MAX_BYTES,
     ) -> None:
         self._parts = {part.plan.name: part for part in parts}
         self._core = Supervision([part.plan for part in parts], drain_order)
         self._clock = clock
         self._report = report
+        self._log_max_bytes = log_max_bytes
         self._events: asyncio.Queue[Event] = asyncio.Queue()
         self._processes: dict[str, asyncio.subprocess.Process] = {}
         self._sessions: set[int] = set()  # those of which something may be left
@@ -150,7 +153,7 @@ class Supervisor:
         while True:
             for path in paths:
                 try:
-                    await asyncio.to_thread(truncate_log, path)
+                    await asyncio.to_thread(truncate_log, path, self._log_max_bytes)
                 except OSError as error:  # a full disk: the next turn tries again
                     self._log.warning("log_not_rotated", path=str(path), reason=str(error))
             await asyncio.sleep(_ROTATE_S)
@@ -193,7 +196,7 @@ class Supervisor:
         output_path = part.output_path or part.log_path
         try:
             for path in {part.log_path, output_path}:
-                rotate_log(path)
+                rotate_log(path, self._log_max_bytes)
             with open_private_file(part.log_path) as log, open_private_file(output_path) as output:
                 process = await asyncio.create_subprocess_exec(
                     *command, *part.command, stdin=asyncio.subprocess.DEVNULL, stdout=output,
@@ -266,20 +269,20 @@ class Supervisor:
         self._report(effect)
 
 
-def rotate_log(path: Path, bytes_max: int = LOG_BYTES_MAX) -> None:
+def rotate_log(path: Path, max_bytes: int) -> None:
     """Set a log aside that has grown too large; one older file is kept."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    if path.exists() and path.stat().st_size > bytes_max:
+    if path.exists() and path.stat().st_size > max_bytes:
         path.replace(path.with_name(f"{path.name}.1"))
 
 
-def truncate_log(path: Path, bytes_max: int = LOG_BYTES_MAX) -> None:
+def truncate_log(path: Path, max_bytes: int) -> None:
     """Copy a log that has grown too large to one older file and empty it; its writer goes on.
 
     The writer has it open to append, so its next line is at the beginning. Lines that come between
     the last read and the truncation, microseconds, are lost.
     """
-    if not path.exists() or path.stat().st_size <= bytes_max:
+    if not path.exists() or path.stat().st_size <= max_bytes:
         return
     with path.open("r+b") as log, path.with_name(f"{path.name}.1").open("wb") as older:
         os.fchmod(older.fileno(), OWNER_ONLY)

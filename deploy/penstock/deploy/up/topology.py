@@ -18,7 +18,7 @@ from penstock.deploy.checks import free_bytes, nats_server_binary, nearest
 from penstock.deploy.disk_room import shown_bytes
 from penstock.deploy.private_file import new_hash_key, write_private_file
 from penstock.deploy.up.layout import Layout, read_ports_from
-from penstock.deploy.up.overlay import merged
+from penstock.deploy.up.overlay import launcher_settings, merged
 from penstock.deploy.up.probe import is_serving
 from penstock.deploy.up.supervision import SECOND_NS, PartPlan
 from penstock.deploy.up.supervisor import Check, Part
@@ -36,7 +36,7 @@ DEFAULT_PORTS: Mapping[str, int] = {
     "otlp_http": 4318,
 }
 LOGD_PORTS: Mapping[str, int] = {"fetch": 9293, "admin": 9294, "peer": 9297}
-"""Of the first logd; those of each further one are higher by `LOGD_PORTS_STEP`."""
+"""The ports of the first logd; each further logd adds `LOGD_PORTS_STEP`."""
 LOGD_PORTS_STEP = 10
 
 PORT_OFFSETS: Mapping[str, int] = {
@@ -52,7 +52,7 @@ PORT_OFFSETS: Mapping[str, int] = {
 }
 """Above the first port of `--ports-from`. What is given out stays: users write ports down."""
 LOGD_PORT_OFFSETS: Mapping[str, int] = {"fetch": 10, "admin": 11, "peer": 12}
-"""Of the first logd; those of each further one are higher by `LOGD_PORTS_STEP`."""
+"""The ports of the first logd; each further logd adds `LOGD_PORTS_STEP`."""
 PORTS_RESERVED = 100
 """How many ports from that of `--ports-from` on belong to one appliance."""
 
@@ -114,6 +114,7 @@ class Topology:
         app: The example app's command; None to run without.
         overlay: The user's own settings, by section; see `penstock.deploy.up.overlay`.
         retention_bytes: What all streams of one logd may keep together; None: no bound.
+        ports_from: The first of `PORTS_RESERVED` ports of this appliance; None: it has none.
     """
 
     layout: Layout
@@ -123,6 +124,7 @@ class Topology:
     app: tuple[str, ...] | None = None
     overlay: Mapping[str, Any] = field(default_factory=dict)
     retention_bytes: int | None = None
+    ports_from: int | None = None
 
     def admin_urls(self) -> dict[str, str]:
         """Where each part says how it is."""
@@ -198,14 +200,18 @@ def launch_topology(
         nats_url: Of a server that runs already; None to start one.
         nodes: How many logd there are.
         any_free: Take whatever ports are free.
-        ports_from: The first port of its own; None: as an earlier start was told.
+        ports_from: The first port of its own; None: that of the user's settings, or of an earlier
+            start.
         overlay: The user's own settings.
 
     Raises:
         ConfigError: The file that remembers the ports is damaged.
     """
-    if ports_from is None and not any_free:
-        ports_from = read_ports_from(layout)
+    if any_free:
+        ports_from = None
+    else:
+        ports_from = ports_from or launcher_settings(overlay or {}).ports_from
+        ports_from = ports_from or read_ports_from(layout)
     ports = default_ports(logd_parts(nodes), ports_from)
     if nats_url is not None:
         ports = {name: port for name, port in ports.items() if name not in ("nats", "nats_monitor")}
@@ -216,6 +222,7 @@ def launch_topology(
         nats_url=nats_url,
         overlay=overlay or {},
         retention_bytes=retention_bytes(layout, nodes),
+        ports_from=ports_from,
     )
 
 

@@ -90,7 +90,7 @@ class Recorder:
         return self.history.note(self._clock.unix_ns() // 10**9, sample)
 
     def read(self, kind: str, name: str, span: str) -> dict[str, Any] | None:
-        """As `History.read`, until now, with what is wrong with it."""
+        """`History.read` until now, with the problem of the file, if any."""
         found = self.history.read(kind, name, span, self._clock.unix_ns() // 10**9)
         if found is None:
             return None

@@ -16,7 +16,7 @@ SPECS_MAX: Final = 200
 FIELDS_MAX: Final = 100
 PRODUCERS_MAX: Final = 20
 STREAMS_MAX: Final = 20
-"""Of one spec, as fields and producers are."""
+"""Bound for the fields and for the producers of one spec."""
 
 NAME_CHARACTERS_MAX: Final = 128
 WINDOW_S: Final = 60

@@ -15,7 +15,7 @@ PARTITIONS_MAX: Final = 16
 """Partitions of one look: those that grow fastest."""
 
 RECORDS_MAX: Final = 200
-"""Of each partition, in one look."""
+"""Records of each partition that one look reads."""
 
 
 class SpecSampler:
