@@ -23,7 +23,7 @@ LINES_SHOWN = 40
 
 
 def main(arguments: "list[str]") -> None:
-    """Install, or with ``--constraints`` choose versions anew."""
+    """Install, or with ``--constraints`` choose new versions."""
     refuse_unusable_machine()
     if arguments == ["--constraints"]:
         write_constraints()

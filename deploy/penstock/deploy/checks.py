@@ -107,7 +107,10 @@ def check_java() -> Finding:
             found = find_java(Path(work))
     except ModuleNotFoundError as error:
         return Finding(
-            "java", Verdict.WARNING, f"not looked for: no {error.name}", "no router here"
+            "java",
+            Verdict.WARNING,
+            f"not checked: {error.name} is not installed",
+            "a host without a router needs no Java",
         )
     except ServiceError as error:
         return Finding("java", Verdict.WRONG, error.reason, error.fix)
@@ -142,7 +145,7 @@ def check_memory(meminfo: str, nodes: int = 1) -> Finding:
     found = f"{available // MIB} MiB available"
     if available >= wanted:
         return Finding("memory", Verdict.OK, found)
-    fix = f"free some: {nodes} logd, a collector and a router take {wanted // MIB} MiB"
+    fix = f"free memory: {nodes} logd, a collector and a router take {wanted // MIB} MiB"
     return Finding("memory", Verdict.WARNING, found, fix)
 
 
@@ -179,22 +182,27 @@ def check_disk(
     place = nearest(path)
     if not place.is_dir() or not _is_open(place):
         wrong = "cannot be written to" if place.is_dir() else "is no directory"
-        fix = "give this user the directory, or name another"
+        fix = "let this user write to the directory, or name another"
         return Finding(about, Verdict.WRONG, f"{place} {wrong}", fix, ExitCode.CONFIG)
     free, kind = free_at(place), _file_system(place.resolve(), mounts)
     found = f"{path}: {free // MIB} MiB free, {kind}"
     if free < FREE_BYTES_MIN:
-        return Finding(about, Verdict.WRONG, found, "free some space, or name another disk")
+        return Finding(about, Verdict.WRONG, found, "free space on it, or name another disk")
     if kind in _FORGETFUL:
         return Finding(
-            about, Verdict.WARNING, found, "for what must outlive a reboot or container: a disk"
+            about,
+            Verdict.WARNING,
+            found,
+            "its files do not survive a reboot: name a directory on a disk to keep them",
         )
     if kind in _REMOTE:
         return Finding(
             about, Verdict.WARNING, found, "logd and the collector need a disk of this machine"
         )
     if free < FREE_BYTES_WANTED:
-        return Finding(about, Verdict.WARNING, found, "free some space, or bound the streams")
+        return Finding(
+            about, Verdict.WARNING, found, "free space, or set a retention for the streams"
+        )
     return Finding(about, Verdict.OK, found)
 
 
@@ -227,7 +235,7 @@ def check_socket(path: Path) -> Finding:
         path: Of the socket; its directory may not be there yet.
     """
     directory = nearest(path.parent)
-    fix = "give this user the directory, on a disk of this machine, or name another"
+    fix = "let this user write to the directory, on a local disk, or name another"
     if path.exists() and not path.is_socket():
         fix = "move the file away, or name another directory"
         return Finding("socket", Verdict.WRONG, f"{path} is no socket", fix, ExitCode.CONFIG)
@@ -267,7 +275,10 @@ def check_port(about: str, address: str) -> Finding:
             listener.bind((host, number))
         except OSError as error:
             found = f"{address}: {error.strerror}"
-            fix = "stop what uses it (ss -ltnp shows it), or name another; not if it is this part"
+            fix = (
+                "stop the program that uses it (ss -ltnp shows it), or name another port;"
+                " if this part runs already, nothing is wrong"
+            )
             return Finding(about, Verdict.WRONG, found, fix)
     return Finding(about, Verdict.OK, f"{address} is free")
 
@@ -277,7 +288,7 @@ def check_reachable(about: str, address: str) -> Finding:
     try:
         socket.create_connection(split_host_port(address), timeout=_CONNECT_S).close()
     except OSError as error:
-        fix = "start it, open the way there, or correct the address"
+        fix = "start it, open the port in firewalls, or correct the address"
         return Finding(about, Verdict.WRONG, f"{address}: {error.strerror or error}", fix)
     return Finding(about, Verdict.OK, f"{address} answers")
 
@@ -289,7 +300,7 @@ def check_nats(url: str) -> Finding:
         fix = "write it as nats://HOST:PORT"
         return Finding("nats", Verdict.WRONG, "not the URL of a NATS server", fix, ExitCode.CONFIG)
     shown = f"{scheme}://{url.rpartition('://')[2].rpartition('@')[2]}"
-    fix = "start it, open the way there, or correct the address"
+    fix = "start it, open the port in firewalls, or correct the address"
     try:
         with socket.create_connection((host, port), timeout=_CONNECT_S) as connection:
             greeting = connection.recv(len(_NATS_GREETING))
@@ -339,10 +350,10 @@ def check_systemd(systemctl: str | None) -> Finding:
     line = None if systemctl is None else _first_line(Path(systemctl), "--version")
     number = "" if line is None else line.removeprefix("systemd").split("(")[0].strip()
     if not number.isdigit():
-        found = "none here; `penstock up` needs none, the units in deploy/systemd do"
+        found = "not installed; only the units in deploy/systemd need it"
         return Finding("systemd", Verdict.OK, found)
     if int(number) < SYSTEMD_MIN:
-        fix = f"the units in deploy/systemd need {SYSTEMD_MIN}; `penstock up` needs none"
+        fix = f"the units in deploy/systemd need {SYSTEMD_MIN}; `penstock up` does not use systemd"
         return Finding("systemd", Verdict.WARNING, f"version {number}", fix)
     return Finding("systemd", Verdict.OK, f"version {number}")
 
@@ -365,14 +376,21 @@ def check_certificate(path: Path, clock: Clock) -> Finding:
 
         ends = x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc
     except ModuleNotFoundError:
-        return Finding("certificate", Verdict.WARNING, f"{path}: not read", "install cryptography")
+        return Finding(
+            "certificate", Verdict.WARNING, f"{path}: not checked", "install cryptography"
+        )
     except (OSError, ValueError) as error:
         fix = "name a readable PEM file; `penstock init` makes them"
-        reason = error.strerror if isinstance(error, OSError) else "no certificate in it"
+        reason = error.strerror if isinstance(error, OSError) else "it holds no certificate"
         return Finding("certificate", Verdict.WRONG, f"{path}: {reason}", fix)
     days = (int(ends.timestamp()) * 10**9 - clock.unix_ns()) // _DAY_NS
     found = f"{path}: good for {pluralize(days, 'day')}"
     if days >= CERTIFICATE_DAYS_WANTED:
         return Finding("certificate", Verdict.OK, found)
     verdict = Verdict.WRONG if days < 0 else Verdict.WARNING
-    return Finding("certificate", verdict, found, "make a new one: `penstock init` does, or yours")
+    return Finding(
+        "certificate",
+        verdict,
+        found,
+        "replace it: `penstock init` makes new ones, or use your authority",
+    )

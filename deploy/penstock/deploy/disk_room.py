@@ -70,7 +70,7 @@ def bytes_per_day(samples: Sequence[Sample], now: Sample) -> float | None:
 
 
 def room_line(samples: Sequence[Sample], now: Sample) -> str:
-    """What a user is told of the room that is left."""
+    """The sentence about the room that is left."""
     free = f"{shown_bytes(now.free_bytes)} free on the disk"
     rate = bytes_per_day(samples, now)
     if rate is None:

@@ -107,14 +107,14 @@ def _part(name: str, url: str) -> Finding:
     """How a part says it is; nats-server says `status: ok`."""
     answer = asyncio.run(get_json(f"{url}/healthz"))
     if answer is None:
-        fix = "see its log; the launcher starts it again"
+        fix = "read its log; the launcher starts it again"
         return Finding(name, Verdict.WRONG, f"does not answer at {url}", fix)
     health = str(answer.get("health") or answer.get("status"))
     if health in ("ready", "ok"):
         return Finding(name, Verdict.OK, health)
-    reasons = "; ".join(answer.get("reasons", ())) or "it says no reason"
+    reasons = "; ".join(answer.get("reasons", ())) or "it names no reason"
     verdict = Verdict.WARNING if health == "degraded" else Verdict.WRONG
-    return Finding(name, verdict, f"{health}: {reasons}", "see its README and its log")
+    return Finding(name, verdict, f"{health}: {reasons}", "read its README and its log")
 
 
 def _configuration(path: Path) -> Iterator[Finding]:
@@ -133,7 +133,7 @@ def _configuration(path: Path) -> Iterator[Finding]:
         fix = install_command(extra_of(str(error.name), part=part))
         yield Finding("configuration", Verdict.WRONG, f"{path}: needs {error.name}", fix)
         return
-    yield Finding("configuration", Verdict.OK, f"{path} is valid, of a {part}")
+    yield Finding("configuration", Verdict.OK, f"{path} is a valid configuration of {part}")
     if part == "console":
         yield from _console(config)
         return
@@ -166,7 +166,7 @@ def _console(config: Any) -> Iterator[Finding]:
         try:
             address = f"{server.hostname}:{server.port or standard}"
         except ValueError:
-            what = f"{url} is no address"
+            what = f"{url} is not an address"
             yield Finding(f"part {name}", Verdict.WRONG, what, "write it as http://HOST:PORT")
             continue
         yield check_reachable(f"part {name}", address)

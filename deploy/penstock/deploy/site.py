@@ -39,7 +39,7 @@ ADMIN_READERS: Final = {
     "console": (),
 }
 """Parts that are no logd, and who is given the token of their `/status` and `/metrics`. Each has
-one of its own, which is no key of logd's: whoever asks shows it to that part."""
+one of its own, which is no key of logd's; clients of that part show it."""
 _GRANTS: Final = (
     ("router", ("read", "cursor"), STREAMS),
     ("console", ("read", "alter"), STREAMS),
@@ -257,7 +257,7 @@ def _backends(lake: dict[str, Any]) -> dict[str, Any]:
 def _console(site: Site) -> dict[str, Any]:
     """The page that shows it all; compose makes its port this machine's own.
 
-    Where the network is everybody's (Kubernetes) it has TLS, and whoever looks has a token.
+    Where others share the network (Kubernetes) it has TLS, and looking needs a token.
     """
     files = FILES / "console"
     logds = {node: f"https://{host}:{LOGD_PORTS['admin']}" for node, host in site.hosts.items()}

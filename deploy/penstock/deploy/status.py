@@ -25,7 +25,7 @@ from penstock.logd.errors import LogdError
 
 _TIMEOUT_S = 5.0
 STAGES_SHOWN = 6
-"""Of each part, unless all are asked for; so `status` fits on one screen."""
+"""Stages that `status` shows of each part without `--all`, so that it fits on one screen."""
 PARTITIONS_SHOWN = 6
 
 

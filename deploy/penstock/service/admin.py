@@ -341,7 +341,7 @@ class AdminServer:
         return Response(int(status.split()[0]), body, dict(headers))
 
     def _admission(self, requester: Requester, path: str) -> Authorization:
-        """What whoever asks may see; a probe that shows nothing is not known."""
+        """What the client may see; a probe without a token is unauthenticated."""
         if self._admit is None:
             return Authorization.ALL
         if path in _PROBED and not requester.shows_something:

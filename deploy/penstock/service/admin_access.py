@@ -1,6 +1,6 @@
 """Who may see more of a process than its health, where it is not logd, which has callers.
 
-One token in a file: whoever shows it sees everything, others the health alone. The file is read
+One token in a file: clients that show it see everything, others the health alone. The file is read
 again when it has changed, and so are certificate and key; while they cannot be used, it stays as it
 was.
 """
@@ -38,7 +38,7 @@ TOKEN_LENGTH_MIN: Final = 16
 
 _TOKEN_LENGTH_MAX: Final = 4096
 _ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Of an endpoint that `ask_admin` asks; one that is none may never come to an end."""
+"""Bytes of an answer that `ask_admin` reads; a server that is no part may never end its own."""
 
 _log = structlog.get_logger()
 
@@ -152,7 +152,7 @@ def ask_admin(
     timeout_s: float,
     posted: tuple[bytes, str] | None = None,
 ) -> bytes:
-    """What a part's own endpoint answers, which whoever asks has the configuration of.
+    """The answer of a part's endpoint to a client that has the part's configuration.
 
     `posted` is the body of a POST, and a token that is shown with it instead of the section's.
 
@@ -219,11 +219,11 @@ def _usable(key: str, path: Path) -> Iterator[None]:
 
 
 def _require_local(address: str) -> None:
-    """What may be done with a token is not shown to whoever reads along."""
+    """What may be done with a token is not shown to eavesdroppers."""
     host, _ = split_host_port(address)
     try:
         ip = ip_address(host)
-        is_local = ip.is_loopback or ip.is_unspecified  # which is this machine for whoever connects
+        is_local = ip.is_loopback or ip.is_unspecified  # which is this machine for every client
     except ValueError:
         is_local = host == "localhost"
     if not is_local:
@@ -234,7 +234,7 @@ def _require_local(address: str) -> None:
 
 
 class _Watched(Generic[Value]):
-    """What is made of files, anew when they have changed. Used on any thread.
+    """What is made of files, and made again when they have changed. Used on any thread.
 
     Raises:
         ConfigError: They cannot be used at first.
@@ -253,7 +253,7 @@ class _Watched(Generic[Value]):
             ) from None
 
     def current(self) -> Value:
-        """As the files are now; as they were while they cannot be used."""
+        """The content of the files; the last usable one while they cannot be used."""
         with self._lock:
             try:
                 stamp = self._stamps()

@@ -39,7 +39,7 @@ from penstock.service.config_types import (
 Model = TypeVar("Model", bound=BaseModel)
 
 _LEVELS_MAX: Final = 100
-"""Of a file; far above what any key needs, and below where Python's own bound may be."""
+"""Nesting of a file: far above what any key needs, and below Python's own bound."""
 _VARIABLE: Final = re.compile(
     r"\$(?P<escaped>\$)?\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)?(?::-(?P<default>[^}]*))?\}"
 )
@@ -330,7 +330,7 @@ def check_only(config: BaseModel, path: Path) -> str:
 
 
 HIDDEN: Final = "**********"
-"""As `SecretStr` is shown."""
+"""How a `SecretStr` is shown."""
 
 _USER_INFORMATION: Final = re.compile(r"(?<=://)[^/?#\s]*@")
 _QUERY: Final = re.compile(r"\?[^#\s]*")

@@ -32,7 +32,7 @@ _PATH_BYTES_MAX: Final = 4095
 _NAME_BYTES_MAX: Final = 255
 _SOCKET_BYTES_MAX: Final = 107
 _VARIABLE: Final = re.compile(r"\$\{[^}/]*\}|\$[A-Za-z_][A-Za-z0-9_]*")
-"""As limits.h and unix(7) of Linux have them."""
+"""Bounds from limits.h and unix(7) of Linux."""
 
 
 def check_path_text(text: str) -> str:
@@ -117,10 +117,10 @@ def _make_absolute(path: Path) -> Path:
 
 
 FilePath = Annotated[Path, BeforeValidator(_check_text), AfterValidator(_make_absolute)]
-"""Of a file or a directory, absolute once it was read."""
+"""The path of a file or directory, absolute once it was read."""
 
 SocketPath = Annotated[FilePath, AfterValidator(_check_socket)]
-"""Of a Unix socket."""
+"""The path of a Unix socket."""
 
 
 class Secret(BaseModel):

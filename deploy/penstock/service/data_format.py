@@ -73,7 +73,7 @@ class DataFormat:
         try:
             with path.open("rb") as file:
                 text = file.read(_SIZE_MAX).decode("ascii", "replace")
-        except (FileNotFoundError, NotADirectoryError):  # the latter is told of by who makes it
+        except (FileNotFoundError, NotADirectoryError):  # the code that makes it reports the latter
             return None
         except OSError as error:
             raise _unreadable(path, error.strerror or str(error)) from None
