@@ -18,11 +18,11 @@ The file is lines, one an event, oldest first:
     8 hexadecimal digits: CRC32 of the rest | space | JSON: {"id", "kind", "value"} | newline
 
 `value` is the event's own JSON, as text. A line that is cut or changed is passed over and counted.
-What has been stored since is in the file until all is, or until the rest is written anew: the
+What has been stored since is in the file until all is, or until the rest is rewritten: the
 event's id keeps it from being stored twice.
 
 A line is in the page cache when `append` returns: what happens to the process does not matter. To
-outlast the machine it takes `sync`, which whoever is answered waits for.
+outlast the machine it takes `sync`, which an answered client waits for.
 """
 
 import asyncio
@@ -223,7 +223,7 @@ class Record(Protocol):
 
 
 class TakesDown(Protocol):
-    """What `ActivityLog` is to whoever answers requests."""
+    """What request handlers need of `ActivityLog`."""
 
     @property
     def record(self) -> Record:

@@ -143,7 +143,7 @@ def watch_masters(
 
 
 def service_error(error: Exception, config: LogdConfig, config_path: Path) -> ServiceError:
-    """What a node's part in its cluster has ended with, for whoever must act."""
+    """What a node's part in its cluster has ended with, for the operator."""
     match error:
         case ListenerSetupError() | NatsSetupError():
             return ConfigError(f"{config_path}: {error.key}: {error}", fix=error.fix)
@@ -476,7 +476,7 @@ class _Daemon:
 
     @contextmanager
     def _opening(self) -> Iterator[None]:
-        """What streams cannot be opened for, for whoever must act."""
+        """What streams cannot be opened for, for the operator."""
         try:
             yield
         except RefusedError as error:

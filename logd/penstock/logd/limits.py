@@ -108,7 +108,7 @@ PRINCIPAL_LENGTH_MAX: Final = 256
 """Characters of a principal in a rule or a quota; an e-mail address has at most 254."""
 
 ACL_RULES_MAX: Final = 5000
-"""Rules of a logd or a cluster; every change of one makes the index of all anew, some 10 ms."""
+"""Rules of a logd or a cluster; every change of one rebuilds the index of all, some 10 ms."""
 
 ACL_RULES_PER_REQUEST_MAX: Final = 40
 """Rules added or removed by one request: with the longest subjects they fit `REQUEST_SIZE_MAX`."""
@@ -223,8 +223,8 @@ AUTHENTICATE_S: Final = 5.0
 hands; round trips to the other side of the world take less."""
 
 SEARCHES_WAITING_MAX: Final = 128
-"""Tokens with unknown keys that wait until the issuer has answered, over all doors; whoever comes
-then is told to come again."""
+"""Tokens with unknown keys that wait until the issuer has answered, over all endpoints; later
+requests are refused with the advice to come again."""
 
 STRANGERS_BESIDES: Final = 64
 """Connections of `fetch` that have not said whose they are, beside as many as there

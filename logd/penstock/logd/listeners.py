@@ -46,7 +46,7 @@ class Listeners:
     Attributes:
         activity: Takes down what happens; run it.
         authorizer: Decides who may do what.
-        throttle: Holds up whoever is over a quota.
+        throttle: Delays clients that are over a quota.
         api: Answers the requests of the fetch endpoint.
     """
 

@@ -16,7 +16,7 @@ settled here:
 
 The user is Kerberos' principal; without Kerberos that of the process, or `HADOOP_USER_NAME`.
 
-What HDFS says when it does not do something, for whoever must act.
+What HDFS says when it does not do something, for the operator.
 
 The library's errors are texts, mostly in the form that Rust prints. Where the namenode refused,
 that is `RPCError`, with the class of Java's exception, its words and its stack.
@@ -245,7 +245,7 @@ _TRIES: Final = {
     "dfs.client.failover.sleep.base.millis": "250",
     "dfs.client.failover.sleep.max.millis": "2000",
 }
-"""Enough to find the active one of two namenodes; whoever calls tries again later anyway."""
+"""Enough to find the active one of two namenodes; the caller tries again later anyway."""
 
 
 class HdfsSettings(Settings):

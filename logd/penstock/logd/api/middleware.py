@@ -137,7 +137,7 @@ class TracedApi:
     """As `penstock.logd.api.server.Api`.
 
     A fetch from a stream that may hold Penstock's own spans makes none: nobody knows before the
-    records are looked at whether there are others among them, and whoever reads these spans reads
+    records are looked at whether there are others among them, and the reader of these spans reads
     again when there are more.
 
     Args:

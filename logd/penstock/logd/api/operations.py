@@ -62,8 +62,8 @@ class On(Enum):
     CURSORS = "on the stream of each cursor"
     GROUP = "on the streams that the group reads"
     JOINED_GROUP = "on the named and held streams, and on those that the group reads"
-    VISIBLE_STREAM = "whoever may do something with the stream, if one is named"
-    VISIBLE_GROUP = "whoever may do something with a stream of the group, if one is named"
+    VISIBLE_STREAM = "callers with any right on the stream, if one is named"
+    VISIBLE_GROUP = "callers with any right on a stream of the group, if one is named"
 
 
 class Shows(Enum):

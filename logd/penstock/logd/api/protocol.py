@@ -28,9 +28,9 @@ when there is more than fits into `bytes_max`.
 `cancel` ends a fetch's wait: it is answered with what there is, and no longer counts as under way.
 Of a request that is not there any more, or does not wait, nothing is said.
 
-A connection is anonymous, or whoever its client certificate names, until a request `authenticate`
-says otherwise; what is sent after that is asked by the principal that the answer names. Who is not
-known where that is required, or not any more, is refused as `UNAUTHENTICATED`, with a `reason`; a
+A connection is anonymous, or the principal of its client certificate, until a request
+`authenticate` says otherwise; requests after that are made by the principal that the answer names.
+A client that must be known and is not, or no longer, gets `UNAUTHENTICATED` with a `reason`; a
 connection that says nothing for 10 seconds, or is wrong three times, is closed.
 
 A stream's description has `problem`, why it takes no writes, empty while it does. A request for

@@ -95,7 +95,7 @@ class ConnectionAuthentication:
 
     @property
     def must_say(self) -> bool:
-        """Whether whoever is there has still to say who they are, before anything else."""
+        """Whether the client must still authenticate, before anything else."""
         return self._authenticator.required and self.identity.principal.is_anonymous
 
     @property

@@ -478,7 +478,7 @@ class PartitionSender:
         self._retry_ns = round(retry_s * 1e9)
 
     def wanted(self) -> int:
-        """The offset with which to go on, as whoever leads says; it is waited for.
+        """The offset with which to go on, as the leader says; it is waited for.
 
         Raises:
             UnavailableError: Nobody leads the partition.

@@ -2,7 +2,7 @@
 
 Replicas and leaderships on their way: what is left to do, as the nodes of a cluster say.
 
-The controller does the work, whoever watches. What is copied is measured where it is copied to:
+The controller does the work, watched or not. What is copied is measured where it is copied to:
 each node that a replica is new on is asked how much of it there is.
 
 Stays with work that a cluster does in the background until it is done, and shows how far it is.

@@ -151,7 +151,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def json_option(text: str = "One JSON object.") -> Callable[[Function], Function]:
-    """Add `--json`, which the command is told of as `as_json`."""
+    """Add `--json`, which the command receives as `as_json`."""
     return click.option("--json", "as_json", is_flag=True, help=text)
 
 

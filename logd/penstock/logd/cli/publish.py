@@ -245,7 +245,7 @@ def _ask_target(server: str, subject: str, stream: str | None) -> _Target:
             return _Target(tuple(log.stream(name) for name in names))
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--server") from None
-    except LogdError as error:  # whoever publishes need not be let in there
+    except LogdError as error:  # a publisher need not have access there
         return _Target(unknown=safe(str(error)))
 
 

@@ -6,7 +6,7 @@ cluster every node answers what is not about one partition. What is goes to the 
 at first to the node that was asked last, and on to the one that its refusal names. So a client of a
 single node pays no round trip for metadata, and no node forwards payloads to another.
 
-One call's way to whoever answers it. No I/O.
+One call's way to the node that answers it. No I/O.
 
 The client does what `step` says and tells what came of it with `answered`, `refused` or `failed`.
 The last two raise when there is nothing more to be done, or no time. A call is not made again when

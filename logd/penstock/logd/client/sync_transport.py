@@ -90,7 +90,7 @@ class SocketPool:
         return self._ask(connection, step.request, step.address, step.call.upload)
 
     def _connect(self, step: NextAction) -> socket.socket:
-        """A connection on which whoever this client is has been let in."""
+        """A connection on which this client is authenticated."""
         address = split_address(step.address)
         context, greeting = self._access.context(), self._access.greeting(address[0])
         connection = socket.create_connection(address, step.connect_s)

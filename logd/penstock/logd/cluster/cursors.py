@@ -119,7 +119,7 @@ class ClusterCursors:
                 deleted.set()
 
     async def _of(self, replica: ReplicaRunner) -> CursorStore:
-        """The cursors under this leadership: read anew when that begins."""
+        """The cursors under this leadership: read again when that begins."""
         if self._store is not None and self._led == (replica, replica.epoch):
             return self._store
         if self._store is not None:

@@ -10,8 +10,8 @@ configuration, or the stream of cursors, that could have their names. What the c
 in the file that names them, and is tried again at the next start; when none is left, the file is
 renamed.
 
-Rules and quotas come before the streams, so that whoever could use those still can. They come only
-where the cluster has no others: of two sets put together nobody has said that they mean it, and
+Rules and quotas come before the streams, so that clients that could use those still can. They come
+only where the cluster has no others: nobody has asked for both sets together, and
 what one allows on `*` would hold for the streams of the other. What is not taken over stays in its
 file, nobody follows it, and the node's health says so.
 """

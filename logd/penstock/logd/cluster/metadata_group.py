@@ -2,7 +2,7 @@
 
 A change is proposed here if this node leads, and is otherwise handed to the node that does. While
 nobody leads, or a proposal is surely lost, it is tried again until the time is over. When nobody
-knows what came of it, whoever asked is told so: the state will show.
+knows what came of it, the client learns so: the state will show.
 """
 
 import asyncio
@@ -84,7 +84,7 @@ class ClusterMachine:
 
 
 class Mesh:
-    """Keeps a link to each node it is told of. Used on the event loop.
+    """Keeps a link to each node that is reported. Used on the event loop.
 
     Args:
         me: This node.

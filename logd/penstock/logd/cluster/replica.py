@@ -199,7 +199,7 @@ class ReplicaRunner:
             high_watermark=high_watermark,
             agreed_epoch=agreed_epoch,
         )
-        # Numbers of fetches begin anew with each opening, so that is told apart like a process.
+        # Numbers of fetches start again with each opening, so that is told apart like a process.
         resigned = host.resignations.get(self.key, 0)
         self._replica = Replica(
             host.node, self.key.incarnation, state,
@@ -267,7 +267,7 @@ class ReplicaRunner:
         self._run(on.Ticked(), ())
 
     def report(self) -> PartitionReport:
-        """What the controller is told of it."""
+        """What is reported to the controller."""
         log, epoch = self._replica.log, self._replica.leader_epoch
         return PartitionReport(
             key=self.place,

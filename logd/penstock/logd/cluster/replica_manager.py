@@ -831,7 +831,7 @@ class ReplicaManager:
     # Parts.
 
     def _closed_reports(self) -> Iterable[PartitionReport]:
-        """What the controller is told of replicas that are not open: they cannot lead."""
+        """The report to the controller about replicas that are not open: they cannot lead."""
         for place in self.problems:
             record = self._record(place)
             if record is not None and self._is_to_hold(*record):

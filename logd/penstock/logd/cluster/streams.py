@@ -49,7 +49,7 @@ from penstock.logd.stream_options import ReplicationSettings, altered
 _log = structlog.get_logger()
 
 _CHANGE_S: Final = 10.0
-"""Seconds a change may take; whoever asked may ask again."""
+"""Seconds a change may take; the client may ask again."""
 
 _OVERTAKEN: Final = frozenset({"STALE_EPOCH", "STALE_VERSION", "DATA_NOT_GONE"})
 """Refusals of a change because of another one, or of data that a node is about to remove: a matter
@@ -117,7 +117,7 @@ class ClusterStreams:
 
         `live` is as far as this node can tell.
 
-        A node alone names no cluster: whoever asks stays with the address that it was reached at.
+        A node alone names no cluster: a client stays with the address that it reached.
         """
         cluster = self._replicas.cluster
         cluster.check_takes_part()
@@ -260,7 +260,7 @@ class ClusterStreams:
 
         The cluster's metadata says so to every replica, those to come too.
 
-        Of a partition that this node leads. What was purged stays so whoever leads next.
+        Of a partition that this node leads. What was purged stays so under every next leader.
 
         Raises:
             RefusedError: `UNKNOWN_STREAM`, `UNKNOWN_PARTITION`, `NOT_HERE`, `RESERVED_NAME`,

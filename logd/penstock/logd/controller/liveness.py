@@ -283,8 +283,8 @@ class Liveness:
 def _matters(seen: _Seen, report: PartitionReport) -> bool:
     """Whether a report says that a replica's fitness changed.
 
-    What comes anew may have been there before, unfit: a log that failed is not reported while it
-    is opened again.
+    What comes again may have been there before, ineligible: a log that failed is not reported
+    while it is opened again.
     """
     before = seen.reports.get(report.key)
     if before is None or before.incarnation != report.incarnation:

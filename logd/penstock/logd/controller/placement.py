@@ -12,7 +12,7 @@ A partition whose replicas are not where they should be gets a target. Then, one
 
 Observers on nodes that are to have nothing are dropped before.
 
-So there are never fewer replicas than there are to be, and whoever looks at the state can go on.
+So there are never fewer replicas than there are to be, and a controller can go on from the state.
 Draining a node, a replication factor that was changed, and a new node for a stream that is on every
 node are all partitions with a new target; `move` sets one by hand.
 """

@@ -5,7 +5,7 @@ answers. On that node the controller decides who leads which partition, and prop
 
 The coordinator of consumer groups on one node: gives the pure core its clock and its log.
 
-It runs beside the controller, where the metadata group is led, and is told of the same terms and
+It runs beside the controller, where the metadata group is led, and learns of the same terms and
 commands.
 """
 

@@ -10,7 +10,7 @@ authenticated besides are `bound`, the number and the master key's name. There a
 without them nothing of the log can be read: one that rots is made again from the other.
 
 When another master key becomes the active one, while the log is open or before that, each key is
-wrapped anew with it and one more is made, under which everything is encrypted from then on. No
+wrapped again with it and one more is made, under which everything is encrypted from then on. No
 segment is touched. Both files have been replaced, one after the other, before anything is encrypted
 under the new key: a crash leaves two
 files that each have the keys of whatever is on disk; the one of the higher revision counts.

@@ -34,7 +34,7 @@ Flag bit 2 is for a disk only: the body is encrypted, as `penstock.logd.encrypti
 its length and CRC are those of what lies there. Such a frame is decrypted before it goes anywhere.
 
 The leader fills in base offset and epoch without touching the body, so the body CRC is made once,
-by whoever built the batch, and holds from there to the last reader, or until the frame is
+by the builder of the batch, and holds from there to the last reader, or until the frame is
 rewritten. Offsets, sizes and meanings of format version 1 never change; a reader refuses a version
 or a flag it does not know, and a reserved byte that is not zero.
 """
@@ -203,7 +203,7 @@ def decode_header(
 def version_not_known(data: bytes) -> str:
     """What a later version's header has that this one does not know; empty for any other bytes.
 
-    A header whose CRC holds is no damage: whoever wrote it meant it.
+    A header whose CRC holds is no damage: its writer meant it.
     """
     if len(data) < HEADER_SIZE or data[:4] != MAGIC:
         return ""

@@ -32,7 +32,7 @@ RESERVED_PREFIXES: Final = tuple(prefix.encode() for prefix in _RESERVED)
 _WILDCARDS: Final = ("*", ">")
 _CACHE_SIZE_MAX: Final = 8192
 _STATES_MAX: Final = 16_384
-"""States of one trie, each a few hundred bytes; beyond it they are made anew as they are needed."""
+"""States of one trie, each a few hundred bytes; beyond it they are made again when needed."""
 
 
 def check_filter(subject: str) -> None:

@@ -225,11 +225,11 @@ def open_published(
         config: Of the stream.
         asked: Whether this stream is to answer, and to have what the publisher expects.
     """
-    # Of the message's own headers only the id is kept, for whoever rebuilds the window of ids.
+    # Of the message's own headers only the id is kept, for rebuilding the window of ids.
     own = tuple(pair for pair in single.pairs if pair[0] == MESSAGE_ID)
     pairs = own[:1] + published.headers
     options = single.options._replace(
-        message_id=stored_message_id(pairs),  # as whoever reads it from the log will see it
+        message_id=stored_message_id(pairs),  # as a reader of the log will see it
         key=published.key,
         ack_policy=single.options.ack_policy or _policy(published, config),
     )
@@ -485,7 +485,7 @@ class Intake:
                 self._take_batch(message, envelope.payload, single.size, asked=asked, acked=acked)
 
     def _options(self, pairs: Pairs, message: Message, *, judged: bool) -> PublishOptions | Refusal:
-        """What a message's headers ask of this stream; whoever is not answered asks nothing."""
+        """What a message's headers ask of this stream; without an answer they ask nothing."""
         most = self.config.key_bytes_max
         if judged:
             return read_options(pairs, key_bytes_max=most) if pairs else NO_OPTIONS

@@ -30,7 +30,7 @@ from penstock.logd.security.tls import ServerTls
 
 _DOOR: Final = "grpc"
 _LOOK_AGAIN_S: Final = 1.0
-"""Seconds between two looks at whether whoever subscribes may go on."""
+"""Seconds between two looks at whether a subscriber may go on."""
 
 _CERTIFICATES_MAX: Final = 1024
 """Certificates remembered, so that each is read once and not with each call."""

@@ -1,6 +1,6 @@
 """Around every call: how many there may be, whose request is read when, what is counted.
 
-gRPC runs the code of a method with one request only when that has been read whole, whoever sends
+gRPC runs the code of a method with one request only when that has been read whole, for any sender
 it. So to gRPC every method takes a stream of requests, which on the wire is the same: the code runs
 when a call's headers are there, and reads a request once it is known whose it is and there is room
 for the largest that it may be.
@@ -238,7 +238,7 @@ class _Malformed(Exception):  # noqa: N818 - a value, raised where it can be tol
 
 
 def _parse(kind: Any, data: bytes) -> Any:
-    """A request; one that is none is told of where everything is, not by gRPC as UNKNOWN."""
+    """A request; one that is malformed is refused where all errors are, not by gRPC as UNKNOWN."""
     try:
         return kind.FromString(data)
     except DecodeError as error:

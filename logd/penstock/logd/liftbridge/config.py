@@ -15,7 +15,7 @@ class GrpcSection(BaseModel):
 
     Attributes:
         listen: Where its clients connect.
-        connections_max: Connections, whoever they are of; further ones are closed at once.
+        connections_max: Connections of all clients together; further ones are closed at once.
         message_bytes_max: Of one request; what NATS takes (`max_payload`) bounds publishes, too.
             A larger one is refused by itself, up to 2 MiB beyond it; gRPC refuses what is larger
             still, and ends the whole stream of publishes that it is of.

@@ -74,7 +74,7 @@ class CallError(Exception):
 
 
 def call_error(error: Exception, method: str) -> CallError:
-    """How a caller is told of what went wrong."""
+    """How a caller learns what went wrong."""
     while isinstance(error, ExceptionGroup):  # of a stream's requests
         error = error.exceptions[0]
     match error:

@@ -126,7 +126,7 @@ class GroupService:
         return wire.ReportConsumerGroupCoordinatorResponse()
 
     def metadata(self, group: str, sees: Callable[[str], bool]) -> wire.ConsumerGroupMetadata:
-        """A group, for whoever looks for its coordinator, and sees one of its streams."""
+        """A group, for a client that looks for its coordinator and sees one of its streams."""
         unknown = wire.ConsumerGroupMetadata(
             groupId=group, error=wire.ConsumerGroupMetadata.UNKNOWN_GROUP
         )

@@ -231,7 +231,7 @@ class CallAuthorization:
                 self.authorizer.check(caller, Action.CURSOR, target)
 
     def _check_inbox(self, caller: Principal, inbox: str) -> None:
-        """Acks go to inboxes; else whoever may publish anywhere could have logd publish anywhere.
+        """Acks go to inboxes; else a client could have logd publish anywhere.
 
         Raises:
             RefusedError: `PERMISSION_DENIED`.

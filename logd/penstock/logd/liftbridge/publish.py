@@ -6,7 +6,7 @@ acked by every replica in sync, and what goes wrong with it is told.
 Publishes of gRPC clients on their way to a partition's leader, over NATS, and the acks back.
 
 Any node takes a publish: it goes to the subject of its partition as a publish envelope with an ack
-inbox of this daemon, so whoever leads stores and acks it. A publish is sent again, under the same
+inbox of this daemon, so the leader stores and acks it. A publish is sent again, under the same
 `Nats-Msg-Id`, as long as its deadline allows: when nobody is subscribed, when the leader is busy,
 and when no ack comes. Within the stream's window of ids it is stored once.
 """
@@ -75,7 +75,7 @@ class Relay:
         pause_s: Seconds before the first repeat of what was refused for now.
 
     Attributes:
-        link: Its connection; whoever makes the relay runs it.
+        link: Its connection; the maker of the relay runs it.
         gate: How many bytes wait.
         counts: Publishes by what became of them, and `resent`.
     """

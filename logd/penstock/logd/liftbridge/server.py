@@ -212,7 +212,7 @@ def server_options(section: GrpcSection, *, idle_s: float = _IDLE_S) -> tuple[tu
         ("grpc.max_concurrent_streams", section.calls_per_connection_max),
         ("grpc.max_allowed_incoming_connections", section.connections_max),
         ("grpc.max_connection_idle_ms", int(idle_s * 1000)),
-        ("grpc.http2.bdp_probe", 0),  # else a window grows to MiB, for whoever sends quickly
+        ("grpc.http2.bdp_probe", 0),  # else a window grows to MiB for quick senders
         ("grpc.http2.lookahead_bytes", _WINDOW_BYTES),
         ("grpc.so_reuseport", 0),
         ("grpc.server_handshake_timeout_ms", int(HANDSHAKE_S * 1000)),

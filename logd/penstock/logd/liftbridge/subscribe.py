@@ -268,7 +268,7 @@ class _Course:
         return self._streams.partition(self._stream, self._number, replica=self._replica)
 
     def again(self) -> Partition:
-        """The same under way: a client that has begun asks anew elsewhere on UNAVAILABLE only."""
+        """The same under way: a client that has begun asks again elsewhere on UNAVAILABLE only."""
         if self._stopping():
             raise CallError(grpc.StatusCode.UNAVAILABLE, "this node stops")
         self._permit()

@@ -298,8 +298,8 @@ class Metadata:
     ) -> tuple[Stream, bool]:
         """Create a stream, or find one created with the same configuration.
 
-        An internal stream has a name with `INTERNAL_PREFIX` and no subject; whoever takes names
-        from users checks them with `check_stream_name`.
+        An internal stream has a name with `INTERNAL_PREFIX` and no subject; names from users are
+        checked with `check_stream_name`.
 
         Returns:
             The stream and whether it is new.

@@ -181,7 +181,7 @@ class JetStreamHints:
                 self.answered += 1
 
     def _answerable(self, reply: bytes) -> bool:
-        """Whether an answer does no harm: else whoever may ask could have logd publish anywhere."""
+        """Whether an answer does no harm: else a client could have logd publish anywhere."""
         if is_inbox(reply.decode("utf-8", "replace")):
             return True
         return (

@@ -1,7 +1,7 @@
 """One lasting connection to a NATS cluster: connect, subscribe, move, reconnect, publish.
 
 logd keeps two: one brings messages in, the other takes acks out, so that neither delays the other.
-The socket is never left unread, because nats-server cuts off whoever does not read.
+The socket is never left unread, because nats-server disconnects a client that does not read.
 
 A server that is about to shut down says so (`ldm`). Then another one is dialled first, the
 subscriptions leave the old one, and when it has confirmed that, they begin on the new one: what is

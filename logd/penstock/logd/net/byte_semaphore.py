@@ -1,4 +1,4 @@
-"""Room for what waits: whoever finds none waits in line."""
+"""Room for what waits: a request that finds none waits in line."""
 
 import asyncio
 from collections import deque

@@ -35,9 +35,9 @@ _log = structlog.get_logger()
 class Listener:
     """Listens until it is closed.
 
-    Connections are strangers until whoever serves them vouches for them. There are few of those:
-    one more ends the one that came first, so that whoever says quickly who they are gets in,
-    however many say nothing.
+    Connections are unauthenticated until their server marks them authenticated. There are few of
+    those: one more ends the oldest, so that a client that authenticates quickly gets in, however
+    many say nothing.
 
     Args:
         serve: Serves one connection until it ends; OSError or EOFError from it mean that it did.

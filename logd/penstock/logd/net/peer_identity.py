@@ -24,7 +24,7 @@ def greet(me: Identity, peer: str, purpose: Purpose) -> bytes:
 
 
 def check_hello(me: Identity, kind: Kind, body: bytes) -> Hello:
-    """Decide whether whoever dialled may talk.
+    """Decide whether the dialling node is authenticated.
 
     Raises:
         CorruptError: It says something else than Hello.

@@ -129,7 +129,7 @@ class PeerLink:
             self.forget(number)
 
     def call(self, api: str, body: bytes, then: Then) -> int:
-        """Ask for something, now; whoever asks looks after the time.
+        """Ask for something, now; the caller bounds the time.
 
         Args:
             api: What for.
@@ -226,7 +226,7 @@ class PeerLink:
         if not self._unsent and self._channel is not None:
             try:
                 count = self._channel.offer(data)
-            except OSError:  # whoever sends next hears of it, too
+            except OSError:  # the next sender gets this error, too
                 count = 0
             if count == len(data):
                 self.counts.sent += 1

@@ -31,7 +31,7 @@ from penstock.logd.net.peer_wire import (
 from penstock.logd.wire.logd_peer_pb2 import Answer, Hello, Purpose, Refused, Request
 
 _HELLO_S: Final = 5.0
-"""Seconds whoever dials has to say who it is."""
+"""Seconds a dialling node has to say its name."""
 
 _STALL_S: Final = 10.0
 """Seconds a node may take nothing before its connection is closed."""

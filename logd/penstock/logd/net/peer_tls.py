@@ -22,7 +22,7 @@ class PeerTls:
     Attributes:
         server: Of the endpoint.
         client: Of the connections that it dials.
-        named: Whether a certificate must name the node that shows it; otherwise whoever has one may
+        named: Whether a certificate must name the node that shows it; otherwise a holder of one may
             say that it is any node.
     """
 

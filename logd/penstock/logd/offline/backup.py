@@ -173,7 +173,7 @@ class FileWriter:
         return BackupFile(name, start, self.end, self.bytes, self._records, self._crc)
 
     def abandon(self) -> None:
-        """Leave it as it is: it is written anew."""
+        """Leave it as it is: it is rewritten."""
         self._file.close()
 
 

@@ -1,8 +1,8 @@
 """Acks and refusals on their way to publishers, over a NATS connection of their own.
 
-What one turn of the event loop brings goes out in one write, at its end or when whoever gathers it
-says so. When NATS does not take acks fast
-enough they are dropped and counted: the publisher asks again and is told of the duplicate.
+What one turn of the event loop brings goes out in one write, at its end or when the publish queue
+asks for it. When NATS does not take acks fast enough they are dropped and counted: the publisher
+asks again and learns of the duplicate.
 """
 
 import asyncio

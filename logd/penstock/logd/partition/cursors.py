@@ -267,7 +267,7 @@ class CursorStore:
             raise UnavailableError(self._problem)
 
     def _settle(self) -> None:
-        """Take note of what is committed, in order; whoever asked for it may have gone."""
+        """Take note of what is committed, in order; the client may have gone."""
         while self._pending and self._pending[0][0] <= self._committed():
             _, changes = self._pending.popleft()
             self._table.commit(changes)

@@ -61,7 +61,7 @@ class Role(Protocol):
     epochs: EpochFile
 
     def settle(self, outcome: Outcome, now_ns: int) -> bool:
-        """Take what the log's writer says; whether more is committed that nobody was told of."""
+        """Take what the log's writer says; whether more is committed that was not reported."""
 
     def submitted(self, upto: int) -> None:
         """What was taken has been handed to the log's writer."""
@@ -139,7 +139,7 @@ def _sound_headers(log: CommitLog) -> Iterator[FrameHeader]:
 
 
 _RESTORE_S: Final = 15.0
-"""For what is restored to be committed; whoever sent it asks again."""
+"""For what is restored to be committed; its sender asks again."""
 
 
 class Partition:
@@ -556,7 +556,7 @@ class Partition:
 class OfflinePartition:
     """Stands in for a stream's partition until its log can be opened. Used on the event loop.
 
-    Publishers must not take silence for a stream that is slow: whoever left a reply subject is
+    Publishers must not take silence for a stream that is slow: one that left a reply subject is
     told `STORAGE_FAILED`, and what has none is counted and reported as an ingest gap.
 
     Args:

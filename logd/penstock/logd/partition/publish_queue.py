@@ -8,7 +8,7 @@ A stream that is made from a backup: where it begins, and which frames it takes.
 Its configuration says from where to where each of its partitions is restored (`restore_from`,
 `restore_upto`). The log begins at the first of them, on every replica. Below the second its leader
 takes nothing but frames as they were fetched when the backup was made, each at the offset that it
-had there; then publishers are let in. So a restore is taken up where it stopped, whoever leads.
+had there; then publishers are let in. So a restore continues where it stopped, under any leader.
 """
 
 from collections import deque
@@ -332,7 +332,7 @@ class PublishQueue:
     def take(self, messages: list[Message]) -> None:
         """Take what arrived in one turn.
 
-        What comes while it does not lead is neither taken nor answered: whoever leads does that,
+        What comes while it does not lead is neither taken nor answered: the leader does that,
         or the publisher sends it again.
         """
         if not self.leads and not self.refuses:
@@ -455,7 +455,7 @@ class PublishQueue:
 def inherited_acks(log: CommitLog, first: int, upto: int, config: StreamConfig) -> list[PendingAck]:
     """Acks of plain messages in [first, upto), in order; their reply subjects lie in the log.
 
-    Producers of batches are not answered: they ask again, and are told of the duplicate.
+    Producers of batches are not answered: they ask again, and learn of the duplicate.
     """
     acks: list[PendingAck] = []
     if not config.ack_on_reply or config.ack_policy == "none":

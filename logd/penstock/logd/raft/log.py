@@ -3,7 +3,7 @@
 base_index      the last entry that is gone; the snapshot covers it
 applied         handed to the state machine
 committed       on a majority
-persisted       durable here; an entry that replaced another counts anew
+persisted       durable here; an entry that replaced another counts again
 written         handed to the disk
 last_index
 
@@ -136,7 +136,7 @@ class RaftLog:
             self.persisted = max(self.persisted, self._writing.popleft()[1])
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Begin anew behind a leader's snapshot, which is not durable yet."""
+        """Begin again behind a leader's snapshot, which is not durable yet."""
         assert snapshot.index > self.committed
         self.snapshot = snapshot
         self.base_index, self.base_term = snapshot.index, snapshot.term

@@ -106,7 +106,7 @@ class StateMachine(Protocol):
     """What the group agrees on. Called on the event loop, in the order of the log."""
 
     def apply(self, index: int, command: bytes) -> Any:
-        """Apply a committed command; what it returns goes to whoever proposed it here.
+        """Apply a committed command; what it returns goes to the proposer here.
 
         Raises:
             LogdError: It is not understood; the member takes no further part.
@@ -248,7 +248,7 @@ class Member:
         return self._raft.memberships.current
 
     async def run(self) -> None:
-        """Take part until cancelled; then whoever waits is told.
+        """Take part until cancelled; then those that wait get an error.
 
         When it returns the storage is not used any more.
         """
@@ -478,4 +478,4 @@ def _answer(waiting: "asyncio.Future[Any] | None", result: Any) -> None:
 def _fail(waiting: "asyncio.Future[Any] | None", error: Exception) -> None:
     if waiting is not None and not waiting.done():
         waiting.set_exception(error)
-        waiting.exception()  # whoever asked may have gone
+        waiting.exception()  # the caller may have gone

@@ -441,7 +441,7 @@ class Follower:
         self.wait()
 
     def wait(self) -> None:
-        """Begin to wait for the leader anew, for a random time so that not all give up at once."""
+        """Begin to wait for the leader again, for a random time so that not all give up at once."""
         raft = self._raft
         config = raft.config
         if raft.memberships.only_voter_ever(config.node):
@@ -808,7 +808,7 @@ class Replicator:
         if snapshot is None or snapshot.index != response.index:
             return
         if response.offset != progress.snapshot_offset and response.offset < len(snapshot.data):
-            progress.snapshot_offset = response.offset  # back to 0 if it has begun anew
+            progress.snapshot_offset = response.offset  # back to 0 if it has started again
             self._send_chunk(node, progress)
 
     def heartbeat_answered(self, node: NodeId) -> None:

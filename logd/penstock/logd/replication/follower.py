@@ -1,7 +1,7 @@
 """A follower of one partition's leader, for one epoch: it asks, appends and cuts.
 
 It never cuts by a high watermark, and what it has seen committed it does not cut at all, unless it
-was told of an unclean election since: it stands still and says so. The epochs decide how far back
+learned of an unclean election since: it stands still and says so. The epochs decide how far back
 two logs agree; see `epochs`.
 
 One wish is open at a time, and the next one is spoken only when the frames of the last are in the

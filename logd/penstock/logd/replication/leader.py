@@ -24,8 +24,8 @@ leader it would store repeats. Who is in and turns out not to has to leave until
 member that is needed for the minimum stays meanwhile.
 
 The ISR is not made smaller than the stream's minimum because of slowness. Nothing can be committed
-then anyhow, and whoever stays in it has everything committed and may be elected (as KIP-966 aims
-at). Only a member that lost committed records must leave.
+then anyhow, and a replica that stays in it has everything committed and may be elected (as
+KIP-966 aims at). Only a member that lost committed records must leave.
 """
 
 from collections.abc import Mapping
@@ -105,7 +105,7 @@ class Peer:
     goal_ns: int = 0
 
     def is_news(self, fetch: Fetch) -> bool:
-        """Whether a fetch is later than those before; a process that starts again counts anew."""
+        """Whether a fetch is later than those before; a process that starts again counts from 0."""
         return fetch.boot != self.boot or fetch.number > self.number
 
     def fetched(self, fetch: Fetch, *, agreed: bool, remembers: bool | None) -> None:
@@ -132,7 +132,7 @@ class Peer:
         self.lost, self.lost_ns = True, now_ns
 
     def forgive(self, now_ns: int) -> None:
-        """Begin to wait for it anew: it was the leader that did not listen."""
+        """Begin to wait for it again: it was the leader that did not listen."""
         self.behind_ns = None if self.behind_ns is None else now_ns
         self.goal_ns = now_ns
 
@@ -432,7 +432,7 @@ class Leader:
     def answer_for(self, node: NodeId) -> Answer | None:
         """What a follower's last wish is answered with as things stand now.
 
-        For whoever holds wishes back until there is news; None if there is no wish to answer.
+        For the code that holds pending fetches until there is news; None without a pending fetch.
         """
         peer = self._peers.get(node)
         if peer is None or not peer.agreed or peer.wish < 0 or self.stage is Stage.RESIGNED:
@@ -577,7 +577,7 @@ class Leader:
     def _isr_answered(self, event: IsrAnswered, now_ns: int, effects: list[Effect]) -> None:
         if not self._isr.answered(event, now_ns):
             return
-        if event.outcome is Outcome.REFUSED:  # whoever was to be added is taken back, for a while
+        if event.outcome is Outcome.REFUSED:  # the replica to be added is taken back, for a while
             for node, peer in self._peers.items():
                 if self._isr.is_pending(node):
                     peer.lose(now_ns)

@@ -114,7 +114,7 @@ class Epochs:
             self._entries.append((latest, end_offset))
 
     def clear(self) -> None:
-        """Forget all, as the log begins anew somewhere else."""
+        """Forget all, as the log starts somewhere else."""
         self._entries = []
 
 

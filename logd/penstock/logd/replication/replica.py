@@ -15,7 +15,7 @@ What the shell owes it:
   written now and then costs time, never records. What `opened` has
   made of the epochs is written to their file before anything else.
 - A wish that may be lost is told (`AnswerLost`); frames come to `AnswerCame` whole and checked.
-- `handle(Ticked())` when `next_deadline_ns` says so, asked anew after each event.
+- `handle(Ticked())` when `next_deadline_ns` says so, asked again after each event.
 """
 
 from dataclasses import dataclass
@@ -130,7 +130,7 @@ class Replica:
 
     @property
     def leader_epoch(self) -> int:
-        """The last that the controller told of; 0 before."""
+        """The last that the controller reported; 0 before."""
         return self.view.leader_epoch if self.view else 0
 
     @property

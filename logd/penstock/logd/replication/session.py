@@ -190,7 +190,7 @@ class FetchSessionClient:
 
 @dataclass(slots=True)
 class _Told:
-    """What a follower has been told of one partition.
+    """What a follower has been sent about one partition.
 
     Attributes:
         wish: Number of the fetch that wants frames, of which process; it may be gone from the core.
@@ -267,7 +267,7 @@ class FetchSessionHandler:
         return request.fetches
 
     def answer(self, key: PartitionId, answer: Answer) -> None:
-        """A core has said `SendAnswer`. `Frames` are made anew when their turn comes."""
+        """A core has said `SendAnswer`. `Frames` are made again when their turn comes."""
         if key not in self._told:
             return
         if not isinstance(answer, Frames):

@@ -5,8 +5,8 @@ it; a rule that denies counts more than any that allows; superusers may everythi
 
 | principal | whom it means |
 |---|---|
-| `alice` | whoever is known by this name, in whatever way |
-| `group:ops` | whoever is in this group |
+| `alice` | the principal of this name, identified in any way |
+| `group:ops` | every member of this group |
 | `*` | everybody, also who has not said who they are |
 
 | resource | what it means |

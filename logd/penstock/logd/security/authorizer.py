@@ -25,7 +25,7 @@ from penstock.logd.security.principal import Principal
 CLUSTER: Final = OnCluster()
 
 STATUS: Final = "__status"
-"""As a stream in rules: what `/status` and `/metrics` show, for whoever may `read` it."""
+"""As a stream in rules: what `/status` and `/metrics` show, for principals that may `read` it."""
 
 
 class HiddenError(RefusedError):

@@ -17,7 +17,7 @@ PyJWT's `PyJWKClient` asks, over TLS, with 10 s for each step and following no r
 that does not answer, or says rubbish, changes nothing for a time: the keys before stay. Then they
 are stale, and no token is taken any more: one of them may have been taken back. A token whose key
 is not known has the URL asked at once, but not more often than every `REFRESH_S_MIN` seconds:
-forged tokens must not make logd flood whoever issues them.
+forged tokens must not make logd flood their issuer.
 """
 
 import hashlib
@@ -334,7 +334,7 @@ class TokenKeys(Protocol):
 
 
 class _Standing:
-    """Keys, and since when nobody has confirmed them: whoever issues them may have taken one back.
+    """Keys, and since when they are unconfirmed: their issuer may have revoked one.
 
     Args:
         keys: At first.

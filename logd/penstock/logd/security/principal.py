@@ -1,7 +1,7 @@
 """Who asks for something, and how that is known.
 
 The fetch protocol hands the caller on with a request's `SendingTurn`, gRPC in a context variable;
-whoever has neither asks for nobody, and is `ANONYMOUS`. No I/O: permissions are decided on this.
+a client with neither is `ANONYMOUS`. No I/O: permissions are decided on this.
 
 Whom a certificate names (X.509, RFC 5280).
 
@@ -112,7 +112,7 @@ class Identity:
 
 
 NOBODY: Final = Identity(ANONYMOUS)
-"""The identity of whoever has shown nothing."""
+"""The identity of a client that has shown nothing."""
 
 
 def check_known(identity: Identity) -> Identity:

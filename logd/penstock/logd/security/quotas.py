@@ -87,7 +87,7 @@ class Buckets:
         self._paid_ns: OrderedDict[tuple[str, Flow], int] = OrderedDict()
 
     def wait_ns(self, principal: str, flow: Flow, now_ns: int) -> int:
-        """How long whoever wants something now has to wait first."""
+        """How long a request that comes now has to wait first."""
         paid_ns = self._paid_ns.get((principal, flow), now_ns)
         return max(0, paid_ns - now_ns - BURST_NS)
 

@@ -140,7 +140,7 @@ class CredentialReloader:
         """Says what a visitor of the admin endpoint may see; None: everybody may see all.
 
         Args:
-            may: Says so of whoever it is; None: everybody who is known.
+            may: Decides for a principal; None: every known one.
         """
         self._may = may
         required = self.authenticator.required or self.needs_certificates

@@ -1,4 +1,4 @@
-"""Quotas, kept: whoever is over one waits, up to a bound, and is refused beyond it."""
+"""Quotas: a client over one waits, up to a bound, and is refused beyond it."""
 
 import asyncio
 from collections import Counter

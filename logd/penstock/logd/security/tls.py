@@ -1,6 +1,6 @@
 """How every TLS context of logd and its clients is made: TLS 1.2 or later, always verified.
 
-A context is made from files; `penstock.logd.security.renewal` makes it anew when they change. One
+A context is made from files; `penstock.logd.security.renewal` makes it again when they change. One
 that dials checks that the other side's certificate is for the host it dials. Needs nothing but the
 standard library, for the client uses it, too.
 """

@@ -9,7 +9,7 @@ can take each promise away on its own:
   `sync_directory` of the directory that holds it, and not before.
 - `rename` replaces its target atomically.
 
-A `File` belongs to whoever refers to it: its descriptor is closed when the last reference goes, so
+A `File` belongs to all that refer to it: its descriptor is closed when the last reference goes, so
 a reader may go on with a file that has been unlinked meanwhile.
 """
 

@@ -23,7 +23,7 @@ There is an entry for position 0, then for the first frame that begins at least
 `index_interval_bytes` after the last entry's; entries of the two files pair up. Magic, version and
 CRC keep their places in every version.
 
-The files are also a claim: whoever wrote them had synced the log file up to `log size` before. They
+The files are also a claim: their writer had synced the log file up to `log size` before. They
 can always be rebuilt from the log, so they are written without a sync and trusted only when their
 CRC, base offset and log size fit (the last log may be longer) and the damage flag is clear:
 a damaged log is scanned, and reported, at every opening.

@@ -415,7 +415,7 @@ class CommitLog(LogReader):
     def _changing(self) -> Iterator[None]:
         """Something is removed that was not deleted from the front: see `_note` and `swap_in`.
 
-        Counted before and after, so that whoever begins meanwhile has another count, too.
+        Counted before and after, so that a reader that begins meanwhile has another count, too.
         """
         self._changes += 1
         try:

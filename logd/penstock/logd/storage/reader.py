@@ -94,7 +94,7 @@ _PAGE_BYTES: Final = 4096
 
 
 class SalvagedFile:
-    """A file whose unreadable pages are zeros, which no frame is: whoever reads it finds damage.
+    """A file whose unreadable pages are zeros, which no frame is: a reader finds damage.
 
     Args:
         file: It is left open.
@@ -318,6 +318,6 @@ class LogReader:
         return frames
 
     def _note(self, error: CorruptFrameError, changes: int) -> None:
-        """Remember damage that was found, unless the files were cut below whoever was reading."""
+        """Remember damage that was found, unless the files were cut below the reader."""
         if changes == self._changes:
             self._damages.add(error.offset, error.next_offset)

@@ -5,7 +5,7 @@ durable and `CommitLog.swap_in` puts it in its place (`penstock.logd.storage.swa
 
 Frames that take the place of a damaged range.
 
-A segment with damage in that range is written anew and then replaces the old one as any rewritten
+A segment with damage in that range is rewritten and then replaces the old one as any rewritten
 segment does (`penstock.logd.storage.swap`): a crash on the way leaves the damage, or the frames
 that came for it. Every sound frame is copied as it is; what came is cut down to the damage it is
 for. Damage that nothing came for is copied with all its bytes.

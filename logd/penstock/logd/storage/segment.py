@@ -11,7 +11,7 @@ over dozens of headers for each new frame.
 
 The segments of one log, in order, and which of their files stay open.
 
-The list itself is never changed in place: whoever took it goes on with what it was. A segment that
+The list itself is never changed in place: its readers go on with what it was. A segment that
 leaves it keeps what its readers need: one that was deleted, the files they hold; one that was
 replaced by compaction, its file as well, so that a reader sees the old segments or the new one,
 never a file of one with the index of the other.
@@ -386,7 +386,7 @@ class Segment:
     ) -> int | None:
         """First offset whose record is not earlier than a time; None if there is none.
 
-        A damaged frame counts as a whole: whoever reads there is told of the damage.
+        A damaged frame counts as a whole: a reader there learns of the damage.
         """
         with self.lock:
             if timestamp_ns > self.max_timestamp_ns:

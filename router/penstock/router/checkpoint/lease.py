@@ -129,7 +129,7 @@ class Lease:
 def take(holder: str, length_ns: int, rules: "Rules | None" = None) -> Steps:
     """Take the lease as soon as that can be.
 
-    A step that fails, be it done or not, ends it; whoever wants the lease still begins again.
+    A step that fails, be it done or not, ends it; the next attempt begins again.
 
     Args:
         holder: A name that no other process has now; one that had it before is not waited for.
@@ -186,7 +186,7 @@ def renew(lease: Lease) -> Steps:
 
 
 def release(lease: Lease) -> Steps:
-    """Let whoever is next not wait; nothing may be done under the lease any more."""
+    """Let the next process not wait; nothing may be done under the lease any more."""
     lease.lost = True
     yield Release(lease.term)
     return lease

@@ -178,7 +178,7 @@ def planned_offsets(spark_checkpoint: Path, batch: int) -> Offsets:
 def _readable(path: Path) -> Iterator[None]:
     """Within it, a file that does not hold what it should is the operator's matter.
 
-    What a disk or a share cannot give now is not: whoever runs the job starts it again.
+    What a disk or a share cannot give now is not: the operator starts the job again.
     """
     try:
         yield

@@ -88,7 +88,7 @@ class _Note:
 
 
 class CheckpointSync:
-    """One directory; whoever uses it holds the lease. For any thread.
+    """One directory; its user holds the lease. For any thread.
 
     Args:
         objects: The store.
@@ -389,7 +389,7 @@ def _damaged(name: str, why: str) -> ConfigError:
 
 
 class DeadLetterSync:
-    """One directory of dead letters; whoever uses it holds the lease.
+    """One directory of dead letters; its user holds the lease.
 
     Args:
         objects: The store.

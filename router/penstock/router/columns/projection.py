@@ -1,4 +1,4 @@
-"""Rows of the log laid out in the columns that Spark was told of, and only the rows it wants."""
+"""Rows of the log laid out in the columns that Spark knows, and only the rows it wants."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -112,7 +112,7 @@ class Projector:
         return pack(rows, passed_through) if passed_through.num_rows else rows
 
     def lost(self, count: int) -> Iterator[pa.RecordBatch]:
-        """How many offsets are lost, for whoever has rows carried; nothing, of none."""
+        """How many offsets are lost, for readers of passed-through rows; nothing, of none."""
         if count and self._passthrough.names:
             yield pack_lost(count, self._schema)
 

@@ -463,7 +463,7 @@ def _entries(directory: Path) -> list[Path]:
 
 @contextmanager
 def _writing(directory: Path) -> Iterator[None]:
-    """Within it, what the file system refuses is said to whoever can change it."""
+    """Within it, refusals of the file system say who can change them."""
     try:
         yield
     except PermissionError as error:

@@ -38,7 +38,7 @@ PAUSE_S: Final = 60.0
 """Seconds between two waits for what is away, and between two warnings."""
 
 CHUNK_RECORDS: Final = 256
-"""Letters under way at once: with a wait of each piece, no batch waits for many pieces in vain."""
+"""Letters under way at once: with a wait for each, no batch waits long for many that fail."""
 
 _FIX: Final = "penstock router dlq publish JOB sends the files' dead letters to the stream later"
 

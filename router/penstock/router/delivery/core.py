@@ -199,7 +199,7 @@ class Delivery:
     Args:
         requests: How many records each has, in the order in which they are to go.
         policy: How patient to be.
-        breaker: The destination's; it is told of each answer.
+        breaker: The destination's; it records each answer.
     """
 
     def __init__(self, requests: Sequence[int], *, policy: Policy, breaker: Breaker) -> None:

@@ -67,7 +67,7 @@ def check_directories(
 
 
 def _real(path: Path) -> Path:
-    """Without links, as far as it can be told; whoever uses it tells what is wrong with it."""
+    """Without links, as far as it can be resolved; its user reports what is wrong with it."""
     return Path(os.path.realpath(path))
 
 

@@ -31,7 +31,7 @@ def naming(path: Path) -> Iterator[None]:
 
 
 class MissingLibraryError(ConfigError):
-    """A library is not installed; whoever knows which sink it is for tells that, too."""
+    """A library is not installed; the caller that knows the sink names that, too."""
 
 
 def needed(module: str, *, extra: str) -> Any:

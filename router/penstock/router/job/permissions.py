@@ -1,4 +1,4 @@
-"""Whose a job's directories are, and what follows for whoever asks for something there."""
+"""Whose a job's directories are, and what follows for commands there."""
 
 import hmac
 import os

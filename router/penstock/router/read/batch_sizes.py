@@ -53,7 +53,7 @@ def bytes_allowed(planned: int) -> int:
 
 @dataclass(slots=True)
 class _Known:
-    """What logd has told of a partition's part in the batch that begins at `start`.
+    """What logd has reported of a partition's part in the batch that begins at `start`.
 
     Attributes:
         start: There.
@@ -213,7 +213,7 @@ class BatchSizes:
         """Where a batch ends that begins at `first` and ends at `last` at most.
 
         Raises:
-            LogUnavailableError: As `LogdReader.sample`; what logd has told of this batch
+            LogUnavailableError: As `LogdReader.sample`; what logd has reported of this batch
                 until then is known when it is asked for again.
         """
         spans = [Span(*at, first[at], end) for at, end in last.items() if end > first[at]]

@@ -112,7 +112,7 @@ def fetch(
 async def look_at(
     client: AsyncLogClient, span: Span, offset: int, *, subject: str | None, max_bytes: int
 ) -> Fetched:
-    """`fetch` among others at a time, for whoever needs no frame that is damaged.
+    """`fetch` among others at a time, for readers that need no damaged frame.
 
     Raises:
         CorruptError: The first frame came damaged.
@@ -151,7 +151,7 @@ def kept_until(client: LogClient, span: Span) -> int:
     try:
         client.ask(fetch)
     except CorruptError:
-        return upto  # a frame behind it: whoever reads that finds out
+        return upto  # a frame behind it: its reader finds out
     except RefusedError as error:
         if error.code == "RECORDS_LOST":
             return int(error.detail["offset"])

@@ -335,7 +335,7 @@ class LogdReader:
         """What is asked for; of what is damaged, after a wait for those who may have it sound.
 
         A leader that learns of damage lets another replica lead, or has the bytes from it. Where
-        one wait was in vain, there is none for what else is damaged.
+        one wait has failed, there is none for what else is damaged.
         """
         until_ns: int | None = None
         while True:

@@ -113,7 +113,7 @@ OpenLog = Callable[[SourceOptions, BlockingClock], LogdReader]
 def read_task(
     task: Task, options: SourceOptions, shape: Projection, open_log: OpenLog = SourceOptions.reading
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a task, and last what of it is lost, if whoever gets them can tell that."""
+    """The rows of a task, and last what of it is lost, if the receiver can report that."""
     if task.value is None:  # Spark's stand-in where there is nothing to read
         return
     if isinstance(task, LostPartition):

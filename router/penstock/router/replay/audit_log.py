@@ -1,8 +1,8 @@
 """`replays.ndjson` beside a job's dead letters: who had records delivered again, and how it ended.
 
 One JSON object a line: `time`, `what`, `sink`, `to`, `by`, and counts. `what` is asked, then ended,
-failed or stopped, with `records` as far as batches were delivered whole; or stop asked, by whoever
-had it stopped over the network. Before it stands `range ` where not dead letters but a range of the
+failed or stopped, with `records` as far as batches were delivered whole; or stop asked, by the user
+who stopped it over the network. Before it stands `range ` where not dead letters but a range of the
 log goes again. `by` is what they say of themselves, `peer` the address that the request came from.
 
 The line `asked` is synced before anything is done, so what cannot be taken down is not done. After

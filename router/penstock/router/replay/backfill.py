@@ -52,7 +52,7 @@ def backfill(
     Raises:
         ConfigError: The log does not hold the range, or there is nothing in it.
         UnavailableError: logd stayed away before the first batch.
-        RunFailedError: Spark or the sink failed; the batches told of are delivered.
+        RunFailedError: Spark or the sink failed; the reported batches are delivered.
         ReplayStoppedError: `run.stop` was set; likewise.
     """
     config = run.config
@@ -73,7 +73,7 @@ def backfill(
 
 
 def resume(run: BoundedRun, sink: str, tell: Report) -> int:
-    """Go on with a replay of a range that was ended early, behind the last batch it told of.
+    """Go on with a replay of a range that was ended early, behind the last batch that it reported.
 
     The sink is told that, and has what it wrote down of the batch it gave up. Where nothing is
     left, the replay was killed behind its last batch, and that is told.

@@ -55,7 +55,7 @@ class RunFailedError(ServiceError):
 
 
 class ReplayStoppedError(ServiceError):
-    """Somebody ended a replay; what it told of is delivered."""
+    """A user ended a replay; what it reported is delivered."""
 
     exit_code = ExitCode.TEMPORARY
 
@@ -72,7 +72,7 @@ class BoundedRun:
         home: The job's checkpoints, where the run may write to its sinks.
 
     Attributes:
-        stop: Ends it, set by whoever has it; sinks that wait give up.
+        stop: Ends it, set by its owner; sinks that wait give up.
         progress: Of a replay.
         budget: What the heap has room for, where a job's queries share the session; None: the run
             has it for itself.
@@ -169,7 +169,7 @@ class BoundedRun:
         return open_sink(self.config.sinks[name], context)
 
     def reading(self) -> LogdReader:
-        """Of the log, for whoever looks at it beside Spark."""
+        """A reader of the log beside Spark."""
         return _reading(self.config, self._clock)
 
     def context(
@@ -224,7 +224,7 @@ class BoundedRun:
             with self.session.alive():
                 table = rows(sink, batch_writer.columns)
         except (RunFailedError, SparkEndedError, Py4JError, OSError, EOFError):
-            if self.stop.is_set():  # whoever ended it cancelled Spark's part, or ended it, too
+            if self.stop.is_set():  # the user's stop has cancelled Spark's part, or ended it, too
                 raise StoppedError("it was to end while Spark read") from None
             raise
         before = self.progress.meter.counted()

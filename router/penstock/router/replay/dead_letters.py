@@ -28,7 +28,7 @@ def replay_dead_letters(
 
     Small files of a sink are delivered together, up to a piece of dead letters; a large one is
     delivered piece by piece. The target's routes apply, conditions and transforms alike: what they
-    do not want is told of.
+    do not want is reported.
 
     Args:
         run: The run.
@@ -43,7 +43,7 @@ def replay_dead_letters(
         ConfigError: A target is no sink of the job's.
         MalformedDeadLetterError: Of a file not every dead letter can be delivered; all other files
             are.
-        RunFailedError: Spark or the sink failed; the files told of are delivered.
+        RunFailedError: Spark or the sink failed; the reported files are delivered.
         ReplayStoppedError: `run.stop` was set; likewise.
     """
     progress = run.progress

@@ -1,7 +1,7 @@
 """A replay in a process of its own, as others see it, and how it is ended before its time.
 
 The job does not run meanwhile, so its `admin` is free: the replay answers there, and
-`penstock router status` and whoever else looks sees how far it is and what keeps it; where that
+`penstock router status` and others see how far it is and what keeps it; where that
 address cannot be had, it goes on unseen. SIGTERM, Ctrl-C, the end of its terminal, or a POST with
 the token of actions end it between two batches, or as soon as the sink gives its batch up; a second
 SIGTERM or Ctrl-C, a second after the first signal or later, ends the process at once. Sooner it is

@@ -1,4 +1,4 @@
-"""How far a replay is, and what keeps it; whoever delivers tells, any thread may ask.
+"""How far a replay is, and what keeps it; the deliverer reports, any thread may ask.
 
 A replay of a range also writes it down, so that one that was ended early goes on where it was:
 

@@ -11,7 +11,7 @@ asked for and when it ended, and in the log.
 
 A replay ends before its time when somebody stops it, or when the job drains: the sink gives up the
 batch in its hands, files that were delivered are in `done`, the one in work stays in `replaying`.
-Nothing begins again by itself: whoever asks for the same replay has it go on from there.
+Nothing begins again by itself: the same request continues from there.
 """
 
 import json

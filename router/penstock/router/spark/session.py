@@ -53,7 +53,7 @@ class OnlyFrom:
     """Ends each connection to this process but those that a process it started has made.
 
     The JVM calls functions of this process (`foreachBatch`, listeners) on a port that pyspark gives
-    no secret to: whoever reached it could call the sinks. So this looks whose the other end is.
+    no secret to: a client that reached it could call the sinks. So this checks the other end.
     py4j hands each connection that it accepts to the `ssl_context` of its parameters, and that is
     what this is in place of. Not needed once `launch_gateway` sets `auth_token` for that port and
     the JVM tells it.
@@ -100,7 +100,7 @@ def _end(address: Sequence[Any]) -> tuple[str, int]:
 def unix_sockets(directory: Path) -> dict[str, str]:
     """Settings by which Spark's Python processes of this machine listen on no port.
 
-    A port would ask for a secret, but start a process for whoever connects.
+    A port would ask for a secret, but start a process for every client that connects.
 
     Args:
         directory: Of this user alone is made below it; elsewhere, where its name is too long.
@@ -220,8 +220,8 @@ _SETTINGS: Final = {
 
 
 _LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
-"""PySpark's, which write an error with Java's whole stack where it is raised; whoever catches it
-tells it."""
+"""PySpark's, which write an error with Java's whole stack where it is raised; the code that
+catches it reports it."""
 
 
 EXECUTORS_WAIT_S: Final = 30.0

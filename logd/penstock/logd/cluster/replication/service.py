@@ -153,7 +153,7 @@ class Replication:
         feeder = ReplicaFetchServer(NodeId(node), channel, self._feeding, counts)
         task = asyncio.create_task(feeder.run(), name=f"feeding {node}")
         self._feeders[node] = feeder, task
-        if before is not None:  # it has dialled anew: that connection is dead
+        if before is not None:  # it has dialled again: that connection is dead
             before[1].cancel()
         try:
             await asyncio.wait([task])

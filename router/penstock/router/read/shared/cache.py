@@ -6,7 +6,7 @@ The directory of `penstock.router.read.shared.directory` has a file for each pie
     NAME.making   the same while somebody makes it, who holds its lock
 
 A name is a digest of all that decides the content, the records' own bytes among it: a file is never
-out of date, whoever wrote it. And nobody depends on one. Who finds none, or one that is damaged,
+out of date, from any writer. And nobody depends on one. Who finds none, or one that is damaged,
 makes the rows again; where files cannot be kept, nothing is.
 """
 

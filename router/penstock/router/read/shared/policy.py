@@ -1,8 +1,9 @@
 """Where a log is cut into pieces, and which of the kept ones go first.
 
 Readers that begin and end at different offsets are to come to the same pieces in between. So pieces
-end at frames that begin beyond a multiple of `CHUNK_OFFSETS`, whoever reads. Only where a piece has
-few records then, it goes on to the next such place: a small one costs nearly what a large one does.
+end at frames that begin beyond a multiple of `CHUNK_OFFSETS`, for each reader. Only where a piece
+has few records then, it goes on to the next such place: a small one costs nearly what a large one
+does.
 """
 
 from collections.abc import Iterable, Iterator

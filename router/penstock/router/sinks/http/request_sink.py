@@ -60,7 +60,7 @@ TIME_REPLACED: Final = "time_replaced"
 _NOT_ENCODABLE: Final = (
     LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError,
 )  # fmt: skip
-"""What a record may make of whoever writes it in another form; nesting deeply is one way."""
+"""What a record may raise in code that writes it in another form, such as by deep nesting."""
 
 
 class Item(NamedTuple):

@@ -298,7 +298,7 @@ public class Jdbc implements Runnable {
         try {
             statement.setQueryTimeout(limitSeconds);
         } catch (SQLFeatureNotSupportedException error) {
-            limitSeconds = 0;  // whoever asks has a limit too
+            limitSeconds = 0;  // the caller has a limit, too
         }
     }
 

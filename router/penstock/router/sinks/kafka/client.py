@@ -66,7 +66,7 @@ class Connection:
         hear_s: How often a producer with nothing to do is asked what it has to say.
 
     Attributes:
-        said: What librdkafka last told of the connection.
+        said: What librdkafka last said about the connection.
     """
 
     def __init__(

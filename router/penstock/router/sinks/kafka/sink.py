@@ -5,7 +5,7 @@ record's; the header `penstock_id` is the record's position in the log. A tombst
 
 A transaction holds a request's messages and one more, in the sink's own compacted topic of
 positions: how far the batch in work has come in this partition of the log, and a digest of what it
-had until there. The producer's `transactional.id` is that of job and sink, so whoever begins ends
+had until there. The producer's `transactional.id` is that of job and sink, so a new process ends
 what a crash left open, and then reads the positions: of a batch that comes again what is there is
 known, and not sent. It is known by its offsets, so a batch of other records is another batch.
 

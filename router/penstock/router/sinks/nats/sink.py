@@ -12,7 +12,7 @@ message that is too large for the stream goes to the dead letters; a stream that
 away (429, 503, no responders) gets its messages again later, and no others. What it refuses with
 400 for another reason is given up on evidence only: others must be stored meanwhile.
 
-With `acknowledge: false` nobody stores messages but whoever listens: the server has them when the
+With `acknowledge: false` only subscribers store messages: the server has them when the
 request ends, and that is all that is known.
 """
 
