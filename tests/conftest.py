@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -67,6 +68,31 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--shard", metavar="K/N", help="only part K of N, whole files of tests")
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """A file of which this run takes nothing is not even imported: every worker imports the others."""
+    if not collection_path.is_file():
+        return None
+    if (shard := config.getoption("--shard")) and str(collection_path) not in files_of_shard(
+        shard, tuple(config.args)
+    ):
+        return True
+    if config.getoption("--promised") and collection_path.parent.name == "live":
+        text = collection_path.read_text()
+        return not any(name in text for name in first_proofs(GUARANTEES.read_text())) or None
+    return None
+
+
+@cache
+def files_of_shard(shard: str, arguments: tuple[str, ...]) -> frozenset[str]:
+    """Of the files of tests that arguments name, or their directories hold, those of a shard."""
+    part, count = shard_of(shard)
+    named = [Path(argument.partition("::")[0]).absolute() for argument in arguments]
+    files = {
+        file for path in named for file in ([path] if path.is_file() else path.rglob("test_*.py"))
+    }
+    return frozenset(map(str, sorted(files)[part - 1 :: count]))
+
+
 LONGEST = ("test_end_to_end", "test_router_kills", "test_router_job", "test_router_replays")
 """Files of live tests that take minutes."""
 
@@ -97,11 +123,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         chosen = [item for item in chosen if is_promised(item)]
     if config.getoption("--rest"):
         chosen = [item for item in chosen if not is_promised(item) or is_simulated(item)]
-    if shard := config.getoption("--shard"):
-        part, count = shard_of(shard)
-        files = sorted({str(item.path) for item in chosen})
-        mine = set(files[part - 1 :: count])
-        chosen = [item for item in chosen if str(item.path) in mine]
     if len(chosen) < len(items):
         kept = set(chosen)
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])

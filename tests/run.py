@@ -53,6 +53,7 @@ NO_ENGINE = 69
 def main(arguments: Sequence[str]) -> int:
     """Run what is named; further arguments go to pytest."""
     os.chdir(ROOT)
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else each of hundreds of processes compiles
     if seed := os.environ.get("SEED"):  # one seed of one simulation, as its failure printed it
         os.environ |= {"PENSTOCK_SIM_SEED": seed, "PENSTOCK_SIM_SEEDS": "1"}
     match list(arguments):

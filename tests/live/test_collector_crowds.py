@@ -14,6 +14,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -174,7 +175,9 @@ BOMB = bytes(300 * MIB)
 class Exporter(http.server.BaseHTTPRequestHandler):
     """Answers a scrape with something small that expands."""
 
-    body = gzip.compress(BOMB)
+    @cached_property
+    def body(self) -> bytes:
+        return gzip.compress(BOMB)
 
     def do_GET(self) -> None:
         self.send_response(200)
