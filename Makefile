@@ -3,6 +3,7 @@ BIN := .venv/bin
 HARNESS := $(BIN)/python -m tests.harness
 LENGTH = $(if $(RUNS),--runs $(RUNS)) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
 export PYTHON
+unexport PYTHONDONTWRITEBYTECODE # else each process compiles its modules, and each worker of pytest all tests: a quarter of a run
 
 .PHONY: help demo test test-all test-rest test-containers test-extended check sim fuzz fuzz-gate soak appliance-soak nemesis crash router-kills bench failover mutate wheel proto metrics reference constraints clean
 help: ## Show this list

@@ -63,13 +63,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )  # fmt: skip
     group.addoption(
         "--rest", action="store_true",
-        help="live tests that --promised leaves out, and simulations, for other seeds",
+        help="live tests that --promised leaves out",
     )  # fmt: skip
     group.addoption("--shard", metavar="K/N", help="only part K of N, whole files of tests")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """A file of which this run takes nothing is not even imported: every worker imports the others."""
+    """Every worker imports every file, but for those of which this run takes nothing."""
     if not collection_path.is_file():
         return None
     if (shard := config.getoption("--shard")) and str(collection_path) not in files_of_shard(
@@ -122,7 +122,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.getoption("--promised"):
         chosen = [item for item in chosen if is_promised(item)]
     if config.getoption("--rest"):
-        chosen = [item for item in chosen if not is_promised(item) or is_simulated(item)]
+        chosen = [item for item in chosen if not is_promised(item)]
     if len(chosen) < len(items):
         kept = set(chosen)
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])

@@ -2,13 +2,12 @@
 
 `check` looks at the tree itself: lint, types, and `tests/tree`. It runs all its steps even when one
 fails, so that one run shows every finding. `test` takes every unit test, each simulation under
-`SEEDS` seeds, and of the live tests those that docs/guarantees.md names first for a promise; `rest`
-takes the other live tests, and simulations under seeds that differ from shard to shard; `all` takes
-everything. `--shard K/N` takes a part. No test gets a second try.
+`TEST_SEEDS` seeds, and of the live tests those that docs/guarantees.md names first for a promise;
+`rest` takes the other live tests; `all` takes everything. `--shard K/N` takes a part. No test gets
+a second try.
 """
 
 import os
-import re
 import subprocess
 import sys
 import time
@@ -24,8 +23,8 @@ CHECKS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("lint", ("ruff", "check", "--quiet", ".")),
     ("types", ("mypy",)),
     ("imports", ("lint-imports",)),
-    ("tidy, docs, contracts, wheel", ("pytest", "-q", "-n", "2", "--dist", "loadfile", "tests/tree",
-                                      "tests/live/test_packaging.py")),
+    ("tidy, docs, contracts, wheel", ("pytest", "-q", "-n", "2", "--dist", "loadfile",
+                                      "tests/tree")),
 )  # fmt: skip
 
 _ALL = ("tests/unit", "tests/raft", "tests/sim", "tests/live")
@@ -34,14 +33,14 @@ SUITES = {
     "sim": ("tests/sim",),
     "live": ("tests/live",),
     "test": (*_ALL, "--promised"),
-    "rest": ("tests/live", "tests/sim", "--rest"),
+    "rest": ("tests/live", "--rest"),
     "all": (*_ALL, "tests/tree"),
 }
 _SLOWEST = ("--durations", "20", "--durations-min", "1")
 
 
-SEEDS = {"test": 200, "rest": 250}
-"""So many seeds of each simulation run; each shard of `rest` draws others."""
+TEST_SEEDS = 200
+"""So many seeds of each simulation run in `test`, from `PENSTOCK_SIM_SEED` on."""
 
 _WORKERS_MAX = 6
 """More would want more memory than a small machine has: some hold a Spark of their own."""
@@ -53,7 +52,6 @@ NO_ENGINE = 69
 def main(arguments: Sequence[str]) -> int:
     """Run what is named; further arguments go to pytest."""
     os.chdir(ROOT)
-    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else each of hundreds of processes compiles
     if seed := os.environ.get("SEED"):  # one seed of one simulation, as its failure printed it
         os.environ |= {"PENSTOCK_SIM_SEED": seed, "PENSTOCK_SIM_SEEDS": "1"}
     match list(arguments):
@@ -72,16 +70,9 @@ def main(arguments: Sequence[str]) -> int:
 
 def _suite(suite: str, extra: Sequence[str]) -> int:
     """Run a suite."""
-    if seeds := SEEDS.get(suite):
-        os.environ.setdefault("PENSTOCK_SIM_SEEDS", str(seeds))
-        os.environ.setdefault("PENSTOCK_SIM_SEED", str(seeds * _shard(extra)))
+    if suite == "test":
+        os.environ.setdefault("PENSTOCK_SIM_SEEDS", str(TEST_SEEDS))
     return _step(suite, ("pytest", *_parallel(suite), *_SLOWEST, *SUITES[suite], *extra))
-
-
-def _shard(extra: Sequence[str]) -> int:
-    """K of `--shard K/N`; 0 without."""
-    match = re.search(r"--shard[ =](\d+)/", " ".join(extra))
-    return int(match[1]) if match else 0
 
 
 def _containers(extra: Sequence[str]) -> int:

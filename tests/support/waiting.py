@@ -12,6 +12,17 @@ PATIENCE = 3
 machine is no reason to fail."""
 
 _POLL_S = 0.02
+_POLL_MAX_S = 0.2
+
+
+def _pause_s(waited_s: float, look_s: float) -> float:
+    """Seconds until the next look.
+
+    A process that starts takes seconds, and looks take the processor from it: so they become fewer
+    after two seconds, and what a look takes is at most a third of the whole. What is there only for
+    a moment must be there for 50 ms.
+    """
+    return min(max(_POLL_S, min(waited_s / 100, 0.05), 2 * look_s), _POLL_MAX_S)
 
 
 def wait_until(condition: Callable[[], Value], *, within_s: float = 20.0, what: str = "") -> Value:
@@ -21,13 +32,15 @@ def wait_until(condition: Callable[[], Value], *, within_s: float = 20.0, what: 
         AssertionError: It stayed false for `PATIENCE` times `within_s` seconds.
     """
     within_s *= PATIENCE
-    deadline = time.monotonic() + within_s  # noqa: TID251 - a real deadline for real processes
+    begun = time.monotonic()  # noqa: TID251 - a real deadline for real processes
     while True:
+        looked = time.monotonic()  # noqa: TID251
         value = condition()
         if value:
             return value
-        assert time.monotonic() < deadline, f"not within {within_s} s: {what or condition}"  # noqa: TID251
-        time.sleep(_POLL_S)
+        now = time.monotonic()  # noqa: TID251
+        assert now - begun < within_s, f"not within {within_s} s: {what or condition}"
+        time.sleep(_pause_s(now - begun, now - looked))
 
 
 async def wait_until_async(
