@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 import structlog
 from hypothesis import HealthCheck, settings
+from typing_extensions import override
 
 from tests.support.nats_server import running_nats_server
 
@@ -65,15 +66,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--rest", action="store_true",
         help="live tests that --promised leaves out",
     )  # fmt: skip
-    group.addoption("--shard", metavar="K/N", help="only part K of N, whole files of tests")
+    group.addoption("--shard", metavar="K/N", help="only part K of N")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Every worker imports every file, but for those of which this run takes nothing."""
     if not collection_path.is_file():
         return None
-    if (shard := config.getoption("--shard")) and str(collection_path) not in files_of_shard(
-        shard, tuple(config.args)
+    if (
+        (shard := config.getoption("--shard"))
+        and collection_path.stem not in LONGEST
+        and collection_path not in files_of_shard(shard, tuple(config.args))
     ):
         return True
     if config.getoption("--promised") and collection_path.parent.name == "live":
@@ -83,18 +86,38 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 @cache
-def files_of_shard(shard: str, arguments: tuple[str, ...]) -> frozenset[str]:
+def files_of_shard(shard: str, arguments: tuple[str, ...]) -> frozenset[Path]:
     """Of the files of tests that arguments name, or their directories hold, those of a shard."""
     part, count = shard_of(shard)
     named = [Path(argument.partition("::")[0]).absolute() for argument in arguments]
     files = {
         file for path in named for file in ([path] if path.is_file() else path.rglob("test_*.py"))
     }
-    return frozenset(map(str, sorted(files)[part - 1 :: count]))
+    return frozenset(sorted(files)[part - 1 :: count])
 
 
-LONGEST = ("test_end_to_end", "test_router_kills", "test_router_job", "test_router_replays")
-"""Files of live tests that take minutes."""
+LONGEST = (
+    "test_end_to_end", "test_router_kills", "test_router_job", "test_router_replays",
+    "test_docs_walkthroughs", "test_router_cluster", "test_router_store", "test_logd_faults",
+    "test_logd_faults_disk", "test_collector_faults", "test_collector_rotation",
+    "test_collector_delivery", "test_collector_without_nats",
+)  # fmt: skip
+"""Files of live tests that take minutes. Their tests share nothing, so each may go to another shard
+and to another worker."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """A file stays on one worker, for its fixtures, but for those of `LONGEST`."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):  # type: ignore[misc]
+        @override
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return nodeid if Path(file).stem in LONGEST else file
+
+    return Scheduling(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.hookimpl(trylast=True)
@@ -123,6 +146,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         chosen = [item for item in chosen if is_promised(item)]
     if config.getoption("--rest"):
         chosen = [item for item in chosen if not is_promised(item)]
+    if shard := config.getoption("--shard"):
+        part, count = shard_of(shard)
+        dealt = sorted(item.nodeid for item in chosen if item.path.stem in LONGEST)
+        others = set(dealt) - set(dealt[part - 1 :: count])
+        chosen = [item for item in chosen if item.nodeid not in others]
     if len(chosen) < len(items):
         kept = set(chosen)
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import first_proofs, shard_of
+from tests.conftest import LONGEST, first_proofs, shard_of
 
 CONFTEST = Path(__file__).resolve().parents[1] / "conftest.py"
 LIVE = "import pytest\npytestmark = pytest.mark.live\n"
@@ -16,6 +16,7 @@ FILES = {
     "test_proof.py": f"{LIVE}def test_kill_of_logd_loses_and_repeats_nothing(): pass",
     "test_other.py": f"{LIVE}{TWO}def test_other(n): pass",
     "test_third.py": f"{LIVE}def test_third(): pass\ndef test_second_proof(): pass",
+    f"{LONGEST[0]}.py": f"{LIVE}{TWO}def test_long(n): pass",
 }
 PROOF = "docs/guarantees.md"
 
@@ -49,15 +50,17 @@ def test_the_first_proof_of_each_promise_is_run_and_the_rest_is_everything_else(
     tree: Path,
 ) -> None:
     every = collected(tree)
-    assert len(every) == 6
+    assert len(every) == 8
     promised, rest = collected(tree, "--promised"), collected(tree, "--rest")
     assert promised == ["test_kill_of_logd_loses_and_repeats_nothing", "test_pure"]
     assert sorted(promised + rest) == every
 
 
-def test_shards_are_everything_and_each_takes_whole_files(tree: Path) -> None:
+def test_shards_are_everything_and_share_the_longest_files_alone(tree: Path) -> None:
     shards = [collected(tree, "--rest", "--shard", f"{part}/2") for part in (1, 2)]
-    assert sorted(map(len, shards)) == [2, 2]
+    assert [sum("test_long" in name for name in shard) for shard in shards] == [1, 1]
+    others = [{name.partition("[")[0] for name in shard} - {"test_long"} for shard in shards]
+    assert others[0] & others[1] == set()
     assert sorted(shards[0] + shards[1]) == collected(tree, "--rest")
 
 
