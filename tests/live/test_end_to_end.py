@@ -66,7 +66,7 @@ class Pipeline:
     def shows_unfinished_batch(self) -> bool:
         """Whether a reader sees files of a batch whose end Spark has not noted."""
         files = [path.stat().st_mtime_ns for path in self.lake.glob("kind=*/**/*.parquet")]
-        ends = [path.stat().st_mtime_ns for path in self.checkpoint.glob("**/commits/[0-9]*")]
+        ends = [path.stat().st_mtime_ns for path in self.checkpoint.glob("*/*/commits/[0-9]*")]
         return max(files, default=0) > max(ends, default=0)
 
 
@@ -189,7 +189,12 @@ def kill_collector(pipeline: Pipeline) -> None:
 def kill_router_mid_batch(pipeline: Pipeline) -> None:
     """Kill the driver between a batch's files and Spark's note of its end: it must come again."""
     for _ in range(KILLS_MAX):
-        wait_until(pipeline.shows_unfinished_batch, within_s=START_S, what="a batch's files")
+        wait_until(
+            pipeline.shows_unfinished_batch,
+            within_s=START_S,
+            what="a batch's files",
+            momentary=True,
+        )
         pipeline.router.kill()
         wait_until(pipeline.is_unlocked, within_s=START_S, what="the end of the driver's JVM")
         comes_again = pipeline.shows_unfinished_batch()

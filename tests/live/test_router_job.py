@@ -67,6 +67,7 @@ def test_kill_9_in_the_middle_of_a_batch_leaves_each_record_once(
             ),
             within_s=60,
             what="a batch half written",
+            momentary=True,
         )
         assert published
         job.daemon.kill()

@@ -19,14 +19,21 @@ def _pause_s(waited_s: float, look_s: float) -> float:
     """Seconds until the next look.
 
     A process that starts takes seconds, and looks take the processor from it: so they become fewer
-    after two seconds, and what a look takes is at most a third of the whole. What is there only for
-    a moment must be there for 50 ms.
+    after two seconds, and what a look takes is at most a third of the whole.
     """
     return min(max(_POLL_S, min(waited_s / 100, 0.05), 2 * look_s), _POLL_MAX_S)
 
 
-def wait_until(condition: Callable[[], Value], *, within_s: float = 20.0, what: str = "") -> Value:
+def wait_until(
+    condition: Callable[[], Value],
+    *,
+    within_s: float = 20.0,
+    what: str = "",
+    momentary: bool = False,
+) -> Value:
     """Call `condition` until it returns something true; return that.
+
+    `momentary`: it may be true for some milliseconds only, so look as often as can be.
 
     Raises:
         AssertionError: It stayed false for `PATIENCE` times `within_s` seconds.
@@ -40,7 +47,7 @@ def wait_until(condition: Callable[[], Value], *, within_s: float = 20.0, what: 
             return value
         now = time.monotonic()  # noqa: TID251
         assert now - begun < within_s, f"not within {within_s} s: {what or condition}"
-        time.sleep(_pause_s(now - begun, now - looked))
+        time.sleep(0.001 if momentary else _pause_s(now - begun, now - looked))
 
 
 async def wait_until_async(
