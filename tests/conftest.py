@@ -100,7 +100,7 @@ LONGEST = (
     "test_end_to_end", "test_router_kills", "test_router_job", "test_router_replays",
     "test_docs_walkthroughs", "test_router_cluster", "test_router_store", "test_logd_faults",
     "test_logd_faults_disk", "test_collector_faults", "test_collector_rotation",
-    "test_collector_delivery", "test_collector_without_nats",
+    "test_collector_delivery", "test_collector_without_nats", "test_bench", "test_demo",
 )  # fmt: skip
 """Files of live tests that take minutes. Their tests share nothing, so each may go to another shard
 and to another worker."""
