@@ -1,4 +1,4 @@
-"""`make reference`: writes docs/reference, and parts of other pages, from the code.
+"""`make reference`: writes docs/reference, parts of other pages, and the blocking client of logd.
 
 What keys mean and how commands are used stands in the READMEs; here is everything there is, with
 types, defaults and bounds. A test compares the files with what the code says now.
@@ -24,6 +24,7 @@ from penstock.logd.format.acks import Nack
 from penstock.logd.stream_options import StreamOption, stream_options
 from penstock.router.sinks.registry import sink_kinds
 from penstock.service.config import show_value
+from tests import blocking_client
 
 ROOT = Path(__file__).resolve().parents[1]
 HOME = ROOT / "docs" / "reference"
@@ -389,6 +390,7 @@ def main(arguments: Sequence[str]) -> int:
     HOME.mkdir(exist_ok=True)
     files = {HOME / name: text for name, text in pages().items()}
     files |= sink_pages() | option_pages() | collector_pages()
+    files[blocking_client.TARGET] = blocking_client.blocking(blocking_client.SOURCE.read_text())
     different = {path: text for path, text in files.items() if _read(path) != text}
     for path, text in different.items():
         sys.stdout.write(f"{path.relative_to(ROOT)}\n")

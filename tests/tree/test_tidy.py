@@ -196,7 +196,7 @@ FULL_ROOTS: set[str] = set()
 """Packages that hold more than a dozen modules still."""
 
 CIRCLES = (
-    ("logd.client.async_client", "logd.client.group_consumer"),
+    ("logd.client.async_client", "logd.client.client", "logd.client.group_consumer"),
 )  # fmt: skip
 """Modules that import one another still, hidden from the interpreter or not."""
 

@@ -152,7 +152,7 @@ class _SessionReader(LogClient):
         self._has_read = False
 
     @override
-    def _call(self, call: Call[Answer]) -> Answer:
+    def ask(self, call: Call[Answer]) -> Answer:
         if not self._session.skips or call.request["api"] != "fetch":
             return self._patiently(call)
         try:
@@ -226,7 +226,7 @@ class _SessionReader(LogClient):
         waits = False
         while True:
             try:
-                answer = super()._call(call)
+                answer = super().ask(call)
             except (UnavailableError, RefusedError) as error:
                 if isinstance(error, RefusedError) and not passes(error):
                     raise

@@ -1,15 +1,16 @@
-"""The asyncio client."""
+"""The client for an event loop; the blocking one is generated from it.
+
+`make reference` writes `penstock.logd.client.client` by the rules of `tests/blocking_client.py`. It
+leaves out what stands between the comments `async only` and `end`.
+"""
 
 import asyncio
 import random
-from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
-
-from typing_extensions import override
 
 from penstock.base.clock import monotonic_ns
 from penstock.logd.api.operations import Fetch
@@ -32,7 +33,6 @@ from penstock.logd.client.following import (
     whole,
 )
 from penstock.logd.client.group_consumer import (
-    BEATS_S_MIN,
     AsyncGroupConsumer,
     AsyncPositions,
     GroupOptions,
@@ -50,18 +50,17 @@ from penstock.logd.client.models import (
     merge,
 )
 from penstock.logd.client.routing import MetadataCache, Prefer
-from penstock.logd.client.transport import ConnectionPool
-from penstock.logd.controller.group_messages import BEATS_PER_SESSION
-from penstock.logd.errors import RefusedError, UnavailableError
-from penstock.logd.format.batch import Record
-from penstock.logd.format.rows import batch_records
+from penstock.logd.client.transport import OUTSTANDING_MAX, ConnectionPool
+from penstock.logd.errors import CorruptError, RefusedError, UnavailableError
+from penstock.logd.format.batch import Record, decode_body
+from penstock.logd.format.rows import batch_records, slice_rows
 
 _DEFAULT: Final = FollowOptions()
 _AT_CLOSE: Final = CommitPolicy()
 
 
 class AsyncCursorHandle:
-    """Made by `AsyncLogClient.cursor`; the methods are those of `CursorHandle`."""
+    """Made by `AsyncLogClient.cursor`."""
 
     def __init__(
         self, client: "AsyncLogClient", consumer: str, stream: str, partition: int
@@ -77,7 +76,11 @@ class AsyncCursorHandle:
         return await self._client.get_cursor(at.consumer, at.stream, at.partition)
 
     async def commit(self, offset: int, *, incarnation: str = "", rewind: bool = False) -> Cursor:
-        """Commit the offset of the next record wanted; durable on return."""
+        """Commit the offset of the next record wanted; durable on return.
+
+        Raises:
+            RefusedError: As `AsyncLogClient.set_cursors`.
+        """
         wanted = replace(self._at, offset=offset, incarnation=incarnation)
         return (await self._client.set_cursors([wanted], rewind=rewind))[0]
 
@@ -93,7 +96,21 @@ class AsyncCursorHandle:
         commit: CommitPolicy = _AT_CLOSE,
         options: FollowOptions = _DEFAULT,
     ) -> AsyncGenerator[Rows, None]:
-        """As `CursorHandle.follow_batches`; close it (`contextlib.aclosing`) to commit the rest."""
+        """`AsyncLogClient.follow_batches` from the committed cursor on, committing on the way.
+
+        What was yielded counts as done with when the next is asked for; what is done with is
+        committed when `commit` says so, and when the iterator is closed: use it with
+        `contextlib.aclosing`.
+
+        Args:
+            start: Where to begin when nothing is committed yet.
+            commit: When to commit.
+            options: Its partition is the cursor's.
+
+        Raises:
+            RefusedError: As `AsyncLogClient.follow_batches`; `STREAM_RECREATED` also when the
+                cursor is of an earlier stream; `CURSOR_BEHIND` when another has moved it further.
+        """
         return self._follow(start, commit, options, whole)
 
     def follow(
@@ -146,11 +163,73 @@ class AsyncCursorHandle:
 Answer = TypeVar("Answer")
 
 
-class AsyncManaging(ABC):
-    """A part of `AsyncLogClient`; the methods are those of `Managing`."""
+_GROUP: Final = GroupOptions()
 
-    @abstractmethod
-    async def _call(self, call: Call[Answer]) -> Answer: ...
+
+class AsyncLogClient:
+    """A client of a logd, or of the nodes of a cluster; each is connected to when it is needed.
+
+    A call that finds the connection it used before broken is tried once more on a new one. In a
+    cluster a call is tried again, at other nodes, until its time is over: it goes on across the
+    loss of a leader. A client is for one thread. On an event loop any number of tasks may call at a
+    time: their requests share the connection to a node and do not wait for each other's answers.
+
+    Args:
+        server: The address of logd's fetch endpoint, ``HOST:PORT``; or several joined by commas, of
+            nodes of a cluster. The first that answers is taken; the others' are learned.
+        timeout_s: Seconds to wait for a connection, and without a byte for an answer that is due.
+        outstanding_max: Calls under way at a time; further ones wait their turn.
+        prefer: `replica`: fetches go to a replica in sync that does not lead, if there is one. It
+            is a little behind the leader.
+        rack: With that, to one in this rack if there is one.
+        access: How it is let in: TLS, certificate, token.
+        rng: For the jitter of pauses between tries, and the choice of a replica.
+
+    Attributes:
+        server, timeout_s, prefer, rack, access: As given.
+    """
+
+    def __init__(  # noqa: PLR0913 - independent of each other, all but one with a default
+        self,
+        server: str,
+        *,
+        timeout_s: float = 10.0,
+        # async only
+        outstanding_max: int = OUTSTANDING_MAX,
+        # end
+        prefer: Prefer = "leader",
+        rack: str = "",
+        access: Access = ANYBODY,
+        rng: random.Random | None = None,
+    ) -> None:
+        self.server = server
+        self.timeout_s = timeout_s
+        self.prefer = prefer
+        self.rack = rack
+        self.access = access
+        self._rng = rng or random.Random()  # noqa: S311 - jitter
+        router = MetadataCache(server, prefer=prefer, rack=rack, timeout_s=timeout_s, rng=self._rng)
+        self._connections = ConnectionPool(router, timeout_s, access)
+        # async only
+        self._connections.limit(outstanding_max)
+        # end
+
+    async def __aenter__(self) -> Self:
+        """Nothing is connected yet."""
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close the connections."""
+        await self._connections.finish()
+
+    def close(self) -> None:
+        """Close the connections; calls under way fail, the next one opens another."""
+        self._connections.close()
 
     # Streams.
 
@@ -168,7 +247,7 @@ class AsyncManaging(ABC):
 
     async def match(self, subject: str) -> list[str]:
         """Names of the streams that store what is published on a subject."""
-        return await self._call(calls.match(subject))
+        return await self.ask(calls.match(subject))
 
     async def create_stream(self, name: str, subject: str, **options: Any) -> StreamInfo:
         """Create a stream, or find it as asked for.
@@ -179,7 +258,7 @@ class AsyncManaging(ABC):
                 `STREAM_DELETING`: nodes still have data of one of that name that was deleted;
                 `UNAVAILABLE`: it is made, or not, and publishers do not reach all of it yet.
         """
-        return await self._call(calls.create_stream(name, subject, options))
+        return await self.ask(calls.create_stream(name, subject, options))
 
     async def alter_stream(self, name: str, **options: Any) -> StreamInfo:
         """Change options of a cluster's stream; those not named stay as they are.
@@ -187,7 +266,7 @@ class AsyncManaging(ABC):
         Raises:
             RefusedError: `UNKNOWN_STREAM`, `BAD_REQUEST`.
         """
-        return await self._call(calls.alter_stream(name, options))
+        return await self.ask(calls.alter_stream(name, options))
 
     async def set_stream_mode(
         self,
@@ -205,7 +284,7 @@ class AsyncManaging(ABC):
             RefusedError: `UNKNOWN_STREAM`.
         """
         call = calls.set_mode(name, paused=paused, read_only=read_only, held=held)
-        return await self._call(call)
+        return await self.ask(call)
 
     async def open_stream(self, name: str, *, node: str | None = None) -> StreamInfo:
         """Open a stream that failed, or could not be opened, as a restart would.
@@ -215,7 +294,7 @@ class AsyncManaging(ABC):
         Raises:
             RefusedError: `UNKNOWN_STREAM`; `UNAVAILABLE` while it still cannot be opened.
         """
-        return await self._call(calls.open_stream(name, node))
+        return await self.ask(calls.open_stream(name, node))
 
     async def purge(self, stream: str, before: int, partition: int = 0) -> int:
         """Take what is below an offset from readers, and delete it; the first that is left then.
@@ -227,7 +306,7 @@ class AsyncManaging(ABC):
             RefusedError: `UNKNOWN_STREAM`, `UNKNOWN_PARTITION`, `RESERVED_NAME`, `READ_ONLY`;
                 `OUT_OF_RANGE`: not all of it is committed.
         """
-        return await self._call(calls.purge(stream, partition, before))
+        return await self.ask(calls.purge(stream, partition, before))
 
     async def delete_stream(self, name: str) -> None:
         """Delete a stream with its data.
@@ -235,13 +314,13 @@ class AsyncManaging(ABC):
         Raises:
             RefusedError: `UNKNOWN_STREAM`.
         """
-        await self._call(calls.delete_stream(name))
+        await self.ask(calls.delete_stream(name))
 
     # Nodes.
 
     async def cluster(self) -> ClusterInfo:
         """Which nodes there are; a single node names only itself."""
-        return await self._call(calls.cluster())
+        return await self.ask(calls.cluster())
 
     async def drain_node(self, node: str, *, undo: bool = False) -> None:
         """Begin to move every replica and leadership off a node, or end that.
@@ -249,7 +328,7 @@ class AsyncManaging(ABC):
         Raises:
             RefusedError: `UNKNOWN_NODE`.
         """
-        await self._call(calls.drain(node, undo=undo))
+        await self.ask(calls.drain(node, undo=undo))
 
     async def remove_node(self, node: str) -> None:
         """End a node's membership; drain it first.
@@ -257,7 +336,7 @@ class AsyncManaging(ABC):
         Raises:
             RefusedError: `UNKNOWN_NODE`, and why it cannot go yet.
         """
-        await self._call(calls.remove_node(node))
+        await self.ask(calls.remove_node(node))
 
     async def move_partition(
         self, stream: str, partition: int, replicas: Sequence[str] | None
@@ -267,7 +346,7 @@ class AsyncManaging(ABC):
         Raises:
             RefusedError: `UNKNOWN_STREAM`, `UNKNOWN_PARTITION`, `UNKNOWN_NODE`.
         """
-        await self._call(calls.move(stream, partition, replicas))
+        await self.ask(calls.move(stream, partition, replicas))
 
     async def set_observers(self, stream: str, partition: int, observers: Sequence[str]) -> None:
         """Have just these nodes hold a copy of a partition that never counts, for readers.
@@ -276,7 +355,7 @@ class AsyncManaging(ABC):
             RefusedError: `UNKNOWN_STREAM`, `UNKNOWN_PARTITION`, `UNKNOWN_NODE`;
                 `BAD_REPLICAS`: one is a replica.
         """
-        await self._call(calls.observe(stream, partition, observers))
+        await self.ask(calls.observe(stream, partition, observers))
 
     async def elect_and_lose_records(self, stream: str, partition: int = 0) -> Elected:
         """Have the best replica lead that is there, though it lacks acked records.
@@ -285,7 +364,7 @@ class AsyncManaging(ABC):
             RefusedError: `HAS_LEADER`, `IN_SYNC_ALIVE`: nothing need be lost; `NO_REPLICA`: none is
                 there; `UNKNOWN_STREAM`, `UNKNOWN_PARTITION`.
         """
-        return await self._call(calls.elect(stream, partition))
+        return await self.ask(calls.elect(stream, partition))
 
     async def step_down(self, heir: str | None = None) -> str:
         """Have another node be the controller, that one or any; which one is then.
@@ -293,7 +372,7 @@ class AsyncManaging(ABC):
         Raises:
             RefusedError: `NO_HEIR`: it is not there, or none is.
         """
-        return await self._call(calls.step_down(heir))
+        return await self.ask(calls.step_down(heir))
 
     async def gaps(self, node: str | None = None) -> dict[str, Any]:
         """What a node has missed of its subjects, and what of its logs it cannot read.
@@ -301,17 +380,17 @@ class AsyncManaging(ABC):
         `lasting` and `ended` are lists of gaps, `damaged` one of ranges of offsets, as
         `penstock.logd.api.protocol` has them.
         """
-        return await self._call(calls.gaps(node))
+        return await self.ask(calls.gaps(node))
 
     async def rebalance(self) -> int:
         """Spread replicas and leaderships evenly; how many moves begin."""
-        return await self._call(calls.rebalance())
+        return await self.ask(calls.rebalance())
 
     # Groups.
 
     async def groups(self) -> list[GroupInfo]:
         """The consumer groups with members, by name."""
-        return await self._call(calls.groups())
+        return await self.ask(calls.groups())
 
     async def group(self, name: str) -> GroupInfo:
         """One consumer group.
@@ -319,87 +398,29 @@ class AsyncManaging(ABC):
         Raises:
             RefusedError: `UNKNOWN_GROUP`: it has no members.
         """
-        return (await self._call(calls.groups(name)))[0]
+        return (await self.ask(calls.groups(name)))[0]
 
     async def _described(self, name: str | None, *, internal: bool = False) -> list[StreamInfo]:
         """Streams, with where each partition stands at its leader."""
-        described = await self._call(calls.describe(name, internal=internal))
+        described = await self.ask(calls.describe(name, internal=internal))
         others: list[Described] = []
         for node in leaders_elsewhere(described):
             try:
                 call = calls.describe(name, internal=internal, node=node)
-                others.append(await self._call(call))
+                others.append(await self.ask(call))
             except (UnavailableError, RefusedError):
                 continue  # what only that node knows stays unknown
         return merge(described, others)
-
-
-OUTSTANDING_MAX: Final = 32
-"""Calls of one client under way at a time; half of what a logd takes of a connection by default."""
-
-
-_GROUP: Final = GroupOptions()
-
-
-class AsyncLogClient(AsyncManaging):
-    """`LogClient` for an event loop.
-
-    Any number of tasks may call at once: their requests share the connection to a node and wait for
-    nobody else's answer. Methods are those of `LogClient` and raise what those raise.
-
-    Args:
-        server: As for `LogClient`; so `prefer` and `rack`.
-        timeout_s: Seconds to wait for a connection, and without a byte for an answer that is due.
-        outstanding_max: Calls under way at a time; further ones wait their turn.
-        access: How it is let in: TLS, certificate, token.
-        rng: For the jitter of pauses between tries, and the choice of a replica.
-    """
-
-    def __init__(  # noqa: PLR0913 - independent of each other, all but one with a default
-        self,
-        server: str,
-        *,
-        timeout_s: float = 10.0,
-        outstanding_max: int = OUTSTANDING_MAX,
-        prefer: Prefer = "leader",
-        rack: str = "",
-        access: Access = ANYBODY,
-        rng: random.Random | None = None,
-    ) -> None:
-        self.server = server
-        self._rng = rng or random.Random()  # noqa: S311 - jitter
-        router = MetadataCache(server, prefer=prefer, rack=rack, timeout_s=timeout_s, rng=self._rng)
-        self._access = access
-        self._connections = ConnectionPool(router, timeout_s, access)
-        self._outstanding = asyncio.Semaphore(outstanding_max)
-
-    async def __aenter__(self) -> Self:
-        """Nothing is connected yet."""
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close the connections."""
-        for connection in self._connections.close():
-            await connection.wait_closed()
-
-    def close(self) -> None:
-        """Close the connections; calls under way fail, the next one opens another."""
-        self._connections.close()
 
     # Reading.
 
     async def offsets(self, stream: str, partition: int = 0) -> OffsetRange:
         """What can be read of a partition now."""
-        return await self._call(calls.offsets(stream, partition))
+        return await self.ask(calls.offsets(stream, partition))
 
     async def offset_for_timestamp(self, stream: str, timestamp_ns: int, partition: int = 0) -> int:
         """The first record at or after a time; the end of what can be read when there is none."""
-        return await self._call(calls.offset_at(stream, partition, timestamp_ns))
+        return await self.ask(calls.offset_at(stream, partition, timestamp_ns))
 
     async def fetch(  # noqa: PLR0913 - a request of many optional parts
         self,
@@ -413,7 +434,24 @@ class AsyncLogClient(AsyncManaging):
         subject: str | None = None,
         incarnation: str | None = None,
     ) -> Fetched:
-        """Read whole frames from an offset on; see `LogClient.fetch`."""
+        """Read whole frames from an offset on.
+
+        Args:
+            stream: The stream's name.
+            offset: Of the first record wanted; the end of the range waits for what comes.
+            partition: Of the stream.
+            bytes_max: Bytes of frames wanted at most; one frame is sent even if larger.
+            bytes_min: With fewer bytes to send the server waits, up to `wait_ms`.
+            wait_ms: Milliseconds the server may wait; 0 answers at once.
+            subject: A filter; records on other subjects are left out.
+            incarnation: Of the stream; any other is refused.
+
+        Raises:
+            RefusedError: `OUT_OF_RANGE` with `earliest` and `latest` (exclusive), `UNKNOWN_STREAM`,
+                `STREAM_RECREATED` with the `incarnation` there is.
+            CorruptError: The first frame's CRC does not match; another one ends what is given.
+            UnavailableError: The server cannot be reached or does not answer in time.
+        """
         call = calls.fetch(
             Fetch(
                 stream=stream,
@@ -427,12 +465,84 @@ class AsyncLogClient(AsyncManaging):
             ),
             where=self.server,
         )
-        return await self._call(call)
+        return await self.ask(call)
+
+    async def batches(
+        self,
+        stream: str,
+        start: int,
+        end: int | None = None,
+        *,
+        partition: int = 0,
+        bytes_max: int = FETCH_BYTES,
+    ) -> AsyncGenerator[Rows, None]:
+        """Read the frames that hold offsets from `start` to `end`, as Arrow batches.
+
+        The first and the last batch may hold rows outside the range: see `slice_rows`. Records
+        below `end` that are not there yet are waited for. No row comes twice, though compaction may
+        move rows between frames meanwhile; offsets may be missing within frames that it rewrote.
+
+        Args:
+            stream: The stream's name.
+            start: The first offset, inclusive.
+            end: Exclusive; by default the end of what can be read at the time of the call.
+            partition: Of the stream.
+            bytes_max: Bytes of frames to fetch at a time.
+
+        Raises:
+            RefusedError: As `fetch`; `STREAM_RECREATED` when that happens meanwhile.
+            CorruptError: Damaged or missing frames.
+        """
+        upto = (await self.offsets(stream, partition)).end if end is None else end
+        offset, incarnation = start, None
+        while offset < upto:
+            fetched = await self.fetch(
+                stream,
+                offset,
+                partition=partition,
+                bytes_max=bytes_max,
+                wait_ms=1000,
+                incarnation=incarnation,
+            )
+            reached, incarnation = offset, fetched.incarnation
+            for header, body in fetched.frames:
+                if reached >= upto:
+                    return
+                if header.base_offset > reached:
+                    missing = f"offsets {reached} to {header.base_offset - 1} are missing"
+                    raise CorruptError(missing, where=f"{self.server} {stream}/{partition}")
+                reached = header.next_offset
+                batch = decode_body(body, where=f"{stream}/{header.base_offset}")
+                if start < offset and header.base_offset < offset:  # rewritten since the last fetch
+                    batch = slice_rows(header, batch, offset)
+                yield header, batch
+            offset = fetched.next_offset
+
+    async def records(
+        self, stream: str, start: int, end: int | None = None, *, partition: int = 0
+    ) -> AsyncGenerator[tuple[int, Record], None]:
+        """Read records one by one as (offset, record); for people and tests, not for bulk."""
+        async with aclosing(self.batches(stream, start, end, partition=partition)) as batches:
+            async for header, batch in batches:
+                for item in batch_records(header, slice_rows(header, batch, start, end)):
+                    yield item
 
     async def follow_batches(
         self, stream: str, start: Position, options: FollowOptions = _DEFAULT
     ) -> AsyncGenerator[Rows, None]:
-        """Read a partition for ever, as Arrow batches; see `LogClient.follow_batches`."""
+        """Read a partition for ever, as Arrow batches; goes on after logd was away.
+
+        Yields:
+            A frame's header, and those of its rows that are at `start` or above; at least one.
+
+        Raises:
+            RefusedError: `OUT_OF_RANGE`, unless the options say where to go on; `UNKNOWN_STREAM`;
+                `STREAM_RECREATED`: the stream was deleted and made again meanwhile; `RECORDS_LOST`:
+                an unclean election has cost records that were read (with `out_of_range` it goes on
+                with those in their place).
+            CorruptError: Damaged or missing frames.
+            UnavailableError: logd was away for longer than the options allow.
+        """
         async with aclosing(self.following(stream, start, options)) as following:
             async for rows in following:
                 if not isinstance(rows, int):
@@ -456,7 +566,7 @@ class AsyncLogClient(AsyncManaging):
         while True:
             try:
                 try:
-                    answer = await self._call(reading.next_call())
+                    answer = await self.ask(reading.next_call())
                 except RefusedError as refusal:
                     reading.refused(refusal)
                     continue
@@ -483,22 +593,32 @@ class AsyncLogClient(AsyncManaging):
         while more:
             after = found[-1] if found else None
             call = calls.cursors(consumer=consumer, stream=stream, after=after)
-            part, more = await self._call(call)
+            part, more = await self.ask(call)
             found += part
         return found
 
     async def get_cursor(self, consumer: str, stream: str, partition: int = 0) -> Cursor | None:
         """A committed cursor; None where there is none."""
-        return await self._call(calls.get_cursor(consumer, stream, partition))
+        return await self.ask(calls.get_cursor(consumer, stream, partition))
 
     async def set_cursors(self, wanted: Iterable[Cursor], *, rewind: bool = False) -> list[Cursor]:
-        """Commit cursors, all of them or none; see `LogClient.set_cursors`."""
+        """Commit cursors, all of them or none; durable on return.
+
+        Args:
+            wanted: One per consumer and partition. One without an incarnation is taken for the
+                stream as it is now.
+            rewind: Allows an offset below the committed one.
+
+        Raises:
+            RefusedError: `CURSOR_BEHIND`, `STREAM_RECREATED`, `UNKNOWN_STREAM`, `OUT_OF_RANGE`
+                (beyond the end of the log), `TOO_MANY_CURSORS`, `BAD_CONSUMER`.
+        """
         items: Sequence[Cursor] = list(wanted)
-        return await self._call(calls.set_cursors(items, rewind=rewind))
+        return await self.ask(calls.set_cursors(items, rewind=rewind))
 
     async def delete_cursor(self, consumer: str, stream: str, partition: int = 0) -> bool:
         """Delete a cursor, durably; whether there was one."""
-        return await self._call(calls.delete_cursor(consumer, stream, partition))
+        return await self.ask(calls.delete_cursor(consumer, stream, partition))
 
     # Groups.
 
@@ -510,21 +630,23 @@ class AsyncLogClient(AsyncManaging):
         *,
         positions: AsyncPositions | None = None,
     ) -> AsyncGroupConsumer:
-        """Be a member of a consumer group while an `async with` lasts; see `LogClient`."""
-        names = (streams,) if isinstance(streams, str) else tuple(streams)
-        beats = self.for_beats(options)
-        return AsyncGroupConsumer((self, beats), group, names, options, positions)
+        """Be a member of a consumer group while `async with` lasts.
 
-    def for_beats(self, options: GroupOptions) -> "AsyncLogClient":
-        """A client that soon goes to another node: a session is short."""
-        timeout_s = max(BEATS_S_MIN, options.session_s / BEATS_PER_SESSION)
-        return AsyncLogClient(self.server, timeout_s=timeout_s, access=self._access, rng=self._rng)
+        The members share the partitions of the streams. Each reads on from what the group has
+        committed, and a partition goes to another once it was let go of, or its reader was not
+        heard for its session.
+
+        Args:
+            group: Its name; its positions are the cursors of the consumer of that name.
+            streams: What this member wants to read.
+            options: How.
+            positions: For a consumer that stores its position with its results, and so has every
+                record's result exactly once: where its store says to go on. Asked when a partition
+                is granted; None: where the group's cursor is.
+        """
+        names = (streams,) if isinstance(streams, str) else tuple(streams)
+        return AsyncGroupConsumer(self, group, names, options, positions)
 
     async def ask(self, call: Call[Answer]) -> Answer:
         """Make a call of `penstock.logd.client.calls`."""
-        return await self._call(call)
-
-    @override
-    async def _call(self, call: Call[Answer]) -> Answer:
-        async with self._outstanding:
-            return await self._connections.call(call)
+        return await self._connections.call(call)

@@ -1,21 +1,17 @@
-"""The blocking client."""
+"""The blocking client; generated: change `penstock.logd.client.async_client`."""
 
 import random
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import closing
 from dataclasses import replace
-from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
-
-from typing_extensions import override
 
 from penstock.base.clock import monotonic_ns
 from penstock.logd.api.operations import Fetch
 from penstock.logd.client import calls
 from penstock.logd.client.access import ANYBODY, Access
-from penstock.logd.client.async_client import AsyncLogClient
 from penstock.logd.client.calls import Call
 from penstock.logd.client.following import (
     FETCH_BYTES,
@@ -32,7 +28,11 @@ from penstock.logd.client.following import (
     single,
     whole,
 )
-from penstock.logd.client.group_consumer import GroupConsumer, GroupOptions, Positions
+from penstock.logd.client.group_consumer import (
+    GroupConsumer,
+    GroupOptions,
+    Positions,
+)
 from penstock.logd.client.models import (
     ClusterInfo,
     Cursor,
@@ -76,7 +76,7 @@ class CursorHandle:
             RefusedError: As `LogClient.set_cursors`.
         """
         wanted = replace(self._at, offset=offset, incarnation=incarnation)
-        return self._client.set_cursors([wanted], rewind=rewind)[0]
+        return (self._client.set_cursors([wanted], rewind=rewind))[0]
 
     def delete(self) -> bool:
         """Delete the cursor; whether there was one."""
@@ -93,7 +93,8 @@ class CursorHandle:
         """`LogClient.follow_batches` from the committed cursor on, committing on the way.
 
         What was yielded counts as done with when the next is asked for; what is done with is
-        committed when `commit` says so, and when the iterator is closed.
+        committed when `commit` says so, and when the iterator is closed: use it with
+        `contextlib.closing`.
 
         Args:
             start: Where to begin when nothing is committed yet.
@@ -101,8 +102,8 @@ class CursorHandle:
             options: Its partition is the cursor's.
 
         Raises:
-            RefusedError: As `LogClient.follow_batches`; `STREAM_RECREATED` also when the cursor is
-                of an earlier stream; `CURSOR_BEHIND` when another has moved it further.
+            RefusedError: As `LogClient.follow_batches`; `STREAM_RECREATED` also when the
+                cursor is of an earlier stream; `CURSOR_BEHIND` when another has moved it further.
         """
         return self._follow(start, commit, options, whole)
 
@@ -123,15 +124,17 @@ class CursorHandle:
         position, options, cursor = begin(self._at, found, info, start, options)
         committing = Committing(cursor, policy)
         try:
-            for rows in self._client.following(self._at.stream, position, options):
-                if isinstance(rows, int):
-                    committing.passed(rows, monotonic_ns())
-                else:
-                    for item, next_offset, count in explode(rows):
-                        yield item
-                        committing.done(next_offset, count, monotonic_ns())
-                        self._commit(committing, committing.due(monotonic_ns()))
-                self._commit(committing, committing.due(monotonic_ns()))
+            following = self._client.following(self._at.stream, position, options)
+            with closing(following):
+                for rows in following:
+                    if isinstance(rows, int):
+                        committing.passed(rows, monotonic_ns())
+                    else:
+                        for item, next_offset, count in explode(rows):
+                            yield item
+                            committing.done(next_offset, count, monotonic_ns())
+                            self._commit(committing, committing.due(monotonic_ns()))
+                    self._commit(committing, committing.due(monotonic_ns()))
         except GeneratorExit:
             self._commit(committing, committing.pending(), closing=True)
             raise
@@ -154,11 +157,66 @@ class CursorHandle:
 Answer = TypeVar("Answer")
 
 
-class Managing(ABC):
-    """A part of `LogClient`."""
+_GROUP: Final = GroupOptions()
 
-    @abstractmethod
-    def _call(self, call: Call[Answer]) -> Answer: ...
+
+class LogClient:
+    """A client of a logd, or of the nodes of a cluster; each is connected to when it is needed.
+
+    A call that finds the connection it used before broken is tried once more on a new one. In a
+    cluster a call is tried again, at other nodes, until its time is over: it goes on across the
+    loss of a leader. A client is for one thread. On an event loop any number of tasks may call at a
+    time: their requests share the connection to a node and do not wait for each other's answers.
+
+    Args:
+        server: The address of logd's fetch endpoint, ``HOST:PORT``; or several joined by commas, of
+            nodes of a cluster. The first that answers is taken; the others' are learned.
+        timeout_s: Seconds to wait for a connection, and without a byte for an answer that is due.
+        prefer: `replica`: fetches go to a replica in sync that does not lead, if there is one. It
+            is a little behind the leader.
+        rack: With that, to one in this rack if there is one.
+        access: How it is let in: TLS, certificate, token.
+        rng: For the jitter of pauses between tries, and the choice of a replica.
+
+    Attributes:
+        server, timeout_s, prefer, rack, access: As given.
+    """
+
+    def __init__(
+        self,
+        server: str,
+        *,
+        timeout_s: float = 10.0,
+        prefer: Prefer = "leader",
+        rack: str = "",
+        access: Access = ANYBODY,
+        rng: random.Random | None = None,
+    ) -> None:
+        self.server = server
+        self.timeout_s = timeout_s
+        self.prefer = prefer
+        self.rack = rack
+        self.access = access
+        self._rng = rng or random.Random()  # noqa: S311 - jitter
+        router = MetadataCache(server, prefer=prefer, rack=rack, timeout_s=timeout_s, rng=self._rng)
+        self._connections = SocketPool(router, timeout_s, access)
+
+    def __enter__(self) -> Self:
+        """Nothing is connected yet."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close the connections."""
+        self._connections.finish()
+
+    def close(self) -> None:
+        """Close the connections; calls under way fail, the next one opens another."""
+        self._connections.close()
 
     # Streams.
 
@@ -176,7 +234,7 @@ class Managing(ABC):
 
     def match(self, subject: str) -> list[str]:
         """Names of the streams that store what is published on a subject."""
-        return self._call(calls.match(subject))
+        return self.ask(calls.match(subject))
 
     def create_stream(self, name: str, subject: str, **options: Any) -> StreamInfo:
         """Create a stream, or find it as asked for.
@@ -187,7 +245,7 @@ class Managing(ABC):
                 `STREAM_DELETING`: nodes still have data of one of that name that was deleted;
                 `UNAVAILABLE`: it is made, or not, and publishers do not reach all of it yet.
         """
-        return self._call(calls.create_stream(name, subject, options))
+        return self.ask(calls.create_stream(name, subject, options))
 
     def alter_stream(self, name: str, **options: Any) -> StreamInfo:
         """Change options of a cluster's stream; those not named stay as they are.
@@ -195,7 +253,7 @@ class Managing(ABC):
         Raises:
             RefusedError: `UNKNOWN_STREAM`, `BAD_REQUEST`.
         """
-        return self._call(calls.alter_stream(name, options))
+        return self.ask(calls.alter_stream(name, options))
 
     def set_stream_mode(
         self,
@@ -213,7 +271,7 @@ class Managing(ABC):
             RefusedError: `UNKNOWN_STREAM`.
         """
         call = calls.set_mode(name, paused=paused, read_only=read_only, held=held)
-        return self._call(call)
+        return self.ask(call)
 
     def open_stream(self, name: str, *, node: str | None = None) -> StreamInfo:
         """Open a stream that failed, or could not be opened, as a restart would.
@@ -223,7 +281,7 @@ class Managing(ABC):
         Raises:
             RefusedError: `UNKNOWN_STREAM`; `UNAVAILABLE` while it still cannot be opened.
         """
-        return self._call(calls.open_stream(name, node))
+        return self.ask(calls.open_stream(name, node))
 
     def purge(self, stream: str, before: int, partition: int = 0) -> int:
         """Take what is below an offset from readers, and delete it; the first that is left then.
@@ -235,7 +293,7 @@ class Managing(ABC):
             RefusedError: `UNKNOWN_STREAM`, `UNKNOWN_PARTITION`, `RESERVED_NAME`, `READ_ONLY`;
                 `OUT_OF_RANGE`: not all of it is committed.
         """
-        return self._call(calls.purge(stream, partition, before))
+        return self.ask(calls.purge(stream, partition, before))
 
     def delete_stream(self, name: str) -> None:
         """Delete a stream with its data.
@@ -243,13 +301,13 @@ class Managing(ABC):
         Raises:
             RefusedError: `UNKNOWN_STREAM`.
         """
-        self._call(calls.delete_stream(name))
+        self.ask(calls.delete_stream(name))
 
     # Nodes.
 
     def cluster(self) -> ClusterInfo:
         """Which nodes there are; a single node names only itself."""
-        return self._call(calls.cluster())
+        return self.ask(calls.cluster())
 
     def drain_node(self, node: str, *, undo: bool = False) -> None:
         """Begin to move every replica and leadership off a node, or end that.
@@ -257,7 +315,7 @@ class Managing(ABC):
         Raises:
             RefusedError: `UNKNOWN_NODE`.
         """
-        self._call(calls.drain(node, undo=undo))
+        self.ask(calls.drain(node, undo=undo))
 
     def remove_node(self, node: str) -> None:
         """End a node's membership; drain it first.
@@ -265,7 +323,7 @@ class Managing(ABC):
         Raises:
             RefusedError: `UNKNOWN_NODE`, and why it cannot go yet.
         """
-        self._call(calls.remove_node(node))
+        self.ask(calls.remove_node(node))
 
     def move_partition(self, stream: str, partition: int, replicas: Sequence[str] | None) -> None:
         """Begin to move a partition to these nodes, preferred leader first; None gives it up.
@@ -273,7 +331,7 @@ class Managing(ABC):
         Raises:
             RefusedError: `UNKNOWN_STREAM`, `UNKNOWN_PARTITION`, `UNKNOWN_NODE`.
         """
-        self._call(calls.move(stream, partition, replicas))
+        self.ask(calls.move(stream, partition, replicas))
 
     def set_observers(self, stream: str, partition: int, observers: Sequence[str]) -> None:
         """Have just these nodes hold a copy of a partition that never counts, for readers.
@@ -282,7 +340,7 @@ class Managing(ABC):
             RefusedError: `UNKNOWN_STREAM`, `UNKNOWN_PARTITION`, `UNKNOWN_NODE`;
                 `BAD_REPLICAS`: one is a replica.
         """
-        self._call(calls.observe(stream, partition, observers))
+        self.ask(calls.observe(stream, partition, observers))
 
     def elect_and_lose_records(self, stream: str, partition: int = 0) -> Elected:
         """Have the best replica lead that is there, though it lacks acked records.
@@ -291,7 +349,7 @@ class Managing(ABC):
             RefusedError: `HAS_LEADER`, `IN_SYNC_ALIVE`: nothing need be lost; `NO_REPLICA`: none is
                 there; `UNKNOWN_STREAM`, `UNKNOWN_PARTITION`.
         """
-        return self._call(calls.elect(stream, partition))
+        return self.ask(calls.elect(stream, partition))
 
     def step_down(self, heir: str | None = None) -> str:
         """Have another node be the controller, that one or any; which one is then.
@@ -299,7 +357,7 @@ class Managing(ABC):
         Raises:
             RefusedError: `NO_HEIR`: it is not there, or none is.
         """
-        return self._call(calls.step_down(heir))
+        return self.ask(calls.step_down(heir))
 
     def gaps(self, node: str | None = None) -> dict[str, Any]:
         """What a node has missed of its subjects, and what of its logs it cannot read.
@@ -307,17 +365,17 @@ class Managing(ABC):
         `lasting` and `ended` are lists of gaps, `damaged` one of ranges of offsets, as
         `penstock.logd.api.protocol` has them.
         """
-        return self._call(calls.gaps(node))
+        return self.ask(calls.gaps(node))
 
     def rebalance(self) -> int:
         """Spread replicas and leaderships evenly; how many moves begin."""
-        return self._call(calls.rebalance())
+        return self.ask(calls.rebalance())
 
     # Groups.
 
     def groups(self) -> list[GroupInfo]:
         """The consumer groups with members, by name."""
-        return self._call(calls.groups())
+        return self.ask(calls.groups())
 
     def group(self, name: str) -> GroupInfo:
         """One consumer group.
@@ -325,86 +383,29 @@ class Managing(ABC):
         Raises:
             RefusedError: `UNKNOWN_GROUP`: it has no members.
         """
-        return (self._call(calls.groups(name)))[0]
+        return (self.ask(calls.groups(name)))[0]
 
     def _described(self, name: str | None, *, internal: bool = False) -> list[StreamInfo]:
         """Streams, with where each partition stands at its leader."""
-        described = self._call(calls.describe(name, internal=internal))
+        described = self.ask(calls.describe(name, internal=internal))
         others: list[Described] = []
         for node in leaders_elsewhere(described):
             try:
                 call = calls.describe(name, internal=internal, node=node)
-                others.append(self._call(call))
+                others.append(self.ask(call))
             except (UnavailableError, RefusedError):
                 continue  # what only that node knows stays unknown
         return merge(described, others)
-
-
-_GROUP: Final = GroupOptions()
-
-
-class LogClient(Managing):
-    """A connection to a logd, or to each node of a cluster that is needed, made when it first is.
-
-    A call that finds the connection it used before broken is tried once more on a new one. In a
-    cluster a call is tried again, at other nodes, until its time is over: it goes on across the
-    loss of a leader. Not for use by several threads at once.
-
-    Args:
-        server: The address of logd's fetch endpoint, ``HOST:PORT``; or several joined by commas, of
-            nodes of a cluster. The first that answers is taken; the others' are learned.
-        timeout_s: Seconds to wait for a connection and for each answer, beyond a fetch's own wait.
-        prefer: `replica`: fetches go to a replica in sync that does not lead, if there is one. It
-            is a little behind the leader.
-        rack: With that, to one in this rack if there is one.
-        access: How it is let in: TLS, certificate, token.
-        rng: For the jitter of pauses between tries, and the choice of a replica.
-    """
-
-    def __init__(
-        self,
-        server: str,
-        *,
-        timeout_s: float = 10.0,
-        prefer: Prefer = "leader",
-        rack: str = "",
-        access: Access = ANYBODY,
-        rng: random.Random | None = None,
-    ) -> None:
-        self.server = server
-        self._rng = rng or random.Random()  # noqa: S311 - jitter
-        router = MetadataCache(server, prefer=prefer, rack=rack, timeout_s=timeout_s, rng=self._rng)
-        self._sockets = SocketPool(router, timeout_s, time.sleep, access)
-        self._beside = partial(
-            AsyncLogClient, server, timeout_s=timeout_s, prefer=prefer, rack=rack, access=access
-        )
-
-    def __enter__(self) -> Self:
-        """Nothing is connected yet."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close the connections."""
-        self.close()
-
-    def close(self) -> None:
-        """Close the connections; the next call opens another."""
-        self._sockets.close()
 
     # Reading.
 
     def offsets(self, stream: str, partition: int = 0) -> OffsetRange:
         """What can be read of a partition now."""
-        return self._call(calls.offsets(stream, partition))
+        return self.ask(calls.offsets(stream, partition))
 
     def offset_for_timestamp(self, stream: str, timestamp_ns: int, partition: int = 0) -> int:
         """The first record at or after a time; the end of what can be read when there is none."""
-        return self._call(calls.offset_at(stream, partition, timestamp_ns))
+        return self.ask(calls.offset_at(stream, partition, timestamp_ns))
 
     def fetch(  # noqa: PLR0913 - a request of many optional parts
         self,
@@ -449,7 +450,7 @@ class LogClient(Managing):
             ),
             where=self.server,
         )
-        return self._call(call)
+        return self.ask(call)
 
     def batches(
         self,
@@ -459,7 +460,7 @@ class LogClient(Managing):
         *,
         partition: int = 0,
         bytes_max: int = FETCH_BYTES,
-    ) -> Iterator[Rows]:
+    ) -> Generator[Rows, None, None]:
         """Read the frames that hold offsets from `start` to `end`, as Arrow batches.
 
         The first and the last batch may hold rows outside the range: see `slice_rows`. Records
@@ -477,7 +478,7 @@ class LogClient(Managing):
             RefusedError: As `fetch`; `STREAM_RECREATED` when that happens meanwhile.
             CorruptError: Damaged or missing frames.
         """
-        upto = self.offsets(stream, partition).end if end is None else end
+        upto = (self.offsets(stream, partition)).end if end is None else end
         offset, incarnation = start, None
         while offset < upto:
             fetched = self.fetch(
@@ -504,10 +505,11 @@ class LogClient(Managing):
 
     def records(
         self, stream: str, start: int, end: int | None = None, *, partition: int = 0
-    ) -> Iterator[tuple[int, Record]]:
+    ) -> Generator[tuple[int, Record], None, None]:
         """Read records one by one as (offset, record); for people and tests, not for bulk."""
-        for header, batch in self.batches(stream, start, end, partition=partition):
-            yield from batch_records(header, slice_rows(header, batch, start, end))
+        with closing(self.batches(stream, start, end, partition=partition)) as batches:
+            for header, batch in batches:
+                yield from batch_records(header, slice_rows(header, batch, start, end))
 
     def follow_batches(
         self, stream: str, start: Position, options: FollowOptions = _DEFAULT
@@ -525,16 +527,18 @@ class LogClient(Managing):
             CorruptError: Damaged or missing frames.
             UnavailableError: logd was away for longer than the options allow.
         """
-        return (
-            rows for rows in self.following(stream, start, options) if not isinstance(rows, int)
-        )
+        with closing(self.following(stream, start, options)) as following:
+            for rows in following:
+                if not isinstance(rows, int):
+                    yield rows
 
     def follow(
         self, stream: str, start: Position, options: FollowOptions = _DEFAULT
     ) -> Generator[tuple[int, Record], None, None]:
         """`follow_batches` one by one, as (offset, record)."""
-        for header, rows in self.follow_batches(stream, start, options):
-            yield from batch_records(header, rows)
+        with closing(self.following(stream, start, options)) as following:
+            for rows in following:
+                yield from () if isinstance(rows, int) else batch_records(*rows)
 
     def following(
         self, stream: str, start: Position, options: FollowOptions = _DEFAULT
@@ -545,7 +549,7 @@ class LogClient(Managing):
         while True:
             try:
                 try:
-                    answer = self._call(reading.next_call())
+                    answer = self.ask(reading.next_call())
                 except RefusedError as refusal:
                     reading.refused(refusal)
                     continue
@@ -568,13 +572,14 @@ class LogClient(Managing):
         more = True
         while more:
             after = found[-1] if found else None
-            part, more = self._call(calls.cursors(consumer=consumer, stream=stream, after=after))
+            call = calls.cursors(consumer=consumer, stream=stream, after=after)
+            part, more = self.ask(call)
             found += part
         return found
 
     def get_cursor(self, consumer: str, stream: str, partition: int = 0) -> Cursor | None:
         """A committed cursor; None where there is none."""
-        return self._call(calls.get_cursor(consumer, stream, partition))
+        return self.ask(calls.get_cursor(consumer, stream, partition))
 
     def set_cursors(self, wanted: Iterable[Cursor], *, rewind: bool = False) -> list[Cursor]:
         """Commit cursors, all of them or none; durable on return.
@@ -589,11 +594,11 @@ class LogClient(Managing):
                 (beyond the end of the log), `TOO_MANY_CURSORS`, `BAD_CONSUMER`.
         """
         items: Sequence[Cursor] = list(wanted)
-        return self._call(calls.set_cursors(items, rewind=rewind))
+        return self.ask(calls.set_cursors(items, rewind=rewind))
 
     def delete_cursor(self, consumer: str, stream: str, partition: int = 0) -> bool:
         """Delete a cursor, durably; whether there was one."""
-        return self._call(calls.delete_cursor(consumer, stream, partition))
+        return self.ask(calls.delete_cursor(consumer, stream, partition))
 
     # Groups.
 
@@ -605,7 +610,7 @@ class LogClient(Managing):
         *,
         positions: Positions | None = None,
     ) -> GroupConsumer:
-        """Be a member of a consumer group while a `with` lasts.
+        """Be a member of a consumer group while `with` lasts.
 
         The members share the partitions of the streams. Each reads on from what the group has
         committed, and a partition goes to another once it was let go of, or its reader was not
@@ -620,17 +625,8 @@ class LogClient(Managing):
                 is granted; None: where the group's cursor is.
         """
         names = (streams,) if isinstance(streams, str) else tuple(streams)
-
-        def make() -> tuple[AsyncLogClient, AsyncLogClient]:
-            client = self._beside()
-            return client, client.for_beats(options)
-
-        return GroupConsumer(make, group, names, options, positions)
+        return GroupConsumer(self, group, names, options, positions)
 
     def ask(self, call: Call[Answer]) -> Answer:
         """Make a call of `penstock.logd.client.calls`."""
-        return self._call(call)
-
-    @override
-    def _call(self, call: Call[Answer]) -> Answer:
-        return self._sockets.call(call)
+        return self._connections.call(call)

@@ -37,6 +37,7 @@ from penstock.logd.client.following import (
 )
 from penstock.logd.client.models import Cursor
 from penstock.logd.controller.group_messages import (
+    BEATS_PER_SESSION,
     Answered,
     Ended,
     Grant,
@@ -57,6 +58,7 @@ from penstock.logd.metadata.records import GroupPartition
 
 if TYPE_CHECKING:
     from penstock.logd.client.async_client import AsyncLogClient
+    from penstock.logd.client.client import LogClient
 
 DEFAULT_POLICY: Final = CommitPolicy(records=1000, seconds=1.0)
 
@@ -604,13 +606,13 @@ class AsyncGroupConsumer:
 
     def __init__(
         self,
-        clients: "tuple[AsyncLogClient, AsyncLogClient]",
+        client: "AsyncLogClient",
         group: str,
         streams: tuple[str, ...],
         options: GroupOptions,
         positions: AsyncPositions | None,
     ) -> None:
-        self.clients = clients
+        self.clients = clients = client, _for_beats(client, options)
         self.membership = Membership(*clients, group, streams, options, asks=positions is not None)
         self.hand = RecordBuffer()
         self._positions = positions
@@ -745,7 +747,7 @@ class GroupConsumer:
 
     def __init__(
         self,
-        make: "Callable[[], tuple[AsyncLogClient, AsyncLogClient]]",
+        client: "LogClient",
         group: str,
         streams: tuple[str, ...],
         options: GroupOptions,
@@ -759,7 +761,17 @@ class GroupConsumer:
         self._reported_ns = 0
 
         async def consumer() -> AsyncGroupConsumer:
-            return AsyncGroupConsumer(make(), group, streams, options, _asked_elsewhere(positions))
+            from penstock.logd.client.async_client import AsyncLogClient
+
+            beside = AsyncLogClient(
+                client.server,
+                timeout_s=client.timeout_s,
+                prefer=client.prefer,
+                rack=client.rack,
+                access=client.access,
+            )
+            asks = _asked_elsewhere(positions)
+            return AsyncGroupConsumer(beside, group, streams, options, asks)
 
         self._make = consumer
         self._consumer: AsyncGroupConsumer | None = None
@@ -863,6 +875,12 @@ class GroupConsumer:
         except BaseException:
             future.cancel()  # an interrupt: what was about to come is still there
             raise
+
+
+def _for_beats(client: "AsyncLogClient", options: GroupOptions) -> "AsyncLogClient":
+    """A client that soon goes to another node: a session is short."""
+    timeout_s = max(BEATS_S_MIN, options.session_s / BEATS_PER_SESSION)
+    return type(client)(client.server, timeout_s=timeout_s, access=client.access)
 
 
 def _asked_elsewhere(positions: Positions | None) -> AsyncPositions | None:

@@ -1,7 +1,7 @@
 """The blocking client's connections: at most one to each node, made when first needed."""
 
 import socket
-from collections.abc import Callable
+import time
 from typing import TypeVar
 
 from penstock.base.clock import monotonic_ns
@@ -22,21 +22,13 @@ class SocketPool:
     Args:
         router: Says whom to ask.
         timeout_s: Seconds without a byte of an answer that is due.
-        sleep: Waits so many seconds.
         access: How it is let in.
     """
 
-    def __init__(
-        self,
-        router: MetadataCache,
-        timeout_s: float,
-        sleep: Callable[[float], None],
-        access: Access = ANYBODY,
-    ) -> None:
+    def __init__(self, router: MetadataCache, timeout_s: float, access: Access = ANYBODY) -> None:
         self._access = access
         self._router = router
         self._timeout_s = timeout_s
-        self._sleep = sleep
         self._open: dict[str, socket.socket] = {}
         self._last_id = 0
 
@@ -44,6 +36,10 @@ class SocketPool:
         """Close every connection; the next call opens another."""
         for address in list(self._open):
             self._drop(address)
+
+    def finish(self) -> None:
+        """Close every connection."""
+        self.close()
 
     def call(self, call: Call[Answer]) -> Answer:
         """Make a call.
@@ -55,7 +51,7 @@ class SocketPool:
         while True:
             step = course.step(monotonic_ns())
             if step.pause_s:
-                self._sleep(step.pause_s)
+                time.sleep(step.pause_s)
             reused = step.address in self._open
             try:
                 header, payload = self._exchange(step)

@@ -148,6 +148,9 @@ class Connection(asyncio.BufferedProtocol):
         self._waiting.clear()
 
 
+OUTSTANDING_MAX: Final = 32
+"""Calls of one client under way at a time; half of what a logd takes of a connection by default."""
+
 Answer = TypeVar("Answer")
 
 
@@ -166,13 +169,23 @@ class ConnectionPool:
         self._timeout_s = timeout_s
         self._open: dict[str, Connection] = {}
         self._opening: dict[str, asyncio.Lock] = {}
+        self._room = asyncio.Semaphore(OUTSTANDING_MAX)
 
-    def close(self) -> list[Connection]:
+    def limit(self, outstanding_max: int) -> None:
+        """Have no more calls than these under way at a time; further ones wait their turn."""
+        self._room = asyncio.Semaphore(outstanding_max)
+
+    def close(self) -> None:
         """Close every connection: calls under way fail, the next opens another."""
-        closed = list(self._open.values())
         for address in list(self._open):
             self._drop(address)
-        return closed
+
+    async def finish(self) -> None:
+        """Close every connection, and wait until their sockets are closed."""
+        closed = list(self._open.values())
+        self.close()
+        for connection in closed:
+            await connection.wait_closed()
 
     async def call(self, call: Call[Answer]) -> Answer:
         """Make a call.
@@ -180,6 +193,10 @@ class ConnectionPool:
         Raises:
             LogdError: As the methods of `LogClient` say.
         """
+        async with self._room:
+            return await self._made(call)
+
+    async def _made(self, call: Call[Answer]) -> Answer:
         course, again = CallAttempt(self._router, call, monotonic_ns()), False
         while True:
             step = course.step(monotonic_ns())
