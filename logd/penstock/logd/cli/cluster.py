@@ -12,7 +12,6 @@ Elsewhere each step is a line there. With `--json` only the result is written. C
 watching, not the work.
 """
 
-import sys
 import threading
 import time
 from collections import Counter
@@ -26,11 +25,13 @@ from typing_extensions import override
 from penstock.base.clock import Clock, SystemClock
 from penstock.base.pluralize import pluralize
 from penstock.logd.cli.output import (
+    bar,
     echo_json,
     human_bytes,
     json_option,
     on_terminal,
     safe,
+    show_at,
     table,
     tell,
 )
@@ -311,7 +312,7 @@ class _Shown:
         self._begun_ns = self._changed_ns = self._heard_ns = clock.monotonic_ns()
         self._last: ReassignmentProgress | None = None
         self._first_bytes = 0
-        self._written = False
+        self._bar: Any = None
 
     def course(self, course: ReassignmentProgress) -> None:
         now_ns = self._clock.monotonic_ns()
@@ -325,9 +326,9 @@ class _Shown:
             for step in course.steps:
                 click.echo(f"{safe(step)}; {self.line(course)}", err=True)
         elif self._live:
-            self._written = True
-            sys.stderr.write(f"\r{safe(self._work.label)}: {self.line(course)}\x1b[K")
-            sys.stderr.flush()
+            self._bar = self._bar or bar(self._work.label, course.total)
+            self._bar.length = course.total
+            show_at(self._bar, course.done, self.line(course))
 
     def line(self, course: ReassignmentProgress) -> str:
         """How far it is, and how long it may take."""
@@ -366,10 +367,9 @@ class _Shown:
             raise error
 
     def hide(self) -> None:
-        """Wipe the line."""
-        if self._written:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
+        """End the bar's line."""
+        if self._bar is not None:
+            self._bar.render_finish()
 
 
 def _moved(before: ReassignmentProgress, now: ReassignmentProgress) -> bool:

@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
+from itertools import count
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 from uuid import UUID
@@ -287,7 +288,7 @@ _EVERY_NS: Final = 200_000_000
 
 
 class Progress:
-    """A line that is written over a few times a second, and wiped at the end.
+    """A bar on a terminal, moved a few times a second; of what is over sooner there is none.
 
     Args:
         label: What is done.
@@ -312,7 +313,7 @@ class Progress:
         self._shown = on_terminal() if shown is None else shown
         self._begun_ns = self._clock.monotonic_ns()
         self._told_ns = self._begun_ns
-        self._written = False
+        self._bar: Any = None
 
     def __enter__(self) -> Self:
         """Begun."""
@@ -324,16 +325,15 @@ class Progress:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Wipe the line."""
+        """End the bar's line."""
         self.hide()
 
     def hide(self) -> None:
-        """Wipe the line, and show no more: what comes next has the terminal."""
+        """Show no more: what comes next has the terminal."""
         self._shown = False
-        if self._written:
-            self._written = False
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
+        if self._bar is not None:
+            self._bar.render_finish()
+            self._bar = None
 
     def advance(self, records: int, size_bytes: int = 0) -> None:
         """So much more is done."""
@@ -341,9 +341,9 @@ class Progress:
         self.bytes += size_bytes
         now_ns = self._clock.monotonic_ns()
         if self._shown and now_ns - self._told_ns >= _EVERY_NS:
-            self._told_ns, self._written = now_ns, True
-            sys.stderr.write(f"\r{self.line()}\x1b[K")
-            sys.stderr.flush()
+            self._told_ns = now_ns
+            self._bar = self._bar or bar(self._label, self._total)
+            show_at(self._bar, self.records, self.line())
 
     @property
     def seconds(self) -> float:
@@ -353,13 +353,32 @@ class Progress:
     def line(self) -> str:
         """What is done, and how fast."""
         words = [pluralize(self.records, "record", form=",")]
-        if self._total:
-            words[0] = f"{self.records:,} of {self._total:,} records"
-            words.append(f"{min(self.records * 100 // self._total, 100)} %")
         if self.bytes:
             words.append(human_bytes(self.bytes))
         words.append(f"{self.records / max(self.seconds, 1e-9):,.0f} records/s")
-        return f"{self._label}: {', '.join(words)}"
+        return ", ".join(words)
+
+
+def bar(label: str, total: int | None) -> Any:
+    """A bar of click's on standard error; without a total it only says what is done.
+
+    It is moved by `show_at`, and ended by its `render_finish`.
+    """
+    return click.progressbar(
+        count() if total is None else None,
+        length=total,
+        label=safe(label),
+        file=sys.stderr,
+        width=20,
+        show_eta=False,
+        item_show_func=lambda words: words,
+    )
+
+
+def show_at(shown: Any, done: int, words: str) -> None:
+    """Move a bar to what is done, with words behind it."""
+    shown.pos, shown.current_item = done, words
+    shown.render_progress()
 
 
 LEVELS: Final = {"trace": 1, "debug": 5, "info": 9, "warn": 13, "error": 17, "fatal": 21}

@@ -175,7 +175,7 @@ class LogClient:
         prefer: `replica`: fetches go to a replica in sync that does not lead, if there is one. It
             is a little behind the leader.
         rack: With that, to one in this rack if there is one.
-        access: How it is let in: TLS, certificate, token.
+        access: TLS, and how it authenticates.
         rng: For the jitter of pauses between tries, and the choice of a replica.
 
     Attributes:

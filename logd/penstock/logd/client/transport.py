@@ -39,7 +39,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @classmethod
     async def open(cls, address: tuple[str, int], where: str, access: Access = ANYBODY) -> Self:
-        """Connect, and be let in.
+        """Connect and authenticate.
 
         Raises:
             OSError: It cannot be connected to.
@@ -160,7 +160,7 @@ class ConnectionPool:
     Args:
         router: Says whom to ask.
         timeout_s: Seconds without a byte for an answer that is due.
-        access: How it is let in.
+        access: TLS, and how it authenticates.
     """
 
     def __init__(self, router: MetadataCache, timeout_s: float, access: Access = ANYBODY) -> None:

@@ -187,7 +187,7 @@ class PartitionVerifier:
         incarnation: Of the stream.
         alone: Whether it is a node alone, which is asked wherever it was reached.
         bytes_per_s: Bytes that each node reads a second; None: as many as it can.
-        advanced: Told of records and bytes that were read, at the node that has most.
+        advanced: Called with the records and bytes that were read, at the node that has most.
     """
 
     def __init__(  # noqa: PLR0913 - what is compared, and how

@@ -1,9 +1,13 @@
 """What others wrote cannot drive a terminal; tables stay aligned and within it."""
 
+import io
+from contextlib import redirect_stderr
+
 import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typing_extensions import override
 
 from penstock.logd.cli.output import (
     Progress,
@@ -126,17 +130,31 @@ class _Clock:
         return self.now_ns
 
 
-def test_progress_is_shown_now_and_then_and_wiped(capsys: pytest.CaptureFixture[str]) -> None:
+class Terminal(io.StringIO):
+    """What is written to a terminal."""
+
+    @override
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_is_shown_now_and_then() -> None:
     clock = _Clock()
-    with Progress("reading", 4000, clock=clock, shown=True) as progress:
-        progress.advance(10)
+    with redirect_stderr(Terminal()) as terminal, Progress("reading", 4000, clock=clock) as shown:
+        shown.advance(10)
+        assert terminal.getvalue() == "", "what is over at once has no bar"
         clock.now_ns = 10**9
-        progress.advance(1990, 1_000_000)
-        progress.advance(1)
-    assert capsys.readouterr().err == (
-        "\rreading: 2,000 of 4,000 records, 50 %, 1.0 MB, 2,000 records/s\x1b[K\r\x1b[K"
-    )
-    with Progress("reading", clock=clock, shown=False) as progress:
+        shown.advance(1990, 1_000_000)
+        written = terminal.getvalue()
+        shown.advance(1)
+        assert terminal.getvalue() == written
+    assert "reading  [##########----------]   50%" in written
+    assert written.endswith("  2,000 records, 1.0 MB, 2,000 records/s")
+    with redirect_stderr(Terminal()) as terminal, Progress("reading", clock=clock) as shown:
+        clock.now_ns = 2 * 10**9
+        shown.advance(5)
+    assert "5 records, 5 records/s" in terminal.getvalue()
+    with redirect_stderr(io.StringIO()) as none, Progress("reading", clock=clock) as shown:
         clock.now_ns = 10**10
-        progress.advance(5)
-    assert capsys.readouterr().err == ""
+        shown.advance(5)
+    assert none.getvalue() == ""
