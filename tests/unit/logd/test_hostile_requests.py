@@ -70,6 +70,7 @@ SOUND: Final[tuple[dict[str, Any], ...]] = (
     {"api": "rebalance"},
     {"api": "purge", "stream": "logs", "partition": 0, "before": 1},
     {"api": "step_down", "heir": None},
+    {"api": "verify", "stream": "logs", "offset": 0, "upto": 10, "records": True},
     {"api": "restore", "stream": "logs", "partition": 0, "upload": 100},
     {"api": "gaps"},
     {"api": "acls", "after": "1"},
