@@ -22,7 +22,7 @@ from opentelemetry import metrics, trace
 from pydantic import Field
 
 from penstock import specs
-from penstock.specs import clock
+from penstock.base import clock
 from penstock.specs.otel import exporter
 
 PRODUCTS = {"kettle": 39.9, "teapot": 24.5, "mug": 7.0, "tea": 12.0, "tray": 18.0}

@@ -12,7 +12,7 @@ from functools import partial
 from time import process_time_ns
 from typing import Any, Final
 
-from penstock.collector.agent.settings import limits_of
+from penstock.collector.agent.derived_config import limits_of
 from penstock.collector.decode.lines import LineContext, PlainLines, decode_line
 from penstock.collector.decode.shapes import Made
 from penstock.collector.delivery.core import Delivery, Event, Flush, Publish, Stored, Take

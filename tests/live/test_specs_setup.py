@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from penstock.specs import clock
+from penstock.base import clock
 from tests.support.collector_socket import CollectorSocket
 from tests.support.waiting import PATIENCE, wait_until
 

@@ -16,8 +16,8 @@ from pydantic import TypeAdapter
 from typing_extensions import override
 
 from penstock.base.clock import SystemClock
+from penstock.collector.agent.derived_config import graph_of, resource_of, sizes_of
 from penstock.collector.agent.route_fingerprint import route_fingerprint
-from penstock.collector.agent.settings import graph_of, resource_of, sizes_of
 from penstock.collector.checkpoint.checkpointer import Checkpointer
 from penstock.collector.checkpoint.recovery import open_data_directory
 from penstock.collector.checkpoint.state import State, read_state

@@ -17,7 +17,7 @@ from penstock.collector.limits import (
 )
 from penstock.collector.registry import AnySource, AnyTransform
 from penstock.collector.sources.settings import Section, clash
-from penstock.collector.spool.record_kinds import Kind
+from penstock.collector.spool.urgency import Kind
 from penstock.collector.transforms.graph.settings import OutputSection, TestCase
 from penstock.collector.transforms.transform import Name
 from penstock.service import AdminAccess, ConfigError, FilePath, HostPort, TracingSection

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from penstock.specs.emit.context import bind
     from penstock.specs.emit.delivery.config import EmitterLimits
     from penstock.specs.emit.emitter import Emitter
-    from penstock.specs.emit.process import process_emitter
+    from penstock.specs.emit.process_emitter import process_emitter
     from penstock.specs.errors import (
         MissingExtraError,
         RefusedRecordError,
@@ -70,7 +70,7 @@ _MODULES: Final = {
         "emit.context": "bind",
         "emit.delivery.config": "EmitterLimits",
         "emit.emitter": "Emitter",
-        "emit.process": "process_emitter",
+        "emit.process_emitter": "process_emitter",
         "errors": (
             "MissingExtraError RefusedRecordError RefusedSpecError SpecError UnknownSpecError"
         ),

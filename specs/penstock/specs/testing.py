@@ -25,7 +25,7 @@ from penstock.specs.emit.delivery.core import Acked, Batch
 from penstock.specs.emit.delivery.queue import line_of
 from penstock.specs.emit.delivery.transport import Dropped, Link
 from penstock.specs.emit.emitter import Emitter
-from penstock.specs.emit.process import use_emitter
+from penstock.specs.emit.process_emitter import use_emitter
 from penstock.specs.errors import SpecError
 from penstock.specs.models.codec import decode, explain, lift
 from penstock.specs.models.envelope import Record, resolve

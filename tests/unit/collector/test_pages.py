@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from penstock.collector.agent.settings import graph_of
+from penstock.collector.agent.derived_config import graph_of
 from penstock.collector.config import CollectorConfig
 from penstock.collector.registry import SOURCES, TRANSFORMS
 

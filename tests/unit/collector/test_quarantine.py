@@ -5,7 +5,7 @@ from pathlib import Path
 from uuid import UUID
 
 from penstock.base.clock import SystemClock
-from penstock.collector.agent.settings import graph_of, sizes_of
+from penstock.collector.agent.derived_config import graph_of, sizes_of
 from penstock.collector.checkpoint.recovery import open_data_directory
 from penstock.collector.checkpoint.state import INDEX_BITS, State
 from penstock.collector.delivery.engine import Engine

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from penstock.collector.agent.derived_config import graph_of
 from penstock.collector.agent.route_fingerprint import route_fingerprint
-from penstock.collector.agent.settings import graph_of
 from penstock.collector.config import CollectorConfig
 
 FILE = {"type": "file", "name": "files", "include": ["/x.log"], "service": "shop"}

@@ -20,8 +20,8 @@ from penstock.collector.errors import SpoolFailedError, SpoolFullError
 from penstock.collector.ledger import Ledger
 from penstock.collector.spool.journal import Journal
 from penstock.collector.spool.reader import Reader
-from penstock.collector.spool.record_kinds import Kind, sort_lines
 from penstock.collector.spool.spool import Spool, Spools, Unit, decode_unit, take_apart
+from penstock.collector.spool.urgency import Kind, split_by_urgency
 from penstock.collector.telemetry import settle_accounts
 from penstock.logd.storage import REAL_DISK, Disk
 from tests.support.failing_disk import FailingDisk
@@ -98,7 +98,7 @@ def test_a_record_is_urgent_for_its_kind_not_for_its_text() -> None:
         b'not json "audit"',
         record("event"),
     ]
-    found = sort_lines(b"\n".join(lines))
+    found = split_by_urgency(b"\n".join(lines))
     assert found.urgent == [lines[1], lines[4]]
     assert found.rest == [lines[0], lines[2], lines[3]]
     assert (found.kind, found.urgent_kind) == ("logs", "audit")

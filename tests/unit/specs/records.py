@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from penstock.specs.emit.writer import LogLines, encode_log
+from penstock.specs.emit.log_writer import LogLines, encode_log
 from penstock.specs.models.kinds import BASE_MODELS
 
 RESOURCE: dict[str, Any] = {

@@ -22,7 +22,7 @@ from typing_extensions import override
 
 from penstock import specs
 from penstock.specs import Audit, Emitter, EmitterLimits, Event
-from penstock.specs.emit import process
+from penstock.specs.emit import process_emitter
 from penstock.specs.emit.delivery import unpatched
 from penstock.specs.emit.delivery.core import Delivery
 from penstock.specs.emit.delivery.queue import RecordQueue
@@ -43,9 +43,9 @@ class AppOpened(Event, spec="app_test.opened/1.0"):
 def output(tmp_path: Path) -> Iterator[Output]:
     made = Output(tmp_path / "out.ndjson")
     configure_structlog()
-    process.use_emitter(made.emitter)
+    process_emitter.use_emitter(made.emitter)
     yield made
-    process.use_emitter(None)
+    process_emitter.use_emitter(None)
     structlog.reset_defaults()
     made.close()
 
@@ -189,7 +189,7 @@ def test_what_cannot_be_a_record_is_counted_and_not_sent(output: Output) -> None
 
 
 def test_event_without_setup_is_dropped_quietly() -> None:
-    process.use_emitter(None)
+    process_emitter.use_emitter(None)
     assert not AppOpened(door=1).emit()
 
 
@@ -223,11 +223,11 @@ def test_setup_reads_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         "OTEL_RESOURCE_ATTRIBUTES", "team=a%20b,deployment.environment.name=prod,bad"
     )
     monkeypatch.setenv("PENSTOCK_SOCKET", str(tmp_path / "none.sock"))
-    process.use_emitter(None)
+    process_emitter.use_emitter(None)
     level = logging.getLogger().level
     emitter = specs.setup(version="2", hooks=False, opentelemetry=False)
     try:
-        assert process.process_emitter() is emitter
+        assert process_emitter.process_emitter() is emitter
         assert emitter.resource["service.name"] == "by-env"
         assert emitter.resource["service.version"] == "2"
         assert emitter.resource["deployment.environment.name"] == "prod"
@@ -239,7 +239,7 @@ def test_setup_reads_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: 
             logging.getLogger().removeHandler(handler)
         logging.getLogger().setLevel(level)
         structlog.reset_defaults()
-        process.use_emitter(None)
+        process_emitter.use_emitter(None)
         emitter.close(timeout_s=0)
 
 
@@ -257,7 +257,7 @@ def test_an_environment_that_says_nothing_useful_costs_no_records(
 ) -> None:
     monkeypatch.setenv("OTEL_SERVICE_NAME", os.fsdecode(b"caf\xe9"))
     monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "service.version=,service.instance.id=,a=b")
-    emitter = Emitter(process.process_resource())
+    emitter = Emitter(process_emitter.process_resource())
     assert emitter.resource["service.name"] == "caf?"
     assert "service.version" not in emitter.resource
     assert len(emitter.resource["service.instance.id"]) == 36
@@ -301,9 +301,9 @@ def set_up(tmp_path: Path) -> Iterator[Callable[..., list[dict[str, Any]]]]:
     handlers = list(logging.getLogger().handlers)
     made = Output(tmp_path / "out.ndjson")
     specs.setup(hooks=False, opentelemetry=False, loggers=("again.quiet",))
-    process.use_emitter(made.emitter)
+    process_emitter.use_emitter(made.emitter)
     yield made.records
-    process.use_emitter(None)
+    process_emitter.use_emitter(None)
     logging.getLogger("again.quiet").handlers.clear()
     logging.getLogger().handlers[:] = handlers
     logging.getLogger().setLevel(level)

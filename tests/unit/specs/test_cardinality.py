@@ -13,7 +13,7 @@ from pydantic import Field
 
 from penstock.specs import Dimension, Emitter, MetricPoint
 from penstock.specs.emit.emitter import OVERFLOW, Cardinality
-from penstock.specs.emit.process import use_emitter
+from penstock.specs.emit.process_emitter import use_emitter
 from penstock.specs.models.codec import to_wire
 from tests.unit.specs.output import Output
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from opentelemetry.sdk.trace import TracerProvider
 from typing_extensions import override
 
+from penstock.specs.emit.log_writer import REPEATED, LogLines, LogWriter
 from penstock.specs.emit.sampling import WINDOW_NS, Folder, Sampler, Step
 from penstock.specs.emit.system_metrics import MachineFacts
-from penstock.specs.emit.writer import REPEATED, LogLines, LogWriter
 
 TRACES = st.integers(1, (1 << 128) - 1).map(lambda number: f"{number:032x}")
 

@@ -11,7 +11,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from typing_extensions import override
 
 from penstock import specs
-from penstock.specs.emit.process import use_emitter
+from penstock.specs.emit.process_emitter import use_emitter
 from penstock.specs.otel.exporter import PenstockSpanExporter
 from penstock.specs.redact.scrubber import Scrubber
 from penstock.specs.testing import StubLink

@@ -22,7 +22,7 @@ from penstock.specs import (
     SpecError,
     encode,
 )
-from penstock.specs.emit.writer import LogLines
+from penstock.specs.emit.log_writer import LogLines
 from penstock.specs.formats.schemas import json_schema
 from penstock.specs.models.codec import encode_json
 from penstock.specs.redact.detectors import redact_text, sensitivity_of_name

@@ -18,7 +18,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from typing_extensions import override
 
 from penstock.specs.emit.context import bound, trace_fields
-from penstock.specs.emit.process import use_emitter
+from penstock.specs.emit.process_emitter import use_emitter
 from penstock.specs.otel.exporter import PenstockSpanExporter
 from penstock.specs.web.request import Request, ServerOptions, caller_bound, handling
 from tests.unit.specs.output import Output

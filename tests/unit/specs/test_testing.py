@@ -7,7 +7,7 @@ import pytest
 
 from penstock import specs
 from penstock.specs import Sensitive
-from penstock.specs.emit import current
+from penstock.specs.emit import process_sink
 from penstock.specs.testing import Capture, capturing
 
 
@@ -94,8 +94,8 @@ def test_unknown_fields_and_specs_fail() -> None:
 
 
 def test_the_emitter_of_before_comes_back() -> None:
-    before = current.sink()
+    before = process_sink.sink()
     with capturing("other") as capture:
-        assert current.sink() is capture.emitter
+        assert process_sink.sink() is capture.emitter
         specs.log().info("x")
-    assert current.sink() is before
+    assert process_sink.sink() is before

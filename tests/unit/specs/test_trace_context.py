@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from penstock import specs
-from penstock.specs import clock
+from penstock.specs import ids
 from penstock.specs.emit.context import bound, parse_traceparent, trace_fields, use_trace
-from penstock.specs.emit.process import use_emitter
+from penstock.specs.emit.process_emitter import use_emitter
 from penstock.specs.web.request import Request, ServerOptions, caller_bound, handling
 from tests.unit.specs.output import Output
 
@@ -96,14 +96,14 @@ def test_a_forked_child_draws_ids_of_its_own() -> None:
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
-        os.write(writing, clock.trace_id().encode())
+        os.write(writing, ids.trace_id().encode())
         os._exit(0)
     os.waitpid(child, 0)
     drawn = os.read(reading, 64).decode()
     os.close(reading)
     os.close(writing)
     assert len(drawn) == 32
-    assert drawn != clock.trace_id()
+    assert drawn != ids.trace_id()
 
 
 def test_bindings_cross_threads_in_a_copy_of_the_context() -> None:

@@ -21,15 +21,15 @@ from penstock.base.files import atomic_write
 from penstock.base.pluralize import pluralize
 from penstock.collector import failpoints
 from penstock.collector.agent.admin import SOCKET_NAME, AdminActions, ControlServer
-from penstock.collector.agent.reload import Reloads, Report, changed_keys
-from penstock.collector.agent.route_fingerprint import UNKNOWN, route_fingerprint
-from penstock.collector.agent.settings import (
+from penstock.collector.agent.derived_config import (
     graph_of,
     own_subjects,
     resource_of,
     sizes_of,
     tables_of,
 )
+from penstock.collector.agent.reload import Reloads, Report, changed_keys
+from penstock.collector.agent.route_fingerprint import UNKNOWN, route_fingerprint
 from penstock.collector.checkpoint.checkpointer import Checkpointer
 from penstock.collector.checkpoint.recovery import open_data_directory
 from penstock.collector.config import CollectorConfig, NatsSection

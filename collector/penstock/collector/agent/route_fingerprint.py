@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator
 from typing import Any, Final
 
-from penstock.collector.agent.settings import resource_of, tables_of
+from penstock.collector.agent.derived_config import resource_of, tables_of
 from penstock.collector.config import CollectorConfig
 from penstock.collector.registry import TRANSFORMS
 from penstock.collector.sources.files.settings import FileSettings

@@ -46,8 +46,8 @@ from typing_extensions import override
 from penstock.base.backoff import Backoff, Restarts
 from penstock.base.clock import SystemClock
 from penstock.collector.agent.admin import SOCKET_NAME, Action, ControlServer, asking
+from penstock.collector.agent.derived_config import digest_of_tables, graph_of
 from penstock.collector.agent.reload import Reloads, Report, Result, changed_keys
-from penstock.collector.agent.settings import digest_of_tables, graph_of
 from penstock.collector.agent.worker_plan import (
     Share,
     config_of,

@@ -9,7 +9,7 @@ import click
 
 from penstock.base.errors import ServiceError
 from penstock.base.pluralize import pluralize
-from penstock.collector.agent.settings import graph_of, resource_of
+from penstock.collector.agent.derived_config import graph_of, resource_of
 from penstock.collector.cli.cases import run_case
 from penstock.collector.config import CollectorConfig
 from penstock.collector.config_files import load_collector_config

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 import penstock.collector.allocator  # noqa: F401 - first, see there
-from penstock.collector.agent.settings import graph_of
+from penstock.collector.agent.derived_config import graph_of
 from penstock.collector.agent.worker_plan import WORKERS_MAX, Share, config_of, left_behind
 from penstock.collector.cli.admin import reload, tap, top
 from penstock.collector.cli.config import COMMANDS, check_use

@@ -9,7 +9,7 @@ from typing import Final
 import structlog
 
 from penstock.base.clock import Clock
-from penstock.collector.agent.settings import limits_of, resource_of, sizes_of
+from penstock.collector.agent.derived_config import limits_of, resource_of, sizes_of
 from penstock.collector.checkpoint.recovery import DataDirectory
 from penstock.collector.checkpoint.state import (
     INDEX_BITS,
@@ -30,9 +30,9 @@ from penstock.collector.spool.journal import Journal
 from penstock.collector.spool.memory_budget import Budget
 from penstock.collector.spool.quarantine import Quarantine as QuarantineLog
 from penstock.collector.spool.reader import Reader
-from penstock.collector.spool.record_kinds import Kind
 from penstock.collector.spool.replay import Replayer
 from penstock.collector.spool.spool import Spool, Spooling, Spools
+from penstock.collector.spool.urgency import Kind
 from penstock.collector.spool.writer import Payload, SpoolWriter, leave_where_it_fails
 from penstock.collector.telemetry import troubles
 from penstock.collector.transforms.graph.graph import Graph

@@ -26,8 +26,8 @@ from penstock.collector.delivery.publisher import Sender
 from penstock.collector.errors import UndecodableError
 from penstock.collector.ledger import Ledger
 from penstock.collector.spool.journal import undamaged
-from penstock.collector.spool.record_kinds import Kind
 from penstock.collector.spool.spool import Spool, Unit, decode_unit
+from penstock.collector.spool.urgency import Kind
 from penstock.logd.errors import CorruptFrameError, RefusedError
 from penstock.logd.format.frame import FrameHeader
 

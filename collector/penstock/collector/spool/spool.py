@@ -46,7 +46,7 @@ from penstock.collector.limits import UNIT_DECOMPRESSED_BYTES_MAX, UNIX_FRAME_BY
 from penstock.collector.sources.unix.framing import BATCH_VERSION, decode_batch_header
 from penstock.collector.spool.dedup import SenderTable
 from penstock.collector.spool.journal import Entry, Journal, entry_size, read_record, undamaged
-from penstock.collector.spool.record_kinds import URGENT, Kind, Sorted, sort_lines
+from penstock.collector.spool.urgency import URGENT, ByUrgency, Kind, split_by_urgency
 from penstock.collector.spool.validation_cache import Known, ValidationCache
 from penstock.logd.format.batch import Record
 from penstock.logd.format.frame import NO_PRODUCER, FrameHeader
@@ -378,7 +378,7 @@ def take_apart(unit: Unit) -> list[Unit]:
         "count": header.count,
         "resource": dict(header.resource),
     }
-    found = sort_lines(body)
+    found = split_by_urgency(body)
     if found.rest and found.urgent and len(body) > UNIX_FRAME_BYTES_MAX:  # parts are not compressed
         return [dataclasses.replace(unit, kind=found.urgent_kind)]
     return _parts(unit, orjson.dumps(head) + b"\n", found)
@@ -388,13 +388,13 @@ def _by_line(unit: Unit) -> list[Unit]:
     kinds = [KINDS[one.kind] for one in unit.verdicts if one is not None]
     if kinds and len(kinds) == len(unit.verdicts) and URGENT.isdisjoint(kinds):
         return [dataclasses.replace(unit, kind=kinds[0])]  # the validator has said it of each
-    found = sort_lines(unit.payload)
+    found = split_by_urgency(unit.payload)
     if found.rest and found.urgent and "refused" in unit.meta:  # it counts lines
         return [dataclasses.replace(unit, kind=found.urgent_kind)]
     return _parts(unit, b"", found)
 
 
-def _parts(unit: Unit, head: bytes, found: Sorted) -> list[Unit]:
+def _parts(unit: Unit, head: bytes, found: ByUrgency) -> list[Unit]:
     if not found.urgent:
         return [dataclasses.replace(unit, kind=found.kind)]
     if not found.rest:

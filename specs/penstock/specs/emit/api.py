@@ -15,7 +15,7 @@ from penstock.specs.emit.delivery.config import Counters, EmitterLimits
 from penstock.specs.emit.delivery.transport import StreamLink
 from penstock.specs.emit.emitter import PROCESS_EXIT, Emitter, MakeLink
 from penstock.specs.emit.handler import ATTACHMENT
-from penstock.specs.emit.process import (
+from penstock.specs.emit.process_emitter import (
     current_emitter,
     process_resource,
     replace_emitter,

@@ -24,7 +24,8 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from penstock.specs import clock, limits
+from penstock.base import clock
+from penstock.specs import ids, limits
 from penstock.specs.emit.delivery import exit_hooks, notices, unpatched
 from penstock.specs.emit.delivery.config import MS, Counters, EmitterLimits
 from penstock.specs.emit.delivery.core import Delivery
@@ -33,9 +34,9 @@ from penstock.specs.emit.delivery.journal import AuditJournal
 from penstock.specs.emit.delivery.queue import RecordQueue, kind_of, line_of, rank_of
 from penstock.specs.emit.delivery.transport import Link, SocketLink, StreamLink
 from penstock.specs.emit.delivery.worker import DeliveryWorker
+from penstock.specs.emit.log_writer import LogLines, LogWriter, encode_log
 from penstock.specs.emit.sampling import Folder, Sampler
 from penstock.specs.emit.system_metrics import MachineFacts
-from penstock.specs.emit.writer import LogLines, LogWriter, encode_log
 from penstock.specs.models.attributes import encodable
 from penstock.specs.models.codec import encode_json, lift, to_wire
 from penstock.specs.models.dimensions import Dimension
@@ -386,7 +387,7 @@ class Emitter:
             )  # fmt: skip
         # Not the resource's id, which may come from the environment and be that of the process
         # before: the collector would take our first batches for repeats of its.
-        sender = clock.instance_id()
+        sender = ids.instance_id()
         resource.setdefault("service.instance.id", sender)
         state_holder: list[_State] = []
         link = self._make_link(sender, encode_json(resource))
@@ -426,7 +427,7 @@ class Emitter:
         parent = self._state
         for worker in (parent.flusher, *parent.journals):
             worker.after_fork()
-        resource = {**parent.resource, "service.instance.id": clock.instance_id()}
+        resource = {**parent.resource, "service.instance.id": ids.instance_id()}
         if "process.pid" in resource:
             resource["process.pid"] = os.getpid()
         self.logs.renew()

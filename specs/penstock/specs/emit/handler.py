@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from typing_extensions import override
 
-from penstock.specs.emit import current
+from penstock.specs.emit import process_sink
 from penstock.specs.emit.emitter import Emitter
 from penstock.specs.models.attributes import clean_body, clean_text
 
@@ -54,7 +54,7 @@ class SpecHandler(logging.Handler):
 
     @override
     def emit(self, record: logging.LogRecord) -> None:
-        sink: current.Sink | None = self._emitter or current.sink()
+        sink: process_sink.Sink | None = self._emitter or process_sink.sink()
         if sink is None:
             return
         if self._emitter is None:
@@ -115,7 +115,7 @@ class Attachment:
 
     def check(self) -> None:
         """Attach again where somebody took the handler away; every record costs this."""
-        if current.sink() is None:
+        if process_sink.sink() is None:
             return
         handler = self._handler
         for logger in self._loggers:

@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Any, Final
 
 from penstock.specs import limits
-from penstock.specs.emit import current, emitter
+from penstock.specs.emit import emitter, process_sink
 from penstock.specs.emit.delivery import unpatched
 
 _FATAL: Final = 21
@@ -68,7 +68,7 @@ _HOOKS: Final = (
 
 
 def _record(body: str, severity: int, error: BaseException, thread: str | None = None) -> None:
-    sink = current.sink()
+    sink = process_sink.sink()
     if sink is not None:
         fields = {} if thread is None else {"thread.name": thread}
         sink.logs.write(body, severity, fields, scope=_SCOPE, error=error)
@@ -120,7 +120,7 @@ def _terminate(number: int, _frame: FrameType | None) -> None:
     except RuntimeError:
         os.kill(os.getpid(), number)
         return
-    sink = current.sink()
+    sink = process_sink.sink()
     if sink is None or not sink.is_busy:  # else what it is about must first be finished
         done.acquire(timeout=limits.EXIT_FLUSH_MS / 1000)
         os.kill(os.getpid(), number)

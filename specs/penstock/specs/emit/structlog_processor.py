@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from typing_extensions import override
 
-from penstock.specs.emit import current
+from penstock.specs.emit import process_sink
 from penstock.specs.emit.handler import ARGUMENTS, STACK, shown
-from penstock.specs.emit.writer import SANITISED
+from penstock.specs.emit.log_writer import SANITISED
 from penstock.specs.errors import MissingExtraError
 from penstock.specs.models.log import DEFAULT_SEVERITY
 
@@ -60,13 +60,13 @@ class SpecProcessor:
         except Exception as error:  # noqa: BLE001 - the application must not fail because of it
             fields = {SANITISED: type(error).__name__}
         fields.pop("event", None)
-        sink = current.sink()
+        sink = process_sink.sink()
         if sink is not None:
             _write(sink, SEVERITIES.get(method, DEFAULT_SEVERITY), body, fields)
         return (), {}
 
 
-def _write(sink: current.Sink, severity: int, body: Any, fields: dict[str, Any]) -> None:
+def _write(sink: process_sink.Sink, severity: int, body: Any, fields: dict[str, Any]) -> None:
     """Emit one record; `fields` is used up."""
     if _bound_by_structlog or _bound_by_structlog is None:
         fields = {**structlog.contextvars.get_contextvars(), **fields}
@@ -114,7 +114,7 @@ def make_bound_logger(level: int) -> type[Any]:
             processors = self._processors
             if args or len(processors) != 1 or processors[0].__class__ is not SpecProcessor:
                 return super()._proxy_to_logger(method_name, event, *args, **kwargs)
-            sink = current.sink()
+            sink = process_sink.sink()
             if sink is not None:
                 severity = SEVERITIES.get(method_name, DEFAULT_SEVERITY)
                 _write(sink, severity, event, {**self._context, **kwargs})
@@ -149,7 +149,7 @@ def _replace_methods(ours: Any, filtering: Any, level: int) -> None:
 def _direct(name: str, usual: Any) -> Any:
     """A logger's method that calls nothing between the application and the emitter's writer."""
     severity = SEVERITIES[name]
-    current_sink = current.sink
+    current_sink = process_sink.sink
 
     def method(self: Any, event: Any = _ABSENT, /, *args: Any, **fields: Any) -> Any:
         if event is _ABSENT:
@@ -214,7 +214,7 @@ class EmitterLogger:
     def _rendered(self, method: str, args: tuple[Any, ...], fields: dict[str, Any]) -> None:
         if not args and not fields:
             return
-        sink = current.sink()
+        sink = process_sink.sink()
         if sink is None:
             return
         body = args[0] if args else fields.pop("event", fields.pop("msg", ""))

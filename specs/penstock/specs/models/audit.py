@@ -4,8 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
 
-from penstock.specs import clock
-from penstock.specs.emit.current import emit_here
+from penstock.specs import ids
+from penstock.specs.emit.process_sink import emit_here
 from penstock.specs.models.envelope import CONFIG, Record
 from penstock.specs.models.event import EventName
 from penstock.specs.models.scalars import Count, RecordId, Text
@@ -43,7 +43,7 @@ class Audit(Record, spec="audit/1.0"):
     """
 
     kind: Literal["audit"] = "audit"
-    record_id: RecordId = Field(default_factory=clock.record_id)
+    record_id: RecordId = Field(default_factory=ids.record_id)
     event_name: Annotated[EventName, Field(validate_default=True)] = ""
     subject: Annotated[str | None, Field(max_length=255)] = None
     actor: Actor

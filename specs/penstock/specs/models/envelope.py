@@ -24,7 +24,7 @@ from typing import Annotated, Any, ClassVar, Final, Self, cast
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, model_validator
 from typing_extensions import override
 
-from penstock.specs import clock
+from penstock.base import clock
 from penstock.specs.errors import BrokenRuleError, RefusedSpecError, UnknownSpecError
 from penstock.specs.limits import HASHED_CHARACTERS_MAX, SCHEMA_CHARACTERS_MAX, SCOPE_CHARACTERS_MAX
 from penstock.specs.models.dimensions import refuse_dimension

@@ -4,8 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from penstock.specs import clock
-from penstock.specs.emit.current import emit_here
+from penstock.specs import ids
+from penstock.specs.emit.process_sink import emit_here
 from penstock.specs.models.envelope import Record
 from penstock.specs.models.scalars import RecordId
 
@@ -19,7 +19,7 @@ class Event(Record, spec="event/1.0"):
     """
 
     kind: Literal["event"] = "event"
-    record_id: RecordId = Field(default_factory=clock.record_id)
+    record_id: RecordId = Field(default_factory=ids.record_id)
     event_name: Annotated[EventName, Field(validate_default=True)] = ""
     subject: Annotated[str | None, Field(max_length=255)] = None
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
-from penstock.specs.emit.current import emit_here
+from penstock.specs.emit.process_sink import emit_here
 from penstock.specs.errors import BrokenRuleError
 from penstock.specs.limits import (
     BUCKETS_MAX,

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from penstock.specs import clock
+from penstock.specs import ids
 from penstock.specs.limits import (
     ATTRIBUTES_MAX,
     IDENTITY_CHARACTERS_MAX,
@@ -56,7 +56,7 @@ def describe_process() -> dict[str, Any]:
     return {
         "service.name": "unknown_service",
         "service.version": "unknown",
-        "service.instance.id": clock.instance_id(),
+        "service.instance.id": ids.instance_id(),
         "deployment.environment.name": "unknown",
         "host.name": socket.gethostname(),
         "host.arch": platform.machine(),

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from penstock.specs import environment
-from penstock.specs.emit import current, hooks
+from penstock.specs.emit import hooks, process_sink
 from penstock.specs.emit.context import Bound
 from penstock.specs.emit.emitter import PROCESS_EXIT, Emitter
-from penstock.specs.emit.process import process_emitter
+from penstock.specs.emit.process_emitter import process_emitter
 from penstock.specs.errors import MissingExtraError
 from penstock.specs.limits import ATTRIBUTES_MAX
 from penstock.specs.models.attributes import clean_attributes
@@ -71,7 +71,7 @@ class _EmitterExporter:
     def __init__(self, emitter: Emitter | None = None) -> None:
         self._emitter = emitter
         self._process_exit = PROCESS_EXIT if emitter is None else emitter.process_exit
-        if emitter is None and current.sink() is None:
+        if emitter is None and process_sink.sink() is None:
             hooks.before_end(_force_flush)
             hooks.flush_on_sigterm()
         self._known: dict[int, tuple[Resource, dict[str, Any], bytes | None]] = {}

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from typing_extensions import override
 
-from penstock.specs import clock
-from penstock.specs.emit import current
+from penstock.base import clock
+from penstock.specs import ids
+from penstock.specs.emit import process_sink
 from penstock.specs.emit.context import bind, parse_traceparent, trace_fields, use_trace
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ def caller_bound(headers: Mapping[str, str], *, baggage: bool) -> Iterator[None]
         elif (trace := parse_traceparent(headers.get("traceparent", ""))) is not None:
             stack.enter_context(use_trace(trace))
         if not trace_fields():
-            stack.enter_context(use_trace({"trace_id": clock.trace_id()}))
+            stack.enter_context(use_trace({"trace_id": ids.trace_id()}))
         yield
 
 
@@ -182,7 +183,7 @@ def handling(
     begun_ns = clock.monotonic_ns()
     with ExitStack() as stack:
         stack.enter_context(caller_bound(headers, baggage=options.baggage))
-        stack.enter_context(bind(request_id=clock.record_id(), **context))
+        stack.enter_context(bind(request_id=ids.record_id(), **context))
         stack.enter_context(_server_span(request, options.tracer_provider))
         try:
             yield
@@ -231,7 +232,7 @@ def _complete(request: Request) -> None:
 def _record(
     request: Request, begun_ns: int, options: ServerOptions, error: BaseException | None
 ) -> None:
-    sink = current.sink()
+    sink = process_sink.sink()
     if sink is None or not (options.records or request.failed):
         return
     fields = {

@@ -15,7 +15,8 @@ from collections.abc import Callable, Collection
 from typing import Any, Final, Protocol
 from weakref import WeakSet
 
-from penstock.specs import clock, limits
+from penstock.base import clock
+from penstock.specs import limits
 from penstock.specs.emit.delivery import notices
 
 _LAST: Final = -100

@@ -28,8 +28,9 @@ from typing import Any, Final, Self
 
 from typing_extensions import override
 
+from penstock.base import clock
 from penstock.base.files import sync_directories
-from penstock.specs import clock, limits
+from penstock.specs import limits
 from penstock.specs.emit.delivery import unpatched
 from penstock.specs.emit.delivery.config import MS, Counters, EmitterLimits
 from penstock.specs.emit.delivery.core import Delivery

@@ -9,8 +9,8 @@ import select
 import sys
 from typing import Final
 
+from penstock.base import clock
 from penstock.base.pluralize import pluralize
-from penstock.specs import clock
 from penstock.specs.emit.delivery import unpatched
 
 PERIOD_NS: Final = 60 * 10**9

@@ -20,6 +20,7 @@ header's. Version 1; the length prefix and the keys shown may never change.
 
 import json
 import os
+import random
 import select
 import socket
 import struct
@@ -28,12 +29,14 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from typing_extensions import override
 
-from penstock.specs import clock
 from penstock.specs.emit.delivery import unpatched
 from penstock.specs.emit.delivery.core import Acked, Batch, Nacked
 from penstock.specs.emit.delivery.queue import line_of
 from penstock.specs.errors import SpecError
 from penstock.specs.limits import KIB
+
+jitter: Final = random.SystemRandom().random
+"""Draws what of a wait chance decides, from 0 to 1."""
 
 if TYPE_CHECKING:
     import _socket
@@ -297,7 +300,7 @@ def _answer(body: bytes) -> Answer:
         if isinstance(ack, int):
             return Acked(ack)
         if isinstance(nack, int):
-            return Nacked(nack, retry=message.get("retry") is True, jitter=clock.jitter())
+            return Nacked(nack, retry=message.get("retry") is True, jitter=jitter())
     raise RemoteProtocolError("neither ack nor nack")
 
 

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, assert_never
 
-from penstock.specs import clock
+from penstock.base import clock
 from penstock.specs.emit.delivery import notices, unpatched
 from penstock.specs.emit.delivery.core import (
     Close,
@@ -20,7 +20,7 @@ from penstock.specs.emit.delivery.core import (
     Send,
     Tick,
 )
-from penstock.specs.emit.delivery.transport import LINK_ERRORS, Dropped, Link
+from penstock.specs.emit.delivery.transport import LINK_ERRORS, Dropped, Link, jitter
 
 _MS: Final = 1_000_000
 _READ_BYTES: Final = 4096
@@ -200,7 +200,7 @@ class DeliveryWorker:
         except Exception:  # noqa: BLE001 - out of memory, say: reconnect, and send again
             self._link.close()
             with self._lock:
-                self._delivery.handle(Lost(clock.jitter()), clock.monotonic_ns())
+                self._delivery.handle(Lost(jitter()), clock.monotonic_ns())
 
     def _run_periodic_tasks(self) -> int | None:
         try:
@@ -245,7 +245,7 @@ class DeliveryWorker:
                 is_up = self._link.connect()
                 if not is_up:
                     self._complain()
-                events.append(Connected() if is_up else Lost(clock.jitter()))
+                events.append(Connected() if is_up else Lost(jitter()))
             case Send(batch):
                 events.extend(self._link.send(batch, dropped))
                 self._pump(events)
@@ -262,7 +262,7 @@ class DeliveryWorker:
             self._link.trouble = f"{self._link.peer}: {error}"
             if self._delivery.failures >= _FAILURES_UNTIL_SAID:
                 self._complain()
-            events.append(Lost(clock.jitter()))
+            events.append(Lost(jitter()))
 
     def _complain(self) -> None:
         """One line: records do not leave the process, and why."""

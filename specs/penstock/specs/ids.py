@@ -1,29 +1,16 @@
-"""The only place where the spec library reads the time or rolls dice."""
+"""The ids that the spec library makes."""
 
 import os
 import random
-import time
 
-_RANDOM = random.SystemRandom()
+from penstock.base import clock
+
 _IDS = random.Random(os.urandom(32))  # noqa: S311 - ids, which are no secrets; quicker by far
-
-
-unix_ns = time.time_ns  # noqa: TID251 - this is the clock module
-"""Nanoseconds since 1970-01-01 UTC, for records; may step."""
-
-
-def monotonic_ns() -> int:
-    """Nanoseconds for durations; never steps back."""
-    return time.monotonic_ns()  # noqa: TID251 - this is the clock module
-
-
-def jitter() -> float:
-    return _RANDOM.random()
 
 
 def record_id() -> str:
     """A new UUID version 7 (RFC 9562) as 32 hex digits: its first 48 bits are milliseconds."""
-    milliseconds = unix_ns() // 1_000_000 & 0xFFFF_FFFF_FFFF
+    milliseconds = clock.unix_ns() // 1_000_000 & 0xFFFF_FFFF_FFFF
     noise = int.from_bytes(os.urandom(10), "big")
     value = milliseconds << 80 | 0x7 << 76 | (noise >> 68 & 0xFFF) << 64
     value |= 0b10 << 62 | noise & 0x3FFF_FFFF_FFFF_FFFF

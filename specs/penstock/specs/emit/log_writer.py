@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final, NamedTuple, Protocol
 
-from penstock.specs import clock
+from penstock.base import clock
 from penstock.specs.emit.context import Bound, bound, trace_fields
 from penstock.specs.emit.delivery.unpatched import allocate_lock
 from penstock.specs.emit.sampling import Folder, Sampler, Step

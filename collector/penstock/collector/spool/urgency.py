@@ -22,7 +22,7 @@ _MARKS: Final = (b'"audit"', b'"event"')
 
 
 @dataclass(frozen=True, slots=True)
-class Sorted:
+class ByUrgency:
     """A unit's record lines by urgency, both in their order.
 
     Attributes:
@@ -37,11 +37,11 @@ class Sorted:
     urgent_kind: Kind = "events"
 
 
-def sort_lines(body: bytes) -> Sorted:
+def split_by_urgency(body: bytes) -> ByUrgency:
     """Look at record lines, and take them apart where some are urgent."""
     if not any(mark in body for mark in _MARKS):
         end = body.find(b"\n")
-        return Sorted(_kind_of(body if end < 0 else body[:end]))
+        return ByUrgency(_kind_of(body if end < 0 else body[:end]))
     rest: list[bytes] = []
     urgent: list[bytes] = []
     found: set[Kind] = set()
@@ -53,7 +53,7 @@ def sort_lines(body: bytes) -> Sorted:
         elif line:
             rest.append(line)
     kind = _kind_of(rest[0]) if rest else "logs"
-    return Sorted(kind, rest, urgent, "audit" if "audit" in found else "events")
+    return ByUrgency(kind, rest, urgent, "audit" if "audit" in found else "events")
 
 
 def _kind_of(line: bytes) -> Kind:

@@ -9,8 +9,8 @@ from penstock.specs.models.envelope import Context, Record
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from penstock.specs.emit.log_writer import LogWriter
     from penstock.specs.emit.system_metrics import MachineFacts
-    from penstock.specs.emit.writer import LogWriter
 
 
 class Sink(Protocol):

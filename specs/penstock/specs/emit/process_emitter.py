@@ -5,7 +5,7 @@ import stat
 from typing import Any
 
 from penstock.specs import environment
-from penstock.specs.emit import current
+from penstock.specs.emit import process_sink
 from penstock.specs.emit.emitter import Emitter
 from penstock.specs.emit.handler import ATTACHMENT
 from penstock.specs.models.resource import describe_process
@@ -31,7 +31,7 @@ def use_emitter(emitter: Emitter | None) -> Emitter | None:
     """
     global _emitter
     before, _emitter = _emitter, emitter
-    current.set_sink(emitter)
+    process_sink.set_sink(emitter)
     if emitter is None:
         ATTACHMENT.detach()
     return before
