@@ -11,6 +11,7 @@ from penstock.logd.cli.main import cli
 from tests.support.callers import Callers
 from tests.support.logd import Logd
 from tests.support.nats_server import nats_server
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(120)]
 
@@ -65,6 +66,10 @@ def test_rules_and_quotas_are_changed_and_shown(tmp_path: Path) -> None:
         assert run("root", "quotas", "rm", "alice").exit_code != 0
         denied = run("alice", "tail", "__activity")
         assert denied.exit_code != 0
-        shown = run("root", "tail", "__activity", "--json")
-        kinds = [json.loads(json.loads(row)["value"])["kind"] for row in shown.stdout.splitlines()]
-        assert {"access.denied", "acl.add", "acl.remove", "quota.set"} <= set(kinds)
+
+        def kinds() -> set[str]:
+            shown = run("root", "tail", "__activity", "--json").stdout.splitlines()
+            return {json.loads(json.loads(row)["value"])["kind"] for row in shown}
+
+        recorded = {"access.denied", "acl.add", "acl.remove", "quota.set"}
+        wait_until(lambda: recorded <= kinds(), what="the activities are in their stream")
