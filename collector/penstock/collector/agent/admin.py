@@ -316,7 +316,7 @@ class AdminActions:
 
     @property
     def actions(self) -> dict[str, Action]:
-        """By name."""
+        """The actions of the admin socket, by name."""
         return {
             "quarantine": self.quarantine,
             "reload": self.reload,

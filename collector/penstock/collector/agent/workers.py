@@ -160,7 +160,7 @@ class WorkerControl:
 
     @property
     def actions(self) -> dict[str, Action]:
-        """By name."""
+        """The actions of the admin socket, by name."""
         return {
             "quarantine": self.quarantine,
             "reload": self.reload,

@@ -202,7 +202,10 @@ def _kept(directory: Path, socket_path: Path | None) -> Iterator[dict[str, Any]]
 def _kept_in(
     directory: Path, socket_path: Path | None, answered: set[int]
 ) -> Iterator[dict[str, Any]]:
-    """Of one, of a running collector through its admin socket; adds the workers in its answer."""
+    """Yield what one quarantine keeps; a running collector is asked through its admin socket.
+
+    The numbers of the workers that it answered for are added to `answered`.
+    """
     if not is_running(directory):
         with opened(directory) as log:
             for kept, replayed in kept_in(log):

@@ -221,7 +221,7 @@ class NatsLink:
         return client
 
     def _options(self) -> dict[str, Any]:
-        """Of a client; files are read again.
+        """Make the options of a client; certificates and credentials are read again.
 
         Raises:
             ConfigError: One is not what it should be.

@@ -15,7 +15,7 @@ import orjson
 from penstock.specs.subjects import KINDS, KindToken
 
 Kind = KindToken
-"""As in subjects and in the configuration."""
+"""A kind of records, written as in subjects and in the configuration."""
 
 URGENT: Final[frozenset[Kind]] = frozenset({"events", "audit"})
 _MARKS: Final = (b'"audit"', b'"event"')

@@ -28,7 +28,7 @@ ERROR_SEVERITY: Final = 17
 """OpenTelemetry's first number of ERROR."""
 
 WEIGHT_MAX: Final = 1e15
-"""Of one record that stands for others it was sampled from; a double still counts to that."""
+"""The greatest number of records that one may stand for: a double counts exactly up to it."""
 
 
 class SampleSettings(TransformSettings):

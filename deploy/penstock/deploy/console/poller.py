@@ -28,7 +28,7 @@ _LOAD: Final = 10
 PAUSE_S_MAX: Final = 1.5
 
 UNWATCHED_S: Final = 30.0
-"""So long after a page last asked, every pause is `UNWATCHED_FACTOR` times as long."""
+"""Seconds after a page last asked; from then on each pause is `UNWATCHED_FACTOR` times as long."""
 UNWATCHED_FACTOR: Final = 5
 
 RESOLVE_S: Final = 5.0

@@ -58,7 +58,7 @@ class GuardedApi:
         self._activity = activity
 
     def admit(self, request: Document, caller: Principal) -> None:
-        """As `Api`; an admitted request is checked again when it is answered."""
+        """Refuse what the caller may not ask; `answer` checks an admitted request again."""
         try:
             self._permits.admit(request, caller)
         except RefusedError as error:

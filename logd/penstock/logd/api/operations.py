@@ -67,7 +67,7 @@ class On(Enum):
 
 
 class Shows(Enum):
-    """Of which list an answer has only what its caller may see."""
+    """The list of an answer that is reduced to what its caller may see."""
 
     ALL = ""
     STREAMS = "streams"

@@ -85,7 +85,7 @@ class PartitionVerdict:
 
 
 class Comparison:
-    """Of what nodes hold of one partition, chunk by chunk, in order. No I/O.
+    """Compares what nodes hold of one partition, chunk by chunk, in order. No I/O.
 
     Args:
         nodes: Their names, the leader's first: on equal votes it is right.

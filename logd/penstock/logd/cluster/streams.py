@@ -147,7 +147,7 @@ class ClusterStreams:
         ]
 
     def names(self) -> list[str]:
-        """Of all streams, logd's own included, in order."""
+        """List the names of all streams in order, with logd's own."""
         return sorted(name for name, record in self._state.streams.items() if record.is_open)
 
     def outline(self, stream: str) -> StreamOutline:

@@ -30,7 +30,7 @@ _COLUMNS: Final = ("timestamp", "subject", "key", "headers", "reply", "value")
 
 @dataclass(frozen=True, slots=True)
 class RecordChecksum:
-    """Of one record.
+    """The checksums of one record.
 
     Attributes:
         key: Checksum of the key; None: it has none.

@@ -25,7 +25,7 @@ from penstock.logd.security.principal import Principal
 CLUSTER: Final = OnCluster()
 
 STATUS: Final = "__status"
-"""As a stream in rules: what `/status` and `/metrics` show, for principals that may `read` it."""
+"""The name in rules for `/status` and `/metrics`: principals that may `read` it see them."""
 
 
 class HiddenError(RefusedError):

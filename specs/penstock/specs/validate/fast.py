@@ -46,7 +46,7 @@ _MEMOS_MAX: Final = 1024
 _MEMO_BYTES_MAX: Final = 4096
 """What is remembered of lines, beginnings and resources, takes 4 MiB each at most."""
 HEAD_BYTES: Final = 24
-"""By so many of its first bytes a line's validator is found."""
+"""Bytes at the beginning of a line by which its validator is found."""
 _LOGGER: Final = logging.getLogger("penstock.specs")
 
 
@@ -235,7 +235,7 @@ def _validators_of(prefix: bytes) -> tuple[LineValidator, BatchValidator]:
 
 
 _heads: Final[dict[bytes, tuple[bytes, LineValidator, BatchValidator]]] = {}
-"""By a line's first bytes how the last such line began, up to its second comma, and its validators:
+"""How the last line began, up to its second comma, and its validators, by the line's first bytes:
 to compare the beginning is quicker than to look for the comma. Where several specs begin alike, as
 long names do, the comma is looked for."""
 

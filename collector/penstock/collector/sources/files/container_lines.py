@@ -99,4 +99,4 @@ READERS: Final[Mapping[str, ReadFragment]] = {
     "docker": read_docker,
     "cri": read_cri,
 }
-"""By the name of the format."""
+"""The reader of each format, by the format's name."""

@@ -39,7 +39,7 @@ class Record(Protocol):
 
     @property
     def tag(self) -> str:
-        """Of its sender."""
+        """The tag that its sender gave it."""
 
     @property
     def record(self) -> dict[Any, Any]:
