@@ -25,7 +25,7 @@ from penstock.collector.spool.quarantine import Refusal
 from penstock.collector.spool.spool import Spool, Unit
 from penstock.collector.spool.validation_cache import ValidationCache
 from penstock.collector.spool.writer import SpoolWriter
-from penstock.collector.transforms.graph import graph as graph
+from penstock.collector.transforms.graph import graph
 from penstock.specs.validate.validator import check_line
 from penstock.specs.validate.verdict import Accepted
 from tests.support.collector_graph import graph_of
