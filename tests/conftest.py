@@ -2,6 +2,7 @@
 
 import os
 import re
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -16,6 +17,11 @@ from tests.support.nats_server import running_nats_server
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
+
+# Images of containers forbid Python to keep what it compiles. Then each process that a test starts
+# would compile all modules of its part again, which takes it half a second of CPU time.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # How long an example takes to make says how busy the machine is, not whether the code is right.
 settings.register_profile("penstock", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -124,7 +124,7 @@ def test_tests_wait_for_conditions_and_never_sleep() -> None:
 def test_package_roots_hold_only_imports() -> None:
     """`__init__.py` is a table of contents, perhaps one that is read when a name is asked for."""
     allowed = (ast.Import, ast.ImportFrom, ast.Assign, ast.Expr, ast.AnnAssign)
-    lazy = ("if TYPE_CHECKING:", "def __getattr__(", "def __dir__(")
+    lazy = ("if TYPE_CHECKING:", "if not TYPE_CHECKING:", "def __getattr__(", "def __dir__(")
     found = [
         f"{_relative(path)}:{node.lineno}"
         for path in PRODUCT

@@ -1,5 +1,8 @@
 """What a process says when it cannot go on, and the exit code it says it with."""
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import IntEnum
 
 
@@ -69,3 +72,32 @@ class DrainCutShortError(ServiceError):
     def __init__(self, reason: str, *, fix: str, at_once: bool = False) -> None:
         self.at_once = at_once
         super().__init__(reason, fix=fix)
+
+
+@contextmanager
+def exit_on_error() -> Iterator[None]:
+    """Turn a `ServiceError` into its message on standard error and its exit code."""
+    try:
+        yield
+    except ServiceError as error:
+        print(f"error: {error}", file=sys.stderr)  # noqa: T201 - this is the process's last word
+        sys.exit(error.exit_code)
+    except ExceptionGroup as group:
+        cause = only_service_error(group)
+        if cause is None:
+            raise
+        print(f"error: {cause}", file=sys.stderr)  # noqa: T201 - this is the process's last word
+        sys.exit(cause.exit_code)
+
+
+def only_service_error(error: ServiceError | ExceptionGroup[Exception]) -> ServiceError | None:
+    """The first `ServiceError` of a group that holds nothing else (task groups wrap errors)."""
+    if isinstance(error, ServiceError):
+        return error
+    mine, rest = error.split(ServiceError)
+    if mine is None or rest is not None:
+        return None
+    first: BaseException = mine
+    while isinstance(first, BaseExceptionGroup):
+        first = first.exceptions[0]
+    return first if isinstance(first, ServiceError) else None

@@ -2,38 +2,45 @@
 
 A leaf package: it imports nothing else of Penstock's and knows no component. `penstock.specs`
 does not use it, so that applications install pydantic alone (docs/decisions/0001).
+
+The modules are imported as their names are asked for: a command that only prints its help does
+without all of them.
 """
 
-from penstock.base.errors import ConfigError, ExitCode, ServiceError, UnavailableError
-from penstock.service.admin import (
-    Action,
-    AdminServer,
-    Authorization,
-    Health,
-    Requester,
-    Stage,
-    Status,
-)
-from penstock.service.admin_access import AdminAccess, AdminStatusError, admin_server, ask_admin
-from penstock.service.config import (
-    HostPort,
-    HostPorts,
-    check_only,
-    load_config,
-    show_config,
-)
-from penstock.service.config_errors import naming_known_keys
-from penstock.service.config_types import FilePath, NoNul, Quantities, SocketPath, absolute
-from penstock.service.logs import configure_logs
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
 from penstock.service.notify import notify, notify_reloading
-from penstock.service.process import (
-    LoopFailures,
-    exit_on_error,
-    raise_open_files,
-    run_until_stopped,
-)
 from penstock.service.release import release
-from penstock.service.tracing import Tracing, TracingSection, span_metrics
+
+if TYPE_CHECKING:
+    from penstock.base.errors import ConfigError, ExitCode, ServiceError, UnavailableError
+    from penstock.service.admin import (
+        Action,
+        AdminServer,
+        Authorization,
+        Health,
+        Requester,
+        Stage,
+        Status,
+    )
+    from penstock.service.admin_access import AdminAccess, AdminStatusError, admin_server, ask_admin
+    from penstock.service.config import (
+        HostPort,
+        HostPorts,
+        check_only,
+        load_config,
+        show_config,
+    )
+    from penstock.service.config_errors import naming_known_keys
+    from penstock.service.config_types import FilePath, NoNul, Quantities, SocketPath, absolute
+    from penstock.service.logs import configure_logs
+    from penstock.service.process import (
+        LoopFailures,
+        raise_open_files,
+        run_until_stopped,
+    )
+    from penstock.service.tracing import Tracing, TracingSection, span_metrics
 
 __all__ = [
     "Action",
@@ -53,10 +60,8 @@ __all__ = [
     "Requester",
     "ServiceError",
     "SocketPath",
-    "Span",
     "Stage",
     "Status",
-    "Tracer",
     "Tracing",
     "TracingSection",
     "UnavailableError",
@@ -65,7 +70,6 @@ __all__ = [
     "ask_admin",
     "check_only",
     "configure_logs",
-    "exit_on_error",
     "load_config",
     "naming_known_keys",
     "notify",
@@ -76,3 +80,28 @@ __all__ = [
     "show_config",
     "span_metrics",
 ]
+
+_HOMES: Final = {
+    name: module
+    for module, names in {
+        "base.errors": "ConfigError ExitCode ServiceError UnavailableError",
+        "service.admin": "Action AdminServer Authorization Health Requester Stage Status",
+        "service.admin_access": "AdminAccess AdminStatusError admin_server ask_admin",
+        "service.config": "HostPort HostPorts check_only load_config show_config",
+        "service.config_errors": "naming_known_keys",
+        "service.config_types": "FilePath NoNul Quantities SocketPath absolute",
+        "service.logs": "configure_logs",
+        "service.process": "LoopFailures raise_open_files run_until_stopped",
+        "service.tracing": "Tracing TracingSection span_metrics",
+    }.items()
+    for name in names.split()
+}
+"""The module below `penstock` that defines a name; type checkers read the imports above."""
+
+if not TYPE_CHECKING:  # else a type checker would take any name for one of these
+
+    def __getattr__(name: str) -> object:
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = globals()[name] = getattr(import_module(f"penstock.{_HOMES[name]}"), name)
+        return value

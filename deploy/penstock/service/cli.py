@@ -4,21 +4,20 @@ import re
 import shlex
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
 import click
-import structlog
 from click.exceptions import NoSuchCommand
 from typing_extensions import override
 
 from penstock.base.clock import SystemClock
-from penstock.base.errors import ExitCode
+from penstock.base.errors import ExitCode, exit_on_error
 from penstock.base.extras import extra_of, install_command
-from penstock.service.process import exit_on_error
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 _SENTENCE_MAX: Final = 1000
@@ -121,6 +120,29 @@ class PenstockGroup(click.Group):
         sys.exit(ExitCode.OK)
 
 
+class LazyGroup(PenstockGroup):
+    """A group whose commands are imported when one of them is asked for.
+
+    Args:
+        lazy: ``module:attribute`` of each command, by name.
+    """
+
+    def __init__(self, *args: Any, lazy: Mapping[str, str], **attributes: Any) -> None:
+        super().__init__(*args, **attributes)
+        self._lazy = lazy
+
+    @override
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*self.commands, *self._lazy})
+
+    @override
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in self._lazy and cmd_name not in self.commands:
+            module, _, attribute = self._lazy[cmd_name].partition(":")
+            self.add_command(getattr(import_module(module), attribute), cmd_name)
+        return super().get_command(ctx, cmd_name)
+
+
 def _missing_library(error: Exception) -> str:
     """The module of a library that no installed extra has brought; else nothing."""
     name = str(error.name) if isinstance(error, ModuleNotFoundError) else ""
@@ -135,6 +157,8 @@ def _is_memory(error: Exception) -> bool:
 
 def _report(event: str, words: str) -> None:
     """Report the error being handled: a daemon logs it, a command prints its words."""
+    import structlog  # it loads much, which a command that does not fail has no use for
+
     if structlog.is_configured():
         structlog.get_logger().exception(event)
         return

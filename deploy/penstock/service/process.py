@@ -5,13 +5,12 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, NoReturn
 
 import structlog
 
-from penstock.base.errors import ExitCode, ServiceError
+from penstock.base.errors import ExitCode, ServiceError, only_service_error
 
 Main = Callable[[asyncio.Event], Awaitable[None]]
 
@@ -94,7 +93,7 @@ async def _run(main: Main) -> None:
     try:
         await main(stop)
     except (ServiceError, ExceptionGroup) as error:
-        cause = _only_service_error(error)
+        cause = only_service_error(error)
         if cause is None or not cause.at_once:
             raise
         print(f"error: {cause}", file=sys.stderr)  # noqa: T201 - this is the process's last word
@@ -109,32 +108,3 @@ def _exit_now(code: ExitCode) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
-
-
-@contextmanager
-def exit_on_error() -> Iterator[None]:
-    """Turn a `ServiceError` into its message on standard error and its exit code."""
-    try:
-        yield
-    except ServiceError as error:
-        print(f"error: {error}", file=sys.stderr)  # noqa: T201 - this is the process's last word
-        sys.exit(error.exit_code)
-    except ExceptionGroup as group:
-        cause = _only_service_error(group)
-        if cause is None:
-            raise
-        print(f"error: {cause}", file=sys.stderr)  # noqa: T201 - this is the process's last word
-        sys.exit(cause.exit_code)
-
-
-def _only_service_error(error: ServiceError | ExceptionGroup[Exception]) -> ServiceError | None:
-    """The first `ServiceError` of a group that holds nothing else (task groups wrap errors)."""
-    if isinstance(error, ServiceError):
-        return error
-    mine, rest = error.split(ServiceError)
-    if mine is None or rest is not None:
-        return None
-    first: BaseException = mine
-    while isinstance(first, BaseExceptionGroup):
-        first = first.exceptions[0]
-    return first if isinstance(first, ServiceError) else None

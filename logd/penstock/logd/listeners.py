@@ -19,7 +19,6 @@ from penstock.logd.config import LogdConfig
 from penstock.logd.errors import NotReadyError
 from penstock.logd.gap_report import gap_document
 from penstock.logd.intake.gaps import Gap
-from penstock.logd.liftbridge.permissions import CallAuthorization
 from penstock.logd.partition.acks import AckSender
 from penstock.logd.security.acl import Action, OnStream
 from penstock.logd.security.authorizer import STATUS, Authorizer
@@ -27,6 +26,7 @@ from penstock.logd.security.principal import Principal
 from penstock.logd.security.throttle import QuotaManager
 
 if TYPE_CHECKING:
+    from penstock.logd.liftbridge.permissions import CallAuthorization
     from penstock.service.tracing.spans import Tracer
 
 _JOURNAL = "activity.journal"
@@ -94,8 +94,10 @@ class Listeners:
         )
         self.api = guarded if tracer is None else TracedApi(guarded, tracer, engine.streams.match)
 
-    def call_permits(self) -> CallAuthorization:
+    def call_permits(self) -> "CallAuthorization":
         """Who may call which method of gRPC."""
+        from penstock.logd.liftbridge.permissions import CallAuthorization  # it loads gRPC
+
         return CallAuthorization(
             self.authorizer, self.throttle, self._rules, self.activity, self.creator
         )

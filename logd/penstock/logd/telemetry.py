@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -29,7 +30,6 @@ from penstock.logd.cluster.engine import ClusterEngine
 from penstock.logd.cluster.streams import damaged_ranges
 from penstock.logd.gap_report import describe_gaps, gap_metrics, gap_reasons
 from penstock.logd.intake.admission import ByteBudget
-from penstock.logd.liftbridge.server import GrpcServer
 from penstock.logd.listeners import Listeners
 from penstock.logd.nats.jetstream_hints import JetStreamHints
 from penstock.logd.nats.link import NatsLink
@@ -37,6 +37,9 @@ from penstock.logd.partition.acks import AckSender
 from penstock.logd.partition.partition import OfflinePartition, Partition
 from penstock.logd.security.reloader import CredentialReloader
 from penstock.service import Health, Stage, Status, release, span_metrics
+
+if TYPE_CHECKING:
+    from penstock.logd.liftbridge.server import GrpcServer
 
 
 @dataclass(slots=True)
@@ -53,7 +56,7 @@ class Telemetry:
     listeners: Listeners
     reloader: CredentialReloader
     data_dir: Path
-    grpc: GrpcServer | None = None
+    grpc: "GrpcServer | None" = None
     hints: JetStreamHints | None = None
     spans: Callable[[], dict[str, int]] = dict
     health: Health = Health.STARTING

@@ -18,6 +18,7 @@ from penstock.logd.metadata.streams import StreamConfig
 from penstock.logd.stream_options import StreamOption, altered, split_settings, stream_options
 from penstock.logd.wire import logd_liftbridge_pb2 as wire
 from penstock.service import load_config
+from tests.support.cli_commands import all_commands
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 NAMED: Final = {"name": "logs", "subject": "t.>", "ack_on_reply": False}
@@ -81,7 +82,7 @@ def test_what_may_be_altered_is_altered_and_the_rest_is_refused(name: str) -> No
 
 
 def parameters(command: str) -> dict[str, click.Option]:
-    group = cli.commands["streams"]
+    group = dict(all_commands(cli))["streams"]
     assert isinstance(group, click.Group)
     return {
         found.opts[0].removeprefix("--"): found

@@ -2,12 +2,16 @@
 
 import errno
 import os
+import subprocess
+import sys
 
 import click
 import pytest
 import structlog
 
-from penstock.service import ConfigError, UnavailableError, exit_on_error
+import penstock.service
+from penstock.base.errors import exit_on_error
+from penstock.service import ConfigError, UnavailableError
 from penstock.service.cli import PenstockGroup
 
 
@@ -94,3 +98,21 @@ def test_a_bug_beside_a_service_error_is_not_hidden() -> None:
     wrapped = ExceptionGroup("tasks", [ConfigError("x", fix="y"), KeyError("bug")])
     with pytest.raises(ExceptionGroup), exit_on_error():
         raise wrapped
+
+
+def test_help_is_printed_without_what_only_a_daemon_needs() -> None:
+    code = (
+        "import sys; from penstock.deploy.main import main; sys.argv = ['penstock', '--help']\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "print(*{'asyncio', 'pydantic', 'structlog', 'grpc', 'pyarrow'} & {*sys.modules},"
+        " file=sys.stderr)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "COMMAND" in run.stdout
+    assert run.stderr.strip() == ""
+
+
+@pytest.mark.parametrize("name", penstock.service.__all__)
+def test_each_name_of_the_service_package_is_found(name: str) -> None:
+    assert getattr(penstock.service, name) is not None

@@ -2,25 +2,40 @@
 
 import gc
 from pathlib import Path
+from typing import Final
 
 import click
 
-from penstock.logd.cli.access import acl, keys, quotas, who_can
-from penstock.logd.cli.backup import backup, restore
-from penstock.logd.cli.cluster import cluster
-from penstock.logd.cli.consumers import cursors, groups
-from penstock.logd.cli.offline import check as check_offline
-from penstock.logd.cli.offline import dump, repair
-from penstock.logd.cli.publish import publish
-from penstock.logd.cli.query import export, query
-from penstock.logd.cli.records import fetch, tail
-from penstock.logd.cli.streams import gaps, match, streams
-from penstock.service import check_only, configure_logs, load_config, run_until_stopped
-from penstock.service.cli import PenstockGroup, check_option, config_option
+from penstock.service.cli import LazyGroup, check_option, config_option
+
+_COMMANDS: Final = {
+    "acl": "access:acl",
+    "backup": "backup:backup",
+    "check": "offline:check",
+    "cluster": "cluster:cluster",
+    "cursors": "consumers:cursors",
+    "dump": "offline:dump",
+    "export": "query:export",
+    "fetch": "records:fetch",
+    "gaps": "streams:gaps",
+    "groups": "consumers:groups",
+    "keys": "access:keys",
+    "match": "streams:match",
+    "publish": "publish:publish",
+    "query": "query:query",
+    "quotas": "access:quotas",
+    "repair": "offline:repair",
+    "restore": "backup:restore",
+    "streams": "streams:streams",
+    "tail": "records:tail",
+    "who-can": "access:who_can",
+}
+"""Where each command is, below `penstock.logd.cli`."""
 
 
 @click.group(
-    cls=PenstockGroup,
+    cls=LazyGroup,
+    lazy={name: f"penstock.logd.cli.{place}" for name, place in _COMMANDS.items()},
     invoke_without_command=True,
     epilog="Examples: penstock logd --config logd.yaml, penstock logd tail logs --follow",
 )
@@ -40,6 +55,7 @@ def cli(context: click.Context, config_path: Path | None, check: bool) -> None:
         raise click.UsageError("name a command, or a configuration file with --config", context)
     from penstock.logd.config import ENV_PREFIX, LogdConfig
     from penstock.logd.daemon import run_daemon
+    from penstock.service import check_only, configure_logs, load_config, run_until_stopped
 
     config = load_config(LogdConfig, config_path, env_prefix=ENV_PREFIX)
     if check:
@@ -50,10 +66,3 @@ def cli(context: click.Context, config_path: Path | None, check: bool) -> None:
     # it, and nobody is answered for 50 ms. Nothing of a stream is made yet: what goes is freed.
     gc.freeze()
     run_until_stopped(lambda stop: run_daemon(config, config_path, stop))
-
-
-_ASKING = (streams, cluster, publish, tail, fetch, query, export, cursors, groups, match, gaps)
-_KEEPING = (backup, restore)
-_PERMITTING = (keys, acl, who_can, quotas)
-for _command in (*_ASKING, *_PERMITTING, *_KEEPING, check_offline, repair, dump):
-    cli.add_command(_command)

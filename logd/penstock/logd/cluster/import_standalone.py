@@ -40,7 +40,6 @@ from penstock.logd.metadata.commands import AdoptStream
 from penstock.logd.metadata.records import ReplicationOptions
 from penstock.logd.metadata.state import ClusterState, Refused, Result
 from penstock.logd.metadata.streams import Metadata, Stream, is_internal
-from penstock.logd.offline.fsck import Inspection
 from penstock.logd.partition.purge import PURGED_NAME, PurgePoint
 from penstock.logd.storage import Checkpoint, EpochFile
 from penstock.logd.storage.checkpoint import EPOCHS_NAME
@@ -154,6 +153,8 @@ def _latest_epoch(directory: Path) -> int:
         latest = EpochFile(directory / EPOCHS_NAME).latest
         if latest:
             return latest
+    from penstock.logd.offline.fsck import Inspection  # few have anything to import
+
     inspection = Inspection(directory)
     inspection.run()
     return inspection.epochs[-1][0] if inspection.epochs else 0

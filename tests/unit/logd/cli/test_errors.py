@@ -29,6 +29,7 @@ from penstock.logd.errors import (
 from penstock.logd.format.acks import Nack
 from penstock.logd.offline.backup import MANIFEST, BackupPartition, Manifest
 from penstock.service import ExitCode
+from tests.support.cli_commands import all_commands
 from tests.support.processes import free_port
 
 USAGE = [
@@ -161,7 +162,7 @@ def test_a_server_that_answers_with_an_alert_of_tls_is_told_of_tls() -> None:
 
 def _asking(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     """The commands that ask a running logd, with what they need."""
-    for name, command in group.commands.items():
+    for name, command in all_commands(group):
         if isinstance(command, click.Group):
             yield from _asking(command, (*path, name))
         elif name == "publish":

@@ -14,6 +14,7 @@ from penstock.logd.cli.server import Clients
 from penstock.logd.client.models import Elected
 from penstock.logd.errors import RefusedError
 from penstock.logd.security.acl import AclRule, Action, Effect
+from tests.support.cli_commands import all_commands
 
 WITHOUT = {
     ("acl", "nats"): "what it prints is a piece of nats-server's configuration",
@@ -25,7 +26,7 @@ WITHOUT = {
 def verbs(
     group: click.Group, path: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    for name, command in group.commands.items():
+    for name, command in all_commands(group):
         if isinstance(command, click.Group):
             yield from verbs(command, (*path, name))
         else:
