@@ -5,10 +5,10 @@ import contextlib
 import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from penstock.logd.cluster.replication import ReplicaFetchSettings
 from penstock.logd.cluster.replication.wire import REQUEST_HEAD

@@ -2,10 +2,10 @@
 
 import asyncio
 import random
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from penstock.logd.cluster.replication import ReplicaFetchSettings
 from tests.support.relay import Relay, relaying

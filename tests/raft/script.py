@@ -43,9 +43,11 @@ draw the longest election timeout, 800 ms; promises not to vote end after 400 ms
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
+
+from msgspec.structs import replace
 
 from penstock.logd.raft import (
     Accepted,
@@ -161,7 +163,7 @@ class RaftScript:
         options: dict[str, str] = dict(word.split("=", 1) for word in words if "=" in word)
         joining = [name for name in options.pop("join", "").split(",") if name]
         numbers = {key: int(value) for key, value in options.items()}
-        self._config = replace(self._config, **numbers)  # type: ignore[arg-type] # settings are int
+        self._config = replace(self._config, **numbers)
         for name in names:
             self._start(NodeId(name), ModelStorage.of(founding_state(founders(names))))
         for name in joining:

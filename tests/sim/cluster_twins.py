@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import msgspec
+
 from penstock.logd.controller import liveness, placement
 from penstock.logd.controller.controller import Controller
 from penstock.logd.errors import RefusedError
@@ -89,8 +91,8 @@ def _stale_incarnation_accepted(code: Mutation) -> None:
 
     def trusting(replica: Replica, event: Any, now_ns: int) -> Any:
         if isinstance(event, AnswerCame):
-            answer = replace(event.answer, incarnation=replica._incarnation)
-            event = replace(event, answer=answer)
+            answer = msgspec.structs.replace(event.answer, incarnation=replica._incarnation)
+            event = msgspec.structs.replace(event, answer=answer)
         return play(replica, event, now_ns)
 
     def stream(tables: Tables, name: str, _: str) -> StreamRecord:

@@ -1,10 +1,12 @@
 """What a Raft member has on its disk, in a simulation: nothing but what was synced survives."""
 
 import contextlib
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Final, Protocol
+
+from msgspec.structs import replace
 
 from penstock.logd.raft import Entry, HardState, Membership, Persist, Recovered, Snapshot
 from penstock.logd.raft.storage import RaftStorage

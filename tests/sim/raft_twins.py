@@ -4,8 +4,9 @@ What a twin is, and why it may replace what it names: `tests.sim.twins`.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from penstock.logd.raft import node
 from penstock.logd.raft.log import RaftLog

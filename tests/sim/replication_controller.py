@@ -6,8 +6,9 @@ when the lease that it granted last must be over on any clock, or when the leade
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
 
 from penstock.logd.replication.events import (
     IsrAnswered,

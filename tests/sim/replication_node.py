@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
 
 from penstock.logd.intake.dedup import DedupChecksum, DedupMark
 from penstock.logd.replication import events as ev

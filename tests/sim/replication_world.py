@@ -8,10 +8,10 @@ the world must come to rest with every message acked and all replicas equal.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec.structs import replace
 from typing_extensions import override
 
 from penstock.logd.replication.events import Finding, NodeId, StepDown

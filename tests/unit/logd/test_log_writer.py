@@ -43,10 +43,8 @@ CONFIG = StreamConfig(name="logs", subject="t.>")
 PAYLOAD = 3_000
 
 
-class ReferredRun(MessageRun):
+class ReferredRun(MessageRun, weakref=True):
     """A run that weak references may be made to."""
-
-    __slots__ = ("__weakref__",)
 
 
 def test_a_long_turn_is_written_in_parts_and_let_go_as_it_is(tmp_path: Path) -> None:

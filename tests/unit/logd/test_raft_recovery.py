@@ -2,13 +2,13 @@
 
 import struct
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from penstock.logd.errors import CorruptError, RefusedError, UnavailableError
 from penstock.logd.format.frame import crc32c
@@ -40,7 +40,7 @@ def entries(first: int, count: int, size: int = 20) -> tuple[Entry, ...]:
 
 def step(number: int, *, first: int = 0, count: int = 0, **changes: object) -> Persist:
     empty = Persist(number, None, None, False, entries(first, count) if count else ())
-    return replace(empty, **changes)  # type: ignore[arg-type] # only fields of it are named
+    return replace(empty, **changes)
 
 
 def snapshot(index: int) -> Snapshot:

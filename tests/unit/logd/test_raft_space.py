@@ -1,11 +1,11 @@
 """A Raft log whose disk has no space for a while: the same step again, and nothing is lost."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from penstock.logd.errors import UnavailableError
 from penstock.logd.raft import Entry, EntryKind, HardState, Persist, Snapshot, founders

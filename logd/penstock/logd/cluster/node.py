@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Protocol
 
+import msgspec
 import structlog
 
 from penstock.base.clock import Clock
@@ -376,7 +377,9 @@ class ClusterNode:
         self._storage = _open_storage(settings)
         self._machine = ClusterMachine(self._on_applied, self._on_restored)
         config = settings.raft or RaftConfig(node=settings.node, group=settings.cluster)
-        raft = Raft(replace(config, disk=self._storage_id), self._storage.recovered, rng)
+        raft = Raft(
+            msgspec.structs.replace(config, disk=self._storage_id), self._storage.recovered, rng
+        )
         hooks = Hooks(self._send, self._on_leader, self._on_membership, self._on_stalled)
         self.member = Member(raft, self._storage, self._machine, hooks, clock)
         self.group = MetadataGroup(settings.node, self.member, self._machine, self.mesh)

@@ -9,10 +9,11 @@ import asyncio
 import secrets
 from collections import Counter
 from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import structlog
+from msgspec.structs import replace
 
 from penstock.base.clock import Clock
 from penstock.logd.cluster.replication import Frame, Replication

@@ -16,8 +16,9 @@ Everything that must survive is in the state; a new controller goes on from ther
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final, TypeAlias, TypeVar
+
+from msgspec import Struct
 
 from penstock.logd.controller.elections import Elections, Wait
 from penstock.logd.controller.liveness import (
@@ -46,8 +47,7 @@ from penstock.logd.metadata.state import ClusterState, Each, Refused, Result
 from penstock.logd.metadata.tables import Done
 
 
-@dataclass(frozen=True, slots=True)
-class BecameController:
+class BecameController(Struct, frozen=True):
     """This node leads the metadata group and has applied everything from before its election.
 
     Attributes:
@@ -60,8 +60,7 @@ class BecameController:
     elected_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class LostController:
+class LostController(Struct, frozen=True):
     """This node leads the metadata group no more.
 
     Told before `BecameController` of another term, too: what an earlier term knew of heartbeats is
@@ -69,8 +68,7 @@ class LostController:
     """
 
 
-@dataclass(frozen=True, slots=True)
-class HeartbeatReceived:
+class HeartbeatReceived(Struct, frozen=True):
     """A node's heartbeat.
 
     Attributes:
@@ -81,8 +79,7 @@ class HeartbeatReceived:
     raft_lease_until_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class CommandApplied:
+class CommandApplied(Struct, frozen=True):
     """A command was applied to the state.
 
     Attributes:
@@ -94,8 +91,7 @@ class CommandApplied:
     proposal: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ProposalDropped:
+class ProposalDropped(Struct, frozen=True):
     """A proposal is over: it was applied, or is not in the log and never will be.
 
     Not needed where `CommandApplied` names the proposal.
@@ -104,33 +100,28 @@ class ProposalDropped:
     proposal: int
 
 
-@dataclass(frozen=True, slots=True)
-class UncleanElectionAsked:
+class UncleanElectionAsked(Struct, frozen=True):
     """An operator wants a leader at any price."""
 
     key: PartitionKey
 
 
-@dataclass(frozen=True, slots=True)
-class RebalanceAsked:
+class RebalanceAsked(Struct, frozen=True):
     """An operator wants leaderships evened out now."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
+class Tick(Struct, frozen=True):
     """The time that `next_deadline_ns` named has come."""
 
 
-@dataclass(frozen=True, slots=True)
-class Propose:
+class Propose(Struct, frozen=True):
     """Propose a command; `CommandApplied` with its number, or `ProposalDropped`, follows."""
 
     proposal: int
     command: Command
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """Answer a node's heartbeat."""
 
     node: NodeId
@@ -160,8 +151,7 @@ _IDLE_INTERVALS: Final = 30
 changed: with a thousand partitions that look is most of what an idle cluster does."""
 
 
-@dataclass(frozen=True, slots=True)
-class _UnderWay:
+class _UnderWay(Struct, frozen=True):
     """What a proposal is about: its partitions are left alone, who loses by it is not answered."""
 
     partitions: frozenset[PartitionKey]

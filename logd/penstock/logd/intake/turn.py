@@ -1,8 +1,9 @@
 """One turn of a partition: what came in, and what it amounts to."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple
+
+from msgspec import Struct, field
 
 from penstock.logd.format.acks import PubAck
 from penstock.logd.format.frame import FrameHeader
@@ -47,8 +48,7 @@ class RowExtras(NamedTuple):
     tombstone: bool = False
 
 
-@dataclass(slots=True)
-class MessageRun:
+class MessageRun(Struct):
     """Plain messages at consecutive offsets, to become rows of one frame.
 
     Attributes:
@@ -73,8 +73,7 @@ class MessageRun:
         return self.base_offset + len(self.messages)
 
 
-@dataclass(frozen=True, slots=True)
-class PrebuiltBatch:
+class PrebuiltBatch(Struct, frozen=True):
     """A producer's batch, placed."""
 
     header: FrameHeader
@@ -128,23 +127,20 @@ def ack_count(ack: Ack) -> int:
     return len(ack.replies) - ack.replies.count(b"") if isinstance(ack, AckRun) else 1
 
 
-@dataclass(frozen=True, slots=True)
-class Append:
+class Append(Struct, frozen=True):
     """Write these, in order. `size_bytes` is what they hold in memory."""
 
     items: list[MessageRun | PrebuiltBatch]
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class AckLater:
+class AckLater(Struct, frozen=True):
     """Send these as the high watermark passes; `release` rises along the list."""
 
     acks: list[Ack]
 
 
-@dataclass(frozen=True, slots=True)
-class Refuse:
+class Refuse(Struct, frozen=True):
     """Tell a publisher now that its message is not stored; `form` as in `PendingAck`."""
 
     reply: bytes
@@ -156,8 +152,7 @@ class Refuse:
 Effect = Append | AckLater | Refuse
 
 
-@dataclass(slots=True)
-class EventLoopBatch:
+class EventLoopBatch(Struct):
     """What one turn amounts to so far.
 
     Attributes:

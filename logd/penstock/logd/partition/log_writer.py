@@ -21,13 +21,13 @@ Those that a replica's core asks for in the same words are its own
 import struct
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from itertools import chain
 from queue import Empty, SimpleQueue
 
 import pyarrow as pa
 import structlog
+from msgspec import Struct
 
 from penstock.base.clock import Clock
 from penstock.logd.compaction.cleaner import check_room
@@ -181,15 +181,13 @@ class LogCommand(Enum):
     CLOSE = "close"
 
 
-@dataclass(frozen=True, slots=True)
-class Remembered:
+class Remembered(Struct, frozen=True):
     """What the intake remembers of everything below `offset` is written down."""
 
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
+class Note(Struct, frozen=True):
     """What a replica knows is to be written down; durably, if what is ordered next needs it."""
 
     high_watermark: int
@@ -197,8 +195,7 @@ class Note:
     durable: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Patch:
+class Patch(Struct, frozen=True):
     """Put these frames in the place of the damaged range [first, upto).
 
     Void if the log was cut since: `cuts` is that of the last truncation or reset then.
@@ -210,8 +207,7 @@ class Patch:
     cuts: int
 
 
-@dataclass(frozen=True, slots=True)
-class PurgeBefore:
+class PurgeBefore(Struct, frozen=True):
     """Delete whole segments below `offset`, and the active one if all of it is below."""
 
     offset: int
@@ -226,31 +222,27 @@ Order = Append | ProducerSnapshot | Remembered | LogCommand | Change
 # one speaks of records that may be gone.
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
+class Written(Struct, frozen=True):
     """Everything below `upto` can be read from the log; `Durable` follows."""
 
     upto: int
     cuts: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Durable:
+class Durable(Struct, frozen=True):
     """Everything below `upto` is as durable as the stream's policy asks."""
 
     upto: int
     cuts: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class CommitFailed:
+class CommitFailed(Struct, frozen=True):
     """The log refuses writes; what was handed over and not reported durable is not stored."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerSnapshotWanted:
+class ProducerSnapshotWanted(Struct, frozen=True):
     """What the intake remembers is to be written down.
 
     Attributes:
@@ -261,38 +253,33 @@ class ProducerSnapshotWanted:
     ids: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerSnapshotSynced:
+class ProducerSnapshotSynced(Struct, frozen=True):
     """Everything below the memory's offset is durable, so it may be written down."""
 
     memory: ProducerSnapshot
 
 
-@dataclass(frozen=True, slots=True)
-class EpochBegun:
+class EpochBegun(Struct, frozen=True):
     """The epoch's beginning is durable; what is submitted from now on is of it."""
 
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
+class Cut(Struct, frozen=True):
     """The log has been truncated and ends at `end_offset`, at most where it was asked to."""
 
     end_offset: int
     cuts: int
 
 
-@dataclass(frozen=True, slots=True)
-class WasReset:
+class WasReset(Struct, frozen=True):
     """The log is empty and begins at `start`."""
 
     start: int
     cuts: int
 
 
-@dataclass(frozen=True, slots=True)
-class Patched:
+class Patched(Struct, frozen=True):
     """No damage is known in [first, upto) any more; what was filled is durable."""
 
     first: int
@@ -300,8 +287,7 @@ class Patched:
     cuts: int
 
 
-@dataclass(frozen=True, slots=True)
-class StartMoved:
+class StartMoved(Struct, frozen=True):
     """Retention has deleted what lies below `start`."""
 
     start: int

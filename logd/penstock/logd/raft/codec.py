@@ -102,12 +102,12 @@ def _encode_body(body: Body) -> tuple[str, Any]:  # noqa: C901, PLR0911, PLR0912
 
 def _fields(body: Body | Entry) -> dict[str, Any]:
     """A body's attributes; those of the protobuf message have the same names."""
-    return {name: getattr(body, name) for name in body.__slots__}
+    return {name: getattr(body, name) for name in body.__struct_fields__}
 
 
 def _plain(kind: type[Any]) -> Callable[[Any], Body]:
     """A decoder for bodies whose fields are numbers and flags."""
-    return lambda encoded: kind(*(getattr(encoded, name) for name in kind.__slots__))
+    return lambda encoded: kind(*(getattr(encoded, name) for name in kind.__struct_fields__))
 
 
 def _append_request(encoded: Any) -> Body:

@@ -14,8 +14,9 @@ Encoded as ASCII, `voters=a,b,c learners=d`, names sorted; with ids ` disks=a:0f
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final, assert_never
+
+from msgspec import Struct
 
 from penstock.logd.errors import CorruptError, RefusedError
 from penstock.logd.replication.events import NodeId
@@ -27,36 +28,31 @@ MEMBERS_MAX: Final = 256
 """The leader sends each of them a heartbeat ten times a second."""
 
 
-@dataclass(frozen=True, slots=True)
-class AddLearner:
+class AddLearner(Struct, frozen=True):
     """Let a node have the log; it neither votes nor counts."""
 
     node: NodeId
 
 
-@dataclass(frozen=True, slots=True)
-class Promote:
+class Promote(Struct, frozen=True):
     """Make a learner that has caught up a voter."""
 
     node: NodeId
 
 
-@dataclass(frozen=True, slots=True)
-class Demote:
+class Demote(Struct, frozen=True):
     """Make a voter a learner."""
 
     node: NodeId
 
 
-@dataclass(frozen=True, slots=True)
-class Remove:
+class Remove(Struct, frozen=True):
     """Take a member out of the group."""
 
     node: NodeId
 
 
-@dataclass(frozen=True, slots=True)
-class NoteDisks:
+class NoteDisks(Struct, frozen=True):
     """Note the directory ids of members that have none noted, each once for a membership.
 
     Attributes:
@@ -69,8 +65,7 @@ class NoteDisks:
 MembershipChange = AddLearner | Promote | Demote | Remove | NoteDisks
 
 
-@dataclass(frozen=True, slots=True)
-class Membership:
+class Membership(Struct, frozen=True):
     """The members of a group; no node is in both sets.
 
     Attributes:

@@ -10,9 +10,10 @@ The order of effects is the order to act in: `Persist` first, then `Send`, then 
 before it is durable is only sent after `Persisted`.
 """
 
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
+
+from msgspec import Struct
 
 from penstock.logd.errors import LogdError, UnavailableError
 from penstock.logd.raft.membership import Membership, MembershipChange
@@ -38,8 +39,7 @@ class EntryKind(IntEnum):
     """A whole new membership, in force from where it stands in the log."""
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """One entry of the log. Index and term begin at 1."""
 
     index: int
@@ -53,8 +53,7 @@ class Entry:
         return len(self.data) + ENTRY_OVERHEAD_BYTES
 
 
-@dataclass(frozen=True, slots=True)
-class HardState:
+class HardState(Struct, frozen=True):
     """What must be durable before a vote, an ack or a vote request of `term` leaves.
 
     Attributes:
@@ -65,8 +64,7 @@ class HardState:
     vote: NodeId | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(Struct, frozen=True):
     """The state machine after entry `index`, and the membership in force there."""
 
     index: int
@@ -75,8 +73,7 @@ class Snapshot:
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Recovered:
+class Recovered(Struct, frozen=True):
     """What a member finds on its disk when it starts.
 
     Attributes:
@@ -99,8 +96,7 @@ def founding_state(membership: Membership) -> Recovered:
     return Recovered(HardState(term=1), None, (founding,))
 
 
-@dataclass(frozen=True, slots=True)
-class VoteRequest:
+class VoteRequest(Struct, frozen=True):
     """A candidate asks for a vote in the message's term.
 
     Attributes:
@@ -116,16 +112,14 @@ class VoteRequest:
     last_term: int
 
 
-@dataclass(frozen=True, slots=True)
-class VoteResponse:
+class VoteResponse(Struct, frozen=True):
     """The answer. For a granted pre-vote the message's term is the one that was asked for."""
 
     pre: bool
     granted: bool
 
 
-@dataclass(frozen=True, slots=True)
-class AppendRequest:
+class AppendRequest(Struct, frozen=True):
     """Entries that follow on entry `previous_index`, which is of `previous_term`; maybe none.
 
     Attributes:
@@ -138,15 +132,13 @@ class AppendRequest:
     commit: int
 
 
-@dataclass(frozen=True, slots=True)
-class AppendResponse:
+class AppendResponse(Struct, frozen=True):
     """The log is the leader's up to and including `index`, durably."""
 
     index: int
 
 
-@dataclass(frozen=True, slots=True)
-class AppendRejection:
+class AppendRejection(Struct, frozen=True):
     """Entry `previous_index` is missing or of another term.
 
     Attributes:
@@ -159,8 +151,7 @@ class AppendRejection:
     hint_term: int
 
 
-@dataclass(frozen=True, slots=True)
-class Heartbeat:
+class Heartbeat(Struct, frozen=True):
     """The leader lives.
 
     Attributes:
@@ -172,15 +163,13 @@ class Heartbeat:
     round: int
 
 
-@dataclass(frozen=True, slots=True)
-class HeartbeatResponse:
+class HeartbeatResponse(Struct, frozen=True):
     """At the time of heartbeat `round` the sender knew of no later term; 0: it knows of one."""
 
     round: int
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotChunk:
+class SnapshotChunk(Struct, frozen=True):
     """A part of the snapshot of the first `index` entries, from byte `offset` of `total_bytes`."""
 
     index: int
@@ -191,16 +180,14 @@ class SnapshotChunk:
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotResponse:
+class SnapshotResponse(Struct, frozen=True):
     """The first `offset` bytes of the snapshot of `index` have come."""
 
     index: int
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class ReadRequest:
+class ReadRequest(Struct, frozen=True):
     """A follower asks for a read index.
 
     Attributes:
@@ -210,16 +197,14 @@ class ReadRequest:
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class ReadResponse:
+class ReadResponse(Struct, frozen=True):
     """A state that has `index` applied shows everything committed before the request was made."""
 
     number: int
     index: int
 
 
-@dataclass(frozen=True, slots=True)
-class TimeoutNow:
+class TimeoutNow(Struct, frozen=True):
     """The leader tells the recipient to become its successor, at once."""
 
 
@@ -242,8 +227,7 @@ LeaderBody = AppendRequest | Heartbeat | SnapshotChunk
 """What only the leader of the message's term sends."""
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(Struct, frozen=True):
     """One message.
 
     Attributes:
@@ -264,8 +248,7 @@ class Message:
 MILLISECOND: Final = 1_000_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RaftConfig:
+class RaftConfig(Struct, frozen=True, kw_only=True):
     """One member's settings. Times in nanoseconds; all members should have the same.
 
     Attributes:
@@ -340,70 +323,60 @@ class HaltedError(UnavailableError):
     """This member takes no part until an operator has acted."""
 
 
-@dataclass(frozen=True, slots=True)
-class Started:
+class Started(Struct, frozen=True):
     """The first event: it sets the clock."""
 
 
-@dataclass(frozen=True, slots=True)
-class Woke:
+class Woke(Struct, frozen=True):
     """`next_deadline_ns` has come; any other event does as well."""
 
 
-@dataclass(frozen=True, slots=True)
-class Received:
+class Received(Struct, frozen=True):
     """A message came. Its sender is who it says: the transport has made sure."""
 
     message: Message
 
 
-@dataclass(frozen=True, slots=True)
-class Persisted:
+class Persisted(Struct, frozen=True):
     """Every `Persist` up to this number is durable."""
 
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class StorageFailed:
+class StorageFailed(Struct, frozen=True):
     """What is durable is unknown or not what was promised: this member takes no further part."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Propose:
+class Propose(Struct, frozen=True):
     """Append a command. Answered by `Accepted` or `Refused` with the same tag."""
 
     tag: int
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeMembership:
+class ChangeMembership(Struct, frozen=True):
     """Append a membership. Answered by `Accepted` or `Refused` with the same tag."""
 
     tag: int
     change: MembershipChange
 
 
-@dataclass(frozen=True, slots=True)
-class TransferLeadership:
+class TransferLeadership(Struct, frozen=True):
     """Hand the leadership to a voter. Answered by `LeaderChanged`, or `Refused` with the tag."""
 
     tag: int
     target: NodeId
 
 
-@dataclass(frozen=True, slots=True)
-class Read:
+class Read(Struct, frozen=True):
     """Ask for a linearizable read. Answered by `ReadReady` or `Refused` with the same tag."""
 
     tag: int
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotTaken:
+class SnapshotTaken(Struct, frozen=True):
     """The state machine was written down as it was after entry `index`, which was applied."""
 
     index: int
@@ -424,8 +397,7 @@ Event = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Persist:
+class Persist(Struct, frozen=True):
     """Make all of this durable, in order, then answer `Persisted(number)`.
 
     Attributes:
@@ -445,29 +417,25 @@ class Persist:
     entries: tuple[Entry, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(Struct, frozen=True):
     """Give a message to the transport; it may be lost."""
 
     message: Message
 
 
-@dataclass(frozen=True, slots=True)
-class Restore:
+class Restore(Struct, frozen=True):
     """Replace the state machine's state."""
 
     snapshot: Snapshot
 
 
-@dataclass(frozen=True, slots=True)
-class Apply:
+class Apply(Struct, frozen=True):
     """Committed entries, in order, each once: commands for the state machine, and the others."""
 
     entries: tuple[Entry, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Accepted:
+class Accepted(Struct, frozen=True):
     """The proposal became entry `index` of `term`; it is committed if `Apply` shows it there.
 
     When `Apply` or `Restore` passes `index` with another term, it is lost for good.
@@ -478,31 +446,27 @@ class Accepted:
     term: int
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(Struct, frozen=True):
     """Not done, and why; the error's class says who must act. `NotLeaderError` names the leader."""
 
     tag: int
     error: LogdError
 
 
-@dataclass(frozen=True, slots=True)
-class ReadReady:
+class ReadReady(Struct, frozen=True):
     """The state machine, with every `Apply` so far, may answer the read."""
 
     tag: int
 
 
-@dataclass(frozen=True, slots=True)
-class LeaderChanged:
+class LeaderChanged(Struct, frozen=True):
     """Who leads, as far as this member knows; itself included."""
 
     term: int
     leader: NodeId | None
 
 
-@dataclass(frozen=True, slots=True)
-class MembershipChanged:
+class MembershipChanged(Struct, frozen=True):
     """The membership in force, or its state, changed.
 
     Attributes:
@@ -515,21 +479,18 @@ class MembershipChanged:
     committed: bool
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotWanted:
+class SnapshotWanted(Struct, frozen=True):
     """The log since the last snapshot is long: take one of what is applied, when convenient."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ignored:
+class Ignored(Struct, frozen=True):
     """A message was not acted on because its sender, or what it says, is not ours; count it."""
 
     sender: NodeId
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Halted:
+class Halted(Struct, frozen=True):
     """This member takes no further part until an operator has acted."""
 
     reason: str

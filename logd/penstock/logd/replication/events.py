@@ -16,9 +16,10 @@ late, from before a truncation, are about records that are gone.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple, NewType
+
+from msgspec import Struct, field
 
 from penstock.logd.intake.dedup import DedupMark
 
@@ -43,8 +44,7 @@ class Span(NamedTuple):
     epoch: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fetch:
+class Fetch(Struct, frozen=True, kw_only=True):
     """A follower's state, and its wish for what follows.
 
     Attributes:
@@ -83,8 +83,7 @@ class Fetch:
     dedup: DedupMark | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Frames:
+class Frames(Struct, frozen=True, kw_only=True):
     """The two logs agree below `offset`; what follows there, and what is committed.
 
     Attributes:
@@ -108,8 +107,7 @@ class Frames:
     dedup_differs: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Diverged:
+class Diverged(Struct, frozen=True, kw_only=True):
     """The follower's log holds what the leader's does not.
 
     Attributes:
@@ -126,8 +124,7 @@ class Diverged:
     log_start: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutOfRange:
+class OutOfRange(Struct, frozen=True, kw_only=True):
     """The follower's log ends below the start of the leader's, or is empty and begins elsewhere."""
 
     boot: str
@@ -147,8 +144,7 @@ class Refusal(Enum):
     INCARNATION = "it is another stream of the same name"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
+class Refused(Struct, frozen=True, kw_only=True):
     """The fetch is not served. `leader_epoch` is the last one that the node knows."""
 
     boot: str
@@ -164,8 +160,7 @@ Answer = Frames | Diverged | OutOfRange | Refused
 # For publishers and readers.
 
 
-@dataclass(frozen=True, slots=True)
-class Lead:
+class Lead(Struct, frozen=True):
     """Subscribe, and take writes under this epoch from this offset on."""
 
     epoch: int
@@ -181,8 +176,7 @@ class StopReason(Enum):
     STORAGE_FAILED = "its storage failed"
 
 
-@dataclass(frozen=True, slots=True)
-class Stop:
+class Stop(Struct, frozen=True):
     """Unsubscribe, take no writes and send no acks, from now on.
 
     What waits for an ack is kept after `LEASE_ENDED`, for the same epoch may go on. After all else
@@ -200,15 +194,13 @@ class Refusing(Enum):
     READ_ONLY = "the stream is read-only"
 
 
-@dataclass(frozen=True, slots=True)
-class Refuse:
+class Refuse(Struct, frozen=True):
     """Answer what is published with a nack, or (`NOTHING`) take it again."""
 
     reason: Refusing
 
 
-@dataclass(frozen=True, slots=True)
-class HighWatermark:
+class HighWatermark(Struct, frozen=True):
     """Everything up to and including `offset` is committed: readers may see it.
 
     A leader's acks of policy `all`, and of policy `leader`, are due up to there.
@@ -217,15 +209,13 @@ class HighWatermark:
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class LeaderDurable:
+class LeaderDurable(Struct, frozen=True):
     """Everything below `upto` is durable here: acks of policy `leader` are due below it."""
 
     upto: int
 
 
-@dataclass(frozen=True, slots=True)
-class InheritedAcks:
+class InheritedAcks(Struct, frozen=True):
     """Records in [first, upto) came from the leaders before, and their acks were not seen sent.
 
     Their reply subjects are in them; their acks wait for the high watermark like any other.
@@ -238,46 +228,40 @@ class InheritedAcks:
 # For the log.
 
 
-@dataclass(frozen=True, slots=True)
-class BeginEpoch:
+class BeginEpoch(Struct, frozen=True):
     """Note durably that an epoch begins, before anything of it is appended: `EpochSaved`."""
 
     epoch: int
     start_offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class AppendFetched:
+class AppendFetched(Struct, frozen=True):
     """Append these frames of the answer that was handed in, and sync them by policy."""
 
     spans: tuple[Span, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Truncate:
+class Truncate(Struct, frozen=True):
     """Remove every frame with records at or above `upto`, and epochs that began above."""
 
     upto: int
     cuts: int
 
 
-@dataclass(frozen=True, slots=True)
-class Reset:
+class Reset(Struct, frozen=True):
     """Remove everything; the log is to begin at `start`."""
 
     start: int
     cuts: int
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteBefore:
+class DeleteBefore(Struct, frozen=True):
     """Remove what the leader's retention has removed, as far as whole segments allow."""
 
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class Patch:
+class Patch(Struct, frozen=True):
     """Put these frames, as they came, in the place of the damaged range [first, upto).
 
     Void, and not reported, if the log has been cut since: `cuts` of them had been when it was said;
@@ -290,8 +274,7 @@ class Patch:
     cuts: int
 
 
-@dataclass(frozen=True, slots=True)
-class SaveHighWatermark:
+class SaveHighWatermark(Struct, frozen=True):
     """Write both down durably before what follows: an unclean election has changed what counts.
 
     With a higher one of before, the next process would take this log for one that lacks records.
@@ -304,24 +287,21 @@ class SaveHighWatermark:
 # For other nodes.
 
 
-@dataclass(frozen=True, slots=True)
-class SendFetch:
+class SendFetch(Struct, frozen=True):
     """Tell the leader."""
 
     node: NodeId
     fetch: Fetch
 
 
-@dataclass(frozen=True, slots=True)
-class SendAnswer:
+class SendAnswer(Struct, frozen=True):
     """Tell the follower; `Frames` with the frames from its offset on, as many as there is room."""
 
     node: NodeId
     answer: Answer
 
 
-@dataclass(frozen=True, slots=True)
-class AskDedup:
+class AskDedup(Struct, frozen=True):
     """Ask the leader for what it remembers of what was stored, if that is not under way already.
 
     When it has come, all below its offset is in this log, and it has been written down here:
@@ -331,8 +311,7 @@ class AskDedup:
     node: NodeId
 
 
-@dataclass(frozen=True, slots=True)
-class AskRange:
+class AskRange(Struct, frozen=True):
     """Ask a peer for the frames of a damaged range."""
 
     node: NodeId
@@ -340,8 +319,7 @@ class AskRange:
     upto: int
 
 
-@dataclass(frozen=True, slots=True)
-class SendRange:
+class SendRange(Struct, frozen=True):
     """Send a peer the frames that hold [first, upto), or the first of them.
 
     An empty range: there is none to be had.
@@ -355,8 +333,7 @@ class SendRange:
 # For the controller.
 
 
-@dataclass(frozen=True, slots=True)
-class ProposeIsr:
+class ProposeIsr(Struct, frozen=True):
     """Propose another ISR; it is to be applied only if epoch, version and incarnation still hold.
 
     An ISR equal to the present one raises the version all the same: it takes earlier ones back.
@@ -369,21 +346,18 @@ class ProposeIsr:
     isr: frozenset[NodeId]
 
 
-@dataclass(frozen=True, slots=True)
-class ReleaseLeadership:
+class ReleaseLeadership(Struct, frozen=True):
     """This node leads no more under this epoch, or never will: elect again."""
 
     epoch: int
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class RefreshMetadata:
+class RefreshMetadata(Struct, frozen=True):
     """Somebody knows more than this node's metadata says."""
 
 
-@dataclass(frozen=True, slots=True)
-class Electable:
+class Electable(Struct, frozen=True):
     """Whether this replica may be elected: it has no hole and lost nothing committed."""
 
     electable: bool
@@ -405,8 +379,7 @@ class Finding(Enum):
     HOLE_TAKEN = "an unclean election has taken for committed what cannot be read"
 
 
-@dataclass(frozen=True, slots=True)
-class Tell:
+class Tell(Struct, frozen=True):
     """Log and count it; it is about records in [first, upto)."""
 
     finding: Finding
@@ -422,8 +395,7 @@ Effect = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaderAndIsr:
+class LeaderAndIsr(Struct, frozen=True, kw_only=True):
     """One partition as the replicated metadata has it. It changes only as a whole.
 
     Attributes:
@@ -463,15 +435,13 @@ class LeaderAndIsr:
 # From the controller.
 
 
-@dataclass(frozen=True, slots=True)
-class LeaderAndIsrChanged:
+class LeaderAndIsrChanged(Struct, frozen=True):
     """The metadata says so now. Views are handed in as they are applied, in order."""
 
     view: LeaderAndIsr
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseRenewed:
+class LeaseRenewed(Struct, frozen=True):
     """The node may lead until then, by its own monotonic clock.
 
     It is handed in only when everything that the controller had committed as it answered has been
@@ -481,15 +451,13 @@ class LeaseRenewed:
     until_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class NodeLost:
+class NodeLost(Struct, frozen=True):
     """The controller takes a node for dead: it need not be waited for."""
 
     node: NodeId
 
 
-@dataclass(frozen=True, slots=True)
-class StepDown:
+class StepDown(Struct, frozen=True):
     """Lead no more under this epoch: another node is to take over, or this one is shut down."""
 
 
@@ -503,8 +471,7 @@ class Outcome(Enum):
     LOST = "not known"
 
 
-@dataclass(frozen=True, slots=True)
-class IsrAnswered:
+class IsrAnswered(Struct, frozen=True):
     """An answer to `ProposeIsr` of that epoch and number."""
 
     leader_epoch: int
@@ -515,38 +482,33 @@ class IsrAnswered:
 # From the log.
 
 
-@dataclass(frozen=True, slots=True)
-class Submitted:
+class Submitted(Struct, frozen=True):
     """The leader has handed records to the log's writer; they will end at `upto`."""
 
     upto: int
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
+class Written(Struct, frozen=True):
     """Everything below `upto` can be read from the log."""
 
     upto: int
     cuts: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Synced:
+class Synced(Struct, frozen=True):
     """Everything below `upto` is as durable as the stream's policy asks, and can be read."""
 
     upto: int
     cuts: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class EpochSaved:
+class EpochSaved(Struct, frozen=True):
     """`BeginEpoch` is durable."""
 
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class Truncated:
+class Truncated(Struct, frozen=True):
     """`Truncate` is done; the log ends at `upto`, at most where it was asked to.
 
     All that is left is durable: what was written before may have been synced while the cut was
@@ -557,38 +519,33 @@ class Truncated:
     cuts: int
 
 
-@dataclass(frozen=True, slots=True)
-class WasReset:
+class WasReset(Struct, frozen=True):
     """`Reset` is done and durable: the log is empty and begins at `start`."""
 
     start: int
     cuts: int
 
 
-@dataclass(frozen=True, slots=True)
-class LogStartMoved:
+class LogStartMoved(Struct, frozen=True):
     """Retention: `start` is the first offset that is kept."""
 
     start: int
 
 
-@dataclass(frozen=True, slots=True)
-class StorageFailed:
+class StorageFailed(Struct, frozen=True):
     """The log takes no writes until it is opened again."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class RangeCorrupt:
+class RangeCorrupt(Struct, frozen=True):
     """Records in [first, upto) cannot be read."""
 
     first: int
     upto: int
 
 
-@dataclass(frozen=True, slots=True)
-class RangePatched:
+class RangePatched(Struct, frozen=True):
     """`Patch` is done and durable; records in [first, upto) can be read again."""
 
     first: int
@@ -599,8 +556,7 @@ class RangePatched:
 # From other replicas.
 
 
-@dataclass(frozen=True, slots=True)
-class FetchCame:
+class FetchCame(Struct, frozen=True):
     """A follower asks, or reports.
 
     Attributes:
@@ -612,26 +568,22 @@ class FetchCame:
     dedup_agrees: bool | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerCame:
+class AnswerCame(Struct, frozen=True):
     """The leader answers. `spans` are the frames that came with it, whole and checked."""
 
     answer: Answer
     spans: tuple[Span, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerLost:
+class AnswerLost(Struct, frozen=True):
     """The connection is gone, or no answer came: ask again."""
 
 
-@dataclass(frozen=True, slots=True)
-class DedupSaved:
+class DedupSaved(Struct, frozen=True):
     """What the leader remembers is remembered here too, durably (`AskDedup`)."""
 
 
-@dataclass(frozen=True, slots=True)
-class RangeAsked:
+class RangeAsked(Struct, frozen=True):
     """Another replica wants the frames of a range that it lost."""
 
     node: NodeId
@@ -639,8 +591,7 @@ class RangeAsked:
     upto: int
 
 
-@dataclass(frozen=True, slots=True)
-class RangeCame:
+class RangeCame(Struct, frozen=True):
     """Frames for a damaged range, or for its beginning; none: that peer cannot help."""
 
     node: NodeId
@@ -649,8 +600,7 @@ class RangeCame:
     spans: tuple[Span, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Ticked:
+class Ticked(Struct, frozen=True):
     """`next_deadline_ns` has come."""
 
 
@@ -665,8 +615,7 @@ Event = (
 _MS: Final = 1_000_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicationSettings:
+class ReplicationSettings(Struct, frozen=True, kw_only=True):
     """Of one cluster.
 
     Attributes:

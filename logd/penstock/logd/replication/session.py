@@ -19,9 +19,11 @@ nothing is sent until the debt is paid.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from typing import Final, NamedTuple
+
+from msgspec.structs import replace
 
 from penstock.logd.errors import RefusedError
 from penstock.logd.replication.events import Answer, Fetch, Frames

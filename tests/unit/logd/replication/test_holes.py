@@ -1,6 +1,6 @@
 """A replica with a damaged range: whether it may lead, and what it may call committed."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from penstock.logd.replication import events as ev
 from penstock.logd.replication import events as fx

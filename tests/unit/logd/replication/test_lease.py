@@ -1,6 +1,6 @@
 """A leader whose lease is renewed without an event of its own, as its node does."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from penstock.logd.replication import events as ev
 from penstock.logd.replication import events as fx

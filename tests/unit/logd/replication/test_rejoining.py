@@ -1,8 +1,7 @@
 """A replica that the controller took out of the ISR comes back, with news or without."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from penstock.logd.intake.dedup import DedupMark
 from penstock.logd.replication import events as ev

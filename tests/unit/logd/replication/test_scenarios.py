@@ -1,8 +1,7 @@
 """Failures as scripts: the numbers are those of the catalogue of what may happen to a stream."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from penstock.logd.replication import events as ev
 from penstock.logd.replication import events as fx
@@ -16,7 +15,7 @@ LAG_NS = 1_500_000_000
 
 
 def elect(leader: NodeId, epoch: int, **changes: object) -> LeaderAndIsr:
-    return replace(VIEW, leader=leader, leader_epoch=epoch, version=epoch, **changes)  # type: ignore[arg-type]
+    return replace(VIEW, leader=leader, leader_epoch=epoch, version=epoch, **changes)
 
 
 def test_what_all_have_is_committed_and_known_to_all() -> None:

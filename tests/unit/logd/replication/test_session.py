@@ -1,11 +1,12 @@
 """Fetch sessions against a dumb model: logs that grow, followers that copy them, and lost links."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from penstock.logd.errors import RefusedError
 from penstock.logd.replication.events import Answer, Fetch, Frames, NodeId, OutOfRange

@@ -1,6 +1,6 @@
 """What an unclean election changes for replicas that knew more to be committed."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from penstock.logd.replication import events as ev
 from penstock.logd.replication import events as fx
