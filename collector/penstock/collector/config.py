@@ -1,9 +1,24 @@
-"""The collector's configuration file."""
+"""The collector's configuration: its sections, and how its files are read, merged and checked.
 
+Several files make one configuration. Mappings are merged key by key; `sources` and `tests` are
+joined; anything else may be set by one file only, since which of two wins would depend on their
+order.
+
+Variables are put in as in every part's file (`penstock.service.config`). Where the key
+`environment` lists names, others are refused.
+
+Processes that are started later inherit the configuration that runs: the files may say something
+else by then. Their text travels in an anonymous file of memory: it may hold secrets, which no
+argument, variable or file shall show.
+"""
+
+import json
+import os
 import re
 import socket
-from collections.abc import Iterable
-from typing import Any, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
@@ -21,6 +36,13 @@ from penstock.collector.spool.urgency import Kind
 from penstock.collector.transforms.graph.settings import OutputSection, TestCase
 from penstock.collector.transforms.transform import Name
 from penstock.service import AdminAccess, ConfigError, FilePath, HostPort, TracingSection
+from penstock.service.config import (
+    check_document,
+    mapping_of,
+    override_from,
+    read_text,
+    with_variables,
+)
 from penstock.service.config_types import Secret
 from penstock.specs.errors import SpecError
 from penstock.specs.redact.detectors import DetectorName, Detectors
@@ -71,7 +93,7 @@ class NatsSection(Section):
 
 
 class SpoolSection(Section):
-    """What is acknowledged and not yet in the log.
+    """The spool of acknowledged records that are not in the log yet.
 
     Audit and event records have a spool of their own, of `max_urgent_bytes`.
     """
@@ -81,21 +103,22 @@ class SpoolSection(Section):
     when_full: WhenFull | dict[Kind, WhenFull] = "block"
 
     def policy(self, kind: Kind) -> WhenFull:
-        """What happens to a kind of records; audit is only dropped where it is named."""
+        """Return the policy for a kind of records; audit is dropped only where it is named."""
         if isinstance(self.when_full, dict):
             return self.when_full.get(kind, "block")
         return "block" if kind == "audit" else self.when_full
 
 
 class ReceiveSection(Section):
-    """What network sources hold of what is not durable yet."""
+    """Bounds of what network sources hold before it is durable."""
 
     max_bytes: int = Field(default=RECEIVE_BYTES_MAX, ge=RECEIVE_BYTES_MIN)
     max_source_bytes: int = Field(default=RECEIVE_SOURCE_BYTES_MAX, ge=RECEIVE_BYTES_MIN)
 
 
 class DescriptorsSection(Section):
-    """How the process's file descriptors are shared out: see `penstock.collector.descriptors`."""
+    """The process's file descriptors and how sources share them; see
+    `penstock.collector.descriptors`."""
 
     max_files: int = Field(
         default=FILES_OPEN_MAX, ge=1, description="files of all sources that are open at once"
@@ -108,7 +131,7 @@ class DescriptorsSection(Section):
 
 
 class BatchSection(Section):
-    """When a batch is complete."""
+    """Bounds at which a batch is complete."""
 
     max_bytes: int = Field(default=512 * 1024, ge=1024, le=8 * 1024 * 1024)
     max_records: int = Field(default=1000, ge=1, le=100_000)
@@ -122,7 +145,7 @@ class QuarantineSection(Section):
 
 
 class ExceptSection(Section):
-    """What the detectors of sensitive values leave alone.
+    """Texts that the detectors of sensitive values leave alone.
 
     Fields are paths with dots (`body`, `attributes.order_id`); patterns are looked for in what was
     found, in RE2's syntax.
@@ -133,7 +156,7 @@ class ExceptSection(Section):
 
 
 class SensitiveSection(Section):
-    """What becomes of sensitive values of every source; see `penstock.specs.redact.scrubber`.
+    """The treatment of sensitive values of every source; see `penstock.specs.redact.scrubber`.
 
     `search` is whether texts are searched at all, `detectors` switches single ones off, and with
     `mode: count` what they find is counted and stays. What specs declare is treated in either mode.
@@ -283,3 +306,97 @@ def _repeated(names: Iterable[str]) -> str | None:
             return name
         seen.add(name)
     return None
+
+
+ENV_PREFIX: Final = "PENSTOCK_COLLECTOR"
+_JOINED: Final = frozenset({"sources", "tests", "environment"})
+
+
+Texts = Mapping[Path, str]
+"""What configuration files said when they were read, by their names."""
+
+
+def read_texts(paths: Sequence[Path]) -> Texts:
+    """What the files say now.
+
+    Raises:
+        ConfigError: One cannot be read.
+    """
+    return {path: read_text(path) for path in paths}
+
+
+def load_collector_config(
+    paths: Sequence[Path],
+    environ: Mapping[str, str] | None = None,
+    *,
+    texts: Texts | None = None,
+) -> CollectorConfig:
+    """One configuration of one or more files.
+
+    Args:
+        paths: In any order.
+        environ: The environment; the process's own by default.
+        texts: What the files said, where that holds, and not what they say now.
+
+    Raises:
+        ConfigError: With file, key path, reason and fix for every mistake found.
+    """
+    environment = os.environ if environ is None else environ
+    texts = read_texts(paths) if texts is None else texts
+    document: dict[str, Any] = {}
+    origins: dict[str, Path] = {}
+    for path in paths:
+        _merge(document, mapping_of(texts[path], path), path, origins, "")
+    name = Path(", ".join(map(str, paths)))
+    allowed = document.get("environment")
+    listed = frozenset(map(str, allowed)) if isinstance(allowed, list) and allowed else None
+    document = with_variables(document, environment, name, allowed=listed)
+    override_from(environment, document, ENV_PREFIX)
+    return check_document(CollectorConfig, document, name, environ=environment, allowed=listed)
+
+
+def _merge(
+    into: dict[str, Any], more: Mapping[str, Any], path: Path, origins: dict[str, Path], prefix: str
+) -> None:
+    for key, value in more.items():
+        where = f"{prefix}{key}"
+        if key not in into:
+            into[key] = dict(value) if isinstance(value, dict) else value
+            _remember(value, path, origins, where)
+        elif isinstance(into[key], dict) and isinstance(value, dict):
+            _merge(into[key], value, path, origins, f"{where}.")
+        elif prefix == "" and key in _JOINED and isinstance(into[key], list):
+            into[key] = [*into[key], *(value if isinstance(value, list) else [value])]
+        else:
+            raise ConfigError(
+                f"{path}: {where}: {origins.get(where, path)} sets it, too",
+                fix=f"leave {where} in one of the files",
+            )
+
+
+def _remember(value: Any, path: Path, origins: dict[str, Path], where: str) -> None:
+    origins[where] = path
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            _remember(inner, path, origins, f"{where}.{key}")
+
+
+def write_inherited(texts: Texts) -> int:
+    """A descriptor for a process to inherit; the caller closes it."""
+    descriptor = os.memfd_create("penstock-collector-config", os.MFD_CLOEXEC)
+    with open(descriptor, "wb", closefd=False) as file:
+        file.write(json.dumps({str(path): text for path, text in texts.items()}).encode())
+    return descriptor
+
+
+def read_inherited(descriptor: int) -> Texts:
+    """What was handed over; the descriptor is closed.
+
+    Raises:
+        OSError: Nothing was.
+        ValueError: Likewise.
+    """
+    with open(descriptor, "rb") as file:
+        file.seek(0)
+        texts = json.load(file)
+    return {Path(path): text for path, text in texts.items()}

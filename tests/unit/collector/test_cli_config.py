@@ -10,7 +10,7 @@ import yaml
 from click.testing import CliRunner, Result
 from pydantic import BaseModel
 
-from penstock.collector.cli.cases import run_case
+from penstock.collector.cli.config import run_case
 from penstock.collector.cli.main import cli
 from penstock.collector.registry import TRANSFORMS
 from penstock.collector.transforms.graph.settings import OutputSection

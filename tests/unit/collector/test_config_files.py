@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.collector.config import CollectorConfig
-from penstock.collector.config_files import load_collector_config
+from penstock.collector.config import CollectorConfig, load_collector_config
 from penstock.service import ConfigError
 
 BASE = "data_dir: /x\nsources: [{type: stdin, name: app}]\n"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.collector.config_files import (
+from penstock.collector.config import (
     load_collector_config,
     read_inherited,
     read_texts,

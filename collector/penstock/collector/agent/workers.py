@@ -55,8 +55,7 @@ from penstock.collector.agent.worker_plan import (
     directory_of,
     left_behind,
 )
-from penstock.collector.config import CollectorConfig
-from penstock.collector.config_files import Texts, read_texts, write_inherited
+from penstock.collector.config import CollectorConfig, Texts, read_texts, write_inherited
 from penstock.collector.limits import (
     QUARANTINE_LINE_S,
     REPLAY_ANSWER_S,
@@ -185,7 +184,7 @@ class WorkerControl:
             await self.reload_all()
 
     async def reload_all(self) -> Report:
-        """The same as `reload`; returns the report."""
+        """Reload all workers, one after the other, and return the report."""
         async with self._reloading:
             self._reload_waits = False
             notify_reloading()
@@ -283,7 +282,6 @@ class WorkerControl:
             ) from None
 
     async def status(self, _: Mapping[str, Any]) -> AsyncIterator[Mapping[str, Any]]:
-        """What is in `/status`."""
         status = await asyncio.to_thread(self._status)
         yield {"ok": True, "status": asdict(status)}
 
@@ -355,7 +353,7 @@ async def stop_when_orphaned(
     parent: Callable[[], int] = os.getppid,
     poll_s: float = _ORPHAN_POLL_S,
 ) -> None:
-    """In a worker: drain and end when the process that started it is gone, perhaps already.
+    """Drain and end this worker once the process that started it is gone, perhaps already.
 
     Args:
         stop: Set then.
@@ -589,7 +587,7 @@ class Worker:
         return None
 
     def get(self, path: str) -> bytes | None:
-        """What it answers; None while it does not. Call it in a thread."""
+        """Return the worker's answer, or None while it does not answer. Call it in a thread."""
         if self.endpoint is None:
             return None
         with suppress(OSError, ConfigError):  # it says itself what it has against a file

@@ -20,7 +20,7 @@ from penstock.service import UnavailableError
 _COLUMNS: Final = ("received/s", "sent/s", "held", "errors")
 _NUMBER_WIDTH: Final = 11
 _FIRST: Final = ("dropped", "failures", "quarantined", "waiting")
-"""What comes first where there is little room."""
+"""The counts that are shown first where there is little room."""
 
 
 def rates(
@@ -121,7 +121,7 @@ _Function = Callable[..., Any]
 
 
 def _place(function: _Function) -> _Function:
-    """Where the collector is: its data directory or its socket."""
+    """Return the collector's data directory or its socket."""
     return click.argument(
         "place",
         metavar="DIR",

@@ -75,7 +75,7 @@ def is_running(directory: Path) -> bool:
 
 
 def of_workers(directory: Path) -> dict[int, Path]:
-    """The same spool or quarantine of the other workers below a data directory."""
+    """Return the directory of the same name (spool or quarantine) of every other worker."""
     data_dir = directory.resolve().parent
     found = {
         index: directory_of(data_dir, index) / directory.name
@@ -85,7 +85,7 @@ def of_workers(directory: Path) -> dict[int, Path]:
 
 
 def socket_of(data_dir: Path) -> Path:
-    """Where a collector listens unless its configuration says otherwise."""
+    """Return the socket that a collector listens on unless its configuration says otherwise."""
     return data_dir / SOCKET_NAME
 
 

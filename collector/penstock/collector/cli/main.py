@@ -15,10 +15,9 @@ from penstock.collector.cli.admin import reload, tap, top
 from penstock.collector.cli.config import COMMANDS, check_use
 from penstock.collector.cli.quarantine import quarantine
 from penstock.collector.cli.spool import spool
-from penstock.collector.config import CollectorConfig
-from penstock.collector.config_files import (
+from penstock.collector.config import (
+    CollectorConfig,
     Texts,
-    config_files_option,
     load_collector_config,
     read_inherited,
     read_texts,
@@ -40,6 +39,16 @@ def describe_types(registry: Registry) -> Iterator[str]:
         first, *rest = option_lines(kind.settings)
         yield first if registry.is_own(name) else f"{first} (package {kind.package})"
         yield from rest
+
+
+config_files_option = click.option(
+    "--config",
+    "config_paths",
+    type=click.Path(path_type=Path, dir_okay=False),
+    multiple=True,
+    metavar="FILE",
+    help="YAML configuration file; starts the daemon. Several are merged.",
+)
 
 
 def _share(_: click.Context, __: click.Parameter, value: str | None) -> Share | None:

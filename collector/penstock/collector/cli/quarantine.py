@@ -39,7 +39,7 @@ _SOCKET = click.option(
     help="The running collector's admin socket, where it is not in the data directory.",
 )
 _SIZES = Sizes(spool=1 << 30, urgent=1 << 30, quarantine=1 << 30)
-"""Of a stopped collector's journals: replaying stops when the spool holds so many bytes."""
+"""Sizes of a stopped collector's journals: a replay stops when its spool holds as many bytes."""
 
 
 class ReplayStoppedError(ServiceError):
@@ -93,7 +93,7 @@ def quarantine_show(directory: Path, source: str, reason: str, socket_path: Path
 
 
 def _explained(facts: dict[str, Any]) -> dict[str, Any]:
-    """With what a short reason means, behind it."""
+    """Add the meaning of a short reason behind it."""
     meant = meaning(facts["reason"])
     if meant is None:
         return facts
@@ -152,7 +152,7 @@ def quarantine_replay(
 def _replay_in(
     directory: Path, wanted: Wanted, socket_path: Path | None
 ) -> tuple[Outcome, dict[str, Any]]:
-    """What became of one quarantine, or of those of all workers that are asked with it."""
+    """Replay one quarantine, or through a running collector those of all its workers."""
     data_dir = directory.resolve().parent
     if not is_running(directory):
         return asyncio.run(_replay(data_dir, wanted)), {}

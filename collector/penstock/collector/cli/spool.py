@@ -13,7 +13,7 @@ import click
 from penstock.base.errors import DamagedDataError, DrainCutShortError
 from penstock.collector.agent.worker_plan import Share, config_of, left_behind
 from penstock.collector.cli.directories import journal_argument, locked, of_workers, opened
-from penstock.collector.config_files import load_collector_config
+from penstock.collector.config import load_collector_config
 from penstock.collector.decode.units import decode_records
 from penstock.collector.errors import UndecodableError
 from penstock.collector.spool.journal import undamaged
