@@ -117,8 +117,7 @@ class ReceiveSection(Section):
 
 
 class DescriptorsSection(Section):
-    """The process's file descriptors and how sources share them; see
-    `penstock.collector.descriptors`."""
+    """The process's file descriptors and how sources share them (`collector.descriptors`)."""
 
     max_files: int = Field(
         default=FILES_OPEN_MAX, ge=1, description="files of all sources that are open at once"
@@ -313,7 +312,7 @@ _JOINED: Final = frozenset({"sources", "tests", "environment"})
 
 
 Texts = Mapping[Path, str]
-"""What configuration files said when they were read, by their names."""
+"""The text of configuration files, by their names."""
 
 
 def read_texts(paths: Sequence[Path]) -> Texts:
@@ -390,7 +389,7 @@ def write_inherited(texts: Texts) -> int:
 
 
 def read_inherited(descriptor: int) -> Texts:
-    """What was handed over; the descriptor is closed.
+    """Read what was inherited; the descriptor is closed.
 
     Raises:
         OSError: Nothing was.

@@ -20,11 +20,11 @@ _GZIP_WINDOW: Final = 16 + zlib.MAX_WBITS
 _GZIP_PIECE_BYTES: Final = 4096
 _ZSTD_PIECE_BYTES: Final = 256
 _ZSTD_WINDOW_BYTES_MAX: Final = 8 * 1024 * 1024
-"""What RFC 8878 asks decoders to support, and most refuse to exceed."""
+"""The window that RFC 8878 asks decoders to support; most refuse a larger one."""
 
 
 class ExpandsTooFarError(UndecodableError):
-    """What it becomes is larger than allowed."""
+    """The decompressed data is larger than allowed."""
 
 
 class _Member(Protocol):

@@ -18,13 +18,13 @@ from typing import Any, Final, Protocol
 from penstock.base.clock import Clock
 
 _RESERVE_MIN: Final = 48
-"""What a collector has open without files and senders, and some more."""
+"""Descriptors that a collector needs besides files and senders, with a margin."""
 
 _RESERVE_SHARE: Final = 4
 """The reserve is no more than the limit divided by this."""
 
 _TROUBLE_NS: Final = 60 * 10**9
-"""How long a shortage is reported after it was met last."""
+"""A shortage is reported for so long after it was met last."""
 
 OUT_OF_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
 
@@ -140,7 +140,7 @@ class Descriptors:
         self._listening.pop(listener, None)
 
     def connections(self, listener: object) -> int:
-        """How many connections a listener may have."""
+        """Return how many connections a listener may have."""
         share = self.max_connections // max(1, len(self._listening))
         return max(1, share // self._listening.get(listener, 1))
 
@@ -167,7 +167,6 @@ class Descriptors:
         ]
 
     def as_dict(self) -> dict[str, Any]:
-        """For `/status`."""
         return {
             "limit": self.limit,
             "reserve": self.reserve,

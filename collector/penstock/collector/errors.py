@@ -1,4 +1,4 @@
-"""What the collector raises inside; what ends the process is a `penstock.service.ServiceError`."""
+"""Errors of the collector; errors that end the process are `penstock.service.ServiceError`."""
 
 
 class CollectorError(Exception):

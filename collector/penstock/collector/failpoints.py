@@ -43,7 +43,7 @@ def _pass_by(_name: str) -> None:
 
 
 def arm(setting: str) -> Callable[[str], None]:
-    """What to call at each place.
+    """Return the function that is called at each place.
 
     Args:
         setting: ``NAME:N``; empty: nothing is asked for.

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 SENDER_DROPPED: Final = "sender_dropped_"
-"""How the notes begin that count what senders dropped themselves, by reason."""
+"""Prefix of the notes that count what senders dropped themselves, by reason."""
 REFUSED_REASONS_MAX: Final = 64
-"""Of one source; each is a series in the metrics."""
+"""Reasons of one source; each is a series in the metrics."""
 
 
 @dataclass(slots=True)
@@ -65,7 +65,7 @@ class Account:
 
     @property
     def quarantined_total(self) -> int:
-        """In quarantine, for whatever reason."""
+        """Records in quarantine, for whatever reason."""
         return self.quarantined + self.refused_by_logd
 
     @property
@@ -77,7 +77,6 @@ class Account:
         return left - right - self.held
 
     def as_dict(self) -> dict[str, object]:
-        """For `/status`."""
         return {
             "recovered": self.recovered,
             "received": self.received,

@@ -47,8 +47,7 @@ READ_BYTES: Final = 64 * KIB
 """One read from a socket or pipe."""
 
 READ_AHEAD_BYTES: Final = 16 * KIB
-"""Of a connection that nobody reads: above it the kernel is asked for no more, and one read may go
-beyond it."""
+"""Bytes read ahead on a connection that its source does not read; one read may pass it."""
 
 FILE_READ_BYTES: Final = 256 * KIB
 """One read from a file, at least a longest line's worth of progress."""
@@ -76,7 +75,7 @@ FRAGMENTS_WAIT_S: Final = 1.0
 kill loses them."""
 
 DATAGRAM_BUFFER_BYTES: Final = 4 * MIB
-"""What a UDP socket asks of the kernel, which gives no more than its own limit."""
+"""Receive buffer that a UDP socket asks of the kernel, which gives no more than its own limit."""
 
 DATAGRAM_QUEUE_BYTES_MAX: Final = 8 * MIB
 """Datagrams of one source that were received and not yet handed to the spool."""
@@ -126,16 +125,16 @@ CONTAINER_LINE_BYTES_MAX: Final = 256 * KIB
 as long, and attributes come on top."""
 
 HELD_BYTES_MAX: Final = 1 * MIB
-"""Of one file's events that wait for lines that may belong to them."""
+"""Bytes of one file's events that wait for lines which may belong to them."""
 
 MULTILINE_LOOK_BYTES: Final = 1 * KIB
-"""Of a line, for telling whether it begins an event."""
+"""Bytes of a line that are looked at to tell whether it begins an event."""
 
 PENDING_BYTES_MAX: Final = 16 * MIB
 """Records read from the spool and the files and not yet in the log; reading pauses above it."""
 
 URGENT_PENDING_BYTES_MAX: Final = 4 * MIB
-"""The same of audit and event records, which have a spool of their own."""
+"""`PENDING_BYTES_MAX` for audit and event records, which have a spool of their own."""
 
 REPLAY_RECORDS_MAX: Final = 100
 """Records of the quarantine that are put back between two syncs."""
@@ -179,7 +178,7 @@ HTTP_LINGER_S: Final = 1.0
 """How long the rest of a refused HTTP request is read on and thrown away."""
 
 REQUEST_TIMEOUT_S: Final = 60.0
-"""From the end of one HTTP request to the end of the next, on one connection."""
+"""Time from the end of one HTTP request to the end of the next on one connection."""
 
 OTLP_CALLS_MAX: Final = 256
 """gRPC requests of one source at once; more are answered RESOURCE_EXHAUSTED."""
@@ -188,7 +187,7 @@ OTLP_RECORDS_MAX: Final = 100_000
 """Records in one OTLP request; its senders' batches have 512 by default."""
 
 OTLP_ROOM_WAIT_S: Final = 5.0
-"""How long a request waits in all to be read and taken apart; SDKs wait 10 s for an answer."""
+"""Time in all that a request waits to be read and decoded; SDKs wait 10 s for an answer."""
 
 OTLP_RETRY_AFTER_S: Final = 2
 """After so long OTLP senders may try again when there is no room."""

@@ -28,7 +28,7 @@ from penstock.service import naming_known_keys
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What a `type` stands for.
+    """The class and the settings of one `type`.
 
     Attributes:
         name: The `type` in a configuration.
@@ -78,7 +78,7 @@ class Registry:
         return name in self._own
 
     def kind(self, name: str) -> Kind:
-        """What a `type` stands for.
+        """Return what serves a `type`.
 
         Raises:
             ValueError: There is none of that name, two packages bring one, or it cannot be loaded.

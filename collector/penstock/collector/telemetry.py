@@ -1,4 +1,4 @@
-"""What the collector says of itself: stages, reconciliation, health, metrics."""
+"""The collector's telemetry: stages, reconciliation, health, metrics."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping

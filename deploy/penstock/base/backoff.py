@@ -1,4 +1,4 @@
-"""How long to wait before another attempt: longer after each failure, up to a bound."""
+"""Backoff: longer pauses after each failure, up to a bound."""
 
 from dataclasses import dataclass
 

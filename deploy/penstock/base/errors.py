@@ -1,4 +1,4 @@
-"""What a process says when it cannot go on, and the exit code it says it with."""
+"""Errors that end a process, with their exit codes."""
 
 import sys
 from collections.abc import Iterator
@@ -53,7 +53,7 @@ class UnavailableError(ServiceError):
 
 
 class DamagedDataError(ServiceError):
-    """What was read is not what was written; an operator must look (exit code 65)."""
+    """The data read differ from the data written; an operator must look (exit code 65)."""
 
     exit_code = ExitCode.DATA
 

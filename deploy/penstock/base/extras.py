@@ -1,4 +1,4 @@
-"""Which extra brings a library that is not installed, and how to install it here.
+"""The extra that brings a library which is not installed, and how to install it here.
 
 An extra is a group of optional dependencies of the package (PEP 508). Penstock is not on the public
 package index: an extra is installed from where this Penstock came from, a checkout or a wheel,

@@ -21,7 +21,7 @@ _LEAST: Final = 8
 
 
 def connections_within(most: int, *, part: int) -> int:
-    """How many connections a server may have: `most`, or fewer where few files may be open.
+    """Return how many connections a server may have: `most`, or fewer where few files may be open.
 
     Args:
         most: Its own bound.

@@ -33,7 +33,7 @@ FREE_BYTES_WANTED: Final = 5 * 1024 * MIB
 MEMORY_BYTES_WANTED: Final = 900 * MIB
 """One logd, a collector, a console and a router with its JVM, as `penstock up` runs them."""
 MEMORY_BYTES_PER_NODE: Final = 300 * MIB
-"""What each further logd of `--nodes` takes."""
+"""Memory of each further logd of `--nodes`."""
 
 OPEN_FILES_MIN: Final = 1024
 OPEN_FILES_WANTED: Final = 8192
@@ -48,13 +48,13 @@ SYSTEMD_MIN: Final = 247
 _NATS_PORT: Final = 4222
 _NATS_GREETING: Final = b"INFO "
 _PROGRAM_S: Final = 10
-"""How long a program may take to say its version."""
+"""Time in which a program must print its version."""
 _REMOTE: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs"})
 _LIBRARIES: Final = ("pydantic", "pyarrow", "nats-py", "structlog", "zstandard", "pyspark")
 
 
 class Verdict(StrEnum):
-    """How bad a finding is."""
+    """The severity of a finding."""
 
     OK = "ok"
     WARNING = "warning"
@@ -63,7 +63,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one check found.
+    """The result of one check.
 
     Attributes:
         about: The thing that was checked.
@@ -359,7 +359,7 @@ def check_systemd(systemctl: str | None) -> Finding:
 
 
 def _first_line(program: Path, *arguments: str) -> str | None:
-    """What a program says first; None when it cannot be run."""
+    """Return a program's first line; None when it cannot be run."""
     command = [str(program), *arguments]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_PROGRAM_S)  # noqa: PLW1510, S603

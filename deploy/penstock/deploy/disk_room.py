@@ -1,4 +1,4 @@
-"""How much room the disk of a launch has left, and when it ends at the rate of the last day.
+"""Free room of a launch's disk, and when it ends at the rate of the last day.
 
 The launcher notes the free bytes from time to time in DIR/room.json; `penstock status` compares.
 """
@@ -56,7 +56,7 @@ def note_sample(path: Path, sample: Sample) -> None:
 
 
 def bytes_per_day(samples: Sequence[Sample], now: Sample) -> float | None:
-    """How fast the free room shrinks; negative: it grows. None: nothing is known yet.
+    """Return how fast the free room shrinks, negative where it grows; None: not known yet.
 
     Args:
         samples: Earlier ones, oldest first.

@@ -40,7 +40,7 @@ _MODELS: Final[Mapping[str, tuple[str, str]]] = {
 _KEYS: Final = {
     "router": {"job"}, "collector": {"sources"}, "console": {"listen", "parts"},
 }  # fmt: skip
-"""What a part's file alone has; any other is of a logd."""
+"""The keys that tell a part's configuration file; a file without them is logd's."""
 
 _SIGNS: Final = {Verdict.OK: "ok", Verdict.WARNING: "warning", Verdict.WRONG: "WRONG"}
 
@@ -104,7 +104,7 @@ def _launch(
 
 
 def _part(name: str, url: str) -> Finding:
-    """How a part says it is; nats-server says `status: ok`."""
+    """Return a part's health by its answer; nats-server says `status: ok`."""
     answer = asyncio.run(get_json(f"{url}/healthz"))
     if answer is None:
         fix = "read its log; the launcher starts it again"

@@ -41,7 +41,7 @@ from penstock.logd.security.api_keys import line_of, make_key
 
 AUTHORITY_DAYS: Final = 3650
 LEAF_DAYS: Final = 825
-"""What TLS clients take at most from authorities that are not public."""
+"""Longest validity that TLS clients accept of an authority that is not public."""
 
 RENEW_DAYS: Final = 30
 _EARLIER: Final = timedelta(minutes=5)
@@ -208,7 +208,7 @@ def _pem_of(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 _SECRET_BYTES: Final = 32
 _READERS: Final = ("router", "console", "prometheus", "operator")
-"""Who connects to logd: with its authority's certificate and a key."""
+"""Clients of logd that have its authority's certificate and a key."""
 
 PAGE_TOKENS: Final = ("read", "console")
 _AUTHORITIES: Final = ("ca.key", "ca.pem", "nodes-ca.key", "nodes-ca.pem")
@@ -216,7 +216,7 @@ _AUTHORITIES: Final = ("ca.key", "ca.pem", "nodes-ca.key", "nodes-ca.pem")
 
 @dataclass(frozen=True, slots=True)
 class Secrets:
-    """What is known to nobody but those it is for.
+    """The secrets of a deployment.
 
     Attributes:
         passwords: Of users at nats-server.
@@ -237,7 +237,7 @@ class Secrets:
 
 @dataclass(slots=True)
 class InitResult:
-    """What a run did.
+    """The result of a run.
 
     Attributes:
         written: The files that it wrote.

@@ -22,7 +22,7 @@ def main() -> None:
 
 
 def _without_commands(arguments: list[str]) -> int:
-    """What an app's install can do: say its version, and what is missing for the rest."""
+    """The command of an app's install: its version, and what the other commands need."""
     from penstock.deploy.version import version_report
 
     if arguments in (["version"], ["--version"]):

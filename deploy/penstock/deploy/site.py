@@ -32,7 +32,7 @@ POD_LOGS: Final = Path("/var/log/pods")
 ANYBODY: Final = "0.0.0.0"  # noqa: S104 - inside a network of its own; what it reaches has TLS
 NATS_USERS: Final = ("logd", "collector", "operator")
 KEYS: Final = ("operator", "router", "console", "prometheus")
-"""Who has an API key of logd's."""
+"""The parts that have an API key of logd."""
 ADMIN_READERS: Final = {
     "collector": ("console", "prometheus"),
     "router": ("console", "prometheus"),
@@ -46,12 +46,12 @@ _GRANTS: Final = (
     ("console", ("read",), ("__status",)),
     ("prometheus", ("read",), ("__status",)),
 )
-"""What each key may at logd; the operator's may everything. A collector has none."""
+"""The rights of each key at logd; the operator's may do everything. A collector has no key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where the parts of one deployment are.
+    """The addresses of one deployment's parts.
 
     Attributes:
         name: What makes it, as `penstock init --for` says it.
@@ -88,11 +88,11 @@ class Site:
         return f"{node}-{name}" if self.one_place else name
 
     def servers(self) -> str:
-        """Where readers connect."""
+        """The servers that readers connect to."""
         return ",".join(f"{host}:{LOGD_PORTS['fetch']}" for host in self.hosts.values())
 
     def nats_url(self, user: str = "", password: str = "") -> str:
-        """Where NATS is."""
+        """The URL of NATS."""
         login = f"{user}:{password}@" if user else ""
         return f"tls://{login}{self.nats}:4222"
 
@@ -205,7 +205,7 @@ def _collector(topology: Topology, site: Site, passwords: Mapping[str, str]) -> 
 
 
 def _container_logs() -> dict[str, Any]:
-    """What containers of the node print. Penstock's own is left out: each line would make lines."""
+    """Container logs of the node. Penstock's own are left out: each line would make lines."""
     return {
         "type": "file",
         "include": [f"{POD_LOGS}/*/*/*.log"],

@@ -131,7 +131,7 @@ def _table(*titles: str) -> Table:
 
 
 Statuses = Mapping[str, dict[str, Any] | None]
-"""What each part says of itself, by part; None: it does not answer."""
+"""The status of each part; None: it does not answer."""
 
 _POLL_S = 0.2
 _STYLES = {"ready": "green", "degraded": "yellow", "starting": "yellow", "draining": "cyan"}
@@ -176,7 +176,7 @@ def show_status(
 async def _look(
     directory: Path | None, urls: tuple[str, ...], wait_s: float
 ) -> tuple[Statuses, Mapping[str, Any]]:
-    """How the parts are, once all is well or the time is over, and what runs."""
+    """Poll the parts until all is well or the time is over; return their status and the launch."""
     clock = SystemClock()
     until_ns = clock.monotonic_ns() + int(wait_s * 1e9)
     while True:
@@ -210,7 +210,7 @@ def _is_healthy(statuses: Statuses) -> bool:
 
 
 def _running(directory: Path | None) -> dict[str, Any]:
-    """What runs in a directory, named or one of the usual, as its launcher wrote it down."""
+    """Return the launch in a directory, named or usual, as its launcher wrote it down."""
     places = [directory] if directory else [default_root(), Path(".work/demo")]
     for place in places:
         running = read_running(Layout(place.absolute()))

@@ -1,4 +1,4 @@
-"""Which versions run here: what a bug report needs. Works in the base install."""
+"""The versions that run here, for a bug report; it works in the base install."""
 
 import platform
 from importlib import metadata

@@ -1,4 +1,4 @@
-"""How every Penstock process is run: configuration, exit codes, logs, health, signals.
+"""The frame of every Penstock process: configuration, exit codes, logs, health, signals.
 
 A leaf package: it imports nothing else of Penstock's and knows no component. `penstock.specs`
 does not use it, so that applications install pydantic alone (docs/decisions/0001).

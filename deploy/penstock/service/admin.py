@@ -121,7 +121,7 @@ _PROBED: Final = ("/livez", "/healthz")
 
 
 class Health(StrEnum):
-    """What a process says of itself, true to delivery: `DEGRADED` works but something is wrong."""
+    """A process's health: `DEGRADED` works, but something is wrong."""
 
     STARTING = "starting"
     READY = "ready"
@@ -166,7 +166,7 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class Requester:
-    """What a request shows of who makes it.
+    """The client of a request, as far as the request shows it.
 
     Attributes:
         authorization: The header; empty without one.
@@ -185,7 +185,7 @@ class Requester:
 
 
 class Authorization(StrEnum):
-    """What somebody may see."""
+    """The rights of a client."""
 
     ALL = "all"
     UNKNOWN = "unknown"
@@ -322,7 +322,7 @@ class AdminServer:
         return _json(200 if serving else 503, status)
 
     def _metrics_for(self, request: Request) -> Response:
-        """In the format that is asked for, compressed where that is taken."""
+        """Return the metrics in the requested format, compressed where the client accepts that."""
         environ = {
             "REQUEST_METHOD": request.method,
             "PATH_INFO": "/metrics",
@@ -341,7 +341,7 @@ class AdminServer:
         return Response(int(status.split()[0]), body, dict(headers))
 
     def _admission(self, requester: Requester, path: str) -> Authorization:
-        """What the client may see; a probe without a token is unauthenticated."""
+        """Return the rights of the client; a probe without a token is unauthenticated."""
         if self._admit is None:
             return Authorization.ALL
         if path in _PROBED and not requester.shows_something:
@@ -392,7 +392,7 @@ def _run(loop: asyncio.AbstractEventLoop) -> None:
 
 
 async def _on_a_thread(function: Callable[[], Value]) -> Value:
-    """What a function returns, called on a thread that no end of the process waits for."""
+    """Call a function on a thread that no end of the process waits for."""
     loop = asyncio.get_running_loop()
     found: asyncio.Future[Value] = loop.create_future()
 

@@ -1,4 +1,4 @@
-"""Who may see more of a process than its health, where it is not logd, which has callers.
+"""Access to a process's admin endpoint; logd has callers of its own.
 
 One token in a file: clients that show it see everything, others the health alone. The file is read
 again when it has changed, and so are certificate and key; while they cannot be used, it stays as it
@@ -84,7 +84,7 @@ class AdminAccess(BaseModel):
         return AdminServer(status, registry, tls=context.current, admit=admit, actions=actions)
 
     def token(self) -> bytes:
-        """What is shown.
+        """The token that is shown.
 
         Raises:
             OSError: The file cannot be read.
@@ -219,7 +219,7 @@ def _usable(key: str, path: Path) -> Iterator[None]:
 
 
 def _require_local(address: str) -> None:
-    """What may be done with a token is not shown to eavesdroppers."""
+    """Refuse a remote address in clear, where a token could be overheard."""
     host, _ = split_host_port(address)
     try:
         ip = ip_address(host)
@@ -234,7 +234,7 @@ def _require_local(address: str) -> None:
 
 
 class _Watched(Generic[Value]):
-    """What is made of files, and made again when they have changed. Used on any thread.
+    """An object made of files, and made again when they have changed. Any thread may use it.
 
     Raises:
         ConfigError: They cannot be used at first.

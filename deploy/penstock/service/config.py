@@ -252,7 +252,7 @@ def _value_of(
     path: Path,
     allowed: Collection[str] | None,
 ) -> str:
-    """What a file or a variable holds now."""
+    """Return the present value of a file or a variable."""
     where = f"{path}: {'.'.join(map(str, place))}"
     name = reference.get("env")
     if name is not None:
@@ -330,7 +330,7 @@ def check_only(config: BaseModel, path: Path) -> str:
 
 
 HIDDEN: Final = "**********"
-"""How a `SecretStr` is shown."""
+"""The text shown for a `SecretStr`."""
 
 _USER_INFORMATION: Final = re.compile(r"(?<=://)[^/?#\s]*@")
 _QUERY: Final = re.compile(r"\?[^#\s]*")
@@ -407,7 +407,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def read_text(path: Path) -> str:
-    """What a configuration file says.
+    """Read a configuration file.
 
     Raises:
         ConfigError: It cannot be read.
@@ -468,7 +468,7 @@ OCTAL: Final = "octal integer"
 
 
 def option_lines(model: type[BaseModel]) -> Iterator[str]:
-    """What the model is, under its `type`, then a line for each key and those of its blocks."""
+    """Return a model's purpose under its `type`, then a line for each key and nested key."""
     schema = model.model_json_schema()
     yield f"{schema['properties']['type']['const']}: {schema['description']}"
     yield from _keys(schema, schema, "")

@@ -1,4 +1,4 @@
-"""What is wrong with a configuration, in the words of the file it stands in.
+"""Mistakes of a configuration, in the words of the file it stands in.
 
 pydantic names a place by the path it took through the models: with the chosen type of a source, or
 the form of a value that it tried. Here the keys are those that somebody can find in the file.
@@ -104,7 +104,7 @@ def _holds(node: Any, part: int | str) -> bool:
 
 
 def _judged(mistake: ErrorDetails, model: type[BaseModel], key: str) -> tuple[str, str]:
-    """What is wrong, and the fix."""
+    """Return the mistake and its fix."""
     kind, location = mistake["type"], mistake["loc"]
     if kind == "extra_forbidden":
         known = mistake.get("ctx", {}).get("known") or _known_keys(model, location[:-1])
@@ -124,7 +124,7 @@ def _unknown(name: str, known: list[str]) -> tuple[str, str]:
 
 
 def _said(message: str) -> str:
-    """What pydantic or a check of ours says, as a sentence about the key."""
+    """Return pydantic's message, or that of a check of ours, as a sentence about the key."""
     tag = _TAG.fullmatch(message)
     if tag:
         return f"there is no {tag[2]} {tag[1]}, only {tag[3].replace(chr(39), '')}"

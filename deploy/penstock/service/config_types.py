@@ -88,7 +88,7 @@ def _check_no_nul(text: str) -> str:
 
 
 NoNul = Annotated[str, AfterValidator(_check_no_nul)]
-"""What is handed to the system as a text: an argument of a program."""
+"""A text for the system, such as an argument of a program; it holds no NUL."""
 
 
 def absolute(text: str, escape: Callable[[str], str] = str) -> str:
@@ -215,7 +215,7 @@ _SECONDS: Final[Mapping[str, float]] = {
 
 
 def _read(model: type[BaseModel], data: Any) -> Any:
-    """What a section says, with the quantities of its own keys as numbers.
+    """Read a section, with the quantities of its own keys as numbers.
 
     Raises:
         ValueError: A unit is not one of the key's.

@@ -1,4 +1,4 @@
-"""Which version of a program wrote a directory: a stamp that every start looks at first.
+"""The stamp in a directory that names the version which wrote it; every start reads it first.
 
     DIRECTORY/format      penstock <kind> <version> <release that wrote it> <newline>
 
@@ -28,7 +28,7 @@ from penstock.service.release import release
 
 FILE_NAME: Final = "format"
 FIRST: Final = 1
-"""What a directory without a stamp is."""
+"""The format of a directory without a stamp."""
 
 _STAMP: Final = re.compile(r"penstock ([a-z]+) ([0-9]{1,9}) ([0-9A-Za-z.+!-]{1,64})\n", re.ASCII)
 _SIZE_MAX: Final = 256
@@ -42,7 +42,7 @@ class DataFormatError(ServiceError):
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """What a directory says of itself."""
+    """The stamp of a directory."""
 
     kind: str
     version: int

@@ -1,4 +1,4 @@
-"""Which release of Penstock this is."""
+"""The release of Penstock."""
 
 from functools import cache
 

@@ -235,7 +235,7 @@ def _json(value: Any) -> bytes:
 
 
 def _one(write: Callable[[type[Record]], bytes]) -> Callable[[Models], bytes]:
-    """For formats of which a file holds one spec."""
+    """Make a writer of one spec for formats of which a file holds one."""
 
     def write_one(models: Models) -> bytes:
         if len(models) != 1:

@@ -48,7 +48,7 @@ def spill_directory() -> Path | None:
 
 
 def usable_directory(path: Path) -> bool:
-    """Whether journals may lie there: made if need be, ours alone."""
+    """Return whether journals may lie there; the directory is made if need be, and must be ours."""
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = path.lstat()
@@ -150,7 +150,7 @@ RULES: Final[Mapping[str, tuple[Callable[[str], bool], str]]] = {
     ),
     "OTEL_METRICS_EXEMPLAR_FILTER": (_FILTERS.__contains__, f"one of {', '.join(_FILTERS)}"),
 }  # fmt: skip
-"""What a variable may hold, and how to say so. An empty one is not set."""
+"""The form of each variable's value, and the words for it. An empty variable is unset."""
 
 
 @contextmanager

@@ -32,7 +32,7 @@ def trace_id() -> str:
 
 
 def _reseed() -> None:
-    """In a forked child: else it would draw what its parent draws."""
+    """Draw a new seed in a forked child, which would repeat its parent's ids otherwise."""
     _IDS.seed(os.urandom(32))
 
 

@@ -70,7 +70,7 @@ RESOURCE_BYTES_SOFT: Final = 8 * KIB
 
 HASH_KEY_ID_CHARACTERS_MAX: Final = 16
 HASH_KEY_BYTES_MIN: Final = 16
-"""Of the key that pseudonyms are made with; 128 bits cannot be searched."""
+"""Length of the key for pseudonyms; 128 bits cannot be searched."""
 
 HASHED_CHARACTERS_MAX: Final = 64
 """A hashed value: its key's id, the rotation's period and 32 hex digits take 58 at most."""
@@ -83,7 +83,7 @@ SUBJECT_TOKEN_CHARACTERS_MAX: Final = 64
 
 QUEUE_RECORDS_MAX: Final = 10_000
 QUEUE_BYTES_MAX: Final = 8 * MIB
-"""What an emitter holds before it drops; two to ten seconds of a busy application."""
+"""Bytes that an emitter holds before it drops: two to ten seconds of a busy application."""
 
 BATCH_RECORDS_MAX: Final = 1_000
 BATCH_BYTES_MAX: Final = 512 * KIB

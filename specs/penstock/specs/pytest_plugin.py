@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def specs_capture() -> "Iterator[Capture]":
-    """What the test emits; it fails at its end if a record breaks its spec."""
+    """The records that the test emits; the test fails at its end if one breaks its spec."""
     from penstock.specs.testing import capturing, configured
 
     with configured(), capturing() as capture:

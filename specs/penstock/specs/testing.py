@@ -1,4 +1,4 @@
-"""For the tests of applications: what they emitted, without a collector.
+"""Helpers for applications' tests: the records they emit, without a collector.
 
 With pytest nothing needs to be imported: the fixture `specs_capture` comes with the package.
 
@@ -56,7 +56,7 @@ class StubLink(Link):
 
 
 class Capture:
-    """What was emitted since it was made, or cleared.
+    """The records that were emitted since it was made, or cleared.
 
     Attributes:
         emitter: Brings it here; the process's emitter while the capture lasts.
@@ -217,7 +217,7 @@ def _complaint(line: bytes) -> str | None:
 
 
 def _undeclared(line: bytes) -> str | None:
-    """What the validator tolerates, since it may come from a newer version; here it cannot."""
+    """Return fields that the validator tolerates as a newer version's; here they are mistakes."""
     fields = json.loads(line)
     model = resolve(fields["schema"], fields["kind"]).model
     assert model is not None, "the validator validated it by a model"

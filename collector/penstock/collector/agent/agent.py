@@ -99,12 +99,12 @@ class Reporter:
         self.last = first
 
     def now(self) -> Status:
-        """On the loop."""
+        """Describe the collector; call it on the event loop."""
         self.last = self._describe()
         return self.last
 
     def ask(self, loop: asyncio.AbstractEventLoop) -> Status:
-        """For another thread; the last one when the loop has no time or is closed."""
+        """Return the status to another thread: the last one where the loop is busy or closed."""
         asked: concurrent.futures.Future[None] = concurrent.futures.Future()
 
         def answer() -> None:

@@ -1,4 +1,4 @@
-"""What parts of the collector are given of its configuration."""
+"""Functions that derive what the collector's parts need from its configuration."""
 
 import hashlib
 import json
@@ -16,7 +16,6 @@ from penstock.specs.subjects import subject_of
 
 
 def limits_of(config: CollectorConfig) -> Limits:
-    """Of delivery."""
     return Limits(
         batch_bytes_max=config.batch.max_bytes,
         batch_records_max=config.batch.max_records,
@@ -25,18 +24,18 @@ def limits_of(config: CollectorConfig) -> Limits:
 
 
 def sizes_of(config: CollectorConfig) -> Sizes:
-    """Of the journals."""
+    """Return the sizes of the journals."""
     spool = config.spool
     return Sizes(spool.max_bytes, spool.max_urgent_bytes, config.quarantine.max_bytes)
 
 
 def resource_of(config: CollectorConfig) -> dict[str, Any]:
-    """Of records that come without one."""
+    """Return the resource that records get which bring none."""
     return {"host.name": socket.gethostname(), **config.resource}
 
 
 def own_subjects(config: CollectorConfig) -> list[str]:
-    """On which Penstock's own spans are published, unless `output.subject` says otherwise."""
+    """Return the subjects of Penstock's own spans; `output.subject` may change them."""
     return [subject_of("span", name, config.subject_prefix) for name in SERVICES.values()]
 
 
@@ -54,13 +53,13 @@ def graph_of(config: CollectorConfig, where: str = "the configuration") -> Graph
 
 
 def tables_of(graph: Graph) -> Tables:
-    """What the files of the tables said when a graph was made."""
+    """Return the rows of each table as its file had them when the graph was made."""
     transforms = {name: step.transform for name, step in graph.steps.items()}
     return {name: one.rows for name, one in transforms.items() if isinstance(one, Enrich)}
 
 
 def digest_of_tables(graph: Graph) -> str:
-    """The same for the same rows of the same tables, and the same hash key, alone."""
+    """Return a digest of the tables' rows and the hash key; it changes only with these."""
     key = graph.hash_key
     known = key and [key.id, key.rotate_days, key.secret.hex()]
     read = json.dumps([tables_of(graph), known], sort_keys=True)

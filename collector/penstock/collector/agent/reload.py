@@ -63,7 +63,6 @@ class Reloads:
         self.last = report
 
     def as_dict(self) -> dict[str, Any]:
-        """For `/status`."""
         return {
             "generation": self.generation,
             "counts": dict(self.counts),

@@ -42,7 +42,7 @@ _OF_READING: Final = (
     ("time_unix_nano",),
     ("observed_time_unix_nano",),
 )
-"""What a line has of when it was read, and of its file's name then."""
+"""Fields of a line that say when it was read and from a file of which name."""
 _OF_LINES: Final = {"name", "service", "format", "multiline", "max_line_bytes"}
 
 
@@ -154,7 +154,7 @@ def _paths(section: TransformSettings) -> Iterator[str]:
 
 
 def _sensitive(config: CollectorConfig, graph: Graph) -> Any:
-    """What is taken out of values that subjects are filled with; the key by its id alone."""
+    """Return the settings that redact values in subjects; the hash key is named by its id alone."""
     key = graph.hash_key
     shown = config.sensitive.model_dump(mode="json", exclude={"hash_key"})
     return [shown, key and [key.id, key.rotate_days]]

@@ -65,7 +65,6 @@ class State:
     routing: str = ""
 
     def cursor_of(self, origin: str) -> int:
-        """Of one of the spools."""
         return self.urgent_cursor if origin == URGENT_ORIGIN else self.cursor
 
     def fit_to_spool(
@@ -135,7 +134,6 @@ class State:
         self.queues = {key: n for key, n in self.queues.items() if key.origin in origins}
 
     def as_document(self) -> dict[str, Any]:
-        """As JSON."""
         return {
             "version": VERSION,
             "incarnation": str(self.incarnation),

@@ -52,7 +52,7 @@ config_files_option = click.option(
 
 
 def _share(_: click.Context, __: click.Parameter, value: str | None) -> Share | None:
-    """Which worker of how many this process is; the supervisor says it."""
+    """Read which worker of how many this process is; the supervising process passes it."""
     if value is None:
         return None
     parts = value.split("/")

@@ -1,1 +1,1 @@
-"""From what a source received to record lines, one small module per format."""
+"""Decoders: they turn what a source received into record lines, one module per format."""

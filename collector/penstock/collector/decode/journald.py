@@ -36,7 +36,8 @@ _FOUND_OUT: Final = frozenset(
         "KERNEL_SUBSYSTEM", "UDEV_SYSNAME", "UDEV_DEVNODE", "UDEV_DEVLINK",
     )
 )  # fmt: skip
-"""What the journal finds out, by systemd.journal-fields(7), without the `_` that opens it there."""
+"""Trusted fields, which the journal adds, by systemd.journal-fields(7), without their leading `_`.
+"""
 _ELSEWHERE: Final = frozenset({"MESSAGE", "PRIORITY", "_HOSTNAME", "_SOURCE_REALTIME_TIMESTAMP"})
 
 
@@ -105,7 +106,7 @@ def decode_entry(
 
 
 def _name(key: str, fields: Mapping[str, Any]) -> str:
-    """What an entry's field is called."""
+    """Return the attribute's name for an entry's field."""
     if key.startswith("_"):
         return f"journald.{key.lower().lstrip('_')}"
     is_found_out = key in _FOUND_OUT or f"_{key}" in fields
@@ -142,7 +143,7 @@ def _text(value: Any) -> str:
 
 
 def _severity(priority: Any, attributes: dict[str, Any], notes: Counter[str]) -> tuple[int, str]:
-    """What is none becomes an attribute."""
+    """Return the severity of a priority; a value that is no priority becomes an attribute."""
     known = _NUMBERED.get(priority) if isinstance(priority, str) else None
     if known is None and priority is not None:
         attributes["journald.priority"] = priority

@@ -1,4 +1,4 @@
-"""What is read out of a source's lines beside their text, as its configuration asks."""
+"""Rules for what is read out of a source's lines beside their text."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ NO_TIME: Final = "timestamp: no time can be read where it should stand"
 
 @dataclass(frozen=True, slots=True)
 class LineRules:
-    """What to look for.
+    """The rules of one source.
 
     Attributes:
         time: Finds the time in a line of text; None: it has that of reading.
@@ -82,7 +82,7 @@ def _rules_of(options: bytes) -> LineRules:
 
 
 def value_reader(layouts: tuple[Layout, ...], zone: tzinfo) -> ReadTime:
-    """What reads a value that is a time, and nothing else."""
+    """Return a function that reads a value which is a time and nothing else."""
 
     def read(value: Any, now_ns: int) -> int | None:
         if not isinstance(value, str):
@@ -93,7 +93,7 @@ def value_reader(layouts: tuple[Layout, ...], zone: tzinfo) -> ReadTime:
 
 
 def time_finder(pattern: str | None, layouts: tuple[Layout, ...], zone: tzinfo) -> TimeReader:
-    """What finds the time in a text: where a pattern says, or in a line's usual place.
+    """Return a function that finds the time in a text: by a pattern, or in a line's usual place.
 
     Args:
         pattern: In RE2's syntax; its group ``time``, its first, or all of it is the time.

@@ -48,7 +48,7 @@ from penstock.specs.validate.validator import check_line
 from penstock.specs.validate.verdict import Accepted
 
 BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
-"""What a file in UTF-8 may begin with."""
+"""The byte order mark that may stand at the beginning of a file in UTF-8."""
 _TRAILING_COMMA: Final = re.compile(r'("[^"\\]*(?:\\.[^"\\]*)*")|,(?=\s*[}\]])', re.DOTALL)
 _DIGITS_MAX: Final = 4000
 """Digits that an integer may have; Python itself refuses somewhat more."""
@@ -98,7 +98,7 @@ def _integer(text: str) -> int | str:
 _BLANKS: Final = b" \t"
 _MAY_BEGIN_JSON: Final = frozenset((b"{", b" ", b"\t", b"\xef"))
 _PLAIN_BYTES_MAX: Final = 16 * 1024
-"""Of a line; escaped, it may become six times as long, and still be within the bounds of a body."""
+"""Longest line that needs no cut: escaped it may grow sixfold and still fit into a body."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +247,7 @@ class PlainLines:
 
 
 def _look_into(text: str, rules: LineRules, now_ns: int) -> tuple[Severity, int | None]:
-    """What a line of text says of its severity, INFO if nothing, and of its time."""
+    """Return a text line's severity (INFO where it names none) and its time."""
     level = severity_in_line(text) if rules.severity else None
     time_ns = None if rules.time is None else rules.time(text, now_ns)
     return level or INFO, time_ns

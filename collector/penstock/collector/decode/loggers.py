@@ -119,7 +119,7 @@ class Roles(NamedTuple):
 
 
 class Trace(NamedTuple):
-    """Where an event belongs; `span_id` and `flags` are None where nothing says them."""
+    """An event's place in a trace; `span_id` and `flags` are None where the event has none."""
 
     trace_id: str
     span_id: str | None = None
@@ -138,7 +138,7 @@ def is_telling(fields: Mapping[Any, Any]) -> bool:
 
 
 def roles_of(keys: Iterable[Any]) -> Roles:
-    """What the keys of an event say, whatever their values are."""
+    """Return what the keys of an event stand for, whatever their values are."""
     given = frozenset(keys)
     levels = [(key, read) for key, read in _LEVELS.items() if key in given]
     times, bodies = _present(_TIMES, given), _present(_BODIES, given)

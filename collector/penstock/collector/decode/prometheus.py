@@ -41,7 +41,7 @@ _SPAN_ID: Final = re.compile(r"(?!0+\Z)[0-9a-f]{16}")
 _MALFORMED: Final = (
     ValueError, KeyError, IndexError, TypeError, AttributeError, OverflowError,
 )  # fmt: skip
-"""What the parser raises, and what its samples do when they are looked at."""
+"""Exceptions that the parser raises, some of them only when its samples are read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class ScrapedPoint:
 
 @dataclass(slots=True)
 class Scraped:
-    """What one scrape brought.
+    """The result of one scrape.
 
     Attributes:
         samples: As they stand in the text.
@@ -230,7 +230,7 @@ def _point(family: Metric, sample: Sample, typed: dict[str, Any]) -> ScrapedPoin
 
 
 def _int64(value: float) -> int:
-    """As a whole number that a record can hold.
+    """Return a sample's value as a whole number that a record can hold.
 
     Raises:
         ValueError: It is none.

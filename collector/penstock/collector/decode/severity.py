@@ -33,11 +33,12 @@ _LEVELS: Final = {
 .NET, Serilog, loguru, PostgreSQL, MongoDB, and Google's; and OpenTelemetry's own, as ``info2``."""
 _SYSLOG: Final = ("emerg", "alert", "crit", "err", "warning", "notice", "info", "debug")
 _SLOG: Final = re.compile(r"(DEBUG|INFO|WARN|ERROR)([+-]\d{1,2})")
-"""Of Go's log/slog, as ``INFO+2``: its levels are four apart, as OpenTelemetry's."""
+"""Levels of Go's log/slog, such as ``INFO+2``; they are four apart, as OpenTelemetry's are."""
 _TENS: Final = (1, 5, 9, 13, 17, 21)
-"""Of trace, debug, info, warn, error and fatal, which pino and bunyan number 10, 20, … 60."""
+"""Severity numbers of pino's and bunyan's levels 10, 20, … 60: trace, debug, info, warn, error,
+fatal."""
 _HUNDREDS: Final = (9, 5, 9, 10, 13, 17, 21, 22, 24)
-"""Of Google's default, debug, info, notice, warning, error, critical, alert and emergency."""
+"""Severity numbers of Google's levels 0, 100, … 800, from default to emergency."""
 
 
 def severity(level: object) -> Severity | None:
@@ -52,7 +53,7 @@ def severity(level: object) -> Severity | None:
 
 
 def severity_of_syslog(code: int) -> Severity:
-    """The same of syslog's severity, from 0, emergency, to 7, debug (RFC 5424, section 6.2.1)."""
+    """Severity of a syslog code from 0, emergency, to 7, debug (RFC 5424, section 6.2.1)."""
     return _LEVELS[_SYSLOG[code]]
 
 
@@ -97,7 +98,7 @@ _LINE_CHARACTERS: Final = 160
 
 
 def severity_in_line(line: str) -> Severity | None:
-    """What a line's usual places say of its severity; None when they say nothing.
+    """Return the severity that a line names in one of the usual places; None where it names none.
 
     Those are a word in brackets (``[error]``), in capitals (``INFO``) or before a colon
     (``error: ``), klog's and logcat's letter, and logfmt's ``level=``; the first one counts.

@@ -73,7 +73,7 @@ class ShapeValidator:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Shape:
-    """What an event's keys say that every record has.
+    """The part of a record that all events with the same keys share.
 
     Attributes:
         time: The key that says it; empty: none does.
@@ -157,7 +157,7 @@ class ShapedEvents:
         return line, self._validator.validate(line, shape, time, level[0])
 
     def _remember(self, keys: tuple[Any, ...]) -> _Shape | None:
-        """What is known of events with these keys from now on; None: they are not plain."""
+        """Work out and cache the shape of events with these keys; None where they are not plain."""
         shape = None
         if len(keys) + len(self._attributes) <= ATTRIBUTES_MAX and all(map(_is_name, keys)):
             roles = roles_of(keys)

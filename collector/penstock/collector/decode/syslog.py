@@ -39,7 +39,7 @@ from penstock.specs.limits import INT64_MAX, STRING_CHARACTERS_MAX
 from penstock.specs.validate.validator import check_line
 
 _DEFAULT_PRIORITY: Final = 13
-"""What RFC 3164 gives a message without one: user.notice."""
+"""The priority of a message that brings none, by RFC 3164: user.notice."""
 
 _FACILITIES: Final = (
     "kern", "user", "mail", "daemon", "auth", "syslog", "lpr", "news", "uucp", "cron", "authpriv",
@@ -62,7 +62,7 @@ _NAME: Final = rb"[!#-<>-\\^-~]{1,255}"
 _VALUE: Final = rb'(?:[^"\\\]]|\\.)*'
 _PARAMETER: Final = rb' %b="%b"' % (_NAME, _VALUE)
 ELEMENT: Final = rb"\[%b(?:%b)*\]" % (_NAME, _PARAMETER)
-"""Of structured data; its dots match all."""
+"""One element of structured data; compile it with DOTALL."""
 _ELEMENT: Final = re.compile(rb"\[(%b)((?:%b)*)\]" % (_NAME, _PARAMETER), re.DOTALL)
 _PARAMETERS: Final = re.compile(rb' (%b)="(%b)"' % (_NAME, _VALUE), re.DOTALL)
 _ESCAPED: Final = re.compile(rb'\\(["\\\]])')
@@ -262,7 +262,7 @@ def record_of(
 
 
 def _resource(parsed: Parsed, unit: Unit, resource: Mapping[str, Any]) -> dict[str, Any]:
-    """Who sent it: by its own words, else by its address, unless that is this very host."""
+    """Return the sender's resource: by its own words, else by its address unless it is local."""
     service: str = unit.meta["service"]
     if service == "from_app":
         service = parsed.app.decode("utf-8", "replace")[:SERVICE_CHARACTERS_MAX] or "syslog"
@@ -340,7 +340,7 @@ class ShapedMessages:
         return line, self._validator.validate(line, head, time_ns, shape.severity_number)
 
     def _remember(self, head: tuple[bytes, bytes], message: bytes) -> _Shape | None:
-        """What is known of messages with this head from now on; None: it is none."""
+        """Work out and cache the shape of messages with this head; None where it is no head."""
         shape = None
         parsed = parse_message(message, self._unit.received_ns, self._zone)
         if parsed.form != "text":  # as with a priority that is none

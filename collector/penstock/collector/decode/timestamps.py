@@ -47,7 +47,7 @@ def iso_time_ns(text: str, zone: tzinfo = UTC) -> int | None:
 
 
 _SCALES: Final = ((10**8, 10**11, 10**9), (10**11, 10**14, 10**6), (10**14, 10**17, 10**3))
-"""Of seconds, milliseconds and microseconds: the least, the end, and the nanoseconds of one."""
+"""Least value, end, and nanoseconds of one, for seconds, milliseconds and microseconds."""
 
 
 def epoch_time_ns(value: float | Decimal) -> int | None:
@@ -65,7 +65,7 @@ def epoch_time_ns(value: float | Decimal) -> int | None:
 
 
 def epoch_text_ns(text: str) -> int | None:
-    """The same of a number as text."""
+    """`epoch_time_ns` for a number in text."""
     if not text[:1].isdecimal() or len(text) > _EPOCH_CHARACTERS_MAX:
         return None
     try:
@@ -129,7 +129,7 @@ _PATTERNS: Final = {
     r"(?P<hour>[0-2]\d)\.(?P<minute>[0-5]\d)\.(?P<second>[0-6]\d)\.(?P<fraction>\d{1,9})",
     "epoch": r"(?P<epoch>1\d{9}(?:\.\d{1,9}|\d{3}|\d{6}|\d{9})?)(?![\d.])",
 }
-"""By name, in the order in which a text is tried."""
+"""Patterns by name, in the order in which they are tried."""
 _ALIASES: Final = {
     **dict.fromkeys(("log4j", "rfc3339", "postgres"), "iso8601"), "go": "nginx", "apache": "clf"
 }  # fmt: skip
@@ -229,7 +229,7 @@ TimeReader = Callable[[str, int], int | None]
 
 
 def line_reader(layouts: Sequence[Layout], zone: tzinfo) -> TimeReader:
-    """What finds the time in a line's usual place: its beginning, or behind up to three words."""
+    """Return a function that finds the time at a line's beginning, or behind up to three words."""
     wanted = [re.compile(_HEAD + layout.pattern.pattern) for layout in layouts]
     last = [wanted[0]]  # the lines of one file mostly have one layout
 
@@ -329,7 +329,7 @@ def _seconds(
 def _nearest_s(
     month: int, day: int, clock: tuple[int, int, int], now_s: int, zone: tzinfo
 ) -> int | None:
-    """With the year that brings it nearest to now."""
+    """Return the time in the year that brings it nearest to now."""
     year = datetime.fromtimestamp(now_s, UTC).year
     found = [_seconds(year + more, month, day, clock, zone) for more in (-1, 0, 1)]
     near = [it for it in found if it is not None]

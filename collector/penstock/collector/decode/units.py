@@ -44,7 +44,7 @@ class Undecodable:
 
 @dataclass(slots=True)
 class Decoded:
-    """What a unit holds.
+    """The records of one unit.
 
     Attributes:
         resource: Of the lines that have none of their own.

@@ -1,1 +1,1 @@
-"""From the spool to the log: ordered queues, requests in flight, acks, the connection to NATS."""
+"""Delivery from the spool to the log: ordered queues, requests, acks, the NATS connection."""

@@ -243,7 +243,7 @@ class NatsLink:
         }
 
     def _refusal(self, error: Exception) -> Exception:
-        """What the process, or a reload, ends with."""
+        """Return the error that ends the process, or a reload."""
         if isinstance(error, ConfigError):
             return error
         if is_lasting(error):

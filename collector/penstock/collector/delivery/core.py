@@ -34,7 +34,7 @@ from penstock.collector.delivery.ordered_queue import (
 _FEW: Final = 2
 _MANY: Final = 6
 _MEMORY_NS: Final = 30_000_000_000
-"""For so long at least, and twice that at most, the shortest time is believed."""
+"""The shortest round trip is remembered for this time at least, and for twice as long at most."""
 
 
 class Window:
@@ -138,7 +138,7 @@ class Behind:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The same batch can never be stored."""
+    """The log refused the batch for good."""
 
     request: int
     reason: str
@@ -276,7 +276,7 @@ class Delivery:
         assert_never(event)
 
     def next_deadline_ns(self) -> int | None:
-        """When the next batch is old enough or the next retry is due; None when neither waits."""
+        """Return when the next batch is old enough or a retry is due; None: neither waits."""
         deadlines = [
             queue.opened_ns + self._limits.batch_age_ns
             for queue in self._busy.values()

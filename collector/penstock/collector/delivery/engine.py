@@ -1,4 +1,4 @@
-"""What carries records from the spools to the log; sources feed it, the agent runs it."""
+"""The engine that carries records from the spools to the log; the agent runs it."""
 
 import asyncio
 import random
@@ -84,7 +84,7 @@ class CreatedRecords:
         return found
 
     async def leave(self) -> None:
-        """At the end, hand over what there is without waiting for room.
+        """Hand over what there is without waiting for room; called at the end.
 
         `give_up` counts what does not become durable.
         """
@@ -239,7 +239,7 @@ class Engine:
         return waiting
 
     def _begins(self, state: State) -> dict[tuple[str, str], int]:
-        """By origin and source, the sequence before which nothing is read again."""
+        """Return, by origin and source, the sequence before which nothing is read again."""
         sources = {section.name or section.type for section in self._config.sources}
         sources |= {key.source for key in state.queues} | {*self.pipeline.graph.aggregators()}
         spooled = {
@@ -291,7 +291,7 @@ class Engine:
         return [*reading, *troubles(self.delivery, journals, nats=nats)]
 
     async def settle(self) -> None:
-        """At the end, make durable what can be, and count as dropped what nobody has any more."""
+        """Make durable what can be, and count the rest as dropped; called at the end."""
         await self._created.leave()
         for journal in self.journals:
             await journal.commit()

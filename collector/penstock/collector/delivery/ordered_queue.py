@@ -305,7 +305,7 @@ class OrderedQueue:
 
     @property
     def start(self) -> int | None:
-        """Where reading must start again to meet every pending record; None when none is."""
+        """Position from which reading must start again to meet every pending record, if any."""
         for batch in self.pending():
             return batch.start
         return None
@@ -346,7 +346,7 @@ class OrderedQueue:
 
 
 def _fitting(records: Batch, first: int, batch: Batch, limits: Limits) -> tuple[int, int]:
-    """How far records from `first` fit into `batch`: end index (exclusive) and their bytes."""
+    """Return how far records from `first` fit into `batch`: end index (exclusive) and bytes."""
     end_max = min(len(records), first + limits.batch_records_max - len(batch))
     takes_all = first == 0 and end_max == len(records)
     if takes_all and batch.size + records.size <= limits.batch_bytes_max:

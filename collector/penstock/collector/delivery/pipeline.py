@@ -1,4 +1,4 @@
-"""From durable bytes to queues: decode, check against the spec, quarantine or hand to delivery.
+"""The pipeline from durable bytes to queues: decode, validate, quarantine or hand to delivery.
 
 Nothing here needs to survive a crash. What was read from the spool or a file and is not done is
 read again from the cursor, and gets the same sequences:
@@ -35,7 +35,7 @@ _SLICE_RECORDS: Final = 500
 """Records handled before other tasks get a turn; a few milliseconds of work."""
 
 _OF_THE_WHOLE: Final = frozenset({"refused", "truncated"})
-"""What a unit's `meta` says of lines by their index."""
+"""Keys of a unit's `meta` that name lines by their index."""
 
 
 class Pipeline:

@@ -195,7 +195,7 @@ def encode_lines(subject: str, batch: Batch) -> bytes:
 
 
 def read_answer(request: int, data: bytes) -> Answer:
-    """What a reply says of the request's batch."""
+    """Read logd's answer to a request for its batch."""
     try:
         ack = decode_batch_ack(data)
     except (CorruptError, ValueError):

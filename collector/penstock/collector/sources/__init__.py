@@ -1,1 +1,1 @@
-"""Where telemetry comes from, one module per type."""
+"""Sources: the places telemetry comes from, one module per type."""

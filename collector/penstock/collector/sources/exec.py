@@ -74,7 +74,7 @@ class ExecSource(Source):
 
     @override
     async def start(self) -> None:
-        """Nothing to prepare: a program that is not there is looked for again by `run`."""
+        """Do nothing: `run` looks again for a program that is not there."""
 
     @override
     async def run(self) -> None:

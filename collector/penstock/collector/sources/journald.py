@@ -129,7 +129,7 @@ class JournaldSource(Source):
         self._cursor = cursor
 
     async def _complain(self, stream: asyncio.StreamReader) -> None:
-        """What journalctl says of itself."""
+        """Log what journalctl says of itself."""
         cutter = LineCutter(READ_BYTES)
         while data := await stream.read(READ_BYTES):
             for line in cutter.feed(data):

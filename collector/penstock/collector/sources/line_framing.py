@@ -35,12 +35,12 @@ class Line(NamedTuple):
 
 
 _UNMARKED: Final = (False, None, "", False, None)
-"""What a line of its text alone has behind its end."""
+"""The fields behind `end` of a line that is text alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """How a file's text is written.
+    """A text encoding of a file.
 
     Attributes:
         codec: Python's name of it; empty: UTF-8, which is taken as it is.
@@ -126,7 +126,7 @@ class LineCutter:
         return lines
 
     def _feed_plain(self, data: bytes) -> list[Line] | None:
-        """What `feed` does, for all lines at once; None where one of them needs a look of its own.
+        """Cut all lines at once, in a fourth of the time; None where one needs a closer look.
 
         It takes a fourth of the time.
         """
@@ -148,7 +148,7 @@ class LineCutter:
         return lines
 
     def flush(self) -> Line | None:
-        """What is left without a newline, as a line; None when nothing is.
+        """Return what is left without a newline, as a line; None when nothing is.
 
         What comes up to the next newline is then a line that continues it; of one that was cut
         it is skipped.

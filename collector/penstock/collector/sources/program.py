@@ -21,7 +21,7 @@ NOT_STARTED: Final = 127
 _TERM_GRACE_S: Final = 3.0
 """Between asking a program to end and ending it."""
 OUTPUT_GRACE_S: Final = 1.0
-"""How long outputs are silent after a program's end before they are taken for ended, too."""
+"""After a program's end its outputs may be silent for so long before they count as ended."""
 _COUNT: Final = struct.Struct("i")
 _OUTPUTS: Final = (1, 2)
 

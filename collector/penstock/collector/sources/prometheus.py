@@ -231,7 +231,7 @@ def _lines(points: list[ScrapedPoint], now_ns: int, resource: Mapping[str, Any])
 
 
 def _basic(target: str) -> str:
-    """Of a user and password in a URL (RFC 7617); empty without."""
+    """Return the Basic credentials for user and password in a URL (RFC 7617); empty without."""
     user_info, given, _ = urlsplit(target).netloc.rpartition("@")
     return f"Basic {base64.b64encode(unquote_to_bytes(user_info)).decode()}" if given else ""
 

@@ -1,4 +1,4 @@
-"""What the settings of sources have in common, and where two sources would listen in one place.
+"""Settings that sources share, and the check that no two listen in one place.
 
 The settings of each source stand in its module. `penstock collector sources` prints them;
 docs/collector/sources has a page for each.
@@ -54,7 +54,7 @@ class SourceSettings(Section):
 
 
 class ListeningSettings(SourceSettings):
-    """What every source has that accepts connections."""
+    """Settings of every source that accepts connections."""
 
     max_connections: int = Field(
         default=CONNECTIONS_MAX, ge=1, le=65_536, description="open at once on one address"
@@ -72,7 +72,7 @@ class TlsSection(Section):
 
 
 class TimestampOptions(Section):
-    """Where a time stands in a text, and how it is written."""
+    """The place of a time in a text, and its layout."""
 
     pattern: str | None = Field(
         default=None, description="RE2; its group `time`, its first group or all of it is the time"
@@ -102,7 +102,7 @@ class TimestampOptions(Section):
 
 
 class LineTimestamp(TimestampOptions):
-    """The same for lines, of which some may be structured."""
+    """The place of a time in lines, of which some may be structured."""
 
     field: str | None = Field(
         default=None, min_length=1, description="the key of a JSON line that has its time"
@@ -113,7 +113,7 @@ class LineTimestamp(TimestampOptions):
 
 
 class LinesSettings(SourceSettings):
-    """What sources of lines have in common."""
+    """Settings that sources of lines share."""
 
     timestamp: LineTimestamp | None = Field(
         default=None, description="the time that stands in a line; what cannot be read is counted"
@@ -158,7 +158,7 @@ class Listener(NamedTuple):
 
 
 def clash(sources: Sequence[SourceSettings]) -> str | None:
-    """What is wrong where two sources listen in one place; None: no two do."""
+    """Return what is wrong where two sources listen in one place; None: no two do."""
     for one, other in combinations(_listeners(sources), 2):
         if _is_one_place(one, other) and not (one.shares and other.shares):
             return f"{other.key}: {one.key} has {one.place}, too: {_FIXES[one.protocol]}"

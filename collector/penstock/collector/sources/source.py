@@ -1,4 +1,4 @@
-"""What a source is to the agent, and what the agent gives it.
+"""The interface of a source: its life, and what the agent gives it.
 
 A source of a third party is a class like those here: `settings` is the model of its section of the
 configuration, `from_settings` makes it, `start`, `run` and `stop` are its life. See
@@ -54,7 +54,7 @@ class SourceContext:
 
     @property
     def share(self) -> Share:
-        """What this source may hold of what is not durable yet."""
+        """This source's share of the receive budget."""
         return self.budget.share(self.name)
 
     def spool_writer(self) -> SpoolWriter:

@@ -63,7 +63,7 @@ class StdinSource(Source):
 
     @override
     async def start(self) -> None:
-        """Nothing to prepare: standard input is open."""
+        """Do nothing: standard input is open."""
 
     @override
     async def run(self) -> None:

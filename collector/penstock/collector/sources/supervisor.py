@@ -213,7 +213,6 @@ class SourceSet:
 
     @property
     def runners(self) -> list[Runner]:
-        """In the order of the configuration."""
         return list(self._runners.values())
 
     @property
@@ -359,7 +358,7 @@ async def _all(steps: Iterable[Coroutine[Any, Any, None]]) -> None:
 
 
 def difference(before: Iterable[SourceSettings], after: Iterable[SourceSettings]) -> Difference:
-    """What changes between two configurations' sources."""
+    """Return what changes between two configurations' sources."""
     old = {section.name or section.type: section for section in before}
     new = {section.name or section.type: section for section in after}
     both = [name for name in new if name in old]

@@ -1,4 +1,4 @@
-"""Which batch of each sender was taken last, so that one sent again is not taken twice.
+"""The last batch taken of each sender, so that one sent again is not taken twice.
 
 A sender counts its batches from 1 and sends what is unanswered again, in order, after it
 reconnects. So a sequence at or below the last one is a repeat. A jump ahead means that the sender
@@ -23,7 +23,7 @@ class SenderTable:
         return sequence <= self._last.get(sender, 0)
 
     def durable(self, sender: bytes) -> int:
-        """Of the last batch that is known to be durable; 0 when none is."""
+        """Return the sequence of the last batch known to be durable; 0 when none is."""
         return self._durable.get(sender, 0)
 
     def record(self, sender: bytes, sequence: int) -> None:
@@ -50,7 +50,7 @@ class SenderTable:
         self._durable.pop(sender, None)
 
     def snapshot(self) -> dict[str, int]:
-        """For the checkpoint: what is durable.
+        """Return what is durable, for the checkpoint.
 
         A batch that is only taken may be lost with the process, and must be no repeat after that.
         """
@@ -58,7 +58,7 @@ class SenderTable:
         return {sender.hex(): durable[sender] for sender in self._last if sender in durable}
 
     def restore(self, snapshot: dict[str, int]) -> None:
-        """From the checkpoint."""
+        """Restore a snapshot from the checkpoint."""
         for sender, sequence in snapshot.items():
             self.record(bytes.fromhex(sender), sequence)
             self.kept(bytes.fromhex(sender), sequence)

@@ -26,7 +26,7 @@ _PROBE: Final = "probe.tmp"
 """A name that opening the log removes."""
 _PROBE_BYTES_MAX: Final = 1 << 20
 _LOOK_S: Final = 10.0
-"""How often a disk that failed is looked at while nothing is written."""
+"""Pause between looks at a disk that failed while nothing is written."""
 _T = TypeVar("_T")
 _T_co = TypeVar("_T_co", covariant=True)
 
@@ -230,7 +230,7 @@ class Journal:
         return True
 
     async def first_segment_end(self) -> int | None:
-        """Where the oldest segment ends, once it is not the one that is written; None: it is empty.
+        """Return where the oldest segment ends; None while it is the one that is written.
 
         What is written goes on in a new one if there is none but it. None, too, where the disk does
         not let that be: `failure` says why.
@@ -263,7 +263,7 @@ class Journal:
         self._wake.set()  # `run` looks at the disk from now on
 
     def held(self) -> asyncio.Lock:
-        """As long as it is, nothing that is offered is written."""
+        """Return the lock within which nothing that is offered is written."""
         return self._committing
 
     async def close(self) -> None:
@@ -328,7 +328,7 @@ class Read(Protocol[_T_co]):
 
 
 def undamaged(read: Read[_T], offset: int, *, salvage: bool = False) -> Iterator[_T]:
-    """What can be read from an offset on, so that damage costs only the entries it lies in.
+    """Read from an offset on, so that damage costs only the entries it lies in.
 
     Args:
         read: Of the log.
@@ -360,7 +360,7 @@ def _frame(entry: Entry, offset: int) -> tuple[FrameHeader, bytes]:
 
 
 def read_record(body: bytes) -> tuple[str, dict[str, bytes], bytes]:
-    """What an entry's frame holds: its record's subject, headers and value.
+    """Return the subject, headers and value of the record in an entry's frame.
 
     Raises:
         UndecodableError: It does not hold one record.

@@ -84,7 +84,7 @@ class _Waiter:
 
 
 class Share:
-    """What one source may hold.
+    """The bytes that one source may hold.
 
     Attributes:
         used: Bytes held now.
@@ -101,7 +101,7 @@ class Share:
 
     @property
     def descriptors(self) -> Descriptors | None:
-        """What connections may take of the process's; None where that is not bounded."""
+        """The process's descriptors that connections may take; None where these are not bounded."""
         return self._budget.descriptors
 
     @property
@@ -166,7 +166,7 @@ class Share:
             self._budget.grant()
 
     def first_ticket(self) -> int | None:
-        """Of who waits longest; None when nobody does, or this share is what is used up."""
+        """Return the longest waiter's ticket; None without one, or where the share is used up."""
         while self._waiters and self._waiters[0].granted.done():
             self._waiters.popleft()  # cancelled in this turn of the loop
         if not self._waiters or self.used + self._waiters[0].size > self.bytes_max:
@@ -203,7 +203,7 @@ class Share:
 
 @dataclass(slots=True)
 class Charge:
-    """What one message holds of a share, until it is closed.
+    """Bytes of a share that one message holds until it is closed.
 
     Attributes:
         size: Bytes.
@@ -213,7 +213,6 @@ class Charge:
     size: int = field(default=0, init=False)
 
     def __enter__(self) -> Self:
-        """Nothing is held yet."""
         return self
 
     def __exit__(

@@ -161,7 +161,7 @@ def _record(refusal: Refusal, now_ns: int) -> Record:
 
 
 def mark_of(offset: int, now_ns: int) -> Entry:
-    """What marks the record at an offset as put back."""
+    """Return the mark which says that the record at an offset was put back."""
     headers = (("replays", str(offset).encode()),)
     return Entry(Record(subject="", value=b"", timestamp_ns=now_ns, headers=headers))
 

@@ -37,7 +37,7 @@ UNREADABLE_S: Final = 600
 
 @dataclass(slots=True)
 class RetryBackoff:
-    """How long what fails is waited for, one thing after another; times in nanoseconds.
+    """Pauses before what failed is tried again, one thing after another; in nanoseconds.
 
     Attributes:
         limit_ns: One that has failed by itself for so long may be given up.
@@ -207,7 +207,7 @@ class Reader:
         self._moved(self._next)
 
     def _go_on_behind_dropped(self, error: RefusedError) -> None:
-        """What was to be read next is not there any more: segments were dropped meanwhile."""
+        """Go on behind segments that were dropped before they were read."""
         if error.code != "OUT_OF_RANGE":
             raise error
         self._next = max(self._next, self._spool.journal.log.start_offset)
@@ -293,7 +293,7 @@ class Reader:
         return found
 
     def _frames(self, begin: int, position: int) -> Iterator[tuple[FrameHeader, bytes]]:
-        """From `begin` on; damage before `position` was named when that was read."""
+        """Read frames from `begin` on; damage before `position` was reported when that was read."""
         frames = self._spool.journal.frames
         found = undamaged(frames, begin, salvage=True)
         read = takewhile(lambda frame: frame[0].base_offset < position, found)
@@ -318,7 +318,7 @@ class Reader:
                     yield queue, batch
 
     def give_up(self) -> int:
-        """At the end, count what is in memory alone as dropped: its segments were given up.
+        """Count what is in memory alone as dropped; called at the end, when its segments are gone.
 
         Nothing may run any more. Of what was on its way, something may be in the log all the same.
         """

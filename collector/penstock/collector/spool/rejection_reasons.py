@@ -1,4 +1,4 @@
-"""What the short reasons mean that the validator gives: sentences for people.
+"""Sentences for the short reasons that the validator gives.
 
 A reason is a code, with the field and the rule that it breaks where there is one: `missing_field:
 body`, `invalid: severity_number: int_parsing`. The rule is pydantic's name for it, or a sentence
@@ -49,7 +49,7 @@ _RULES: Final[Mapping[str, str]] = {
     "union_tag_invalid": "has a part of a type that there is not",
     "union_tag_not_found": "has a part without a type",
 }
-"""Of a field."""
+"""Meanings of pydantic's rules for a field."""
 
 _TYPES: Final[Mapping[str, str]] = {
     "int": "an integer",
@@ -70,7 +70,7 @@ _TYPES: Final[Mapping[str, str]] = {
     "uuid": "a UUID",
     "datetime": "a time",
 }
-"""Of `int_type`, `int_parsing` and their like."""
+"""Meanings of the types in `int_type`, `int_parsing` and the like."""
 
 
 def meaning(reason: str) -> str | None:

@@ -28,7 +28,7 @@ from penstock.logd.format.frame import NO_PRODUCER, FrameHeader
 from penstock.logd.storage import CommitLog
 
 SENDER: Final = "penstock-quarantine"
-"""Of what is put back; no source has this name, for theirs have a line break after them."""
+"""Sender of records that are put back; sources' names have a line break behind them."""
 
 _PART: Final = 256
 """Refusals that are read at a time to be shown."""
@@ -39,7 +39,7 @@ _Put = list[tuple[Mark, int, asyncio.Future[int] | None]]
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which records are to be put back; an empty field takes all.
+    """A choice of records to put back; an empty field takes all.
 
     Attributes:
         reason: What their reason begins with.
@@ -61,7 +61,7 @@ class Wanted:
 
 @dataclass(slots=True)
 class Outcome:
-    """What a replay did.
+    """The result of a replay.
 
     Attributes:
         replayed: Records put back into the spool.
@@ -76,7 +76,7 @@ class Outcome:
     stopped: str = ""
 
     def add(self, other: "Outcome") -> None:
-        """What another replay did counts, too."""
+        """Add the counts of another replay."""
         self.replayed += other.replayed
         self.before += other.before
         self.unknown += other.unknown
@@ -231,7 +231,7 @@ class Replayer:
 
 
 class Missing:
-    """What the disk does not give of a quarantine, as it is found when all is read.
+    """Ranges of a quarantine that the disk does not give, found while all is read.
 
     Attributes:
         ranges: In the order of offsets.
@@ -286,7 +286,7 @@ class Missing:
 
 
 def entry_at(log: CommitLog, offset: int, *, salvage: bool = False) -> Kept | Mark | None:
-    """What lies at an offset of a quarantine; None when it is damaged or gone.
+    """Return the entry at an offset of a quarantine; None when it is damaged or gone.
 
     With `salvage`, also when the disk does not give it.
 
@@ -302,7 +302,7 @@ def entry_at(log: CommitLog, offset: int, *, salvage: bool = False) -> Kept | Ma
 
 
 def _again(kept: Kept) -> Again | None:
-    """How to take a record again; None when that is not known."""
+    """Return how to take a record again; None when that is not known."""
     if kept.again is not None and kept.again.format != "unknown":
         return kept.again
     return Again("ndjson", {}, kept.time_ns) if kept.raw.startswith(b"{") else None

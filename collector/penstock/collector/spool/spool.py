@@ -58,7 +58,7 @@ ORIGIN: Final = SPOOL_ORIGIN
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What a source received in one piece.
+    """What a source received at once.
 
     Attributes:
         count: Records in it, as far as the source can tell.
@@ -162,7 +162,7 @@ class Spool:
         return future
 
     async def find_room(self, size: int, kind: Kind, *, wait: bool = True) -> None:
-        """Where there is none, drop what is oldest or, with `wait`, wait, as is configured.
+        """Make room as configured: drop what is oldest or, with `wait`, wait.
 
         Raises:
             SpoolFullError: There is still none.
@@ -264,7 +264,7 @@ def decode_unit(header: FrameHeader, body: bytes, verdicts: Known = ()) -> Unit:
 
 
 def _count(text: bytes) -> int:
-    """As its source counted; what decodes the unit says where that is too much."""
+    """Read the number of records that the source counted; the decoder checks it."""
     count = int(text)
     if count < 0:
         msg = f"{count} records"
@@ -286,7 +286,7 @@ def _kind(text: str) -> Kind:
 
 
 class Spooling(Protocol):
-    """What sources put units into; see `Spool.put`."""
+    """Interface through which sources put units into the spool; see `Spool.put`."""
 
     async def put(
         self, unit: Unit, *, epoch: int | None = None, wait: bool = True
@@ -347,7 +347,7 @@ class Spools:
         return _all_of([future for future in futures if future is not None])
 
     def _full(self, parts: list[Unit]) -> "_Lack | None":
-        """Where there is no room for a part."""
+        """Return the first part that has no room."""
         lacks = (_Lack(self._of(part), part.size, part.kind) for part in parts)
         return next((one for one in lacks if not one.spool.journal.has_room(one.size)), None)
 

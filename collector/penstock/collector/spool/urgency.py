@@ -1,4 +1,4 @@
-"""What kinds of records a received unit holds, found in its bytes before it is spooled.
+"""Find out which kinds of records a received unit holds, before it is spooled.
 
 Audit and event records are urgent: they have a spool of their own, so that what is plentiful can
 neither take their room nor stand before them. A unit that holds both kinds is taken apart.

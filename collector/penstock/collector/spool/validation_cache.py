@@ -16,12 +16,11 @@ from penstock.specs.validate.verdict import Accepted
 
 RECORDS_MAX: Final = 20_000
 BYTES_MAX: Final = 32 * 1024 * 1024
-"""Of the texts in them, which senders choose: a record may have 128 names of many characters. The
-rest of 20,000 verdicts takes some 5 MiB. Beyond either none is kept: what is next to be read stays.
-"""
+"""Bound of the verdicts' texts, which senders choose: one may have 128 long names. The rest of
+20,000 verdicts takes some 5 MiB. Beyond either bound none is kept: what is read next stays."""
 
 Known = Sequence[Accepted | None]
-"""Of each line of a unit; None where it was refused, or is none."""
+"""The verdict on each line of a unit; None where it was refused."""
 
 
 class ValidationCache:
@@ -71,13 +70,13 @@ class ValidationCache:
 
 
 def _offset_of(offer: asyncio.Future[int]) -> float:
-    """Where a unit is: behind all that can be read as long as it is not durable; -1: nowhere."""
+    """Return a unit's offset: infinite while it is not durable, -1 where it was not written."""
     if not offer.done():
         return math.inf
     return -1 if offer.cancelled() or offer.exception() is not None else offer.result()
 
 
 def _size(verdict: Accepted) -> int:
-    """Of its texts in memory, which verdicts with the very same names share."""
+    """Return the bytes of a verdict's texts; verdicts with the very same names share them."""
     texts = (verdict.schema, verdict.service, *verdict.names)
     return sum(map(getsizeof, texts)) + getsizeof(verdict.names)

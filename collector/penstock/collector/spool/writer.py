@@ -33,7 +33,7 @@ from penstock.collector.spool.validation_cache import Known
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """What was received in one piece, and how it is to be read again.
+    """Bytes received at once, and how they are read again.
 
     Attributes:
         count: Records in it, as far as the source can tell.

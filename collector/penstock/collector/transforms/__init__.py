@@ -1,1 +1,1 @@
-"""What becomes of records between their source and the log, as the configuration says."""
+"""Transforms: they change, drop or route records between source and log."""

@@ -78,7 +78,7 @@ ReadDocker = Callable[[str, str], Mapping[str, Any] | None]
 """Directory and id of a Docker container to its ``config.v2.json``; None when it cannot be read."""
 
 Rows = Mapping[str, Mapping[str, Any]]
-"""Of a table, by their keys."""
+"""The rows of a table by their keys."""
 
 
 class TableSection(Section):
@@ -146,7 +146,7 @@ class Enrich(Transform):
 
     @property
     def rows(self) -> list[Rows]:
-        """Of each table."""
+        """The rows of each table."""
         return [rows for _, rows, _ in self._tables]
 
     @override
@@ -178,7 +178,7 @@ class Enrich(Transform):
 
 
 def container_facts(path: str, read_docker: ReadDocker | None) -> tuple[dict[str, Any], bool]:
-    """What a log file's path says of its container, and whether that is all there will be."""
+    """Return a container's facts from its log file's path, and whether these are complete."""
     if (match := _POD.search(path)) is not None:
         return {
             "k8s.namespace.name": match["namespace"],

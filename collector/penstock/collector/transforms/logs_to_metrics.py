@@ -40,7 +40,7 @@ COUNT_MAX: Final = 1 << 53
 """Up to which a double counts by ones."""
 
 WEIGHT_TOTAL_MAX: Final = 1e300
-"""Of one sum; beyond it a double would become infinite."""
+"""Largest weight of one sum; beyond it a double would become infinite."""
 
 _SECOND_NS: Final = 1_000_000_000
 
@@ -71,7 +71,7 @@ class LogsToMetricsSettings(TransformSettings):
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """What a metric is made of.
+    """The definition of one metric.
 
     Attributes:
         value: What is added up or distributed; None counts records, each by its `sample_weight`.

@@ -178,7 +178,7 @@ def _find(text: str, part: str, at: int) -> int:
 
 
 def _closing(text: str, at: int) -> int:
-    """Where the quote ends; -1 when it does not."""
+    """Return where the quote ends; -1 when it does not."""
     while True:
         quote = text.find('"', at)
         if quote < 0:

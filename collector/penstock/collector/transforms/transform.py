@@ -1,4 +1,4 @@
-"""What a transform is to the graph: records go in, and it says what becomes of each.
+"""The interface of a transform: records go in, and it decides what becomes of each.
 
 The module of a transform has its settings, then how it reads a record, then the class that does it,
 and last what the class counts besides the graph's own figures.
@@ -55,7 +55,7 @@ class TransformSettings(Section):
 
 
 class SettingsError(ValueError):
-    """What a transform's settings name cannot be used; begins with the key."""
+    """A name in a transform's settings cannot be used; the message begins with the key."""
 
 
 class DropReason(Enum):
@@ -98,12 +98,12 @@ class Event:
 
     @property
     def observed_ns(self) -> int:
-        """When the record came to the collector, to which a time without a year is nearest."""
+        """When the record reached the collector; a time without a year is taken near it."""
         fields = self.fields
         return int(fields.get("observed_time_unix_nano") or fields.get("time_unix_nano") or 0)
 
     def copy(self) -> "Event":
-        """The same record, for another way through the graph."""
+        """Return a copy of the record for another way through the graph."""
         return Event(self.source, self.sequence, self.fields, [*self.history], self.subject)
 
 

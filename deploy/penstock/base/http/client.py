@@ -60,7 +60,7 @@ class NoAnswerError(HttpError):
 
 
 class NotHttpError(HttpError):
-    """What came is not HTTP.
+    """The answer is not HTTP.
 
     Attributes:
         reason: Why not.
@@ -85,7 +85,7 @@ class AnswerTooLargeError(HttpError):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is sent.
+    """A request.
 
     Attributes:
         target: Path and query.
@@ -118,7 +118,7 @@ def forbidden_header(headers: Mapping[str, str]) -> str | None:
 
 
 def target_of(url: str) -> str:
-    """What a request line says of a URL: its path and query."""
+    """Return the target of a request line for a URL: its path and query."""
     parts = urlsplit(url)
     return (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
 
@@ -441,7 +441,7 @@ class HttpClient:
     def _ordered(
         self, found: list[tuple[socket.AddressFamily, tuple[Any, ...]]]
     ) -> list[tuple[socket.AddressFamily, tuple[Any, ...]]]:
-        """At random within a family, in the system's order of families; the last one used last."""
+        """Shuffle addresses within a family, keep the families' order; the last used comes last."""
         families = list(dict.fromkeys(family for family, _ in found))
         shuffled = self._rng.sample(found, len(found))
         return sorted(shuffled, key=lambda one: (one[1] == self._last, families.index(one[0])))

@@ -35,7 +35,7 @@ _CLOSE_S: Final = 0.5
 
 
 class MalformedRequestError(ConnectionError):
-    """What came is not HTTP; it was answered as far as it can be."""
+    """The request is not HTTP; it was answered as far as possible."""
 
 
 class Unread(Enum):
@@ -74,7 +74,7 @@ class Response:
 
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
-    """What the requests of one connection may take.
+    """Bounds of one connection's requests.
 
     Attributes:
         body_bytes_max: Of a request.
@@ -93,7 +93,7 @@ class RequestLimits:
 
 
 class BodyAccount(Protocol):
-    """What one request holds of a bound that requests have in common, until it is answered."""
+    """Bytes that one request holds of a shared bound until it is answered."""
 
     def take(self, size: int) -> bool:
         """Hold so much more; false when there is no room."""
@@ -270,7 +270,7 @@ async def _answer(
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Who is at the other end of a connection.
+    """The other end of a connection.
 
     Attributes:
         address: As the socket names it.
@@ -283,7 +283,7 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
-    """What the connections of a server may take.
+    """Bounds of a server's connections.
 
     Attributes:
         connections_max: At a time.

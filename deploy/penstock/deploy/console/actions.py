@@ -1,4 +1,4 @@
-"""What may be done from the page: only what logd's own interface does for everybody."""
+"""Actions of the page: only those that logd's own interface offers everybody."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, Protocol
@@ -17,11 +17,11 @@ _MODES: Final[Mapping[str, Mapping[str, bool]]] = {
     "make-read-only": {"read_only": True},
     "make-writable": {"read_only": False},
 }
-"""By name: what becomes of a stream of a cluster."""
+"""The mode of a cluster's stream, by the action's name."""
 
 
 class StreamAdmin(Protocol):
-    """What of `AsyncLogClient` is needed to act."""
+    """The part of `AsyncLogClient` that actions use."""
 
     async def set_stream_mode(
         self,
@@ -40,7 +40,7 @@ _DEAD_LETTER_ACTIONS: Final[Mapping[str, str]] = {
     "replay-letters": "replay",
     "stop-replay": "stop",
 }
-"""By name: what a router does with dead letters of a sink, and with a replay to it."""
+"""Requests to a router about a sink's dead letters and replays, by the action's name."""
 
 
 class Routers(Protocol):
@@ -56,7 +56,7 @@ class Routers(Protocol):
 
 
 class NoActionError(Exception):
-    """Nothing of that name can be done."""
+    """There is no action of that name."""
 
 
 def is_dead_letter_action(wanted: Mapping[str, Any]) -> bool:

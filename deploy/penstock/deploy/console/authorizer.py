@@ -1,4 +1,4 @@
-"""Who may come in: by which name the console was called, and whether the token was shown."""
+"""Admission to the console: the host name of the request, and its token."""
 
 import hmac
 import secrets
@@ -62,7 +62,7 @@ class Authorizer:
         )
 
     def may(self, authorization: str) -> Literal["act", "look", "nothing"]:
-        """What somebody may do who shows this."""
+        """Return the rights of a client that shows this token."""
         if _is_shown(self._token, authorization):
             return "act"
         return "look" if self._open or _is_shown(self._read_token, authorization) else "nothing"

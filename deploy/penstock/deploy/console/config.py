@@ -29,7 +29,7 @@ class _Section(Quantities):
 
 
 class ServedTls(_Section):
-    """What browsers are shown.
+    """The certificate that browsers are shown.
 
     Attributes:
         cert_file: PEM, with the intermediate certificates.
@@ -41,7 +41,7 @@ class ServedTls(_Section):
 
 
 class AccessSection(_Section):
-    """How the console is let in by logd, and by parts whose address is https.
+    """The credentials with which the console asks logd, and parts whose address is https.
 
     Attributes:
         tls: Whether logd's fetch has TLS; so it has with `ca_file` or `cert_file`.
@@ -58,7 +58,7 @@ class AccessSection(_Section):
     token_file: Path | None = None
 
     def access(self) -> Access:
-        """For logd's client.
+        """Return the credentials for logd's client.
 
         Raises:
             ValueError: The keys contradict each other.
@@ -67,7 +67,7 @@ class AccessSection(_Section):
 
 
 class HistorySection(_Section):
-    """What the console keeps of the past: 15 minutes, 6 hours and 7 days of figures.
+    """The console's history: 15 minutes, 6 hours and 7 days of figures.
 
     Attributes:
         directory: Where it is kept over a restart; one console has it. None: in memory alone.
@@ -129,7 +129,7 @@ class ConsoleConfig(_Section):
     timeout_s: Annotated[float, Field(ge=0.1, le=30)] = 2.0
 
     def access_to(self, part: str) -> AccessSection:
-        """How a part lets it in."""
+        """Return the credentials for a part."""
         token_file = self.part_tokens.get(part, self.access.token_file)
         return self.access.model_copy(update={"token_file": token_file})
 

@@ -53,7 +53,7 @@ from penstock.service.config import check_document, join_host_port, load_config,
 
 _OPEN_FILES_PART: Final = 2
 CONNECTIONS_MAX: Final = 128
-"""At a time, each for one request."""
+"""Connections at a time, each for one request."""
 
 HANDSHAKE_S: Final = 5.0
 """Seconds for TLS to begin."""
@@ -71,7 +71,7 @@ _STREAMS_INTERVAL: Final = 2
 
 
 class ConsoleLog(LogAccess, Log, Protocol):
-    """What the console needs of `AsyncLogClient`."""
+    """The part of `AsyncLogClient` that the console uses."""
 
     def close(self) -> None:
         """Close its connections."""
@@ -191,7 +191,6 @@ class Console:
         return Status("console", "console", release(), self._health, info=info)
 
     def metrics(self) -> Iterable[Metric]:
-        """For Prometheus."""
         answers = CounterMetricFamily(
             "penstock_console_answers", "Answers to browsers, by status code", labels=["status"]
         )

@@ -24,7 +24,7 @@ ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came of a question.
+    """The answer to a request.
 
     Attributes:
         document: None: there was no such answer.
@@ -37,7 +37,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Posted:
-    """What a part is asked to do, and the token it wants for that."""
+    """A request to a part to act, with the token it wants for that."""
 
     document: dict[str, Any]
     token: str

@@ -32,7 +32,7 @@ UNWATCHED_S: Final = 30.0
 UNWATCHED_FACTOR: Final = 5
 
 RESOLVE_S: Final = 5.0
-"""From one look at the addresses of a name to the next."""
+"""Pause between two lookups of a name's addresses."""
 
 ADDRESSES_MAX: Final = 256
 """Addresses of one name that are polled; further ones are not."""
@@ -40,7 +40,7 @@ ADDRESSES_MAX: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class NameResolver:
-    """How addresses of names are looked up.
+    """The lookup of names' addresses.
 
     Attributes:
         look_up: As `socket.getaddrinfo`.
@@ -53,7 +53,7 @@ class NameResolver:
 
 @dataclass(frozen=True, slots=True)
 class _Endpoint:
-    """Where a part is asked.
+    """The address of a part.
 
     Attributes:
         configured: Its name in the configuration.
@@ -128,7 +128,7 @@ class Poller:
             await asyncio.Event().wait()  # also without parts
 
     def seen(self) -> list[PartSnapshot]:
-        """What is known of each part, in the order in which they are configured."""
+        """Return what is known of each part, in the order of the configuration."""
         now_ns = self._clock.monotonic_ns()
         return [
             PartSnapshot(
@@ -145,7 +145,7 @@ class Poller:
         return [one for name in self._config.parts for one in self._addresses.get(name) or [name]]
 
     def component_of(self, name: str) -> str:
-        """What the part of that name last said it is; empty: it has never answered."""
+        """Return the component that a part last said it is; empty: it has never answered."""
         return str(self._statuses.get(name, {}).get("component", ""))
 
     def _age_ms(self, name: str, now_ns: int) -> int:
@@ -218,7 +218,7 @@ class Poller:
 
 
 def nats_status(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """What nats-server says at `/varz`, as a part says it."""
+    """Return nats-server's answer at `/varz` in the form of a part's status."""
     stage = {
         "name": "messages",
         "received": facts.get("in_msgs", 0),

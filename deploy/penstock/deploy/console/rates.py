@@ -69,7 +69,7 @@ class Rates:
             samples.popleft()
 
     def per_second(self, key: Hashable, now_ns: int) -> float | None:
-        """How fast a counter grows; None: it was seen once only, or not within the window."""
+        """Return a counter's growth a second; None: it was seen only once within the window."""
         counter = self._counters.get(key)
         if counter is None or len(counter.samples) < 2:
             return None

@@ -34,17 +34,17 @@ HEADER_CHARACTERS_MAX: Final = 512
 PARTITIONS_MAX: Final = 16
 _FETCH_BYTES: Final = 1024 * 1024
 _FETCHES_MAX: Final = 4
-"""For one page that looks back, in each partition."""
+"""Fetches in each partition for one page that looks back."""
 
 _ERROR: Final = 17
 """The least severity number of an error, as OpenTelemetry has them."""
 
 
 class RecordReader(Protocol):
-    """What of `AsyncLogClient` is needed to read."""
+    """The part of `AsyncLogClient` that reads records."""
 
     async def offsets(self, stream: str, partition: int = 0) -> OffsetRange:
-        """What can be read."""
+        """Return the range of offsets that can be read."""
         ...
 
     async def offset_for_timestamp(self, stream: str, timestamp_ns: int, partition: int = 0) -> int:
@@ -60,7 +60,7 @@ class RecordReader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RecordQuery:
-    """What to look for.
+    """A query for records.
 
     Attributes:
         at: Where to go on, by partition; None: near the end, or at `since_ms`.

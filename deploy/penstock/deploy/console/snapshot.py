@@ -14,7 +14,7 @@ from penstock.deploy.console.rates import Rates
 Document = dict[str, Any]
 
 COMPONENTS: Final = ("collector", "nats", "logd", "router")
-"""In the order in which a record meets them."""
+"""Components in the order in which a record meets them."""
 
 _WORST: Final = ("unreachable", "failed", "starting", "draining", "degraded", "ready")
 _FIGURES: Final = ("received", "sent", "errors")
@@ -27,7 +27,7 @@ REASONS_MAX: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class PartSnapshot:
-    """What is known of a part.
+    """The state of a part.
 
     Attributes:
         status: Its last answer; None: it never gave one.
@@ -42,14 +42,14 @@ class PartSnapshot:
 
     @property
     def component(self) -> str:
-        """What it is; of a part that never answered, what its name says."""
+        """The component; for a part that never answered, a guess from its name."""
         if self.status is not None:
             return str(self.status.get("component", ""))
         return next((kind for kind in COMPONENTS if self.name.startswith(kind)), "")
 
     @property
     def health(self) -> str:
-        """What it says of itself, or `unreachable`."""
+        """Its health in its own words, or `unreachable`."""
         if self.problem or self.status is None:
             return "unreachable"
         said = str(self.status.get("health", ""))
@@ -122,7 +122,7 @@ def describe_pipeline(parts: Sequence[PartSnapshot], rates: Rates, now_ns: int) 
 
 
 def _figures(parts: Sequence[PartSnapshot], rates: Rates, now_ns: int) -> Document:
-    """What goes in and out of parts of one kind, what waits in them, what went wrong.
+    """Return throughput, backlog and errors of parts of one kind.
 
     Each sink of a router gets every record, so what comes in is what comes to the busiest one.
     """

@@ -1,4 +1,4 @@
-"""What logd says of streams and nodes, asked for again and again."""
+"""The state of logd's streams and nodes, polled."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -15,7 +15,7 @@ _LOAD: Final = 10
 
 
 class Log(Protocol):
-    """What of `AsyncLogClient` is needed to know the streams."""
+    """The part of `AsyncLogClient` that lists the streams."""
 
     async def streams(self, *, internal: bool = False) -> list[StreamInfo]:
         """All of them."""
@@ -135,7 +135,7 @@ def _key(stream: StreamInfo, part: PartitionInfo) -> tuple[str, str, int]:
 
 
 def _keep(options: dict[str, Any]) -> dict[str, Any]:
-    """What of its records a stream keeps: limits by name, `compact`."""
+    """Return the retention of a stream: limits by name, `compact`."""
     limits = options.get("retention")
     found = {name: options.get(name) for name in ("age_s", "bytes", "messages", "compact")}
     if isinstance(limits, dict):

@@ -22,7 +22,7 @@ HISTORY_MAX: Final = 120
 
 _POINT_NS: Final = 10**9
 _AGE_NS: Final = 400_000_000
-"""What was made so long ago is made again."""
+"""Age at which a view is rendered again."""
 
 
 @dataclass(slots=True)

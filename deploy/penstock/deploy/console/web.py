@@ -77,7 +77,7 @@ _PLACE: Final = re.compile(r"([0-9]{1,6})(?::([0-9]{0,18}))?")
 
 
 class LogAccess(RecordReader, StreamAdmin, Protocol):
-    """What the page needs of `AsyncLogClient`."""
+    """The part of `AsyncLogClient` that the page uses."""
 
 
 def page_files() -> dict[str, tuple[bytes, str]]:
@@ -222,7 +222,7 @@ class Web:
 
 
 def record_query_of(query: str) -> RecordQuery:
-    """What a request for records wants; raises a refusal where it says so wrongly."""
+    """Read the query of a request for records; a mistake in it is refused."""
     fields = _fields(query)
     stream = fields.get("stream", "")
     if not stream:

@@ -35,7 +35,7 @@ _READY_S: Final = 300
 
 _LINES_SHOWN: Final = 12
 _STEP: Final = re.compile(r" *[0-9]+ s  ")
-"""What a launcher's lines begin with that say how far it is."""
+"""Prefix of a launcher's lines that report progress."""
 _ENTRY: Final = "from penstock.deploy.main import main; main()"
 
 

@@ -56,7 +56,7 @@ _STRIKE_NODES_MIN = 3
 
 @dataclass(slots=True)
 class Outcome:
-    """How a launch went.
+    """The result of a launch.
 
     Attributes:
         gave_up: The part that ended the launch before it was ready.

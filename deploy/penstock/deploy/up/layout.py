@@ -1,4 +1,4 @@
-"""Where one launch keeps everything: one directory, claimed by one launcher at a time."""
+"""The directory of one launch, claimed by one launcher at a time."""
 
 import fcntl
 import hashlib
@@ -62,7 +62,7 @@ class Layout:
 
     @property
     def router_checkpoint(self) -> Path:
-        """What the router keeps between runs: offsets, and the sinks' own state."""
+        """The router's checkpoint: offsets, and the sinks' own state."""
         return self.data("router") / "checkpoint"
 
     @property
@@ -80,7 +80,7 @@ class Layout:
         return self.logs / f"{part}.log"
 
     def output(self, part: str) -> Path:
-        """What a part prints for people; unlike its log, the collector does not read it."""
+        """The file of a part's output for people; the collector does not read it."""
         return self.logs / f"{part}.out"
 
     @property
@@ -94,7 +94,7 @@ class Layout:
 
 
 def default_root() -> Path:
-    """Where `penstock up` keeps its state: $XDG_STATE_HOME/penstock."""
+    """Return the directory where `penstock up` keeps its state: $XDG_STATE_HOME/penstock."""
     state = os.environ.get("XDG_STATE_HOME")
     return (Path(state) if state else Path.home() / ".local" / "state") / "penstock"
 
@@ -184,7 +184,7 @@ def write_running(
 
 
 def read_running(layout: Layout) -> dict[str, Any] | None:
-    """What `write_running` said; None when no live launcher stands behind it.
+    """Read what `write_running` wrote; None when no live launcher stands behind it.
 
     Raises:
         ConfigError: It is not for this user to read.
@@ -212,7 +212,7 @@ _LABELS = {
     "lake": "lake",
     "retention": "streams keep",
 }
-"""What `write_running` may say of addresses, in the order in which it is shown."""
+"""Labels of the addresses that `write_running` may name, in the order in which they are shown."""
 
 
 def address_lines(addresses: Mapping[str, str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""What the launcher knows of the running parts: their status and where the log stands."""
+"""The launcher's view of the running parts: their status and the log's progress."""
 
 import asyncio
 from functools import partial

@@ -44,7 +44,7 @@ OWN_KEYS: Final[Mapping[str, frozenset[str]]] = {
     "router": frozenset({"logd", "checkpoint_dir", "admin", "actions_token_file"}),
     "console": frozenset({"listen", "admin", "parts", "logd", "token_file"}),
 }
-"""By section, what the launcher itself decides: how the parts find one another."""
+"""Keys by section that the launcher sets itself, so that the parts find one another."""
 
 
 _SECTIONS: Final = ", ".join((*OWN_KEYS, LAUNCHER))

@@ -1,4 +1,4 @@
-"""What a launch needs: one list of checks, for `penstock up` and for `penstock doctor`."""
+"""The checks before a launch, for `penstock up` and `penstock doctor`."""
 
 import resource
 import shlex

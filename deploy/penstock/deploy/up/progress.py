@@ -153,7 +153,7 @@ class Screen:
                 self.say(summary_line(statuses))
 
     def _left(self) -> str:
-        """How long it still collects, while it does."""
+        """Return how long it still collects, while it does."""
         if self._until_ns is None:
             return ""
         left_ns = self._until_ns - self._clock.monotonic_ns()

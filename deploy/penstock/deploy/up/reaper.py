@@ -1,4 +1,4 @@
-"""Nothing that the launcher starts outlives it, not even when it is killed with -9.
+"""The reaper: nothing that the launcher starts outlives it, not even a kill -9 of it.
 
 Runs as a script with the standard library alone, in two roles:
 

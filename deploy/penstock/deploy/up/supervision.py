@@ -1,4 +1,4 @@
-"""When each part of the pipeline is started, restarted, drained and killed.
+"""Decisions when each part is started, restarted, drained and killed.
 
 Pure: events and the time come in, effects go out; the shell (`penstock.deploy.up.supervisor`) owns
 processes and probes. One part moves through these phases:
@@ -30,7 +30,7 @@ STEADY_NS = 60 * SECOND_NS
 
 
 class Phase(Enum):
-    """Where one part is in its life."""
+    """The phase of one part's life."""
 
     WAITING = auto()
     STARTING = auto()
@@ -43,7 +43,7 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PartPlan:
-    """What supervision needs to know of a part.
+    """The plan of a part for supervision.
 
     Attributes:
         name: Unique in the launch.
@@ -216,11 +216,11 @@ class Supervision:
         self._finished = False
 
     def phase(self, name: str) -> Phase:
-        """Where a part is now."""
+        """Return the phase of a part."""
         return self._parts[name].phase
 
     def next_deadline_ns(self) -> int | None:
-        """When to send `Tick` at the latest; None when only an event can change anything."""
+        """Return when to send `Tick` at the latest; None when only an event can change anything."""
         deadlines = [p.deadline_ns for p in self._parts.values()]
         deadlines += [p.back_by_ns for p in self._parts.values() if p.is_coming_back]
         return min((deadline for deadline in deadlines if deadline is not None), default=None)

@@ -112,7 +112,7 @@ class Supervisor:
         return True
 
     def phase(self, name: str) -> Phase:
-        """Where a part is now."""
+        """Return the phase of a part."""
         return self._core.phase(name)
 
     def pid(self, name: str) -> int | None:

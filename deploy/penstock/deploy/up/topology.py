@@ -1,4 +1,4 @@
-"""What runs on one host and how each part is configured.
+"""The parts that run on one host, and the configuration of each.
 
 The configuration files are written to DIR/config at every start and stay there to be read.
 """
@@ -54,7 +54,7 @@ PORT_OFFSETS: Mapping[str, int] = {
 LOGD_PORT_OFFSETS: Mapping[str, int] = {"fetch": 10, "admin": 11, "peer": 12}
 """The ports of the first logd; each further logd adds `LOGD_PORTS_STEP`."""
 PORTS_RESERVED = 100
-"""How many ports from that of `--ports-from` on belong to one appliance."""
+"""Ports from that of `--ports-from` on that belong to one appliance."""
 
 
 def default_ports(logds: Sequence[str], ports_from: int | None = None) -> dict[str, int]:
@@ -127,7 +127,7 @@ class Topology:
     ports_from: int | None = None
 
     def admin_urls(self) -> dict[str, str]:
-        """Where each part says how it is."""
+        """The URL of each part's status."""
         listeners = {
             "nats": "nats_monitor",
             **{part: f"{part}_admin" for part in self.logds()},
@@ -162,7 +162,7 @@ class Topology:
         return [name for name in names if name not in absent]
 
     def log_servers(self) -> str:
-        """Where readers connect: every logd, joined by commas."""
+        """The addresses of every logd, joined by commas, for readers."""
         return ",".join(self.address(f"{part}_fetch") for part in self.logds())
 
     def address(self, listener: str) -> str:
@@ -227,7 +227,7 @@ def launch_topology(
 
 
 def retention_bytes(layout: Layout, nodes: int) -> int:
-    """What the streams of each logd may keep: a share of the disk, which all logd have in common.
+    """Return the retention of each logd's streams: a share of the disk they all have.
 
     What they hold already counts as free, so that the bound does not shrink from start to start.
     """
@@ -295,7 +295,7 @@ def listeners(topology: Topology) -> dict[str, str]:
 
 
 def addresses(topology: Topology) -> dict[str, str]:
-    """What a user needs next, by name: where to look, where to send, where to read."""
+    """Return the addresses that a user needs next, by name."""
     at, layout = listeners(topology), topology.layout
     found = {
         "console": f"http://{at['console']}/",

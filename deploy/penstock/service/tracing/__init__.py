@@ -1,4 +1,4 @@
-"""Which of its own work a process traces, and where its spans go.
+"""Tracing of a process's own work: which spans there are, and where they go.
 
 Off unless the section `tracing` is there. On, OpenTelemetry's SDK makes the spans, samples them at
 their start, and sends them as OTLP over HTTP to a collector's source `otlp`: through Penstock's own

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from penstock.service.config_types import FilePath
 
 OUTCOMES: Final = ("sent", "failed")
-"""What became of spans: the collector took them, or the SDK gave up after its own retries."""
+"""Ends of spans: the collector took them, or the SDK gave up after its own retries."""
 
 SERVICES: Final = {part: f"penstock.{part}" for part in ("collector", "logd", "router", "console")}
 """`service.name` of each process's spans."""
@@ -19,7 +19,7 @@ SERVICES: Final = {part: f"penstock.{part}" for part in ("collector", "logd", "r
 OWN_SUBJECTS: Final = tuple(
     f"telemetry.traces.{name.replace('.', '_')}" for name in SERVICES.values()
 )
-"""Where a collector publishes them by default."""
+"""Subjects on which a collector publishes them by default."""
 
 
 def address_of(endpoint: str) -> tuple[str, int]:
@@ -83,7 +83,7 @@ def span_of(trace_id: int) -> int:
 
 
 def span_metrics(process: str, counts: Mapping[str, int]) -> Iterable[Metric]:
-    """What became of a process's spans, for Prometheus; without `counts`, nothing is traced."""
+    """Return Prometheus counts of a process's spans; without `counts`, nothing is traced."""
     spans = CounterMetricFamily(
         f"penstock_{process}_spans",
         "Spans of the process's own work, by outcome",

@@ -36,7 +36,7 @@ BATCH_SPANS_MAX: Final = 256
 
 _TEXT_MAX: Final = 512
 _TIMEOUT_S: Final = 5.0
-"""For one batch, retries included."""
+"""Time for one batch, retries included."""
 _DELAY_MS: Final = 1000
 """Spans wait so long for others."""
 

@@ -1,1 +1,1 @@
-"""What an application calls: its set-up, its loggers, and the emitter that takes its records."""
+"""The emitting library: set-up, loggers, and the emitter that takes their records."""

@@ -128,7 +128,7 @@ def _configure_logging(level: int, loggers: Sequence[str]) -> None:
 
 
 def _set_up_opentelemetry() -> None:
-    """As its variables say; one that the SDK would choke on is as good as not set."""
+    """Set OpenTelemetry up by its variables; one that the SDK cannot read counts as unset."""
     configure_opentelemetrys_loggers()
     try:
         with well_formed():
@@ -147,7 +147,7 @@ def _install_hooks() -> None:
 
 
 def doctor() -> str:
-    """What an application sees when it misses its records: print it.
+    """Return a report on why records may be missing, for people: print it.
 
     The same text is on standard error after `setup` and at the end of a process where
     PENSTOCK_DEBUG is ``1``.

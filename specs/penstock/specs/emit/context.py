@@ -1,4 +1,4 @@
-"""What goes onto every record of the running task: what is bound, and the ids of its trace."""
+"""The context of the running task: what is bound, and the ids of its trace."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -78,7 +78,7 @@ def bind(**given: Any) -> Iterator[None]:
 
 
 bound: Final = _BOUND.get
-"""What is bound here and now."""
+"""Return what is bound here and now."""
 
 
 _TRACE: Final[ContextVar[Mapping[str, Any]]] = ContextVar(

@@ -55,7 +55,7 @@ _RANKS: Final = {kind: tuple(rank_of(kind, number) for number in range(25)) for 
 """Each kind's rank by severity number."""
 _JOIN_S: Final = 1.0
 _RELEASE_MS: Final = 1000
-"""What was folded is looked at so often."""
+"""Pause between looks at what was folded."""
 _LOGGER: Final = logging.getLogger("penstock.specs")
 _EMITTERS: "weakref.WeakSet[Emitter]" = weakref.WeakSet()
 
@@ -165,7 +165,7 @@ class Emitter:
 
     @property
     def is_busy(self) -> bool:
-        """Whether this thread is in here already: a signal handler asks."""
+        """Whether this thread is inside the emitter already; a signal handler asks."""
         owned: bool = self._state.lock._is_owned()  # noqa: SLF001 - as `threading` asks
         return owned
 
@@ -309,7 +309,7 @@ class Emitter:
         return done
 
     def counters(self) -> Counters:
-        """What became of this process's records so far."""
+        """Return the counts of this process's records."""
         state = self._state
         with state.lock:
             counters = Counters(
@@ -362,16 +362,16 @@ class Emitter:
 
     @property
     def destination(self) -> str:
-        """Where records go, for people."""
+        """The place records go to, for people."""
         return self._state.link.peer
 
     def remove_empty_journal(self) -> None:
-        """At the end of the process: leave no empty journal behind."""
+        """Remove the journal if it is empty; called at the end of the process."""
         for journal in self._state.journals:
             journal.remove_empty()
 
     def end(self) -> None:
-        """At the end of the process: later records are sent by the thread that emits them."""
+        """Let threads that emit send their records themselves; called at the end of the process."""
         self._state.flusher.end(_JOIN_S)
 
     def _new_state(self, resource: dict[str, Any], *, adopts: bool = False) -> _State:
@@ -441,7 +441,7 @@ def _usual_link(socket_path: str | None, descriptor: int) -> MakeLink:
 
 
 def usual_scrubber(*, is_last: bool = False) -> Scrubber:
-    """With the key of PENSTOCK_HASH_KEY.
+    """Make the scrubber with the key of PENSTOCK_HASH_KEY.
 
     Args:
         is_last: No collector comes behind that searches values, and makes pseudonyms with its key.
@@ -486,11 +486,11 @@ exit_hooks.register_process_exit(PROCESS_EXIT.end_child)
 
 
 OVERFLOW: Final = "__other__"
-"""In the place of values beyond the cap. A dimension that cannot hold it is left out, if it may."""
+"""Replaces values beyond the cap. A dimension that cannot hold it is left out, if it may be."""
 
 
 class Cardinality:
-    """What a process has seen of its metrics' dimensions. Takes no lock: threads and forks may.
+    """The values of metrics' dimensions that a process has seen. It takes no lock.
 
     It knows as many values of a dimension as its `Dimension` allows; what comes later goes out
     under `OVERFLOW`. Of a value only its hash is kept, so that memory is bounded in bytes, too: two
@@ -537,7 +537,7 @@ class _Seen:
         self._overflow: list[Any] = []
 
     def takes(self, value: Any) -> bool:
-        """Whether a value is among the first so many.
+        """Whether a value is among the first, up to the cap.
 
         Threads that meet here get numbers of their own, hence never more than the cap in all.
         """

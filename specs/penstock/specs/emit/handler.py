@@ -21,7 +21,7 @@ _STANDARD: Final = frozenset(
     | {"message", "asctime", "taskName", _EMITTED}
 )
 _STRUCTLOGS: Final = frozenset({"_logger", "_name", "_record", "_from_structlog", "event"})
-"""What structlog adds for a `ProcessorFormatter`."""
+"""Attributes that structlog adds for a `ProcessorFormatter`."""
 
 
 class SpecHandler(logging.Handler):
@@ -46,7 +46,7 @@ class SpecHandler(logging.Handler):
 
     @override
     def handle(self, record: logging.LogRecord) -> bool:
-        """As the standard library does, which from Python 3.13 on cannot do it without a lock."""
+        """Filter and emit without the lock that the standard library takes from Python 3.13 on."""
         passed: bool | logging.LogRecord = self.filter(record)
         if passed:
             self.emit(passed if isinstance(passed, logging.LogRecord) else record)

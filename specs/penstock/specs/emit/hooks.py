@@ -1,4 +1,4 @@
-"""What ends a process, or a part of it, unexpectedly: recorded, and what is queued is sent.
+"""Hooks that record an unexpected end of a process or thread, and send what is queued.
 
 asyncio reports what no task caught to the logger ``asyncio``, so that the handler of the standard
 library's logging has it already.

@@ -1,4 +1,4 @@
-"""From a call of a logger to the emitter: sampled, folded, made a line, offered. Never raises.
+"""The way of a logger's call to the emitter: sampled, folded, made a line. Never raises.
 
 A log record passes redaction once. Usually that is by parts: what is bound stays the same over
 many records, and so do the names that a line of code gives its attributes, so both are redacted
@@ -43,7 +43,7 @@ _NAMES_MAX: Final = 4096
 
 
 class CommonFields(NamedTuple):
-    """What goes onto every record of one binding, from one time until, and without, another."""
+    """The fields that every record of one binding gets, within one span of time."""
 
     bound: Bound | None
     since_ns: int
@@ -68,7 +68,8 @@ def _scrubbed(here: Bound, scrubber: Scrubber, now: int) -> tuple[Bound, int]:
 
 _SEVERITY_TEXTS: Final = ("", *(severity_text(number) for number in range(1, 25)))
 _CUT_CHARACTERS: Final = (1024, 128)
-"""What counts as long when a record is too large; the second only if the first does not help."""
+"""Length of a value to cut in a record that is too large; the second where the first is not enough.
+"""
 SANITISED: Final = "penstock.sanitised"
 """The attribute that says why a record is not what the application said."""
 
@@ -138,7 +139,7 @@ class LogLines:
         return record if scrubber is None else scrubber.scrub(record)
 
     def _common_at(self, now: int) -> "CommonFields":
-        """What goes onto a record of here and of that time."""
+        """Return the fields that records of this context and time share."""
         common = self._common
         if common.bound is bound() and common.since_ns <= now < common.until_ns:
             return common
@@ -176,7 +177,7 @@ class LogLines:
         return fitted, dropped
 
     def _renew_common(self, now: int) -> "CommonFields":
-        """What is bound, scrubbed, and the machine's figures.
+        """Scrub what is bound, and read the machine's figures.
 
         Remembered for as long as the figures are, and within the day, since keys rotate by days.
         """
@@ -210,7 +211,7 @@ def encode_log(record: dict[str, Any]) -> bytes:
 
 
 def sanitised(body: Any, severity_number: int, reason: str) -> dict[str, Any]:
-    """What remains of a log call whose arguments raise when they are read."""
+    """Return the record of a log call whose arguments raise when they are read."""
     return {
         "schema": "log/1.0",
         "kind": "log",
@@ -254,7 +255,7 @@ class LineSink(Protocol):
 
 
 class LogWriter:
-    """What structlog's and the standard library's logging have in common.
+    """The base of structlog's processor and the standard library's handler.
 
     Args:
         sink: Gets the lines, and counts what is left out (``sampled``, ``repeated``).
@@ -321,7 +322,7 @@ class LogWriter:
         return folder.is_holding
 
     def renew(self) -> None:
-        """In a forked child: what was folded is the parent's to say."""
+        """Forget what was folded, which is the parent's to report; called in a forked child."""
         self._lock = allocate_lock()
         if self._folder is not None:
             self._folder.due(0)
@@ -370,4 +371,4 @@ class LogWriter:
 
 
 _SAME: Final = ("scope", "severity_number", "body", "attributes", "context")
-"""What is equal in records that repeat one another: not their times, nor their traces."""
+"""Fields that are equal in records that repeat one another; times and traces may differ."""

@@ -23,12 +23,12 @@ class Sink(Protocol):
 
     @property
     def facts(self) -> "MachineFacts | None":
-        """What goes onto every record besides."""
+        """The machine's figures for every record."""
         ...
 
     @property
     def is_busy(self) -> bool:
-        """Whether this thread is within the emitter, and a signal handler asks."""
+        """Whether this thread is inside the emitter already; a signal handler asks."""
         ...
 
     def emit_record(self, record: Record) -> bool:
@@ -50,7 +50,7 @@ def set_sink(sink: Sink | None) -> None:
 
 
 def sink() -> Sink | None:
-    """Where records of this process go; None before `setup`."""
+    """The place records of this process go to; None before `setup`."""
     return _sink
 
 

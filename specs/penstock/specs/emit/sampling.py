@@ -1,4 +1,4 @@
-"""What the emitter leaves out: traces that are not sampled, and repeated records.
+"""Sampling of traces, and folding of repeated records.
 
 Which traces are kept: the same ones in every process that asks for the same share.
 
@@ -37,7 +37,7 @@ class Sampler:
             raise ValueError("a sampling probability is above 0 and at most 1")
         self._threshold = round((1 - probability) * (1 << _RANDOM_BITS))
         self.weight: Final = 1 / probability
-        """How many records each kept one stands for."""
+        """The number of records that each kept one stands for."""
 
     def keeps(self, trace_id: str) -> bool:
         """Whether records of the trace, given as 32 hex digits, are kept."""
@@ -50,7 +50,7 @@ _TEXTS_MAX: Final = 1_000
 
 
 class Step(Enum):
-    """What becomes of a record."""
+    """The decision on a record."""
 
     PASS = auto()
     COMPARE = auto()

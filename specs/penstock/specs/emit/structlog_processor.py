@@ -43,7 +43,7 @@ _SCOPE: Final = "penstock.scope"
 _ABSENT: Final = object()
 _LIBRARIES: Final = ("penstock.specs.", "structlog.")
 _bound_by_structlog: Final = getattr(structlog.contextvars, "_CONTEXT_VARS", None)
-"""What was ever bound by `structlog.contextvars`, usually nothing: to ask properly costs more."""
+"""Variables ever bound by `structlog.contextvars`, usually none; a proper query costs more."""
 
 
 class SpecProcessor:
@@ -82,7 +82,7 @@ def _write(sink: process_sink.Sink, severity: int, body: Any, fields: dict[str, 
 
 
 def _stack() -> str:
-    """Where the application called its logger: the frames of both libraries are left out."""
+    """Return the stack of the application's call, without the frames of both libraries."""
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - as `logging` does
     while frame is not None and frame.f_globals.get("__name__", "").startswith(_LIBRARIES):
         frame = frame.f_back
@@ -266,7 +266,7 @@ def get_logger(name: str | None) -> Any:
 
 
 def _error(given: Any) -> BaseException | None:
-    """What structlog accepts as `exc_info`: True, an exception, or the interpreter's triple."""
+    """Return the exception of `exc_info`: True, an exception, or the interpreter's triple."""
     if given is None or given is False:
         return None
     if isinstance(given, BaseException):

@@ -1,4 +1,4 @@
-"""What the machine and this process are doing: a few figures for every record.
+"""Figures of the machine and this process, for every record.
 
 Read at most once a second, by the first record after that; about 50 microseconds. Where
 ``/proc`` is not (only Linux has it), its figures are left out.

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 _COLOURS: Final = ((17, "31"), (13, "33"), (9, "32"), (0, "2"))
-"""From this severity on, this colour (ECMA-48, select graphic rendition)."""
+"""Colours by the least severity that has them (ECMA-48, select graphic rendition)."""
 _HIDDEN: Final = ("exception.", "process.", "system.", "code.", "thread.")
 """Attributes that would drown the others; the records themselves have them."""
 
@@ -43,7 +43,7 @@ def _text(record: Mapping[str, Any]) -> str:
 
 
 def _subject(record: Mapping[str, Any]) -> str:
-    """What happened, in a few words, for each kind."""
+    """Return a few words that say what happened, by kind."""
     match record["kind"]:
         case "log":
             return str(record.get("body", ""))

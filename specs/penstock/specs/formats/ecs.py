@@ -35,7 +35,7 @@ def _second_text(seconds: int) -> str:
 
 
 def time_ns(text: str) -> int:
-    """The same back.
+    """Read a time that `time_text` wrote.
 
     Raises:
         ValueError: It is not of that form.
@@ -48,7 +48,7 @@ def time_ns(text: str) -> int:
 
 
 VERSION: Final = "9.3.0"
-"""Of ECS, whose names are used."""
+"""The version of ECS whose names are used."""
 
 FIELDS: Final = {
     "schema": "event.dataset",

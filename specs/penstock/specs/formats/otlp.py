@@ -24,7 +24,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """How one value is written in OTLP, and read again."""
+    """The two functions that write a value in OTLP and read it again."""
 
     to: Callable[[Any], Any]
     back: Callable[[Any], Any]
@@ -55,7 +55,7 @@ def _any_to(value: Any) -> Json:
 
 
 def _any_back(value: Json) -> Any:
-    """What an AnyValue holds; bytes stay base64 text."""
+    """Return the value of an AnyValue; bytes stay base64 text."""
     for name, read in _ANY_BACK.items():
         if name in value:
             return read(value[name])
@@ -277,7 +277,7 @@ def from_otlp(element: Json) -> Iterator[Json]:
 
 
 def read_otlp(element: Json) -> Iterator[Json | Unread]:
-    """The same, with each member by itself: what cannot be read takes no other along.
+    """Read the members one by one, so that one which cannot be read costs no other.
 
     Raises:
         RefusedRecordError: It is no such element.
@@ -318,7 +318,7 @@ def _framed(fields: Json, kind: str, scope: Json, resource: Json) -> Json:
 
 
 def scope_attributes(scope: Json) -> Json:
-    """What a scope says beside its name, as attributes of its records.
+    """Return a scope's fields beside its name as attributes of its records.
 
     Its own attributes stand under ``otel.scope.``, as the version and the schema URL do.
     """
@@ -387,7 +387,7 @@ def _point_back(metric: Json) -> Json:
 
 @dataclass(frozen=True, slots=True)
 class _Signal:
-    """Where a kind's records lie in an element; `parts` takes a member apart into records."""
+    """The place of a kind's records in an element; `parts` takes a member apart into records."""
 
     outer: str
     inner: str

@@ -51,7 +51,7 @@ def clean_attributes(given: Mapping[Any, Any]) -> tuple[dict[str, Value], int]:
 
 
 def _is_cut(plain: Value) -> bool:
-    """Whether it ends as values do that were cut."""
+    """Whether the value ends as cut values do."""
     if isinstance(plain, list):
         return any(map(_is_cut, plain))
     if not isinstance(plain, str) or _CUT not in plain:
@@ -105,7 +105,7 @@ def clean_body(value: Any) -> str:
 
 
 def encodable(value: Any) -> Any:
-    """The same JSON value with every lone surrogate replaced, for text that is not Unicode."""
+    """Return the JSON value with lone surrogates replaced, for text that is not Unicode."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode("utf-8")
     if isinstance(value, Mapping):
@@ -258,13 +258,13 @@ def _keep(error: BaseException, computed: str) -> str:
 
 
 def _exceptions_members(error: BaseException) -> dict[str, Any]:
-    """What it holds, whatever its class makes of attributes."""
+    """Return an exception's members, whatever its class does about attributes."""
     members: dict[str, Any] = object.__getattribute__(error, "__dict__")
     return members
 
 
 def _way(error: BaseException) -> tuple[tuple[str, int], ...]:
-    """Where it was raised and passed, innermost last, which only grows while it goes up.
+    """Return where it was raised and passed, innermost last; it only grows on the way up.
 
     An exception that is a constant is raised in many places, also by one helper for many.
     """
@@ -274,7 +274,7 @@ def _way(error: BaseException) -> tuple[tuple[str, int], ...]:
 
 
 def _stacktrace(error: BaseException) -> str:
-    """As Python reports it, with source lines, notes, causes and groups; its middle may be cut."""
+    """Return Python's report with source lines, causes and groups; its middle may be cut."""
     error = _bounded(error)
     told = traceback.TracebackException(
         type(error),

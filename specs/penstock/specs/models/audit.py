@@ -16,7 +16,7 @@ ChangedFields = Annotated[list[Identifier] | None, Field(max_length=128)]
 
 
 class Actor(BaseModel):
-    """Who acted. Kept as it is: an audit record that does not say who is none."""
+    """The actor. Its fields are never redacted: without them a record is no audit record."""
 
     model_config = CONFIG
 
@@ -27,7 +27,7 @@ class Actor(BaseModel):
 
 
 class Target(BaseModel):
-    """What was acted upon."""
+    """The object of the action."""
 
     model_config = CONFIG
 

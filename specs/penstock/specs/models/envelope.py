@@ -1,4 +1,4 @@
-"""What every record carries, whatever its kind.
+"""The envelope: fields of every record, whatever its kind.
 
 A record is one JSON object on one line of UTF-8 (NDJSON). Its first keys are `schema` and `kind`.
 `resource` says who emitted it; on the way from an application to its collector it may be left out
@@ -163,7 +163,7 @@ on_register(resolve.cache_clear)
 
 
 def newest_minors(name: str) -> dict[int, int]:
-    """For each known major version of a spec its newest minor."""
+    """Return the newest minor version of each known major version of a spec."""
     _load_kinds()
     return dict(sorted(_MODELS.get(name, {})))
 
@@ -220,7 +220,7 @@ def refuse_lost_markers(cls: "type[Record]") -> None:
 
 
 def refuse_undeclared(declared: Iterable[str], attributes: Iterable[str], kind: str) -> None:
-    """Where a record is made: a spec's namespace holds its declared fields only.
+    """Refuse undeclared fields in a spec's namespace; called where a record is made.
 
     What a later minor version declares there has then never meant anything else. A metric has no
     attributes but its dimensions.
@@ -319,8 +319,8 @@ CONFIG = ConfigDict(
     validate_by_alias=True,
     validate_by_name=True,
 )
-"""For every model of a record: typos fail where records are made. The validator tolerates unknown
-fields by itself, because there they come from a newer minor version."""
+"""Configuration of every record model: unknown fields fail where records are made. The validator
+tolerates them, because there they come from a newer minor version."""
 
 AT_EDGE: Final = {"edge": True}
 """Validation context of records that come from elsewhere, perhaps with a newer minor version's
@@ -344,7 +344,7 @@ def trace_is_whole(record: Any) -> None:
 
 
 class Context(BaseModel):
-    """On whose behalf something happened; bound once, then on every record."""
+    """The person or account a thing happened for; bound once, then on every record."""
 
     model_config = CONFIG
 
@@ -395,7 +395,7 @@ class Record(BaseModel):
     own_fields: ClassVar[dict[str, str]] = {}
     """A specialised spec's own fields: field name to attribute key."""
     rules: ClassVar[tuple[Rule, ...]] = (trace_is_whole,)
-    """What must hold between fields; a subclass adds to its parent's."""
+    """Rules between fields; a subclass adds to its parent's."""
 
     schema_id: Annotated[SchemaId, Field(alias="schema")] = ""
     kind: Kind

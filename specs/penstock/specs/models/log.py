@@ -8,9 +8,9 @@ from penstock.specs.models.envelope import Record
 from penstock.specs.models.scalars import Name, Text
 
 DEFAULT_SEVERITY: Final = 9
-"""What counts as INFO: records that have no severity."""
+"""The severity (INFO) of records that have none."""
 FAILED_SEVERITY: Final = 17
-"""What counts as ERROR: a span that failed."""
+"""The severity (ERROR) of a span that failed."""
 SEVERITY_NAMES = ("TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL")
 
 

@@ -141,7 +141,7 @@ _SHAPES: dict[str, tuple[frozenset[str], frozenset[str]]] = {
         frozenset(_STATISTICS | {"scale", "zero_count", "zero_threshold", "positive", "negative"}),
     ),
 }
-"""For each metric type: the fields it needs, and those it may have."""
+"""The fields that each metric type needs, and those it may have."""
 
 
 def _check(point: Any) -> None:

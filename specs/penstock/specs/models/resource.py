@@ -1,4 +1,4 @@
-"""Who emitted a record: the service, its instance, where it runs."""
+"""The resource: the service that emitted a record, its instance, and where it runs."""
 
 import os
 import platform

@@ -1,4 +1,4 @@
-"""What is bound where OpenTelemetry's spans start and its log records are emitted.
+"""The context that OpenTelemetry's spans and log records keep until they are exported.
 
 The SDK exports in a thread of its own, where nothing is bound. What was bound lies on an object
 that is the same on what runs and on what is exported, and lives as long as they do, so that spans
@@ -57,7 +57,7 @@ class BoundLogRecordProcessor(LogRecordProcessor):
 
     @override
     def shutdown(self) -> None:
-        """Nothing: it holds nothing."""
+        """Do nothing: it holds nothing."""
 
     @override
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
@@ -85,18 +85,18 @@ def _put_first(provider: LoggerProvider) -> None:
 
 
 def bound_at_start(span: ReadableSpan) -> Bound | None:
-    """What was bound when the span started; None where no `BoundSpanProcessor` saw it."""
+    """Return what was bound when the span started; None where no `BoundSpanProcessor` saw it."""
     found: Bound | None = _members(span.context).get(_KEPT)
     return found
 
 
 def bound_at_emit(readable: ReadableLogRecord) -> Bound | None:
-    """What was bound when it was emitted; None where no `BoundLogRecordProcessor` saw it."""
+    """Return what was bound at its emission; None where no `BoundLogRecordProcessor` saw it."""
     found: Bound | None = _members(readable.log_record.attributes).get(_KEPT)
     return found
 
 
 def _members(holder: Any) -> dict[str, Any]:
-    """What an object holds beside its fields; another dict where it cannot hold anything."""
+    """Return an object's `__dict__`; an empty one where it has none."""
     members: dict[str, Any] = getattr(holder, "__dict__", {})
     return members

@@ -205,7 +205,7 @@ def install(emitter: Emitter | None = None, *, metric_interval_s: float | None =
 
 
 def install_where_free() -> None:
-    """What `setup` does: `install`, where nothing else was set up and no variable forbids it."""
+    """`install`, unless something else was set up or a variable forbids it; `setup` calls it."""
     if environment.sdk_is_disabled():
         return
     resource = Resource.create(process_emitter().resource)
@@ -247,7 +247,7 @@ def _install_meters(emitter: Emitter | None, resource: Resource, interval_s: flo
 
 
 def _add_bound_processors() -> None:
-    """What others have set up, by ``OTEL_LOGS_EXPORTER=penstock``, is to tell what is bound."""
+    """Add the processors to providers that others made, as ``OTEL_LOGS_EXPORTER=penstock`` does."""
     add_bound_processor(trace.get_tracer_provider())
     add_bound_processor(get_logger_provider())
 

@@ -73,7 +73,7 @@ _NAMES: Final[dict[str, Sensitivity]] = {
     ),
     **dict.fromkeys(("diagnosis", "medical_record_number"), "phi"),
 }  # fmt: skip
-"""What the last words of a name say, in snake case: `db.password` and `userPassword` end alike."""
+"""Sensitivity by a name's last words in snake case; `db.password` and `userPassword` end alike."""
 
 _HARMLESS_BEFORE_TOKEN: Final = frozenset(
     (
@@ -95,7 +95,7 @@ _BEFORE_FULL_NAME: Final = frozenset(
 _BEFORE_PAN: Final = frozenset(
     ("account", "card", "cardholder", "credit", "customer", "debit", "payment", "primary")
 )
-"""What else pans is a camera."""
+"""Words before `pan` that make it a card number; otherwise it is a camera's movement."""
 
 _ID_WORDS: Final = frozenset(
     (
@@ -120,7 +120,7 @@ def snake_case(name: str) -> str:
 
 @lru_cache(maxsize=4096)
 def sensitivity_of_name(name: str) -> Sensitivity | None:
-    """What an attribute's name says of its value; None when nothing. Only whole words count."""
+    """Return the sensitivity that an attribute's name implies, if any. Only whole words count."""
     words = _WORD.findall(_HUMP.sub("_", name).lower())
     for count in range(min(_NAME_WORDS_MAX, len(words)), 0, -1):
         key = "_".join(words[-count:])
@@ -131,7 +131,7 @@ def sensitivity_of_name(name: str) -> Sensitivity | None:
 
 
 def _is_meant(key: str, before: str) -> bool:
-    """Whether a name says something of a person or a secret behind the word that is before it."""
+    """Whether a name means a person or a secret, given the word before it."""
     match key:
         case "token":
             return before not in _HARMLESS_BEFORE_TOKEN
@@ -215,7 +215,7 @@ _NAMED_VALUE: Final = (
 """A name's last word with what says that a value follows: `=`, or a colon and quotes around the
 name or the value. A colon alone stands in prose: `invalid token: expected a number`."""
 _EMAIL: Final = "((?:@|%40)(?:[A-Za-z0-9-]{1,63}[.])+[A-Za-z]{2,24})(?:[^A-Za-z0-9]|$)"
-"""From its at-sign on; what is before that is looked at afterwards."""
+"""An address from its at-sign on; the part before is checked afterwards."""
 _BETWEEN: Final = r"(?:[ +-]|%20|\xc2\xa0|\xe2\x80[\x80-\x8a\x90\x91\xaf])"
 """Between the groups of a card's number: a blank, a hyphen or a plus, also Unicode's (in UTF-8)."""
 _OF_16: Final = (
@@ -261,7 +261,7 @@ _VALUE: Final = _LazyExpression(
         rf"|(?P<plain>{_SCHEME}(?![=:]){_PLAIN_BYTE}+)))"
     ).encode()
 )
-"""What follows a name's last word."""
+"""A value, with what separates it from the name's last word."""
 _LOCAL_BYTES_MAX: Final = 64
 _LOCAL_BYTES: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._%+-"
 _NO_MAIL_DOMAIN: Final = _LazyExpression(
@@ -287,7 +287,7 @@ class Found(NamedTuple):
 
 @dataclass(frozen=True)
 class Detectors:
-    """What is looked for.
+    """The detectors that are on.
 
     Args:
         enabled: Names of detectors.
@@ -327,7 +327,7 @@ class Detectors:
         return tuple(name for name in _PATTERNS if name in self.enabled)
 
     def keeps(self, part: str) -> bool:
-        """Whether one of the exceptions is true of a part of a text."""
+        """Whether an exception from the detectors applies to a part of a text."""
         return any(pattern.search(part) is not None for pattern in self._kept)
 
     def find(self, text: bytes, *, plainly: bool = not HAS_RE2) -> Iterator[Found]:
@@ -490,7 +490,7 @@ def _name_before(text: bytes, start: int, end: int, after: int) -> str:
 
 
 def _end_of_quoted(text: bytes, start: int, quote: bytes) -> int:
-    """Where a quoted value ends, or the text does.
+    """Return where a quoted value ends, or the text does.
 
     Within JSON in JSON a quote has backslashes before it, one, three, seven for each level, and one
     that is a part of the value has more.
@@ -546,7 +546,7 @@ def _whole_card(text: bytes, start: int, end: int) -> Found | None:
 
 
 def _card_ends(end: int, between: list[re.Match[bytes]]) -> tuple[int, ...]:
-    """Where a number may end that has these separators: it has 19 digits, or 16 and 3 follow."""
+    """Return where a number with these separators may end: at 19 digits, or at 16 before 3 more."""
     return (end, between[3].start()) if len(between) == 4 else (end,)
 
 
@@ -655,7 +655,7 @@ _AUTOMATON_BYTES_MAX: Final = 64 << 20
 
 
 class _TextSearch:
-    """How texts are searched: with RE2 where it is installed, else with Python's own expressions.
+    """The search in texts: with RE2 where it is installed, else with Python's expressions.
 
     Web tokens are looked for by an expression of their own. Both kinds look from the first
     beginning of one to its word's end before they know of any other match; looked for together, in
@@ -676,7 +676,7 @@ class _TextSearch:
 
 
 class _Matches:
-    """What an expression matches in one text. Each part of the text is looked at once."""
+    """The matches of an expression in one text; each part of the text is searched once."""
 
     def __init__(self, search: _TextSearch, text: bytes) -> None:
         self._search, self._text = search, text

@@ -1,4 +1,4 @@
-"""Which of many records' lines may hold something sensitive: one look at all of them.
+"""One search over many records' lines for those that may hold something sensitive.
 
 The detectors' expression is looked for in the lines as they stand: quicker by far than to take each
 apart and to look at each text. What it finds in a text it finds in the text's line as well, unless
@@ -19,11 +19,10 @@ import re2
 from penstock.specs.redact.detectors import Detectors, compile_bytes, is_nothing
 
 _CODES: Final = r"\\[u/]"
-"""What a character begins with that stands in JSON as its code, or as a slash may: behind it
-anything could be. The expression knows of quotes, backslashes and line breaks behind a backslash.
-"""
+"""JSON's code for a character, or an escaped slash: anything could stand behind it. The expression
+knows quotes, backslashes and line breaks behind a backslash."""
 _ALIKE_MIN: Final = 8
-"""To find out what fewer lines have in common takes longer than to look at it."""
+"""Least number of lines for which to find common parts is quicker than to search each."""
 
 
 class LineSearch:
@@ -61,7 +60,7 @@ class LineSearch:
 
     @cached_property
     def _parts(self) -> list[bytes]:
-        """What all lines have in common, then what each has besides."""
+        """The part that all lines share, then the rest of each."""
         before, after = _common(self._lines)
         if not (before or after):
             return [b"", *self._lines]
@@ -74,7 +73,7 @@ class LineSearch:
 
     @cached_property
     def _ends(self) -> list[int]:
-        """Where each part ends in the text, its line break included."""
+        """Ends of the parts in the text, with their line breaks."""
         return list(accumulate(len(part) + 1 for part in self._parts))
 
     def _search(self, keys: tuple[bytes, ...], detectors: Detectors | None) -> Sequence[int]:
@@ -99,7 +98,7 @@ class LineSearch:
 
 
 def _common(lines: Sequence[bytes]) -> tuple[bytes, bytes]:
-    """How all lines begin and end, each cut where no string of theirs is cut."""
+    """Return the common beginning and end of all lines, cut where no string of theirs is cut."""
     if len(lines) < _ALIKE_MIN:
         return b"", b""
     before = _beginning(min(lines), max(lines))
@@ -122,7 +121,7 @@ def _common(lines: Sequence[bytes]) -> tuple[bytes, bytes]:
 
 
 def _beginning(one: bytes, other: bytes) -> bytes:
-    """How both begin."""
+    """Return the common beginning."""
     size = min(len(one), len(other))
     return one[: next((at for at in range(size) if one[at] != other[at]), size)]
 

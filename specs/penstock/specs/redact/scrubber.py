@@ -62,7 +62,7 @@ _NESTED: Final = ("links", "events", "exemplars")
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a spec declares.
+    """The declarations of a spec.
 
     Attributes:
         steps: For each group of fields that the record holds (``context``, ``attributes``,
@@ -400,7 +400,7 @@ def _specs_of(accepted: "Sequence[Accepted]") -> set[tuple[str, str]]:
 
 @lru_cache(maxsize=1024)
 def _plan_of(schema_id: str, kind: str, actions: tuple[tuple[str, Action], ...]) -> Plan:
-    """What to do with records of a spec, the operator's other actions included."""
+    """Return the actions on a spec's records, the operator's included."""
     try:
         model = resolve(schema_id, kind).model or base_model(kind)
     except (RefusedSpecError, KeyError):
@@ -424,14 +424,14 @@ on_register(_plan_of.cache_clear)
 
 
 class _Gone:
-    """In the place of a field that was dropped."""
+    """Marks a field that was dropped."""
 
 
 _GONE: Final = _Gone()
 
 
 def _difference(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
-    """What of the root has another value, or none."""
+    """Return the root fields that have another value, or none."""
     return {
         name: after.get(name, _GONE)
         for name, value in before.items()

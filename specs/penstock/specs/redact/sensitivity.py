@@ -1,4 +1,4 @@
-"""How sensitive a field is, and what becomes of its value before it leaves.
+"""Sensitivity of fields, and the actions on their values before they leave.
 
 A field says it with a marker: ``email: Annotated[str | None, Sensitive("pii")] = None``. The same
 actions run where a record is emitted and again at the collector, so each leaves alone what it made:
@@ -20,7 +20,7 @@ from penstock.specs.errors import RefusedSpecError, SpecError
 from penstock.specs.limits import HASH_KEY_BYTES_MIN, HASH_KEY_ID_CHARACTERS_MAX
 
 Sensitivity = Literal["public", "internal", "pseudonym", "pii", "pci", "phi", "secret"]
-"""From harmless to worst."""
+"""Sensitivities from harmless to worst."""
 Action = Literal["keep", "hash", "truncate", "redact", "drop"]
 """What is done with a value: keep it; a keyed hash of it; its beginning (of an IP address: its
 network); a mark that something was here; nothing of it at all."""
@@ -143,7 +143,7 @@ class HashKey:
 
 
 def redacted(sensitivity: Sensitivity) -> str:
-    """What stands where a value was."""
+    """Return the text that replaces a value."""
     return f"[redacted:{sensitivity}]"
 
 

@@ -1,1 +1,1 @@
-"""Whether a line is a record that its spec allows."""
+"""Validation of lines: is a line a record that its spec allows?"""

@@ -42,7 +42,7 @@ _KEYS: Final = {
         "cls", "schema", "config", "custom_init", "root_model", "generic_origin", "post_init",
     },
 }  # fmt: skip
-"""For each kind of node that is known the keys that are."""
+"""The keys that are known, for each kind of node."""
 _HARMLESS: Final = {"type", "ref", "metadata", "serialization", "strict", "title"}
 
 
@@ -313,7 +313,7 @@ def _is_ours(schema: Schema) -> bool:
 
 
 def count_keys(value: Any) -> int:
-    """How many keys the objects in a decoded value have; a map holds no objects."""
+    """Count the keys of the objects in a decoded value; maps hold no objects."""
     if value.__class__ is dict:
         return len(value)
     if value.__class__ is list:

@@ -44,7 +44,7 @@ else:
 
 _MEMOS_MAX: Final = 1024
 _MEMO_BYTES_MAX: Final = 4096
-"""What is remembered of lines, beginnings and resources, takes 4 MiB each at most."""
+"""Bound of the caches of lines, beginnings and resources: 4 MiB each."""
 HEAD_BYTES: Final = 24
 """Bytes at the beginning of a line by which its validator is found."""
 _LOGGER: Final = logging.getLogger("penstock.specs")
@@ -212,7 +212,7 @@ _SLOW: Final[dict[str, str]] = {}
 
 @lru_cache(maxsize=_MEMOS_MAX)
 def _validators_of(prefix: bytes) -> tuple[LineValidator, BatchValidator]:
-    """Who validates lines that begin so; `_never` unless that says schema and kind, no more."""
+    """Return the validators of lines that begin so; `_never` unless schema and kind come first."""
     if not AVAILABLE:
         return _never, _never
     discover()
@@ -235,9 +235,9 @@ def _validators_of(prefix: bytes) -> tuple[LineValidator, BatchValidator]:
 
 
 _heads: Final[dict[bytes, tuple[bytes, LineValidator, BatchValidator]]] = {}
-"""How the last line began, up to its second comma, and its validators, by the line's first bytes:
-to compare the beginning is quicker than to look for the comma. Where several specs begin alike, as
-long names do, the comma is looked for."""
+"""The beginning of the last line up to its second comma, and its validators, by the line's first
+bytes: a comparison is quicker than a search for the comma, which is needed only where several specs
+begin alike."""
 
 
 def _forget() -> None:
@@ -272,7 +272,7 @@ def _attached_decoder() -> Any:
 
 
 def key_ends(line: bytes) -> int:
-    """How many keys a JSON text has, or more; of such that have no blank before their colon.
+    """Count the keys of a JSON text, or more; keys with a blank before their colon are not counted.
 
     A quote that ends a key stands as ``":``. So does one within a string, but behind a backslash,
     as in a body that is JSON itself; only where backslashes are doubled that is not looked into.
@@ -302,7 +302,7 @@ _known_resource: Final = lru_cache(maxsize=_MEMOS_MAX)(_read_resource)
 
 
 def _resource_of(text: bytes) -> tuple[str, int]:
-    """What `_read_resource` says, remembered where that takes little room."""
+    """`_read_resource` with a cache for small resources."""
     return _known_resource(text) if len(text) <= _MEMO_BYTES_MAX else _read_resource(text)
 
 

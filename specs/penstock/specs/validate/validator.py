@@ -57,7 +57,7 @@ def check_together(lines: Sequence[bytes]) -> list[Accepted] | None:
 
 
 def check_slowly(line: bytes) -> Accepted | Rejected:
-    """The same by pydantic alone; it has the last word, and says why."""
+    """Validate by pydantic alone, which has the last word and gives the reason."""
     try:
         return _check_fields(_parse(line))
     except RefusedRecordError as error:
@@ -251,7 +251,7 @@ def _severity(fields: dict[str, Any]) -> int:
 
 
 def _count_keys(value: Any, depth_left: int) -> int:
-    """How many keys all objects in `value` have together; -1 when it nests too deep.
+    """Count the keys of all objects in `value`; -1 when it nests too deep.
 
     Every key stands in the text as ``":`` (blanks before the colon are looked for apart), and such
     text inside strings can only add to the count. So if the text has as many as the parsed value

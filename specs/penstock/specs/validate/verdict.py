@@ -1,4 +1,4 @@
-"""What the validator says of a line."""
+"""The validator's verdict on a line."""
 
 from dataclasses import dataclass
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""What a change of a spec breaks: whether records of one schema can be read by another.
+"""Compatibility of a spec's schemas: can records of one be read by another?
 
 A minor version must be readable by every earlier minor version of its major, and they by it; then
 producers, collectors and consumers can be upgraded in any order. Anything else is a new major. The
@@ -67,14 +67,14 @@ class Incompatible:
 
     @property
     def problem(self) -> str:
-        """Who cannot read what."""
+        """The reader that fails, and the field."""
         if self.breaks == OLD_READERS:
             return f"those who know {self.earlier} cannot read it"
         return f"it cannot read records of {self.earlier}"
 
     @property
     def fix(self) -> str:
-        """What keeps the change a minor one."""
+        """The change that would be a minor one."""
         return _FIXES.get((self.broken.rule, self.breaks), _FIXES_ANY[self.breaks])
 
 
@@ -113,7 +113,7 @@ def incompatible(new: Schema, earlier: Mapping[str, Schema]) -> Iterator[Incompa
 
 
 def unreadable(writer: Schema, reader: Schema) -> list[Break]:
-    """What records of one spec's schema may hold that those who know another cannot read."""
+    """Return what records of one schema may hold that readers of another cannot read."""
     mine, theirs = inlined(writer, writer), inlined(reader, reader)
     for schema in (mine, theirs):
         schema.get("properties", {}).pop("schema", None)  # names the version itself
@@ -305,7 +305,7 @@ _ANNOTATIONS: Final = frozenset(
     {"title", "description", "default", "examples", "deprecated", "$schema", "$id", "$defs"}
     | {"x-superseded-by", "x-until"}
 )
-"""What only people read."""
+"""Keys of a schema that only people read."""
 _READERS_FIRST: Final = "x-readers-first"
 _MARKS: Final = frozenset(
     {"x-sensitivity", "x-action", "x-max-cardinality", "x-kind", _READERS_FIRST}
@@ -366,7 +366,7 @@ class View(BaseModel):
 
     @classmethod
     def contract(cls, consumer: str) -> dict[str, Any]:
-        """What the producer's registry keeps."""
+        """Return the part of a schema that the producer's registry keeps."""
         schema = cls.model_json_schema(by_alias=True)
         return {"consumer": consumer, "of": cls.of, "major": cls.major, "needs": schema}
 

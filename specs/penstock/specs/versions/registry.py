@@ -61,7 +61,7 @@ def read(directory: Path) -> dict[str, Published]:
 
 
 def contracts(directory: Path) -> list[Json]:
-    """What consumers need.
+    """Return the schemas that consumers need.
 
     Raises:
         SpecError: A file is damaged.

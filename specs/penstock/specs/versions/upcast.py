@@ -1,4 +1,4 @@
-"""From one major version to the next: functions on records in their wire form.
+"""Upcasts from one major version to the next: functions on records in their wire form.
 
     @upcast("shop.order_placed", 1)
     def _total_in_cents(record: dict[str, Any]) -> dict[str, Any]:

@@ -36,7 +36,7 @@ class _Interceptor:
 
 
 class GrpcInterceptor(_Interceptor, grpc.ServerInterceptor):
-    """For ``grpc.server(…, interceptors=[GrpcInterceptor()])``.
+    """An interceptor for ``grpc.server(…, interceptors=[GrpcInterceptor()])``.
 
     Args:
         baggage: Whether to bind what the caller's baggage says of user, account, request and
@@ -86,7 +86,7 @@ class GrpcInterceptor(_Interceptor, grpc.ServerInterceptor):
 
 
 class AioGrpcInterceptor(_Interceptor, grpc.aio.ServerInterceptor):
-    """For ``grpc.aio.server(interceptors=[AioGrpcInterceptor()])``; arguments as above."""
+    """An interceptor for ``grpc.aio.server``; it takes the arguments of `GrpcInterceptor`."""
 
     @override
     async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
@@ -129,7 +129,7 @@ class AioGrpcInterceptor(_Interceptor, grpc.aio.ServerInterceptor):
 def _call_handling(
     details: Any, options: ServerOptions
 ) -> Callable[[Any], tuple[Request, AbstractContextManager[None]]]:
-    """For each call of a method: its request, and the block it is handled in."""
+    """Return a function that begins a call: its request, and the block that handles it."""
     method = str(details.method).lstrip("/")
     headers = {k: v for k, v in details.invocation_metadata or () if isinstance(v, str)}
 

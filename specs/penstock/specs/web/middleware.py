@@ -221,7 +221,7 @@ def _flask_route(environ: Mapping[str, Any]) -> str | None:
 
 
 def _watch_django() -> None:
-    """Where Django is loaded, let it mark the requests that it handles."""
+    """Have Django, where it is loaded, mark the requests that it handles."""
     global _is_watching  # noqa: PLW0603 - once in a process
     signals: Any = None if _is_watching else sys.modules.get("django.core.signals")
     if signals is not None:

@@ -63,11 +63,11 @@ _BAGGAGE: Final = {
     "request.id": "request_parent_id",
     "session.id": "session_id",
 }
-"""What a caller may say in W3C Baggage, and what it is bound as."""
+"""W3C Baggage keys that are accepted, and the field that each is bound as."""
 
 
 def _find_propagator() -> "Callable[[], TextMapPropagator]":
-    """What gives OpenTelemetry's propagator; W3C's where OTEL_PROPAGATORS cannot be honoured."""
+    """Return OpenTelemetry's propagator; W3C's where OTEL_PROPAGATORS cannot be honoured."""
     try:
         from opentelemetry.propagate import get_global_textmap
     except Exception as error:  # noqa: BLE001 - the application starts, whatever a variable says
@@ -132,7 +132,7 @@ _BODY: Final = "request handled"
 
 @dataclass(slots=True)
 class Request:
-    """What is known of a request, before and after.
+    """A request, before and after it is handled.
 
     Attributes:
         scope: The record's, as in ``http.server``.
@@ -155,7 +155,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOptions:
-    """How a server treats requests.
+    """The treatment of a server's requests.
 
     Attributes:
         baggage: Whether callers are believed who they act for: behind one's own gateway only.

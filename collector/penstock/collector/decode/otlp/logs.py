@@ -128,7 +128,7 @@ AT_ONCE: Final = 50
 """Records that are made before they are handed on: each may have a resource of 8 KiB with it."""
 _MEMOS_MAX: Final = 4096
 _MEMO_BYTES_MAX: Final = 512
-"""Of an attribute that is remembered: 8 MiB with all that belongs to it."""
+"""Longest attribute that is cached; the cache takes 8 MiB in all."""
 
 
 def map_logs(
@@ -230,7 +230,7 @@ class _Lines:
 
 
 def _scope_members(scope: Any) -> list[tuple[str, str]] | None:
-    """What a scope says beside its name, as attributes; None: only the other way can read it."""
+    """Return a scope's other fields as attributes; None leaves them to the slow path."""
     if any(_scalar(pair) is None for pair in scope.scope.attributes):
         return None
     own = scope_attributes({"scope": as_json(scope.scope), "schemaUrl": scope.schema_url})
@@ -318,7 +318,7 @@ def _body(value: Any) -> str | None:
 
 
 def _rare(record: Any) -> tuple[int, str] | None:
-    """What protobuf leaves out when it is zero: which, and as members; None: one breaks a rule."""
+    """Return a record's rare members, absent where they are zero; None where one breaks a rule."""
     trace_id, span_id, flags, name, dropped = _RARE(record)
     which, members = 0, ""
     if trace_id and trace_id != _NO_TRACE:

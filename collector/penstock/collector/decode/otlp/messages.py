@@ -33,11 +33,11 @@ _SIMPLE: Final = {
 }
 _ERROR_CHARACTERS_MAX: Final = 1024
 _NULL_DEPTH_MAX: Final = 64
-"""How deep nulls are looked for; objects of OTLP nest 10 deep, and values within values."""
+"""Depth to which nulls are searched; OTLP's objects nest 10 deep, and values within values."""
 
 
 class Encoding(Enum):
-    """How a request is written; it is answered in the same."""
+    """Encoding of a request; its response has the same."""
 
     PROTOBUF = "application/x-protobuf"
     JSON = "application/json"
@@ -179,7 +179,7 @@ def _decode_json(signal: Signal, body: bytes) -> list[Json]:
 
 
 def _without_nulls(value: Any, depth: int) -> Any:
-    """The same without members that are null, which in protobuf's JSON are as good as absent."""
+    """Return the value without members that are null; in protobuf's JSON they count as absent."""
     if depth == 0:
         return value
     if isinstance(value, dict):

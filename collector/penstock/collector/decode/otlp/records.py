@@ -94,7 +94,7 @@ def map_element(
 
 
 def _without_place(element: Json) -> Counter[str]:
-    """How many metrics say what a point has no place for, by what it is."""
+    """Count the facts about metrics that a point has no field for, by fact."""
     found: Counter[str] = Counter()
     scopes = element.get("scopeMetrics")
     for scope in scopes if isinstance(scopes, list) else ():
@@ -294,7 +294,7 @@ def _frame(point: Json, quantile: float | None = None) -> Json:
 
 
 def _raw(member: Json) -> str:
-    """What could not be read, as text.
+    """Return a member that could not be read, as text.
 
     Raises:
         RefusedRecordError: It nests too deep even for that.

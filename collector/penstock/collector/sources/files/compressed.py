@@ -33,7 +33,7 @@ Span = tuple[int, int]
 
 
 class Stream:
-    """What a compressed file becomes, read from its beginning in bounded pieces.
+    """The decompressed bytes of a file, read from its beginning in bounded chunks.
 
     Raises:
         OSError: It cannot be opened, or is not the one that the stamp is of.
@@ -54,7 +54,7 @@ class Stream:
         return self._file.fileno()
 
     def read(self) -> tuple[bytes, bool]:
-        """At most `FILE_READ_BYTES`, perhaps none, and whether that was the end.
+        """Return at most `FILE_READ_BYTES`, perhaps none, and whether that was the end.
 
         Raises:
             UndecodableError: It is broken, and everything before that was returned.
@@ -111,17 +111,17 @@ class Look:
 
     @property
     def modified_ns(self) -> int:
-        """When it was last written."""
+        """When the file was last written."""
         return self.stamp[3]
 
     def seen(self, *, fresh: bool = False) -> Seen:
-        """For the decision."""
+        """Return what was seen so far, for the decision."""
         return Seen(
             self.head, self.length, self.end, self.modified_ns, fresh, self.again, self.digests
         )
 
     def fit(self, state: FileState) -> Fit:
-        """What it is to a file that is gone, compared once as long as nothing more is seen."""
+        """Compare it with a file that is gone; the result is cached until more is seen."""
         known = self._fits.get(state.generation)
         if known is None:
             known = fit(state, self.seen())
@@ -170,7 +170,7 @@ class Look:
         self.close()
 
     def renewed(self, now_ns: int) -> "Look":
-        """To be opened again; how long it is known, and what was logged, stay.
+        """Return a look that opens the file again; its age and whether it was logged stay.
 
         At once for the first time; then after a pause that grows with how long it has failed.
         """
@@ -215,7 +215,7 @@ def compressed_in(
 
 
 def homes(state: FileState) -> list[Path]:
-    """Where other names of a file may be: beside its path, and beside what that links to."""
+    """Return the directories that may hold other names of a file: its path's and its target's."""
     path = Path(state.path)
     target = Path(os.path.realpath(path))  # never raises, also where links go round
     return list(dict.fromkeys((path.parent, target.parent)))
@@ -259,7 +259,7 @@ class Names:
 
 
 def siblings(directory: Path) -> list[Path]:
-    """What is in a directory, by name; nothing when there is none.
+    """Return a directory's entries, sorted by name; none where there is no such directory.
 
     Raises:
         OSError: It cannot be found out now.
@@ -350,7 +350,7 @@ class Search:
         self._listed_ns = None
 
     def close(self) -> None:
-        """Nothing is looked for now."""
+        """Stop looking."""
         self._open = None
         self._listed_ns = None
         for look in self._looks.values():
@@ -539,7 +539,7 @@ class CompressedTail(Tail):
 
     @override
     def mark(self, end: int) -> None:
-        """What the file was known by stays good."""
+        """Do nothing: the mark that the file was known by stays good."""
 
     @override
     def has_name(self, path: Path) -> bool:
@@ -547,7 +547,7 @@ class CompressedTail(Tail):
 
     @override
     def read(self, now_ns: int) -> tuple[int, list[Line], bool]:
-        """As any tail.
+        """Read as any tail does.
 
         Raises:
             OSError: It is not what it was; what is unread is to be looked for again.

@@ -46,7 +46,7 @@ from penstock.collector.sources.files.identity import FileState, head_hash
 
 
 class End(Enum):
-    """How far a compressed file was looked at."""
+    """How far a compressed file was read."""
 
     OPEN = auto()
     WHOLE = auto()
@@ -54,7 +54,7 @@ class End(Enum):
 
 
 class Fit(Enum):
-    """What a compressed file is to one that is gone."""
+    """The relation of a compressed file to a file that is gone."""
 
     UNDECIDED = auto()
     UNKNOWN = auto()
@@ -86,7 +86,7 @@ class Seen:
 
 
 class Next(Enum):
-    """What is to be done for a file that is gone."""
+    """The next step for a file that is gone."""
 
     LOOK = auto()
     WAIT = auto()
@@ -116,7 +116,7 @@ def fit(state: FileState, seen: Seen) -> Fit:
 def choose(
     state: FileState, found: Mapping[str, Seen], fits: Mapping[str, Fit]
 ) -> tuple[Next, str]:
-    """What to do next, and with which of the compressed files, by their names; empty: none.
+    """Choose the next step, and the compressed file it is for, by its name; empty: none.
 
     Args:
         state: Of the file that is gone.

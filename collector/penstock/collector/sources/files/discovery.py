@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import Final
 
 _COMPRESSED: Final = (".gz", ".zst", ".bz2", ".xz", ".zip")
-"""What rotation leaves behind; nothing begins in one."""
+"""Endings of compressed files, which rotation leaves; no file begins as one."""
 
 
 _ROTATED: Final = re.compile(r"(?:[._-][0-9][0-9T:.-]*)+$")
-"""What rotation adds to a name: a number, a date, a date and a time."""
+"""Endings that rotation adds to a name: a number, a date, a date and a time."""
 _NUMBER: Final = re.compile(r"\.([0-9]{1,4})$")
 
 
 class Patterns:
-    """What is read, and what of that is not.
+    """Patterns of the files that are read, and of those among them that are not.
 
     Args:
         include: Absolute patterns, in which ``**`` stands for directories.
@@ -68,12 +68,12 @@ class Patterns:
 
 
 def family_of(path: Path) -> str:
-    """What files of one rotation have in common: the path without a number or date at its end."""
+    """Return what files of one rotation share: the path without a number or date at its end."""
     return str(path.with_name(_ROTATED.sub("", path.name) or path.name))
 
 
 def age_of(path: Path, modified_ns: int) -> tuple[int, int, str]:
-    """What files are sorted by so that the oldest comes first: `app.log.2` before `app.log.1`."""
+    """Return the key that sorts files oldest first: `app.log.2` before `app.log.1`."""
     number = _NUMBER.search(path.name)
     return modified_ns, -int(number[1]) if number else 0, path.name
 

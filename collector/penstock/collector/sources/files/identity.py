@@ -1,4 +1,4 @@
-"""Which file is which: identity, generations, and what a checkpoint keeps of each.
+"""The identity of files: generations, and what a checkpoint keeps of each.
 
 A file is known by device, inode and a hash of its first bytes, because each alone lies: inodes are
 reused, heads are equal, names move. A generation is one life of one file's content. It is a number
@@ -31,14 +31,14 @@ from penstock.collector.limits import HEAD_BYTES
 
 DIGEST_BYTES: Final = 16
 FILE_ORIGIN: Final = "file/"
-"""What the names of origins begin with that are generations of files."""
+"""Prefix of the origins that are generations of files."""
 _SECOND_NS: Final = 1_000_000_000
 _WRITTEN_ON_NS: Final = 60 * _SECOND_NS
 _KEPT_NS: Final = 1_000_000
 
 
 class Verdict(Enum):
-    """What a file found is to one that is known."""
+    """The relation of a file that was found to one that is known."""
 
     NOT_YET = auto()
     NEW = auto()
@@ -65,7 +65,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What else is known of a file: when it was looked at last, and what is before a position.
+    """A file's state when it was last read, and the digest of bytes before a position.
 
     Attributes:
         size: Bytes that it had.
@@ -84,11 +84,10 @@ class Mark:
 
     @property
     def span(self) -> tuple[int, int]:
-        """Where the marked bytes begin, and end."""
+        """Where the marked bytes begin and end."""
         return self.end - self.length, self.end
 
     def as_list(self) -> list[int | str]:
-        """For the checkpoint."""
         return [self.size, self.modified_ns, self.end, self.length, self.digest]
 
     def is_as_new(self, modified_ns: int) -> bool:
@@ -111,7 +110,7 @@ class Mark:
 
 
 def read_mark(value: object) -> Mark | None:
-    """What `as_list` gave; None for anything else, as a later version may write."""
+    """Read what `as_list` gave; None for anything else, as a later version may write."""
     match value:
         case [int(size), int(modified_ns), int(end), int(length), str(digest)]:
             return Mark(size, modified_ns, end, length, digest)
@@ -172,7 +171,7 @@ class FileState:
             self.head_hash = head_hash(head[: self.head_length])
 
     def as_dict(self) -> dict[str, Any]:
-        """For the checkpoint, which has the mark elsewhere: earlier versions know none."""
+        """Return the state for the checkpoint; the mark lies elsewhere, for earlier versions."""
         return {
             "source": self.source,
             "generation": self.generation,
@@ -241,7 +240,7 @@ class Generations:
         )
 
     def marked(self, source: str, found: Found) -> tuple[int, int]:
-        """Which bytes of a file are to be looked at before it is recognised."""
+        """Return which bytes of a file are needed to recognise it."""
         state = self.known.get((source, found.device, found.inode))
         if state is None or state.mark is None:
             return 0, 0
@@ -262,7 +261,7 @@ class Generations:
 
 
 def written(begin: int, data: bytes) -> tuple[int, bytes]:
-    """What of some bytes may be marked, and where that begins: zeros may still be written over.
+    """Return which of some bytes may be marked, and where they begin: zeros may be overwritten.
 
     Args:
         begin: The position of the first of them.
@@ -274,5 +273,5 @@ def written(begin: int, data: bytes) -> tuple[int, bytes]:
 
 
 def head_hash(head: bytes) -> str:
-    """What a file's head, or its marked bytes, are compared by."""
+    """Return the digest by which a file's head, or its marked bytes, are compared."""
     return hashlib.blake2b(head, digest_size=DIGEST_BYTES).hexdigest()

@@ -1,4 +1,4 @@
-"""What Kubernetes says of the pods whose containers write files: node and labels.
+"""The Kubernetes API: labels and node of the pods whose containers write files.
 
 A file's path names pod, namespace and container. The rest is asked of the API server, which lists
 the pods of this node (`GET /api/v1/pods?fieldSelector=spec.nodeName=…`), or of the node's kubelet

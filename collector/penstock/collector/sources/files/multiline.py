@@ -22,7 +22,7 @@ from penstock.collector.sources.files.container_lines import ReadFragment
 from penstock.collector.sources.line_framing import Line
 
 _OVERHEAD_BYTES: Final = 256
-"""What holding one costs besides its text: there may be many without any."""
+"""Bytes that holding a line costs besides its text, which may be empty."""
 
 IsStart = Callable[[bytes], bool]
 """Whether a line begins an event."""
@@ -51,7 +51,6 @@ class _Growing:
         self.grew_ns = now_ns
 
     def line(self) -> Line:
-        """As it leaves."""
         return Line(
             bytes(self.text),
             self.end,
@@ -88,7 +87,7 @@ class Joiner:
 
     @property
     def start(self) -> int | None:
-        """Where the first event that is held begins; None when nothing is."""
+        """Position at which the first held event begins; None when none is held."""
         return min((growing.start for growing in self._held()), default=None)
 
     def feed(self, start: int, lines: Iterable[Line], now_ns: int) -> tuple[int, list[Line]]:

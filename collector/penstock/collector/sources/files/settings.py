@@ -31,7 +31,7 @@ _SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
 class MultilineSection(Section):
-    """Which lines belong together; patterns in RE2's syntax, searched in a line's first KiB."""
+    """Which lines belong to one event; patterns are RE2's, searched in a line's first KiB."""
 
     start: str | None = Field(default=None, description="a line with it begins an event")
     continuation: str | None = Field(default=None, description="a line with it goes on with one")

@@ -128,7 +128,7 @@ class FileSource(Source):
 
     @override
     async def start(self) -> None:
-        """Nothing to prepare: files may come later."""
+        """Do nothing: files may come later."""
 
     @override
     async def run(self) -> None:
@@ -165,7 +165,7 @@ class FileSource(Source):
 
     @property
     def states(self) -> list[FileState]:
-        """For the checkpoint: every file known, read to where it is done, the oldest first."""
+        """Every known file, read up to what is done, oldest first; for the checkpoint."""
         self._set_positions()
         waiting = (state for state in self._generations.waiting if state.source == self.name)
         states = [*waiting, *(tail.state for tail in self._tails.values())]
@@ -187,7 +187,6 @@ class FileSource(Source):
 
     @property
     def tails(self) -> list[Tail]:
-        """What is being read."""
         return [*self._tails.values()]
 
     @property
@@ -297,7 +296,7 @@ class FileSource(Source):
         return [(path, begin) for path, _, begin in due]
 
     def _regular(self, path: Path) -> os.stat_result | None:
-        """What a path leads to; None when that is no file, or it cannot be found out now."""
+        """Return the status of a path's file; None when it is none, or cannot be found out now."""
         try:
             status = path.stat()
         except FileNotFoundError:

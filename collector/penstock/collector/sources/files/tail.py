@@ -36,14 +36,14 @@ _CLOSED: Final = -1
 
 
 def look(descriptor: int, marked: tuple[int, int] = (0, 0)) -> Found:
-    """What identifies the file behind a descriptor, and what it has between two positions."""
+    """Return what identifies the file behind a descriptor, and its bytes between two positions."""
     status = os.fstat(descriptor)
     head = os.pread(descriptor, HEAD_BYTES, 0)
     return Found(status.st_dev, status.st_ino, status.st_size, head, read_span(descriptor, marked))
 
 
 def read_span(descriptor: int, span: tuple[int, int]) -> bytes:
-    """What a file has between two positions, as far as it goes."""
+    """Return a file's bytes between two positions, as far as it goes."""
     begin, end = span
     return os.pread(descriptor, end - begin, begin) if end > begin else b""
 
@@ -124,7 +124,7 @@ class Tail:
         self.set_aside = True
 
     def status(self) -> os.stat_result:
-        """Of the file, open or not.
+        """Return the status of the file, open or not.
 
         Raises:
             FileNotFoundError: It is not open, and its name is another file's now, or nobody's.
@@ -241,7 +241,7 @@ class Tail:
         return start, lines
 
     def flush_events(self, grown_before_ns: int | None = None) -> tuple[int, list[Line]]:
-        """What is held for lines that may follow; the position it can be read again from first.
+        """Return held lines, behind the position from which they can be read again.
 
         Args:
             grown_before_ns: Only what did not grow since then.
@@ -251,7 +251,7 @@ class Tail:
         return self.joiner.flush(grown_before_ns)
 
     def flush_all(self) -> tuple[int, list[Line]]:
-        """The same with a line that has no newline yet."""
+        """Return held lines like `flush_events`, with a line that has no newline yet."""
         start = self.lines.line_start
         rest = self.lines.flush()
         if rest is None:
@@ -325,7 +325,7 @@ def make_tail(
 def make_cutter(
     section: FileSettings, position: int, head: bytes
 ) -> tuple[LineCutter, Joiner | None]:
-    """What makes lines of bytes from `position` on, and events of lines.
+    """Make what cuts bytes from `position` on into lines, and what joins lines to events.
 
     Args:
         section: Of the source.
@@ -349,7 +349,7 @@ def make_cutter(
 
 
 def _is_start(section: MultilineSection) -> IsStart:
-    """Which lines begin an event; re2 takes time in proportion to a line, whatever the pattern."""
+    """Return the test for lines that begin an event; RE2 takes time in proportion to a line."""
     if section.start is not None:
         begins = compile_pattern(section.start.encode())
         return lambda line: begins.search(line[:MULTILINE_LOOK_BYTES]) is not None

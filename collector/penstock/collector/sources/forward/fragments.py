@@ -27,7 +27,7 @@ _TEXT: Final = "log"
 
 
 class Fragment(NamedTuple):
-    """What a record says of the line that it is a fragment of."""
+    """A record's account of the line that it is a fragment of."""
 
     line: str
     ordinal: int
@@ -55,11 +55,11 @@ class Carrier(Protocol):
 
     @property
     def chunk(self) -> bytes | str | None:
-        """What is to be acknowledged."""
+        """The chunk to acknowledge."""
 
     @property
     def fragment(self) -> Fragment | None:
-        """When its only record is one."""
+        """The fragment, where its only record is one."""
 
 
 R = TypeVar("R", bound=Record)
@@ -67,7 +67,7 @@ C = TypeVar("C", bound=Carrier)
 
 
 def fragment_of(record: object) -> Fragment | None:
-    """What a record is a fragment of; None when it is none."""
+    """Return what a record says of its fragment; None when it is none."""
     if not isinstance(record, dict) or "partial_message" not in record:
         return None
     flag, line, ordinal, last = (record.get(name) for name in _FIELDS)

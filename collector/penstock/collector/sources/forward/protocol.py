@@ -115,7 +115,7 @@ class MessageReader:
 
     @property
     def waiting_bytes(self) -> int:
-        """Of a message that has begun and not ended."""
+        """Bytes of a message that has begun and not ended."""
         return len(self._buffer)
 
     def feed(self, data: bytes) -> list[Message]:
@@ -406,7 +406,7 @@ NONCE_BYTES: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Secrets:
-    """What a sender must know.
+    """The secrets that a sender must know.
 
     Attributes:
         users: Passwords by name; with none the shared key is enough.
@@ -441,7 +441,7 @@ class Handshake:
         self._auth_salt = auth_salt if secrets.users else b""
 
     def hello(self) -> bytes:
-        """What the server says first."""
+        """Return the server's first message."""
         options = {"nonce": self._nonce, "auth": self._auth_salt, "keepalive": True}
         return _pack(["HELO", options])
 

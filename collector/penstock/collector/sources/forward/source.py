@@ -220,7 +220,7 @@ class ForwardSource(Source):
         gathering: Gathering[Message],
         reader: asyncio.StreamReader,
     ) -> bytes | None:
-        """What comes next; nothing when what is gathered has waited enough, None at the end."""
+        """Read on: empty when the gathered records waited long enough, None at the end."""
         begun = messages.waiting_bytes > 0
         wait_s = self._spool_writer.limits.unfinished_timeout_s if begun else None
         if gathering.size:
@@ -239,7 +239,7 @@ class ForwardSource(Source):
         return data
 
     def _secrets(self) -> Secrets:
-        """What senders have to know, as it is now.
+        """Read the secrets as they are now.
 
         Raises:
             OSError: It cannot be read.

@@ -1,1 +1,1 @@
-"""What sources that listen or ask over the network share."""
+"""Listening, TLS and HTTP requests, which network sources share."""

@@ -1,4 +1,4 @@
-"""What a source asks of an HTTP server: one GET, its answer bounded also once decompressed."""
+"""One GET of an HTTP server; its answer is bounded before and after decompression."""
 
 import ssl
 from collections.abc import Mapping

@@ -20,11 +20,11 @@ from penstock.logd.security.tls import CertificateFiles, ClientCertificates
 from penstock.service import ConfigError
 
 _SAY_AGAIN_S: Final = 60.0
-"""Who knocks on a port again and again fills no log."""
+"""Pause between log lines about failed handshakes, so that scanners fill no log."""
 
 
 class ServerTls:
-    """What one source's listeners show and ask for.
+    """The certificate that a source's listeners show, and the one they ask for.
 
     Args:
         section: The files.
@@ -97,7 +97,7 @@ class ServerTls:
         self._log.warning("tls_handshake_failed", error=why or error.reason)
 
     def grpc_credentials(self) -> grpc.ServerCredentials:
-        """The same for a gRPC server, which asks for the files at every handshake."""
+        """Return the same for a gRPC server, which asks for the files at every handshake."""
         return grpc.dynamic_ssl_server_credentials(
             self._grpc_files(), self._grpc_files, require_client_authentication=self._asks
         )

@@ -1,4 +1,4 @@
-"""What an OTLP request is answered, whichever way it came."""
+"""Answers to OTLP requests, over gRPC and HTTP alike."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass

@@ -12,7 +12,7 @@ from penstock.service import HostPort
 
 
 class CorsSection(Section):
-    """Which web pages may send by HTTP, as browsers ask before they do (CORS)."""
+    """Web pages that may send by HTTP; browsers ask before they do (CORS)."""
 
     allowed_origins: list[str] = Field(
         min_length=1, description="as https://shop.example.com; `*` in one stands for any text"
@@ -30,7 +30,7 @@ class CorsSection(Section):
         )
 
     def preflight(self, asked: str) -> dict[str, str]:
-        """What a browser is answered about the headers that it asks for."""
+        """Return the headers that answer a browser's preflight request."""
         allowed = ["content-type", "content-encoding", *map(str.lower, self.allowed_headers)]
         wanted = [name.strip().lower() for name in asked.split(",") if name.strip()]
         return {

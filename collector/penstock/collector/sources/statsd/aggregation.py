@@ -22,7 +22,7 @@ _SECOND_NS: Final = 1_000_000_000
 
 
 class Verdict(Enum):
-    """What became of a sample."""
+    """The result of one sample."""
 
     AGGREGATED = "aggregated"
     TOO_MANY_SERIES = "too_many_series"
@@ -31,7 +31,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """What a series came to; `typed` holds the fields of its metric type."""
+    """The point of one series; `typed` holds the fields of its metric type."""
 
     name: str
     unit: str

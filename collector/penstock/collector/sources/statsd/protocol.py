@@ -23,7 +23,7 @@ _SECONDS_MAX: Final = 1 << 33
 
 
 class Kind(Enum):
-    """What a sample measures."""
+    """The type of a sample."""
 
     COUNTER = b"c"
     GAUGE = b"g"

@@ -42,7 +42,7 @@ class SyslogCutter:
 
     @property
     def waiting_bytes(self) -> int:
-        """Of a message that has begun and not ended."""
+        """Bytes of a message that has begun and not ended."""
         return len(self._buffer)
 
     def feed(self, data: bytes) -> list[SyslogMessage]:
@@ -62,7 +62,7 @@ class SyslogCutter:
         return messages
 
     def flush(self) -> SyslogMessage | None:
-        """What the connection's end left without one, as a message; None when nothing is."""
+        """Return what the connection's end left without a line end, as a message, if anything."""
         text = bytes(self._buffer)
         self._buffer.clear()
         counted = _COUNTED.match(text)
@@ -72,7 +72,7 @@ class SyslogCutter:
         return SyslogMessage(text) if text else None
 
     def _take_counted(self, at: int, messages: list[SyslogMessage]) -> int:
-        """Where the whole octet-counted messages end that follow one another, as most do."""
+        """Take whole octet-counted messages that follow one another; return where they end."""
         data, most = bytes(self._buffer), self._bytes_max
         while (counted := _COUNTED.match(data, at)) is not None:
             begin = counted.end() - 1
@@ -84,7 +84,7 @@ class SyslogCutter:
         return at
 
     def _skip(self, at: int) -> int:
-        """Where the next message begins."""
+        """Return where the next message begins."""
         if self._skip_line:
             end = _ENDS.search(self._buffer, at)
             if end is None:

@@ -29,9 +29,9 @@ from penstock.service.config import OCTAL
 
 _PADDING: Final = b"\r\n\0"
 _DATAGRAM_OVERHEAD_BYTES: Final = 256
-"""What holding one costs besides its bytes: there may be millions of short ones."""
+"""Bytes that holding a message costs besides its own: there may be millions of short ones."""
 _WATCH_S: Final = 1.0
-"""How often the kernel's own losses are looked at."""
+"""Pause between looks at the kernel's own losses."""
 
 
 class SyslogSettings(ListeningSettings):

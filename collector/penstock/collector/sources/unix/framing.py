@@ -36,7 +36,7 @@ _REASON: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
 
 @dataclass(frozen=True, slots=True)
 class BatchHeader:
-    """What a sender says of one batch.
+    """The header of one batch.
 
     Attributes:
         sender: Identifies the sender's process; sequences are counted per sender.
@@ -61,7 +61,7 @@ class FrameReader:
 
     @property
     def waiting_bytes(self) -> int:
-        """Of a frame that has begun and not ended."""
+        """Bytes of a frame that has begun and not ended."""
         return len(self._buffer)
 
     def feed(self, data: bytes) -> list[bytes]:

@@ -51,7 +51,7 @@ NUMBERS: Final[frozenset[Any]] = frozenset((int, float))
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """What is known of a function before it runs.
+    """A function's signature and limits, known before it runs.
 
     Attributes:
         arguments: Types; the last may repeat when `repeats`. ``pattern`` is a constant text that is
@@ -192,7 +192,7 @@ FUNCTIONS: Final[dict[str, Function]] = {
 
 
 EXPRESSION_CHARACTERS_MAX: Final = 8192
-"""Of one expression; longer ones are made by programs, and belong into several transforms."""
+"""Length of one expression; longer ones are made by programs: split them into transforms."""
 
 DEPTH_MAX: Final = 32
 """Parts inside each other; evaluation recurses as deep."""

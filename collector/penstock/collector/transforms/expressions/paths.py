@@ -132,7 +132,7 @@ def parse_selection(text: str) -> Selection:
 
 
 def getter(path: tuple[str, ...]) -> Callable[[Fields], Any]:
-    """What reads the place; None where there is nothing."""
+    """Return a function that reads the place; it returns None where there is nothing."""
     name = path[0]
     if len(path) == 1:
         return lambda fields: fields.get(name)

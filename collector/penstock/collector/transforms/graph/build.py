@@ -1,4 +1,4 @@
-"""From the configuration to the graph: transforms are made, and everything is checked."""
+"""Building the graph: transforms are made of the configuration, and everything is checked."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,7 +23,7 @@ from penstock.specs.redact.scrubber import Scrubber
 
 
 def scrubber_of(section: SensitiveSection) -> Scrubber | None:
-    """What treats records, as configured; None when nothing does.
+    """Return the scrubber of the configuration; None when it changes nothing.
 
     Raises:
         ConfigError: The hash key cannot be read, or is none.
@@ -46,7 +46,7 @@ def scrubber_of(section: SensitiveSection) -> Scrubber | None:
 
 
 Tables = Mapping[str, Sequence[Rows]]
-"""What the files of tables said when a graph was made, by the name of the transform."""
+"""The rows of tables when a graph was made, by the name of their transform."""
 
 
 def build_graph(config: CollectorConfig, resource: Mapping[str, Any]) -> Graph:

@@ -91,7 +91,7 @@ class Refused:
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of a chunk's records and of the copies that were made of them.
+    """The results for a chunk's records and the copies that were made of them.
 
     Attributes:
         batches: By subject, and which of a record's copies for that subject it is.
@@ -237,7 +237,7 @@ class Graph:
 
     @property
     def hash_key(self) -> HashKey | None:
-        """What pseudonyms are made with: what the file of the key held when this was made."""
+        """The key for pseudonyms; the key's file held it when the graph was made."""
         return None if self._scrubber is None else self._scrubber.key
 
     def _targets(self, port: str) -> list[Step | None]:
@@ -447,7 +447,7 @@ class _Walk:
         self._now_ns = now_ns
 
     def send(self, event: Event, targets: list[Step | None]) -> None:
-        """To every target; each but the last gets a copy."""
+        """Send a record to every target; each but the last gets a copy."""
         for step in targets[:-1]:
             self._outcome.copies += 1
             self._follow(event.copy(), step)

@@ -10,7 +10,7 @@ from penstock.collector.transforms.transform import ReadablePath, Subject
 
 
 class OutputSection(Section):
-    """What is published, and on which subjects."""
+    """Subjects that records are published on, and which are published."""
 
     inputs: list[str] | None = Field(default=None, min_length=1, max_length=1024)
     subject: Subject | None = None
@@ -34,7 +34,7 @@ class ExpectedRecord(Section):
 
 
 class Expected(Section):
-    """What becomes of one record; `delivered` has an entry for each copy."""
+    """The expected result of one record; `delivered` has an entry for each copy."""
 
     delivered: ExpectedRecord | list[ExpectedRecord] | None = None
     quarantined: str | None = None

@@ -16,7 +16,7 @@ from penstock.deploy.console.poller import Poller
 from penstock.deploy.console.streams import Streams
 
 _STREAMS_AGE_NS: Final = 60 * 10**9
-"""What logd said longer ago is not measured again."""
+"""Older figures of logd are not recorded again."""
 
 
 class Recorder:

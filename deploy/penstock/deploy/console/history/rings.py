@@ -26,7 +26,7 @@ NOTHING: Final = math.nan
 
 
 class Series(NamedTuple):
-    """What a column holds.
+    """The type of a column.
 
     Attributes:
         kind: `pipeline`, `stream`, `collector`, `job` or `sink`.
@@ -58,12 +58,12 @@ class Ring:
         return unix_s - unix_s % self.step_s
 
     def place_of(self, start_s: int) -> int:
-        """Where a row lies in the ring."""
+        """Return the position of a row in the ring."""
         return start_s // self.step_s % self.rows
 
 
 RINGS: Final = (Ring("15m", 15, 61), Ring("6h", 300, 73), Ring("7d", 3600, 169))
-"""From the finest on; part of the format of `penstock.deploy.console.history.file`."""
+"""Rings from the finest on; part of the format of `penstock.deploy.console.history.file`."""
 
 ROWS: Final = sum(ring.rows for ring in RINGS)
 
@@ -87,7 +87,7 @@ class Row:
 
 @dataclass(slots=True)
 class Column:
-    """Where a series is kept.
+    """The position of a series.
 
     Attributes:
         since_s: When it was given the column; what rows hold of a time before was another's.
@@ -101,7 +101,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What a sample changed.
+    """The changes of one sample.
 
     Attributes:
         columns: Whether a series was given a column.

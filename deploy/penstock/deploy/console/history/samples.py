@@ -1,4 +1,4 @@
-"""What is measured of a pipeline: rates since the last look, and levels as they are now.
+"""Samples of a pipeline: rates since the last sample, and present levels.
 
     kind        figures
     pipeline    received, stored, delivered: records/s · waiting_collectors, waiting_sinks: records
@@ -33,7 +33,7 @@ class Meter:
     _now: dict[Hashable, tuple[float, int]] = field(default_factory=dict)
 
     def rate(self, key: Hashable, total: float, at_ns: int) -> float | None:
-        """How fast a counter grew since the last look; None: it was not seen then."""
+        """Return a counter's growth a second since the last sample; None: it was not seen then."""
         self._now[key] = (total, at_ns)
         before = self._last.get(key)
         if before is None or at_ns <= before[1]:
@@ -42,7 +42,7 @@ class Meter:
         return grown * SECOND_NS / (at_ns - before[1])
 
     def end_look(self) -> None:
-        """What was not seen in this look is forgotten."""
+        """Forget counters that this sample did not see."""
         self._last, self._now = self._now, {}
 
 

@@ -1,4 +1,4 @@
-"""What samples of records say of their specs.
+"""A catalogue of specs, built from samples of records.
 
 A record names its spec and version in `schema`, as in `log/1.0`, and its producer in the resource's
 `service.name`. Of each look at a stream the catalog is told how many records came since the look
@@ -22,7 +22,7 @@ NAME_CHARACTERS_MAX: Final = 128
 WINDOW_S: Final = 60
 OTHER: Final = "other"
 NO_SPEC: Final = "no spec"
-"""What a record has that is no JSON object, or names none."""
+"""The spec of records that name none, or are no JSON objects."""
 
 _COMMON: Final = frozenset({"schema", "kind"})
 _NESTED: Final = ("attributes",)

@@ -1,1 +1,1 @@
-"""What `penstock demo` adds to `penstock up`: it kills a leader, and counts what arrived."""
+"""The demo on top of `penstock up`: it kills a leader and counts what arrived."""

@@ -16,7 +16,7 @@ _LOOK_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Failover:
-    """What became of it.
+    """The result of the failover.
 
     Attributes:
         killed: The node.
@@ -30,7 +30,7 @@ class Failover:
 
     @property
     def statement(self) -> str:
-        """For people."""
+        """Return the result as a sentence."""
         return (
             f"{self.killed} was killed with kill -9 while it led {STREAM};"
             f" {self.successor} led it {self.seconds:.1f} s later"

@@ -1,4 +1,4 @@
-"""What the Parquet files hold, read from the files themselves."""
+"""Counts of the Parquet files, read from the files themselves."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

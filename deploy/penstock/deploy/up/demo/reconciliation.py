@@ -19,7 +19,7 @@ _NOTHING_SENT = "the app was stopped before it sent anything"
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What a collector says of its records since it started; see its README."""
+    """A collector's account of its records since it started; see its README."""
 
     recovered: int = 0
     received: int = 0
@@ -62,7 +62,7 @@ class Landed:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What each stage says of one run.
+    """The figures of each stage of one run.
 
     Attributes:
         app_acked: Records that the example app saw acknowledged; None when it did not say.

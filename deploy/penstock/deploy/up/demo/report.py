@@ -1,4 +1,4 @@
-"""How `penstock demo` ends: what landed where, and whether all of it arrived."""
+"""The report at the end of `penstock demo`: what landed where, and whether all arrived."""
 
 import json
 import shlex
@@ -84,7 +84,7 @@ def _reconciliation(status: Mapping[str, Any] | None) -> dict[str, dict[str, Any
 
 
 def app_report(layout: Layout, *, since: int = 0) -> AppReport | None:
-    """What the example app said in the last line it wrote; `since` as in `final_status`."""
+    """Return the example app's report, the last line it wrote; `since` as in `final_status`."""
     for line in reversed(_tail(layout.log("app"), since)):
         report = _object(line)
         if report is not None and "acked" in report:

@@ -1,1 +1,1 @@
-"""From the queue to the collector: batches in order, acks, the audit journal, the last flush."""
+"""Delivery to the collector: queue, batches in order, acks, audit journal, last flush."""

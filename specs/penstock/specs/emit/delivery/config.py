@@ -1,4 +1,4 @@
-"""What an emitter may hold, and its account of what became of records."""
+"""The limits of an emitter, and its counters."""
 
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
@@ -10,7 +10,7 @@ MS: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmitterLimits:
-    """What an emitter may hold, and how patient it is.
+    """The limits of an emitter.
 
     Attributes:
         block_ms: How long a record waits for room in a full queue before one is dropped: for
@@ -43,7 +43,7 @@ class EmitterLimits:
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """What became of the records of one process so far.
+    """The counts of one process's records.
 
     Attributes:
         emitted: Offered to the emitter, by kind.

@@ -86,7 +86,7 @@ Effect = Connect | Send | Close
 
 
 class Link(Enum):
-    """What is known of the connection."""
+    """The state of the connection."""
 
     DOWN = auto()
     CONNECTING = auto()
@@ -94,7 +94,7 @@ class Link(Enum):
 
 
 class Queue(Protocol):
-    """What waits to be sent."""
+    """The queue of records that wait to be sent."""
 
     @property
     def records(self) -> int: ...

@@ -1,4 +1,4 @@
-"""How a process ends: its emitters are flushed once more, all within one budget of time.
+"""Exit hooks: the emitters of a process that ends are flushed, within one budget of time.
 
 Some processes end without `atexit`: those of `multiprocessing` and of billiard, Celery's own. Its
 children, also those of a `ProcessPoolExecutor`, call what is registered with `multiprocessing`
@@ -22,11 +22,11 @@ from penstock.specs.emit.delivery import notices
 _LAST: Final = -100
 """After finalizers of the application, which may say something."""
 EXIT_EACH_S: Final = 0.2
-"""How long each emitter is waited for, even where others that nobody answers took all the time."""
+"""Least time that each emitter is waited for, even where others have used the budget up."""
 
 
 class ExitingEmitter(Protocol):
-    """What the end of a process asks of an emitter; `Emitter` says what each means."""
+    """The part of an emitter that exit hooks use; `Emitter` documents each member."""
 
     @property
     def no_listener(self) -> bool: ...
@@ -70,7 +70,7 @@ class ProcessExit:
 
     @property
     def has_begun(self) -> bool:
-        """Whether emitters were flushed for the last time: who emits now flushes by himself."""
+        """Whether emitters were flushed for the last time; a later record flushes at once."""
         return self._has_begun
 
     def flush_first(self, flush: Callable[[], object]) -> None:
@@ -84,7 +84,7 @@ class ProcessExit:
             self._reports.append(report)
 
     def flush_last(self) -> None:
-        """What `atexit` calls: flush every emitter, end their threads, then report."""
+        """Flush every emitter, end their threads, then report; called by `atexit`."""
         self._has_begun = True
         self.flush_all()
         for emitter in list(self._emitters):
@@ -93,7 +93,7 @@ class ProcessExit:
             report()
 
     def end_child(self) -> None:
-        """What a child of `multiprocessing` calls when it ends: all that was to be called."""
+        """Call what was registered; called where a child of `multiprocessing` ends."""
         self._has_begun = True
         for flush in self._child_flushes:
             with contextlib.suppress(Exception):
@@ -149,7 +149,7 @@ class ProcessExit:
 
 
 class _Owner:
-    """Of what is called after a fork; `multiprocessing` forgets it with its owner."""
+    """Owner of the call after a fork; `multiprocessing` drops calls whose owner is gone."""
 
 
 _OWNER: Final = _Owner()
@@ -181,7 +181,7 @@ def _call_at_end(util: Any, end: Callable[[], object]) -> None:
 
 
 def _register_with_billiard(end: Callable[[], object]) -> None:
-    """Where this process is a worker of a pool of billiard's, flush when it ends."""
+    """Flush when this process ends, where it is a worker of billiard's pool."""
     pool: Any = sys.modules.get("billiard.pool")
     process: Any = sys.modules.get("billiard.process")
     if pool is None or process is None:
@@ -192,7 +192,7 @@ def _register_with_billiard(end: Callable[[], object]) -> None:
 
 
 class _OnExit:
-    """What a worker calls when it ends: what it had, then our flush."""
+    """A worker's exit function: the one it had, then our flush."""
 
     def __init__(
         self, before: Callable[[int, int], object] | None, end: Callable[[], object]

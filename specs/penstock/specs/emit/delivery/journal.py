@@ -198,7 +198,7 @@ class AuditJournal(DeliveryWorker):
         return self._sync_ns // MS if more else None
 
     def _due(self) -> tuple[int, int, int] | int | None:
-        """What to sync now; or in how many milliseconds, if at all. Call with the lock held."""
+        """Return what to sync now, or the milliseconds until then, if any. Hold the lock."""
         if not self._file.spill.held:  # the collector has it all
             self._unsynced_since_ns = None
             self._release(self._file.written)
@@ -333,7 +333,7 @@ class SpillFile:
             os.close(old)
 
     def opened(self) -> tuple[int, int, int] | None:
-        """What `sync` needs: a descriptor of its own, which file it is, what is written to it."""
+        """Return a descriptor for `sync`, the file's number, and how much is written to it."""
         if self._descriptor < 0:
             return None
         try:
@@ -388,7 +388,7 @@ class SpillFile:
         self._files += 1
 
     def after_fork(self) -> None:
-        """In a forked child: close all copies, which would keep the parent's lock when it dies."""
+        """Close all copies in a forked child; they would keep the parent's lock when it dies."""
         self.forget()
         if self._syncing >= 0:
             os.close(self._syncing)

@@ -1,4 +1,4 @@
-"""What the library says of itself, on standard error: where records are lost, and why.
+"""Messages of the library on standard error: where records are lost, and why.
 
 An application that sees no records has nowhere else to look. A topic is said once a minute at most,
 in a process and its forked children together.

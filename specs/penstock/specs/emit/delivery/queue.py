@@ -31,7 +31,7 @@ line_of: Final = itemgetter(2)
 
 
 def rank_of(kind: str, severity_number: int) -> int:
-    """How long a record is kept when there is no room: audit longest, debug logs shortest."""
+    """Return how long a record is kept without room: audit longest, debug logs shortest."""
     if kind == "audit":
         return AUDIT
     if kind == "event":
@@ -99,7 +99,7 @@ class RecordQueue:
         return taken
 
     def settle(self, sequence: int) -> None:
-        """Nothing: a batch that is taken is no longer here."""
+        """Do nothing: a batch that was taken is no longer here."""
 
     def _take_all(self) -> list[Held]:
         filled = [line for line in self._ranks if line]
@@ -140,7 +140,7 @@ class RecordQueue:
         return filled[0] if len(filled) == 1 else min(filled, key=_first_order)
 
     def _next_elsewhere(self, line: deque[Held]) -> float:
-        """When the oldest record of all other ranks was offered."""
+        """Return when the oldest record of all other ranks was offered."""
         others = (order_of(other[0]) for other in self._ranks if other and other is not line)
         return min(others, default=_NEVER)
 

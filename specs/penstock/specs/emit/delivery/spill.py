@@ -39,7 +39,7 @@ def entry(kind: bytes, payload: bytes) -> bytes:
 
 @dataclass(slots=True)
 class Spill:
-    """What a journal holds; entries that the methods return must be appended to it in that order.
+    """The records that a journal holds; append the entries that methods return, in their order.
 
     Attributes:
         bytes_max: Of records that are not settled; beyond it `offer` refuses.
@@ -94,7 +94,7 @@ class Spill:
         return entry(SETTLED, _SETTLED.pack(sequence))
 
     def batch(self) -> Batch | None:
-        """What is on its way."""
+        """The records that were sent and not answered."""
         if not self.flight:
             return None
         lines = [self._lines[number] for number in range(self.flight)]

@@ -1,4 +1,4 @@
-r"""Where batches go: the collector's Unix socket, or a stream such as standard output.
+r"""Transports of batches: the collector's Unix socket, or a stream such as standard output.
 
 Over the collector's socket both directions carry frames: a length, unsigned 32-bit big-endian, then
 that many bytes.

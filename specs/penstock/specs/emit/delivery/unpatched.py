@@ -15,7 +15,7 @@ from typing import Any
 
 
 def _original(module: str, name: str, fallback: Any) -> Any:
-    """What gevent found when it replaced `name`, or `fallback` where it has not."""
+    """Return what gevent replaced under `name`, or `fallback` where it replaced nothing."""
     monkey = sys.modules.get("gevent.monkey")
     if monkey is None or not monkey.is_object_patched(module, name):
         return fallback
@@ -44,7 +44,7 @@ def start_thread(run: Callable[[], None]) -> None:
 
 
 def thread_id() -> int:
-    """Of the operating system's thread that runs this, whichever greenlet it is."""
+    """Return the id of the operating system's thread, whichever greenlet runs on it."""
     found: int = _original("_thread", "get_ident", _thread.get_ident)()
     return found
 

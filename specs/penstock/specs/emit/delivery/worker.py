@@ -74,7 +74,7 @@ class DeliveryWorker:
 
     @property
     def no_listener(self) -> bool:
-        """Whether there is nothing to wait for: nobody is there to answer, or all is answered."""
+        """Whether nobody is there to answer, or everything is answered."""
         with self._lock:
             return self._delivery.idle or self._link.is_absent
 
@@ -152,7 +152,7 @@ class DeliveryWorker:
         return True
 
     def end(self, timeout_s: float) -> None:
-        """At the end of the process: later records are sent by the thread that emits them.
+        """Let threads that emit send their records themselves; called at the end of the process.
 
         The interpreter stops threads before the last of the application's code has run.
         """
@@ -161,7 +161,7 @@ class DeliveryWorker:
             self.is_inline = False
 
     def after_fork(self) -> None:
-        """In a forked child: close this process's copies of the parent's descriptors."""
+        """Close this process's copies of the parent's descriptors; called in a forked child."""
         self._link.close()
         self._close_wake()
 
