@@ -28,7 +28,7 @@ NULL_BYTES: Final = Path(os.devnull).open("wb")  # noqa: SIM115 - for as long as
 NULL_TEXT: Final = Path(os.devnull).open("w")  # noqa: SIM115 - the same
 _WARM_UP: Final = 1_000
 _PARTS: Final = 10
-_ROOMY: Final = EmitterLimits(queue_records_max=1_000_000, queue_bytes_max=1 << 30)
+_ROOMY: Final = EmitterLimits(max_queue_records=1_000_000, max_queue_bytes=1 << 30)
 _COLLECTOR: Final = """
 import sys
 from pathlib import Path

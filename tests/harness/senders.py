@@ -208,7 +208,7 @@ class SpecLibrary(Sender):
     def __init__(self, path: Path) -> None:
         super().__init__("specs")
         self.claims.window = 0
-        limits = EmitterLimits(ack_timeout_ms=2000, backoff_max_ms=200, batch_age_ms=20)
+        limits = EmitterLimits(ack_timeout_ms=2000, max_backoff_ms=200, max_batch_age_ms=20)
         resource = {
             "service.name": "specs", "service.version": "1", "deployment.environment.name": "test",
         }  # fmt: skip

@@ -22,8 +22,8 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.live
 
 LIMITS = EmitterLimits(
-    queue_records_max=100, batch_records_max=10, batch_age_ms=5, backoff_min_ms=5,
-    backoff_max_ms=40, ack_timeout_ms=500, spill_bytes_max=20_000,
+    max_queue_records=100, max_batch_records=10, max_batch_age_ms=5, initial_backoff_ms=5,
+    max_backoff_ms=40, ack_timeout_ms=500, max_spill_bytes=20_000,
 )  # fmt: skip
 
 KILLED = """

@@ -13,8 +13,8 @@ from tests.support.collector_socket import Answer, CollectorSocket, Received
 pytestmark = pytest.mark.live
 
 LIMITS = EmitterLimits(
-    queue_records_max=200, batch_records_max=20, batch_age_ms=1, backoff_min_ms=1,
-    backoff_max_ms=10, ack_timeout_ms=50,
+    max_queue_records=200, max_batch_records=20, max_batch_age_ms=1, initial_backoff_ms=1,
+    max_backoff_ms=10, ack_timeout_ms=50,
 )  # fmt: skip
 
 

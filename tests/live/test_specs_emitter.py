@@ -19,11 +19,11 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.live
 
 LIMITS = EmitterLimits(
-    queue_records_max=500,
-    batch_records_max=50,
-    batch_age_ms=5,
-    backoff_min_ms=5,
-    backoff_max_ms=40,
+    max_queue_records=500,
+    max_batch_records=50,
+    max_batch_age_ms=5,
+    initial_backoff_ms=5,
+    max_backoff_ms=40,
     ack_timeout_ms=300,
 )
 RESOURCE = {"service.name": "test"}
@@ -237,7 +237,7 @@ def test_connection_that_ends_is_noticed_at_once(
     patient = Emitter(
         RESOURCE,
         socket_path=str(tmp_path / "c.sock"),
-        limits=EmitterLimits(ack_timeout_ms=600_000, batch_age_ms=1, backoff_min_ms=1),
+        limits=EmitterLimits(ack_timeout_ms=600_000, max_batch_age_ms=1, initial_backoff_ms=1),
     )
     collector.answer = lambda _: None
     say(patient, "a")

@@ -23,8 +23,8 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.live
 
 LIMITS = EmitterLimits(
-    queue_records_max=500, batch_records_max=50, batch_age_ms=5, backoff_min_ms=5,
-    backoff_max_ms=40, ack_timeout_ms=500,
+    max_queue_records=500, max_batch_records=50, max_batch_age_ms=5, initial_backoff_ms=5,
+    max_backoff_ms=40, ack_timeout_ms=500,
 )  # fmt: skip
 
 

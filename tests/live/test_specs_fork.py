@@ -74,7 +74,7 @@ AT_EXIT = """
 import sys
 from penstock.specs import Emitter, EmitterLimits
 emitter = Emitter({"service.name": "ending"}, socket_path=sys.argv[1],
-                  limits=EmitterLimits(batch_age_ms=60_000))
+                  limits=EmitterLimits(max_batch_age_ms=60_000))
 for number in range(300):
     emitter.emit("log", b'{"body":"r%d"}' % number)
 """

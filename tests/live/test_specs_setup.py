@@ -43,7 +43,7 @@ import sys, threading
 from opentelemetry import trace
 from penstock import specs
 from penstock.specs import EmitterLimits
-specs.setup("terminated", socket=sys.argv[1], limits=EmitterLimits(batch_age_ms=60_000))
+specs.setup("terminated", socket=sys.argv[1], limits=EmitterLimits(max_batch_age_ms=60_000))
 with trace.get_tracer("t").start_as_current_span("work"):
     specs.log().info("ready")
 specs.log().info("working")
@@ -272,7 +272,7 @@ def test_what_is_said_while_the_process_ends_arrives(
     collector: CollectorSocket, block_ms: int
 ) -> None:
     """By exit handlers that were registered first and run last; through a queue; even later."""
-    limits = f"opentelemetry=False, limits=specs.EmitterLimits(block_ms={block_ms})"
+    limits = f"opentelemetry=False, limits=specs.EmitterLimits(max_block_ms={block_ms})"
     done = run(LAST_WORDS.replace("opentelemetry=False", limits), collector.path)
     assert (done.returncode, done.stderr) == (0, "")
     bodies = collector.bodies()
@@ -331,7 +331,7 @@ BURST = """
 import json, sys
 from penstock import specs
 from penstock.specs import EmitterLimits
-limits = EmitterLimits(queue_records_max=100, batch_records_max=50, block_ms=int(sys.argv[2]))
+limits = EmitterLimits(max_queue_records=100, max_batch_records=50, max_block_ms=int(sys.argv[2]))
 emitter = specs.setup("import", socket=sys.argv[1], opentelemetry=False, limits=limits)
 for number in range(3000):
     specs.log().info(f"row {number}")
@@ -358,7 +358,7 @@ def test_a_burst_that_is_dropped_is_said_on_standard_error(collector: CollectorS
     assert dropped > 0
     during, after = done.stderr.splitlines()
     assert "dropped so far because the queue was full" in during
-    assert "block_ms" in during
+    assert "max_block_ms" in during
     assert f"lost when the process ended ({dropped} queue_full)" in after
     assert len(collector.records) == 3000 - dropped
 

@@ -28,12 +28,12 @@ from penstock.specs.emit.delivery.queue import RecordQueue, line_of
 
 MS = 1_000_000
 LIMITS = EmitterLimits(
-    batch_records_max=7,
-    batch_bytes_max=300,
-    batch_age_ms=10,
+    max_batch_records=7,
+    max_batch_bytes=300,
+    max_batch_age_ms=10,
     ack_timeout_ms=200,
-    backoff_min_ms=5,
-    backoff_max_ms=80,
+    initial_backoff_ms=5,
+    max_backoff_ms=80,
 )
 RECORDS = 300
 

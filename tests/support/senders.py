@@ -59,7 +59,7 @@ class SpecsSender:
     lines: list[bytes] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        limits = EmitterLimits(ack_timeout_ms=2000, backoff_max_ms=200, batch_age_ms=20)
+        limits = EmitterLimits(ack_timeout_ms=2000, max_backoff_ms=200, max_batch_age_ms=20)
         self.emitter = Emitter(_resource(self.name), socket_path=self.socket_path, limits=limits)
 
     def send(self) -> None:
@@ -97,7 +97,7 @@ class OtelSender:
     span_ids: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        limits = EmitterLimits(ack_timeout_ms=2000, backoff_max_ms=200, batch_age_ms=20)
+        limits = EmitterLimits(ack_timeout_ms=2000, max_backoff_ms=200, max_batch_age_ms=20)
         self.emitter = Emitter(_resource(self.name), socket_path=self.socket_path, limits=limits)
         self.provider = TracerProvider(resource=Resource.create(_resource(self.name)))
         exporter = PenstockSpanExporter(emitter=self.emitter)

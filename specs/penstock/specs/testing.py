@@ -38,7 +38,7 @@ R = TypeVar("R", bound=Record)
 _FLUSH_S: Final = 10.0
 _SHOWN_MAX: Final = 20
 _LIMITS: Final = EmitterLimits(
-    queue_records_max=100_000, queue_bytes_max=1 << 28, batch_age_ms=1, repeats_max=0
+    max_queue_records=100_000, max_queue_bytes=1 << 28, max_batch_age_ms=1, max_repeats=0
 )
 
 

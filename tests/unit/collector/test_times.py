@@ -181,7 +181,7 @@ def test_java_util_logging_has_its_time_and_its_level_on_lines_of_their_own() ->
 
 
 def test_a_time_stands_where_the_configuration_says() -> None:
-    given = {"pattern": r"at=(?P<time>\S+)", "layouts": ["%d.%m.%YT%H:%M"], "zone": "UTC"}
+    given = {"pattern": r"at=(?P<time>\S+)", "layouts": ["%d.%m.%YT%H:%M"], "timezone": "UTC"}
     context = LineContext(
         {"service.name": "s"}, {}, rules_of({"timestamp": {**given, "field": "when"}})
     )
@@ -202,9 +202,10 @@ def test_a_time_stands_where_the_configuration_says() -> None:
     assert notes == {"timestamps_unreadable": 1}
 
 
+@pytest.mark.parametrize("key", ["timezone", "zone"])  # the second in units of older releases
 @pytest.mark.parametrize("on_error", ["filter", "quarantine"])
-def test_a_line_whose_time_cannot_be_read_ends_as_configured(on_error: str) -> None:
-    timestamp = {"pattern": None, "layouts": ["auto"], "zone": "UTC", "field": "when"}
+def test_a_line_whose_time_cannot_be_read_ends_as_configured(on_error: str, key: str) -> None:
+    timestamp = {"pattern": None, "layouts": ["auto"], key: "UTC", "field": "when"}
     lines = [
         b"2026-01-01T00:00:00Z hi", b"no time", b'{"when":"2026-01-01T00:00:00Z"}',
         b'{"when":"soon","time":"2026-01-01T00:00:00Z"}', b'{"level":"info"}',

@@ -118,7 +118,7 @@ def test_timestamp_takes_the_time_from_a_text() -> None:
     assert record_of({"type": "timestamp"}, line)["time_unix_nano"] == noon
     section = {"type": "timestamp", "pattern": r"at=(\S+)", "layouts": ["%d.%m.%YT%H:%M"]}
     assert record_of(section, log("x at=01.03.2024T12:00"))["time_unix_nano"] == noon
-    section = {"type": "timestamp", "field": "attributes.when", "zone": "Europe/Berlin"}
+    section = {"type": "timestamp", "field": "attributes.when", "timezone": "Europe/Berlin"}
     for when in ("2024-03-01 13:00:00", noon // SECOND, str(noon)):
         record = record_of(section, log("x", attributes={"when": when}))
         assert (record["time_unix_nano"], record["attributes"]) == (noon, {"when": when})
@@ -138,7 +138,7 @@ def test_a_record_whose_time_cannot_be_read_ends_as_configured() -> None:
         "transform t: timestamp: no time can be read where it should stand"
     ]
     for wrong, said in (
-        ({"layouts": ["noon"]}, "is no layout"), ({"zone": "Mars"}, "is no time zone"),
+        ({"layouts": ["noon"]}, "is no layout"), ({"timezone": "Mars"}, "is no time zone"),
         ({"pattern": "("}, "is no pattern"),
     ):  # fmt: skip
         with pytest.raises(ValidationError, match=said):

@@ -209,7 +209,9 @@ def test_a_thread_that_begins_after_it_was_ended_ends_quietly() -> None:
 def test_closed_output_is_counted(tmp_path: Path) -> None:
     read, write = os.pipe()
     os.close(read)
-    emitter = Emitter({"service.name": "a"}, descriptor=write, limits=EmitterLimits(batch_age_ms=1))
+    emitter = Emitter(
+        {"service.name": "a"}, descriptor=write, limits=EmitterLimits(max_batch_age_ms=1)
+    )
     emitter.emit("log", b"{}")
     assert emitter.flush(10)
     os.close(write)

@@ -19,12 +19,12 @@ from penstock.specs.emit.delivery.queue import RecordQueue, line_of
 
 MS = 1_000_000
 LIMITS = EmitterLimits(
-    batch_records_max=2,
-    batch_bytes_max=100,
-    batch_age_ms=10,
+    max_batch_records=2,
+    max_batch_bytes=100,
+    max_batch_age_ms=10,
     ack_timeout_ms=1000,
-    backoff_min_ms=100,
-    backoff_max_ms=400,
+    initial_backoff_ms=100,
+    max_backoff_ms=400,
 )
 
 

@@ -147,9 +147,9 @@ STEPS = st.lists(st.tuples(st.integers(0, 400), st.sampled_from("ab"), st.intege
 
 @given(STEPS, st.integers(1, 4))
 def test_folding_loses_no_record_uncounted(
-    steps: list[tuple[int, str, int]], repeats_max: int
+    steps: list[tuple[int, str, int]], max_repeats: int
 ) -> None:
-    folder, now, out, counted = Folder(repeats_max, window_ns=1000), 1, 0, 0
+    folder, now, out, counted = Folder(max_repeats, window_ns=1000), 1, 0, 0
     for wait, text, key in steps:
         now += wait
         step = folder.classify(text, now)

@@ -70,7 +70,8 @@ def _rules_of(options: bytes) -> LineRules:
             time_finder(None, layouts_of([AUTO]), ZoneInfo("UTC")) if "time" in detect else None
         )
         return LineRules(reader, severity="severity" in detect)
-    layouts, zone = layouts_of(timestamp["layouts"]), ZoneInfo(timestamp["zone"])
+    layouts = layouts_of(timestamp["layouts"])
+    zone = ZoneInfo(timestamp.get("timezone") or timestamp["zone"])  # units of older releases
     return LineRules(
         time_finder(timestamp["pattern"], layouts, zone),
         timestamp["field"] or "",

@@ -80,7 +80,7 @@ class TimestampOptions(Section):
     layouts: list[str] = Field(
         default=["auto"], min_length=1, max_length=32, description="named, or as for strptime"
     )
-    zone: str = Field(default="UTC", description="of times that name none")
+    timezone: str = Field(default="UTC", description="of times that name none")
 
     @field_validator("pattern")
     @classmethod
@@ -95,7 +95,7 @@ class TimestampOptions(Section):
         layouts_of(value)
         return value
 
-    @field_validator("zone")
+    @field_validator("timezone")
     @classmethod
     def _is_known(cls, value: str) -> str:
         return known_zone(value)

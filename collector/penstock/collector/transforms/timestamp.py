@@ -58,7 +58,7 @@ class Timestamp(Transform):
             parse_path(settings.field),
             pattern=settings.pattern,
             layouts=layouts_of(settings.layouts),
-            zone=ZoneInfo(settings.zone),
+            zone=ZoneInfo(settings.timezone),
             on_error=settings.on_error,
         )
 

@@ -1,7 +1,7 @@
 """The emitter: takes records from the application and sees to it that they leave the process.
 
 It never raises at the application and never waits for anyone, unless its limits say so
-(`EmitterLimits.block_ms`). What it holds is bounded; when there
+(`EmitterLimits.max_block_ms`). What it holds is bounded; when there
 is no room, the least important and oldest record goes, and is counted:
 
     emitted = acked + dropped (by reason) + queued + in flight        for every kind
@@ -136,15 +136,15 @@ class Emitter:
         self.facts: Final = MachineFacts() if machine_facts else None
         self._cardinality = Cardinality()
         self._limits = limits or EmitterLimits()
-        self._batch_records_max = self._limits.batch_records_max
-        self._batch_bytes_max = self._limits.batch_bytes_max
-        self._block_ms = self._limits.block_ms
-        repeats_max = self._limits.repeats_max
+        self._max_batch_records = self._limits.max_batch_records
+        self._max_batch_bytes = self._limits.max_batch_bytes
+        self._max_block_ms = self._limits.max_block_ms
+        max_repeats = self._limits.max_repeats
         self.logs: Final = LogWriter(
             self,
             LogLines(self.scrubber, self.facts),
             self.sampler,
-            Folder(repeats_max) if repeats_max else None,
+            Folder(max_repeats) if max_repeats else None,
             encode,
         )
         self._spill_dir = spill_dir if socket_path is not None and link is None else None
@@ -172,7 +172,7 @@ class Emitter:
     def emit(self, kind: str, line: bytes, severity_number: int = DEFAULT_SEVERITY) -> bool:
         """Offer one record's line, without its newline; False when it was dropped at once."""
         state = self._state
-        if self._block_ms and state.passing != unpatched.thread_id():
+        if self._max_block_ms and state.passing != unpatched.thread_id():
             return self._emit_when_there_is_room(kind, line, severity_number)
         ranks = _RANKS.get(kind)
         if ranks is None or len(line) > limits.RECORD_BYTES_MAX:
@@ -203,8 +203,8 @@ class Emitter:
             self.process_exit.flush_late(self)
         if (
             records == 0
-            or records < self._batch_records_max <= queue.records
-            or size < self._batch_bytes_max <= queue.held_bytes
+            or records < self._max_batch_records <= queue.records
+            or size < self._max_batch_bytes <= queue.held_bytes
         ):
             state.flusher.wake()
         return not (dropped and line_of(dropped[-1]) is line)
@@ -212,7 +212,7 @@ class Emitter:
     def _emit_when_there_is_room(self, kind: str, line: bytes, severity_number: int) -> bool:
         state = self._state
         taken = False
-        until_ns = clock.monotonic_ns() + self._block_ms * MS
+        until_ns = clock.monotonic_ns() + self._max_block_ms * MS
         while True:
             with state.lock:
                 acked = state.delivery.acked.total()
@@ -376,7 +376,7 @@ class Emitter:
 
     def _new_state(self, resource: dict[str, Any], *, adopts: bool = False) -> _State:
         bounds = self._limits
-        queue = RecordQueue(records_max=bounds.queue_records_max, bytes_max=bounds.queue_bytes_max)
+        queue = RecordQueue(records_max=bounds.max_queue_records, bytes_max=bounds.max_queue_bytes)
         delivery = Delivery(queue, bounds)
         lock = unpatched.reentrant_lock()
         resource, left_out = fit_and_count(resource)
@@ -417,7 +417,7 @@ class Emitter:
             f"full {state.link.peer}",
             f"{notices.pluralized(dropped)} dropped so far because the queue was full: the"
             f" application emits faster than {state.link.peer} takes. EmitterLimits has"
-            " queue_records_max, queue_bytes_max and block_ms; specs.doctor() tells more.",
+            " max_queue_records, max_queue_bytes and max_block_ms; specs.doctor() tells more.",
         ):
             state.dropped_said = dropped
         return _RELEASE_MS if holds else None

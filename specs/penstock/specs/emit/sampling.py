@@ -70,12 +70,12 @@ class Folder:
     """Says of each record whether it goes out now.
 
     Args:
-        repeats_max: Records of one text that go out within a window before they are compared.
+        max_repeats: Records of one text that go out within a window before they are compared.
         window_ns: Its length in nanoseconds.
     """
 
-    def __init__(self, repeats_max: int, window_ns: int = WINDOW_NS) -> None:
-        self._repeats_max = repeats_max
+    def __init__(self, max_repeats: int, window_ns: int = WINDOW_NS) -> None:
+        self._max_repeats = max_repeats
         self._window_ns = window_ns
         self._end_ns = 0
         self._texts: dict[str, int] = {}
@@ -93,11 +93,11 @@ class Folder:
             return Step.ROLL
         texts = self._texts
         count = texts.get(text, 0) + 1
-        if count <= self._repeats_max:
+        if count <= self._max_repeats:
             if count > 1 or len(texts) < _TEXTS_MAX:
                 texts[text] = count
             return Step.PASS
-        varies = self._varieties.get(text, 0) > self._repeats_max
+        varies = self._varieties.get(text, 0) > self._max_repeats
         return Step.PASS if varies else Step.COMPARE
 
     def swallow(self, text: str, key: Any, record: Any) -> bool:

@@ -47,7 +47,7 @@ class SyslogSettings(ListeningSettings):
     reuse_port: bool = Field(default=False, description=REUSE_PORT)
     tls: TlsSection | None = Field(default=None, description="for `tcp`")
     service: str = Field(default="from_app", min_length=1)
-    timezone: str = Field(default="UTC", description="of times without a zone (RFC 3164)")
+    timezone: str = Field(default="UTC", description="of times that name none (RFC 3164)")
     max_message_bytes: int = Field(default=LINE_BYTES_MAX, ge=480, le=64 * KIB)
 
     @property

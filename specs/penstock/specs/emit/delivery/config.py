@@ -13,30 +13,30 @@ class EmitterLimits:
     """The limits of an emitter.
 
     Attributes:
-        block_ms: How long a record waits for room in a full queue before one is dropped: for
+        max_block_ms: How long a record waits for room in a full queue before one is dropped: for
             programs whose only task is to emit, such as an import. The calling thread waits, so
             not for servers and event loops. Once that time has passed, the next records do not wait
             until the collector has answered again. 0 never waits.
-        repeats_max: Equal log records within a second that go out one by one; what comes beyond is
-            folded into one with a count. 0 folds nothing.
-        spill_bytes_max: Of the file that audit records wait in.
-        audit_sync_ms: Audit records that the collector has not acknowledged for so long are brought
+        max_repeats: Equal log records within a second that go out one by one; more are folded into
+            one with a count. 0 folds nothing.
+        max_spill_bytes: Bytes of the file that audit records wait in.
+        audit_sync_ms: Audit records that the collector has not acknowledged for so long are synced
             to the disk.
-        audit_wait_ms: How long emitting an audit record waits for that, which then begins at once;
-            0 does not wait.
+        audit_wait_ms: How long emitting an audit record waits for that sync, which then begins at
+            once; 0 does not wait.
     """
 
-    queue_records_max: int = limits.QUEUE_RECORDS_MAX
-    queue_bytes_max: int = limits.QUEUE_BYTES_MAX
-    batch_records_max: int = limits.BATCH_RECORDS_MAX
-    batch_bytes_max: int = limits.BATCH_BYTES_MAX
-    batch_age_ms: int = limits.BATCH_AGE_MS
+    max_queue_records: int = limits.QUEUE_RECORDS_MAX
+    max_queue_bytes: int = limits.QUEUE_BYTES_MAX
+    max_batch_records: int = limits.BATCH_RECORDS_MAX
+    max_batch_bytes: int = limits.BATCH_BYTES_MAX
+    max_batch_age_ms: int = limits.BATCH_AGE_MS
     ack_timeout_ms: int = limits.ACK_TIMEOUT_MS
-    backoff_min_ms: int = limits.BACKOFF_MIN_MS
-    backoff_max_ms: int = limits.BACKOFF_MAX_MS
-    block_ms: int = 0
-    repeats_max: int = limits.REPEATS_MAX
-    spill_bytes_max: int = limits.SPILL_BYTES_MAX
+    initial_backoff_ms: int = limits.BACKOFF_MIN_MS
+    max_backoff_ms: int = limits.BACKOFF_MAX_MS
+    max_block_ms: int = 0
+    max_repeats: int = limits.REPEATS_MAX
+    max_spill_bytes: int = limits.SPILL_BYTES_MAX
     audit_sync_ms: int = limits.AUDIT_SYNC_MS
     audit_wait_ms: int = 0
 

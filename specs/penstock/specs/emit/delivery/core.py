@@ -135,7 +135,9 @@ class Delivery:
         self._link = Link.DOWN
         self._sequence = sequence
         self._flight = flight
-        self._backoff = Backoff(limits.backoff_min_ms * MS, limits.backoff_max_ms * MS, jitter=0.5)
+        self._backoff = Backoff(
+            limits.initial_backoff_ms * MS, limits.max_backoff_ms * MS, jitter=0.5
+        )
         self._retry_at_ns = 0
         self._answer_by_ns = 0
         self._oldest_ns: int | None = None
@@ -256,7 +258,7 @@ class Delivery:
     def _cut(self, now_ns: int) -> Send:
         limits = self._limits
         records = self._queue.take(
-            records_max=limits.batch_records_max, bytes_max=limits.batch_bytes_max
+            records_max=limits.max_batch_records, bytes_max=limits.max_batch_bytes
         )
         self._sequence += 1
         self._flight = Batch(self._sequence, tuple(records))
@@ -267,13 +269,13 @@ class Delivery:
     def _is_due(self, now_ns: int) -> bool:
         return (
             self._hurried
-            or self._queue.records >= self._limits.batch_records_max
-            or self._queue.held_bytes >= self._limits.batch_bytes_max
+            or self._queue.records >= self._limits.max_batch_records
+            or self._queue.held_bytes >= self._limits.max_batch_bytes
             or (self._oldest_ns is not None and now_ns >= self._due_ns(self._oldest_ns))
         )
 
     def _due_ns(self, oldest_ns: int) -> int:
-        return oldest_ns if self._hurried else oldest_ns + self._limits.batch_age_ms * MS
+        return oldest_ns if self._hurried else oldest_ns + self._limits.max_batch_age_ms * MS
 
 
 def _by_kind(records: Iterable[Held]) -> Counter[str]:

@@ -73,7 +73,7 @@ class AuditJournal(DeliveryWorker):
         bounds: EmitterLimits,
     ) -> Self:  # fmt: skip
         """The journal that this process's audit records go to."""
-        spill = Spill(bounds.spill_bytes_max, resource_json)
+        spill = Spill(bounds.max_spill_bytes, resource_json)
         return cls(
             SpillFile(directory / journal_name(sender, boot_id()), spill), socket_path, bounds
         )
@@ -81,7 +81,7 @@ class AuditJournal(DeliveryWorker):
     @classmethod
     def adopt(cls, directory: Path, socket_path: str, bounds: EmitterLimits) -> list[Self]:
         """Journals of processes that died, which are delivered from now on."""
-        found = orphans(directory, bounds.spill_bytes_max, boot_id())
+        found = orphans(directory, bounds.max_spill_bytes, boot_id())
         adopted = [cls(file, socket_path, bounds)
                    for file in islice(found, limits.SPILL_FILES_ADOPTED_MAX)]  # fmt: skip
         for journal in adopted:
