@@ -215,7 +215,12 @@ _STATEMENT = re.compile(
 _RUN = "import sys\nfor part in sys.stdin.read().split(chr(0)): exec(part, globals())"
 
 
-@pytest.mark.parametrize("document", ["README.md", "specs/README.md"])
+SPECS_PAGES = [
+    f"docs/specs/{name}.md" for name in ("emitting", "records", "sensitive-data", "versions")
+]
+
+
+@pytest.mark.parametrize("document", ["README.md", "specs/README.md", *SPECS_PAGES])
 def test_the_python_in_a_document_runs_as_it_is_written(document: str, tmp_path: Path) -> None:
     """One program after the other, as a reader has them; no collector is needed."""
     text = (ROOT / document).read_text()
@@ -241,7 +246,7 @@ def test_every_document_with_python_is_run_by_a_test() -> None:
     """
     texts = {str(path.relative_to(ROOT)): path.read_text() for path in DOCUMENTS}
     fenced = {name for name, text in texts.items() if _FENCED.search(text)}
-    assert fenced == {"specs/README.md", "docs/logd/reading.md"}
+    assert fenced == {"specs/README.md", *SPECS_PAGES, "docs/logd/reading.md"}
     outside = {name: re.sub(r"^```.*?^```$", "", it, flags=re.DOTALL | re.MULTILINE)
                for name, it in texts.items()}  # fmt: skip
     indented = {name for name, text in outside.items() if _STATEMENT.search(text)}

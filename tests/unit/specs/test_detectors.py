@@ -196,7 +196,7 @@ def test_numbers_that_look_little_like_a_card_stay(text: str) -> None:
     assert redact_text(text) is text
 
 
-# What is found, and what is not, as specs/README.md says.
+# What is found, and what is not, as docs/specs/sensitive-data.md says.
 
 FOUND = [
     # Cards: issuer, length and check digit, as one number or in the issuer's groups.
