@@ -6,7 +6,7 @@ it is installed, else with Python's own: the expression means the same to both. 
 of what it finds. What it cannot say (a check digit, a name's words, whether a top-level label
 exists) is asked of the few places that it names. Only the sensitive part of a text is replaced.
 
-What each detector finds, and what it leaves alone, is documented in ``docs/specs/sensitive-data.md``.
+``docs/specs/sensitive-data.md`` says what each detector finds, and what it leaves alone.
 """
 
 import re
