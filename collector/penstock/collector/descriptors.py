@@ -45,7 +45,7 @@ class Descriptors:
     """The budget of one process.
 
     Args:
-        limit: Of the process.
+        limit: The process's limit.
         clock: For how long a shortage is reported.
 
     Attributes:
@@ -72,8 +72,8 @@ class Descriptors:
         """Divide the limit; what is open stays.
 
         Args:
-            reserve: As configured; at most a quarter of the limit is kept, or 48 of a small one.
-            max_files: As configured; at most half of the rest is given to files.
+            reserve: The configured reserve; at most a quarter of the limit, or 48 of a small one.
+            max_files: The configured bound; at most half of the rest is given to files.
             reads_files: Whether there is a source of files; else connections have it all.
         """
         self.reserve = min(reserve, max(self.limit // _RESERVE_SHARE, _RESERVE_MIN))
@@ -130,7 +130,7 @@ class Descriptors:
         """Give a listener its share; `stop_listening` ends it.
 
         Args:
-            listener: Of one address.
+            listener: The listener of one address.
             each: Descriptors that one connection takes.
         """
         self._listening[listener] = each

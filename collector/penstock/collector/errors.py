@@ -9,7 +9,7 @@ class RemoteProtocolError(CollectorError):
     """A sender did not keep to its protocol.
 
     Attributes:
-        sequence: Of the batch that is wrong, when it is known; the sender can then be answered.
+        sequence: The faulty batch, if known; the sender can then be answered.
     """
 
     def __init__(self, message: str, *, sequence: int | None = None) -> None:

@@ -64,7 +64,7 @@ class DrainCutShortError(ServiceError):
     Args:
         reason: What was given up.
         fix: What to do; nothing that was acknowledged is lost.
-        at_once: As `ServiceError.at_once`.
+        at_once: See `ServiceError.at_once`.
     """
 
     exit_code = ExitCode.TEMPORARY

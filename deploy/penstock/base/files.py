@@ -115,18 +115,18 @@ def atomic_writer(  # noqa: PLR0913 - as above
     """A file to write that takes its name at the end of the block, unless the block raises.
 
     Args:
-        path: As `atomic_write`, like what is not said here.
+        path: The file; all arguments are those of `atomic_write`.
         temporary: The name on the way, in the same directory, for a file so long that people meet
             it there. The caller says what it means that the name is taken.
-        mode: As there.
-        exclusive: As there.
-        durable: As there.
-        parents: As there.
-        system: As there.
+        mode: See there.
+        exclusive: See there.
+        durable: See there.
+        parents: See there.
+        system: See there.
 
     Raises:
-        FileExistsError: `temporary` is taken; or as there.
-        OSError: As there.
+        FileExistsError: `temporary` is taken; or see there.
+        OSError: See there.
     """
     changed = make_directories(path.parent) if parents else []
     if temporary is None:

@@ -6,8 +6,8 @@ def pluralize(number: int, noun: str, *, form: str = "") -> str:
 
     Args:
         number: How many.
-        noun: Of one.
-        form: Of the number, as `format` takes it.
+        noun: The noun for one.
+        form: The number's format, for `format`.
     """
     return f"{number:{form}} {noun if number == 1 else _several(noun)}"
 

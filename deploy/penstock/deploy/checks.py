@@ -70,7 +70,7 @@ class Finding:
         verdict: `WRONG` keeps Penstock from working; a warning does not yet.
         found: What is there.
         fix: What to do about it; empty when all is well.
-        exit_code: Of a command that does not start because of it.
+        exit_code: The exit code of a command that does not start because of it.
     """
 
     about: str
@@ -232,7 +232,7 @@ def check_socket(path: Path) -> Finding:
     """Check that the collector can make its Unix socket: a directory may forbid or not know them.
 
     Args:
-        path: Of the socket; its directory may not be there yet.
+        path: The socket's path; its directory may not be there yet.
     """
     directory = nearest(path.parent)
     fix = "let this user write to the directory, on a local disk, or name another"

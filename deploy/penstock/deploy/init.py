@@ -219,7 +219,7 @@ class Secrets:
     """The secrets of a deployment.
 
     Attributes:
-        passwords: Of users at nats-server.
+        passwords: Passwords of users at nats-server.
         keys: API keys of logd's.
         admin: Tokens of parts' admin endpoints.
         actions: The token with which the console has the router act.

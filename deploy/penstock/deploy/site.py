@@ -55,7 +55,7 @@ class Site:
 
     Attributes:
         name: What makes it, as `penstock init --for` says it.
-        hosts: Of each logd by its name; its other names are `others`.
+        hosts: Each logd's host by its name; its other names are `others`.
         nats: The host of nats-server.
         domain: Behind each host's name, where names may be longer; empty: nowhere.
         one_place: The files of all logd are in one directory, each named for its node.
@@ -111,7 +111,7 @@ def documents(site: Site, passwords: Mapping[str, str]) -> dict[str, str]:
 
     Args:
         site: The deployment.
-        passwords: Of `NATS_USERS`.
+        passwords: Passwords of `NATS_USERS`.
     """
     count = len(site.hosts)
     ports = default_ports(logd_parts(count))

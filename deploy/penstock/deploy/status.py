@@ -64,7 +64,7 @@ def print_cluster(
     """One row for each node, then one for each partition.
 
     Args:
-        cluster: As `read_cluster` says.
+        cluster: What `read_cluster` returns.
         everything: Not only the first `PARTITIONS_SHOWN` partitions, the unwell ones first.
         console: Where to write; standard output by default.
     """
@@ -148,7 +148,7 @@ def show_status(
     """Print how the parts are and exit: 0 healthy, 1 degraded, 69 not running.
 
     Args:
-        directory: Of what runs, if it is not one of the usual.
+        directory: The launch's directory, if it is not one of the usual.
         urls: Admin endpoints to ask instead.
         wait_s: How long to wait until all is well.
         everything: A row for each stage, not only for the unwell and the busiest.

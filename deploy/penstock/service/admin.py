@@ -170,7 +170,7 @@ class Requester:
 
     Attributes:
         authorization: The header; empty without one.
-        certificate: Of the connection, verified, in DER; None without one.
+        certificate: The connection's verified certificate, in DER; None without one.
         peer: The other side's address.
     """
 

@@ -115,9 +115,9 @@ def with_variables(
     """A document with the values of variables in its texts.
 
     Args:
-        document: As YAML has it.
+        document: The document that YAML holds.
         environ: The environment.
-        path: Of the file, for messages.
+        path: The file's path, for messages.
         allowed: The names that may be used; None: any.
 
     Raises:
@@ -182,8 +182,8 @@ def check_document(
 
     Args:
         model: The pydantic model; it should forbid extra keys.
-        document: As YAML has it; references in it are replaced.
-        path: Of the file, for messages.
+        document: The document that YAML holds; references in it are replaced.
+        path: The file's path, for messages.
         environ: The environment; the process's own by default.
         allowed: The names of variables that may be used; None: any.
 

@@ -54,9 +54,9 @@ class DataFormat:
     """The format of one kind of directory, as this version of the program knows it.
 
     Attributes:
-        kind: As in `logd`.
+        kind: The kind of directory, such as `logd`.
         version: What is written.
-        upgrades: By version, what makes it the next one; doing it again after a crash is fine.
+        upgrades: The upgrade to the next version, by version; it may run again after a crash.
     """
 
     kind: str

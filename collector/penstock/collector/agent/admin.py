@@ -79,8 +79,8 @@ class ControlServer:
     """Serves actions until it is closed.
 
     Args:
-        path: Of the socket; what a process left there is replaced.
-        actions: By name.
+        path: The socket's path; a socket that a process left there is replaced.
+        actions: The actions by name.
     """
 
     def __init__(self, path: Path, actions: Mapping[str, Action]) -> None:

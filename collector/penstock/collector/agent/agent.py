@@ -182,7 +182,7 @@ class Agent:
         load: For a reload; None: a supervisor restarts it instead.
         receives: False: only what waits in the spools is delivered.
         takes: Whether a source of the configuration is this process's.
-        disk: Of the data directory's checkpoint and journals.
+        disk: The disk of the data directory's checkpoint and journals.
         make_publisher: Makes the connection to logd, again where a reload changes `nats`.
     """
 

@@ -30,7 +30,7 @@ class Report:
     """One reload.
 
     Attributes:
-        generation: Of the configuration that runs now; 1 is that of the start.
+        generation: Number of the configuration that runs now; 1 is that of the start.
         error: Why it was refused.
         exit_code: What a command that asked for it ends with: 78 for a wrong configuration.
         sources: Names by what became of them: added, changed, removed.

@@ -26,7 +26,7 @@ class Tap:
 
     Attributes:
         source: Pattern of the sources' names, as for files.
-        subject: The same of subjects; only at `out`.
+        subject: Pattern of the subjects; only at `out`.
         every: One record of so many is shown.
         missed: Records that were not shown because nobody read fast enough.
     """

@@ -119,7 +119,7 @@ class Reloading:
 
     Attributes:
         keys: Those that changed, `sources` among them.
-        restarts: Of the workers that do not run by it, in the order they are restarted in.
+        restarts: Restarts of the workers that do not run by it, in their order.
     """
 
     keys: tuple[str, ...]
@@ -380,7 +380,7 @@ class Revision:
     """A configuration that workers run by.
 
     Attributes:
-        texts: Of its files.
+        texts: The text of its files.
         tables: The digest of the rows of its tables, and of its hash key.
     """
 

@@ -36,7 +36,7 @@ class Reserve:
     """The file.
 
     Args:
-        directory: Of the collector's data.
+        directory: The collector's data directory.
         checkpoint: The file that it is for.
     """
 

@@ -91,7 +91,7 @@ def open_data_directory(
 
     Args:
         path: The directory; made when it is not there.
-        sizes: Of its journals.
+        sizes: The sizes of its journals.
         where: What named it, for messages.
         disk: The checkpoint's and the journals'.
 
@@ -173,7 +173,7 @@ class UnreadableError(ServiceError):
 
     Args:
         directory: The journal's.
-        error: Of the read.
+        error: The error of the read.
     """
 
     exit_code = ExitCode.IO

@@ -101,7 +101,7 @@ class State:
         delivered of it beyond the cursor comes twice.
 
         Args:
-            fingerprint: Of the configuration that runs; "": unknown.
+            fingerprint: Fingerprint of the configuration that runs; "": unknown.
             ends: Where the spools and known files end; what is done to there is not read again.
                 Of a file that is not named more may be there.
 

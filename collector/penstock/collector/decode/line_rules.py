@@ -98,8 +98,8 @@ def time_finder(pattern: str | None, layouts: tuple[Layout, ...], zone: tzinfo) 
 
     Args:
         pattern: In RE2's syntax; its group ``time``, its first, or all of it is the time.
-        layouts: Of the time.
-        zone: Of times that name none.
+        layouts: The layouts that the time may have.
+        zone: The zone of times that name none.
     """
     if pattern is None:
         return line_reader(layouts, zone)

@@ -135,7 +135,7 @@ def decode_line(  # noqa: PLR0913 - what is known of a line
         now_ns: When the line was read: the observed time, and the time when nothing says it.
         truncated: The line was longer than allowed and this is its beginning.
         written_ns: When its container wrote it; a time in the line itself is better.
-        stream: Of its container.
+        stream: The stream of its container.
         continued: It goes on with the line before it.
         own: Attributes of its container.
         notes: Where it is counted what is not understood.

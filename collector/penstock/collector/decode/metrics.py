@@ -32,7 +32,7 @@ def metric_line(  # noqa: PLR0913 - a point's fields
     """One point's line.
 
     Args:
-        name: As its source has it.
+        name: The name that its source gives it.
         unit: UCUM's; empty for none.
         attributes: The series' dimensions, as its source has them.
         typed: The fields of its metric type; floats may be NaN or infinite.

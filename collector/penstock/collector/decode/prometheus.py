@@ -61,8 +61,8 @@ class Scraped:
     """The result of one scrape.
 
     Attributes:
-        samples: As they stand in the text.
-        malformed: Of which so many are of a family that makes no sense.
+        samples: The number of samples in the text.
+        malformed: How many of them are of a family that makes no sense.
         exemplars_dropped: Those that no record has room for.
     """
 

@@ -54,7 +54,7 @@ class ShapeValidator:
             line: The record.
             shape: Equal for records that differ within the validator's bounds only.
             time_ns: The record's.
-            severity_number: Likewise.
+            severity_number: The line's severity.
         """
         if len(line) > RECORD_BYTES_MAX:
             return None
@@ -77,7 +77,7 @@ class _Shape:
 
     Attributes:
         time: The key that says it; empty: none does.
-        body: Likewise.
+        body: The key of its body.
         taken: The keys of the level, the time and the body.
         is_traced: A key says the ids of a trace.
     """
@@ -97,7 +97,7 @@ class ShapedEvents:
     """Makes records of plain events of one origin.
 
     Args:
-        resource: Of all.
+        resource: The resource of all lines.
         attributes: Added to those of each event, over which they win.
         now_ns: When all were read.
         timed: The protocol says when an event happened; else a field of the event may.

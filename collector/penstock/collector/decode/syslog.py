@@ -118,7 +118,7 @@ def parse_message(message: bytes, now_ns: int, zone: tzinfo = UTC) -> Parsed:
     Args:
         message: Without framing.
         now_ns: What the missing year is nearest to.
-        zone: Of times that have none.
+        zone: The zone of times that name none.
     """
     parsed = Parsed()
     message = message.removeprefix(_BOM)
@@ -303,7 +303,7 @@ class ShapedMessages:
     Args:
         unit: Whose messages they are.
         resource: The collector's own.
-        zone: Of times that have none.
+        zone: The zone of times that name none.
         check: Judges the first of each head.
     """
 

@@ -267,7 +267,7 @@ def _time_of(
     """The time that the parts of a match say; None when there is no such time.
 
     Args:
-        parts: By the names of the patterns' groups.
+        parts: The parts by the names of the patterns' groups.
         now_ns: For a year that is missing.
         zone: Where the parts name none.
         in_line: A word behind the time is a zone only where there is such a zone.

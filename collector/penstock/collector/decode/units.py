@@ -47,9 +47,9 @@ class Decoded:
     """The records of one unit.
 
     Attributes:
-        resource: Of the lines that have none of their own.
-        indexes: Of the lines within the unit, rising; an `Undecodable` takes up `count` of them.
-        verdicts: The validator's on the lines, where they are known; else empty.
+        resource: The resource of lines that have none of their own.
+        indexes: Positions of the lines within the unit, rising; an `Undecodable` takes `count`.
+        verdicts: The validator's verdicts on the lines, where they are known; else empty.
         notes: What was not understood of the records, by reason; they are records all the same.
         ended: What becomes of those whose time cannot be read, by index, unless they go on.
     """
@@ -78,7 +78,7 @@ def decode_records(unit: Unit, resource: Mapping[str, Any]) -> Decoded:
     """Take a unit apart; what cannot be read is named, never raised.
 
     Args:
-        unit: As it was spooled.
+        unit: The unit as it was spooled.
         resource: The collector's defaults for records that come without a resource.
     """
     decoder = _DECODERS.get(unit.format)

@@ -67,7 +67,7 @@ class Waits:
 
     Attributes:
         connect_min_s: Seconds before the first attempt to find another server.
-        connect_max_s: Likewise, the longest of the waits, which double.
+        connect_max_s: The longest of these waits, which double.
         look_s: Between two looks at whether nats-py has given up.
         reconnect_s: Between two attempts of nats-py's own.
     """

@@ -47,10 +47,10 @@ class Limits:
         batch_bytes_max: Bytes of record lines in a batch; one larger record still makes a batch.
         batch_records_max: Records in a batch.
         batch_age_ns: How long a batch may wait for more records.
-        lane_flight_max: Batches of one queue that are sent and unanswered.
+        queue_flight_max: Batches of one queue that are sent and unanswered.
         flight_bytes_max: Bytes of all queues that are sent and unanswered.
         backoff_min_ns: First wait after a failure; it doubles up to `backoff_max_ns`.
-        lanes_max: Queues kept; beyond it those with nothing to do are forgotten.
+        queues_max: Queues kept; beyond it those with nothing to do are forgotten.
     """
 
     batch_bytes_max: int = 512 * 1024

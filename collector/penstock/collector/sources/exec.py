@@ -47,7 +47,7 @@ class ExecSource(Source):
 
     Args:
         restart_min_s: The first wait before a program that ended is started again.
-        output_grace_s: Of each run: see `Program`.
+        output_grace_s: The grace of each run: see `Program`.
     """
 
     settings = ExecSettings

@@ -15,9 +15,9 @@ class Line(NamedTuple):
         end: Position after its newline in the stream.
         truncated: It was longer than allowed; `text` is its beginning.
         time_ns: When it was written, where the line says so.
-        stream: Of a container, where the line says so.
+        stream: The container's stream, if the line names it.
         continued: Its beginning was a line before it, which was not waited for any longer.
-        attributes: Of its container, where the line says so.
+        attributes: Attributes of its container, if the line names them.
     """
 
     text: bytes
@@ -80,9 +80,9 @@ class LineCutter:
     """Turns a byte stream into lines; a line without its newline yet is waited for.
 
     Args:
-        position: Of the stream's first byte that will be fed.
+        position: Position of the stream's first byte that will be fed.
         bytes_max: Longer lines are cut; their rest is skipped.
-        encoding: Of the stream; lines are UTF-8.
+        encoding: The stream's encoding; lines are UTF-8.
 
     Attributes:
         replaced: Lines that had bytes which are no text in the encoding.

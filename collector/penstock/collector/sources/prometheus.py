@@ -90,7 +90,7 @@ class PrometheusSource(Source):
     """Scrapes the targets of one section.
 
     Args:
-        resource: Of the points; each target adds its address.
+        resource: The points' resource; each target adds its address.
         bytes_max: A target that answers with more is down.
         large_bytes: Answers with more are read in a thread of their own.
         read: Reads an answer.

@@ -69,7 +69,7 @@ class Source(Protocol):
 
     Attributes:
         settings: The model of its section of the configuration.
-        name: As configured; unique.
+        name: The configured name; unique.
     """
 
     settings: ClassVar[type[SourceSettings]]

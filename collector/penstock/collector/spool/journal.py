@@ -54,8 +54,8 @@ class Journal:
     """A bounded commit log with group commit. Open it before anything else is called.
 
     Args:
-        directory: Of the log.
-        bytes_max: Of all entries.
+        directory: The log's directory.
+        bytes_max: Bound of all entries.
         disk: Where it is.
         look_s: How often a disk that failed is looked at while nothing is written.
 
@@ -331,7 +331,7 @@ def undamaged(read: Read[_T], offset: int, *, salvage: bool = False) -> Iterator
     """Read from an offset on, so that damage costs only the entries it lies in.
 
     Args:
-        read: Of the log.
+        read: The log's method that reads.
         offset: The first one wanted.
         salvage: What the disk does not give now is passed over, too; for who only looks, or asks
             again later. Who acts on what is missing must not.

@@ -25,8 +25,8 @@ class Budget:
     changes; who only finds too little left of the whole is overtaken by nobody.
 
     Args:
-        bytes_max: Of them all.
-        share_bytes_max: Of one source.
+        bytes_max: Bound of all shares together.
+        share_bytes_max: Bound of one source's share.
         descriptors: What connections may take of the process's; None: that is not bounded.
     """
 

@@ -59,7 +59,7 @@ class RetryBackoff:
 
         Args:
             what: The thing.
-            now_ns: Of a monotonic clock.
+            now_ns: The time by a monotonic clock.
             by_itself: False where something else may be the cause: the limit begins again then.
         """
         if what != self._what:

@@ -62,7 +62,7 @@ class Unit:
 
     Attributes:
         count: Records in it, as far as the source can tell.
-        kind: Of the records; decides what happens when there is no room.
+        kind: The kind of the records; decides what happens when there is no room.
         sender: Who sent it, for removing repeats; empty when it cannot be sent again.
         sequence: The sender's number for it.
         verdicts: The validator's on its lines, where they were validated already; not written.

@@ -26,7 +26,7 @@ class ByUrgency:
     """A unit's record lines by urgency, both in their order.
 
     Attributes:
-        kind: Of the first line that is not urgent; logs when there is none.
+        kind: The kind of the first line that is not urgent; logs when there is none.
         rest: The lines that are not urgent, or none when no line is urgent.
         urgent_kind: `audit` if one line is, else events.
     """

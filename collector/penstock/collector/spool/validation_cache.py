@@ -28,7 +28,7 @@ class ValidationCache:
 
     Args:
         records_max: The most that are held.
-        bytes_max: Of the texts in them.
+        bytes_max: Bound of the texts in them.
 
     Attributes:
         records: Verdicts that are held.
@@ -45,9 +45,9 @@ class ValidationCache:
         """Have a unit's verdicts at hand for its reader, if there is room.
 
         Args:
-            offer: Of the unit; yields its offset. It may be read as soon as that is known, before
-                anybody who waits for it hears of that.
-            verdicts: On its lines.
+            offer: The unit's offer; yields its offset. The unit may be read as soon as that is
+                known, before tasks that wait for the offer go on.
+            verdicts: The verdicts on its lines.
         """
         if self.records + len(verdicts) > self._records_max:
             return

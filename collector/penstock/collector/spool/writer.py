@@ -78,7 +78,7 @@ class SpoolWriter:
     Args:
         source: The source's name, under which everything is counted.
         share: What the source may hold of what is not durable yet.
-        limits: Of the source's senders, and of its waiting.
+        limits: Bounds of the source's senders, and of its waits.
     """
 
     def __init__(

@@ -99,7 +99,7 @@ class LogsToMetrics(Aggregator):
         max_series: Series of one interval, over all services; what comes beyond is counted in one
             more, of the service ``other``, whose dimensions are all ``other``.
         interval_ns: Between flushes.
-        resource: Of the points, besides their service.
+        resource: The points' resource, besides their service.
     """
 
     settings = LogsToMetricsSettings

@@ -372,7 +372,7 @@ class Parse(Transform):
 
     Args:
         read: The format.
-        path: Of the text.
+        path: The field with the text.
         prefix: Before the names of the attributes.
         types: Keys to types; what cannot be converted stays as it is.
         lift: See there; a value that does not fit becomes an attribute like the others.

@@ -40,11 +40,11 @@ class Timestamp(Transform):
     """Sets the record's time from one of its fields.
 
     Args:
-        path: Of the field. Of `body` the time in a line's usual place is taken, of another field
+        path: The field. Of `body` the time in a line's usual place is taken, of another field
             its whole value.
         pattern: Where the time stands in the field's text instead.
         layouts: How it is written.
-        zone: Of a time that names none.
+        zone: The zone of a time that names none.
         on_error: What becomes of a record whose time cannot be read.
     """
 

@@ -143,7 +143,7 @@ class _Exchange:
     Args:
         connection: Idle.
         parts: The URL of the server.
-        body_bytes_max: Of the answer.
+        body_bytes_max: Bound of the answer's body.
 
     Raises:
         ValueError: HTTP forbids a header or the target. Values are not shown, for they may be
@@ -257,9 +257,9 @@ class HttpClient:
     """A connection to one server, made when it is needed. Used by one thread at a time.
 
     Args:
-        url: Of the server; its scheme, host and port count.
+        url: The server's URL; its scheme, host and port count.
         timeout_s: For `connect`, and for the whole of `send`.
-        body_bytes_max: Of an answer.
+        body_bytes_max: Bound of an answer's body.
         tls: For `https`; the system's authorities without it.
         rng: Chooses among the addresses of a name.
 
@@ -476,10 +476,10 @@ async def fetch(
     """Ask once, on a connection of its own.
 
     Args:
-        url: Of the server; its scheme, host and port count.
+        url: The server's URL; its scheme, host and port count.
         request: What is asked.
         timeout_s: For everything.
-        body_bytes_max: Of the answer.
+        body_bytes_max: Bound of the answer's body.
         tls: For ``https``; the system's authorities without it.
         address: The one to ask of those that the URL's host stands for; None: any.
 

@@ -51,8 +51,8 @@ class Request:
 
     Attributes:
         path: Without the query.
-        headers: By lower-case name; of a repeated one the last.
-        body: As it came, still compressed.
+        headers: Headers by lower-case name; of a repeated one the last.
+        body: The body as it came, still compressed.
         query: What stands behind the path's question mark.
     """
 
@@ -77,8 +77,8 @@ class RequestLimits:
     """Bounds of one connection's requests.
 
     Attributes:
-        body_bytes_max: Of a request.
-        head_bytes_max: Of a request's line and headers.
+        body_bytes_max: Bound of a request's body.
+        head_bytes_max: Bound of a request's line and headers.
         request_s: Seconds from the end of one request to the end of the next, and to take an
             answer.
         first_byte_s: Seconds of the former until its first byte.
@@ -132,7 +132,7 @@ async def serve_http(
         reader: The connection.
         writer: The connection.
         handle: Answers one request.
-        limits: Of a request.
+        limits: Bounds of a request.
         account: Begins what a request holds from its body's first byte until it is answered.
 
     Raises:
@@ -273,7 +273,7 @@ class Peer:
     """The other end of a connection.
 
     Attributes:
-        address: As the socket names it.
+        address: The address that the socket names.
         certificate: Verified, in DER; None without one.
     """
 
@@ -289,7 +289,7 @@ class ServerLimits:
         connections_max: At a time.
         connection_s: Seconds from a connection's beginning to its end.
         handshake_s: Seconds of them for TLS to begin.
-        request: Of each request.
+        request: Bounds of each request.
     """
 
     connections_max: int
@@ -303,7 +303,7 @@ class HttpServer:
 
     Args:
         handle: Answers a request of a peer.
-        limits: Of connections.
+        limits: Bounds of connections.
         tls: Gives the context for a new connection; without it nothing is encrypted.
 
     Attributes:

@@ -43,7 +43,7 @@ class NameResolver:
     """The lookup of names' addresses.
 
     Attributes:
-        look_up: As `socket.getaddrinfo`.
+        look_up: `socket.getaddrinfo`, or a function like it.
         interval_s: From one look to the next.
     """
 
@@ -57,7 +57,7 @@ class _Endpoint:
 
     Attributes:
         configured: Its name in the configuration.
-        address: Of those that the host's name has; None: any.
+        address: One of the host's addresses; None: any.
     """
 
     configured: str

@@ -98,8 +98,8 @@ class Web:
     Attributes:
         log: None: no logd is configured.
         routers: Have dead letters.
-        specs: As `penstock.deploy.console.specs.sampler.SpecSampler.describe`.
-        history: As `penstock.deploy.console.history.recorder.Recorder.read`.
+        specs: `penstock.deploy.console.specs.sampler.SpecSampler.describe`.
+        history: `penstock.deploy.console.history.recorder.Recorder.read`.
         tracer: Has spans of actions; None: there are none.
         counts: Answers by status code.
     """

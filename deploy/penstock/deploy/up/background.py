@@ -58,7 +58,7 @@ def start(
     When one runs there already, that is what was asked for.
 
     Args:
-        directory: Of the launch.
+        directory: The launch's directory.
         arguments: Further ones of `penstock up`.
         entry: What the launcher runs, in Python; None: `penstock` itself.
         ready_s: Seconds until every part must be ready; None: what a slow machine may take.

@@ -104,7 +104,7 @@ def claimed(layout: Layout, *, free_bytes_min: int = FREE_BYTES_MIN) -> Iterator
     """Make the directory and hold it for this process.
 
     Args:
-        layout: Of the directory.
+        layout: The layout of the directory.
         free_bytes_min: Room that the disk must have.
 
     Raises:

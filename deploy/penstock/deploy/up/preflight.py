@@ -53,7 +53,7 @@ class NotStartedError(ServiceError):
     """Something keeps a launch from working: nothing was started.
 
     Args:
-        layout: Of the launch.
+        layout: The launch's directory.
         wrong: The findings that keep it from working.
     """
 

@@ -52,7 +52,7 @@ class Screen:
     """Shows what happens to a person.
 
     Args:
-        layout: Of the launch, named at the start.
+        layout: The launch's directory, named at the start.
         steady: A launch without an end: plain output, without progress.
         plan: Said when all parts are ready: what happens now, then one line for each thing to know.
         console: Where to write; standard output by default.

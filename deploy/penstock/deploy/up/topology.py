@@ -108,9 +108,9 @@ class Topology:
 
     Attributes:
         layout: Where it keeps everything.
-        ports: By listener, see `penstock.deploy.up.topology`.
+        ports: Ports by listener, see `penstock.deploy.up.topology`.
         nodes: How many logd there are; more than one are a cluster.
-        nats_url: Of a server that runs already; None to start one.
+        nats_url: A server that runs already; None to start one.
         app: The example app's command; None to run without.
         overlay: The user's own settings, by section; see `penstock.deploy.up.overlay`.
         retention_bytes: What all streams of one logd may keep together; None: no bound.
@@ -196,8 +196,8 @@ def launch_topology(
     """The topology of a launch in a directory.
 
     Args:
-        layout: Of the directory.
-        nats_url: Of a server that runs already; None to start one.
+        layout: The layout of the directory.
+        nats_url: A server that runs already; None to start one.
         nodes: How many logd there are.
         any_free: Take whatever ports are free.
         ports_from: The first port of its own; None: that of the user's settings, or of an earlier

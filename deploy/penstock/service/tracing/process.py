@@ -18,9 +18,9 @@ class Tracing:
     """A process's tracer and what sends its spans; the tracer is None where nothing is traced.
 
     Args:
-        section: As configured.
-        part: As in `SERVICES`.
-        name: Of this process among its like.
+        section: The section of the configuration.
+        part: A key of `SERVICES`.
+        name: The name of this process among its like.
         own: Further subjects of Penstock's own spans.
 
     Raises:

@@ -48,7 +48,7 @@ class Tracer:
     """Begins and ends spans, of which a share is recorded. Used on any thread.
 
     Args:
-        section: As configured.
+        section: The section of the configuration.
         exporter: Sends the spans.
         resource: What the spans are of.
         processor: Hands ended spans to `exporter`; None: in batches.
@@ -105,7 +105,7 @@ class Tracer:
 
         Args:
             name: What is done; a few words, the same ones each time.
-            kind: As OpenTelemetry has it.
+            kind: OpenTelemetry's kind of span.
             trace_id: Decides whether it is sampled, see `trace_of`; 0: a random one.
             span_id: 0: a random one.
             ago_ns: Since when it is being done.

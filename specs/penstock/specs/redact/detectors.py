@@ -396,10 +396,10 @@ def is_nothing(name: DetectorName, text: bytes, start: int, end: int) -> bool:
     cannot change; the string itself is asked the rest.
 
     Args:
-        name: Of the detector whose group matched.
+        name: The detector whose group matched.
         text: JSON objects, none of which has a character's code in it (`\u0040`, `\/`).
-        start: Of the group.
-        end: Likewise.
+        start: Where the group begins.
+        end: Where the group ends.
     """
     match name:
         case "email":

@@ -43,7 +43,7 @@ class LineSearch:
         Args:
             line: One of the lines.
             keys: With quotes around them.
-            detectors: Of what can be in one of its texts; None: nothing.
+            detectors: Those that may match one of its texts; None: none may.
         """
         showing = self._showing.get((keys, detectors))
         if showing is None:

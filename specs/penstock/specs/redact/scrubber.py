@@ -136,7 +136,7 @@ class Scrubber:
         Args:
             line: With its resource or without: that is not searched.
             accepted: The validator's verdict.
-            search: Of this line and those around it.
+            search: The search over this line and those around it.
         """
         if self._suspects(accepted.names):
             return False
@@ -148,7 +148,7 @@ class Scrubber:
 
         Args:
             accepted: The validator's verdicts on them.
-            search: Of them, with their resources or without.
+            search: The search over the lines, with their resources or without.
         """
         names = {found for found in {one.names for one in accepted} if self._suspects(found)}
         plans = {_plan_of(one, kind, self._actions).keys for one, kind in _specs_of(accepted)}

@@ -14,7 +14,7 @@ class Accepted(NamedTuple):
         unknown_fields: Fields that the spec does not have and that were tolerated.
         exact: The record was validated by its very spec, not by a newer minor's predecessor or by
             the base of its kind.
-        names: Of its attributes.
+        names: Names of its attributes.
     """
 
     kind: str

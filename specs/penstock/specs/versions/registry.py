@@ -27,7 +27,7 @@ class Published:
 
     Attributes:
         golden: Its golden records.
-        upcast: The same as the next major version; None when there was none yet.
+        upcast: The record as the next major version; None when there was none yet.
     """
 
     name: SchemaName

@@ -138,7 +138,7 @@ class Request:
         scope: The record's, as in ``http.server``.
         name: The span's: of low cardinality, hence without ids. May be set later.
         attributes: OpenTelemetry's, as in ``http.request.method``.
-        status: Of the answer; None when there was none.
+        status: The answer's status; None without an answer.
         failed: Whether that status is the server's fault.
         is_answered: What is raised is only how the handler gives its answer.
         complete: Called when it was handled, for what is known only then, such as its route.

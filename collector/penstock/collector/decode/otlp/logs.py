@@ -61,7 +61,7 @@ def unpack_records(body: bytes) -> list[list[Any]]:
     """The log records of each scope of each resource; what they lie in holds nothing else here.
 
     Args:
-        body: Of an ``ExportLogsServiceRequest`` that can be read.
+        body: A readable ``ExportLogsServiceRequest``.
     """
     request: Any = _REQUEST()
     request.ParseFromString(body)

@@ -48,7 +48,7 @@ class Signal:
     """One of OTLP's services.
 
     Attributes:
-        name: As in the HTTP path ``/v1/<name>``.
+        name: The name in the HTTP path ``/v1/<name>``.
         service: Full name of the gRPC service; its method is ``Export``.
         elements: The request's only field: resources with what they emitted.
         rejected: The partial success's field that counts what was not taken.
@@ -145,7 +145,7 @@ def encode_status(
 
     Args:
         encoding: The request's.
-        code: Of gRPC.
+        code: The gRPC status code.
         message: What is wrong, and what to do.
         retry_after_s: When sending it again can help; None when it never can.
     """

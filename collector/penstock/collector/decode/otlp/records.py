@@ -55,7 +55,7 @@ def map_element(
     """The lines of one resource's log records, spans or data points.
 
     Args:
-        element: Of ``resourceLogs``, ``resourceSpans`` or ``resourceMetrics``.
+        element: An element of ``resourceLogs``, ``resourceSpans`` or ``resourceMetrics``.
         default: The resource when the element has none.
         now_ns: When it was received.
         note: Counts attributes of the resource that are beyond its bounds, though the resource says

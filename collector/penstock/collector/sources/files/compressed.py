@@ -513,7 +513,7 @@ class CompressedTail(Tail):
     Attributes:
         stream: The whole content, from its beginning.
         length: Its bytes.
-        stamp: Of the compressed file.
+        stamp: The compressed file's stamp.
         offset: How many of them were read, or passed over.
     """
 

@@ -73,7 +73,7 @@ class Seen:
         modified_ns: When it was last written.
         fresh: It was met lately as it is.
         unreadable: It could not be opened or read, which may be put right.
-        digests: Of the bytes between two positions, where these were asked for before.
+        digests: Digests of the bytes between two positions that were asked for before.
     """
 
     head: bytes
@@ -119,7 +119,7 @@ def choose(
     """Choose the next step, and the compressed file it is for, by its name; empty: none.
 
     Args:
-        state: Of the file that is gone.
+        state: The state of the file that is gone.
         found: What was seen of each.
         fits: What each is, by the table.
     """

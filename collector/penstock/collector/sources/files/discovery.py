@@ -23,8 +23,8 @@ class Patterns:
 
     Args:
         include: Absolute patterns, in which ``**`` stands for directories.
-        exclude: Of whole paths, in which ``*`` stands for slashes, too; one that is not absolute
-            may also be meant from the directory that the process was started in.
+        exclude: Patterns of whole paths, in which ``*`` stands for slashes, too; a relative one is
+            also tried from the directory that the process was started in.
     """
 
     def __init__(self, include: Sequence[str], exclude: Sequence[str]) -> None:

@@ -73,7 +73,7 @@ class Mark:
         end: Where the marked bytes end: at a position of the state, or how far the file had been
             read when it was closed.
         length: How many bytes before `end` are marked; at most `HEAD_BYTES`.
-        digest: Of these bytes, hex.
+        digest: Digest of these bytes, hex.
     """
 
     size: int
@@ -147,7 +147,7 @@ class FileState:
         """Rows c to f of the table.
 
         Args:
-            found: Of the same device and inode.
+            found: A file of the same device and inode.
             read: How far the file was read.
             marked: Hash of what was there where `found.marked` is now.
         """

@@ -68,8 +68,8 @@ class Joiner:
     Args:
         read: What is around each line.
         is_start: Which lines begin an event; None: each does.
-        bytes_max: Of an event; the rest is left out.
-        held_bytes_max: Of everything that waits; beyond it nothing is waited for.
+        bytes_max: Bound of an event; the rest is left out.
+        held_bytes_max: Bound of everything that waits; beyond it nothing is waited for.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Joiner:
 
         Args:
             start: Where the first of them begins.
-            lines: Of the file.
+            lines: The file's lines.
             now_ns: When they were read.
 
         Returns:

@@ -58,7 +58,7 @@ class Tail:
         orphaned_ns: When it was first seen at its end with no name of the source's any more.
         changed: Size and time of the last write, as its content was looked at last.
         before: The last bytes before the position that was read; at most `HEAD_BYTES`.
-        marked: Of what the state's mark was taken.
+        marked: The range that the state's mark was taken of.
         files: Counts its descriptor, and may have it closed for another file's; None: not counted.
         set_aside: Its descriptor was closed for others; it is opened again when it is needed.
         catches_up_to: Bytes that the file had when it was opened: until they are read, later files
@@ -328,8 +328,8 @@ def make_cutter(
     """Make what cuts bytes from `position` on into lines, and what joins lines to events.
 
     Args:
-        section: Of the source.
-        position: Of the first byte.
+        section: The source's settings.
+        position: Position of the first byte.
         head: The file's first bytes, for the encoding.
     """
     read = READERS[section.format]

@@ -85,7 +85,7 @@ def join_fragments(events: Iterable[tuple[int, R]]) -> dict[int, tuple[R, dict[A
     """Whole lines in place of their fragments.
 
     Args:
-        events: Of one unit, in order, with their indexes.
+        events: The events of one unit, in order, with their indexes.
 
     Returns:
         By the index of a last fragment, the first one and the record of the line; None for the
@@ -129,7 +129,7 @@ class Gathering(Generic[C]):
     """Messages of one connection that wait until the lines cut in them are whole, in order.
 
     Args:
-        bytes_max: Of what waits; with more, nothing waits any longer.
+        bytes_max: Bound of what waits; with more, nothing waits any longer.
         wait_s: How long the first of them waits at most.
 
     Attributes:

@@ -23,7 +23,7 @@ async def get(
         url: ``http`` or ``https``; credentials in it are not used.
         headers: Besides `host` and what concerns the connection.
         timeout_s: For everything.
-        body_bytes_max: Of the body, before and after decompression.
+        body_bytes_max: Bound of the body, before and after decompression.
         context: For ``https``.
 
     Raises:

@@ -42,7 +42,7 @@ class Listener:
     """Accepts connections, each handled by a task of its own, up to a number.
 
     Args:
-        name: Of the source, for messages.
+        name: The source's name, for messages.
         handle: Serves one connection; the connection is closed when it returns.
         max_connections: Open at once; one more is closed as soon as it is accepted.
         note: Counts something that is no record.
@@ -89,7 +89,7 @@ class Listener:
         Args:
             address: Where.
             context: For TLS; None listens in clear.
-            key: Of the source, which the address is from.
+            key: The source's key that holds the address.
             reuse_port: Other processes of this user may listen there, too.
 
         Raises:
@@ -317,7 +317,7 @@ class Datagrams(asyncio.DatagramProtocol):
     """Listens on one address.
 
     Args:
-        name: Of the source, for messages.
+        name: The source's name, for messages.
         take: Called with each datagram and who sent it; must not block.
     """
 

@@ -67,7 +67,7 @@ class OtlpHttp:
 
     Args:
         take: Makes a request's records durable, or says why not.
-        body_bytes_max: Of a request, before and after decompression.
+        body_bytes_max: Bound of a request's body, before and after decompression.
         cors: Whose pages may send; None: nobody's.
     """
 

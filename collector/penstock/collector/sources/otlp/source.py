@@ -87,7 +87,7 @@ class OtlpSource(Source):
     taken apart at once; of the others only the bytes lie here, and are within the source's share.
 
     Args:
-        resource: Of requests that come without one.
+        resource: The resource of requests that bring none.
     """
 
     settings = OtlpSettings

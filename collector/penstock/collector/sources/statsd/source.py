@@ -58,7 +58,7 @@ class StatsdSource(Source):
     """Listens on a UDP port, a TCP port or both.
 
     Args:
-        resource: Of the points.
+        resource: The points' resource.
     """
 
     settings = StatsdSettings

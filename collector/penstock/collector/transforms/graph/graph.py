@@ -198,9 +198,9 @@ class Graph:
 
     Args:
         wiring: Who takes whose records.
-        transforms: By name.
+        transforms: The transforms by name.
         prefix: First tokens of the subjects when there is no template.
-        template: Of the subjects; None: ``<prefix>.{kind}.{service}``.
+        template: The template of subjects; None: ``<prefix>.{kind}.{service}``.
         scrubber: Takes out what is sensitive, last of all.
     """
 

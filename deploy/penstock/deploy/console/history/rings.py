@@ -44,7 +44,7 @@ class Ring:
     """Rows of one step.
 
     Attributes:
-        span: As it is asked for.
+        span: The span that was asked for.
         step_s: Seconds of a slot.
         rows: How many are kept: those of the span, and the slot that goes on now.
     """
@@ -74,7 +74,7 @@ class Row:
 
     Attributes:
         start_s: When it begins, in Unix seconds.
-        values: By column; it may be shorter than there are columns.
+        values: Values by column; there may be fewer values than columns.
     """
 
     start_s: int
@@ -118,7 +118,7 @@ class History:
 
     Attributes:
         max_series: How many columns there may be.
-        columns: By series.
+        columns: Columns by series.
         left_out: Series of the last sample that had no column.
     """
 

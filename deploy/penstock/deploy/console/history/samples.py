@@ -63,7 +63,7 @@ class Sampler:
         """A sample.
 
         Args:
-            parts: As they answered last; those that do not answer now have no figures.
+            parts: The parts' last answers; those that do not answer now have no figures.
             streams: Partitions, as `penstock.deploy.console.streams.Streams.rows`; empty when logd
                 does not answer.
             free_bytes: The room on the console's own disk, if that is known.

@@ -117,7 +117,7 @@ class Delivery:
     Args:
         queue: Where batches come from.
         limits: Bounds and times.
-        sequence: Of the newest batch that was sent before, by the same sender.
+        sequence: The newest batch that the same sender sent before.
         flight: That batch, if it was not answered.
     """
 

@@ -42,10 +42,10 @@ class Spill:
     """The records that a journal holds; append the entries that methods return, in their order.
 
     Attributes:
-        bytes_max: Of records that are not settled; beyond it `offer` refuses.
-        sequence: Of the newest batch.
+        bytes_max: Bound of the records that are not settled; beyond it `offer` refuses.
+        sequence: The newest batch.
         flight: How many of the first records are on their way.
-        held_bytes: Of all records that are not settled.
+        held_bytes: Bytes of all records that are not settled.
     """
 
     bytes_max: int
