@@ -14,6 +14,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.support.java_options import java_options
+
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
 TREES = ("specs", "collector", "logd", "router", "deploy", "tests", "examples")
@@ -72,6 +74,8 @@ def _suite(suite: str, extra: Sequence[str]) -> int:
     """Run a suite."""
     if suite == "test":
         os.environ.setdefault("PENSTOCK_SIM_SEEDS", str(TEST_SEEDS))
+    if "tests/live" in SUITES[suite] and "JDK_JAVA_OPTIONS" not in os.environ:
+        os.environ["JDK_JAVA_OPTIONS"] = java_options(ROOT / ".work" / "java")
     return _step(suite, ("pytest", *_parallel(suite), *_SLOWEST, *SUITES[suite], *extra))
 
 

@@ -163,7 +163,7 @@ class Appliance:
             "access": {"ca_file": str(self.callers.servers.cert), "token_file": str(self.token)},
         }
 
-    def subscription_manager(self) -> dict[int, str]:
+    def ports(self) -> dict[int, str]:
         """Every port of every process, and of their children: whose it is."""
         found: dict[int, str] = {}
         for name, pid in self.pids.items():
@@ -239,7 +239,7 @@ def code_of(url: str, tls: ssl.SSLContext, token: str = "") -> int:
 def test_nothing_of_a_secured_appliance_answers_strangers_but_its_health(tmp_path: Path) -> None:
     with ExitStack() as stack:
         appliance = Appliance(tmp_path, stack)
-        ports = appliance.subscription_manager()
+        ports = appliance.ports()
         assert sorted(set(ports.values())) == ["collector", "console", "logd", "nats", "router"]
         contexts = {"plain": None, "tls": appliance.tls()}
         asked = list(product(ports.items(), contexts.items(), PROBES.items()))
@@ -268,4 +268,4 @@ def test_nothing_of_a_secured_appliance_answers_strangers_but_its_health(tmp_pat
             assert set(document) == {"component", "health"}, name
             assert code_of(f"https://{daemon.admin}/status", appliance.tls()) == 401, name
             assert code_of(f"https://{daemon.admin}/status", appliance.tls(), daemon.token) == 200
-        assert appliance.subscription_manager() == ports  # nothing has opened another one since
+        assert appliance.ports() == ports  # nothing has opened another one since

@@ -39,7 +39,11 @@ def test_a_document_is_true(document: Path, directory: Path) -> None:
 
 def _environment(directory: Path) -> dict[str, str]:
     programs = Path(sys.executable).parent
-    kept = {key: os.environ[key] for key in ("JAVA_HOME", "LANG") if key in os.environ}
+    kept = {
+        key: os.environ[key]
+        for key in ("JAVA_HOME", "JDK_JAVA_OPTIONS", "LANG")
+        if key in os.environ
+    }
     return {
         **kept,
         "PATH": f"{programs}:{os.environ['PATH']}",

@@ -18,7 +18,7 @@ from penstock.router.spark.session import Session, SparkEndedError
 from tests.support.logd import Logd
 from tests.support.processes import arguments_of
 from tests.support.router import STREAMS, RouterJob, log_line, publish, span_line
-from tests.support.spark import gateway_of
+from tests.support.spark import gateway_of, running_spark
 from tests.support.spark_cluster import WORKERS, SparkCluster
 from tests.support.waiting import wait_until
 
@@ -138,6 +138,8 @@ def test_a_driver_that_runs_out_of_memory_says_which_key_to_raise(tmp_path: Path
         assert "raise spark.driver_memory" in str(ended.value.fix)
     finally:
         session.close()
+    with running_spark(tmp_path / "another") as another:
+        assert another.spark.range(3).count() == 3
 
 
 def job(directory: Path, logd: Logd, conf: dict[str, str]) -> RouterJob:

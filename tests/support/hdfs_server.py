@@ -173,6 +173,7 @@ class HdfsServer:
     def _java(self, main: str) -> list[str]:
         return [
             str(_java_home() / "bin" / "java"), "-Xmx192m", "-XX:+UseSerialGC",
+            f"-Djava.io.tmpdir={self._home}",
             "--add-opens=java.base/java.lang=ALL-UNNAMED",
             "-cp", f"{self.config_dir}:{_jars()}/*", main,
         ]  # fmt: skip

@@ -409,6 +409,7 @@ class Session:
             process.kill()
             process.wait()
         SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001 - else reused though dead
+        SparkContext._active_spark_context = None  # noqa: SLF001 - stays where the JVM was dead
 
 
 @contextmanager
