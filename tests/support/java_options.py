@@ -1,6 +1,6 @@
 """Options with which a Java that lives for seconds, as a test's Spark does, starts in a third.
 
-A start of Spark and two small queries take 21 s of processor time as Java comes. With the first
+A start of Spark and two small queries take 21 s of CPU time as Java comes. With the first
 compiler alone they take 13: what the second one makes faster is over before it has paid. With an
 archive of the classes that Spark loads (https://openjdk.org/jeps/350) they take 6. The archive is
 made once for each Java and each pyspark.
