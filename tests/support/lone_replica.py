@@ -12,7 +12,7 @@ from typing import Final
 from penstock.logd.errors import CorruptError
 from penstock.logd.metadata.streams import Stream
 from penstock.logd.partition.context import PartitionContext
-from penstock.logd.partition.log_writer import Durable, Outcome, StartMoved
+from penstock.logd.partition.log_writer import Durable, LogResult, StartMoved
 from penstock.logd.partition.partition import Partition
 from penstock.logd.replication.events import (
     BeginEpoch,
@@ -79,17 +79,17 @@ class LoneReplica:
         assert led == [Lead(self.epoch, end)], led
         self.high_watermark = self._replica.high_watermark
 
-    def settle(self, outcome: Outcome, now_ns: int) -> bool:
+    def settle(self, result: LogResult, now_ns: int) -> bool:
         """Take what the log's writer says; whether the high watermark has risen.
 
         What is handed to the log's writer need not be told before: that is for whoever may have to
         cut it off again, and it costs a message alone in flight as much as being parsed.
         """
-        if isinstance(outcome, StartMoved):
-            self._replica.handle(LogStartMoved(outcome.start), now_ns)
+        if isinstance(result, StartMoved):
+            self._replica.handle(LogStartMoved(result.start), now_ns)
             return False
-        assert isinstance(outcome, Durable), outcome
-        risen = _has_committed(self._replica.handle(Synced(outcome.upto), now_ns))
+        assert isinstance(result, Durable), result
+        risen = _has_committed(self._replica.handle(Synced(result.upto), now_ns))
         self.high_watermark = self._replica.high_watermark
         return risen
 

@@ -1,6 +1,7 @@
 """What partitions share, for tests that open them without a daemon: acks go nowhere."""
 
 import random
+from typing import Final
 
 from penstock.base.clock import Clock, SystemClock
 from penstock.logd.encryption.master_keys import MasterKeys
@@ -11,9 +12,13 @@ from penstock.logd.nats.link import NatsLink
 from penstock.logd.nats.servers import parse_servers
 from penstock.logd.partition.acks import AckSender, LoopDispatcher
 from penstock.logd.partition.context import PartitionContext
+from penstock.logd.partition.log_writer import WriterPool
 from penstock.logd.replication.events import NodeId
 from penstock.logd.storage import REAL_DISK, Disk
 from penstock.service.tracing.spans import Tracer
+
+WRITER_POOL: Final = WriterPool()
+"""Its threads are not ended, as those of a daemon are not: all tests share them."""
 
 
 class QuietLink:
@@ -54,6 +59,7 @@ def make_context(
         budget=ByteBudget(budget_bytes),
         acks=acks,
         dispatcher=LoopDispatcher(acks),
+        writer_pool=WRITER_POOL,
         clock=clock or SystemClock(),
         admission=admission,
         masters=masters or MasterKeys({}),

@@ -5,7 +5,10 @@ import os
 import resource
 import signal
 import sys
+import threading
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
 from typing import Any, Final, NoReturn
 
 import structlog
@@ -14,11 +17,12 @@ from penstock.base.errors import ExitCode, ServiceError, only_service_error
 
 Main = Callable[[asyncio.Event], Awaitable[None]]
 
+_STOPPING: Final = (signal.SIGTERM, signal.SIGINT)
 _SAY_AGAIN_S: Final = 60.0
 _KINDS_OF_FAILURE_MAX: Final = 1000
 
 
-def run_until_stopped(main: Main) -> None:
+def run_until_stopped(main: Main, *, stuck_s: float | None = None) -> None:
     """Run `main(stop)`; SIGTERM or SIGINT sets `stop`, a second one ends the process at once.
 
     The soft limit of open files is raised to the hard one first. What asyncio has to report goes
@@ -27,9 +31,15 @@ def run_until_stopped(main: Main) -> None:
     `main` drains and returns when `stop` is set. The second signal exits with 75: something
     accepted may still wait in a spool. A `ServiceError` of `main` that is `at_once` ends the
     process here, whatever its threads do.
+
+    Args:
+        main: What runs.
+        stuck_s: For a process whose event loop may wait for a disk: a thread takes the signals, and
+            ends the process with 75 when the event loop does not hear of one for so many seconds.
+            Child processes would inherit that the signals are blocked; it must start none.
     """
     raise_open_files()
-    asyncio.run(_run(main))
+    asyncio.run(_run(main, stuck_s))
 
 
 def raise_open_files() -> int:
@@ -76,7 +86,7 @@ class LoopFailures:
             log.error("event_loop_error", exc_info=error)
 
 
-async def _run(main: Main) -> None:
+async def _run(main: Main, stuck_s: float | None) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(LoopFailures())
@@ -88,8 +98,12 @@ async def _run(main: Main) -> None:
         structlog.get_logger().info("stopping", signal=name)
         stop.set()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in _STOPPING:
         loop.add_signal_handler(number, on_signal, number.name)
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, () if stuck_s is None else _STOPPING)
+    if stuck_s is not None:
+        watch = partial(_watch_signals, loop, on_signal, stuck_s)
+        threading.Thread(target=watch, name="signals", daemon=True).start()
     try:
         await main(stop)
     except (ServiceError, ExceptionGroup) as error:
@@ -99,8 +113,35 @@ async def _run(main: Main) -> None:
         print(f"error: {cause}", file=sys.stderr)  # noqa: T201 - this is the process's last word
         _exit_now(cause.exit_code)
     finally:
-        for number in (signal.SIGTERM, signal.SIGINT):
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        for number in _STOPPING:
             loop.remove_signal_handler(number)
+
+
+def _watch_signals(
+    loop: asyncio.AbstractEventLoop, on_signal: Callable[[str], None], stuck_s: float
+) -> None:
+    """Tell the event loop of each signal; end the process when it does not hear of one."""
+    number: int = signal.sigwait(_STOPPING)
+    while True:
+        heard = threading.Event()
+        with suppress(RuntimeError):  # the event loop has ended
+            loop.call_soon_threadsafe(_hear, heard, on_signal, number)
+        again = signal.sigtimedwait(_STOPPING, stuck_s)
+        if not heard.is_set() and not loop.is_closed():
+            after = "at a second signal" if again else f"after {stuck_s:g} s"
+            print(  # noqa: T201 - this is the process's last word
+                f"error: stopped {after}: the event loop waits for a disk; nothing acked is lost,"
+                " see to the disk",
+                file=sys.stderr,
+            )
+            _exit_now(ExitCode.TEMPORARY)
+        number = again.si_signo if again else signal.sigwait(_STOPPING)
+
+
+def _hear(heard: threading.Event, on_signal: Callable[[str], None], number: int) -> None:
+    heard.set()
+    on_signal(signal.Signals(number).name)
 
 
 def _exit_now(code: ExitCode) -> NoReturn:

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import orjson
 import structlog
@@ -30,8 +30,6 @@ from penstock.logd.encryption.rotation import Rotation
 from penstock.logd.errors import CorruptError, LogdError, RefusedError
 from penstock.logd.intake.admission import ByteBudget
 from penstock.logd.intake.turn import Message
-from penstock.logd.liftbridge.auth import GrpcListener
-from penstock.logd.liftbridge.server import GrpcServer
 from penstock.logd.limits import WORKERS_MAX
 from penstock.logd.listeners import Listeners
 from penstock.logd.nats.connect import NatsAccess
@@ -41,6 +39,7 @@ from penstock.logd.nats.protocol import NatsRefusedError, NatsSetupError
 from penstock.logd.net.peer_tls import PeerTls
 from penstock.logd.partition.acks import AckSender, LoopDispatcher
 from penstock.logd.partition.context import PartitionContext, StreamLookup
+from penstock.logd.partition.log_writer import WriterPool
 from penstock.logd.replication.events import NodeId
 from penstock.logd.security.reloader import CredentialReloader, ListenerSetupError
 from penstock.logd.storage import DirectoryLock
@@ -54,6 +53,9 @@ from penstock.service import (
     UnavailableError,
     load_config,
 )
+
+if TYPE_CHECKING:
+    from penstock.logd.liftbridge.server import GrpcServer
 
 NEWER_FIX: Final = (
     "a later Penstock wrote it: start that one, or restore a backup from before the upgrade into"
@@ -448,9 +450,12 @@ class _Daemon:
         held = self._reloader.dialling("nats.tls", tls.paths(), tls.context)
         return replace(access, source=held.current)
 
-    def _make_grpc(self, access: NatsAccess) -> GrpcServer | None:
+    def _make_grpc(self, access: NatsAccess) -> "GrpcServer | None":
         if (section := self._config.grpc) is None:
             return None
+        from penstock.logd.liftbridge.auth import GrpcListener  # gRPC is loaded where it is used
+        from penstock.logd.liftbridge.server import GrpcServer
+
         return GrpcServer(
             section,
             self._engine,
@@ -540,6 +545,7 @@ class _Daemon:
             budget=self._budget,
             acks=self._acks,
             dispatcher=LoopDispatcher(self._acks),
+            writer_pool=WriterPool(),
             clock=SystemClock(),
             streams_for=lookup.match,
             knows_stream=lookup.knows,

@@ -1,8 +1,12 @@
 """The writer's turns: what is done in which order, how much of what waits is in memory twice."""
 
 import contextlib
+import errno
+import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -10,10 +14,11 @@ from typing import Any
 import pytest
 from typing_extensions import override
 
-from penstock.base.clock import SystemClock
-from penstock.logd.errors import CorruptFrameError
-from penstock.logd.intake.turn import Append, Message, MessageRun
-from penstock.logd.limits import FRAME_BYTES_MAX
+from penstock.base.clock import Clock, SystemClock
+from penstock.logd.errors import CorruptFrameError, LogFailedError
+from penstock.logd.intake.turn import Append, Message, MessageRun, PrebuiltBatch
+from penstock.logd.limits import FRAME_BYTES_MAX, WRITE_HERE_NS_MAX
+from penstock.logd.metadata.retention_policy import Retention
 from penstock.logd.metadata.streams import StreamConfig
 from penstock.logd.partition.log_writer import (
     CommitFailed,
@@ -21,22 +26,29 @@ from penstock.logd.partition.log_writer import (
     Durable,
     EpochBegun,
     Frame,
+    LogCommand,
+    LogResult,
     LogWriter,
-    Outcome,
+    Note,
+    Patch,
     Patched,
     ProducerSnapshotSynced,
     ProducerSnapshotWanted,
+    Remembered,
     StartMoved,
     WasReset,
+    WriterPool,
     Written,
 )
 from penstock.logd.partition.producer_snapshot import ProducerSnapshot
 from penstock.logd.partition.retention import RetentionTask
+from penstock.logd.replication.events import BeginEpoch, DeleteBefore, Reset, Truncate
 from penstock.logd.storage import REAL_DISK, CommitLog, Disk, EpochFile, LogConfig, ReplicaFile
 from penstock.logd.storage.segment import segment_path
 from tests.sim.disk import MemoryDisk
 from tests.sim.power import Power, PowerLossError
 from tests.support.frames import make_frame
+from tests.support.partition_context import WRITER_POOL
 from tests.support.waiting import wait_until
 
 CONFIG = StreamConfig(name="logs", subject="t.>")
@@ -63,7 +75,7 @@ def test_a_long_turn_is_written_in_parts_and_let_go_as_it_is(tmp_path: Path) -> 
             super().append(frames)
 
     log = NotingLog.open(tmp_path, LogConfig())
-    outcomes: list[Outcome] = []
+    outcomes: list[LogResult] = []
     clock = SystemClock()
     retention_task = RetentionTask(
         log, CONFIG, interval_s=30, high_watermark=lambda: 0, clock=clock
@@ -76,9 +88,10 @@ def test_a_long_turn_is_written_in_parts_and_let_go_as_it_is(tmp_path: Path) -> 
         post=outcomes.append,
         clock=clock,
         retention_task=retention_task,
+        pool=WRITER_POOL,
         append_bytes_max=12_000,
     )
-    writer.submit(Append([*runs], 1))
+    writer.enqueue(Append([*runs], 1))
     runs.clear()
     writer.start()
     wait_until(lambda: outcomes)
@@ -90,28 +103,50 @@ def test_a_long_turn_is_written_in_parts_and_let_go_as_it_is(tmp_path: Path) -> 
     writer.close()
 
 
+def fetched(frames: Iterable[Frame]) -> Append:
+    return Append([PrebuiltBatch(header, body) for header, body in frames], 0)
+
+
+class QuickClock(SystemClock):
+    """To it every sync takes no time, whatever else the machine does."""
+
+    @override
+    def monotonic_ns(self) -> int:
+        return 0
+
+
 class World:
     """A log, its writer, and what that reported. Nothing is done before `run`."""
 
-    def __init__(self, directory: Path, *, disk: Disk = REAL_DISK, post: Any = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        disk: Disk = REAL_DISK,
+        post: Any = None,
+        pool: WriterPool = WRITER_POOL,
+        clock: Clock | None = None,
+        kind: type[CommitLog] = CommitLog,
+        config: StreamConfig = CONFIG,
+    ) -> None:
         self.directory, self.disk = directory, disk
-        self.log = CommitLog.open(directory, LogConfig(segment_bytes_max=2_000), disk=disk)
+        self.log = kind.open(directory, LogConfig(segment_bytes_max=2_000), disk=disk)
         self.epochs = EpochFile(directory / "epochs", disk=disk)
-        self.outcomes: list[Outcome] = []
-        clock = SystemClock()
+        self.outcomes: list[LogResult] = []
         self.retention_task = RetentionTask(
-            self.log, CONFIG, interval_s=30, high_watermark=lambda: 0, clock=clock
+            self.log, config, interval_s=30, high_watermark=lambda: 0, clock=SystemClock()
         )
         self.writer = LogWriter(
             self.log,
-            CONFIG,
+            config,
             epochs=self.epochs,
             post=post or self.outcomes.append,
-            clock=clock,
+            clock=clock or SystemClock(),
             retention_task=self.retention_task,
+            pool=pool,
         )
 
-    def run(self) -> list[Outcome]:
+    def run(self) -> list[LogResult]:
         """Do everything handed over and end; what was reported."""
         self.writer.start()
         self.writer.close()
@@ -119,7 +154,7 @@ class World:
 
     def publish(self, base: int, count: int = 1) -> None:
         messages = [Message(b"t.a", b"", b"", b"%d" % n) for n in range(base, base + count)]
-        self.writer.submit(Append([MessageRun(base, 1, messages)], 1))
+        self.writer.enqueue(Append([MessageRun(base, 1, messages)], 1))
 
     def frames(self) -> list[tuple[int, int, int]]:
         """(base offset, next offset, epoch) of each frame."""
@@ -127,19 +162,19 @@ class World:
         return [(h.base_offset, h.next_offset, h.leader_epoch) for h in headers]
 
 
-def test_orders_are_done_and_reported_in_the_order_they_were_given(tmp_path: Path) -> None:
+def test_commands_are_carried_out_and_reported_in_the_order_they_were_given(tmp_path: Path) -> None:
     world = World(tmp_path)
     writer = world.writer
-    writer.begin_epoch(1, 0)
+    writer.enqueue(BeginEpoch(1, 0))
     world.publish(0, 3)
     world.publish(3, 2)
-    writer.begin_epoch(4, 5)
+    writer.enqueue(BeginEpoch(4, 5))
     world.publish(5, 2)
-    writer.truncate(5, 1)
-    writer.begin_epoch(6, 5)
-    fetched = [make_frame(5, b"one", epoch=6), make_frame(6, b"two", epoch=6, records=3)]
-    writer.append_fetched(fetched)
-    writer.append_fetched([make_frame(9, b"three", epoch=6)])
+    writer.enqueue(Truncate(5, 1))
+    writer.enqueue(BeginEpoch(6, 5))
+    frames = [make_frame(5, b"one", epoch=6), make_frame(6, b"two", epoch=6, records=3)]
+    writer.enqueue(fetched(frames))
+    writer.enqueue(fetched([make_frame(9, b"three", epoch=6)]))
     assert world.run() == [
         EpochBegun(1),
         Durable(5, 0),
@@ -150,27 +185,27 @@ def test_orders_are_done_and_reported_in_the_order_they_were_given(tmp_path: Pat
         Durable(10, 1),
     ]
     assert world.frames() == [(0, 5, 1), (5, 6, 6), (6, 9, 6), (9, 10, 6)]
-    assert list(world.log.frames(5))[:2] == fetched, "as they came"
+    assert list(world.log.frames(5))[:2] == frames, "as they came"
     assert EpochFile(tmp_path / "epochs").entries == [(1, 0), (6, 5)]
 
 
 def test_a_cut_takes_whole_frames_and_the_epochs_above(tmp_path: Path) -> None:
     world = World(tmp_path)
-    world.writer.begin_epoch(1, 0)
-    world.writer.append_fetched([make_frame(0, b"one", records=4), make_frame(4, b"two")])
-    world.writer.begin_epoch(2, 4)
-    world.writer.truncate(3, 7)
-    world.writer.truncate(0, 8)
+    world.writer.enqueue(BeginEpoch(1, 0))
+    world.writer.enqueue(fetched([make_frame(0, b"one", records=4), make_frame(4, b"two")]))
+    world.writer.enqueue(BeginEpoch(2, 4))
+    world.writer.enqueue(Truncate(3, 7))
+    world.writer.enqueue(Truncate(0, 8))
     assert world.run()[-2:] == [Cut(0, 7), Cut(0, 8)]
     assert EpochFile(tmp_path / "epochs").entries == []
 
 
 def test_a_reset_forgets_epochs_and_what_was_remembered(tmp_path: Path) -> None:
     world = World(tmp_path)
-    world.writer.begin_epoch(3, 0)
+    world.writer.enqueue(BeginEpoch(3, 0))
     world.publish(0, 2)
-    world.writer.reset(70, 1)
-    world.writer.begin_epoch(2, 70)
+    world.writer.enqueue(Reset(70, 1))
+    world.writer.enqueue(BeginEpoch(2, 70))
     world.publish(70)
     ProducerSnapshot(2, ([], []), ([], []), b"", whole=True).save(tmp_path)
     assert world.run()[2:] == [WasReset(70, 1), EpochBegun(2), Durable(71, 1)]
@@ -180,9 +215,9 @@ def test_a_reset_forgets_epochs_and_what_was_remembered(tmp_path: Path) -> None:
 
 
 def test_what_is_written_is_told_before_it_is_durable(tmp_path: Path) -> None:
-    outcomes: list[tuple[Outcome, int]] = []
+    outcomes: list[tuple[LogResult, int]] = []
 
-    def note(outcome: Outcome) -> None:
+    def note(outcome: LogResult) -> None:
         outcomes.append((outcome, world.log.synced_offset))
 
     world = World(tmp_path, post=note)
@@ -197,7 +232,7 @@ def test_a_memory_waits_for_what_was_given_before_it_and_no_more(tmp_path: Path)
     world = World(tmp_path)
     memory = ProducerSnapshot(2, ([], []), ([], []), b"", whole=True)
     world.publish(0, 2)
-    world.writer.sync_below(memory)
+    world.writer.enqueue(memory)
     world.publish(2)
     assert world.run() == [Durable(2), ProducerSnapshotSynced(memory), Durable(3)]
 
@@ -205,16 +240,16 @@ def test_a_memory_waits_for_what_was_given_before_it_and_no_more(tmp_path: Path)
 @pytest.mark.parametrize(
     "bad",
     [
-        lambda writer: writer.truncate(9, 1),
-        lambda writer: writer.begin_epoch(1, 0),
-        lambda writer: writer.append_fetched([make_frame(5, b"a gap before it")]),
+        lambda writer: writer.enqueue(Truncate(9, 1)),
+        lambda writer: writer.enqueue(BeginEpoch(1, 0)),
+        lambda writer: writer.enqueue(fetched([make_frame(5, b"a gap before it")])),
     ],
 )
-def test_an_order_that_cannot_be_done_ends_the_writing(tmp_path: Path, bad: Any) -> None:
+def test_a_command_that_cannot_be_done_ends_the_writing(tmp_path: Path, bad: Any) -> None:
     world = World(tmp_path)
-    world.writer.begin_epoch(1, 0)
+    world.writer.enqueue(BeginEpoch(1, 0))
     world.publish(0)
-    world.writer.seal()
+    world.writer.enqueue(LogCommand.SEAL)
     bad(world.writer)
     world.publish(1)
     *done, failed = world.run()
@@ -226,12 +261,12 @@ def test_an_order_that_cannot_be_done_ends_the_writing(tmp_path: Path, bad: Any)
 
 def test_what_is_submitted_after_a_failure_is_let_go(tmp_path: Path) -> None:
     world = World(tmp_path)
-    world.writer.truncate(9, 1)
+    world.writer.enqueue(Truncate(9, 1))
     world.writer.start()
     wait_until(lambda: world.outcomes)
     run = ReferredRun(0, 1, [Message(b"t.a", b"", b"", b"x")], size=FRAME_BYTES_MAX)
     left = weakref.ref(run)
-    world.writer.submit(Append([run], 1))
+    world.writer.enqueue(Append([run], 1))
     del run
     assert left() is None
     world.writer.close()
@@ -240,7 +275,7 @@ def test_what_is_submitted_after_a_failure_is_let_go(tmp_path: Path) -> None:
 def test_what_a_replica_knows_is_written_down_and_a_failure_is_passed_over(tmp_path: Path) -> None:
     assert ReplicaFile(tmp_path).load() == (-1, 0)
     world = World(tmp_path)
-    world.writer.note(41, 3)
+    world.writer.enqueue(Note(41, 3))
     world.run()
     assert ReplicaFile(tmp_path).load() == (41, 3)
     (tmp_path / "replica").write_bytes(b"rot")
@@ -248,12 +283,12 @@ def test_what_a_replica_knows_is_written_down_and_a_failure_is_passed_over(tmp_p
     (tmp_path / "replica").unlink()
     (tmp_path / "replica").mkdir()
     world = World(tmp_path)
-    world.writer.note(42, 3)
+    world.writer.enqueue(Note(42, 3))
     world.publish(0)
     assert world.run() == [Durable(1)]
     world = World(tmp_path)
-    world.writer.note(42, 3, durable=True)  # what follows must not be done without
-    world.writer.truncate(0, 1)
+    world.writer.enqueue(Note(42, 3, durable=True))  # what follows must not be done without
+    world.writer.enqueue(Truncate(0, 1))
     [failed] = world.run()
     assert isinstance(failed, CommitFailed)
     assert world.log.end_offset == 1
@@ -262,7 +297,7 @@ def test_what_a_replica_knows_is_written_down_and_a_failure_is_passed_over(tmp_p
 def test_damage_is_filled_unless_the_log_was_cut_since(tmp_path: Path) -> None:
     frames = [make_frame(n, b"%d" % n * 60) for n in range(3)]
     world = World(tmp_path)
-    world.writer.append_fetched(frames)
+    world.writer.enqueue(fetched(frames))
     assert world.run() == [Durable(3)]
     path = segment_path(tmp_path, 0)
     data = path.read_bytes()
@@ -271,11 +306,11 @@ def test_damage_is_filled_unless_the_log_was_cut_since(tmp_path: Path) -> None:
     with pytest.raises(CorruptFrameError):
         list(world.log.frames())
     assert world.log.damaged() == [(1, 2)]
-    world.writer.patch(1, 2, [make_frame(0, b"cannot be cut down", records=3)], cuts=0)
-    world.writer.truncate(3, 1)
-    world.writer.patch(1, 2, frames[1:2], cuts=0)
-    world.writer.truncate(3, 2)
-    world.writer.patch(1, 2, frames[1:], cuts=2)
+    world.writer.enqueue(Patch(1, 2, (make_frame(0, b"cannot be cut down", records=3),), cuts=0))
+    world.writer.enqueue(Truncate(3, 1))
+    world.writer.enqueue(Patch(1, 2, tuple(frames[1:2]), cuts=0))
+    world.writer.enqueue(Truncate(3, 2))
+    world.writer.enqueue(Patch(1, 2, tuple(frames[1:]), cuts=2))
     assert world.run() == [Cut(3, 1), Cut(3, 2), Patched(1, 2, 2)]
     assert list(world.log.frames()) == frames
     assert world.log.damaged() == []
@@ -285,11 +320,11 @@ def test_a_follower_deletes_as_its_leader_did_once_it_is_remembered(tmp_path: Pa
     world = World(tmp_path)
     world.retention_task.leading = False
     for offset in range(5):
-        world.writer.append_fetched([make_frame(offset, bytes(100), epoch=1)])
-        world.writer.seal()
-    world.writer.delete_before(3)
-    world.writer.remembered(2)
-    world.writer.remembered(3)
+        world.writer.enqueue(fetched([make_frame(offset, bytes(100), epoch=1)]))
+        world.writer.enqueue(LogCommand.SEAL)
+    world.writer.enqueue(DeleteBefore(3))
+    world.writer.enqueue(Remembered(2))
+    world.writer.enqueue(Remembered(3))
     world.writer.start()
     wait_until(lambda: StartMoved(3) in world.outcomes)
     world.writer.close()
@@ -311,16 +346,16 @@ def test_every_power_loss_between_orders_leaves_a_log_that_fits_its_epochs() -> 
         power = Power(disk)
         world = World(Path("/log"), disk=disk)
         writer = world.writer
-        writer.begin_epoch(1, 0)
-        writer.append_fetched([make_frame(n, bytes(900)) for n in range(6)])
-        writer.begin_epoch(2, 6)
-        writer.append_fetched([make_frame(6, b"six", epoch=2)])
-        writer.truncate(4, 1)
-        writer.append_fetched([make_frame(4, b"four")])
-        writer.reset(40, 2)
-        writer.begin_epoch(5, 40)
-        writer.append_fetched([make_frame(40, b"forty", epoch=5)])
-        writer.end()
+        writer.enqueue(BeginEpoch(1, 0))
+        writer.enqueue(fetched([make_frame(n, bytes(900)) for n in range(6)]))
+        writer.enqueue(BeginEpoch(2, 6))
+        writer.enqueue(fetched([make_frame(6, b"six", epoch=2)]))
+        writer.enqueue(Truncate(4, 1))
+        writer.enqueue(fetched([make_frame(4, b"four")]))
+        writer.enqueue(Reset(40, 2))
+        writer.enqueue(BeginEpoch(5, 40))
+        writer.enqueue(fetched([make_frame(40, b"forty", epoch=5)]))
+        writer.enqueue(LogCommand.CLOSE)
         power.goes_after(operations)
         disk.fail = power.fails
         with contextlib.suppress(PowerLossError):
@@ -337,3 +372,192 @@ def test_every_power_loss_between_orders_leaves_a_log_that_fits_its_epochs() -> 
             assert start == 40
         ends.add((start, end))
     assert {(0, 0), (0, 4), (0, 5), (0, 7), (40, 40)} <= ends
+
+
+def test_what_comes_alone_is_durable_before_the_call_returns(tmp_path: Path) -> None:
+    world = World(tmp_path, clock=QuickClock(), pool=WriterPool())
+    world.publish(0, 2)
+    assert world.writer.write_here()
+    assert (world.log.synced_offset, world.outcomes) == (2, [Durable(2)])
+    world.publish(2)
+    assert world.run() == [Durable(2), Durable(3)], "what follows is a thread's again"
+
+
+def test_what_others_copy_is_written_here_and_synced_on_a_thread(tmp_path: Path) -> None:
+    world = World(tmp_path, clock=QuickClock(), pool=WriterPool())
+    world.writer.tell_written = True
+    world.publish(0, 2)
+    assert world.writer.write_here()
+    wait_until(lambda: len(world.outcomes) == 2)
+    assert world.outcomes == [Written(2), Durable(2)]
+    assert world.log.synced_offset == 2
+
+
+def test_a_slow_disk_is_kept_away_from_the_caller(tmp_path: Path) -> None:
+    pool = WriterPool()
+    world = World(tmp_path, clock=QuickClock(), pool=pool)
+    for _ in range(20):
+        pool.note_disk(2 * WRITE_HERE_NS_MAX, syncs=True)
+    world.publish(0)
+    assert not world.writer.write_here()
+    assert world.log.end_offset == 0
+    assert world.run() == [Durable(1)]
+    while not pool.allows_here(syncs=True):
+        pool.note_disk(WRITE_HERE_NS_MAX // 2, syncs=True)
+    again = World(tmp_path, clock=QuickClock(), pool=pool)
+    again.publish(1)
+    assert again.writer.write_here()
+    assert again.outcomes == [Durable(2)]
+
+
+class SteppingClock(SystemClock):
+    """To it whatever is timed takes as long as a slow disk does."""
+
+    now_ns = 0
+
+    @override
+    def monotonic_ns(self) -> int:
+        self.now_ns += 10 * WRITE_HERE_NS_MAX
+        return self.now_ns
+
+
+@pytest.mark.parametrize("fsync", ["commit", "never"])
+def test_one_slow_write_here_keeps_the_next_away(tmp_path: Path, fsync: Any) -> None:
+    pool, config = WriterPool(), replace(CONFIG, fsync=fsync)
+    world = World(tmp_path, clock=SteppingClock(), pool=pool, config=config)
+    world.publish(0)
+    assert world.writer.write_here()
+    assert world.outcomes == [Durable(1)]
+    world.publish(1)
+    assert not world.writer.write_here()
+    assert world.run() == [Durable(1), Durable(2)]
+
+
+def test_what_may_take_long_is_left_to_a_thread(tmp_path: Path) -> None:
+    world = World(tmp_path, clock=QuickClock(), pool=WriterPool())
+    world.writer.enqueue(fetched([make_frame(n, bytes(900)) for n in range(2)]))
+    assert world.writer.write_here()
+    assert world.outcomes == [Durable(2)]
+    large = Append([MessageRun(2, 1, [Message(b"t.a", b"", b"", bytes(900))])], 900)
+    world.writer.enqueue(large)  # it does not fit into the segment, so another is begun
+    assert world.writer.write_here()
+    wait_until(lambda: len(world.outcomes) == 2)
+    assert world.outcomes[1] == Durable(3)
+    world.writer.enqueue(Truncate(2, 1))
+    world.publish(2)
+    assert world.writer.write_here()
+    world.writer.close()
+    assert world.outcomes == [Durable(2), Durable(3), Cut(2, 1), Durable(3, 1)]
+
+
+def test_nothing_overtakes_what_a_thread_is_at(tmp_path: Path) -> None:
+    syncing, go_on = threading.Event(), threading.Event()
+
+    class WaitingLog(CommitLog):
+        @override
+        def sync(self) -> int:
+            syncing.set()
+            assert go_on.wait(20)
+            return super().sync()
+
+    world = World(tmp_path, clock=QuickClock(), pool=WriterPool(), kind=WaitingLog)
+    world.publish(0)
+    world.writer.start()
+    assert syncing.wait(20)
+    world.publish(1)
+    assert not world.writer.write_here()
+    go_on.set()
+    world.writer.close()
+    assert world.outcomes == [Durable(1), Durable(2)]
+
+
+def test_a_disk_that_fails_here_ends_the_writing_and_close_does_not_wait(tmp_path: Path) -> None:
+    class FullLog(CommitLog):
+        @override
+        def sync(self) -> int:
+            if self.end_offset == 1:
+                raise OSError(errno.ENOSPC, "no space")
+            return super().sync()
+
+    world = World(tmp_path, clock=QuickClock(), pool=WriterPool(), kind=FullLog)
+    world.publish(0)
+    assert world.writer.write_here()
+    [failed] = world.outcomes
+    assert isinstance(failed, CommitFailed)
+    world.publish(1)
+    assert not world.writer.write_here()
+    with pytest.raises(LogFailedError, match="no space"):
+        world.writer.close()
+    assert world.outcomes == [failed]
+
+
+def test_a_writer_that_is_woken_for_one_thing_asks_once_for_the_next(tmp_path: Path) -> None:
+    calls_ns: list[int] = []
+
+    class NotingPool(WriterPool):
+        @override
+        def run_at(self, due_ns: int, work: Any) -> None:
+            calls_ns.append(due_ns)
+            super().run_at(due_ns, work)
+
+    kept = Retention(age_s=3600)
+    config = replace(CONFIG, fsync="interval", fsync_interval_ms=1, retention=kept)
+    world = World(tmp_path, pool=NotingPool(), config=config)
+    for offset in range(5):
+        world.publish(offset)
+        world.writer.start()
+        wait_until(lambda: world.log.synced_offset == offset + 1)  # noqa: B023 - called here
+    world.run()
+    later_ns = SystemClock().monotonic_ns() + 1_000_000_000
+    assert len([due_ns for due_ns in calls_ns if due_ns > later_ns]) == 1
+
+
+def test_as_many_threads_as_allowed_write_and_everything_is_written() -> None:
+    pool, names, done = WriterPool(2), set[str](), list[int]()
+    both, go_on = threading.Barrier(3), threading.Event()
+
+    def work(number: int) -> None:
+        names.add(threading.current_thread().name)
+        if number < 2:
+            both.wait(20)
+            assert go_on.wait(20)
+        done.append(number)
+
+    for number in range(10):
+        pool.run(partial(work, number))
+    both.wait(20)
+    assert pool.busy
+    assert (len(names), done) == (2, [])
+    go_on.set()
+    wait_until(lambda: len(done) == 10)
+    assert len(names) == 2
+    assert not pool.busy
+
+
+def test_a_log_that_never_rests_lets_the_others_write(tmp_path: Path) -> None:
+    pool = WriterPool(1)
+    busy: World
+
+    def publish_again(result: LogResult) -> None:
+        match result:
+            case Durable(upto) if len(other.outcomes) == 0:
+                busy.publish(upto)
+
+    busy = World(tmp_path / "busy", pool=pool, post=publish_again)
+    other = World(tmp_path / "other", pool=pool)
+    busy.publish(0)
+    busy.writer.start()
+    other.publish(0)
+    other.writer.start()
+    wait_until(lambda: other.outcomes)
+    busy.run()
+
+
+def test_what_is_due_earlier_comes_earlier() -> None:
+    pool, done = WriterPool(), list[str]()
+    now_ns = SystemClock().monotonic_ns()
+    pool.run_at(now_ns + 3600 * 10**9, lambda: done.append("in an hour"))
+    pool.run_at(now_ns + 20 * 10**6, lambda: done.append("second"))
+    pool.run_at(now_ns + 10**6, lambda: done.append("first"))
+    wait_until(lambda: len(done) == 2)
+    assert done == ["first", "second"]

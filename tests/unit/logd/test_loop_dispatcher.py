@@ -95,3 +95,41 @@ async def test_a_call_that_fails_keeps_no_other_from_being_made(acks: AckSender)
         dispatcher.post(loop, call)
     await asyncio.wait_for(done.wait(), 20)
     assert failures == ["a bug"] * 2
+
+
+async def test_what_work_on_the_loop_posts_is_called_in_the_order_of_all_before_it_returns(
+    acks: AckSender, link: Link
+) -> None:
+    loop, dispatcher, made = asyncio.get_running_loop(), LoopDispatcher(acks), list[str]()
+    posted, go_on = threading.Event(), threading.Event()
+
+    def answer(name: str) -> None:
+        made.append(name)
+        acks.send_acks("logs", 1, [AckRun(0, 0, [name.encode()])])
+
+    def post_from_a_thread() -> None:
+        dispatcher.post(loop, partial(answer, "earlier"))
+        posted.set()
+        assert go_on.wait(20)
+        dispatcher.post(loop, partial(answer, "later"))
+
+    thread = threading.Thread(target=post_from_a_thread)
+    thread.start()
+    assert posted.wait(20)
+
+    def work() -> bool:
+        dispatcher.post(loop, partial(answer, "own"))
+        go_on.set()
+        thread.join()
+        return True
+
+    assert dispatcher.run(loop, work)
+    assert made == ["earlier", "own", "later"]
+    assert len(link.writes) == 1, "in this turn, all at once"
+    with pytest.raises(ZeroDivisionError):
+        dispatcher.run(loop, lambda: bool(1 / 0))
+    dispatcher.post(loop, partial(answer, "after a failure"))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert made[-1] == "after a failure"
+    assert len(link.writes) == 2

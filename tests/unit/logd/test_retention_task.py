@@ -83,7 +83,7 @@ def test_nothing_is_deleted_before_it_is_remembered_then_one_segment_a_step(
     assert retention_task.step(), "the third segment ends at 12"
     retention_task.remembered(16)
     for start in (4, 8, 12):
-        assert retention_task.wait_s() == 0
+        assert retention_task.due_ns() == clock.now_ns
         assert not retention_task.step()
         assert log.start_offset == start
         assert not retention_task.step(), "paced"
@@ -91,7 +91,7 @@ def test_nothing_is_deleted_before_it_is_remembered_then_one_segment_a_step(
         clock.now_ns += SECOND // 100
     assert not retention_task.step()
     assert (retention_task.segments_deleted, retention_task.records_deleted) == (3, 12)
-    assert retention_task.wait_s() == 30
+    assert retention_task.due_ns() == clock.now_ns + 30 * SECOND
 
 
 def test_a_log_without_limits_is_never_looked_at(log: CommitLog, clock: ManualClock) -> None:
@@ -100,7 +100,7 @@ def test_a_log_without_limits_is_never_looked_at(log: CommitLog, clock: ManualCl
         log, config, interval_s=1, high_watermark=lambda: 99, clock=clock
     )
     fill(log, 3)
-    assert retention_task.wait_s() is None
+    assert retention_task.due_ns() is None
     assert not retention_task.step()
 
 
@@ -232,7 +232,7 @@ def test_a_full_disk_delays_the_sealing_of_an_idle_stream_and_does_not_fail_it(
     with disk.fails("create", errno.ENOSPC):
         assert not retention_task.step()
     assert (log.failure, log.segment_count) == ("", 1)
-    assert retention_task.wait_s() == 30, "not at once again"
+    assert retention_task.due_ns() == clock.now_ns + 30 * SECOND, "not at once again"
     clock.now_ns += 30 * SECOND
     assert not retention_task.step()
     assert log.segment_count == 2
@@ -245,7 +245,7 @@ def test_a_follower_decides_nothing_and_deletes_whole_segments_below_its_leaders
     retention_task = make_retention_task(log, clock)
     retention_task.leading = False
     assert not retention_task.step()
-    assert retention_task.wait_s() is None, "its own limit of 4 messages is not looked at"
+    assert retention_task.due_ns() is None, "its own limit of 4 messages is not looked at"
     retention_task.delete_before(11)
     assert retention_task.step(), "not before it is remembered"
     retention_task.remembered(8)
@@ -254,7 +254,7 @@ def test_a_follower_decides_nothing_and_deletes_whole_segments_below_its_leaders
         assert log.start_offset == start
         clock.now_ns += SECOND
     assert not retention_task.step()
-    assert (log.start_offset, retention_task.wait_s()) == (8, None)
+    assert (log.start_offset, retention_task.due_ns()) == (8, None)
     retention_task.leading = True
     clock.now_ns += 30 * SECOND
     assert retention_task.step(), "now it decides"

@@ -3,11 +3,17 @@
 import asyncio
 import errno
 import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
 
+import pytest
 import structlog
 
 from penstock.base.sockets import ACCEPT_AT_ONCE, widen_backlog
 from penstock.service import LoopFailures, run_until_stopped
+from tests.support.waiting import wait_until
 
 
 def test_what_fails_in_the_event_loop_goes_into_the_log() -> None:
@@ -78,3 +84,59 @@ async def test_a_server_that_accepts_one_at_a_time_has_the_usual_backlog() -> No
         for reader, writer in made:
             assert await reader.read() == b""
             writer.close()
+
+
+STUCK = """
+import asyncio, threading
+from penstock.service import run_until_stopped
+
+async def main(stop):
+    print("runs", flush=True)
+    if stuck:
+        threading.Event().wait()
+    await stop.wait()
+    print("stopped", flush=True)
+
+run_until_stopped(main, stuck_s=stuck_s)
+"""
+
+
+@pytest.mark.parametrize(
+    ("stuck", "stuck_s", "signals", "code", "said"),
+    [
+        (True, 0.05, 1, 75, "error: stopped after 0.05 s: the event loop waits for a disk"),
+        (True, 600, 2, 75, "error: stopped at a second signal: the event loop waits for a disk"),
+        (False, 0.05, 1, 0, ""),
+    ],
+)
+def test_a_process_whose_event_loop_is_stuck_ends_when_it_is_told_to(
+    stuck: bool,
+    stuck_s: float,
+    signals: int,
+    code: int,
+    said: str,
+) -> None:
+    program = f"stuck, stuck_s = {stuck}, {stuck_s}\n{STUCK}"
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "runs\n"
+        process.send_signal(signal.SIGTERM)
+        if signals > 1:
+            wait_until(lambda: not _is_pending(process.pid, signal.SIGTERM))
+            process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=20)
+    assert process.returncode == code
+    assert said in err
+    assert ("stopped" in out) is not stuck
+
+
+def _is_pending(pid: int, number: signal.Signals) -> bool:
+    """Whether a process has not taken a signal yet."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    pending = next(line for line in status.splitlines() if line.startswith("ShdPnd"))
+    return bool(int(pending.split()[1], 16) >> (number - 1) & 1)

@@ -38,7 +38,9 @@ from penstock.logd.partition.log_writer import (
     Cut,
     Durable,
     EpochBegun,
-    Outcome,
+    LogResult,
+    Note,
+    Patch,
     Patched,
     StartMoved,
     WasReset,
@@ -297,13 +299,13 @@ class ReplicaRunner:
         known = (self._replica.log.high_watermark, self._replica.log.agreed_epoch)
         if known != self._noted and not self.partition.failure:
             self._noted = known
-            self.partition.writer.note(*known)
+            self.partition.writer.submit(Note(*known))
 
     # As `Role`.
 
-    def settle(self, outcome: Outcome, now_ns: int) -> bool:
+    def settle(self, result: LogResult, now_ns: int) -> bool:
         """As `Role`; everybody has been told, unless it has committed alone."""
-        match outcome:
+        match result:
             case Durable(upto, cuts):
                 if not self._followed and self._commit_alone(upto, cuts, now_ns):
                     return True
@@ -321,10 +323,10 @@ class ReplicaRunner:
             case StartMoved(start):
                 self.handle(on.LogStartMoved(start))
             case _:
-                raise AssertionError(outcome)
+                raise AssertionError(result)
         # They have something to fetch; without a lease it is served, too. What is written is told
         # before it is durable, and what that commits is news of its own.
-        if self._followed and self._follows is None and not isinstance(outcome, Durable):
+        if self._followed and self._follows is None and not isinstance(result, Durable):
             self._host.replication.touch(self.key)
         return False
 
@@ -463,23 +465,16 @@ class ReplicaRunner:
                 self._host.spawn(self._answer_inherited(first, upto, self.epoch))
 
     def _change_log(self, effect: _LogChange) -> None:
-        writer = self.partition.writer
+        partition = self.partition
         match effect:
-            case do.BeginEpoch(epoch, start_offset):
-                writer.begin_epoch(epoch, start_offset)
             case do.AppendFetched():
-                self.partition.publish_queue.follow(self._fetched)
-                writer.append_fetched(self._fetched)
-            case do.Truncate(upto, cuts):
-                writer.truncate(upto, cuts)
-            case do.Reset(start, cuts):
-                writer.reset(start, cuts)
-            case do.DeleteBefore(offset):
-                writer.delete_before(offset)
+                partition.append_fetched(self._fetched)
             case do.SaveHighWatermark(offset, agreed_epoch):
-                writer.note(offset, agreed_epoch, durable=True)
+                partition.writer.submit(Note(offset, agreed_epoch, durable=True))
             case do.Patch(first, upto, _, cuts):
-                writer.patch(first, upto, self._patching, cuts)
+                partition.writer.submit(Patch(first, upto, tuple(self._patching), cuts))
+            case do.BeginEpoch() | do.Truncate() | do.Reset() | do.DeleteBefore():
+                partition.writer.submit(effect)
 
     def _tell(self, effect: do.ReleaseLeadership | do.Electable | do.Tell) -> None:
         where = {"stream": self.place.stream, "partition": self.place.partition}

@@ -344,11 +344,11 @@ class PausedReplica:
         """As `PublishQueue`."""
         return self._publish_queue.subject
 
-    def take(self, messages: list[Message]) -> None:
+    def take(self, messages: list[Message], *, alone: bool = False) -> None:
         """As `PublishQueue`; a message that is taken here ends the pause."""
         if messages and self._publish_queue.leads:
             self._auto_resume.wake(self._replica)
-        self._publish_queue.take(messages)
+        self._publish_queue.take(messages, alone=alone)
 
 
 class AutoResume:

@@ -181,6 +181,20 @@ class LoopDispatcher:
             self._awaited = True
             loop.call_soon_threadsafe(self._take, loop)
 
+    def run(self, loop: asyncio.AbstractEventLoop, work: Callable[[], bool]) -> bool:
+        """Do some work on the event loop; what is posted by its end is called in this turn.
+
+        Calls of other threads are made in the order of all, before or among those of `work`.
+
+        Returns:
+            What the work returns.
+        """
+        self._awaited = True
+        try:
+            return work()
+        finally:
+            self._take(loop)
+
     def _take(self, loop: asyncio.AbstractEventLoop) -> None:
         self._awaited = False
         self._acks.gather()

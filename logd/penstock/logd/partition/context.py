@@ -10,6 +10,7 @@ from penstock.logd.encryption.master_keys import MasterKeys
 from penstock.logd.intake.admission import NEVER_LEAVE, AdmissionPolicy, ByteBudget
 from penstock.logd.limits import FRAMES_UNREMEMBERED_MAX
 from penstock.logd.partition.acks import AckSender, LoopDispatcher
+from penstock.logd.partition.log_writer import WriterPool
 from penstock.logd.replication.events import NodeId
 from penstock.logd.storage.disk import REAL_DISK, Disk
 
@@ -37,6 +38,7 @@ class PartitionContext:
     budget: ByteBudget
     acks: AckSender
     dispatcher: LoopDispatcher
+    writer_pool: WriterPool
     clock: Clock
     streams_for: Callable[[str], Collection[str]]
     knows_stream: Callable[[str], bool]

@@ -1,35 +1,35 @@
-"""The thread that writes one partition: append, fdatasync, say what is durable.
+"""Writes one partition's log: appends, syncs, says what is durable.
 
-Everything handed over while one sync runs is written and synced together next (group commit). With
-the fsync policy `commit`, only what is synced counts as durable; with `interval` and `never`, what
-the operating system has taken does. What changes the log otherwise comes through the same queue
-and waits for what was handed over before it. Retention runs on this thread, too, one step between
-two turns: it never meets an append.
+Commands are carried out in the order in which they were given, appends included, and results are
+reported in that order. Everything handed over while one sync runs is written and synced together
+next (group commit). With the fsync policy `commit`, only what is synced counts as durable; with
+`interval` and `never`, what the operating system has taken does. Retention runs here, too, one
+step between two turns: it never meets an append.
 
-From accepted messages to frames: rows of several turns become one Arrow batch.
+Where a turn runs. A writer has no thread of its own: while there is something to do, a thread of
+`WriterPool` runs it, one at a time. A message that comes alone is written and synced on the event
+loop itself (`write_here`), because a hop to a thread and back costs more than a sync does. A slow
+disk ends that for a while: see `WriterPool.allows_here`.
 
-The log writer builds frames when it is about to write, so everything that arrived during the last
-sync shares a frame.
-
-What a log's writer is asked to do besides appending, and what it reports.
-
-Orders are done in the order in which they were given, appends included, and reported in that order.
-Those that a replica's core asks for in the same words are its own
-(`penstock.logd.replication.events`).
+From accepted messages to frames: rows of several turns become one Arrow batch. Frames are built
+when they are about to be written, so everything that arrived during the last sync shares a frame.
 """
 
+import heapq
 import struct
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 from itertools import chain
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
+from typing import Final
 
 import pyarrow as pa
 import structlog
 from msgspec import Struct
 
-from penstock.base.clock import Clock
+from penstock.base.clock import Clock, SystemClock
 from penstock.logd.compaction.cleaner import check_room
 from penstock.logd.errors import LogdError, LogFailedError
 from penstock.logd.format.batch import SCHEMA, SCHEMA_VERSION, dense_deltas, encode_body
@@ -41,6 +41,9 @@ from penstock.logd.limits import (
     FRAME_BYTES_MAX,
     FRAME_ROWS_MAX,
     FRAMES_UNREMEMBERED_MAX,
+    WRITE_HERE_BYTES_MAX,
+    WRITE_HERE_NS_MAX,
+    WRITER_THREADS_MAX,
 )
 from penstock.logd.metadata.streams import StreamConfig
 from penstock.logd.partition.producer_snapshot import ProducerSnapshot
@@ -170,11 +173,12 @@ def _keys_and_headers(
 
 Frame = tuple[FrameHeader, bytes]
 
-# Orders.
+# Commands. What a replica's core asks for in the same words are its effects
+# (`penstock.logd.replication.events`).
 
 
 class LogCommand(Enum):
-    """What needs no more to be said."""
+    """Commands without arguments."""
 
     SEAL = "seal"
     RETAIN = "retain"
@@ -213,12 +217,12 @@ class PurgeBefore(Struct, frozen=True):
     offset: int
 
 
-Change = BeginEpoch | Truncate | Reset | DeleteBefore | PurgeBefore | Patch | Note
-"""What changes the log, or what is beside it, otherwise than by appending."""
+LogChange = BeginEpoch | Truncate | Reset | DeleteBefore | PurgeBefore | Patch | Note
+"""A change of the log, or of a file beside it, other than an append."""
 
-Order = Append | ProducerSnapshot | Remembered | LogCommand | Change
+Command = Append | ProducerSnapshot | Remembered | LogCommand | LogChange
 
-# Outcomes. `cuts` is that of the last truncation or reset done by then: what was reported before
+# Results. `cuts` is that of the last truncation or reset done by then: what was reported before
 # one speaks of records that may be gone.
 
 
@@ -293,7 +297,7 @@ class StartMoved(Struct, frozen=True):
     start: int
 
 
-Outcome = (
+LogResult = (
     Written | Durable | CommitFailed | ProducerSnapshotWanted | ProducerSnapshotSynced
     | EpochBegun | Cut | WasReset | Patched | StartMoved
 )  # fmt: skip
@@ -326,7 +330,7 @@ class LogChanges:
         self._retention_task = retention_task
         self._file = ReplicaFile(log.directory, disk=log.disk)
 
-    def carry_out(self, change: Change) -> Outcome | None:
+    def carry_out(self, change: LogChange) -> LogResult | None:
         """Do it; what to report when it is durable.
 
         Raises:
@@ -392,16 +396,108 @@ class LogChanges:
             _log.warning("replica not noted", log=str(self._log.directory), error=str(error))
 
 
-class LogWriter:
-    """Writes what is submitted, in order, until it fails or is closed.
+Work = Callable[[], None]
+
+_DISK_TIMES: Final = 8
+"""Times that make up the mean of how long the disk takes; older ones count less and less."""
+
+
+class WriterPool:
+    """Threads that write the logs of a process: a bounded number, begun as they are needed.
+
+    A log that nothing is written to costs no thread. One thread more waits for what is due later.
 
     Args:
-        log: The partition's log; nobody else writes to it.
+        threads_max: How many there may be.
+    """
+
+    def __init__(self, threads_max: int = WRITER_THREADS_MAX) -> None:
+        self._threads_max = threads_max
+        self._threads = 0
+        self._ready: SimpleQueue[Work] = SimpleQueue()
+        self._working: list[None] = []  # one for each thread at work: its ends are changed in C
+        self._lock = threading.Lock()
+        self._later: list[tuple[int, int, Work]] = []
+        self._later_changed = threading.Condition()
+        self._clock = SystemClock()
+        self._numbers = 0
+        self._disk_ns = {True: 0, False: 0}
+
+    @property
+    def busy(self) -> bool:
+        """Whether work waits for a thread."""
+        return not self._ready.empty()
+
+    def run(self, work: Work) -> None:
+        """Have it run soon; never waits."""
+        self._ready.put(work)
+        if self._threads == self._threads_max:
+            return
+        with self._lock:
+            idle = self._threads - len(self._working)
+            if self._threads == self._threads_max or self._ready.qsize() <= idle:
+                return
+            self._threads += 1
+            name = f"log-writer/{self._threads}"
+        threading.Thread(target=self._work, name=name, daemon=True).start()
+
+    def run_at(self, due_ns: int, work: Work) -> None:
+        """Have it called at a time of the monotonic clock, on the thread for that: it is quick."""
+        with self._later_changed:
+            if not self._numbers:
+                thread = threading.Thread(target=self._wait, name="log-timer", daemon=True)
+                thread.start()
+            self._numbers += 1
+            heapq.heappush(self._later, (due_ns, self._numbers, work))
+            if self._later[0][1] == self._numbers:
+                self._later_changed.notify()
+
+    def allows_here(self, *, syncs: bool) -> bool:
+        """Whether the event loop may write a little, and sync it: that has been quick lately."""
+        return self._disk_ns[syncs] <= WRITE_HERE_NS_MAX
+
+    def note_disk(self, took_ns: int, *, syncs: bool) -> None:
+        """Note how long a sync took, or a write on the event loop.
+
+        When several threads do at once, one of the times may be lost.
+        """
+        self._disk_ns[syncs] += (took_ns - self._disk_ns[syncs]) // _DISK_TIMES
+
+    def _work(self) -> None:
+        while True:
+            work = self._ready.get()
+            self._working.append(None)
+            try:
+                work()
+            except Exception:  # noqa: BLE001 - a bug of one log must not cost the others a thread
+                _log.exception("log_writer_thread_failed")
+            self._working.pop()
+
+    def _wait(self) -> None:
+        while True:
+            with self._later_changed:
+                if not self._later:
+                    self._later_changed.wait()
+                    continue
+                wait_ns = self._later[0][0] - self._clock.monotonic_ns()
+                if wait_ns > 0:
+                    self._later_changed.wait(wait_ns / 1e9)
+                    continue
+                _, _, work = heapq.heappop(self._later)
+            work()
+
+
+class LogWriter:
+    """Carries out commands, in order, until one fails or it is closed.
+
+    Args:
+        log: The partition's log; nothing else writes to it.
         config: Of the stream.
         epochs: Of the log; new frames are of the last.
-        post: Called on the thread with each outcome.
-        clock: For the interval policy.
-        retention_task: Takes its steps on the thread, between two turns.
+        post: Called with each result, on the thread that has it.
+        clock: For the interval policy, and for how long a sync takes.
+        retention_task: Takes its steps between two turns.
+        pool: Its threads.
         append_bytes_max: Of frames made at a time; one may exceed it.
         frames_unremembered_max: After so many frames, `ProducerSnapshotWanted` is posted.
 
@@ -410,15 +506,16 @@ class LogWriter:
         tell_written: Whether `Written` is posted, too, before what was written is synced.
     """
 
-    def __init__(  # noqa: PLR0913 - what it writes to, whom it tells, how much at a time
+    def __init__(  # noqa: PLR0913 - what it writes to, who hears of it, how much at a time
         self,
         log: CommitLog,
         config: StreamConfig,
         *,
         epochs: EpochFile,
-        post: Callable[[Outcome], None],
+        post: Callable[[LogResult], None],
         clock: Clock,
         retention_task: RetentionTask,
+        pool: WriterPool,
         append_bytes_max: int = APPEND_BYTES_MAX,
         frames_unremembered_max: int = FRAMES_UNREMEMBERED_MAX,
     ) -> None:
@@ -428,156 +525,191 @@ class LogWriter:
         self._post = post
         self._clock = clock
         self._retention_task = retention_task
+        self._pool = pool
         self.tell_written = False
         self._start = log.start_offset
-        # Made in C: a condition's notify and wait cost more than the rest of a small turn's
-        # hand-over. What it holds is bounded by the bytes that a partition takes.
-        self._orders: SimpleQueue[Order] = SimpleQueue()
+        self._lock = threading.Lock()  # guards `_running`; held for memory operations only
+        # What it holds is bounded by the bytes that a partition takes.
+        self._commands: deque[Command] = deque()
+        self._running = False
+        self._ended = threading.Event()
+        self._undurable = False
+        self._calls_ns: list[int] = []
         self._frames = 0
         self._append_bytes_max = append_bytes_max
         self._frames_unremembered_max = frames_unremembered_max
         self.failed = False
         self._synced_ns = clock.monotonic_ns()
-        self._thread = threading.Thread(
-            target=self.run, name=f"log-writer/{config.name}", daemon=True
-        )
+
+    def submit(self, command: Command) -> None:
+        """Hand over a command and have it carried out; never waits. After a failure it is dropped.
+
+        `Patch` is void if `cuts` is not that of the last truncation or reset.
+        """
+        self.enqueue(command)
+        self.start()
+
+    def enqueue(self, command: Command) -> None:
+        """Hand over a command; `start` or `write_here` must follow."""
+        if not self.failed:
+            self._commands.append(command)
 
     def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
+        """Have a thread carry out what waits, or what is due, unless one is at it."""
+        if self._take_turn():
+            self._pool.run(self.run)
 
-    def submit(self, append: Append) -> None:
-        """Hand over what to write; never waits. After a failure it is dropped."""
-        self._give(append)
+    def write_here(self) -> bool:
+        """Write what waits on this thread, if nothing else is under way and it is quick.
 
-    def append_fetched(self, frames: Iterable[Frame]) -> None:
-        """Hand over frames of another replica, checked, to be written as they are; never waits."""
-        self.submit(Append([PrebuiltBatch(header, body) for header, body in frames], 0))
+        Where others are to copy it, it is synced on a thread, while they do.
 
-    def begin_epoch(self, epoch: int, start_offset: int) -> None:
-        """Have an epoch noted durably, and what is submitted after this be of it: `EpochBegun`."""
-        self._give(BeginEpoch(epoch, start_offset))
-
-    def truncate(self, upto: int, cuts: int) -> None:
-        """Have every frame with records at or above `upto` removed: `Cut`."""
-        self._give(Truncate(upto, cuts))
-
-    def reset(self, start: int, cuts: int) -> None:
-        """Have everything removed, and the log begin at `start`: `WasReset`."""
-        self._give(Reset(start, cuts))
-
-    def delete_before(self, offset: int) -> None:
-        """Have whole segments below `offset` deleted, when retention finds that they may be."""
-        self._give(DeleteBefore(offset))
-
-    def purge_before(self, offset: int) -> None:
-        """Have whole segments below `offset` deleted, the active one too if all of it is below."""
-        self._give(PurgeBefore(offset))
-
-    def patch(self, first: int, upto: int, frames: Iterable[Frame], cuts: int) -> None:
-        """Have damage in [first, upto) filled with checked frames: `Patched`, if it could be.
-
-        Nothing is done and reported if `cuts` is not that of the last cut any more.
+        Returns:
+            Whether it was seen to; False: `start` must follow.
         """
-        self._give(Patch(first, upto, tuple(frames), cuts))
-
-    def note(self, high_watermark: int, agreed_epoch: int, *, durable: bool = False) -> None:
-        """Have what a replica knows written down; durably for `SaveHighWatermark`."""
-        self._give(Note(high_watermark, agreed_epoch, durable))
-
-    def sync_below(self, memory: ProducerSnapshot) -> None:
-        """Have what was submitted made durable; `ProducerSnapshotSynced` follows. Never waits."""
-        self._give(memory)
-
-    def remembered(self, offset: int) -> None:
-        """What the intake remembers of everything below `offset` is written down."""
-        self._give(Remembered(offset))
-
-    def seal(self) -> None:
-        """Have the active segment sealed; never waits."""
-        self._give(LogCommand.SEAL)
-
-    def retain(self) -> None:
-        """Have looked at what may be deleted, for that may be more than before; never waits."""
-        self._give(LogCommand.RETAIN)
+        syncs = self._config.fsync == "commit" and not self.tell_written
+        if not self._pool.allows_here(syncs=syncs) or not self._take_turn():
+            return False
+        if self._is_quick():
+            begun_ns = self._clock.monotonic_ns()
+            may_go_on = self._guarded(self._write_turn)
+            self._pool.note_disk(self._clock.monotonic_ns() - begun_ns, syncs=syncs)
+            if not may_go_on or (not self._undurable and self._rest()):
+                return True
+        self._pool.run(self.run)
+        return True
 
     def end(self) -> None:
-        """Have the thread end after what was submitted; never waits, and `close` must follow."""
-        self._orders.put(LogCommand.CLOSE)
+        """Have everything end after what was submitted; never waits, and `close` must follow."""
+        self._commands.append(LogCommand.CLOSE)
+        self.start()
 
     def close(self) -> None:
-        """Write what was submitted, sync, end the thread and close the log; waits for all that."""
+        """Write what was submitted, sync, and close the log; waits for all that."""
         self.end()
-        if self._thread.ident is not None:
-            self._thread.join()
+        self._ended.wait()
         self._log.close()
 
-    def _give(self, order: Order) -> None:
-        if not self.failed:
-            self._orders.put(order)
-
     def run(self) -> None:
-        """Write what is submitted until `end`, on this thread; `start` makes one for it."""
+        """Carry out what waits, on this thread; the caller has the turn: see `start`."""
+        while self._guarded(self._turn):
+            if self._rest():
+                return
+            if self._pool.busy:  # others have a turn first
+                self._pool.run(self.run)
+                return
+
+    def _take_turn(self) -> bool:
+        """Whether the caller is the one that runs it from now on, until `_rest`."""
+        with self._lock:
+            if self._running or self._ended.is_set():
+                return False
+            self._running = True
+            return True
+
+    def _rest(self) -> bool:
+        """Give the turn back, unless something waits."""
+        due_ns = self._due_ns()
+        if due_ns is not None and due_ns <= self._clock.monotonic_ns():
+            return False
+        with self._lock:
+            if self._commands:
+                return False
+            # A call that comes before something is due looks again, and asks for the next.
+            if due_ns is not None and (not self._calls_ns or due_ns < self._calls_ns[-1]):
+                self._calls_ns.append(due_ns)
+                self._pool.run_at(due_ns, self._wake)
+            self._running = False
+            return True
+
+    def _wake(self) -> None:
+        with self._lock:
+            self._calls_ns.pop()  # the earliest: later ones were asked for before it
+        self.start()
+
+    def _guarded(self, turn: Callable[[], bool]) -> bool:
+        """Take a turn; whether another one may follow."""
         try:
-            while self._turn():
-                pass
+            return turn()
         except (LogdError, OSError) as error:
             self._fail(str(error))
         except Exception as error:  # noqa: BLE001 - a bug must not leave publishers waiting
             _log.exception("log_writer_failed", stream=self._config.name)
             self._fail(f"{type(error).__name__}: {error}")
+        return False
 
     def _fail(self, reason: str) -> None:
         self.failed = True
-        while not self._orders.empty():
-            self._orders.get()
+        self._commands.clear()
+        self._ended.set()
         self._post(CommitFailed(reason))
 
     def _turn(self) -> bool:
-        """Write what was handed over, and carry out the order that comes next; False at the end."""
-        items, order = self._await_orders()
-        wrote = bool(items)
+        """Write what was handed over, and carry out the command that comes next; False: the end."""
+        items, command = self._next()
         self._append(items)
-        if wrote and self.tell_written:
-            self._post(Written(self._log.end_offset, self._changes.cuts))
         if self._sync_is_due():
+            begun_ns = self._clock.monotonic_ns()
             self._sync()
-        if wrote:
-            self._post(Durable(self._log.end_offset, self._changes.cuts))
-        if order is LogCommand.CLOSE:
+            self._pool.note_disk(self._synced_ns - begun_ns, syncs=True)
+        self._tell_durable()
+        if command is LogCommand.CLOSE:
+            self._ended.set()
             return False
-        if order is not None:
-            self._carry_out(order)
+        if command is not None:
+            self._carry_out(command)
         self._retain()
         return True
 
-    def _await_orders(self) -> tuple[list[MessageRun | PrebuiltBatch], Order | None]:
-        """Wait until there is something to do, or the time has come.
+    def _write_turn(self) -> bool:
+        """As `_turn`, of appends alone, without what may take long."""
+        items, command = self._next()
+        assert command is None, command
+        self._append(items)
+        if not self.tell_written:
+            if self._config.fsync == "commit":
+                self._sync()
+            self._tell_durable()
+        return True
 
-        Returns:
-            All there is to write, up to the first order of another kind, and that one.
-        """
+    def _is_quick(self) -> bool:
+        size = 0
+        for command in self._commands:
+            if not isinstance(command, Append):
+                return False
+            size += command.size_bytes
+        return (
+            size <= WRITE_HERE_BYTES_MAX
+            and self._frames < self._frames_unremembered_max
+            and not self._log.roll_is_due(size)
+        )
+
+    def _next(self) -> tuple[list[MessageRun | PrebuiltBatch], Command | None]:
+        """All there is to write, up to the first command of another kind, and that one."""
         items: list[MessageRun | PrebuiltBatch] = []
-        try:
-            order = self._orders.get(timeout=self._wait_s())
-            while isinstance(order, Append):
-                items += order.items
-                order = self._orders.get_nowait()
-        except Empty:
-            return items, None
-        return items, order
+        while self._commands:
+            command = self._commands.popleft()
+            if not isinstance(command, Append):
+                return items, command
+            items += command.items
+        return items, None
 
-    def _carry_out(self, order: Order) -> None:
-        match order:
+    def _tell_durable(self) -> None:
+        if self._undurable:
+            self._undurable = False
+            self._post(Durable(self._log.end_offset, self._changes.cuts))
+
+    def _carry_out(self, command: Command) -> None:
+        match command:
             case ProducerSnapshot():
                 self._sync()
-                self._post(ProducerSnapshotSynced(order))
+                self._post(ProducerSnapshotSynced(command))
             case Remembered(offset):
                 self._retention_task.remembered(offset)
             case LogCommand.SEAL:
                 self._log.roll()
             case LogCommand.RETAIN:
-                pass  # that follows each order
+                pass  # that follows each command
             case (
                 BeginEpoch()
                 | Truncate()
@@ -587,12 +719,12 @@ class LogWriter:
                 | Patch()
                 | Note()
             ):
-                outcome = self._changes.carry_out(order)
+                result = self._changes.carry_out(command)
                 self._start = self._log.start_offset
-                if outcome is not None:
-                    self._post(outcome)
+                if result is not None:
+                    self._post(result)
             case _:
-                raise AssertionError(order)
+                raise AssertionError(command)
 
     def _retain(self) -> None:
         deleting = self._retention_task.step()
@@ -611,9 +743,13 @@ class LogWriter:
     def _append(self, items: list[MessageRun | PrebuiltBatch]) -> None:
         """Write items, some frames at a time; they are let go as their frames are made."""
         made = build_frames(_taken_from(items), epoch=self._changes.epoch)
+        wrote = False
         for frames in _in_parts(made, self._append_bytes_max):
             self._log.append(frames)
             self._frames += len(frames)
+            wrote = self._undurable = True
+        if wrote and self.tell_written:
+            self._post(Written(self._log.end_offset, self._changes.cuts))
 
     def _sync_is_due(self) -> bool:
         if self._log.synced_offset == self._log.end_offset:
@@ -627,12 +763,13 @@ class LogWriter:
             case "never":
                 return False
 
-    def _wait_s(self) -> float | None:
-        wait_s = self._retention_task.wait_s()
+    def _due_ns(self) -> int | None:
+        """When there is something to do though no command comes; None: never."""
+        due_ns = self._retention_task.due_ns()
         if self._config.fsync != "interval" or self._log.synced_offset == self._log.end_offset:
-            return wait_s
-        sync_s = self._config.fsync_interval_ms / 1000
-        return sync_s if wait_s is None else min(sync_s, wait_s)
+            return due_ns
+        sync_ns = self._synced_ns + self._config.fsync_interval_ms * 1_000_000
+        return sync_ns if due_ns is None else min(sync_ns, due_ns)
 
 
 def _taken_from(items: list[MessageRun | PrebuiltBatch]) -> Iterator[MessageRun | PrebuiltBatch]:

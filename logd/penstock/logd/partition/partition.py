@@ -21,15 +21,19 @@ from penstock.logd.format.frame import FrameHeader
 from penstock.logd.intake.admission import ByteBudget
 from penstock.logd.intake.dedup import DedupMark
 from penstock.logd.intake.intake import Arrived, Intake, LogFailed
-from penstock.logd.intake.turn import FRAME_OVERHEAD, Append, Message, Refuse
+from penstock.logd.intake.turn import FRAME_OVERHEAD, Append, Message, PrebuiltBatch, Refuse
 from penstock.logd.metadata.streams import Stream, is_internal
 from penstock.logd.partition.context import PartitionContext
 from penstock.logd.partition.log_writer import (
     CommitFailed,
+    Frame,
+    LogCommand,
+    LogResult,
     LogWriter,
-    Outcome,
     ProducerSnapshotSynced,
     ProducerSnapshotWanted,
+    PurgeBefore,
+    Remembered,
 )
 from penstock.logd.partition.producer_snapshot import ProducerSnapshot
 from penstock.logd.partition.publish_queue import PublishQueue, begin, read_frames
@@ -60,8 +64,8 @@ class Role(Protocol):
     high_watermark: int
     epochs: EpochFile
 
-    def settle(self, outcome: Outcome, now_ns: int) -> bool:
-        """Take what the log's writer says; whether more is committed that was not reported."""
+    def settle(self, result: LogResult, now_ns: int) -> bool:
+        """Take what the log's writer reports; whether more is committed that was not reported."""
 
     def submitted(self, upto: int) -> None:
         """What was taken has been handed to the log's writer."""
@@ -153,7 +157,7 @@ class Partition:
         writer: Of the log.
         purging: What of it was purged.
         publish_queue: Takes what is published while this node leads.
-        retention_task: For its counters; it works on the log writer's thread.
+        retention_task: For its counters; its steps are taken by the log writer.
         compaction_scheduler: For its counters; it works on the compactor's thread.
         failure: Why it takes no writes; empty while it does.
         closed: Whether it serves nobody any more.
@@ -186,9 +190,12 @@ class Partition:
             post=self._post,
             clock=context.clock,
             retention_task=self.retention_task,
+            pool=context.writer_pool,
             frames_unremembered_max=context.frames_unremembered_max,
         )
-        self.purging = Purging(log, self.role.epochs, self.writer.purge_before)
+        self.purging = Purging(
+            log, self.role.epochs, lambda offset: self.writer.submit(PurgeBefore(offset))
+        )
         self.publish_queue = PublishQueue(stream, number, log, intake, self._submit, context)
         self.compaction_scheduler = self._begin_upkeep()
         self._snapshotter = Snapshotter(
@@ -274,9 +281,9 @@ class Partition:
         """Whether it failed for want of space, so that it may be opened again."""
         return bool(self.failure) and self.log.out_of_space
 
-    def take(self, messages: list[Message]) -> None:
+    def take(self, messages: list[Message], *, alone: bool = False) -> None:
         """Take what arrived in one turn, if this node leads and `close` was not called."""
-        self.publish_queue.take(messages)
+        self.publish_queue.take(messages, alone=alone)
 
     def store(self, messages: list[Message]) -> int:
         """Take messages of logd's own, all of them or none; `wait_committed` for what it returns.
@@ -348,7 +355,7 @@ class Partition:
         self._wake()
 
     def finish(self) -> None:
-        """Write and sync what was accepted, end the thread, close the log.
+        """Write and sync what was accepted, end the writing, close the log.
 
         Waits for all that, and may be called on another thread than the event loop's.
 
@@ -375,12 +382,12 @@ class Partition:
         self.retention_task.count_on(before.retention_task)
         self.compaction_scheduler.counts.count_on(before.compaction_scheduler.counts)
 
-    def _post(self, outcome: Outcome) -> None:
-        """Called on the log writer's thread."""
-        self._context.dispatcher.post(self._loop, partial(self._settle, outcome))
+    def _post(self, result: LogResult) -> None:
+        """Called on a thread of the log writer's, or the compactor's."""
+        self._context.dispatcher.post(self._loop, partial(self._settle, result))
 
-    def _settle(self, outcome: Outcome) -> None:
-        match outcome:
+    def _settle(self, result: LogResult) -> None:
+        match result:
             case CommitFailed(reason):
                 self._fail(reason)
             case ProducerSnapshotWanted(ids):
@@ -389,7 +396,7 @@ class Partition:
             case ProducerSnapshotSynced(memory):
                 self._snapshotter.synced(memory)
             case _:
-                if self.role.settle(outcome, self._context.clock.monotonic_ns()):
+                if self.role.settle(result, self._context.clock.monotonic_ns()):
                     self.commit(self.high_watermark)
 
     def _begin_upkeep(self) -> CompactionScheduler:
@@ -399,7 +406,7 @@ class Partition:
             self.stream.config,
             CompactionSettings() if compaction_thread is None else compaction_thread.settings,
             high_watermark=lambda: self.high_watermark,
-            wants=Wants(memory=self._want_memory, seal=self.writer.seal),
+            wants=Wants(memory=self._want_memory, seal=lambda: self.writer.submit(LogCommand.SEAL)),
             clock=self._context.clock,
         )
         if compaction_thread is not None:
@@ -408,7 +415,7 @@ class Partition:
 
     def _saved(self, offset: int) -> None:
         """What is remembered below has been written down: retention and compaction go on."""
-        self.writer.remembered(offset)
+        self.writer.submit(Remembered(offset))
         self.compaction_scheduler.remembered(offset)
         if self._context.compaction_thread is not None:
             self._context.compaction_thread.wake(self.compaction_scheduler)
@@ -441,7 +448,7 @@ class Partition:
             tracer.end(span, attributes={"penstock.stream": self.label, "penstock.epoch": epoch})
         self.writer.tell_written = followed
         self.retention_task.leading = True
-        self.writer.retain()
+        self.writer.submit(LogCommand.RETAIN)
         self.publish_queue.decline(None)
         self.publish_queue.lead(epoch, next_offset, self.high_watermark)
 
@@ -524,9 +531,18 @@ class Partition:
         if not self.failure:
             self._fail(reason)
 
-    def _submit(self, append: Append) -> None:
-        self.writer.submit(append)
-        self.role.submitted(append.items[-1].next_offset)
+    def _submit(self, appends: list[Append], alone: bool) -> None:
+        """Have it written; at once and here, if nothing came for others and a thread costs more."""
+        for append in appends:
+            self.writer.enqueue(append)
+            self.role.submitted(append.items[-1].next_offset)
+        if not alone or not self._context.dispatcher.run(self._loop, self.writer.write_here):
+            self.writer.start()
+
+    def append_fetched(self, frames: list[Frame]) -> None:
+        """Have frames of the leader's log written as they are."""
+        self.publish_queue.follow(frames)
+        self.writer.submit(Append([PrebuiltBatch(header, body) for header, body in frames], 0))
 
     def _fail(self, reason: str) -> None:
         self.failure = reason
@@ -618,8 +634,9 @@ class OfflinePartition:
         subject = self.stream.config.subject
         return f"{subject}.{self.number}" if self.number else subject
 
-    def take(self, messages: list[Message]) -> None:
+    def take(self, messages: list[Message], *, alone: bool = False) -> None:
         """Refuse what arrived in one turn."""
+        del alone
         arrived = Arrived(messages, self.budget.room)
         for effect in self.intake.handle(arrived, self._context.clock.unix_ns()):
             assert isinstance(effect, Refuse), effect

@@ -184,7 +184,7 @@ class PublishQueue:
         number: Of the partition.
         log: Its log, for how full it is.
         intake: Sequences what is taken, and remembers.
-        submit: Hands over what is to be written.
+        submit: Has something written; True: nothing came for other partitions with it.
         context: The budget that its own is a share of, the way back to publishers, the time.
 
     Attributes:
@@ -208,7 +208,7 @@ class PublishQueue:
         number: int,
         log: CommitLog,
         intake: Intake,
-        submit: Callable[[Append], None],
+        submit: Callable[[list[Append], bool], None],
         context: PartitionContext,
     ) -> None:
         self.intake = intake
@@ -329,8 +329,12 @@ class PublishQueue:
         if self.declined is not None:
             raise UnavailableError(f"stream {self.name}: {self.declined.description}")
 
-    def take(self, messages: list[Message]) -> None:
+    def take(self, messages: list[Message], *, alone: bool = False) -> None:
         """Take what arrived in one turn.
+
+        Args:
+            messages: In the order in which they came.
+            alone: Whether nothing came for other partitions.
 
         What comes while it does not lead is neither taken nor answered: the leader does that,
         or the publisher sends it again.
@@ -343,7 +347,7 @@ class PublishQueue:
         effects = self.intake.handle(arrived, self._clock.unix_ns())
         if self._spans is not None and span is not None:
             self._spans.took(span, effects, len(messages))
-        self._execute(effects)
+        self._execute(effects, alone=alone)
         self._send_acks(self._pending, self._high_watermark)
 
     def follow(self, frames: list[Frame]) -> None:
@@ -425,7 +429,8 @@ class PublishQueue:
             offset_max = self._log.start_offset + limit.messages
         return room, offset_max
 
-    def _execute(self, effects: list[Effect]) -> None:
+    def _execute(self, effects: list[Effect], *, alone: bool = False) -> None:
+        appends: list[Append] = []
         for effect in effects:
             match effect:
                 case Refuse():
@@ -433,13 +438,15 @@ class PublishQueue:
                 case Append():
                     self.budget.take(effect.size_bytes)
                     self._held.append((effect.items[-1].next_offset, effect.size_bytes))
-                    self._submit(effect)
+                    appends.append(effect)
                 case AckLater():
                     for ack in effect.acks:
                         (self._pending_here if ack.here else self._pending).append(ack)
                     self.pending_acks += sum([ack_count(ack) for ack in effect.acks])
                 case _:
                     assert_never(effect)
+        if appends:
+            self._submit(appends, alone)
 
     def _send_acks(self, pending: deque[Ack], upto: int) -> None:
         """Send every ack that is due when everything up to `upto` is what it waits for."""

@@ -1,4 +1,4 @@
-"""Carries out a stream's retention, a small step at a time, on the thread that writes its log.
+"""Carries out a stream's retention, a small step at a time, between two turns of its log writer.
 
 A step deletes one segment, or seals one, so that no publisher waits for more than that. Before
 anything is deleted, what the intake remembers of it (`penstock.logd.partition.rebuild`) has been
@@ -67,11 +67,11 @@ class RetentionTask:
         self._goal = 0
         self._purge = 0
 
-    def wait_s(self) -> float | None:
-        """Seconds until there may be something to do; None: never."""
-        if not self._doomed and not self._decides:
+    def due_ns(self) -> int | None:
+        """When there may be something to do, by the monotonic clock; None: never."""
+        if not self._decides and not (self._doomed and (self._goal or self._purge)):
             return None
-        return max(0, self._due_ns - self._clock.monotonic_ns()) / _NS_PER_S
+        return self._due_ns
 
     def step(self) -> bool:
         """Do what is due; call often.

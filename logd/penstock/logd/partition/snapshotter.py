@@ -33,7 +33,7 @@ class Snapshotter:
     Args:
         intake: Whose.
         log: Its log; what is remembered is written beside its segments.
-        log_writer: Writes that log; posts `MemorySynced`, which is answered by `synced`.
+        log_writer: Writes that log; posts `ProducerSnapshotSynced`, which is answered by `synced`.
         high_watermark: What is committed by now.
         saved: Called with the offset of a snapshot that has been written down, ids included.
         adopted: Called when what came from another replica has been, too.
@@ -78,7 +78,7 @@ class Snapshotter:
             return
         self._under_way = True
         self._adopted, self._cuts_then = self._intake.dedup.unsaved, self._cuts
-        self._log_writer.sync_below(ProducerSnapshot.of(self._intake, self._high_watermark() + 1))
+        self._log_writer.submit(ProducerSnapshot.of(self._intake, self._high_watermark() + 1))
 
     def synced(self, memory: ProducerSnapshot) -> None:
         """Write a memory; all of it is durable."""

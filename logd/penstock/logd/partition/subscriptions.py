@@ -71,8 +71,8 @@ class MessageHandler(Protocol):
         """What it takes."""
         ...
 
-    def take(self, messages: list[Message]) -> None:
-        """Take what arrived in one turn."""
+    def take(self, messages: list[Message], *, alone: bool = False) -> None:
+        """Take what arrived in one turn; `alone`: nothing came for others."""
         ...
 
 
@@ -194,13 +194,14 @@ class SubscriptionManager:
 
     def on_messages(self, messages: dict[bytes, list[Message]]) -> None:
         """Route what one read of the data connection brought."""
+        alone = len(messages) == 1
         for sid, arrived in messages.items():
             listener = self._by_sid.get(sid)
             if listener is None:  # the stream was deleted a moment ago
                 continue
             partition = listener.partition
             taken = _without_reserved(partition, arrived) if listener.wild else arrived
-            partition.take(taken)
+            partition.take(taken, alone=alone)
             refused = partition.intake.counts.refused.total()
             if refused != listener.refused:
                 listener.refused = refused

@@ -149,7 +149,7 @@ class CommitLog(LogReader):
             assert header.base_offset == expected, (header.base_offset, expected)
             assert header.body_length == len(body), (header.body_length, len(body))
             length, expected = length + header.frame_length, header.next_offset
-        if self._roll_is_due(length):
+        if self.roll_is_due(length):
             self.roll()
         active, size = self._active, self._active.size
         try:
@@ -187,6 +187,12 @@ class CommitLog(LogReader):
             with contextlib.suppress(OSError):  # without it, recovery reads more
                 active.save_index(reached)
         return reached.end_offset
+
+    def roll_is_due(self, length: int) -> bool:
+        """Whether the active segment is sealed before so many bytes are appended."""
+        size, age_max = self._active.size, self._config.segment_age_s_max
+        too_old = age_max is not None and self._now_ns() - self._begun_ns >= age_max * 1e9
+        return size > 0 and (too_old or size + length > self._config.segment_bytes_max)
 
     def roll(self) -> bool:
         """Seal the active segment and begin the next, if it is not empty and there is room for one.
@@ -396,11 +402,6 @@ class CommitLog(LogReader):
         if self._failure or self._closed:
             reason = self._failure or "it is closed"
             raise LogFailedError(f"{self.directory}: the log takes no writes: {reason}")
-
-    def _roll_is_due(self, length: int) -> bool:
-        size, age_max = self._active.size, self._config.segment_age_s_max
-        too_old = age_max is not None and self._now_ns() - self._begun_ns >= age_max * 1e9
-        return size > 0 and (too_old or size + length > self._config.segment_bytes_max)
 
     def _fail(self, operation: str, error: OSError, *, cut_to: int | None) -> NoReturn:
         """Refuse writes from now on; cut off what must not come back when opened again."""
