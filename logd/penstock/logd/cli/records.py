@@ -183,7 +183,7 @@ class _SessionReader(LogClient):
         first = int(request["offset"])
         upto = int(error.detail["next_offset"])
         answer, upto = self._behind(call, upto)
-        self._session.skip(request["stream"], request["partition"], first, upto)
+        self._session.skip(request["stream"], request.get("partition", 0), first, upto)
         assert isinstance(answer, Fetched)
         return replace(answer, frames=[], next_offset=upto)
 
@@ -206,7 +206,7 @@ class _SessionReader(LogClient):
     def _has_copies(self, call: Call[Answer]) -> bool:
         request = call.request
         parts = self.stream(request["stream"]).partitions
-        return any(len(p.replicas) > 1 for p in parts if p.partition == request["partition"])
+        return any(len(p.replicas) > 1 for p in parts if p.partition == request.get("partition", 0))
 
     def _behind(self, call: Call[Answer], offset: int) -> tuple[Answer, int]:
         """The answer at an offset, or at the end of what can be read if that is below."""
