@@ -26,6 +26,7 @@ draw the longest election timeout, 800 ms; promises not to vote end after 400 ms
                                 `RaftConfig` may follow, as in `snapshot_entries=4`
     wait a 400                  a's clock moves by so many ms, and a looks at it
     pass 400                    everybody's does
+    fail a 150                  a's clock moves by so many ms, and its disk fails
     campaign a                  a's clock moves to its deadline
     elect a                     500 ms pass, a campaigns, all settles; prints nothing
     deliver [a->b] [AppendRequest]      messages that wait arrive: all, of a link, of a kind
@@ -79,6 +80,7 @@ from penstock.logd.raft import (
     SnapshotTaken,
     SnapshotWanted,
     Started,
+    StorageFailed,
     TransferLeadership,
     Woke,
     founders,
@@ -172,6 +174,10 @@ class RaftScript:
     def _do_wait(self, name: str, milliseconds: str) -> None:
         self._members[NodeId(name)].now_ns += int(milliseconds) * MILLISECOND
         self._tell(NodeId(name), Woke())
+
+    def _do_fail(self, name: str, milliseconds: str) -> None:
+        self._members[NodeId(name)].now_ns += int(milliseconds) * MILLISECOND
+        self._tell(NodeId(name), StorageFailed("the disk failed"))
 
     def _do_campaign(self, name: str) -> None:
         member = self._members[NodeId(name)]
