@@ -1,7 +1,7 @@
-"""Arrow takes its memory by malloc: its own pool keeps 15 MiB of a busy collector's 150.
+"""Let Arrow allocate by malloc: its own pool keeps 15 MiB of a busy collector's 150.
 
-Arrow asks for this once, when it is loaded, so this is imported before whatever loads it. Encoding
-a batch takes as long either way. A value that somebody has set stays.
+Arrow reads this variable once, when it is loaded, so this module is imported first. The speed is
+the same. A value in the environment stays.
 """
 
 import os

@@ -1,12 +1,10 @@
-"""OpenTelemetry's environment variables that `setup` honours.
+"""Environment variables that `setup` honours: Penstock's own, and those of OpenTelemetry.
+
+By OpenTelemetry's specification a value that cannot be read counts as unset, with a warning. The
+Python SDK raises for some of them instead, so a mistake in a deployment's file would keep an
+application from starting. So `setup` hides such values from the SDK while it is set up.
 
 OpenTelemetry itself reads OTEL_PROPAGATORS (`penstock.specs.web.request`).
-
-Variables that OpenTelemetry's SDK reads itself, and what becomes of malformed ones.
-
-OpenTelemetry's specification has a value that cannot be read be as good as not set, with a warning.
-The Python SDK raises for some, so that a slip in a deployment's file would keep an application from
-starting. So `setup` hides such values from the SDK while that is set up.
 """
 
 import logging

@@ -1,11 +1,12 @@
-"""What becomes of a configuration that is read again while the collector runs.
+"""Reload: the result of reading the configuration again while the collector runs.
 
 A reload checks the whole configuration, refuses changes of keys that need a restart, and starts and
-stops the sources that changed. Only when all of that has succeeded the rest is exchanged, in one
-step of the event loop. A failure before that closes what was made and starts again what was
-stopped. Spools, sequences and the checkpoint belong to no source and go on. A received unit is
-treated by the validator that was there when it was begun. A file source that changed has a
-successor that begins at the position that is done, once delivery is done with what was read.
+stops the sources that changed. When all of that has succeeded, one step of the event loop exchanges
+the rest. A failure before that step closes the new sources and starts the stopped ones again.
+
+Spools, sequences and the checkpoint belong to no source and stay. A unit that was received before
+keeps the validator it began with. A file source that changed gets a successor once delivery is done
+with what the old one read; the successor begins at that position.
 """
 
 from collections import Counter

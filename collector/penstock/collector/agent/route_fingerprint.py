@@ -1,8 +1,9 @@
-"""The route fingerprint: a digest of what decides the subject of a record.
+"""The route fingerprint: a digest of everything that decides the subject of a record.
 
-The checkpoint holds it. "Done up to sequence s" is said of one subject of one source: a record that
-is read again and gets another subject the second time may come below that subject's s and would be
-taken for delivered. So what waits is only believed under the fingerprint that it was read under.
+The checkpoint says for each subject of each source that everything up to sequence s is delivered. A
+record that gets another subject when it is read again may lie below that subject's s, and would
+count as delivered by mistake. So the checkpoint holds this digest, and its positions hold only as
+long as the digest is the same.
 """
 
 import hashlib

@@ -1,9 +1,9 @@
-"""What each of several collectors that share a configuration does.
+"""The part of each worker process in one configuration.
 
-The first has the data directory itself and every source. The others have a directory each below
-`workers/` in it, and the sources whose address several processes can listen on (SO_REUSEPORT): the
-kernel gives each connection, and each sender's datagrams, to one of them. A directory of a worker
-that is not wanted any more is delivered from and then left alone.
+The first worker has the data directory itself and every source. Each other worker has a directory
+below `workers/`, and the sources whose address several processes can listen on (SO_REUSEPORT): the
+kernel gives each connection, and each sender's datagrams, to one of them. If there are fewer
+workers than before, the left-over directories are delivered and then left alone.
 """
 
 from dataclasses import dataclass

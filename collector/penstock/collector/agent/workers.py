@@ -1,19 +1,19 @@
-"""Several collectors as one: their processes, and one admin endpoint and socket for all of them.
+"""Worker processes that run one configuration, with one admin endpoint and socket for all of them.
 
-A worker that ends is started again after a wait that doubles; its spool stays its own. When one
+A worker that ends is started again after a pause that doubles; it keeps its spool. If a worker
 cannot start because its configuration or environment is wrong, the whole collector ends. `/status`
 has the workers' stages under ``worker-<n>/``, `/metrics` their metrics with the label `worker`.
 
-A request on the admin socket goes to all workers; the answers come as one, with each worker's own
-under ``workers``. A reload, also by SIGHUP, checks the configuration as a whole, and then restarts
-the workers one after the other:
+A request on the admin socket goes to all workers. One answer has all of theirs under ``workers``. A
+reload, also by SIGHUP, checks the configuration as a whole and then restarts the workers one after
+the other:
 
-    new configuration is wrong       nothing is restarted
+    new configuration is wrong       no worker is restarted
     worker drains, starts, is ready  the next one follows
-    worker does not become ready     it is started by the configuration that it ran by, and so are
-                                     the workers after it left; the report names them
+    worker does not become ready     it starts again with its earlier configuration; the workers
+                                     after it are left as they are; the report names them
 
-Each worker inherits the text of the files that it runs by, whatever the files say by then.
+Each worker inherits the text of its configuration files, whatever the files say by then.
 """
 
 import asyncio

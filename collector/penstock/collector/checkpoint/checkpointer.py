@@ -1,10 +1,7 @@
-"""The checkpoint of a running collector: what is done, written before the spool gives it back.
+"""The checkpoint of a running collector: written before the spool frees what is delivered.
 
-Room on the disk that is kept for the checkpoint.
-
-The room of what is delivered is given back once a checkpoint says that it is. On a disk that is
-full none could be written, so nothing would ever be given back. A file of a size that a checkpoint
-fits into stands by for that.
+A full disk has no room for a new checkpoint, and without one the spool could never free any. So a
+file of a checkpoint's size is kept in reserve for that case.
 """
 
 import asyncio

@@ -3,18 +3,16 @@
 A line is the record's body. A line that is a JSON object with a level or a timestamp, as structured
 loggers write it (ours included), is taken apart instead: the level becomes the severity, the event
 or message the body, the timestamp the time, the trace's ids the record's own, all else attributes
-(`penstock.collector.decode.loggers`). What is not understood is counted by its reason:
+(`penstock.collector.decode.loggers`). Three counters name what is not understood:
 
-    levels_unknown           records that say a level which no known logger has; they are INFO
-    timestamps_unreadable    records that say a time which cannot be read, or none where one is to
-                             stand; they have that of reading, or end as is configured
-    lines_repaired           JSON that strict readers refuse, and that was read all the same
+    levels_unknown           the level is one that no known logger has; the record is INFO
+    timestamps_unreadable    the time cannot be read, or is missing where one is expected; the
+                             record has the time of reading, or ends as configured
+    lines_repaired           strict readers refuse this JSON; it was read all the same
 
-JSON objects as programs write them, also where one value in them is no JSON.
-
-What strict readers refuse whole is read part by part: ``NaN`` and the infinities, numbers beyond a
-double (as their text), lone surrogates (as U+FFFD), bytes that are no UTF-8, a comma before a
-closing bracket. An integer keeps its digits, however large.
+Such JSON is read part by part: ``NaN`` and the infinities, numbers beyond a double (as their text),
+lone surrogates (as U+FFFD), bytes that are not UTF-8, a comma before a closing bracket. An integer
+keeps its digits, however large.
 """
 
 import json

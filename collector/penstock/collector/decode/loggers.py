@@ -1,22 +1,19 @@
-"""Structured events of common loggers: which of their fields say what every record has.
+"""Structured events of common loggers: the keys that hold level, time, message and trace.
 
-Keys are looked for in an order, the most telling first. Those that hold a level's number are read
-by the family of the logger, as 30 is one level for pino and none for syslog. What cannot be read
-stays an attribute, and is counted.
+Keys are tried in order, the most specific first. A numeric level depends on the family of the
+logger: 30 is a level for pino and none for syslog. A value that cannot be read stays an attribute,
+and is counted.
 
 Known are, among others: structlog, python-json-logger, OpenTelemetry's Python instrumentation;
 pino, bunyan, winston; zap, logrus, zerolog, log/slog, hclog; log4j2's JsonLayout, EcsLayout and
 GcpLayout, logback's JsonEncoder and logstash-logback-encoder; Serilog's CLEF, .NET's JSON console;
 Monolog; tracing-subscriber; PostgreSQL's jsonlog, MongoDB; GELF, ECS, Cloud Logging.
 
-Message templates, as Serilog and .NET's loggers keep them beside an event's properties.
-
-The rules are those of messagetemplates.org: a property's name stands in braces, perhaps behind the
-operator ``@`` or ``$`` and before an alignment (``,8``) and a format (``:0.00``). Doubled braces
-are braces. Text is rendered without quotes, anything but text as JSON.
-
-A format means what .NET makes of it. Senders of CLEF put what they made of those that have one into
-``@r``, in their order; where that is missing, the value is rendered without its format.
+Serilog and .NET's loggers keep a message template beside an event's properties. It is rendered by
+the rules of messagetemplates.org: a property's name stands in braces, perhaps after the operator
+``@`` or ``$`` and before an alignment (``,8``) and a format (``:0.00``); doubled braces are braces;
+text is rendered without quotes, other values as JSON. Only .NET knows what a format means, so
+senders of CLEF put rendered values into ``@r``, in order. Without them the format is ignored.
 """
 
 import re

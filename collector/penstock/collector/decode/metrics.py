@@ -1,10 +1,9 @@
 """Metric points that the collector itself makes, as record lines.
 
-A base-2 exponential histogram of bounded size, as OpenTelemetry defines it.
-
-At scale s, bucket i counts values in (base**i, base**(i + 1)] with base = 2**(2**-s). Buckets of
-one scale are halves of those of the scale below, so a range that has become too wide is made to fit
-by joining pairs. Relative error at scale 5 (a range of 1 to 32 fills 160 buckets): 1.1 percent.
+Its histograms are OpenTelemetry's base-2 exponential ones, of bounded size. At scale s, bucket i
+counts values in (base**i, base**(i + 1)] with base = 2**(2**-s). A bucket of one scale is half a
+bucket of the scale below, so joining pairs of buckets makes room for a wider range. At scale 5 a
+range of 1 to 32 fills 160 buckets, with a relative error of 1.1 percent.
 """
 
 import math

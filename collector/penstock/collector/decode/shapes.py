@@ -1,11 +1,12 @@
-"""Structured events as records, made and validated by their shape.
+"""The fast path for structured events: records are made and validated by their shape.
 
-Events that come together mostly have the same keys. Which of these hold the level, the time and the
-message is found out once for each shape, and of its records the validator checks the first, which
-it does for all: what differs within the bounds of scalars cannot make a difference to it. Whatever
-else there is (nested values, texts beyond a bound, a level that says nothing) goes the way of
-`penstock.collector.decode.lines.log_record`, event by event; both ways make the same line of what
-both can read.
+Events that come together mostly have the same keys. The keys of level, time and message are found
+once for each shape, and the validator checks the first record of a shape: within the bounds of
+scalars, other values cannot change the verdict.
+
+All other events (nested values, texts beyond a bound, an unknown level) go through
+`penstock.collector.decode.lines.log_record`, one by one. Both paths make the same line of an event
+that both can read.
 """
 
 import math

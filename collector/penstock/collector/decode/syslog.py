@@ -1,20 +1,15 @@
-"""Syslog messages as log records: RFC 5424, RFC 3164, and what merely looks like it.
+"""Syslog messages as log records: RFC 5424, RFC 3164, and messages that only resemble them.
 
 RFC 3164 describes habits, not a format: the year and the zone are missing, often the host is, or
-all of the header. Whatever cannot be read as a part of the header stays in the body, and
-``log.syslog.format`` says which reading was found: ``rfc5424``, ``rfc3164``, ``cisco`` or ``text``.
+the whole header. What cannot be read as a part of the header stays in the body, and
+``log.syslog.format`` names the form that was found: ``rfc5424``, ``rfc3164``, ``cisco`` or
+``text``. As senders do, names and identifiers of RFC 5424 may be longer than it allows, times may
+have more digits, and a message may end after its header.
 
-Names and identifiers of RFC 5424 may be longer here than it says, times may have more digits, and
-a message may end behind its header: its senders do all of that.
-
-Syslog messages as record lines: those with a head that was met before around what differs.
-
-What a program writes before its text is always the same but for the time. So a head (priority,
-host, program, structured data) is read once, and of its messages the validator checks the first,
-which it does for all: times and texts within their bounds cannot make a difference to it. Whatever
-else there is (no head at all, bytes that are no text, text beyond a bound) goes the way of
-`penstock.collector.decode.syslog`, message by message; both ways make the same line of what both
-can read.
+A program's messages differ only in time and text. So a head (priority, host, program, structured
+data) is read once, and the validator checks the first of its messages: within the bounds of times
+and texts, other values cannot change the verdict. All other messages (no head, bytes that are not
+text, text beyond a bound) are read one by one. Both ways make the same line.
 """
 
 import re

@@ -1,10 +1,10 @@
-"""The connection to NATS: looked for until there is one, and made again when it is closed for good.
+"""The connection to NATS: tried until there is one, and replaced when a client gives up.
 
-nats-py connects again by itself when a connection that it had breaks. It does not in three cases:
-it hangs on a server's certificate that it does not trust at first, and it gives up for good when a
-server ends a connection with an error, as one whose limit of a message's size was lowered does, or
-when who answers writes what it cannot read, as half a first line. So each attempt here has a client
-of its own and ends with the first error, and a client that does not go on has a successor.
+nats-py reconnects by itself when an established connection breaks. In three cases it does not: it
+hangs on an untrusted certificate at its first connection; it gives up when the server ends a
+connection with an error, such as after a lower limit of message size; and it gives up on an answer
+that it cannot read, such as half a first line. So each attempt here has its own client and ends
+with the first error, and a client that gave up gets a successor.
 """
 
 import asyncio

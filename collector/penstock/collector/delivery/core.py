@@ -1,22 +1,20 @@
 """The delivery core: brings records of many queues into the log, each once and in order.
 
-It takes records that are already durable where they came from (the spool, or the file itself),
-decides what to send when, and answers how far each origin is done. It never sends: effects say
-what the shell must do, and every effect comes back as exactly one event:
+It takes records that are durable where they came from (the spool, or the file itself), decides what
+to send when, and answers how far each origin is done. It never sends: effects say what the shell
+must do, and every effect comes back as exactly one event:
 
     Publish     -> Stored | Behind | Refused | Failed
     Quarantine  -> Settled
 
-After a crash the shell restores `done` per queue and reads each origin from its cursor on. Records
-met again are skipped here as far as `done` knows, and by logd, which knows the rest.
+After a crash the shell restores `done` per queue and reads each origin from its cursor on. The core
+skips records that `done` covers, and logd skips the others that it has.
 
-How many bytes may be unanswered: a window that follows what acks say of the way to the log.
-
-After TCP Vegas (Brakmo, O'Malley, Peterson: TCP Vegas, SIGCOMM 1994): the shortest time an ack took
-lately is what the way takes when nothing waits in it; what a longer time adds, times the rate, is
-what waits. The window grows while less than `_FEW` batches wait, shrinks above `_MANY`, and is
-halved when an answer does not come. It only grows where it was what held batches back, so a quiet
-collector keeps its window.
+`Window` bounds the unanswered bytes by the delay of acks, after TCP Vegas (Brakmo, O'Malley,
+Peterson: TCP Vegas, SIGCOMM 1994). The shortest recent delay is that of an empty way; a longer
+delay, times the rate, is what waits on the way. The window grows while fewer than `_FEW` batches
+wait, shrinks above `_MANY`, and is halved when an answer does not come. It grows only where it was
+the reason that batches waited, so a quiet collector keeps its window.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping

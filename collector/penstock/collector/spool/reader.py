@@ -1,9 +1,9 @@
-"""Reading one spool into the pipeline, in order, and dropping the oldest where the policy says so.
+"""The reader of one spool: into the pipeline in order, and past what the policy drops.
 
-A read that fails is tried again, and whatever can be read before it goes on. What the disk does not
-give (`EIO`) for `UNREADABLE_S` is given up like damage, where the disk takes new writes all the
-while: then it is these bytes, and not a disk that is away and may come back. All other errors, such
-as of descriptors, are waited for without an end, and the time begins again with each.
+A read that fails is tried again, while everything before it goes on. Bytes that the disk does not
+give (`EIO`) for `UNREADABLE_S` are given up like damage, if the disk takes new writes meanwhile:
+then only these bytes are bad, and the disk is not just away. Every other error, such as a lack of
+descriptors, is retried without end, and restarts that time.
 """
 
 import asyncio

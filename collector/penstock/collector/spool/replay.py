@@ -1,13 +1,13 @@
-"""Putting records of the quarantine back into the spool, each once.
+"""Replays of the quarantine: records are put back into the spool, each once.
 
-A mark is made durable in the quarantine first. Its offset is then the sequence under which the
-record goes into the spool, from a sender of its own. After a crash between the two, what was marked
-and is not known to the spool is put in from there: nothing is lost, and nothing comes twice.
+First a mark is made durable in the quarantine. Its offset is the sequence under which the record
+goes into the spool, from a sender of its own. After a crash between the two, marked records that
+the spool does not know are put in again: nothing is lost, and nothing comes twice.
 
-What the disk does not give now is left where it is and named, as it may give it later, and what
-lies behind it is put back. A mark may be among it, of a record before it: of those that such a mark
-may be of, none is put back meanwhile, so that none comes twice. A mark that was not put into the
-spool is of no consequence there: its record gets another one.
+Entries that the disk does not give now stay where they are and are reported, because the disk may
+give them later; entries behind them are put back. A lost entry may be the mark of an earlier
+record. So a record that may have such a mark is not put back meanwhile, and none comes twice. A
+mark whose record never reached the spool does no harm: the record gets another one.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
-"""The spool: units as they were received, durable before their sender hears so.
+"""The spool: units as they were received, durable before their sender gets the ack.
 
-A unit is what came in one piece: a batch from the Unix socket, one read's worth of forward messages
-or of standard input, one round of host metrics. Each is one frame of a commit log with one record:
+A unit is what came at once: a batch from the Unix socket, one read's worth of forward messages or
+of standard input, one round of host metrics. Each is one frame of a commit log with one record:
 
     subject   name of the source
     headers   format  how to read the value: unix, lines, forward or ndjson
@@ -11,15 +11,13 @@ or of standard input, one round of host metrics. Each is one frame of a commit l
     value     the bytes as received
     timestamp when they were received
 
-The frame's producer id and sequence are the sender's, so the batches that each sender had taken can
-be seen in frame headers alone after a crash.
+The frame's producer id and sequence are the sender's. So after a crash the headers of the frames
+alone say which batches of each sender were taken.
 
-The two spools of a collector: one for audit and event records, one for everything else.
-
-Each has its own room, senders' sequences and cursor, so that a flood of debug logs can neither
-fill the room of audit records nor stand before them. A batch that holds both is taken apart; its
-sender hears of it when both parts are durable, and a part that was taken before is a repeat when
-the whole comes again.
+A collector has two spools: one for audit and event records, one for everything else. Each has its
+own room, senders' sequences and cursor, so a flood of debug logs can neither fill the room of audit
+records nor delay them. A batch with both kinds is split. Its sender gets the ack when both parts
+are durable. If the batch comes again, a part that was taken before is a repeat.
 """
 
 import asyncio

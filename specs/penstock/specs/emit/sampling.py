@@ -1,16 +1,14 @@
 """Sampling of traces, and folding of repeated records.
 
-Which traces are kept: the same ones in every process that asks for the same share.
+**Sampling.** Every process that asks for the same share keeps the same traces. The last 56 bits of
+the trace's id decide, as in OpenTelemetry's consistent probability sampling (OTEP 235): a trace is
+kept when they are not below the rejection threshold. So all records of a trace stay or go together,
+and a process that keeps a larger share keeps every trace that others keep.
 
-A trace's id decides, by its last 56 bits, as in OpenTelemetry's consistent probability sampling
-(OTEP 235): it is kept when they are not below the rejection threshold. So all records of a trace
-stay or go together, and a process that keeps a larger share keeps every trace that others keep.
-
-Records that repeat themselves: after some within a window, the rest become one with a count.
-
-Two steps keep what is usual cheap. A message's text is only counted; once it is frequent, whole
-records are compared by a key of the caller's, until so many of them differ that the text is known
-to vary. So a message with other attributes each time is never folded, however frequent it is.
+**Folding.** After some equal records within a window, further ones become one with a count. Two
+steps keep this cheap. First only the text of a message is counted. Once it is frequent, whole
+records are compared by a key of the caller's, until so many differ that the text is known to vary.
+So a message with other attributes each time is never folded, however frequent it is.
 
 Invariant: swallowed = the sum of the counts returned by `due`, now or later.
 """

@@ -1,14 +1,11 @@
-"""The spec as flat columns, for sinks that store records in tables.
+"""Specs for readers that are not Python: columns for tables, schemas for engines and registries.
 
-Types are neutral names: ``string``, ``long``, ``int``, ``double``, ``boolean``,
-``map<string,string>``, ``array<long>``, ``array<double>``, ``array<string>``, ``array<boolean>``,
-and ``json`` for a nested value that a table keeps as its JSON text.
+A spec becomes flat columns. Their types are neutral names: ``string``, ``long``, ``int``,
+``double``, ``boolean``, ``map<string,string>``, ``array<long>``, ``array<double>``,
+``array<string>``, ``array<boolean>``, and ``json`` for a nested value that a table keeps as text.
 
-Specs for readers that are not Python: tables for people, schemas for engines and registries.
-
-All are made of the models alone. Spark and Arrow get the flat columns of
-`penstock.specs.formats.schemas` with a spec's own fields behind them; OpenTelemetry Weaver gets
-them as attributes of an event, metric, span or group.
+All outputs come from the models alone. Spark and Arrow get the flat columns with a spec's own
+fields behind them; OpenTelemetry Weaver gets them as attributes of an event, metric, span or group.
 """
 
 from collections.abc import Iterator

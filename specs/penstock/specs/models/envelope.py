@@ -4,7 +4,7 @@ A record is one JSON object on one line of UTF-8 (NDJSON). Its first keys are `s
 `resource` says who emitted it; on the way from an application to its collector it may be left out
 of each line and stand once in the batch's header.
 
-What a spec class may look like; checked when it is defined, so that its author hears of it.
+The definition of a spec class is checked:
 
 - Its id is well formed and new; a field of its parent is not defined again.
 - Its own fields are what an attribute can hold: text, numbers, booleans, `Literal` values, lists of

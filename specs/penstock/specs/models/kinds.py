@@ -1,12 +1,11 @@
-"""The five base specs; importing this module registers them.
+"""The five base specs, and spec classes of installed packages; importing this registers the five.
 
-Spec classes found by entry point: installing a team's package makes its specs known.
+A package makes its specs known by an entry point:
 
     [project.entry-points."penstock.specs"]
     shop = "shop.telemetry"
 
-Applications need none of this, since they import what they emit. The collector and the command line
-do.
+The collector and the command line load them. An application imports what it emits.
 """
 
 import logging

@@ -1,9 +1,9 @@
 """The context that OpenTelemetry's spans and log records keep until they are exported.
 
-The SDK exports in a thread of its own, where nothing is bound. What was bound lies on an object
-that is the same on what runs and on what is exported, and lives as long as they do, so that spans
-that never end, or that nobody exports, leave nothing: on a span's `SpanContext`, and on a log
-record's attributes, which the SDK does not copy with the record.
+The SDK exports in a thread of its own, where nothing is bound. So the bound context is stored on an
+object that the running and the exported span or record share: a span's `SpanContext`, and a log
+record's attributes, which the SDK does not copy. It lives as long as they do, so spans that never
+end, or that nobody exports, leave nothing behind.
 """
 
 import weakref

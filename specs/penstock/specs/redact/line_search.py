@@ -1,10 +1,10 @@
 """One search over many records' lines for those that may hold something sensitive.
 
-The detectors' expression is looked for in the lines as they stand: quicker by far than to take each
-apart and to look at each text. What it finds in a text it finds in the text's line as well, unless
-a character stands there as its code. What it finds and what no text can make sensitive (the domain
-has no top-level label that exists, the number no check digit) shows nothing. What all lines have in
-common is looked at once.
+The detectors' expression runs over the lines as they are, which is much quicker than taking each
+apart and searching each text. A match in a text is also a match in the text's line, unless a
+character is written as its code there. A match that no text can make sensitive counts for nothing:
+the domain has no existing top-level label, or the number has no check digit. The part that all
+lines share is searched once.
 """
 
 from bisect import bisect

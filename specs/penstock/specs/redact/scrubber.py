@@ -1,7 +1,7 @@
-"""Sensitive values taken out of records, by their fields' markers and by the detectors.
+"""The scrubber: removes sensitive values from records, by markers of fields and by detectors.
 
-Where a record is emitted and at the collector alike. A plan is compiled for each spec once; a
-record without anything to do comes back as the very object that was given.
+It runs where a record is emitted and at the collector. A plan is compiled once for each spec. A
+record without anything to do comes back as the same object.
 """
 
 import logging

@@ -1,10 +1,8 @@
-"""A spec's fast path through the validator, generated from its pydantic model.
+"""A spec's fast path through the validator: msgspec types generated from its pydantic model.
 
-msgspec types that accept nothing that a pydantic model would not.
-
-Made from pydantic's core schema, which holds all that pydantic will do. A type may refuse more than
-the model does, since what is refused is validated by pydantic; it never accepts more. Whatever is
-not known to be safe in this sense, a validator above all, ends the generation.
+The types are made from pydantic's core schema, which holds all that pydantic will do. A type may
+refuse more than the model does, because pydantic validates what is refused. It never accepts more.
+Anything that is not known to be safe in this sense, such as a validator, ends the generation.
 """
 
 import re

@@ -1,18 +1,17 @@
 """Compatibility of a spec's schemas: can records of one be read by another?
 
-A minor version must be readable by every earlier minor version of its major, and they by it; then
-producers, collectors and consumers can be upgraded in any order. Anything else is a new major. The
-one exception is a field that is marked `penstock.specs.models.scalars.ReadersFirst`: it may become
-wider.
+Every earlier minor version of a major must be able to read a minor version, and the other way
+round; then producers, collectors and consumers can be upgraded in any order. Anything else is a new
+major. The one exception is a field that is marked `penstock.specs.models.scalars.ReadersFirst`: it
+may become wider.
 
-The question is put to JSON Schemas, so that a published version needs no class. Readers are as
-strict about types as the validator is, and tolerate fields that they do not know. A writer never
-writes fields that its schema does not have, except where the schema is open (maps).
+The comparison takes JSON Schemas, so a published version needs no class. Readers are as strict
+about types as the validator is, and tolerate unknown fields. A writer never writes fields that its
+schema does not have, except where the schema is open (maps).
 
-What a consumer needs of a spec, so that its producer hears before taking it away.
-
-The consumer states its needs as a small model and commits what `contract` makes of it to the
-producer's registry, as ``contracts/<consumer>.json``:
+A consumer states what it reads as a small model. `contract` turns that into a file for the
+producer's registry, ``contracts/<consumer>.json``, and the producer's check fails before a change
+takes a needed field away:
 
     class Billing(View, of="shop.order_placed", major=1):
         order_id: str

@@ -1,18 +1,17 @@
-"""OTLP log records from protobuf straight to record lines, where nothing about them is special.
+"""The fast path for OTLP log records: from protobuf straight to record lines.
 
-Most log records have text as body and scalars as attributes. Their line is written around what
-differs, with the resource encoded once for all of them and each attribute once for all that have it
-alike; and of those of one shape (the same attributes, the same fields) the validator checks the
-first, which it does for all, since what differs within its bounds cannot make a difference to it.
-Whatever else there is (nested values, the context's fields, texts beyond a bound, ids of another
-length, a scope of Penstock's own) goes the way of `otlp_records`, record by record; both ways make
-the same line of what both can read.
+Most log records have a text as body and scalars as attributes. Their lines are written from parts:
+the resource is encoded once for all records, and each attribute once for all records that have it.
+Of records with one shape (the same attributes, the same fields) the validator checks the first:
+within its bounds, other values cannot change the verdict.
 
-OTLP's log requests once more, with attributes that stay packed: each is its bytes.
+All other records (nested values, fields of the context, texts beyond a bound, ids of another
+length, a scope of Penstock's own) go through `penstock.collector.decode.otlp.records`, one by one.
+Both paths make the same line of a record that both can read.
 
-Records of one program have the same attributes again and again. As bytes they can be known, and to
-take them out of a request costs a tenth of what objects for them do. The schema is made of OTLP's
-own: names, numbers and types are those of its fields.
+The protobuf schema here is OTLP's with packed attributes: each attribute is its bytes. Programs
+repeat the same attributes, so the bytes serve as keys of a cache, and reading them costs a tenth of
+reading objects. Names, numbers and types are those of OTLP's fields.
 """
 
 import math

@@ -1,16 +1,16 @@
-"""Which compressed file has what is unread of a file that is gone.
+"""Decide which compressed file holds the unread rest of a file that is gone.
 
-Rotation writes a file again, compressed, and removes it. What was not read of it by then is in the
-compressed one, which is known by what it becomes and by its time. Positions are of those bytes, so
-reading goes on where it stopped.
+Rotation writes a compressed copy of a file and removes the file. The rest that was not read by then
+is in the copy. The copy is recognised by its decompressed bytes and its time. Positions count
+decompressed bytes, so reading goes on where it stopped.
 
-Old ones may begin like the file, as all with one long header do, and were delivered long ago. So a
-checkpoint marks a file: it has the last bytes before a position, and when it was last written. What
-compresses either keeps that time, or leaves that of its own work, which is later, or keeps the one
-from before it renamed the file, whose writer goes on for a while: `Mark.is_as_new`.
+Older copies may begin with the same bytes, such as a long header, and were delivered long ago. So a
+checkpoint marks a file with the last bytes before a position, and with the time of its last write.
+A compressor keeps that time, or sets the later time of its own work, or keeps an earlier one if the
+writer went on for a while after the rename: `Mark.is_as_new`.
 
-What was seen of one compressed file (the first row that fits; `head` is as much as is known of the
-file that is gone, `mark` the bytes that are marked):
+The fit of one compressed file (the first row that applies; `head` is what is known of the beginning
+of the file that is gone, `mark` its marked bytes):
 
     letter  time or head     then                       fit
     a       nothing marked   -                          other: nothing tells it from an old one
@@ -26,16 +26,19 @@ file that is gone, `mark` the bytes that are marked):
     k       equal            shorter than the file was  other
     l       equal            it ended                   rest
 
-Broken is what is not of its format, cut short, more than is allowed, or cannot be read now; a file
-still being written is cut short, too. Nothing is read of one before it was seen whole: what a
-broken one becomes may be anything until its checksum is met.
+A file is broken if it is not of its format, is cut short, is larger than allowed, or cannot be read
+now. A file that is still being written is cut short, too. Nothing is read from a file before it was
+seen whole: until its checksum is met, a broken file may decompress to anything.
 
-A rest with the very size and time that the file had is it. Else the only one is read, and only when
-nothing broken or unknown may be it as well. An unknown one keeps a rest from being read while it is
-fresh. One that cannot be read now, as for want of a permission, is waited for as long as it is
-there where nothing would be read otherwise: that can be put right. Of several that nothing tells
-apart none is read: what is unread is given up and counted, for of the others something may have
-been delivered.
+The choice among the candidates:
+
+- A rest with exactly the size and time of the file that is gone is read.
+- Otherwise a single rest is read, once no broken or unknown file could be the rest as well. An
+  unknown file delays this while it is fresh.
+- If no rest can be read, a file that cannot be read now (for want of a permission) is waited for as
+  long as it is there: an operator can correct that.
+- Of several rests that nothing tells apart none is read, because others may have been delivered.
+  What is unread is given up and counted.
 """
 
 from collections.abc import Mapping

@@ -1,16 +1,16 @@
 """The identity of files: generations, and what a checkpoint keeps of each.
 
-A file is known by device, inode and a hash of its first bytes, because each alone lies: inodes are
-reused, heads are equal, names move. A generation is one life of one file's content. It is a number
-never given twice, durable before anything of the file is published, and part of the producer
-identity; so content that replaced other content in the same file can never be taken for a repeat.
+A file is known by device, inode and a hash of its first bytes. Each alone is not enough: inodes are
+reused, heads are equal, names move. A generation is one life of one file's content. Its number is
+never given twice, is durable before anything of the file is published, and is part of the producer
+identity. So new content in the same file is never taken for a repeat.
 
-Files with one long header have equal heads. So what is before a position that was read is known,
-too: up to as many bytes, the marked ones. Those before a zero are not marked, and a zero found
-among them tells nothing, for it is written without its file being another: a block that was put
-aside is filled later, and who goes on at its old place in a file that was truncated leaves a hole.
+Files with one long header have equal heads. So the bytes before a position that was read are known,
+too, up to `HEAD_BYTES`: the marked bytes. Only bytes after the last zero are marked. A zero that is
+found among marked bytes proves nothing, because zeros appear without a new file: a reserved block
+is filled later, and a writer that goes on at its old position in a truncated file leaves a hole.
 
-What was found against what is known (the first row that fits):
+The verdict on a file that was found (the first row that applies):
 
     letter  device+inode  size     head     marked   verdict
     a       unknown       0        -        -        not yet: there is nothing to know it by

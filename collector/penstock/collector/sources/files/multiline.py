@@ -1,17 +1,18 @@
-"""Events that several lines of a file are: pieces a runtime cut, and lines that belong together.
+"""Events of several lines: fragments that a runtime cut, and lines that belong together.
 
-Each stream of a file is joined by itself, in two steps: pieces to a line, lines to an event. A line
-that begins an event ends the one before it, so an event waits for the next line, or for `flush`.
+Each stream of a file is joined separately, in two steps: fragments to a line, lines to an event. A
+line that begins an event ends the event before it, so an event waits for the next line or for
+`flush`.
 
-The end of an event, the position after its last line, becomes its sequence, and sequences of a file
-must rise. So an event that is complete is held as long as another stream's may still turn out to
-end before it. `start` tells from where reading again meets everything that is held.
+The sequence of an event is its end, the position after its last line, and the sequences of a file
+must rise. So a complete event is held while an event of another stream may still end before it.
+`start` is the position from which reading again meets everything that is held.
 
-Whoever reads again from there gets the same events, however the bytes come: what ends an event is
-the file's content. Only `flush` depends on time. An event that it cut and that is not known to be
-delivered when the process dies may come again together with its rest. It may end one that has not
-grown for long while the other streams go on: a program may close one of its outputs in the middle
-of a line, or write an event there and nothing more, and the others must not wait for that.
+Reading again from there gives the same events, however the bytes arrive, because the content of the
+file ends an event. Only `flush` depends on time. An event that it cut may come again together with
+its rest, if the process dies before the delivery is known. `flush` may also end an event that has
+not grown for long while other streams go on: a program may close one of its outputs in the middle
+of a line, or write nothing more there, and the others must not wait for that.
 """
 
 from collections.abc import Callable, Iterable, Mapping

@@ -1,7 +1,7 @@
-"""Fluent forward protocol v1, the server's side: cutting a stream into messages, and reading them.
+"""Fluent forward protocol v1, the server's side: messages of a stream, and the handshake.
 
-A connection carries msgpack values back to back, without framing. A message is an array; what its
-second element is tells the mode:
+A connection carries msgpack values back to back, without framing. A message is an array; the type
+of its second element tells the mode:
 
     Message                  [tag, time, record, option?]
     Forward                  [tag, [[time, record], ...], option?]
@@ -15,7 +15,7 @@ nanoseconds. A bare nil is a keepalive. Fluent Bit sends ``[[time, metadata], re
 A text may come as msgpack's `str` or as its `bin`: Ruby packs a string of unknown encoding, as
 Fluentd reads it from a file, as `bin`. Both are read as text, keys as well as values.
 
-The shared-key handshake of Fluent forward v1, the server's side.
+The handshake with a shared key:
 
     server  ["HELO", {"nonce": bytes, "auth": salt or "", "keepalive": true}]
     client  ["PING", its host name, its salt, digest of the key, user name, digest of the password]

@@ -1,19 +1,5 @@
 """Expressions over a record: checked when the configuration is read, total when they run.
 
-What a record does not have is null. Comparisons of null, or of things of different types, are
-false (``==`` of two nulls is true); arithmetic with them, division by zero, and numbers that int64
-or a finite double cannot hold, are null. So no record makes an expression fail.
-
-An expression becomes nested Python functions, one for each of its parts: nothing is generated and
-nothing of Python can be reached.
-
-The functions of expressions. Every one is total: what it cannot be applied to gives null.
-
-Each takes and gives what JSON can hold. None runs longer than its operands are long: regular
-expressions are constant, compiled when the configuration is read, and run by RE2 in linear time.
-
-Expressions as text: tokens, and a tree with the position of every part.
-
 The syntax is that of the Common Expression Language, as far as it is needed (decision 0035):
 
     condition  = or [ "?" or ":" condition ]
@@ -25,8 +11,17 @@ The syntax is that of the Common Expression Language, as far as it is needed (de
     member     = primary { "[" literal "]" | "." NAME [ "(" arguments ")" ] }
     primary    = literal | NAME [ "(" arguments ")" ] | "(" condition ")" | "[" arguments "]"
 
-There are no loops, no variables and no calls of anything but the functions of
-`penstock.collector.transforms.expressions.expression`.
+There are no loops, no variables, and no calls except of the functions below.
+
+A missing field is null. Comparisons of null, or of values of different types, are false (``==`` of
+two nulls is true). Arithmetic with them, division by zero, and numbers that int64 or a finite
+double cannot hold, give null. A function gives null for a value that it cannot be applied to. So no
+record makes an expression fail.
+
+An expression becomes nested Python functions, one for each of its parts: no code is generated, and
+nothing of Python can be reached. Functions take and give JSON values, and none runs longer than its
+operands are long: regular expressions are constant, compiled when the configuration is read, and
+run by RE2 in linear time.
 """
 
 import math
