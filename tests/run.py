@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.support.java_options import java_options
+from penstock.router.spark.session import ARCHIVE_PATH
 
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
@@ -43,6 +43,9 @@ _SLOWEST = ("--durations", "20", "--durations-min", "1")
 
 TEST_SEEDS = 200
 """So many seeds of each simulation run in `test`, from `PENSTOCK_SIM_SEED` on."""
+
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1"
+"""A Spark that lives for seconds is over before what the second compiler makes faster has paid."""
 
 _WORKERS_MAX = 6
 """More would want more memory than a small machine has: some hold a Spark of their own."""
@@ -74,8 +77,10 @@ def _suite(suite: str, extra: Sequence[str]) -> int:
     """Run a suite."""
     if suite == "test":
         os.environ.setdefault("PENSTOCK_SIM_SEEDS", str(TEST_SEEDS))
-    if "tests/live" in SUITES[suite] and "JDK_JAVA_OPTIONS" not in os.environ:
-        os.environ["JDK_JAVA_OPTIONS"] = java_options(ROOT / ".work" / "java")
+    if "tests/live" in SUITES[suite]:
+        if not ARCHIVE_PATH.exists():  # Spark starts without it, too
+            _step("prepare", ("penstock", "router", "prepare"))
+        os.environ.setdefault("JDK_JAVA_OPTIONS", JAVA_OPTIONS)
     return _step(suite, ("pytest", *_parallel(suite), *_SLOWEST, *SUITES[suite], *extra))
 
 

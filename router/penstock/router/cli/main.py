@@ -92,5 +92,18 @@ def validate(path: Path, *, quiet: bool) -> None:
     _tell_notes(config)
 
 
+@cli.command(epilog="Example: penstock router prepare")
+@quiet_option
+def prepare(*, quiet: bool) -> None:
+    """Make Spark start in half the time from now on, for all jobs of this Python environment.
+
+    The command archives the classes that Spark loads, which takes about 20 s and 160 MB. Run it
+    again after an upgrade of Java or of pyspark: Spark does not use an archive of other versions.
+    """
+    from penstock.router.spark.class_archive import make_archive
+
+    click.echo(f"{make_archive(teller(quiet=quiet))}: jobs that start from now on use it")
+
+
 for command in (plan, preview, replay, stop_replay, status, sinks, template, dlq):
     cli.add_command(command)

@@ -31,6 +31,7 @@ from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
+from pyspark.version import __version__ as pyspark_version
 
 from penstock.base.files import atomic_write
 from penstock.router.job.config import SECRET_SETTING, Spark
@@ -163,6 +164,9 @@ def _runs(script: Path) -> bool:
 
 JVM_EXIT_TIMEOUT_S: Final = 15.0
 
+ARCHIVE_PATH: Final = Path(sys.prefix) / "share" / "penstock" / f"spark-{pyspark_version}.jsa"
+"""The archive of classes that `penstock router prepare` makes."""
+
 _LOG4J: Final = """\
 status = warn
 rootLogger.level = warn
@@ -279,7 +283,14 @@ class Session:
 
     @classmethod
     def start(
-        cls, name: str, config: Spark, work_dir: Path, *, lock: int | None = None
+        cls,
+        name: str,
+        config: Spark,
+        work_dir: Path,
+        *,
+        lock: int | None = None,
+        jvm_options: Sequence[str] | None = None,
+        exit_timeout_s: float = JVM_EXIT_TIMEOUT_S,
     ) -> "Session":
         """Start a JVM and a session in it, with the `logd` data source registered.
 
@@ -291,6 +302,9 @@ class Session:
             config: The job's part about Spark.
             work_dir: For Spark's log and temporary files; it is emptied of the latter.
             lock: A file descriptor that the JVM keeps open as long as it lives.
+            jvm_options: Options besides those of every session; by default, that it uses the
+                archive of classes where there is one.
+            exit_timeout_s: How long the JVM may take to end.
 
         Raises:
             ConfigError: The file of the cluster's secret cannot be used.
@@ -310,7 +324,9 @@ class Session:
         }
         if config.is_on_this_machine:
             os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-        settings = session_settings(name, config, work_dir)
+        if jvm_options is None:
+            jvm_options = _archive_options() if ARCHIVE_PATH.is_file() else ()
+        settings = session_settings(name, config, work_dir, jvm_options)
         descriptors = () if lock is None else (lock,)
         output_path = work_dir / "spark.out"
         try:
@@ -325,12 +341,13 @@ class Session:
             raise UnavailableError(
                 f"Spark does not start with Java {java.major} from {java.origin}"
                 f" ({java.home}): {reason_of(error)}{_last_words(output_path)}",
-                fix="check the keys below `spark`, and that Java",
+                fix="check the keys below `spark`, and that Java"
+                + (f", and remove {ARCHIVE_PATH}" if ARCHIVE_PATH.is_file() else ""),
             ) from None
         raise_only()
         start_no_programs(spark)
         register(spark)
-        return cls(spark, gateway, config, work_dir)
+        return cls(spark, gateway, config, work_dir, exit_timeout_s=exit_timeout_s)
 
     @property
     def ui(self) -> str | None:
@@ -479,7 +496,9 @@ def _worker_python(config: Spark, work_dir: Path) -> str:
     return worker_python(work_dir) if config.is_on_this_machine else sys.executable
 
 
-def session_settings(name: str, config: Spark, work_dir: Path) -> dict[str, str]:
+def session_settings(
+    name: str, config: Spark, work_dir: Path, jvm_options: Sequence[str] = ()
+) -> dict[str, str]:
     """Spark's settings for a job.
 
     Raises:
@@ -495,6 +514,7 @@ def session_settings(name: str, config: Spark, work_dir: Path) -> dict[str, str]
             f"-Dderby.system.home={temporary}",
             "-XX:+UseSerialGC",
             "-XX:+ExitOnOutOfMemoryError",
+            *jvm_options,
         ]
     )
     return {
@@ -513,6 +533,11 @@ def session_settings(name: str, config: Spark, work_dir: Path) -> dict[str, str]
         **(_LOOPBACK if config.is_on_this_machine else {}),
         **config.conf,
     }
+
+
+def _archive_options() -> list[str]:
+    """Have the JVM use the archive of classes, and none that has been damaged."""
+    return [f"-XX:SharedArchiveFile={ARCHIVE_PATH}", "-XX:+VerifySharedSpaces"]
 
 
 def _half(memory: str) -> str:
