@@ -450,6 +450,35 @@ def test_what_may_take_long_is_left_to_a_thread(tmp_path: Path) -> None:
     assert world.outcomes == [Durable(2), Durable(3), Cut(2, 1), Durable(3, 1)]
 
 
+def test_a_command_that_another_thread_hands_over_meanwhile_is_left_to_a_thread(
+    tmp_path: Path,
+) -> None:
+    sealed = threading.Event()
+
+    class MeanwhileLog(CommitLog):
+        """While the writer looks at it, the compactor asks for the segment to be sealed."""
+
+        @override
+        def roll_is_due(self, length: int) -> bool:
+            found = super().roll_is_due(length)
+            compactor = threading.Thread(target=world.writer.submit, args=(LogCommand.SEAL,))
+            compactor.start()
+            compactor.join()
+            return found
+
+        @override
+        def roll(self) -> bool:
+            sealed.set()
+            return super().roll()
+
+    world = World(tmp_path, clock=QuickClock(), pool=WriterPool(), kind=MeanwhileLog)
+    world.publish(0)
+    assert world.writer.write_here()
+    assert sealed.wait(20)
+    world.publish(1)
+    assert world.run() == [Durable(1), Durable(2)]
+
+
 def test_nothing_overtakes_what_a_thread_is_at(tmp_path: Path) -> None:
     syncing, go_on = threading.Event(), threading.Event()
 

@@ -646,8 +646,10 @@ class LogWriter:
 
     def _turn(self) -> bool:
         """Write what was handed over, and carry out the command that comes next; False: the end."""
-        items, command = self._next()
-        self._append(items)
+        self._append(self._appends())
+        command: Command | None = None
+        if self._commands and not isinstance(self._commands[0], Append):
+            command = self._commands.popleft()
         if self._sync_is_due():
             begun_ns = self._clock.monotonic_ns()
             self._sync()
@@ -663,9 +665,7 @@ class LogWriter:
 
     def _write_turn(self) -> bool:
         """As `_turn`, of appends alone, without what may take long."""
-        items, command = self._next()
-        assert command is None, command
-        self._append(items)
+        self._append(self._appends())
         if not self.tell_written:
             if self._config.fsync == "commit":
                 self._sync()
@@ -674,7 +674,7 @@ class LogWriter:
 
     def _is_quick(self) -> bool:
         size = 0
-        for command in self._commands:
+        for command in tuple(self._commands):  # other threads hand over commands meanwhile
             if not isinstance(command, Append):
                 return False
             size += command.size_bytes
@@ -684,15 +684,13 @@ class LogWriter:
             and not self._log.roll_is_due(size)
         )
 
-    def _next(self) -> tuple[list[MessageRun | PrebuiltBatch], Command | None]:
-        """All there is to write, up to the first command of another kind, and that one."""
+    def _appends(self) -> list[MessageRun | PrebuiltBatch]:
+        """All there is to write, up to the first command of another kind."""
         items: list[MessageRun | PrebuiltBatch] = []
-        while self._commands:
-            command = self._commands.popleft()
-            if not isinstance(command, Append):
-                return items, command
-            items += command.items
-        return items, None
+        while self._commands and isinstance(append := self._commands[0], Append):
+            items += append.items
+            self._commands.popleft()
+        return items
 
     def _tell_durable(self) -> None:
         if self._undurable:
