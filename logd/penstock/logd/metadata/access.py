@@ -57,16 +57,10 @@ class AccessTable:
     rules: dict[str, AclRule] = field(default_factory=dict)
     quotas: dict[str, Quota] = field(default_factory=dict)
 
-    def check_streams(self, principal: str, present: int) -> None:
-        """Check that a principal may have one stream more than there are of it.
-
-        Raises:
-            RefusedError: `QUOTA_EXCEEDED`.
-        """
+    def streams_max(self, principal: str) -> int | None:
+        """How many streams a principal may have created; None: as many as it likes."""
         quota = quota_of(self.quotas, principal) if principal else None
-        if quota is not None and quota.streams is not None and present >= quota.streams:
-            message = f"{principal!r} has created {present} streams, of at most {quota.streams}"
-            raise RefusedError("QUOTA_EXCEEDED", message, limit=quota.streams)
+        return None if quota is None else quota.streams
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
