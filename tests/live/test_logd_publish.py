@@ -1,6 +1,7 @@
 """Publishing with unmodified NATS clients to a real logd."""
 
 import asyncio
+import re
 import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -172,3 +173,26 @@ async def test_counters_reconcile_and_are_scraped(logd: Logd, client: Client) ->
         in text
     )
     assert 'penstock_logd_high_watermark{stream="logs"} 0.0' in text
+
+
+async def test_metrics_show_the_streams_in_trouble_and_then_the_busiest_of_many(
+    tmp_path: Path, nats_url: str
+) -> None:
+    streams = [{"name": f"s{n}", "subject": f"many.{n}"} for n in range(6)]
+    with Logd(tmp_path / "logd", nats_url, streams, metrics_streams_max=3) as logd:
+        client = await nats.connect(nats_url)
+        js = client.jetstream()
+        for _ in range(3):
+            await js.publish("many.4", b"busy")
+        await js.publish("many.1", b"less")
+        with pytest.raises(nats.js.errors.APIError):
+            await js.publish("many.2", b"no", headers={"Nats-Expected-Last-Sequence": "7"})
+        metrics = logd.daemon.get("/metrics").read().decode()
+        shown = set(re.findall(r'penstock_logd_high_watermark\{stream="(s\d)"', metrics))
+        assert shown == {"s1", "s2", "s4"}
+        assert set(re.findall(r'penstock_logd_cluster_leads\{stream="(s\d)"', metrics)) == shown
+        assert set(re.findall(r'compaction_passes_total\{stream="(s\d)"', metrics)) == shown
+        (hidden,) = re.findall(r"\npenstock_logd_streams_without_series (\S+)", metrics)
+        (there,) = re.findall(r"\npenstock_logd_streams (\S+)", metrics)
+        assert float(hidden) == float(there) - 3
+        await client.close()

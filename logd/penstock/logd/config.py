@@ -73,6 +73,8 @@ class LogdConfig(_Settings):
             follow the file; their subject cannot.
         intake_bytes_max: Bytes of accepted messages that may wait for the disk, over all streams.
         streams_max: Streams there may be, those configured included.
+        metrics_streams_max: Partitions that have series of their own at `/metrics`; of more, those
+            in trouble, then those with most records since the start.
         unsubscribe_after_s: How long a stream may refuse messages for lack of room before it leaves
             its subject; none: for ever.
         resubscribe_after_s: How long it stays away then, at least.
@@ -108,6 +110,7 @@ class LogdConfig(_Settings):
     streams: tuple[ConfiguredStream, ...] = ()
     intake_bytes_max: Annotated[int, Field(ge=64 * 1024, le=64 * 1024 * _MIB)] = 256 * _MIB
     streams_max: Annotated[int, Field(ge=1, le=100_000)] = STREAMS_MAX
+    metrics_streams_max: Annotated[int, Field(ge=0, le=100_000)] = 400
     unsubscribe_after_s: Annotated[float, Field(ge=0.1, le=86_400)] | None = 10.0
     resubscribe_after_s: Annotated[float, Field(ge=0.1, le=86_400)] = 1.0
     connections_max: Annotated[int, Field(ge=1, le=65_536)] = 256

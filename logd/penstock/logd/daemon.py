@@ -269,6 +269,7 @@ class _Daemon:
             listeners=self._listeners,
             reloader=self._reloader,
             data_dir=config.data_dir,
+            metrics_streams_max=config.metrics_streams_max,
             grpc=self._grpc,
             hints=self._hints,
             spans=self._tracing.counts,

@@ -56,6 +56,7 @@ class Telemetry:
     listeners: Listeners
     reloader: CredentialReloader
     data_dir: Path
+    metrics_streams_max: int
     grpc: "GrpcServer | None" = None
     hints: JetStreamHints | None = None
     spans: Callable[[], dict[str, int]] = dict
@@ -232,21 +233,63 @@ def _compaction_metrics(partitions: list[Partition]) -> Iterable[Metric]:
     yield from (last, took)
 
 
+class _Shown:
+    """The partitions that have series: all of them, or those where something is to be seen.
+
+    A partition has 2 KB of series, which thousands of idle streams are not worth. Those in trouble
+    come first, so that every alert finds its series, then those with most records since the start.
+
+    Attributes:
+        left_out: How many have none.
+    """
+
+    def __init__(self, engine: ClusterEngine, most: int) -> None:
+        self.partitions = engine.partitions()
+        self.offline_partitions = engine.offline_partition()
+        count = len(self.partitions) + len(self.offline_partitions)
+        self.left_out = max(0, count - most)
+        if not self.left_out:
+            return
+        short = engine.under_replicated()
+
+        def rank(partition: Partition) -> tuple[bool, int]:
+            counts = partition.intake.counts
+            is_in_trouble = bool(
+                partition.failure
+                or partition.label in short
+                or counts.refused.total()
+                or partition.publish_queue.lost
+                or partition.intake.dedup.lost_until_ns
+                or partition.compaction_scheduler.counts.failures
+                or damaged_ranges(partition)
+            )
+            return is_in_trouble, counts.received
+
+        self.offline_partitions = self.offline_partitions[:most]
+        ranked = sorted(self.partitions, key=rank, reverse=True)
+        chosen = set(ranked[: most - len(self.offline_partitions)])
+        self.partitions = [partition for partition in self.partitions if partition in chosen]
+
+
 class _Scrape(Collector):
     def __init__(self, telemetry: Telemetry) -> None:
         self._telemetry = telemetry
 
     @override
     def collect(self) -> Iterable[Metric]:
-        streams = self._telemetry.engine
-        yield from _stream_metrics(streams.partitions(), streams.offline_partition())
-        yield _damage_metric(streams.partitions())
-        yield from _compaction_metrics(list(self._telemetry.engine.partitions()))
+        engine = self._telemetry.engine
+        shown = _Shown(engine, self._telemetry.metrics_streams_max)
+        yield from _stream_metrics(shown.partitions, shown.offline_partitions)
+        yield _damage_metric(shown.partitions)
+        yield from _compaction_metrics(shown.partitions)
+        hidden = _gauge("streams_without_series", "Streams that have no series here", [])
+        hidden.add_metric([], shown.left_out)
+        yield hidden
         yield from _process_metrics(self._telemetry)
         yield from _disk_metrics(self._telemetry.data_dir)
-        subscription_manager = self._telemetry.engine.subscription_manager
+        subscription_manager = engine.subscription_manager
         yield from gap_metrics(subscription_manager.gaps, subscription_manager.now())
-        yield from self._telemetry.engine.metrics()
+        yield from engine.metrics(shown.partitions)
         yield from self._telemetry.reloader.metrics()
         yield from self._telemetry.listeners.metrics()
         yield from span_metrics("logd", self._telemetry.spans())

@@ -9,7 +9,7 @@ import asyncio
 import random
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -467,9 +467,23 @@ class ClusterEngine:
         """Further entries of `/status`."""
         return {"cluster": describe_node(self._node, self._replicas.hosted())}
 
-    def metrics(self) -> Iterable[Metric]:
-        """Further metrics."""
-        return cluster_metrics(self._node, self._replicas.hosted())
+    def metrics(self, partitions: Collection[Partition]) -> Iterable[Metric]:
+        """Further metrics, and those of some partitions."""
+        shown = set(partitions)
+        hosted = [replica for replica in self._replicas.hosted() if replica.partition in shown]
+        return cluster_metrics(self._node, hosted)
+
+    def under_replicated(self) -> set[str]:
+        """Labels of the partitions with fewer replicas in sync than they are to have."""
+        found = {
+            replica.partition.label: self._node.group.state.partition(replica.place)
+            for replica in self._replicas.each()
+        }
+        return {
+            label
+            for label, known in found.items()
+            if known is not None and len(known[1].isr) < len(known[1].replicas)
+        }
 
     async def open(
         self, configured: Sequence[ConfiguredStream], addresses: Mapping[str, str]
