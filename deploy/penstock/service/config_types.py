@@ -126,7 +126,7 @@ SocketPath = Annotated[FilePath, AfterValidator(_check_socket)]
 class Secret(BaseModel):
     """A secret in the configuration, in a variable of the environment, or (better) in a file.
 
-    Whoever uses it reads it each time, so that a new secret in the file needs no restart.
+    Its user reads it each time, so a new secret in the file needs no restart.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

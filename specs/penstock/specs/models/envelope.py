@@ -102,7 +102,7 @@ def register(model: "type[Record]") -> None:
 
 
 def _load_kinds() -> None:
-    """Whoever asks for specs knows the five kinds; an application that asks for none loads none."""
+    """Load the five base specs, which an application that looks up no spec does not need."""
     global _has_kinds  # noqa: PLW0603 - once in a process
     if not _has_kinds:
         _has_kinds = True

@@ -10,9 +10,9 @@ A file is a sequence of entries, each
         sequence
     A   sequence (u64): they are settled
 
-Whoever reads the file after a crash knows which records are unsettled, and sends the batch that was
-on its way again under its sequence, with the same records; so the collector takes them once. A torn
-end is cut off: what it held was not yet accepted.
+After a crash the file says which records are unsettled. The process that reads it sends the
+interrupted batch again under its sequence, with the same records, so the collector takes them once.
+A torn end is cut off: what it held was not yet accepted.
 
 Invariant: offered = settled + held, in order.
 """
