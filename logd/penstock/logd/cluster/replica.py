@@ -446,7 +446,6 @@ class ReplicaRunner:
         partition, name = self.partition, self.place.stream
         match effect:
             case do.Lead(epoch, next_offset):
-                _log.info("leads", stream=name, partition=self.place.partition, epoch=epoch)
                 self.leading = True
                 away_ns = self._host.clock.monotonic_ns() - self.led_ns
                 partition.lead(epoch, next_offset, away_ns, followed=self._followed)

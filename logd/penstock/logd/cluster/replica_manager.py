@@ -540,6 +540,10 @@ _NOTE_S: Final = 1.0
 
 _UNIT: Final = "replicas on this node"
 
+_ELECTED_LOGGED_MAX: Final = 20
+"""Partitions that this node leads since a turn of the event loop began, with a line each in the
+log. At a start there may be thousands: each line would make the event loop wait for the lock."""
+
 _OUT_OF_FILES: Final = frozenset({errno.EMFILE, errno.ENFILE})
 
 
@@ -581,6 +585,7 @@ class ReplicaManager:
         self.settings = settings or ReplicationSettings()
         self.problems: dict[Place, NotOpenError] = {}
         self._descriptors = descriptors or Descriptors()
+        self._elected: list[ReplicaRunner] = []
         self._opening = 0
         self._without_files: dict[Place, str] = {}
         self._offline: dict[Place, OfflinePartition] = {}
@@ -764,9 +769,12 @@ class ReplicaManager:
         Raises:
             RefusedError: `TOO_MANY_STREAMS`.
         """
+        streams = self.cluster.group.state.streams.values()
+        if self._descriptors.are_enough(sum([len(one.partitions) for one in streams]) + more):
+            return  # also where it is to hold all of them
         held = sum(
             self._is_to_hold(stream, partition)
-            for stream in self.cluster.group.state.streams.values()
+            for stream in streams
             for partition in stream.partitions
         )
         self._descriptors.check(held + more, unit=_UNIT)
@@ -806,8 +814,22 @@ class ReplicaManager:
 
     def on_lead(self, replica: ReplicaRunner) -> None:
         """As `Host`; one that is being closed is put on no subject any more."""
+        if not self._elected:
+            asyncio.get_running_loop().call_soon(self._log_elected)
+        self._elected.append(replica)
         if self.at(replica.place) is replica:
             self._subscriptions_here.look(replica)
+
+    def _log_elected(self) -> None:
+        """Log what this node leads since the turn began: at a start, thousands, in one line."""
+        elected, self._elected = self._elected, []
+        if len(elected) > _ELECTED_LOGGED_MAX:
+            labels = [replica.partition.label for replica in elected[:_ELECTED_LOGGED_MAX]]
+            _log.info("leads", partitions=len(elected), first=labels)
+            return
+        for replica in elected:
+            place = replica.place
+            _log.info("leads", stream=place.stream, partition=place.partition, epoch=replica.epoch)
 
     def on_stop(self, replica: ReplicaRunner) -> None:
         """As `Host`."""
