@@ -261,6 +261,7 @@ def test_nothing_of_a_secured_appliance_answers_strangers_but_its_health(tmp_pat
         beats = {say_by_datagram(appliance.heartbeats, probe) for probe in PROBES.values()}
         assert beats <= {b"", b"\0"}  # that it is there, as the protocol has it
         for name, daemon in appliance.daemons.items():
+            assert daemon.running, f"{name} has ended: {daemon.log()[-3000:]}"
             with urllib.request.urlopen(
                 f"https://{daemon.admin}/healthz", timeout=20, context=appliance.tls()
             ) as answer:
