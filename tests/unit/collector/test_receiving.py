@@ -260,7 +260,7 @@ async def test_a_forward_message_that_stands_still_ends(tmp_path: Path) -> None:
 
 
 async def test_a_forward_message_ends_whose_sender_reads_no_acks(tmp_path: Path) -> None:
-    limits = SpoolWriterLimits(unfinished_timeout_s=0.3)
+    limits = SpoolWriterLimits(unfinished_timeout_s=2.0)
     async with listening(tmp_path, forwarding(), limits=limits) as (source, spool_writer):
         spool_writer.journal.resize(1 << 30)
         loop = asyncio.get_running_loop()
