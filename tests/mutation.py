@@ -276,8 +276,9 @@ def pure_modules() -> list[str]:
 
 
 def path_of(module: str) -> Path:
-    parts = module.split(".")
-    file = ROOT / parts[1] / Path(*parts)
+    place = Path(*module.split("."))
+    homes = (ROOT / home / place for home in HOMES)
+    file = next(path for path in homes if path.is_dir() or path.with_suffix(".py").exists())
     return file / "__init__.py" if file.is_dir() else file.with_suffix(".py")
 
 

@@ -224,7 +224,7 @@ def test_dead_letters_are_looked_at_and_replayed_with_the_token_once_it_is_meant
     assert page.evaluate("window.hacked") is None
     listed.get_by_role("button", name="Deliver them to lake").click()
     asked = page.get_by_role("dialog", name="Deliver dead letters again?")
-    expect(asked).to_contain_text("lake takes nothing else")
+    expect(asked).to_contain_text("lake receives nothing else")
     assert [document["do"] for _, _, document in part.posted] == ["list"], "it is only asked yet"
     asked.get_by_role("button", name="Do it").click()
     expect(asked).to_contain_text("Not done: router: another replay is under way")
