@@ -111,14 +111,15 @@ def _step(name: str, command: Sequence[str]) -> int:
 
 
 def _parallel(suite: str) -> tuple[str, ...]:
-    """Live tests wait for processes most of the time, so there is a worker more than cores.
+    """Live tests wait for processes most of the time: there are more workers than cores.
 
     A file stays on one worker. Files are given out in the order in which `tests/conftest.py` puts
     them: the longest come first, so that no worker is left with one at the end.
     """
     if suite in ("unit", "sim"):
         return ()
-    workers = min((os.cpu_count() or 1) + 1, _WORKERS_MAX)
+    waiting = 2 if suite == "rest" else 1
+    workers = min((os.cpu_count() or 1) + waiting, _WORKERS_MAX)
     return ("-n", str(workers), "--dist", "loadfile", "--no-loadscope-reorder")
 
 
