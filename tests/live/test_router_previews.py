@@ -120,7 +120,7 @@ def test_a_grpc_request_is_shown_as_it_is_sent(tmp_path: Path) -> None:
 def test_messages_of_kafka_are_shown_as_they_are_sent(tmp_path: Path) -> None:
     case = kafka_case(tmp_path)
     try:
-        sink, _ = case.sink(key="place", batch={"max_records": 2})
+        sink, _ = case.sink(key="record_position", batch={"max_records": 2})
         rows = batch([log_record(number) for number in range(3)])
         shown = sink.preview(rows)
         assert list(case.messages()) == []

@@ -101,6 +101,7 @@ def main(directory: Path, extras: Sequence[str]) -> None:
     signal.signal(signal.SIGALRM, _hangs)
     file = directory / "file"
     file.touch()
+    sys.prefix = str(file)  # commands that write into the environment cannot
     import click
 
     from penstock.deploy.cli import cli

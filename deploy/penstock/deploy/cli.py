@@ -10,7 +10,7 @@ import click
 from typing_extensions import override
 
 from penstock.base.errors import UnavailableError
-from penstock.base.extras import extra_of, install_command
+from penstock.base.extras import MissingExtraError, extra_of, install_command
 from penstock.service.cli import PenstockGroup, check_option, config_option
 
 # What `penstock --help` says of each part; the text stands here so that help imports none of them.
@@ -71,7 +71,7 @@ def _load(name: str) -> click.Command:
     """
     try:
         module = importlib.import_module(f"penstock.{name}.cli")
-    except ModuleNotFoundError as error:
+    except (ModuleNotFoundError, MissingExtraError) as error:
         if (error.name or "").startswith("penstock"):
             raise
         extra = extra_of(str(error.name), part="service" if name == "specs" else name)
