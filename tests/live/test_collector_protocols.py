@@ -6,9 +6,11 @@ import logging.handlers
 import math
 import shutil
 import socket
+import ssl
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
+from tests.support.certificates import Authority
 from tests.support.collector import Collector, bodies
 from tests.support.logd import Logd
 from tests.support.waiting import wait_until
@@ -65,6 +68,45 @@ def records(logd: Logd, stream: str) -> list[dict[str, Any]]:
 def endpoint(collector: Collector, name: str) -> str:
     found: str = json.loads((collector.data_dir / "endpoints.json").read_text())[name]
     return found
+
+
+def break_handshakes(address: str, count: int) -> None:
+    """Begin TLS with a gRPC server, without the certificate it asks for or with no TLS at all."""
+    host, port = address.split(":")
+    stranger = ssl.create_default_context()
+    stranger.check_hostname, stranger.verify_mode = False, ssl.CERT_NONE
+    for number in range(count):
+        with suppress(OSError), socket.create_connection((host, int(port)), timeout=5) as plain:
+            connection = stranger.wrap_socket(plain) if number % 2 else plain
+            with connection:
+                connection.sendall(b"GET / HTTP/1.0\r\n\r\n")
+                connection.settimeout(0.05)
+                connection.recv(100)
+
+
+def test_handshakes_that_fail_together_end_nothing_and_a_new_certificate_is_shown(
+    tmp_path: Path, nats_url: str
+) -> None:
+    """gRPC ends the process when its keys are replaced while others begin TLS."""
+    authority = Authority(tmp_path / "ca")
+    own, next_own = (authority.sign(name, "IP:127.0.0.1") for name in ("first", "next"))
+    files = {"cert_file": own.cert, "key_file": own.key, "ca_file": authority.cert}
+    source = {"type": "otlp", "grpc": "127.0.0.1:0", "http": "127.0.0.1:0"}
+    tls = {name: str(path) for name, path in files.items()}
+    with collecting(tmp_path, nats_url, source | {"tls": tls}) as (_, collector):
+        address = endpoint(collector, "otlp.grpc")
+        with ThreadPoolExecutor(16) as pool:
+            list(pool.map(lambda _: break_handshakes(address, 200), range(16)))
+        assert collector.daemon.running, collector.daemon.log()[-3000:]
+        host, port = address.split(":")
+
+        def shown() -> str:
+            return ssl.get_server_certificate((host, int(port)), timeout=5)
+
+        assert shown().strip() in own.cert.read_text()
+        for old, new in ((own.key, next_own.key), (own.cert, next_own.cert)):
+            old.write_bytes(new.read_bytes())
+        wait_until(lambda: shown().strip() in next_own.cert.read_text())
 
 
 def emit_one_of_each(logs: Any, spans: Any, metrics: Any) -> None:

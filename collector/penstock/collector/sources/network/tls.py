@@ -97,13 +97,27 @@ class ServerTls:
         self._log.warning("tls_handshake_failed", error=why or error.reason)
 
     def grpc_credentials(self) -> grpc.ServerCredentials:
-        """Return the same for a gRPC server, which asks for the files at every handshake."""
+        """Return the same for a gRPC server, which asks at every handshake whether it has changed.
+
+        It must hear of changes alone: gRPC replaces its keys at each answer, without waiting for
+        handshakes that use them, and strangers who try together would end the process.
+        """
+        shown = self._contexts()
+
+        def changed() -> grpc.ServerCertificateConfiguration | None:
+            nonlocal shown
+            current = self._contexts.current()
+            if current is shown:
+                return None
+            files = self._grpc_files()
+            shown = current
+            return files
+
         return grpc.dynamic_ssl_server_credentials(
-            self._grpc_files(), self._grpc_files, require_client_authentication=self._asks
+            self._grpc_files(), changed, require_client_authentication=self._asks
         )
 
     def _grpc_files(self) -> grpc.ServerCertificateConfiguration:
-        self._contexts.look()
         section = self._section
         chain = section.cert_file.read_bytes()
         key = section.key_file.read_bytes()
