@@ -17,7 +17,8 @@ from typing import Any, Final
 from typing_extensions import override
 
 from penstock import specs
-from penstock.specs import EmitterLimits, clock
+from penstock.base import clock
+from penstock.specs import EmitterLimits
 from tests.bench.figures import percentile
 from tests.bench.worker import Result, work
 
