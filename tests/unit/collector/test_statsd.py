@@ -140,6 +140,8 @@ def test_series_and_members_beyond_the_bounds_are_refused() -> None:
     assert made.add(Sample(Kind.SET, "s", (), members=members)) is Verdict.AGGREGATED
     more = Sample(Kind.SET, "s", (), members=(b"more",))
     assert made.add(more) is Verdict.TOO_MANY_MEMBERS
+    made.flush(NOW)
+    assert made.add(more) is Verdict.AGGREGATED, "the bound is that of an interval"
 
 
 @given(st.binary(max_size=40), st.sampled_from([b"", b"a:", b"_e{1,1}:", b"_sc|", b"a:1|c|"]))
@@ -164,3 +166,50 @@ def test_a_rate_that_no_count_can_hold_is_refused(rate: bytes) -> None:
 def test_samples_that_are_passed_on_are_bounded_also_in_a_series_that_is_known() -> None:
     made = window(b"a:1|c", *[b"a:1|c|T1"] * 20, max_series=10)
     assert len(made.flush(NOW)) == 10
+
+
+def test_a_counter_with_a_time_of_its_own_is_passed_on_by_its_rate() -> None:
+    made = window(b"hits:3|c|@0.5|T7")
+    (point,) = made.flush(NOW)
+    assert (point.name, point.time_ns) == ("hits", 7_000_000_000)
+    assert point.typed == {
+        "metric_type": "sum",
+        "value": 6.0,
+        "is_monotonic": False,
+        "temporality": "delta",
+        "start_time_unix_nano": 7_000_000_000,
+    }
+    (gauge,) = window(b"depth:4|g|T7").flush(NOW)
+    assert gauge.typed == {"metric_type": "gauge", "value": 4.0}
+
+
+def test_a_timer_is_in_milliseconds_and_a_histogram_has_no_unit() -> None:
+    found = window(b"t:1|ms", b"h:1|h").flush(NOW)
+    assert {point.name: point.unit for point in found} == {"t": "ms", "h": "1"}
+
+
+def test_series_of_all_kinds_count_together() -> None:
+    made = window(b"a:1|c", b"b:1|ms", b"c:x|s", b"d:1|g", b"e:1|c|T7", max_series=5)
+    assert made.add(sample_of(b"f:1|c")) is Verdict.TOO_MANY_SERIES
+    assert sorted(points(made)) == ["a", "b", "c", "d", "e"]
+
+
+def test_of_too_many_gauges_the_one_not_set_for_longest_is_forgotten() -> None:
+    made = window(b"a:1|g", b"b:2|g", max_series=2)
+    points(made)
+    for line in (b"a:+1|g", b"c:3|g"):
+        made.add(sample_of(line))
+    assert points(made) == {"a": gauge(2.0), "c": gauge(3.0)}
+    for line in (b"b:+1|g", b"c:+1|g"):
+        made.add(sample_of(line))
+    assert points(made) == {"b": gauge(1.0), "c": gauge(4.0)}, "b begins again at nothing"
+
+
+def sample_of(line: bytes) -> Sample:
+    sample = parse_line(line)
+    assert isinstance(sample, Sample)
+    return sample
+
+
+def gauge(value: float) -> dict[str, Any]:
+    return {"metric_type": "gauge", "value": value}
