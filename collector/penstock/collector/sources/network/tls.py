@@ -7,7 +7,7 @@ changes nothing and is logged.
 import asyncio
 import ssl
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import grpc
 import structlog
@@ -104,7 +104,7 @@ class ServerTls:
         """
         shown = self._contexts()
 
-        def changed() -> grpc.ServerCertificateConfiguration | None:
+        def changed() -> Any:  # None, which gRPC's types leave out: nothing has changed
             nonlocal shown
             current = self._contexts.current()
             if current is shown:
