@@ -664,7 +664,7 @@ class LogWriter:
         return True
 
     def _write_turn(self) -> bool:
-        """As `_turn`, of appends alone, without what may take long."""
+        """Write the appends that wait, and leave what may take long to a turn on a thread."""
         self._append(self._appends())
         if not self.tell_written:
             if self._config.fsync == "commit":

@@ -99,8 +99,8 @@ class ServerTls:
     def grpc_credentials(self) -> grpc.ServerCredentials:
         """Return the same for a gRPC server, which asks at every handshake whether it has changed.
 
-        It must hear of changes alone: gRPC replaces its keys at each answer, without waiting for
-        handshakes that use them, and strangers who try together would end the process.
+        The answer is None unless it has. gRPC replaces its keys at any other answer, while other
+        handshakes use them; many clients that fail at the same time would then end the process.
         """
         shown = self._contexts()
 
