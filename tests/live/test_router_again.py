@@ -17,10 +17,10 @@ from penstock.router.columns.pushdown import need_of
 from penstock.router.columns.schema import view
 from penstock.router.deadletters.files import find_dead_letters
 from penstock.router.deadletters.writer import Reason, send_to_dlq
-from penstock.router.job.batch_writer import ROUTE_COLUMN
 from penstock.router.job.config import JobConfig
 from penstock.router.job.preview import last_records, preview, text
 from penstock.router.job.query import logd_options
+from penstock.router.job.route_task import ROUTE_COLUMN
 from penstock.router.job.routes import Routed, rows_for, steps_to
 from penstock.router.read.logd_reader import LogdReader
 from penstock.router.read.offsets import Offsets, StreamPartition
@@ -148,7 +148,7 @@ def passed_through(
     routed = Routed(run.config, sink, columns)
     frame = routed.frame(spark.spark, options | {"minPartitions": "3"}, streaming=False)
     seen = collect(frame)
-    return routed.rows(seen), seen
+    return routed.unpacking.rows(seen), seen
 
 
 def in_order(table: pa.Table) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from py4j.protocol import Py4JError
 from typing_extensions import override
 
 from penstock.router.columns.passthrough import PASSTHROUGH, pack_lost
-from penstock.router.job.batch_writer import ROUTE_COLUMN
+from penstock.router.job.route_task import ROUTE_COLUMN
 from penstock.router.job.routes import Routed
 from penstock.router.read.offsets import Offsets
 

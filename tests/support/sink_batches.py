@@ -124,7 +124,7 @@ def truncate(found: SinkContext, *, read: int, to: int) -> None:
     at = StreamPartition("logs", 0)
     before = Offsets({at: read}, found.incarnations, {}, dict(found.generations))
     generations = {at: truncated(found.generations.get(at, ()), to)}
-    found.begin_batch(before, Offsets({at: read}, found.incarnations, {}, generations), lost=0)
+    found.begin_batch(before, Offsets({at: read}, found.incarnations, {}, generations))
 
 
 def dead_letters(found: SinkContext) -> list[dict[str, Any]]:

@@ -302,6 +302,11 @@ class Hdfs:
                 fix="name the directory of Hadoop's configuration files as config_dir",
             )
 
+    @override
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Who gets it in another process connects for himself."""
+        return _connecting, (self.url, self._location, self._settings)
+
     @property
     def url(self) -> str:
         """The directory that paths are relative to."""
@@ -491,6 +496,10 @@ class Hdfs:
             raise
         except Exception as error:
             raise translated(error, about + self._full(path)) from error
+
+
+def _connecting(url: str, location: str, settings: HdfsSettings) -> Hdfs:
+    return Hdfs(url, location=location, settings=settings)
 
 
 class _Call(threading.Thread, Generic[_T]):

@@ -12,10 +12,12 @@ from penstock.router.checkpoint.journal import BatchJournal
 from penstock.router.read.offsets import Offsets, Readable, StreamPartition, admit
 from penstock.router.replay.backfill_plan import (
     Chunk,
+    Cuts,
     EndOf,
     Position,
     are_all_since,
     chunks,
+    known_cuts,
     known_ends,
     of_batches_not_known,
     of_this_stream_id,
@@ -85,6 +87,36 @@ def test_a_stream_made_again_has_no_known_batches() -> None:
     assert of_this_stream_id([old, new], {"logs": "b"}) == [{}, {ONE: 5}]
 
 
+def ends_of(journal: BatchJournal) -> list[Offsets]:
+    return [end for end, _ in journal.batches()]
+
+
+def test_the_journal_keeps_where_tasks_cut_a_batch(tmp_path: Path) -> None:
+    journal = BatchJournal(tmp_path)
+    ends = [Offsets({ONE: end}, {"logs": "a"}) for end in (10, 20)]
+    journal.note(ends[0], {ONE: (3, 6)})
+    journal.note(ends[1])
+    again = BatchJournal(tmp_path)
+    assert again.batches() == [(ends[0], {ONE: (3, 6)}), (ends[1], {})]
+    assert again.has(ends[1])
+    assert not again.has(ends[0])
+
+
+def test_a_replay_cuts_batches_where_their_tasks_did() -> None:
+    batches: list[tuple[Position, Cuts]] = [
+        ({ONE: 10}, {ONE: (5,)}),
+        ({ONE: 4}, {}),  # the job began again
+        ({ONE: 20}, {ONE: (8, 12)}),
+        ({ONE: 20}, {ONE: (9,)}),  # it came again, and was planned anew
+        ({ONE: 30}, {ONE: (25,)}),
+    ]
+    cuts = known_cuts(batches)
+    assert cuts == {ONE: [9, 25]}
+    assert Chunk({ONE: 4}, {ONE: 20}).within(cuts) == {ONE: (9,)}
+    assert Chunk({ONE: 9}, {ONE: 30}).within(cuts) == {ONE: (25,)}
+    assert Chunk({ONE: 30}, {ONE: 40}).within(cuts) == {}
+
+
 def test_the_journal_keeps_each_end_once_and_forgives_a_torn_line(tmp_path: Path) -> None:
     journal = BatchJournal(tmp_path)
     ends = [Offsets({ONE: end}, {"logs": "a"}) for end in (10, 10, 20)]
@@ -92,10 +124,10 @@ def test_the_journal_keeps_each_end_once_and_forgives_a_torn_line(tmp_path: Path
         journal.note(end)
     again = BatchJournal(tmp_path)
     again.note(ends[-1])
-    assert again.ends() == ends[1:]
+    assert ends_of(again) == ends[1:]
     with (tmp_path / "batches.ndjson").open("a") as file:
         file.write('{"logs": {"0"')
-    assert BatchJournal(tmp_path).ends() == ends[1:]
+    assert ends_of(BatchJournal(tmp_path)) == ends[1:]
 
 
 @pytest.mark.parametrize("restarted", [False, True])
@@ -119,14 +151,14 @@ def test_a_torn_line_takes_no_other_with_it(tmp_path: Path, restarted: bool) -> 
         path.write_bytes(lines + b'{"logs": {"0"')
     journal.note(ends[1])
     journal.note(ends[2])
-    assert journal.ends() == BatchJournal(tmp_path).ends() == ends
+    assert ends_of(journal) == ends_of(BatchJournal(tmp_path)) == ends
 
 
 def test_the_journal_is_bounded(tmp_path: Path) -> None:
     journal = BatchJournal(tmp_path, max_batches=10)
     for end in range(25):
         journal.note(Offsets({ONE: end}))
-    kept = [end.next[ONE] for end in journal.ends()]
+    kept = [end.next[ONE] for end in ends_of(journal)]
     assert kept == list(range(kept[0], 25))
     assert 5 <= len(kept) <= 10
 
@@ -147,7 +179,7 @@ def test_the_first_batch_comes_whole_where_its_beginning_is_known(tmp_path: Path
         journal.note(Offsets({ONE: end}))
     again = BatchJournal(tmp_path)
     again.begin(Offsets({ONE: 200}))
-    ends = [end.next[ONE] for end in again.ends()]
+    ends = [end.next[ONE] for end in ends_of(again)]
     assert ends == [0, 100, 200]
     assert cut(50, 150, *ends) == [(0, 100), (100, 200)]
     assert cut(50, 60, *ends) == [(0, 100)]

@@ -29,6 +29,8 @@ from penstock.service import ConfigError, UnavailableError
 from tests.support.permissions import without_privileges
 from tests.unit.router.test_router_config import load
 
+STEPS: Any = SimpleNamespace(columns=["value"])
+
 
 def owned(path: Path, owner: int) -> Path:
     """Another user's where root runs the tests, else the user's own."""
@@ -114,7 +116,7 @@ def test_what_is_refused_again_did_not_go_to_the_sink(tmp_path: Path) -> None:
         run.progress.meter.failed("dead_letters", records=3)
         run.progress.meter.count("left_out_sample", 2)
 
-    batch_writer: Any = SimpleNamespace(columns=["value"], give=give)
+    batch_writer: Any = SimpleNamespace(steps=STEPS, give=give)
     table = pa.table({"value": [b"x"] * 10})
     assert run.deliver(batch_writer, "lake", lambda *_: table, 0) == 10
     assert (run.progress.records, run.progress.refused, run.progress.left_out) == (5, 3, 2)
@@ -135,7 +137,7 @@ def test_a_jvm_that_ends_under_it_is_named(tmp_path: Path, error: Exception) -> 
     def rows(*_: Any) -> Any:
         raise error
 
-    batch_writer: Any = SimpleNamespace(columns=["value"])
+    batch_writer: Any = SimpleNamespace(steps=STEPS)
     with pytest.raises(SparkEndedError, match="code -9"):
         run.deliver(batch_writer, "lake", rows, 0)
 
@@ -152,7 +154,7 @@ def test_a_jvm_that_the_same_signal_ended_is_no_failure(
         run.stop.set()
         raise error
 
-    batch_writer: Any = SimpleNamespace(columns=["value"])
+    batch_writer: Any = SimpleNamespace(steps=STEPS)
     with pytest.raises(StoppedError, match="while Spark read"):
         run.deliver(batch_writer, "lake", rows, 0)
 
@@ -172,9 +174,7 @@ def test_who_has_lost_the_jobs_checkpoints_delivers_no_batch_more(tmp_path: Path
         home,
     )
     given: list[int] = []
-    batch_writer: Any = SimpleNamespace(
-        columns=["value"], give=lambda _, batch: given.append(batch)
-    )
+    batch_writer: Any = SimpleNamespace(steps=STEPS, give=lambda _, batch: given.append(batch))
     with pytest.raises(UnavailableError, match="not renewed in time"):
         run.deliver(batch_writer, "lake", lambda *_: pa.table({"value": [b"x"]}), 0)
     assert not given
@@ -207,7 +207,7 @@ def test_dead_letters_replayed_in_a_running_job_share_the_heap_with_its_queries(
     in_use: list[int] = []
     run = beside_queries(tmp_path, lambda budget: in_use.append(budget.in_use))
     rows = run.dead_letter_rows([a_dead_letter(7, "x" * 1000), a_dead_letter(8, "y" * 500)])
-    batch_writer: Any = SimpleNamespace(columns=["value"])
+    batch_writer: Any = SimpleNamespace(steps=STEPS)
     with pytest.raises(RunFailedError, match="that will do"):
         run.deliver(batch_writer, "lake", rows, 0)
     assert 1500 <= in_use[0] < 10_000

@@ -7,7 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.router.columns.passthrough import PASSTHROUGH, lost_of, pack, pack_lost, unpack
+from penstock.router.columns.passthrough import (
+    PASSTHROUGH,
+    lost_of,
+    pack,
+    pack_lost,
+    unpack,
+    whole_values,
+)
 
 SCHEMA = pa.schema([("offset", pa.int64()), ("tags", pa.map_(pa.string(), pa.string()))])
 VERDICT = "route"
@@ -42,6 +49,22 @@ def test_each_row_has_its_own_verdict_and_those_without_one_are_left_out(
     assert got.column_names == ["offset", "tags", VERDICT]
     assert list(zip(got["offset"].to_pylist(), got[VERDICT].to_pylist(), strict=True)) == want
     assert [dict(tags)["n"] for tags in got["tags"].to_pylist()] == [str(at) for at, _ in want]
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=5), st.integers(1, 7), st.booleans())
+def test_rows_that_spark_cuts_anywhere_are_unpacked_as_the_whole_is(
+    counts: list[int], cut: int, one_row_for_all: bool
+) -> None:
+    parts, first = [], 0
+    for count in counts:
+        rows = batch(first, count)
+        parts.append(pack(rows.select([] if one_row_for_all else ["offset"]), rows))
+        first += count
+    packed = judged(parts, [0] * sum(part.num_rows for part in parts))
+    tables = list(whole_values(iter(packed.combine_chunks().to_batches(max_chunksize=cut))))
+    assert pa.concat_tables(tables) == packed
+    got = [it for table in tables for it in unpack(table, VERDICT, SCHEMA)["offset"].to_pylist()]
+    assert got == list(range(first))
 
 
 @given(st.lists(st.tuples(st.integers(1, 5), st.none() | st.integers(0, 3)), max_size=5))

@@ -21,8 +21,9 @@ from penstock.router.deadletters.writer import (
     send_each_to_dlq,
     send_to_dlq,
 )
-from penstock.router.job.batch_writer import ROUTE_COLUMN, BatchWriter
+from penstock.router.job.batch_writer import BatchWriter
 from penstock.router.job.config import JobConfig
+from penstock.router.job.route_task import ROUTE_COLUMN
 from penstock.router.read.offsets import digest_of
 from penstock.router.sinks import Sink, SinkContext
 from penstock.router.telemetry import StatusCollector
@@ -94,7 +95,7 @@ def job(directory: Path, **keys: Any) -> JobConfig:
 def test_each_route_does_its_own_to_the_rows_it_takes(tmp_path: Path) -> None:
     sink = Notebook(context(tmp_path))
     batch_writer = BatchWriter(job(tmp_path), sink, context(tmp_path))
-    assert batch_writer.columns == [
+    assert batch_writer.steps.columns == [
         "value",
         "service",
         "offset",
@@ -144,7 +145,7 @@ def test_what_is_no_record_is_a_dead_letter_with_its_own_reason(
     its = context(tmp_path)
     sink = Notebook(its)
     batch_writer = BatchWriter(job(tmp_path, routes=routes, on_malformed="dead_letters"), sink, its)
-    assert set(batch_writer.columns) >= MALFORMED_COLUMNS
+    assert set(batch_writer.steps.columns) >= MALFORMED_COLUMNS
     odd = {"value": b"\xff?", "subject": "telemetry.logs.odd"}
     rows = numbered((1, row(5, **odd)), (1, row(4)), (1, row(3, **odd)), (1, row(2, partition=1)))
     if routes is not ROUTES:
@@ -178,12 +179,12 @@ def test_a_batch_of_nothing_but_malformed_rows_reaches_no_sink(tmp_path: Path) -
 
 def test_a_sink_that_wants_every_column_gets_no_marks(tmp_path: Path) -> None:
     batch_writer = BatchWriter(load(tmp_path), Greedy(context(tmp_path)), context(tmp_path))
-    assert batch_writer.columns[-2:] == ["malformed_reason", "malformed_value"]
-    assert {"value", "malformed", "attributes", "time"} <= set(batch_writer.columns)
+    assert batch_writer.steps.columns[-2:] == ["malformed_reason", "malformed_value"]
+    assert {"value", "malformed", "attributes", "time"} <= set(batch_writer.steps.columns)
     routed = BatchWriter(
         load(tmp_path, on_malformed="route"), Greedy(context(tmp_path)), context(tmp_path)
     )
-    assert routed.columns == batch_writer.columns[:-2]
+    assert routed.steps.columns == batch_writer.steps.columns[:-2]
 
 
 def test_letters_are_cut_into_files_of_bounded_size(tmp_path: Path) -> None:
@@ -216,8 +217,8 @@ def test_a_sink_without_transforms_gets_the_batch_as_it_is(tmp_path: Path) -> No
     its = context(tmp_path)
     sink = Notebook(its)
     batch_writer = BatchWriter(load(tmp_path, on_malformed="route"), sink, its)
-    assert batch_writer.columns == ["value", "service"]
-    rows = table([row(1), row(0)])
+    assert batch_writer.steps.columns == ["value", "service"]
+    rows = table([row(1), row(0)]).select(batch_writer.steps.columns)
     batch_writer.give(rows, 0)
     assert sink.batches == [rows]
 

@@ -173,7 +173,9 @@ class Job:
             else:
                 rows += list(self._read(task.span))
         before, planned = offsets_from_json(start), offsets_from_json(end)
-        self._context.begin_batch(before, planned, lost=lost)
+        self._context.begin_batch(before, planned)
+        if lost:
+            self._context.shorten()
         if rows:
             self.sink.write(table(rows))
         else:

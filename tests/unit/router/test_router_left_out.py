@@ -11,7 +11,8 @@ from typing_extensions import override
 
 from penstock.router.checkpoint.journal import BatchJournal, KeptLines
 from penstock.router.checkpoint.local import StartingOffsets
-from penstock.router.job.batch_writer import ROUTE_COLUMN, BatchWriter
+from penstock.router.job.batch_writer import BatchWriter
+from penstock.router.job.route_task import ROUTE_COLUMN
 from penstock.router.read.offsets import Offsets, StreamPartition
 from penstock.router.replay import backfill
 from penstock.router.transforms import Again, Chain

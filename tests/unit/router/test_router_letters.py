@@ -185,7 +185,7 @@ class RunWithoutSpark(BoundedRun):
     def deliver(self, batch_writer: BatchWriter, sink: str, rows: Any, batch: int) -> int:
         if self.stop.is_set():
             raise StoppedError("as the real one")
-        batch_writer.give(rows.select(batch_writer.columns), batch)
+        batch_writer.give(rows.select(batch_writer.steps.columns), batch)
         self.progress.records += rows.num_rows
         return int(rows.num_rows)
 

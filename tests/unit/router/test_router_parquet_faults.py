@@ -12,7 +12,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from penstock.router.sinks.parquet import sink
+from penstock.router.sinks.parquet import writer
 from penstock.router.sinks.parquet.sink import ParquetLake, ParquetSink
 from tests.unit.router.sink_rows import context, row, table
 
@@ -27,7 +27,7 @@ class Disk:
         self.has_failed = False
         self._calls = 0
         self._code, self._fails_at = code, fails_at
-        real = sink.write_parquet
+        real = writer.write_parquet
 
         def torn(part: pa.Table, file: Any, compression: str) -> None:
             """Half of it is on the disk already."""
@@ -38,7 +38,7 @@ class Disk:
             file.truncate()
             real(part, file, compression)
 
-        monkeypatch.setattr(sink, "write_parquet", torn)  # as a disk that fills up in between
+        monkeypatch.setattr(writer, "write_parquet", torn)  # as a disk that fills up in between
         sync, rename, synced = os.fsync, Path.replace, set[int]()
 
         def fsync(handle: int) -> None:

@@ -164,7 +164,9 @@ def test_where_the_first_batch_began_is_taken_down_and_what_brought_nothing_is_n
     plan(within.state_dir, [Offsets({PLACE: end}, stream_id) for end in (140, 180)])
     for batch in (0, 0, 1):
         its.spark_query.deliver(NoRows(), batch)
-    assert BatchJournal(within.state_dir).ends() == [Offsets({PLACE: 40}, stream_id)]
+    assert [end for end, _ in BatchJournal(within.state_dir).batches()] == [
+        Offsets({PLACE: 40}, stream_id)
+    ]
 
 
 def test_what_is_lost_of_a_batch_is_not_told_of_as_left_out_by_routes(tmp_path: Path) -> None:
@@ -269,8 +271,8 @@ MIB = 1024 * 1024
 
 def planned(directory: Path, size: int, largest: LargestFrame | None = None) -> None:
     """As the source has planned the first batch."""
-    plans = job_in(directory).working_dir / "plans" / "lake.json"
-    PlannedBytes({PLACE: 140}, size, largest is not None, largest).write(plans)
+    planned = PlannedBytes({PLACE: 140}, size, largest is not None, largest)
+    planned.write(context(directory).state_dir / "plan.json")
 
 
 def begun(directory: Path) -> tuple[Made, Path]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from penstock.router.columns.run_length import runs
 from penstock.router.deadletters.writer import Reason, send_each_to_dlq
 from penstock.router.sinks.lake import rows_by_partition
-from penstock.router.sinks.parquet.sink import split_by_partition
+from penstock.router.sinks.parquet.writer import split_by_partition
 from tests.support.sink_batches import batch, context, log_record
 from tests.unit.router.sink_rows import row, table
 

@@ -18,7 +18,8 @@ from penstock.router.read.offset_spec import Times
 from penstock.router.read.offsets import EARLIEST, LATEST, Offsets, Readable, StreamPartition
 from penstock.router.read.options import OPTIONS, parse_options
 from penstock.router.read.source import LogDataSource
-from penstock.router.read.tasks import spare_what_stays
+from penstock.router.read.tasks import LostPartition
+from penstock.router.spark.task_runs import spare_what_stays
 from tests.unit.router.source_log import LOGS, NEEDED, FakeLog, at, both, stream_reader
 
 MIB = 1024 * 1024
@@ -153,6 +154,37 @@ def test_a_batch_is_read_in_tasks_of_bounded_bytes_also_one_of_an_earlier_proces
     assert len(unbounded.partitions(both(0, 0), both(32, 1000))) == 2
     log.sizes = {}
     assert len(reader.partitions(both(0, 0), both(4, 4))) == 2
+
+
+def test_a_batch_that_comes_again_is_divided_as_it_was_written_down(tmp_path: Path) -> None:
+    """Whatever logd says of sizes now: names of files follow from tasks."""
+    log = FakeLog(Readable(0, 1000))
+    log.sizes = {"logs": MIB}
+    options = {"maxBytesPerTrigger": str(64 * MIB), "planIn": str(tmp_path / "plan.json")}
+    first = [it.span for it in stream_reader(log, **options).partitions(at(0), at(32))]
+    assert [(it.start, it.end) for it in first] == [(0, 8), (8, 16), (16, 24), (24, 32)]
+
+    log.sizes = {"logs": 4 * MIB}
+    again = stream_reader(log, **options)
+    assert [it.span for it in again.partitions(at(0), at(32))] == first
+    assert len(again.partitions(at(0), at(33))) == 16, "another batch"
+    assert len(stream_reader(log, **options).partitions(at(0), at(33))) == 16
+    log.sizes = {"logs": MIB}
+    measuring = stream_reader(log, **options, measureSizes="true")
+    assert len(measuring.partitions(at(0), at(33))) == 5, "it was larger than it was planned"
+
+
+def test_of_a_batch_that_comes_again_tasks_read_what_is_still_there(tmp_path: Path) -> None:
+    log = FakeLog(Readable(0, 1000))
+    log.sizes = {"logs": MIB}
+    options = {"maxBytesPerTrigger": str(64 * MIB), "planIn": str(tmp_path / "plan.json")}
+    stream_reader(log, **options).partitions(at(0), at(32))
+    log.readable = Readable(10, 1000)
+    again = stream_reader(log, **options, failOnDataLoss="false")
+    lost, *tasks = again.partitions(at(0), at(32))
+    assert isinstance(lost, LostPartition)
+    assert lost.lost == 10
+    assert [(it.span.start, it.span.end) for it in tasks] == [(10, 16), (16, 24), (24, 32)]
 
 
 def test_what_is_known_of_sizes_is_of_the_batch_that_is_planned() -> None:

@@ -1,20 +1,24 @@
 """The journal of a sink's batches: where each ended, so that a replay makes the same ones again.
 
-    CHECKPOINT_DIR/SINK/batches.ndjson      {"logs": {"0": 1200, "incarnation": "5f2c…"}}
+    CHECKPOINT_DIR/SINK/batches.ndjson      {"logs": {"0": 1200, "incarnation": "5f2c…",
+                                                      "cuts": {"0": [600]}}}
 
 A line is added before a batch is delivered. What a crash loses of it is cut again by a replay. The
-first line is where the first batch began, until older lines make room.
+first line is where the first batch began, until older lines make room. `cuts` are there where
+several tasks wrote a partition's part of a batch: each but the first began at one of these offsets.
 """
 
 import json
 import os
 from collections import deque
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from penstock.base.files import atomic_write
 from penstock.router.errors import BadOptionError
-from penstock.router.read.offsets import Offsets, offsets_from_json
+from penstock.router.read.offsets import Offsets, StreamPartition, offsets_from_json
 
 
 class KeptLines:
@@ -72,6 +76,13 @@ BATCHES_MAX: Final = 100_000
 """Lines that are kept; the older ones make room, half of them at a time."""
 
 
+Cuts = Mapping[StreamPartition, tuple[int, ...]]
+"""By partition, the offsets at which tasks began in the middle of a batch."""
+
+_CUTS: Final = "cuts"
+_NONE: Final[Cuts] = MappingProxyType({})
+
+
 class BatchJournal:
     """One sink's.
 
@@ -88,22 +99,33 @@ class BatchJournal:
         if not self._lines.count:
             self.note(at)
 
-    def note(self, end: Offsets) -> None:
+    def note(self, end: Offsets, cuts: Cuts = _NONE) -> None:
         """A batch that ends there is about to be delivered, perhaps again."""
-        line = json.dumps(end.to_json())
+        document = end.to_json()
+        for (stream, partition), offsets in sorted(cuts.items()):
+            document[stream].setdefault(_CUTS, {})[str(partition)] = list(offsets)
+        line = json.dumps(document)
         if line != self._lines.last:
             self._lines.add(line)
 
     def has(self, end: Offsets) -> bool:
         """Whether the newest batch that was about to be delivered ends there."""
-        return self._lines.last == json.dumps(end.to_json())
+        found = _parsed(self._lines.last)
+        return found is not None and found[0].to_json() == end.to_json()
 
-    def ends(self) -> list[Offsets]:
-        """Where batches ended, in their order; a line that a crash tore is left out."""
-        found = []
-        for line in self._lines.load():
-            try:
-                found.append(offsets_from_json(json.loads(line)))
-            except (ValueError, BadOptionError):
-                continue
-        return found
+    def batches(self) -> list[tuple[Offsets, Cuts]]:
+        """Where batches ended, in their order, and were cut; without a line that a crash tore."""
+        return [it for it in map(_parsed, self._lines.load()) if it is not None]
+
+
+def _parsed(line: str) -> tuple[Offsets, Cuts] | None:
+    try:
+        document = json.loads(line)
+        cuts = {
+            StreamPartition(stream, int(partition)): tuple(map(int, offsets))
+            for stream, told in document.items()
+            for partition, offsets in told.pop(_CUTS, {}).items()
+        }
+        return offsets_from_json(document), cuts
+    except (ValueError, TypeError, AttributeError, BadOptionError):
+        return None

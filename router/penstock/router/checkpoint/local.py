@@ -6,6 +6,7 @@
       starting_offsets.json   where each stream was begun; written before it is first read
       SINK/spark/             Spark's checkpoint of the sink's query
       SINK/                   the sink's own state
+      SINK/plan.json          the tasks of the batch that was planned last: `PlannedBytes`
       SINK/replay.json        how far a replay of a range is, while it is not at its end
       SINK/replay/            the sink's own state of it
       SINK/replay-letters/    that of the last replay of dead letters

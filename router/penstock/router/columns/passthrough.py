@@ -17,6 +17,8 @@ of `_passthrough` and of the verdicts, in the same order, and `unpack` puts both
 """
 
 import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
@@ -73,6 +75,46 @@ def lost_of(rows: pa.Table) -> int:
     sizes = pc.binary_length(values)
     short = values.filter(pc.equal(sizes, _LOST.size))
     return sum(_LOST.unpack(value)[1] for value in short.to_pylist())
+
+
+def whole_values(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """The rows of a task, in tables that end where a packed batch does.
+
+    Args:
+        batches: As Spark cut them, anywhere.
+    """
+    held = list[pa.RecordBatch]()
+    for batch in batches:
+        starts = pc.indices_nonzero(pc.is_valid(batch.column(PASSTHROUGH)))
+        if not len(starts):
+            held.append(batch)
+            continue
+        last = starts[-1].as_py()
+        before = [*held, batch.slice(0, last)]
+        if any(it.num_rows for it in before):
+            yield pa.Table.from_batches(before)
+        held = [batch.slice(last)]
+    if held:
+        yield pa.Table.from_batches(held)
+
+
+@dataclass(frozen=True, slots=True)
+class Unpacking:
+    """How the rows of a query are unpacked; it can be pickled.
+
+    Attributes:
+        verdict: The column of what was said of each.
+        passed_through: Of the columns that were carried.
+        columns: Those that are wanted.
+    """
+
+    verdict: str
+    passed_through: pa.Schema
+    columns: Sequence[str]
+
+    def rows(self, table: pa.Table) -> pa.Table:
+        """The rows that are wanted, of what Spark has made."""
+        return unpack(table, self.verdict, self.passed_through).select(self.columns)
 
 
 def unpack(rows: pa.Table, verdict: str, schema: pa.Schema) -> pa.Table:

@@ -120,12 +120,12 @@ def sink_preview(run: BoundedRun, name: str, chunk: Chunk, directory: Path) -> S
     context = run.context(name, directory)
     sink = make_sink(legible(run.config.sinks[name]), context)
     batch_writer = BatchWriter(run.config, sink, context)
-    table = run.rows(chunk)(name, batch_writer.columns)
-    table, malformed = batch_writer.divide(table)
+    table = run.rows(chunk)(name, batch_writer.steps.columns)
+    table, malformed = batch_writer.steps.divide(table)
     routed = table.num_rows
     changed: dict[int, list[tuple[str, int]]] = {}
     if run.config.transforms_to(name) and routed:
-        table = batch_writer.transform(table, 0, send_refused_to_dlq=False, changed=changed)
+        table = batch_writer.steps.transform(table, 0, changed=changed).rows
     steps = tuple(
         StepCount(run.config.route_name(index), verb, records)
         for index, counts in sorted(changed.items())

@@ -5,36 +5,39 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from enum import Enum, auto
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-import pyarrow as pa
-import pyarrow.compute as pc
 import structlog
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.base.backoff import Backoff, Restarts
-from penstock.router.checkpoint.journal import BatchJournal
+from penstock.router.checkpoint.journal import BatchJournal, Cuts
 from penstock.router.checkpoint.local import (
     clear_unfinished,
     committed_offsets,
     discard_planned,
     planned_offsets,
 )
+from penstock.router.columns.passthrough import lost_of
 from penstock.router.delivery.breaker import Circuit
 from penstock.router.errors import LargerThanPlannedError, RecordTooLargeError, StoppedError
 from penstock.router.job.batch_writer import BatchWriter
 from penstock.router.job.config import JobConfig
+from penstock.router.job.route_task import SUBJECT, holds_others
 from penstock.router.job.routes import Routed
 from penstock.router.read.batch_sizes import PlannedBytes
 from penstock.router.read.offsets import Offsets, StreamPartition, count_between, reading_begins
 from penstock.router.sinks import Sink, SinkContext
 from penstock.router.spark.heap_budget import HeapBudget
+from penstock.router.spark.task_runs import run_in_tasks
 
-SUBJECT = "subject"
+_T = TypeVar("_T")
 
 
 class BatchSpans:
@@ -56,29 +59,32 @@ class BatchSpans:
         self._adds_subject = self._tracer is not None and SUBJECT not in columns
         self.columns = [*columns, SUBJECT] if self._adds_subject else list(columns)
 
+    @property
+    def own_subjects(self) -> frozenset[str] | None:
+        """Of Penstock's own spans; None: nobody needs to look for them."""
+        return None if self._tracer is None else self._tracer.own_subjects
+
     @contextmanager
-    def delivering(self, rows: pa.Table, reading_ns: int) -> Iterator[pa.Table]:
-        """Around the delivery of a batch; gives the rows as the sink needs them.
+    def delivering(self, records: int, reading_ns: int) -> Iterator[None]:
+        """Around the delivery of a batch.
 
         Args:
-            rows: As they were read.
+            records: That were read, or 0 where there is nothing but Penstock's own spans.
             reading_ns: How long that took.
         """
-        given = rows.drop_columns([SUBJECT]) if self._adds_subject else rows
         tracer = self._tracer
-        if tracer is None or not self._is_told(rows):
-            yield given
-            return
-        whole = tracer.start("micro-batch", kind="CONSUMER", ago_ns=reading_ns)
-        if whole is None:
-            yield given
+        whole = None
+        if tracer is not None and records:
+            whole = tracer.start("micro-batch", kind="CONSUMER", ago_ns=reading_ns)
+        if tracer is None or whole is None:
+            yield
             return
         tracer.end(tracer.part(whole, "read", ago_ns=reading_ns))
         work = tracer.part(whole, "deliver", kind="CLIENT")
-        attributes = {**self._names, "messaging.batch.message_count": rows.num_rows}
+        attributes = {**self._names, "messaging.batch.message_count": records}
         error = ""
         try:
-            yield given
+            yield
         except BaseException as failure:
             error = type(failure).__name__
             raise
@@ -86,11 +92,24 @@ class BatchSpans:
             tracer.end(work, error=error)
             tracer.end(whole, error=error, attributes=attributes)
 
-    def _is_told(self, rows: pa.Table) -> bool:
-        tracer = self._tracer
-        if tracer is None or not rows.num_rows:
-            return False
-        return not all(map(tracer.is_own, pc.unique(rows.column(SUBJECT)).to_pylist()))
+
+@dataclass(frozen=True, slots=True)
+class _Received:
+    """A batch as it was read; of a sink that writes in tasks, it is written already.
+
+    Attributes:
+        records: That routes lead to the sink.
+        lost: Offsets that were passed over.
+        cuts: Where tasks began that wrote them.
+        holds_others: Whether there are others than Penstock's own spans.
+        deliver: Brings them where they belong, or commits what is written.
+    """
+
+    records: int
+    lost: int
+    cuts: Cuts
+    holds_others: bool
+    deliver: Callable[[], None]
 
 
 _ERROR_LINE: Final = re.compile(
@@ -151,13 +170,14 @@ class SinkQuery:
         self.records_per_s = 0.0
         self._job = job
         self._batch_writer = BatchWriter(job, sink, context)
-        self._spans = BatchSpans(context, self._batch_writer.columns)
+        self._spans = BatchSpans(context, self._batch_writer.steps.columns)
         self._routed = routed(job, context.sink, self._spans.columns)
         self._context = context
         self._starting = starting
         self._sharing = sharing
         self._budget = budget or HeapBudget(job.spark)
-        self._plan_path = job.working_dir / "plans" / f"{context.sink}.json"
+        self._plan_path = context.state_dir / "plan.json"
+        self._tasks_dir = job.working_dir / "tasks" / context.sink
         self._measures = self._budget.has_run_out
         self._replanned: int | None = None
         self._refusal: str | None = None
@@ -342,8 +362,6 @@ class SinkQuery:
             "planIn": str(self._plan_path),
             "measureSizes": str(self._measures).lower(),
         }
-        self._plan_path.parent.mkdir(parents=True, exist_ok=True)
-        self._plan_path.unlink(missing_ok=True)
         rows = self._routed.frame(spark, options, streaming=True)
         # A pool of its own, so that one sink's backlog does not make the others queue.
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.name)
@@ -367,29 +385,32 @@ class SinkQuery:
 
     def _deliver(self, frame: DataFrame, batch: int) -> None:
         planned, before = self._planned(batch), self._planned(batch - 1)
-        size = self._size_of(batch, planned)
+        plan = self._plan_of(planned)
+        size = None if plan is None else self._size_of(batch, planned, plan)
+        self._context.begin_batch(before, planned)
         with self._budget.holding(size, self._is_ending):
             begun_ns = self._context.clock.monotonic_ns()
-            made = self._collected(frame, batch)
-        rows, lost = self._routed.rows(made), self._routed.lost(made)
-        self._context.begin_batch(before, planned, lost=lost)
+            received = self._received(frame, batch, {} if plan is None else plan.cuts())
+        if lost := received.lost:
+            self._context.shorten()
         self._report_truncation(before, planned, batch)
         self._journal.begin(Offsets(before.next, planned.incarnations, {}, before.generations))
-        if rows.num_rows:
-            self._journal.note(planned)
+        if received.records:
+            self._journal.note(planned, received.cuts)
         self._context.persist()
         reading_ns = self._context.clock.monotonic_ns() - begun_ns
         self._writes = True  # before the look at `stop`, which the job's end sets before this
         try:
             if self._context.stop.is_set():
                 raise StoppedError("the job stops before this batch is written; it comes again")
-            with self._spans.delivering(rows, reading_ns) as given:
-                self._batch_writer.give(given, batch)
+            told = received.records if received.holds_others else 0
+            with self._spans.delivering(told, reading_ns):
+                received.deliver()
         finally:
             self._writes = False
         # By offsets: of most rows that no route leads here, Spark hears nothing.
         count = count_between(before, planned)
-        self._context.meter.count("left_out_routing", count - rows.num_rows - lost)
+        self._context.meter.count("left_out_routing", count - received.records - lost)
         if lost:
             self._context.meter.count("left_out_lost", lost)
             self._log.warning("records_lost", batch=batch, offsets=lost)
@@ -398,16 +419,20 @@ class SinkQuery:
         self.records_per_s = round(count * 1e9 / max(took_ns, 1), 1)
         self.failure = None
 
-    def _size_of(self, batch: int, planned: Offsets) -> int | None:
-        """The bytes that a batch was planned with; None: they are not known.
+    def _plan_of(self, planned: Offsets) -> PlannedBytes | None:
+        """How a batch is read; None: Spark has not planned it as it used to."""
+        found = PlannedBytes.read(self._plan_path)
+        if found is None or not found.next.items() <= planned.next.items():
+            return None
+        return found
+
+    def _size_of(self, batch: int, planned: Offsets, found: PlannedBytes) -> int:
+        """The bytes that a batch was planned with.
 
         Raises:
             LargerThanPlannedError: They are too many, and it is planned again.
             RecordTooLargeError: They are too many however it is planned.
         """
-        found = PlannedBytes.read(self._plan_path)
-        if found is None or not found.next.items() <= planned.next.items():
-            return None  # that of another batch: Spark has not planned this one as it used to
         refusal = self._budget.refusal(found)
         if refusal is None:
             return found.size
@@ -419,9 +444,28 @@ class SinkQuery:
         self._refusal = refusal
         raise RecordTooLargeError(refusal)
 
-    def _collected(self, frame: DataFrame, batch: int) -> pa.Table:
+    def _received(self, frame: DataFrame, batch: int, cuts: Cuts) -> _Received:
+        unpacking, own = self._routed.unpacking, self._spans.own_subjects
+        task = self._batch_writer.task(unpacking, batch, own)
+        if task is None:
+            made = self._made(frame.toArrow, batch)
+            rows = unpacking.rows(made)
+            others = own is None or holds_others(rows, own)
+            deliver = partial(self._batch_writer.give, rows, batch)
+            return _Received(rows.num_rows, lost_of(made), {}, others, deliver)
+        results = self._made(lambda: run_in_tasks(frame, task, self._tasks_dir), batch)
+        return _Received(
+            sum(it.routed for it in results),
+            sum(it.lost for it in results),
+            cuts,
+            any(it.holds_others for it in results),
+            partial(self._batch_writer.commit, results),
+        )
+
+    def _made(self, make: Callable[[], _T], batch: int) -> _T:
+        """What Spark makes of a batch."""
         try:
-            return frame.toArrow()
+            return make()
         except (PySparkException, Py4JError) as error:
             said = str(error)
             is_larger = LargerThanPlannedError.__name__ in said or _RESULT_LIMIT in said

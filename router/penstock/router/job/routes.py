@@ -15,17 +15,16 @@ from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import Final
 
-import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
-from penstock.router.columns.passthrough import PASSTHROUGH, lost_of, unpack
+from penstock.router.columns.passthrough import PASSTHROUGH, Unpacking
 from penstock.router.columns.projection import arrow_schema
 from penstock.router.columns.schema import KINDS, RAW_KIND, view
-from penstock.router.job.batch_writer import ROUTE_COLUMN
 from penstock.router.job.config import JobConfig, Route
 from penstock.router.job.config_errors import WrongKeyError
+from penstock.router.job.route_task import ROUTE_COLUMN
 from penstock.router.spark.readers import Steps, read_passthrough
 
 
@@ -162,14 +161,17 @@ class Routed:
         job: The job.
         sink: The sink's name.
         columns: Of the view `records`, and `ROUTE_COLUMN` where that is wanted.
+
+    Attributes:
+        unpacking: Makes the rows of what `frame` was collected to, or a part of it.
     """
 
     def __init__(self, job: JobConfig, sink: str, columns: Sequence[str]) -> None:
-        self._columns = list(columns)
         self._passthrough = [name for name in columns if name != ROUTE_COLUMN]
         known = {column.name: column for column in view("records").columns}
-        self._schema = arrow_schema(known[name] for name in self._passthrough)
-        self._steps = steps_to(sink, job, self._columns)
+        schema = arrow_schema(known[name] for name in self._passthrough)
+        self.unpacking = Unpacking(ROUTE_COLUMN, schema, tuple(columns))
+        self._steps = steps_to(sink, job, list(columns))
         self._classify = classify_for(sink, job)
 
     def frame(
@@ -185,12 +187,3 @@ class Routed:
         return read_passthrough(
             spark, options, self._steps, self._classify, self._passthrough, streaming=streaming
         )
-
-    def rows(self, table: pa.Table) -> pa.Table:
-        """The rows, of what that or a part of it was collected to."""
-        return unpack(table, ROUTE_COLUMN, self._schema).select(self._columns)
-
-    @staticmethod
-    def lost(table: pa.Table) -> int:
-        """How many offsets were passed over, for they are gone or damaged."""
-        return lost_of(table)

@@ -5,20 +5,22 @@ at beforehand, where a batch begins and where it would end. Where a batch was la
 for large records lay in its middle, its query measures every frame from then on: it fetches all of
 a batch to plan it, and again to read it.
 
-The query that delivers the batch runs in another process, and reads its bytes from a file:
+The query that delivers the batch runs in another process, and reads its bytes from a file. A batch
+that is planned again finds its tasks there, for what they write is named by them:
 
     {"next": {"logs": {"0": 124, ...}}, "size": 31457433, "is_measured": true,
-     "largest": {"stream": "logs", "partition": 0, "start": 123, "end": 124, "size": 31457433}}
+     "largest": {"stream": "logs", "partition": 0, "start": 123, "end": 124, "size": 31457433},
+     "tasks": [["logs", 0, 100, 124, 31457433], ...]}
 """
 
 import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
+from penstock.base.files import atomic_write
 from penstock.router.read.logd_reader import LogdReader
 from penstock.router.read.offsets import (
     FrameSize,
@@ -114,6 +116,16 @@ class LargestFrame:
     size: int
 
 
+class PlannedTask(NamedTuple):
+    """What one task reads: `start` inclusive, `end` exclusive, about `size` bytes."""
+
+    stream: str
+    partition: int
+    start: int
+    end: int
+    size: int
+
+
 @dataclass(frozen=True, slots=True)
 class PlannedBytes:
     """What a batch was planned with.
@@ -123,24 +135,40 @@ class PlannedBytes:
         size: Bytes of memory that its records take.
         is_measured: Whether every frame was; else some were looked at.
         largest: If so, the largest one.
+        tasks: In the order of the log; none: an earlier version wrote the file.
     """
 
     next: Mapping[StreamPartition, int]
     size: int
     is_measured: bool
     largest: LargestFrame | None
+    tasks: tuple[PlannedTask, ...] = ()
+
+    def is_of(self, spans: Iterable[Span]) -> bool:
+        """Whether its tasks read these spans, one a partition, and nothing else."""
+        mine: dict[StreamPartition, tuple[int, int]] = {}
+        for task in self.tasks:
+            at = StreamPartition(task.stream, task.partition)
+            mine[at] = (mine.get(at, (task.start, 0))[0], task.end)
+        return bool(mine) and mine == {it.where: (it.start, it.end) for it in spans}
+
+    def cuts(self) -> dict[StreamPartition, tuple[int, ...]]:
+        """Where tasks begin within a partition's part of the batch; not of one task alone."""
+        starts: dict[StreamPartition, list[int]] = {}
+        for task in self.tasks:
+            starts.setdefault(StreamPartition(task.stream, task.partition), []).append(task.start)
+        return {at: tuple(sorted(found)[1:]) for at, found in starts.items() if len(found) > 1}
 
     def write(self, path: Path) -> None:
-        """Put it into a file, whole; it need not outlive this machine's run."""
+        """Put it into a file, whole and durably."""
         told = {
             "next": Offsets(self.next).to_json(),
             "size": self.size,
             "is_measured": self.is_measured,
             "largest": self.largest and asdict(self.largest),
+            "tasks": self.tasks,
         }
-        fresh = path.with_name(f".{path.name}.{os.getpid()}")
-        fresh.write_text(json.dumps(told))
-        fresh.replace(path)
+        atomic_write(path, json.dumps(told))
 
     @classmethod
     def read(cls, path: Path) -> Self | None:
@@ -154,6 +182,7 @@ class PlannedBytes:
             told["size"],
             told["is_measured"],
             told["largest"] and LargestFrame(**told["largest"]),
+            tuple(PlannedTask(*task) for task in told.get("tasks", ())),
         )
 
 

@@ -90,7 +90,7 @@ OPTIONS: Final[Mapping[str, tuple[str, str]]] = {
     "specs": ("installed ones", "modules with specs and their upcasters, joined by commas"),
     "shareIn": ("none", "a directory in memory where a job's sinks find what others have read"),
     "shareBytes": ("67108864", "with that: bytes kept there, about"),
-    "planIn": ("none", "stream only: a file for the bytes of the batch that was planned last"),
+    "planIn": ("none", "stream only: a file for the bytes and tasks of the batch planned last"),
     "measureSizes": (
         "`false`",
         "stream only: fetch every frame to plan a batch, not some, and bound its bytes exactly",

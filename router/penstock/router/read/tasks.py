@@ -6,6 +6,7 @@ its own (`penstock.router.columns.passthrough`): no other way leads there from a
 
 import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,7 +17,12 @@ from pyspark.sql.datasource import InputPartition
 from penstock.base.clock import BlockingClock, SystemClock
 from penstock.router.columns.filters import subject_of
 from penstock.router.columns.projection import Projection, Projector
-from penstock.router.read.batch_sizes import BatchSizes, PlannedBytes, bytes_allowed
+from penstock.router.read.batch_sizes import (
+    BatchSizes,
+    PlannedBytes,
+    PlannedTask,
+    bytes_allowed,
+)
 from penstock.router.read.fetch import warn
 from penstock.router.read.logd_reader import LogdReader
 from penstock.router.read.offsets import (
@@ -30,6 +36,7 @@ from penstock.router.read.offsets import (
 from penstock.router.read.options import SourceOptions
 from penstock.router.read.shared.cache import SharedChunks
 from penstock.router.read.shared.reader import SharedReading
+from penstock.router.spark.task_runs import spare_what_stays
 
 
 class LogPartition(InputPartition):  # type: ignore[misc] # pyspark is untyped here
@@ -71,7 +78,8 @@ def plan(
     Args:
         spans: One a partition.
         readable: What there is of partitions.
-        options: Of the source; with `planIn` the batch's bytes are written there.
+        options: Of the source; with `planIn` the plan is written there, and a batch that comes
+            again is divided as it is written.
         sizes: Of the batch.
         log: To ask for them.
         ends: Where the batch ends, by partition.
@@ -79,22 +87,40 @@ def plan(
     Raises:
         DataLossError: Records of it are gone, and that is not accepted.
     """
+    noted = None if options.plan_in is None else PlannedBytes.read(options.plan_in)
+    if noted is not None and (not noted.is_of(spans) or sizes.measures > noted.is_measured):
+        noted = None
     lost: list[Task] = []
+    kept = spans
     if options.fail_on_data_loss:
         check_readable(spans, readable)
-    else:
-        kept = clip(spans, readable)
-        if kept != spans:
-            warn(f"going on without lost records: {spans} -> {kept}")
-            lost = [LostPartition(_length(spans) - _length(kept))]
-        spans = kept
-    chunks = split(sizes.divide(log, spans), options.min_partitions)
+    elif (kept := clip(spans, readable)) != spans:
+        warn(f"going on without lost records: {spans} -> {kept}")
+        lost = [LostPartition(_length(spans) - _length(kept))]
+    if noted is not None:
+        sized = dict(_as_noted(noted, spans, readable))
+        return [*lost, *(LogPartition(it, bytes_allowed(size)) for it, size in sized.items())]
+    chunks = split(sizes.divide(log, kept), options.min_partitions)
     if options.plan_in is None:
         return [*lost, *map(LogPartition, chunks)]
-    found = {chunk: sizes.size_of(chunk) for chunk in chunks}
-    planned = PlannedBytes(ends, sum(found.values()), sizes.measures, sizes.largest(spans))
+    sized = {chunk: sizes.size_of(chunk) for chunk in chunks}
+    tasks = (PlannedTask(*it.where, it.start, it.end, size) for it, size in sized.items())
+    planned = PlannedBytes(
+        ends, sum(sized.values()), sizes.measures, sizes.largest(kept), tuple(tasks)
+    )
     planned.write(options.plan_in)
-    return [*lost, *(LogPartition(chunk, bytes_allowed(size)) for chunk, size in found.items())]
+    return [*lost, *(LogPartition(it, bytes_allowed(size)) for it, size in sized.items())]
+
+
+def _as_noted(
+    noted: PlannedBytes, spans: list[Span], readable: Mapping[StreamPartition, Readable]
+) -> Iterator[tuple[Span, int]]:
+    """What is still there of the tasks of a plan, and their bytes."""
+    of_partition = {span.where: span for span in spans}
+    for task in noted.tasks:
+        span = of_partition[StreamPartition(task.stream, task.partition)]
+        for chunk in clip([replace(span, start=task.start, end=task.end)], readable):
+            yield chunk, task.size
 
 
 def _length(spans: list[Span]) -> int:
@@ -149,16 +175,3 @@ def shaped_rows(
     shared = partial(SharedChunks, options.share_in, options.share_bytes)
     reading = SharedReading(shared, f"{span.where} {shape.known_by}", make, SystemClock())
     return reading.batches(log.chunks(span, **how))
-
-
-def spare_what_stays(collector: Any) -> None:
-    """Exempt what this worker has loaded from the collections of garbage to come, once.
-
-    Spark's workers collect all garbage after each task, which goes through every object of every
-    module: 30 ms of CPU time, several times what reading a record takes.
-
-    Args:
-        collector: The module `gc`.
-    """
-    if not collector.get_freeze_count():
-        collector.freeze()

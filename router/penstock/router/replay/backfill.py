@@ -15,10 +15,12 @@ from penstock.router.read.logd_reader import LogdReader, LogState
 from penstock.router.read.offsets import Offsets, Readable, StreamPartition, admit, generations_of
 from penstock.router.replay.backfill_plan import (
     Chunk,
+    Cuts,
     EndOf,
     Position,
     are_all_since,
     chunks,
+    known_cuts,
     known_ends,
     of_batches_not_known,
     of_this_stream_id,
@@ -107,7 +109,7 @@ def _deliver_range(
 ) -> int:
     """Deliver what is left of a range, a batch at a time, and write down how far it is."""
     home = run.config.checkpoint_dir.resolve() / sink
-    parts, again = _planned(run, sink, it)
+    parts, cuts, again = _planned(run, sink, it)
     note, progress = ReplayNote(home), run.progress
     if not parts and resumed:
         note.remove()
@@ -135,6 +137,8 @@ def _deliver_range(
                 context.starts.clear()
                 for at, begin in part.start.items():
                     context.starts[context.position_tag(*at, begin)] = begin
+                context.cuts.clear()
+                context.cuts.update(part.within(cuts))
                 refused = progress.refused
                 rows = run.deliver(batch_writer, sink, run.rows(part), progress.done)
             except StoppedError:
@@ -153,12 +157,14 @@ def _deliver_range(
     return progress.records
 
 
-def _planned(run: BoundedRun, sink: str, it: Unfinished) -> tuple[list[Chunk], Again]:
-    """What is left of a range, in batches, and what the sink's job noted of them."""
+def _planned(run: BoundedRun, sink: str, it: Unfinished) -> tuple[list[Chunk], Cuts, Again]:
+    """What is left of a range, in batches, how tasks cut these, and what the job noted of them."""
     home, lives = run.config.checkpoint_dir.resolve() / sink, run.state.incarnations
     done = committed_offsets(home / "spark") or Offsets({})
     generations = generations_of(lives, done)
-    ends = of_this_stream_id(BatchJournal(home).ends(), lives, generations)
+    batches = BatchJournal(home).batches()
+    ends = of_this_stream_id([end for end, _ in batches], lives, generations)
+    cuts = known_cuts(zip(ends, (cuts for _, cuts in batches), strict=True))
     (begun,) = of_this_stream_id([StartingOffsets(run.config.checkpoint_dir).load()], lives)
     known = known_ends(ends, begun, it.last.next)
     # A batch that touches the range in one partition may end below it in another.
@@ -176,7 +182,7 @@ def _planned(run: BoundedRun, sink: str, it: Unfinished) -> tuple[list[Chunk], A
             # What is delivered from the job's beginning on, `dedupe` judges as it did then.
             whole = list(chunks(it.first.next, it.last.next, known, end_of))
             must_be_noted = not are_all_since(begun, whole)
-    return parts, Again(home, must_be_noted=must_be_noted)
+    return parts, cuts, Again(home, must_be_noted=must_be_noted)
 
 
 def _ends(run: BoundedRun, log: LogdReader) -> EndOf:

@@ -13,12 +13,24 @@ EndOf = Callable[[Position, Position], Position]
 """Where a batch ends that begins at the one and ends at the other at most, which lies behind it."""
 
 
+Cuts = Mapping[StreamPartition, Sequence[int]]
+"""By partition, the offsets at which tasks began in the middle of a batch."""
+
+
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """Records that are delivered together: `start` inclusive, `end` exclusive, by partition."""
 
     start: Position
     end: Position
+
+    def within(self, cuts: Cuts) -> dict[StreamPartition, tuple[int, ...]]:
+        """Those offsets that are inside of it, in their order."""
+        inside = {
+            at: tuple(it for it in sorted(cuts.get(at, ())) if begin < it < self.end[at])
+            for at, begin in self.start.items()
+        }
+        return {at: offsets for at, offsets in inside.items() if offsets}
 
 
 def chunks(
@@ -109,6 +121,26 @@ def known_ends(
         if not found or at != found[-1]:
             found.append(at)
     return found
+
+
+def known_cuts(batches: Iterable[tuple[Position, Cuts]]) -> dict[StreamPartition, list[int]]:
+    """Where tasks cut the batches of the last run from the beginning.
+
+    Args:
+        batches: The position behind each batch that is known, and its cuts, in their order.
+    """
+    found: list[tuple[Position, Cuts]] = []
+    for end, cuts in batches:
+        if found and any(end.get(at, offset) < offset for at, offset in found[-1][0].items()):
+            found = []
+        if found and found[-1][0] == end:  # it came again, and was planned anew
+            found.pop()
+        found.append((end, cuts))
+    known: dict[StreamPartition, list[int]] = {}
+    for end, cuts in found:
+        for at in cuts.keys() & end.keys():
+            known.setdefault(at, []).extend(cuts[at])
+    return known
 
 
 def _cut(first: Position, last: Position, end_of: EndOf) -> Iterator[Chunk]:

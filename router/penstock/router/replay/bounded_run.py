@@ -113,7 +113,7 @@ class BoundedRun:
             routed = Routed(self.config, sink, columns)
             frame = routed.frame(self.session.spark, self.options(chunk), streaming=False)
             with self._in_heap(None):
-                return routed.rows(collect(frame))
+                return routed.unpacking.rows(collect(frame))
 
         return rows_to
 
@@ -222,7 +222,7 @@ class BoundedRun:
             raise StoppedError("it was to end before this batch")
         try:
             with self.session.alive():
-                table = rows(sink, batch_writer.columns)
+                table = rows(sink, batch_writer.steps.columns)
         except (RunFailedError, SparkEndedError, Py4JError, OSError, EOFError):
             if self.stop.is_set():  # the user's stop has cancelled Spark's part, or ended it, too
                 raise StoppedError("it was to end while Spark read") from None

@@ -2,7 +2,16 @@
 
 from penstock.router.job.settings import SinkConfig
 from penstock.router.sinks.registry import make_sink, open_sink
-from penstock.router.sinks.sink import Guarantee, Preview, Replay, Sink, SinkContext
+from penstock.router.sinks.sink import (
+    Guarantee,
+    Preview,
+    Replay,
+    Sink,
+    SinkContext,
+    TaskSink,
+    Writer,
+    WriteResult,
+)
 
 __all__ = [
     "Guarantee",
@@ -11,6 +20,9 @@ __all__ = [
     "Sink",
     "SinkConfig",
     "SinkContext",
+    "TaskSink",
+    "WriteResult",
+    "Writer",
     "make_sink",
     "open_sink",
 ]

@@ -51,10 +51,9 @@ from penstock.router.sinks.http.settings import HttpSettings, RequestBatch
 from penstock.router.sinks.parquet.sink import (
     of_same_batch,
     position_tag_of,
-    split_by_partition,
     without_spans,
-    write_parquet,
 )
+from penstock.router.sinks.parquet.writer import split_by_partition, write_parquet
 from penstock.router.sinks.sink import Guarantee, Preview, Replay, SinkContext, as_json_lines
 
 _CODE: Final = re.compile(rb"<Code>(\w+)</Code>")

@@ -2,6 +2,7 @@
 
 import json
 import threading
+from abc import abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -99,71 +100,21 @@ def persist_nothing() -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SinkContext:
-    """What every sink gets from its job.
+class BatchNames:
+    """What the records of the batch in work are named by; it can be pickled.
 
     Attributes:
-        job: The job's name.
-        sink: The sink's name.
         incarnations: Of each stream, in the batch in work; a stream made again has its offsets
             again. The query keeps them up to date.
-        state_dir: The sink's own directory, kept with the checkpoints.
-        dead_letters: Directory for what the destination refuses for good.
-        meter: Where the sink counts.
-        stop: Set when the job, or a replay, ends; a sink that waits must give up.
-        clock: Time.
-        starts: Where the batch in work begins, of each partition, by what `position_tag` says;
-            empty where nobody knows. The query keeps it up to date.
         generations: Of partitions that the log truncated below what was read; as `incarnations`.
-        shortened: What `position_tag` says of the partitions of which the batch in work has not all
-            records that it was planned with, for the log has lost some: an earlier attempt at it
-            may have delivered those, and they stay.
-        dead_letter_stream: Where dead letters go as well; None for nowhere.
-        originals: The rows in work before transforms; dead letters hold those.
-        tracer: Has spans of batches; None: there are none.
-        of_dead_letters: Whether the rows are dead letters: of a batch's records some, or of
-            several.
-        persist: Makes what is in `state_dir` as lasting as the job's checkpoints are. A sink that
-            notes something which must not be lost once it has published calls this in between;
-            raises `UnavailableError` where that cannot be now.
     """
 
-    job: str
-    sink: str
     incarnations: dict[str, str]
-    state_dir: Path
-    dead_letters: Path
-    meter: Meter
-    stop: threading.Event
-    clock: BlockingClock
-    starts: dict[str, int] = field(default_factory=dict)
     generations: dict[StreamPartition, Generations] = field(default_factory=dict)
-    shortened: set[str] = field(default_factory=set)
-    dead_letter_stream: DeadLetterPublisher | None = None
-    originals: Originals = field(default_factory=Originals)
-    tracer: "Tracer | None" = None
-    of_dead_letters: bool = False
-    persist: Callable[[], None] = persist_nothing
 
-    def wait(self, seconds: float) -> None:
-        """Let time pass.
-
-        Raises:
-            StoppedError: The job, or the replay, ends.
-        """
-        if self.stop.wait(seconds):
-            raise StoppedError(f"sink {self.sink} gave up its batch because it is to stop")
-
-    def begin_batch(self, before: Offsets, planned: Offsets, *, lost: int) -> None:
-        """A batch between two positions comes, of which so many records are lost."""
-        self.incarnations.update(planned.incarnations)
-        self.generations.clear()
-        self.generations.update(planned.generations)
-        begins = {at: reading_begins(at, before, planned) for at in before.next}
-        self.starts.clear()
-        self.starts.update((self.position_tag(*at, begin), begin) for at, begin in begins.items())
-        self.shortened.clear()
-        self.shortened.update(self.starts if lost else ())
+    def names(self) -> "BatchNames":
+        """Those of the batch in work, which stay as they are when another one comes."""
+        return BatchNames(incarnations=dict(self.incarnations), generations=dict(self.generations))
 
     def stream_id(self, stream: str, partition: int, offset: int) -> str:
         """The stream's id, behind a truncation with the generation of the record (`5f2c….1`).
@@ -194,6 +145,93 @@ class SinkContext:
         cuts = sorted({bisect_left(offsets, first) for first, _ in begins} - {0, len(offsets)})
         for first, end in pairwise([0, *cuts, len(offsets)]):
             yield rows.slice(first, end - first)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkContext(BatchNames):
+    """What every sink gets from its job.
+
+    Attributes:
+        job: The job's name.
+        sink: The sink's name.
+        state_dir: The sink's own directory, kept with the checkpoints.
+        dead_letters: Directory for what the destination refuses for good.
+        meter: Where the sink counts.
+        stop: Set when the job, or a replay, ends; a sink that waits must give up.
+        clock: Time.
+        starts: Where the batch in work begins, of each partition, by what `position_tag` says;
+            empty where nobody knows. The query keeps it up to date.
+        cuts: Offsets at which tasks of Spark cut the batch in work when it was first delivered;
+            of batches that are delivered in tasks now, the tasks know them.
+        shortened: What `position_tag` says of the partitions of which the batch in work has not all
+            records that it was planned with, for the log has lost some: an earlier attempt at it
+            may have delivered those, and they stay.
+        dead_letter_stream: Where dead letters go as well; None for nowhere.
+        originals: The rows in work before transforms; dead letters hold those.
+        tracer: Has spans of batches; None: there are none.
+        of_dead_letters: Whether the rows are dead letters: of a batch's records some, or of
+            several.
+        persist: Makes what is in `state_dir` as lasting as the job's checkpoints are. A sink that
+            notes something which must not be lost once it has published calls this in between;
+            raises `UnavailableError` where that cannot be now.
+    """
+
+    job: str
+    sink: str
+    state_dir: Path
+    dead_letters: Path
+    meter: Meter
+    stop: threading.Event
+    clock: BlockingClock
+    starts: dict[str, int] = field(default_factory=dict)
+    cuts: dict[StreamPartition, tuple[int, ...]] = field(default_factory=dict)
+    shortened: set[str] = field(default_factory=set)
+    dead_letter_stream: DeadLetterPublisher | None = None
+    originals: Originals = field(default_factory=Originals)
+    tracer: "Tracer | None" = None
+    of_dead_letters: bool = False
+    persist: Callable[[], None] = persist_nothing
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass.
+
+        Raises:
+            StoppedError: The job, or the replay, ends.
+        """
+        if self.stop.wait(seconds):
+            raise StoppedError(f"sink {self.sink} gave up its batch because it is to stop")
+
+    def begin_batch(self, before: Offsets, planned: Offsets) -> None:
+        """A batch between two positions comes."""
+        self.incarnations.update(planned.incarnations)
+        self.generations.clear()
+        self.generations.update(planned.generations)
+        begins = {at: reading_begins(at, before, planned) for at in before.next}
+        self.starts.clear()
+        self.starts.update((self.position_tag(*at, begin), begin) for at, begin in begins.items())
+        self.shortened.clear()
+
+    def shorten(self) -> None:
+        """Some records of the batch in work are lost."""
+        self.shortened.update(self.starts)
+
+    def parts(self, rows: pa.Table) -> Iterator[pa.Table]:
+        """Rows of the batch in work as tasks had them when it was first delivered."""
+        for (stream, partition), cuts in self.cuts.items():
+            is_mine = pc.and_(
+                pc.equal(rows.column("stream"), stream),
+                pc.equal(rows.column("partition"), partition),
+            )
+            mine, rows = rows.filter(is_mine), rows.filter(pc.invert(is_mine))
+            for cut in cuts:
+                is_before = pc.less(mine.column("offset"), cut)
+                part, mine = mine.filter(is_before), mine.filter(pc.invert(is_before))
+                if part.num_rows:
+                    yield part
+            if mine.num_rows:
+                yield mine
+        if rows.num_rows:
+            yield rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,6 +326,72 @@ class Sink(Protocol):
     def close(self) -> None:
         """Give connections back; no batch is in work and none comes any more."""
         return
+
+
+@dataclass(frozen=True, slots=True)
+class WriteResult:
+    """What one writer made of its rows; sinks add what their `commit` needs. It can be pickled."""
+
+
+class Writer(Protocol):
+    """Brings the rows of one task to a sink's destination; it can be pickled until the first row.
+
+    Spark may run a task again, or twice at a time. What a writer makes must not be seen before its
+    result is committed, or must be the same for the same rows.
+    """
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Take more rows; those of one partition of the log come in the order of their offsets."""
+        ...
+
+    def close(self) -> WriteResult:
+        """All rows came; what is returned is what `TaskSink.commit` gets."""
+        ...
+
+
+class TaskSink(Sink):
+    """A sink whose rows are written where Spark has them, in the tasks of its executors.
+
+    For each batch the driver calls `begin`, and asks for a `writer`, of which each task gets a
+    copy. It `commit`s what they return: what must be seen at once, or only after something was
+    noted, is published there.
+    """
+
+    context: SinkContext
+    """Of the job, as the sink got it."""
+
+    @abstractmethod
+    def begin(self) -> None:
+        """A batch comes, perhaps again; nothing of an attempt that failed is wanted any more.
+
+        Raises:
+            ConfigError: The destination cannot be used.
+            UnavailableError: It cannot be reached now.
+        """
+
+    @abstractmethod
+    def writer(self) -> Writer:
+        """One that has no rows yet, for the batch that has begun."""
+
+    @abstractmethod
+    def commit(self, results: Sequence[Any]) -> None:
+        """Make what the writers of the batch have written last, and seen.
+
+        Args:
+            results: What each `Writer.close` returned; each row of the batch is in one of them.
+        """
+
+    @override
+    def write(self, rows: pa.Table) -> None:
+        """Write a batch in the driver, cut as its tasks had it when it was first delivered."""
+        self.begin()
+        results = []
+        for part in self.context.parts(rows):
+            writer = self.writer()
+            for batch in part.to_batches():
+                writer.write(batch)
+            results.append(writer.close())
+        self.commit(results)
 
 
 def as_json_lines(rows: pa.Table) -> str:

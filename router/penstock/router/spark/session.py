@@ -36,9 +36,9 @@ from pyspark.version import __version__ as pyspark_version
 from penstock.base.files import atomic_write
 from penstock.router.job.config import SECRET_SETTING, Spark
 from penstock.router.job.config_errors import WrongKeyError
+from penstock.router.spark import readers, task_runs
 from penstock.router.spark.hadoop_local_files import start_no_programs
 from penstock.router.spark.java import find_java
-from penstock.router.spark.readers import register
 from penstock.service import ExitCode, ServiceError, UnavailableError
 
 _SOCKET_NAME_BYTES: Final = 48
@@ -346,7 +346,8 @@ class Session:
             ) from None
         raise_only()
         start_no_programs(spark)
-        register(spark)
+        readers.register(spark)
+        task_runs.register(spark)
         return cls(spark, gateway, config, work_dir, exit_timeout_s=exit_timeout_s)
 
     @property

@@ -75,6 +75,11 @@ class Chain:
                 self._seen = Seen(step.dedupe, state_dir, stream_id, again)
 
     @property
+    def remembers(self) -> bool:
+        """Whether a step must know what came before."""
+        return self._seen is not None
+
+    @property
     def columns(self) -> set[str]:
         """The columns that the steps need beside the sink's own.
 

@@ -2,17 +2,69 @@
 
 import os
 import shutil
+import socket
 import uuid
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol, cast
 
 from penstock.base.files import make_directories, sync_directories
 from penstock.router.hdfs import Hdfs
 from penstock.router.job.config_errors import WrongKeyError
+from penstock.service import UnavailableError
 
 UNFINISHED: Final = "_writing"
 """The directory of what is not finished; tools for data lakes pass over names such as this one."""
+
+
+class Staging(Protocol):
+    """Where tasks write files aside; it can be pickled. No name in it is used twice."""
+
+    def write(self, write: Callable[[BinaryIO], None]) -> tuple[str, int]:
+        """Have a file written, durably; returns its name there, and its bytes."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LocalStaging:
+    """A directory that the driver has made; executors elsewhere see it on a network volume."""
+
+    path: Path
+    key: str
+
+    def write(self, write: Callable[[BinaryIO], None]) -> tuple[str, int]:
+        """See `Staging`."""
+        fresh = f"{uuid.uuid4().hex}.unfinished"
+        try:
+            file = (self.path / fresh).open("wb")
+        except FileNotFoundError:
+            raise UnavailableError(
+                f"{self.key}: {self.path} is not there on {socket.gethostname()}",
+                fix="name a directory that the driver and all executors have, on a network volume;"
+                " or write to hdfs:// or S3",
+            ) from None
+        with file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+            return fresh, file.tell()
+
+
+@dataclass(frozen=True, slots=True)
+class HdfsStaging:
+    """A directory of HDFS."""
+
+    files: Hdfs
+    path: str
+
+    def write(self, write: Callable[[BinaryIO], None]) -> tuple[str, int]:
+        """See `Staging`."""
+        fresh = f"{uuid.uuid4().hex}.unfinished"
+        with self.files.writer(f"{self.path}/{fresh}") as file:
+            write(cast("BinaryIO", file))
+            file.sync()
+            return fresh, file.tell()
 
 
 class FileTree(Protocol):
@@ -20,9 +72,16 @@ class FileTree(Protocol):
 
     Attributes:
         safe: Characters that a name may have, besides letters, digits and `_.-~`.
+        writing: Where files are written aside.
     """
 
     safe: str
+    writing: str
+
+    @property
+    def staging(self) -> Staging:
+        """The same, for whoever writes them."""
+        ...
 
     def open(self) -> list[str]:
         """Make the directories, and remove what a killed job was writing.
@@ -37,11 +96,7 @@ class FileTree(Protocol):
         ...
 
     def begin(self) -> None:
-        """A batch begins; nothing of an earlier attempt that failed is published any more."""
-        ...
-
-    def write(self, write: Callable[[BinaryIO], None]) -> tuple[str, int]:
-        """Have a file written aside, durably; returns its name there, and its bytes."""
+        """A batch begins; remove what an earlier attempt that failed has written aside."""
         ...
 
     def publish(self, fresh: str, path_in_lake: str) -> None:
@@ -76,9 +131,10 @@ class LocalTree:
         """
         self._path = path
         self._key = key
-        self._writing = path / UNFINISHED / owner
+        self.writing = f"{UNFINISHED}/{owner}"
+        self._writing = path / self.writing
+        self.staging = LocalStaging(self._writing, key)
         self._changed: list[Path] = []
-        self._written = 0
 
     def open(self) -> list[str]:
         """See `FileTree`."""
@@ -94,19 +150,10 @@ class LocalTree:
         return sorted(map(str, found))
 
     def begin(self) -> None:
-        """See `FileTree`; files of an earlier attempt are overwritten."""
-        self._changed.clear()
-        self._written = 0
-
-    def write(self, write: Callable[[BinaryIO], None]) -> tuple[str, int]:
         """See `FileTree`."""
-        fresh = f"{self._written:06d}.unfinished"
-        self._written += 1
-        with (self._writing / fresh).open("wb") as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-            return fresh, file.tell()
+        self._changed.clear()
+        for left in self._writing.iterdir():
+            left.unlink(missing_ok=True)
 
     def publish(self, fresh: str, path_in_lake: str) -> None:
         """See `FileTree`."""
@@ -136,8 +183,8 @@ class LocalTree:
 class HdfsTree:
     """See `FileTree`; the namenode makes each step durable before it answers.
 
-    A call that was given up may still be done when the next attempt at the batch is under way. So
-    no name in `_writing` is used twice, and what an attempt left there is removed before the next.
+    A call that was given up may still be done when the next attempt at the batch is under way: no
+    name in `_writing` is used twice.
     """
 
     safe = " @+,~"
@@ -152,36 +199,24 @@ class HdfsTree:
         """
         self._files = files
         self._owner = owner
-        self._writing = f"{UNFINISHED}/{owner}"
-        self._unfinished: list[str] = []
+        self.writing = f"{UNFINISHED}/{owner}"
+        self.staging = HdfsStaging(files, self.writing)
 
     def open(self) -> list[str]:
         """See `FileTree`; what a killed writer has open is removed all the same."""
-        self._files.remove_directory(self._writing)
-        self._files.make_directory(self._writing)
-        self._unfinished.clear()
+        self._files.remove_directory(self.writing)
+        self._files.make_directory(self.writing)
         others = set(self._files.directories(UNFINISHED)) - {self._owner}
         return [f"{self._files.url}/{UNFINISHED}/{it}" for it in sorted(others)]
 
     def begin(self) -> None:
         """See `FileTree`."""
-        while self._unfinished:
-            self._files.remove(f"{self._writing}/{self._unfinished[-1]}")
-            self._unfinished.pop()
-
-    def write(self, write: Callable[[BinaryIO], None]) -> tuple[str, int]:
-        """See `FileTree`."""
-        fresh = f"{uuid.uuid4().hex}.unfinished"
-        self._unfinished.append(fresh)
-        with self._files.writer(f"{self._writing}/{fresh}") as file:
-            write(cast("BinaryIO", file))
-            file.sync()
-            return fresh, file.tell()
+        for left in self._files.names(self.writing):
+            self._files.remove(f"{self.writing}/{left}")
 
     def publish(self, fresh: str, path_in_lake: str) -> None:
         """See `FileTree`."""
-        self._files.rename(f"{self._writing}/{fresh}", path_in_lake)
-        self._unfinished.remove(fresh)
+        self._files.rename(f"{self.writing}/{fresh}", path_in_lake)
 
     def remove(self, path_in_lake: str) -> None:
         """See `FileTree`."""

@@ -4,12 +4,15 @@
 
 A file's name says which records it holds: stream, first characters of the stream's incarnation,
 partition, first and last offset. A batch that comes again, because the job was killed before Spark
-had noted its end, has the same records and so makes the same names: each file replaces its earlier
-self. Dead letters are some of a batch's records, whose file may begin and end with the same ones:
-the name of theirs has a digest of all their offsets before `.parquet`, unless the file of the name
-without it holds just these records. Files are written below `PATH/_writing`, synced, and then
-renamed to their place, so a reader never sees half a file; what a killed job left there is removed
-when the job starts again. PATH is a directory of this machine, or of HDFS: see `FileTree`.
+had noted its end, has the same records in the same tasks and so makes the same names: each file
+replaces its earlier self. Dead letters are some of a batch's records, whose file may begin and end
+with the same ones: the name of theirs has a digest of all their offsets before `.parquet`, unless
+the file of the name without it holds just these records.
+
+Tasks write files below `PATH/_writing` and sync them; when all files of a batch are there, the
+driver renames them to their place. So a reader never sees half a file, nor what a task wrote that
+failed or ran twice. What a killed job or a task left there is removed before the next batch. PATH
+is a directory of this machine, or of HDFS: see `FileTree`.
 
 The names do change when a route's `where` was changed in between. So the sink notes in its state
 directory, before the first rename, which files the batch makes; when the batch comes again, those
@@ -21,12 +24,10 @@ A row whose service is not known is in `service=__HIVE_DEFAULT_PARTITION__`, hiv
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from itertools import accumulate, takewhile
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Literal, Self
-from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -35,25 +36,16 @@ from pydantic import field_validator, model_validator
 from typing_extensions import override
 
 from penstock.base.files import atomic_write
-from penstock.router.columns.run_length import runs
 from penstock.router.hdfs import SCHEME, Hdfs, HdfsSettings, wrong_url
 from penstock.router.job.config_errors import WrongKeyError
 from penstock.router.job.settings import SinkConfig
 from penstock.router.read.offsets import digest_of
 from penstock.router.sinks.parquet.client import FileTree, HdfsTree, LocalTree
-from penstock.router.sinks.sink import Guarantee, Replay, Sink, SinkContext
+from penstock.router.sinks.parquet.writer import ParquetWriter, WrittenFile, WrittenFiles
+from penstock.router.sinks.sink import Guarantee, Replay, SinkContext, TaskSink
 from penstock.service import UnavailableError
 
-NULL_PARTITION: Final = "__HIVE_DEFAULT_PARTITION__"
-
-_PARTITIONED_BY: Final = ("kind", "service", "date")
-_LOG_POSITION: Final = ("stream", "partition")
-_ORDER: Final = (*_PARTITIONED_BY, *_LOG_POSITION, "offset")
-_DICTIONARY_COLUMNS_EXCLUDED: Final = frozenset({"value", "offset", "timestamp_ns", "record_id"})
 _NAME: Final = re.compile(r"(?P<partition>.+)-(?P<first>\d+)-(?P<last>\d+)(\.[0-9a-f]+)?\.parquet")
-_PATH_SAFE: Final = LocalTree.safe
-_DIRECTORY_NAME_BYTES_MAX: Final = 200
-"""Of a hive directory's value; NAME_MAX is 255 on Linux."""
 
 
 class ParquetSink(SinkConfig):
@@ -93,8 +85,8 @@ class ParquetSink(SinkConfig):
         return f"Parquet files in {self.path}; each record exactly once"
 
 
-class ParquetLake(Sink):
-    """Writes each batch as one file per kind, service, date and partition of the log."""
+class ParquetLake(TaskSink):
+    """Writes a file per kind, service, date and partition of the log of each task's rows."""
 
     config_class = ParquetSink
     guarantee = Guarantee(
@@ -106,7 +98,7 @@ class ParquetLake(Sink):
 
     def __init__(self, config: ParquetSink, context: SinkContext) -> None:
         self._compression = config.compression
-        self._context = context
+        self.context = context
         self._key = f"sinks.{context.sink}.path"
         owner = f"{context.job}.{context.sink}"
         self._tree: FileTree
@@ -142,27 +134,37 @@ class ParquetLake(Sink):
         self._is_open = True
 
     @override
-    def write(self, rows: pa.Table) -> None:
-        """Publish a batch; see the module's docstring."""
+    def begin(self) -> None:
         self._open()
         self._tree.begin()
-        written: list[tuple[str, str]] = []
+
+    @override
+    def writer(self) -> ParquetWriter:
+        return ParquetWriter(
+            self._tree.staging, self._compression, self.context.names(), self._tree.safe
+        )
+
+    @override
+    def commit(self, results: Sequence[WrittenFiles]) -> None:
+        """Publish a batch; see the module's docstring."""
         earlier = self._noted()
-        for directory, whole in split_by_partition(rows, self._tree.safe):
-            for generation in self._context.by_generation(whole):
-                part = self._not_there(directory, generation, earlier)
-                if part.num_rows:
-                    written.append((self._written(part), self._position_of(directory, part)))
-        self._remove_earlier([position for _, position in written])
-        for fresh, position in written:
-            self._tree.publish(fresh, position)
+        written = [
+            kept
+            for result in results
+            for file in result.files
+            if (kept := self._without_earlier(file, earlier)) is not None
+        ]
+        names = [self._name_of(file) for file in written]
+        self._remove_earlier(names)
+        for name, file in zip(names, written, strict=True):
+            self._tree.publish(file.fresh, name)
         self._tree.sync()
-        self._context.meter.count("files", len(written))
-        self._context.meter.sent(rows.num_rows)
+        self.context.meter.count("files", len(written))
+        self.context.meter.count("bytes", sum(file.size for file in written))
+        self.context.meter.sent(sum(file.records for result in results for file in result.files))
 
     @override
     def write_nothing(self) -> None:
-        self._tree.begin()
         self._remove_earlier([])
         self._tree.sync()
 
@@ -176,13 +178,13 @@ class ParquetLake(Sink):
 
         Notes the batch's files first.
         """
-        again = of_same_batch(names, self._noted(), self._context.starts)
-        kept = [name for name in again if position_tag_of(name) in self._context.shortened]
+        again = of_same_batch(names, self._noted(), self.context.starts)
+        kept = [name for name in again if position_tag_of(name) in self.context.shortened]
         stale = [name for name in again if name not in kept]
         if not names and not stale:
             return
         atomic_write(self._batch, json.dumps(names + stale + kept).encode(), parents=True)
-        self._context.persist()
+        self.context.persist()
         for name in stale:
             self._tree.remove(name)
 
@@ -191,18 +193,27 @@ class ParquetLake(Sink):
         found: list[str] = json.loads(self._batch.read_text()) if self._batch.exists() else []
         return found
 
-    def _not_there(self, directory: str, part: pa.Table, earlier: Sequence[str]) -> pa.Table:
-        """The rows without those that an earlier attempt published, where its files stay."""
-        if not self._context.shortened:
-            return part
-        first = part.select(["stream", "partition", "offset"]).slice(0, 1).to_pylist()[0]
-        position = self._context.position_tag(**first)
-        if position not in self._context.shortened:
-            return part
-        names = (name for name in earlier if name.rpartition("/")[0] == directory)
-        return without_spans(
-            part, (n for n in names if position_tag_of(n) == position), self._is_there
-        )
+    def _without_earlier(self, file: WrittenFile, earlier: Sequence[str]) -> WrittenFile | None:
+        """The file without the rows that an earlier attempt published, where its files stay."""
+        if file.position not in self.context.shortened:
+            return file
+        published = [
+            name
+            for name in earlier
+            if name.rpartition("/")[0] == file.directory and position_tag_of(name) == file.position
+        ]
+        part = self._unfinished(file)
+        left = without_spans(part, published, self._is_there)
+        if left.num_rows == part.num_rows:
+            return file
+        return self.writer().written(file.directory, left) if left.num_rows else None
+
+    def _unfinished(self, file: WrittenFile, columns: list[str] | None = None) -> pa.Table:
+        """The rows of a file that is written aside."""
+        found = self._tree.reader(f"{self._tree.writing}/{file.fresh}")
+        assert found is not None, file
+        with found:
+            return pq.read_table(found, columns=columns)
 
     def _is_there(self, name: str) -> bool:
         file = self._tree.reader(name)
@@ -211,34 +222,16 @@ class ParquetLake(Sink):
         file.close()
         return True
 
-    def _position_of(self, directory: str, part: pa.Table) -> str:
-        stream, partition = (part.column(name)[0].as_py() for name in _LOG_POSITION)
-        offsets = part.column("offset").to_pylist()
-        tag = self._context.position_tag(stream, partition, offsets[0])
-        stem = f"{tag}-{offsets[0]:020d}-{offsets[-1]:020d}"
-        usual = f"{directory}/{stem}.parquet"
-        if not self._context.of_dead_letters or _holds(self._tree.reader(usual), offsets):
+    def _name_of(self, file: WrittenFile) -> str:
+        """Where it is published."""
+        stem = f"{file.position}-{file.first:020d}-{file.last:020d}"
+        usual = f"{file.directory}/{stem}.parquet"
+        if not self.context.of_dead_letters:
             return usual
-        return f"{directory}/{stem}.{digest_of(offsets)}.parquet"
-
-    def _written(self, part: pa.Table) -> str:
-        fresh, size = self._tree.write(lambda file: write_parquet(part, file, self._compression))
-        self._context.meter.count("bytes", size)
-        return fresh
-
-
-def write_parquet(part: pa.Table, file: BinaryIO, compression: str) -> None:
-    """Write the rows of one file; columns of which values repeat have a dictionary."""
-    pq.write_table(
-        part,
-        file,
-        compression=compression,
-        use_dictionary=[
-            field.name
-            for field in part.schema
-            if field.name not in _DICTIONARY_COLUMNS_EXCLUDED and not pa.types.is_nested(field.type)
-        ],
-    )
+        offsets = self._unfinished(file, ["offset"])["offset"].to_pylist()
+        if _holds(self._tree.reader(usual), offsets):
+            return usual
+        return f"{file.directory}/{stem}.{digest_of(offsets)}.parquet"
 
 
 def _holds(file: BinaryIO | None, offsets: list[int]) -> bool:
@@ -253,39 +246,6 @@ def _holds(file: BinaryIO | None, offsets: list[int]) -> bool:
             return found == offsets
     except (pa.ArrowException, OSError, KeyError):  # damaged, or another tool's
         return False
-
-
-def split_by_partition(rows: pa.Table, safe: str = _PATH_SAFE) -> Iterator[tuple[str, pa.Table]]:
-    """Cut a batch into (directory, rows of one file), rows in offset order.
-
-    The columns that the directory tells are left out of the rows.
-
-    Args:
-        rows: The batch.
-        safe: Characters that names of directories have as they are, as `FileTree.safe`.
-    """
-    # In UTC, as a number of days: formatting each row's takes as long as sorting them.
-    rows = rows.append_column("date", rows.column("time").cast(pa.date32()))
-    order = pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in _ORDER])
-    rows = _taken(rows, order)
-    kept = rows.drop_columns(list(_PARTITIONED_BY))
-    found = runs(rows, (*_PARTITIONED_BY, *_LOG_POSITION))
-    partitions = rows.select(_PARTITIONED_BY).take(
-        pa.array([begin for begin, _ in found], pa.int64())
-    )
-    dates = pc.strftime(partitions.column("date"), "%Y-%m-%d")
-    partitions = partitions.set_column(partitions.column_names.index("date"), "date", dates)
-    for (begin, end), position in zip(found, partitions.to_pylist(), strict=True):
-        directory = "/".join(
-            f"{name}={_path_value(position[name], safe)}" for name in _PARTITIONED_BY
-        )
-        yield directory, kept.slice(begin, end - begin)
-
-
-def _taken(rows: pa.Table, order: pa.Array) -> pa.Table:
-    """Rows in another order; most columns of most batches are nothing but null, and stay."""
-    columns = [it if it.null_count == len(it) else it.take(order) for it in rows.columns]
-    return pa.Table.from_arrays(columns, schema=rows.schema)
 
 
 def of_same_batch(
@@ -337,15 +297,3 @@ def _span(name: str) -> tuple[str, int, int]:
     found = _NAME.fullmatch(name.rpartition("/")[2])
     assert found is not None, name
     return found["partition"], int(found["first"]), int(found["last"])
-
-
-def _path_value(value: str | None, safe: str) -> str:
-    """A value as part of a path, percent-encoded where a path or hive needs it."""
-    if not value:
-        return NULL_PARTITION
-    if len(encoded := quote(value, safe=safe)) <= _DIRECTORY_NAME_BYTES_MAX:
-        return encoded
-    # Whole characters only: half of one is no UTF-8, and readers then refuse the whole lake.
-    sizes = accumulate(len(quote(character, safe=safe)) for character in value)
-    kept = sum(1 for _ in takewhile(_DIRECTORY_NAME_BYTES_MAX.__ge__, sizes))
-    return quote(value[:kept], safe=safe)

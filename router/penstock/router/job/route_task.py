@@ -1,0 +1,250 @@
+"""What is done to a batch's rows on their way to a sink, in the driver or in a task of Spark's.
+
+`RouteSteps` tells records from what is none, and applies the transforms of routes. `RouteTask` is a
+whole task: rows as the source packed them, through these steps, into the sink's writer.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.router.columns.json_objects import read_object
+from penstock.router.columns.passthrough import Unpacking, lost_of, whole_values
+from penstock.router.columns.schema import MARKS, RAW_KIND
+from penstock.router.deadletters.writer import MALFORMED_COLUMNS
+from penstock.router.sinks.http.encode import time_problem
+from penstock.router.sinks.sink import Writer, WriteResult
+from penstock.router.transforms import Chain
+from penstock.router.transforms.chain import Transformed, in_log_order
+
+ROUTE_COLUMN = "_route"
+"""The number of the route that leads a row to its sink; `unmatched` comes after the last."""
+
+SUBJECT: Final = "subject"
+
+_TIMES: Final = frozenset({"time", "timestamp_ns", "kind", "value"})
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What became of the rows of a batch, or of some of them.
+
+    Attributes:
+        rows: What the sink gets.
+        malformed: Rows that are no records, if these are dead letters.
+        refused: Rows that a transform cannot be done to, unchanged.
+        originals: The rows before transforms; None: there are none.
+        counts: For the sink's counters.
+    """
+
+    rows: pa.Table
+    malformed: pa.Table
+    refused: pa.Table
+    originals: pa.Table | None
+    counts: Mapping[str, int]
+
+
+class RouteSteps:
+    """The steps on the way to one sink; they can be pickled, unless `remembers`.
+
+    Args:
+        columns: That the sink gets.
+        gets_every: Whether it gets every column, those that transforms add, too.
+        chains: Transforms, by the number of their route.
+        sends_malformed_to_dlq: Whether rows that are no records are dead letters.
+    """
+
+    def __init__(
+        self,
+        columns: Sequence[str],
+        chains: Mapping[int, Chain],
+        *,
+        gets_every: bool,
+        sends_malformed_to_dlq: bool,
+    ) -> None:
+        self._columns = list(columns)
+        self._chains = chains
+        self._gets_every = gets_every
+        self._sends_malformed_to_dlq = sends_malformed_to_dlq
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns that a batch must have."""
+        more = set().union(*(chain.columns for chain in self._chains.values()))
+        if self._sends_malformed_to_dlq:
+            more |= MALFORMED_COLUMNS
+        route = [ROUTE_COLUMN] if self._chains else []
+        return [*self._columns, *sorted(more - set(self._columns)), *route]
+
+    @property
+    def remembers(self) -> bool:
+        """Whether a step must see all batches, one after the other, in one place."""
+        return any(chain.remembers for chain in self._chains.values())
+
+    def prepare(self, rows: pa.Table, batch: int) -> Prepared:
+        """Do the steps to the rows of a batch.
+
+        Raises:
+            ConfigError: What became of rows that come again must be known, and is not.
+        """
+        rows, malformed = self.divide(rows)
+        counts = Counter({"malformed": malformed.num_rows})
+        counts.update(_times_replaced(rows))
+        if not self._chains or not rows.num_rows:
+            kept = rows.drop_columns([it for it in rows.column_names if it not in self._columns])
+            return Prepared(kept, malformed, rows.slice(0, 0), None, +counts)
+        done = self.transform(rows, batch)
+        counts.update({f"left_out_{verb}": count for verb, count in done.left_out.items()})
+        return Prepared(done.rows, malformed, done.refused, rows, +counts)
+
+    def divide(self, rows: pa.Table) -> tuple[pa.Table, pa.Table]:
+        """The rows to go on with, and those that are no records, if these are to be laid aside."""
+        if not self._sends_malformed_to_dlq:
+            return rows, rows.slice(0, 0)
+        is_record = pc.is_null(rows.column("malformed_reason"))
+        malformed = rows.filter(pc.invert(is_record)).select(sorted(MALFORMED_COLUMNS))
+        if malformed.num_rows:
+            rows = rows.filter(is_record)
+        if not self._chains:
+            return rows.select(self._columns), malformed
+        return rows.drop_columns(list(MARKS)), malformed
+
+    def transform(
+        self,
+        rows: pa.Table,
+        batch: int,
+        *,
+        changed: dict[int, list[tuple[str, int]]] | None = None,
+    ) -> Transformed:
+        """What transforms make of rows that are numbered by route.
+
+        `changed` gets, by route, what `Chain.apply` says of its steps.
+        """
+        rows = in_log_order(rows)
+        numbers = rows.column(ROUTE_COLUMN)
+        rows = rows.drop_columns([ROUTE_COLUMN])
+        parts, refused, left_out = [], [rows.slice(0, 0)], Counter[str]()
+        for number in pc.unique(numbers).to_pylist():
+            part = rows.filter(pc.equal(numbers, number))
+            if (chain := self._chains.get(number)) is None:
+                parts.append(part)
+                continue
+            counts = None if changed is None else changed.setdefault(number, [])
+            done = chain.apply(part, batch, counts)
+            parts.append(done.rows)
+            refused.append(done.refused)
+            left_out.update(done.left_out)
+        rows = in_log_order(pa.concat_tables(parts))
+        kept = rows if self._gets_every else rows.select(self._columns)
+        return Transformed(kept, pa.concat_tables(refused), dict(left_out))
+
+
+def _times_replaced(rows: pa.Table) -> Counter[str]:
+    """Counts the records whose column `time` is the log's, for want of one that can be.
+
+    Sinks without that column take the time out of the record, and count for themselves.
+    """
+    found = Counter[str]()
+    if not _TIMES.issubset(rows.column_names) or not rows.num_rows:
+        return found
+    log_us = pc.divide(rows.column("timestamp_ns"), 1000)
+    is_log = pc.equal(rows.column("time").cast(pa.int64()), log_us)
+    maybe = rows.filter(pc.and_(is_log, pc.not_equal(rows.column("kind"), RAW_KIND)))
+    for value in maybe.column("value").to_pylist():
+        record = None if value is None else read_object(value)
+        if record is None or "kind" not in record:
+            continue
+        if (reason := time_problem(record.get("time_unix_nano"))) is not None:
+            found[f"time_replaced_{reason}"] += 1
+    return found
+
+
+def holds_others(rows: pa.Table, own: frozenset[str]) -> bool:
+    """Whether any row is of another subject than these."""
+    subjects = pc.unique(rows.column(SUBJECT)).to_pylist()
+    return not own.issuperset(it.decode() if isinstance(it, bytes) else it for it in subjects)
+
+
+def bytes_of(rows: pa.Table) -> int:
+    """The records' own bytes, as far as the sink gets them."""
+    at = rows.schema.get_field_index("value")
+    if at < 0:
+        return int(rows.nbytes)
+    return int(pc.sum(pc.binary_length(rows.column(at))).as_py() or 0)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskResult:
+    """What a task did.
+
+    Attributes:
+        routed: Rows that routes lead to the sink.
+        lost: Offsets that were passed over, for they are gone or damaged.
+        holds_others: Whether there were rows of other subjects than `RouteTask.own_subjects`.
+        records: Rows that the writer got.
+        size: The records' own bytes.
+        counts: For the sink's counters.
+        malformed: As in `Prepared`; None: there are none.
+        refused: Likewise.
+        written: What the writer made.
+    """
+
+    routed: int
+    lost: int
+    holds_others: bool
+    records: int
+    size: int
+    counts: Mapping[str, int]
+    malformed: pa.Table | None
+    refused: pa.Table | None
+    written: WriteResult
+
+
+@dataclass(frozen=True, slots=True)
+class RouteTask:
+    """One task of a batch; it can be pickled.
+
+    Attributes:
+        unpacking: Of the rows.
+        steps: On the way to the sink.
+        writer: The sink's.
+        batch: The batch's number.
+        own_subjects: Of Penstock's own spans; None: nobody asks.
+    """
+
+    unpacking: Unpacking
+    steps: RouteSteps
+    writer: Writer
+    batch: int
+    own_subjects: frozenset[str] | None
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> TaskResult:
+        """Bring what Spark has in a task to the writer."""
+        lost = routed = records = size = 0
+        others = False
+        counts = Counter[str]()
+        malformed, refused = list[pa.Table](), list[pa.Table]()
+        for packed in whole_values(batches):
+            lost += lost_of(packed)
+            rows = self.unpacking.rows(packed)
+            routed += rows.num_rows
+            if self.own_subjects is not None and not others:
+                others = holds_others(rows, self.own_subjects)
+            prepared = self.steps.prepare(rows, self.batch)
+            counts.update(prepared.counts)
+            malformed += [prepared.malformed] if prepared.malformed.num_rows else []
+            refused += [prepared.refused] if prepared.refused.num_rows else []
+            records += prepared.rows.num_rows
+            size += bytes_of(prepared.rows)
+            for part in prepared.rows.to_batches():
+                self.writer.write(part)
+        return TaskResult(
+            routed, lost, others, records, size, counts,
+            pa.concat_tables(malformed) if malformed else None,
+            pa.concat_tables(refused) if refused else None,
+            self.writer.close(),
+        )  # fmt: skip

@@ -1,0 +1,114 @@
+"""Runs a function over a frame's rows in Spark's tasks, and brings back what each run returned.
+
+It is a sink of Spark's own, `format("penstock-task")`, written in Python: Spark gives each task the
+rows that it has as Arrow batches, takes the result of one run of each task, and hands all of them
+to the process that commits. Between that process and the driver's there is a file, so is there
+between the driver's and the one that plans: options of a sink are shown on Spark's page.
+
+    DIRECTORY/task       0600: the function, pickled
+    DIRECTORY/results    0600: what each run returned, pickled
+"""
+
+import gc
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+from typing_extensions import override
+
+from penstock.base.files import atomic_write
+
+NAME: Final = "penstock-task"
+_MODE: Final = 0o600
+
+_T = TypeVar("_T")
+
+
+def run_in_tasks(
+    frame: DataFrame, task: Callable[[Iterator[pa.RecordBatch]], _T], directory: Path
+) -> list[_T]:
+    """Run `task` once for each task of a frame, with the rows that Spark has there.
+
+    A run may fail, and another one take its place; results are those of one run of each task.
+
+    Args:
+        frame: Its rows come in the order that it gives them.
+        task: Can be pickled, as what it returns can.
+        directory: For the files, of this user alone; two calls at a time need two.
+
+    Raises:
+        pyspark.errors.PySparkException: A task failed.
+    """
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    planned, results = directory / "task", directory / "results"
+    atomic_write(planned, pickle.dumps(task), mode=_MODE, durable=False)
+    try:
+        frame.write.format(NAME).option("directory", str(directory)).mode("append").save()
+        returned: list[_T] = [pickle.loads(it) for it in pickle.loads(results.read_bytes())]  # noqa: S301 - our own
+    finally:
+        planned.unlink()
+        results.unlink(missing_ok=True)
+    return returned
+
+
+def register(spark: SparkSession) -> None:
+    """Make it known to a session, once."""
+    spark.dataSource.register(TaskRuns)
+
+
+class TaskRuns(DataSource):  # type: ignore[misc] # pyspark is untyped here
+    """What Spark writes a frame to, so that a function gets its rows."""
+
+    @classmethod
+    @override
+    def name(cls) -> str:
+        return NAME
+
+    @override
+    def writer(self, schema: StructType, overwrite: bool) -> "TaskWriter":
+        directory = Path(self.options["directory"])
+        return TaskWriter((directory / "task").read_bytes(), directory / "results")
+
+
+class Returned(WriterCommitMessage):  # type: ignore[misc] # as above
+    """What a run returned, pickled: who commits need not know what it is."""
+
+    def __init__(self, result: bytes) -> None:
+        self.result = result
+
+
+class TaskWriter(DataSourceArrowWriter):  # type: ignore[misc] # as above
+    """Runs the function in a task; commits by writing down what the runs returned."""
+
+    def __init__(self, task: bytes, results: Path) -> None:
+        self._task = task
+        self._results = results
+
+    @override
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Returned:
+        returned = Returned(pickle.dumps(pickle.loads(self._task)(iterator)))  # noqa: S301 - our own
+        spare_what_stays(gc)
+        return returned
+
+    @override
+    def commit(self, messages: Sequence[Any]) -> None:
+        returned = [message.result for message in messages if message is not None]
+        atomic_write(self._results, pickle.dumps(returned), mode=_MODE, durable=False)
+
+
+def spare_what_stays(collector: Any) -> None:
+    """Exempt what this worker has loaded from the collections of garbage to come, once.
+
+    Spark's workers collect all garbage after each task, which goes through every object of every
+    module: 30 ms of CPU time, several times what reading a record takes.
+
+    Args:
+        collector: The module `gc`.
+    """
+    if not collector.get_freeze_count():
+        collector.freeze()
