@@ -27,7 +27,7 @@ from tests.support.fault_door import (
     says,
 )
 from tests.support.sink_batches import NOW_NS, batch, context, dead_letters, truncate
-from tests.support.sink_cases import CASES, Case
+from tests.support.sink_cases import CASES, EVERY_WAY, Case
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.live
@@ -36,16 +36,16 @@ COUNT = 12
 EACH_ONCE = Counter(range(COUNT))
 TWO_HOURS_NS = 7200 * 10**9
 
-REFUSING = [name for name, case in CASES.items() if case.poison is not None]
+REFUSING = [name for name, case in EVERY_WAY.items() if case.poison is not None]
 """Destinations that refuse a record by themselves."""
 
-LOOKING = [name for name, case in CASES.items() if case.type != "s3"]
+LOOKING = [name for name, case in EVERY_WAY.items() if case.type != "s3"]
 """Those that look into what they store: a store of objects is asked until all of it is there."""
 
 
-@pytest.fixture(params=list(CASES))
+@pytest.fixture(params=list(EVERY_WAY))
 def case(request: pytest.FixtureRequest) -> Case:
-    return CASES[request.param]
+    return EVERY_WAY[request.param]
 
 
 @pytest.fixture

@@ -1,11 +1,18 @@
-"""A sink that Spark's tasks write to, whose Python workers are killed while they write."""
+"""Sinks that Spark's tasks write to, whose Python workers are killed while they write."""
 
+import json
+import subprocess
+import sys
+import threading
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import psutil
 import pytest
+from typing_extensions import override
 
+from tests.support.http_sink import HttpDestination
 from tests.support.logd import Logd
 from tests.support.router import RouterJob, log_line, publish
 from tests.support.waiting import wait_until
@@ -60,3 +67,85 @@ def test_a_worker_killed_in_the_middle_of_a_task_leaves_each_record_once(
             assert job.daemon.stop() == 0
         finally:
             job.daemon.close()
+
+
+class Held(HttpDestination):
+    """Answers nothing while it is held."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.released = threading.Event()
+
+    @override
+    def take(self, key: str, body: bytes) -> int:
+        is_held = not self.released.is_set()
+        self.released.wait(60)
+        return 503 if is_held else super().take(key, body)
+
+
+def worker_that_sends(job: RouterJob, destination: Held) -> psutil.Process | None:
+    """A Python worker with a connection to the destination now."""
+    for process in psutil.Process(job.daemon.pid).children(recursive=True):
+        try:
+            for connection in process.net_connections("tcp"):
+                if connection.status != psutil.CONN_ESTABLISHED:
+                    continue
+                if f"{connection.raddr.ip}:{connection.raddr.port}" == destination.address:
+                    return process
+        except psutil.Error:  # it has just ended
+            continue
+    return None
+
+
+@pytest.mark.parametrize(("master", "restarts"), [("local[2,4]", 0), ("local[2]", 1)])
+def test_a_worker_killed_while_it_sends_leaves_each_record_once_by_its_requests_keys(
+    tmp_path: Path, nats_url: str, master: str, restarts: int
+) -> None:
+    """So does a replay of all that there is, which the driver sends."""
+    destination = Held()
+    destination.open()
+    with Logd(tmp_path / "logd", nats_url, STREAMS) as logd:
+        lines = [log_line(number) for number in range(RECORDS)]
+        publish(nats_url, "telemetry.logs.x", lines)
+        job = RouterJob(
+            tmp_path / "router",
+            logd.fetch,
+            streams=["logs"],
+            spark={"master": master},
+            source={"min_partitions": 3},
+            routes=[{"name": "all", "sinks": ["hook"]}],
+            sinks={
+                "hook": {
+                    "type": "http",
+                    "url": destination.url,
+                    "timeout_s": 60,
+                    "batch": {"max_records": 500},
+                }
+            },
+        )
+        try:
+            job.daemon.start(within_s=60)
+            sending = partial(worker_that_sends, job, destination)
+            worker = wait_until(sending, within_s=120, what="a task that sends")
+            assert worker is not None
+            worker.kill()
+            wait_until(lambda: sending() not in (None, worker), within_s=120, what="another")
+            destination.released.set()
+            wait_until(lambda: len(destination.records) == RECORDS, within_s=180)
+            numbers = [it["attributes"]["number"] for it in destination.records]
+            assert sorted(numbers) == [*range(RECORDS)]
+            assert len(set(destination.requests)) == RECORDS // 500
+            wait_until(lambda: job.committed()["logs"] == RECORDS, within_s=60)
+            assert job.daemon.status()["info"]["sinks"]["hook"]["restarts"] == restarts
+            assert job.daemon.stop() == 0
+            path = tmp_path / "job.yaml"
+            path.write_text(json.dumps(job.config))
+            program = [sys.executable, "-m", "penstock.router", "replay", str(path)]
+            words = ["--sink", "hook", "--from", "0", "--to", str(RECORDS), "--stream", "logs"]
+            subprocess.run([*program, *words], check=True, timeout=300, stdin=subprocess.DEVNULL)
+            assert len(destination.records) == RECORDS
+            assert len(set(destination.requests)) == RECORDS // 500
+        finally:
+            destination.released.set()
+            job.daemon.close()
+            destination.close()

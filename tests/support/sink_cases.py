@@ -12,8 +12,8 @@ import random
 import tempfile
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +23,7 @@ from typing_extensions import override
 from penstock.router.delivery.result import Retryable
 from penstock.router.sinks import SinkContext, make_sink
 from penstock.router.sinks.http.request_sink import RequestSink
+from penstock.router.sinks.http.task_sink import CONNECTIONS, HttpTaskSink
 from penstock.router.sinks.registry import sink_kind
 from tests.support.clickhouse_server import ClickHouseRun
 from tests.support.fake_datadog import API_KEY as DATADOG_KEY
@@ -51,6 +52,7 @@ from tests.support.sink_batches import (
     log_record,
     span_record,
 )
+from tests.support.task_batches import write_in_tasks
 from tests.support.waiting import wait_until
 
 FAST: Final = {
@@ -78,6 +80,7 @@ class Case:
         urls: Keys for further addresses, which are the destination's as well.
         ready: What there is to do before the first record; it counts as nothing asked.
         questions: In the path of requests that bring no records.
+        in_tasks: Whether what the sink's `write` gets is written as by a task of Spark's.
     """
 
     type: str
@@ -93,6 +96,7 @@ class Case:
     urls: tuple[str, ...] = ()
     ready: Callable[[Any, Any], None] | None = None
     questions: str = "?none"
+    in_tasks: bool = False
 
     def brought(self, door: FaultDoor) -> list[Asked]:
         """The requests with records."""
@@ -110,6 +114,10 @@ class Case:
         assert isinstance(sink, RequestSink)
         sink.open()
         door.closing.append(sink.close)
+        if self.in_tasks:
+            assert isinstance(sink, HttpTaskSink)
+            sink.write = partial(write_in_tasks, sink)  # type: ignore[method-assign]
+            door.closing.append(CONNECTIONS.close)
         if self.ready is not None:
             self.ready(sink, door.backend)
             door.asked.clear()
@@ -301,3 +309,10 @@ CASES: Final = {
         plain=_unsnapped, path="/api/v1/write",
     ),
 }  # fmt: skip
+
+EVERY_WAY: Final = CASES | {
+    f"{name} in tasks": replace(case, in_tasks=True)
+    for name, case in CASES.items()
+    if case.type not in ("prometheus", "s3")
+}
+"""The same, and once more what Spark's tasks write."""

@@ -232,6 +232,10 @@ class Delivery:
         held = (self._deadline_ns, self._breaker.next_deadline_ns())
         return max((it for it in held if it is not None), default=None)
 
+    def note_delivered(self, now_ns: int) -> None:
+        """Others have delivered requests of the same batch: the destination takes some."""
+        self._took_some(now_ns)
+
     def handle(self, event: Event, now_ns: int) -> list[Effect]:
         """Take an event, the first one `Ticked`; at most the last effect is `Send` or `Ask`."""
         match event:

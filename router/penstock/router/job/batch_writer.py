@@ -88,7 +88,8 @@ class BatchWriter:
         if not prepared.rows.num_rows:
             self._tell("write_nothing")
             return
-        self._wait_for_turn(prepared.rows.num_rows, bytes_of(prepared.rows))
+        self._wait_for_turn()
+        self._book(prepared.rows.num_rows, bytes_of(prepared.rows))
         self._sink.write(prepared.rows)
 
     def task(
@@ -101,11 +102,25 @@ class BatchWriter:
         Returns:
             None: the driver has to be given the rows, for the sink writes there, or a transform
             remembers what came before.
+
+        Raises:
+            StoppedError: The job ends before it is the sink's turn.
         """
         if not isinstance(self._sink, TaskSink) or self.steps.remembers:
             return None
+        self._wait_for_turn()
         self._sink.begin()
         return RouteTask(unpacking, self.steps, self._sink.writer(), batch, own_subjects)
+
+    @property
+    def publishes_in_tasks(self) -> bool:
+        """Whether the destination may have records of a batch before its `commit`."""
+        return isinstance(self._sink, TaskSink) and self._sink.publishes_in_tasks
+
+    @property
+    def keeps_order(self) -> bool:
+        """Whether one task is to have all that a batch has of a partition."""
+        return isinstance(self._sink, TaskSink) and self._sink.keeps_order
 
     def commit(self, results: Sequence[TaskResult]) -> None:
         """Finish a batch that tasks have written.
@@ -114,7 +129,7 @@ class BatchWriter:
             StoppedError: The job ends and the batch is not finished.
         """
         assert isinstance(self._sink, TaskSink), "who gives a task commits"
-        self._context.originals.table = None
+        self._context.originals.table = None  # else that of the batch before
         malformed = [it.malformed for it in results if it.malformed is not None]
         refused = [it.refused for it in results if it.refused is not None]
         if malformed:
@@ -126,7 +141,10 @@ class BatchWriter:
         if not records:
             self._sink.write_nothing()
             return
-        self._wait_for_turn(records, sum(it.size for it in results))
+        self._book(records, sum(it.size for it in results))
+        originals = [it.originals for it in results if it.originals is not None]
+        if originals:
+            self._context.originals.table = pa.concat_tables(originals)
         self._sink.commit([it.written for it in results])
 
     def _count(self, counts: Iterable[Mapping[str, int]]) -> None:
@@ -134,13 +152,17 @@ class BatchWriter:
             for what, number in each.items():
                 self._context.meter.count(what, number)
 
-    def _wait_for_turn(self, records: int, size: int) -> None:
-        """Wait until the sink's rate limit admits a batch, which is booked then."""
+    def _wait_for_turn(self) -> None:
+        """Wait until the sink's rate limit admits a batch."""
         clock = self._context.clock
         while (pause_ns := self._rate_limiter.wait_ns(clock.monotonic_ns())) > 0:
             self._context.meter.count("paced_ms", pause_ns // 1_000_000)
             self._context.wait(pause_ns / 1e9)
-        self._rate_limiter.book(records=records, size=size, now_ns=clock.monotonic_ns())
+
+    def _book(self, records: int, size: int) -> None:
+        """Take down what the batches after this one wait for."""
+        now_ns = self._context.clock.monotonic_ns()
+        self._rate_limiter.book(records=records, size=size, now_ns=now_ns)
 
     def start_over(self) -> None:
         """What comes next repeats nothing of the batch before."""

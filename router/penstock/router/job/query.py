@@ -29,7 +29,7 @@ from penstock.router.delivery.breaker import Circuit
 from penstock.router.errors import LargerThanPlannedError, RecordTooLargeError, StoppedError
 from penstock.router.job.batch_writer import BatchWriter
 from penstock.router.job.config import JobConfig
-from penstock.router.job.route_task import SUBJECT, holds_others
+from penstock.router.job.route_task import SUBJECT, RouteTask, holds_others
 from penstock.router.job.routes import Routed
 from penstock.router.read.batch_sizes import PlannedBytes
 from penstock.router.read.offsets import Offsets, StreamPartition, count_between, reading_begins
@@ -100,14 +100,12 @@ class _Received:
     Attributes:
         records: That routes lead to the sink.
         lost: Offsets that were passed over.
-        cuts: Where tasks began that wrote them.
         holds_others: Whether there are others than Penstock's own spans.
         deliver: Brings them where they belong, or commits what is written.
     """
 
     records: int
     lost: int
-    cuts: Cuts
     holds_others: bool
     deliver: Callable[[], None]
 
@@ -362,6 +360,8 @@ class SinkQuery:
             "planIn": str(self._plan_path),
             "measureSizes": str(self._measures).lower(),
         }
+        if self._batch_writer.keeps_order:
+            options |= {"minPartitions": "1", "maxBytesPerTask": str(job.trigger.max_bytes)}
         rows = self._routed.frame(spark, options, streaming=True)
         # A pool of its own, so that one sink's backlog does not make the others queue.
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.name)
@@ -388,21 +388,25 @@ class SinkQuery:
         plan = self._plan_of(planned)
         size = None if plan is None else self._size_of(batch, planned, plan)
         self._context.begin_batch(before, planned)
-        with self._budget.holding(size, self._is_ending):
-            begun_ns = self._context.clock.monotonic_ns()
-            received = self._received(frame, batch, {} if plan is None else plan.cuts())
-        if lost := received.lost:
-            self._context.shorten()
-        self._report_truncation(before, planned, batch)
+        task = self._batch_writer.task(self._routed.unpacking, batch, self._spans.own_subjects)
+        cuts: Cuts = {} if plan is None or task is None else plan.cuts()
+        publishes = task is not None and self._batch_writer.publishes_in_tasks
         self._journal.begin(Offsets(before.next, planned.incarnations, {}, before.generations))
-        if received.records:
-            self._journal.note(planned, received.cuts)
-        self._context.persist()
-        reading_ns = self._context.clock.monotonic_ns() - begun_ns
-        self._writes = True  # before the look at `stop`, which the job's end sets before this
         try:
-            if self._context.stop.is_set():
-                raise StoppedError("the job stops before this batch is written; it comes again")
+            if publishes:
+                self._journal.note(planned, cuts)
+                self._begin_writing()
+            with self._budget.holding(size, self._is_ending):
+                begun_ns = self._context.clock.monotonic_ns()
+                received = self._received(frame, batch, task)
+            if lost := received.lost:
+                self._context.shorten()
+            self._report_truncation(before, planned, batch)
+            reading_ns = self._context.clock.monotonic_ns() - begun_ns
+            if not publishes:
+                if received.records:
+                    self._journal.note(planned, cuts)
+                self._begin_writing()
             told = received.records if received.holds_others else 0
             with self._spans.delivering(told, reading_ns):
                 received.deliver()
@@ -418,6 +422,17 @@ class SinkQuery:
         took_ns = self._context.clock.monotonic_ns() - begun_ns
         self.records_per_s = round(count * 1e9 / max(took_ns, 1), 1)
         self.failure = None
+
+    def _begin_writing(self) -> None:
+        """The destination gets records from now on; all that names them is as lasting as can be.
+
+        Raises:
+            StoppedError: The job ends, and nothing is written.
+        """
+        self._context.persist()
+        self._writes = True  # before the look at `stop`, which the job's end sets before this
+        if self._context.stop.is_set():
+            raise StoppedError("the job stops before this batch is written; it comes again")
 
     def _plan_of(self, planned: Offsets) -> PlannedBytes | None:
         """How a batch is read; None: Spark has not planned it as it used to."""
@@ -444,20 +459,18 @@ class SinkQuery:
         self._refusal = refusal
         raise RecordTooLargeError(refusal)
 
-    def _received(self, frame: DataFrame, batch: int, cuts: Cuts) -> _Received:
+    def _received(self, frame: DataFrame, batch: int, task: RouteTask | None) -> _Received:
         unpacking, own = self._routed.unpacking, self._spans.own_subjects
-        task = self._batch_writer.task(unpacking, batch, own)
         if task is None:
             made = self._made(frame.toArrow, batch)
             rows = unpacking.rows(made)
             others = own is None or holds_others(rows, own)
             deliver = partial(self._batch_writer.give, rows, batch)
-            return _Received(rows.num_rows, lost_of(made), {}, others, deliver)
+            return _Received(rows.num_rows, lost_of(made), others, deliver)
         results = self._made(lambda: run_in_tasks(frame, task, self._tasks_dir), batch)
         return _Received(
             sum(it.routed for it in results),
             sum(it.lost for it in results),
-            cuts,
             any(it.holds_others for it in results),
             partial(self._batch_writer.commit, results),
         )

@@ -17,7 +17,7 @@ from penstock.router.columns.passthrough import Unpacking, lost_of, whole_values
 from penstock.router.columns.schema import MARKS, RAW_KIND
 from penstock.router.deadletters.writer import MALFORMED_COLUMNS
 from penstock.router.sinks.http.encode import time_problem
-from penstock.router.sinks.sink import Writer, WriteResult
+from penstock.router.sinks.sink import Originals, Writer, WriteResult
 from penstock.router.transforms import Chain
 from penstock.router.transforms.chain import Transformed, in_log_order
 
@@ -190,6 +190,8 @@ class TaskResult:
         counts: For the sink's counters.
         malformed: As in `Prepared`; None: there are none.
         refused: Likewise.
+        originals: Of the rows that the writer has left to `commit`, as they were before transforms;
+            None: there are none, or they are the same.
         written: What the writer made.
     """
 
@@ -201,6 +203,7 @@ class TaskResult:
     counts: Mapping[str, int]
     malformed: pa.Table | None
     refused: pa.Table | None
+    originals: pa.Table | None
     written: WriteResult
 
 
@@ -227,7 +230,7 @@ class RouteTask:
         lost = routed = records = size = 0
         others = False
         counts = Counter[str]()
-        malformed, refused = list[pa.Table](), list[pa.Table]()
+        malformed, refused, originals = list[pa.Table](), list[pa.Table](), list[pa.Table]()
         for packed in whole_values(batches):
             lost += lost_of(packed)
             rows = self.unpacking.rows(packed)
@@ -238,13 +241,24 @@ class RouteTask:
             counts.update(prepared.counts)
             malformed += [prepared.malformed] if prepared.malformed.num_rows else []
             refused += [prepared.refused] if prepared.refused.num_rows else []
+            originals += [] if prepared.originals is None else [prepared.originals]
             records += prepared.rows.num_rows
             size += bytes_of(prepared.rows)
             for part in prepared.rows.to_batches():
                 self.writer.write(part)
+        written = self.writer.close()
         return TaskResult(
             routed, lost, others, records, size, counts,
             pa.concat_tables(malformed) if malformed else None,
             pa.concat_tables(refused) if refused else None,
-            self.writer.close(),
+            _originals_of(written.left, originals),
+            written,
         )  # fmt: skip
+
+
+def _originals_of(left: pa.Table | None, originals: Sequence[pa.Table]) -> pa.Table | None:
+    if left is None or not originals:
+        return None
+    known = Originals()
+    known.table = pa.concat_tables(originals)
+    return known.of(left)

@@ -59,8 +59,8 @@ OPTIONS: Final[Mapping[str, tuple[str, str]]] = {
         "stream only: about so many bytes of records, in memory, of one micro-batch",
     ),
     "maxBytesPerTask": (
-        "no limit",
-        "batch only: about so many bytes of records, in memory, that one task reads",
+        "no limit; 8388608 with `maxBytesPerTrigger`",
+        "about so many bytes of records, in memory, that one task reads",
     ),
     "minOffsetsPerTrigger": ("none", "stream only: with fewer a micro-batch waits"),
     "maxTriggerDelay": ("`15m`", "stream only: for so long at most: `30s`, `15m`, `1h`"),
@@ -109,7 +109,6 @@ _BATCH_ONLY: Final = frozenset(
         "endingOffsets",
         "endingOffsetsByTimestamp",
         "endingTimestamp",
-        "maxBytesPerTask",
         "pushFilters",
     }
 )

@@ -174,7 +174,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
             raise BadOptionError("options planIn and measureSizes need maxBytesPerTrigger")
         self._sizes = BatchSizes(
             options.max_bytes,
-            None if options.max_bytes is None else TASK_BYTES,
+            None if options.max_bytes is None else options.task_bytes or TASK_BYTES,
             subject_to_read(options, shape),
             measures=options.measures,
         )

@@ -31,7 +31,7 @@ import base64
 import hashlib
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, Self
 from urllib.parse import quote, urlencode
 
 import orjson
@@ -52,8 +52,9 @@ from penstock.router.delivery.result import (
 )
 from penstock.router.sinks.http.client import HttpRequest
 from penstock.router.sinks.http.encode import Json, position_of, record_of, section, time_ns
-from penstock.router.sinks.http.request_sink import HttpRequestSink, Item, Request, Row
-from penstock.router.sinks.http.settings import HttpSettings, RequestBatch
+from penstock.router.sinks.http.request_sink import Item, Request, Row
+from penstock.router.sinks.http.settings import HttpTaskSettings, RequestBatch
+from penstock.router.sinks.http.task_sink import HttpTaskSink
 from penstock.router.sinks.sink import Guarantee, Replay, SinkContext
 from penstock.service.config_types import Secret
 
@@ -116,7 +117,7 @@ _OF_RECORDS: Final[Mapping[Meaning, type[Rejected | TooLarge | Failed]]] = {
 }
 
 
-class ClickHouseSink(HttpSettings):
+class ClickHouseSink(HttpTaskSettings):
     """Rows in a table of ClickHouse."""
 
     type: Literal["clickhouse"]
@@ -132,7 +133,7 @@ class ClickHouseSink(HttpSettings):
         return f"rows of {self.table} in ClickHouse at {self.shown_url}; once for FINAL"
 
 
-class ClickHouse(HttpRequestSink):
+class ClickHouse(HttpTaskSink):
     """Inserts rows; see the module's docstring."""
 
     config_class = ClickHouseSink
@@ -198,6 +199,17 @@ class ClickHouse(HttpRequestSink):
         path = self.query(self.path(), urlencode(asked, quote_via=quote))
         headers = {"Content-Type": "application/octet-stream"}
         return HttpRequest(path, headers, body, compression, secrets=secrets)
+
+    @override
+    def is_ready(self) -> bool:
+        try:
+            return self._seen or self.see_to_table() is None
+        except OSError:  # a secret cannot be read, which the first request is told
+            return False
+
+    @override
+    def join_task(self, first: Self) -> None:
+        self._seen = True
 
     @override
     def exchange(self, request: Request, attempt: int) -> DeliveryResult:

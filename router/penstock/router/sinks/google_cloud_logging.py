@@ -47,8 +47,9 @@ from penstock.router.sinks.http.encode import (
     time_ns,
 )
 from penstock.router.sinks.http.google_credentials import GoogleToken, NoTokenError
-from penstock.router.sinks.http.request_sink import HttpRequestSink, Item, Request, Row
-from penstock.router.sinks.http.settings import HttpSettings, RequestBatch
+from penstock.router.sinks.http.request_sink import Item, Request, Row
+from penstock.router.sinks.http.settings import HttpTaskSettings, RequestBatch
+from penstock.router.sinks.http.task_sink import HttpTaskSink
 from penstock.router.sinks.sink import Guarantee, Replay, SinkContext
 from penstock.specs.formats.ecs import time_text
 
@@ -66,7 +67,7 @@ _EMPTY: Final = b'{"partialSuccess":true,"resource":,"entries":[]}'
 _TRACE: Final = re.compile(r"[0-9a-f]{32}")
 
 
-class CloudLoggingSink(HttpSettings):
+class CloudLoggingSink(HttpTaskSettings):
     """Entries for Google Cloud Logging."""
 
     type: Literal["google_cloud_logging"]
@@ -91,7 +92,7 @@ class CloudLoggingSink(HttpSettings):
         return f"entries of {self.project}/{self.log} in Google Cloud Logging; once for queries"
 
 
-class CloudLogging(HttpRequestSink):
+class CloudLogging(HttpTaskSink):
     """Writes entries; see the module's docstring."""
 
     config_class = CloudLoggingSink
@@ -144,6 +145,10 @@ class CloudLogging(HttpRequestSink):
             found |= {"trace": f"projects/{project}/traces/{trace}"}
             found |= {"spanId": document["span_id"]} if document.get("span_id") else {}
         return found
+
+    @override
+    def join_task(self, first: Self) -> None:
+        self._token = first._token
 
     @override
     def request_of(self, request: Request, attempt: int) -> HttpRequest:

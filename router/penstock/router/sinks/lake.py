@@ -112,7 +112,7 @@ class LakeSink(RequestSink):
         self._rows = pa.table({})
 
     @override
-    def _requests(self, rows: pa.Table) -> tuple[list[Request], list[Faulty]]:
+    def to_requests(self, rows: pa.Table) -> tuple[list[Request], list[Faulty]]:
         """As few as `batch` allows; a request may hold several partitions of the log."""
         self._rows = self.lake_rows(rows)
         whole = rows.select(["stream", "partition", "offset"]).to_pylist()

@@ -29,8 +29,9 @@ from penstock.router.columns.json_objects import text_of, write_json, write_sort
 from penstock.router.delivery.result import Fault
 from penstock.router.sinks.http.client import HttpRequest
 from penstock.router.sinks.http.encode import Json, cached, document_of, event_id, section, time_ns
-from penstock.router.sinks.http.request_sink import HttpRequestSink, Item, Request, Row
-from penstock.router.sinks.http.settings import HttpSettings
+from penstock.router.sinks.http.request_sink import Item, Request, Row
+from penstock.router.sinks.http.settings import HttpTaskSettings
+from penstock.router.sinks.http.task_sink import HttpTaskSink
 from penstock.router.sinks.sink import Guarantee, Replay, SinkContext
 from penstock.service.config_types import Secret
 
@@ -51,7 +52,7 @@ _UTF8_MAX: Final = 4
 _FOREIGN_IN_NAME: Final = re.compile(r"[^A-Za-z0-9_]")
 
 
-class LokiSink(HttpSettings):
+class LokiSink(HttpTaskSettings):
     """Lines for Grafana Loki."""
 
     type: Literal["loki"]
@@ -66,7 +67,7 @@ class LokiSink(HttpSettings):
         return f"Loki at {self.shown_url}; once within its window for late entries"
 
 
-class Loki(HttpRequestSink):
+class Loki(HttpTaskSink):
     """Pushes lines; see the module's docstring."""
 
     config_class = LokiSink

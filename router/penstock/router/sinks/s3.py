@@ -140,7 +140,7 @@ class S3(HttpRequestSink):
             self._delete(key)
 
     @override
-    def _requests(self, rows: pa.Table) -> tuple[list[Request], list[Faulty]]:
+    def to_requests(self, rows: pa.Table) -> tuple[list[Request], list[Faulty]]:
         """One request for each place; `batch` cuts those of more records or bytes of values."""
         self._rows = rows
         whole = rows.select(["stream", "partition", "offset"]).to_pylist()

@@ -330,7 +330,13 @@ class Sink(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WriteResult:
-    """What one writer made of its rows; sinks add what their `commit` needs. It can be pickled."""
+    """What one writer made of its rows; sinks add what their `commit` needs. It can be pickled.
+
+    Attributes:
+        left: Rows of which `commit` has more to do, as the writer got them; None: of none.
+    """
+
+    left: pa.Table | None = field(default=None, kw_only=True)
 
 
 class Writer(Protocol):
@@ -359,6 +365,12 @@ class TaskSink(Sink):
 
     context: SinkContext
     """Of the job, as the sink got it."""
+
+    publishes_in_tasks: ClassVar[bool] = False
+    """Whether the destination may have records before `commit`."""
+
+    keeps_order: bool = False
+    """Whether one task at a time is to write the records of a partition of the log, in order."""
 
     @abstractmethod
     def begin(self) -> None:

@@ -41,8 +41,9 @@ from penstock.router.delivery.result import (
 from penstock.router.job.settings import Seconds
 from penstock.router.sinks.http.client import HttpRequest
 from penstock.router.sinks.http.encode import document_of, event_id, section, time_ns
-from penstock.router.sinks.http.request_sink import HttpRequestSink, Item, Request, Row
-from penstock.router.sinks.http.settings import HttpSettings
+from penstock.router.sinks.http.request_sink import Item, Request, Row
+from penstock.router.sinks.http.settings import HttpTaskSettings
+from penstock.router.sinks.http.task_sink import HttpTaskSink
 from penstock.router.sinks.sink import Guarantee, Replay, SinkContext
 from penstock.service.config_types import Secret
 
@@ -62,7 +63,7 @@ _INCORRECT_INDEX: Final = 7
 _OF_ONE_EVENT: Final = frozenset({5, 6, 12, 13, 15, 28})
 
 
-class SplunkHecSink(HttpSettings):
+class SplunkHecSink(HttpTaskSettings):
     """Events for Splunk's HTTP Event Collector."""
 
     type: Literal["splunk_hec"]
@@ -80,7 +81,7 @@ class SplunkHecSink(HttpSettings):
         return f"Splunk's event collector at {self.shown_url}; at least once"
 
 
-class SplunkHec(HttpRequestSink):
+class SplunkHec(HttpTaskSink):
     """Posts events; see the module's docstring."""
 
     config_class = SplunkHecSink
@@ -98,7 +99,8 @@ class SplunkHec(HttpRequestSink):
             confirm_every_s=config.acknowledge_interval_s,
             max_unconfirmed=config.max_unacknowledged,
         )
-        self._channel = str(uuid.uuid4())
+        # The same in the tasks that send and in the driver, which asks for acknowledgements.
+        self._channel = str(uuid.uuid5(uuid.NAMESPACE_URL, f"{context.job}/{context.sink}"))
 
     @override
     def encode(self, row: Row) -> Item | Fault:

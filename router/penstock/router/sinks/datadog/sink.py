@@ -38,8 +38,9 @@ from penstock.router.sinks.datadog.encode import log_of, metric_name, series_of,
 from penstock.router.sinks.http.client import HttpRequest, Transport
 from penstock.router.sinks.http.encode import document_of, event_id, record_of, time_ns
 from penstock.router.sinks.http.metric_names import MetricNames
-from penstock.router.sinks.http.request_sink import HttpRequestSink, Item, Request, Row
-from penstock.router.sinks.http.settings import HttpSettings
+from penstock.router.sinks.http.request_sink import Item, Request, Row
+from penstock.router.sinks.http.settings import HttpTaskSettings
+from penstock.router.sinks.http.task_sink import HttpTaskSink
 from penstock.router.sinks.sink import Guarantee, Preview, Replay, SinkContext
 from penstock.service.config_types import Secret
 
@@ -53,7 +54,7 @@ _TAKEN: Final = {"logs": 202, "metrics": 202, "traces": 200}
 _SITE: Final = r"^[a-z0-9][a-z0-9.-]{3,60}$"
 
 
-class DatadogSink(HttpSettings):
+class DatadogSink(HttpTaskSettings):
     """Logs, metrics and traces for Datadog."""
 
     type: Literal["datadog"]
@@ -88,7 +89,7 @@ class DatadogSink(HttpSettings):
         return f"Datadog at {self.shown_url}; at least once"
 
 
-class Datadog(HttpRequestSink):
+class Datadog(HttpTaskSink):
     """Posts logs, series and traces; see the module's docstring."""
 
     config_class = DatadogSink

@@ -34,8 +34,9 @@ from penstock.router.delivery.classify import HttpResponse
 from penstock.router.delivery.result import DeliveryResult, Failed, Fault, PartialFailure, Success
 from penstock.router.sinks.http.client import HttpRequest
 from penstock.router.sinks.http.encode import Json, cached, position_of, record_of, section, time_ns
-from penstock.router.sinks.http.request_sink import HttpRequestSink, Item, Request, Row
-from penstock.router.sinks.http.settings import HttpSettings
+from penstock.router.sinks.http.request_sink import Item, Request, Row
+from penstock.router.sinks.http.settings import HttpTaskSettings
+from penstock.router.sinks.http.task_sink import HttpTaskSink
 from penstock.router.sinks.sink import Guarantee, Replay, SinkContext
 from penstock.service.config_types import Secret
 from penstock.specs.formats.ecs import GROUPS, numbers_apart, time_text, to_ecs
@@ -51,7 +52,7 @@ _INDEX: Final = re.compile(r"(?![-_+])[^\sA-Z\\/*?\"<>|,#:]{1,255}|<.+>")
 _FILTER: Final = "filter_path=errors,items.*.status,items.*.error.type,items.*.error.reason"
 
 
-class ElasticsearchSink(HttpSettings):
+class ElasticsearchSink(HttpTaskSettings):
     """Documents for Elasticsearch or OpenSearch."""
 
     type: Literal["elasticsearch"]
@@ -74,7 +75,7 @@ class ElasticsearchSink(HttpSettings):
         return f"documents in {self.index} at {self.shown_url}; once per index"
 
 
-class Elasticsearch(HttpRequestSink):
+class Elasticsearch(HttpTaskSink):
     """Creates documents; see the module's docstring."""
 
     config_class = ElasticsearchSink

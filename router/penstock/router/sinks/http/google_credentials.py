@@ -6,6 +6,7 @@ request, so that a new key needs no restart; a token is asked for when the one b
 """
 
 import json
+import threading
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ class NoTokenError(Exception):
 
 
 class GoogleToken:
-    """Credentials of one account.
+    """Credentials of one account; any thread may ask for a token.
 
     Args:
         credentials_file: A service account's key, as Google gives it out (JSON).
@@ -44,6 +45,7 @@ class GoogleToken:
         self._errors = needed("google.auth.exceptions", extra="google")
         self._requests = needed("google.auth.transport.requests", extra="google")
         self._sessions = needed("requests", extra="google")
+        self._lock = threading.Lock()
         self._given = b""
         self._credentials: Any = None
 
@@ -54,11 +56,12 @@ class GoogleToken:
             NoTokenError: There is none.
         """
         try:
-            credentials = self._current()
-            if not credentials.valid:
-                with self._sessions.Session() as session:
-                    asking = self._requests.Request(session)
-                    credentials.refresh(partial(asking, timeout=self._timeout_s))
+            with self._lock:
+                credentials = self._current()
+                if not credentials.valid:
+                    with self._sessions.Session() as session:
+                        asking = self._requests.Request(session)
+                        credentials.refresh(partial(asking, timeout=self._timeout_s))
         except self._errors.GoogleAuthError as error:
             said = " ".join(str(error).split())[:300]
             passes = error.retryable or isinstance(error, self._errors.TransportError)

@@ -85,12 +85,14 @@ class Request:
         items: In the order of the log.
         rows: Their places in the batch's table.
         key: The same for the same records: job, sink, stream, partition, first and last offset.
+        result: What became of it when a task sent it first; None: it was not sent.
     """
 
     lane: str
     items: tuple[Item, ...]
     rows: tuple[int, ...]
     key: str
+    result: DeliveryResult | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,27 +156,49 @@ class RequestSink(Sink):
     def write(self, rows: pa.Table) -> None:
         """Deliver, or send to the DLQ, every row; returns only then."""
         rows = in_log_order(rows)
-        requests, faulty = self._requests(rows)
+        requests, faulty = self.to_requests(rows)
         self.prepare(requests)
+        self.deliver(rows, requests, faulty)
+
+    def deliver(
+        self,
+        rows: pa.Table,
+        requests: Sequence[Request],
+        faulty: Sequence[Faulty],
+        *,
+        delivered: int = 0,
+    ) -> None:
+        """Bring requests to an end, whatever that takes, one after the other.
+
+        Args:
+            rows: Those of the requests, and of the faulty ones.
+            requests: Of one that tasks have sent its result is not asked for again.
+            faulty: Rows that become dead letters.
+            delivered: Records of the batch that tasks have delivered.
+        """
         refused = [(each.row, each.fault, 0) for each in faulty]
         counts = [len(request.items) for request in requests]
         delivery = Delivery(counts, policy=self._policy, breaker=self._breaker)
+        if delivered:
+            self.context.meter.sent(delivered)
+            delivery.note_delivered(self.context.clock.monotonic_ns())
         event: Event = Ticked()
         while not delivery.done:
             effects = delivery.handle(event, self.context.clock.monotonic_ns())
             event = self._perform(effects, requests, rows, delivery, refused)
         self._send_to_dlq(rows, refused)  # all at once, so that a batch makes one file of them
+        self.context.meter.circuit = self._breaker.circuit
         self.context.meter.problem = None
 
     @override
     def preview(self, rows: pa.Table) -> list[Preview]:
         """The requests themselves; nothing is sent."""
         rows = in_log_order(rows)
-        requests, faulty = self._requests(rows)
+        requests, faulty = self.to_requests(rows)
         refused = [Preview(f"dead letters: {it.fault.reason}", 1, "") for it in faulty]
         return [self.show(request) for request in requests] + refused
 
-    def _requests(self, rows: pa.Table) -> tuple[list[Request], list[Faulty]]:
+    def to_requests(self, rows: pa.Table) -> tuple[list[Request], list[Faulty]]:
         present = [name for name in self.columns if name in rows.column_names]
         whole = rows.select(present).to_pylist()
         faulty: list[Faulty] = []
@@ -215,7 +239,7 @@ class RequestSink(Sink):
     def _perform(
         self,
         effects: list[Effect],
-        requests: list[Request],
+        requests: Sequence[Request],
         rows: pa.Table,
         delivery: Delivery,
         refused: list[tuple[int, Fault, int]],
@@ -241,6 +265,8 @@ class RequestSink(Sink):
         if isinstance(next_, Send):
             self.context.meter.count("requests")
             request = self._part(requests, next_.part, rows)
+            if request.result is not None and next_.attempt == 1:
+                return Answered(request.result)
             return Answered(self.exchange(request, next_.attempt))
         if isinstance(next_, Ask):
             return Confirmed(frozenset(self.confirmed(next_.tokens)))
@@ -260,7 +286,7 @@ class RequestSink(Sink):
             )
         return f"{said}; paused until that is corrected" if circuit.state == "paused" else said
 
-    def _part(self, requests: list[Request], part: Part, rows: pa.Table) -> Request:
+    def _part(self, requests: Sequence[Request], part: Part, rows: pa.Table) -> Request:
         whole = requests[part.request]
         if len(part.records) == len(whole.items):
             return whole
@@ -268,7 +294,8 @@ class RequestSink(Sink):
         ends = rows.select(["stream", "partition", "offset"]).take([indices[0], indices[-1]])
         first, last = ends.to_pylist()
         items = tuple(whole.items[it] for it in part.records)
-        return replace(whole, items=items, rows=indices, key=self._key(first, last))
+        key = self._key(first, last)
+        return replace(whole, items=items, rows=indices, key=key, result=None)
 
     def _send_to_dlq(self, rows: pa.Table, refused: Sequence[tuple[int, Fault, int]]) -> None:
         """Send rows to the DLQ: which row, why, and at which attempt."""

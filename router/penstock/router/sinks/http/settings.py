@@ -111,6 +111,12 @@ class HttpSettings(RequestSettings):
         return urlunsplit(parts._replace(netloc=host, query=hidden_query(parts.query)))
 
 
+class HttpTaskSettings(HttpSettings):
+    """Of a sink that speaks HTTP in Spark's tasks."""
+
+    max_in_flight: Annotated[int, Field(ge=1, le=64)] = 4
+
+
 def hidden_query(query: str) -> str:
     """The query of a URL with the names that it has, and no values."""
     parts = query.split("&") if query else []

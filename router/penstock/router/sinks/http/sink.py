@@ -20,15 +20,16 @@ from penstock.router.columns.json_objects import write_json
 from penstock.router.deadletters.writer import as_text
 from penstock.router.delivery.result import Fault
 from penstock.router.sinks.http.client import Compression, HttpRequest
-from penstock.router.sinks.http.request_sink import HttpRequestSink, Item, Request, Row
-from penstock.router.sinks.http.settings import HttpSettings
+from penstock.router.sinks.http.request_sink import Item, Request, Row
+from penstock.router.sinks.http.settings import HttpTaskSettings
+from penstock.router.sinks.http.task_sink import HttpTaskSink
 from penstock.router.sinks.sink import Guarantee, Replay, SinkContext
 
 _NEWLINES: Final = bytes.maketrans(b"\r\n", b"  ")
 """A JSON text has line breaks only between its tokens, where a blank means the same."""
 
 
-class HttpSink(HttpSettings):
+class HttpSink(HttpTaskSettings):
     """NDJSON posted to a URL."""
 
     type: Literal["http"]
@@ -40,7 +41,7 @@ class HttpSink(HttpSettings):
         return f"NDJSON to {self.shown_url}; at least once, with idempotency keys"
 
 
-class HttpPost(HttpRequestSink):
+class HttpPost(HttpTaskSink):
     """Posts each batch, request by request."""
 
     config_class = HttpSink

@@ -24,15 +24,16 @@ from penstock.router.delivery.result import DeliveryResult, Fault
 from penstock.router.job.config_errors import needed
 from penstock.router.sinks.http.client import HttpRequest
 from penstock.router.sinks.http.encode import Json, document_of
-from penstock.router.sinks.http.request_sink import HttpRequestSink, Item, Request, Row
-from penstock.router.sinks.http.settings import HIDDEN, HttpSettings
+from penstock.router.sinks.http.request_sink import Item, Request, Row
+from penstock.router.sinks.http.settings import HIDDEN, HttpTaskSettings
+from penstock.router.sinks.http.task_sink import HttpTaskSink
 from penstock.router.sinks.sink import Guarantee, Preview, Replay, SinkContext
 from penstock.specs.formats.otlp import to_otlp
 
 _MAPPING_ERRORS: Final = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
 
 
-class OtlpSink(HttpSettings):
+class OtlpSink(HttpTaskSettings):
     """Logs, traces and metrics by OTLP."""
 
     type: Literal["otlp"]
@@ -49,7 +50,7 @@ class OtlpSink(HttpSettings):
         return f"OTLP over {self.protocol} to {self.shown_url}; at least once"
 
 
-class Otlp(HttpRequestSink):
+class Otlp(HttpTaskSink):
     """Exports records; see the module's docstring."""
 
     config_class = OtlpSink

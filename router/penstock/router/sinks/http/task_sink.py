@@ -1,0 +1,335 @@
+"""Sinks that speak HTTP in Spark's tasks, which send while all goes well; the rest is the driver's.
+
+A task encodes its rows and cuts them into requests, as the driver would, and sends each once, some
+at a time. What is taken needs nobody any more. What is not goes to the driver with the answer that
+the task got: there the sink's one circuit breaker and `core.delivery` decide whether to wait, to
+send again, in halves, or to lay a record aside. So it is with what a task did not send:
+
+- A task sends no more after an answer that says nothing of its records (no connection, 429, 500),
+  nor, for `SENDING_S_MAX`, to a destination that is slow: others want Spark's slots.
+- While the circuit is not closed tasks encode only.
+
+With `max_in_flight: 1` one task has all that a batch has of a partition, and sends it in its order
+up to the first request that is not taken.
+
+A worker of Spark's keeps the connections of its tasks for those that come.
+"""
+
+import pickle
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar, Final, Self
+
+import pyarrow as pa
+from typing_extensions import override
+
+from penstock.base.clock import BlockingClock, SystemClock
+from penstock.router.delivery.result import (
+    Accepted,
+    DeliveryResult,
+    PartialFailure,
+    Rejected,
+    Success,
+    TooLarge,
+)
+from penstock.router.sinks.http.request_sink import (
+    Faulty,
+    HttpRequestSink,
+    Request,
+    in_log_order,
+)
+from penstock.router.sinks.http.settings import HttpTaskSettings
+from penstock.router.sinks.sink import BatchNames, SinkContext, TaskSink, WriteResult
+from penstock.router.telemetry import Meter
+
+SENDING_S_MAX: Final = 5.0
+"""Seconds after which a task begins no further request."""
+
+_SINKS_MAX: Final = 16
+"""Of which a worker keeps the connections; those of the first ones are given back for others."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenRequests(WriteResult):
+    """What a task has sent, and what is left.
+
+    Attributes:
+        delivered: Records that the destination has taken.
+        requests: How many requests those were.
+        unsettled: The others; their rows are places in `left`.
+        faulty: Rows that cannot be encoded; likewise.
+        counts: For the sink's counters.
+    """
+
+    delivered: int = 0
+    requests: int = 0
+    unsettled: tuple[Request, ...] = ()
+    faulty: tuple[Faulty, ...] = ()
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+
+class HttpTaskSink(HttpRequestSink, TaskSink):
+    """A sink whose requests Spark's tasks send; see the module's docstring.
+
+    What a subclass's `encode` and `exchange` remember, a worker remembers for itself.
+    """
+
+    publishes_in_tasks: ClassVar[bool] = True
+
+    def __init__(self, config: HttpTaskSettings, context: SinkContext) -> None:
+        super().__init__(config, context)
+        self._task_settings = config
+        self.keeps_order = config.max_in_flight == 1
+
+    def is_ready(self) -> bool:
+        """Whether tasks may send; what has to come before the first request is done here."""
+        return True
+
+    def join_task(self, first: Self) -> None:
+        """It sends in a task, beside `first`, which may be itself; the driver's is ready."""
+
+    @override
+    def begin(self) -> None:
+        """Nothing is made before the requests."""
+
+    @override
+    def writer(self) -> "RequestWriter":
+        context, circuit = self.context, self._breaker.circuit
+        return RequestWriter(
+            type(self),
+            self._task_settings,
+            job=context.job,
+            sink=context.sink,
+            names=context.names(),
+            sends=circuit.state == "closed" and circuit.reason is None and self.is_ready(),
+        )
+
+    @override
+    def write(self, rows: pa.Table) -> None:
+        """Send a batch from the driver, cut as its tasks had it when it was first delivered."""
+        rows = in_log_order(rows)
+        self.commit([_encoded(self, part) for part in self.context.parts(rows)])
+
+    @override
+    def commit(self, results: Sequence[WrittenRequests]) -> None:
+        """Settle what tasks have left."""
+        meter = self.context.meter
+        meter.count("requests", sum(it.requests for it in results))
+        for result in results:
+            for what, number in result.counts.items():
+                meter.count(what, number)
+        rows = [it.left for it in results if it.left is not None]
+        requests, faulty, begin = [], [], 0
+        for result in results:
+            requests += [_moved(it, begin) for it in result.unsettled]
+            faulty += [replace(it, row=it.row + begin) for it in result.faulty]
+            begin += 0 if result.left is None else result.left.num_rows
+        requests.sort(key=lambda it: it.result is None)  # first what the destination has said
+        self.deliver(
+            pa.concat_tables(rows) if rows else pa.table({}),
+            requests,
+            faulty,
+            delivered=sum(it.delivered for it in results),
+        )
+
+
+def _moved(request: Request, begin: int) -> Request:
+    """A request whose rows are behind others."""
+    return replace(request, rows=tuple(it + begin for it in request.rows))
+
+
+@dataclass(slots=True)
+class RequestWriter:
+    """That of one task.
+
+    Attributes:
+        made_of: The sink's class, of which each request in flight has an instance.
+        config: Its settings.
+        job: The job's name.
+        sink: The sink's.
+        names: Of the batch's records.
+        sends: Whether anything is sent.
+        clock: Time.
+    """
+
+    made_of: type[HttpTaskSink]
+    config: HttpTaskSettings
+    job: str = field(kw_only=True)
+    sink: str = field(kw_only=True)
+    names: BatchNames = field(kw_only=True)
+    sends: bool = field(kw_only=True)
+    clock: BlockingClock = field(default_factory=SystemClock, kw_only=True)
+    _batches: list[pa.RecordBatch] = field(default_factory=list)
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Keep them until all are there: where one request ends depends on those before it."""
+        self._batches.append(rows)
+
+    def close(self) -> WrittenRequests:
+        """Encode the rows, and send what can be sent."""
+        if not self._batches:
+            return WrittenRequests()
+        sinks = CONNECTIONS.sinks(self)
+        before = sinks[0].context.meter.counted()
+        made = _encoded(sinks[0], in_log_order(pa.Table.from_batches(self._batches)))
+        requests: Sequence[Request] = made.unsettled
+        if self.sends and requests:
+            requests = Sending(sinks, requests, self.clock).run()
+        counts = sinks[0].context.meter.counted() - before
+        return replace(_without_delivered(made, requests), counts=counts)
+
+
+def _encoded(sink: HttpTaskSink, rows: pa.Table) -> WrittenRequests:
+    """The rows of a task as requests, none of which is sent."""
+    requests, faulty = sink.to_requests(rows)
+    return WrittenRequests(unsettled=tuple(requests), faulty=tuple(faulty), left=rows)
+
+
+def _without_delivered(made: WrittenRequests, requests: Sequence[Request]) -> WrittenRequests:
+    """What is left, and the rows of that alone."""
+    unsettled = [it for it in requests if not isinstance(it.result, Success)]
+    places = sorted(
+        {*(row for it in unsettled for row in it.rows), *(it.row for it in made.faulty)}
+    )
+    found = {row: place for place, row in enumerate(places)}
+    assert made.left is not None
+    return WrittenRequests(
+        delivered=sum(len(it.items) for it in requests if isinstance(it.result, Success)),
+        requests=len(requests) - len(unsettled),
+        unsettled=tuple(replace(it, rows=tuple(found[row] for row in it.rows)) for it in unsettled),
+        faulty=tuple(replace(it, row=found[it.row]) for it in made.faulty),
+        left=made.left.take(places) if places else None,
+    )
+
+
+class Sending:
+    """The requests of one task, each on its way once at most.
+
+    Args:
+        sinks: One for each request that may be in flight.
+        requests: In the order of the log.
+        clock: Time.
+    """
+
+    def __init__(
+        self, sinks: Sequence[HttpTaskSink], requests: Sequence[Request], clock: BlockingClock
+    ) -> None:
+        self._sinks = sinks[: len(requests)]
+        self._requests = list(requests)
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._next = 0
+        self._ends = False
+        self._some_taken = False
+        self._until_ns = clock.monotonic_ns() + int(SENDING_S_MAX * 1e9)
+
+    def run(self) -> list[Request]:
+        """Send them; returns each with what became of it."""
+        if len(self._sinks) == 1:
+            self._send_by(self._sinks[0])
+            return self._requests
+        with ThreadPoolExecutor(len(self._sinks)) as pool:
+            for _ in pool.map(self._send_by, self._sinks):
+                pass
+        return self._requests
+
+    def _send_by(self, sink: HttpTaskSink) -> None:
+        while (number := self._taken()) is not None:
+            request = self._requests[number]
+            result = sink.exchange(request, 1)
+            with self._lock:
+                self._requests[number] = replace(request, result=result)
+                self._some_taken |= isinstance(result, Success | Accepted)
+                self._ends |= not self._goes_on(result, in_order=sink.keeps_order)
+
+    def _taken(self) -> int | None:
+        """The number of the next request; None: no more are sent."""
+        with self._lock:
+            is_late = self._clock.monotonic_ns() >= self._until_ns
+            if self._ends or is_late or self._next >= len(self._requests):
+                return None
+            self._next += 1
+            return self._next - 1
+
+    def _goes_on(self, result: DeliveryResult, *, in_order: bool) -> bool:
+        """Whether a result lets others follow: it is good, or of records and not of all."""
+        match result:
+            case Success() | Accepted():
+                return True
+            case PartialFailure():
+                return not (in_order or result.failed or result.reason)
+            case Rejected() | TooLarge():
+                return self._some_taken and not in_order
+            case _:
+                return False
+
+
+class Connections:
+    """The sinks that a worker has open, from task to task."""
+
+    def __init__(self) -> None:
+        self._open: dict[bytes, list[HttpTaskSink]] = {}
+
+    def sinks(self, writer: RequestWriter) -> list[HttpTaskSink]:
+        """Those of a writer, with the names of its batch; one for each request in flight.
+
+        Raises:
+            ConfigError: The worker lacks what the sink needs.
+        """
+        key = pickle.dumps((writer.made_of, writer.config, writer.job, writer.sink))
+        found = self._open.get(key)
+        if found is None:
+            while len(self._open) >= _SINKS_MAX:
+                _close(self._open.pop(next(iter(self._open))))
+            context = _context_of(writer)
+            count = writer.config.max_in_flight
+            found = [writer.made_of(writer.config, context) for _ in range(count)]
+            for sink in found:
+                sink.open()
+                sink.join_task(found[0])
+            self._open[key] = found
+        context = found[0].context
+        for kept, new in (
+            (context.incarnations, writer.names.incarnations),
+            (context.generations, writer.names.generations),
+        ):
+            _replace(kept, new)
+        return found
+
+    def close(self) -> None:
+        """Give all of them back."""
+        for sinks in self._open.values():
+            _close(sinks)
+        self._open.clear()
+
+
+CONNECTIONS: Final = Connections()
+"""Those of this process."""
+
+
+def _replace(kept: dict[Any, Any], new: Mapping[Any, Any]) -> None:
+    kept.clear()
+    kept.update(new)
+
+
+def _close(sinks: Sequence[HttpTaskSink]) -> None:
+    for sink in sinks:
+        sink.close()
+
+
+def _context_of(writer: RequestWriter) -> SinkContext:
+    """What a sink gets in a worker, where it keeps nothing and lays nothing aside."""
+    nowhere = Path("/nonexistent")
+    return SinkContext(
+        job=writer.job,
+        sink=writer.sink,
+        state_dir=nowhere,
+        dead_letters=nowhere,
+        meter=Meter(),
+        stop=threading.Event(),
+        clock=writer.clock,
+        incarnations={},
+    )

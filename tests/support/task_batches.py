@@ -1,0 +1,23 @@
+"""A batch as Spark's tasks deliver it to a sink, without Spark: copies write, the sink commits."""
+
+import pickle
+from dataclasses import replace
+
+import pyarrow as pa
+
+from penstock.router.sinks.http.task_sink import HttpTaskSink, WrittenRequests
+
+
+def written_by_task(sink: HttpTaskSink, rows: pa.Table) -> WrittenRequests:
+    """What one task has sent and left; the sink's batch has begun."""
+    copy = replace(pickle.loads(pickle.dumps(sink.writer())), clock=sink.context.clock)
+    for part in rows.to_batches():
+        copy.write(part)
+    result: WrittenRequests = pickle.loads(pickle.dumps(copy.close()))
+    return result
+
+
+def write_in_tasks(sink: HttpTaskSink, *tasks: pa.Table) -> None:
+    """Deliver a batch of which each task has some rows."""
+    sink.begin()
+    sink.commit([written_by_task(sink, rows) for rows in tasks])

@@ -1,0 +1,189 @@
+"""Requests that Spark's tasks send, and what of them the driver settles."""
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from typing_extensions import override
+
+from penstock.router.columns.passthrough import Unpacking, pack
+from penstock.router.columns.projection import arrow_schema
+from penstock.router.columns.schema import view
+from penstock.router.job.batch_writer import BatchWriter
+from penstock.router.job.route_task import ROUTE_COLUMN
+from penstock.router.read.offsets import Offsets, StreamPartition
+from penstock.router.sinks import SinkContext, make_sink
+from penstock.router.sinks.http.sink import HttpPost, HttpSink
+from penstock.router.sinks.http.task_sink import CONNECTIONS, SENDING_S_MAX
+from tests.support.fault_door import Answered, Asked, Backend, FaultDoor, says
+from tests.support.sink_batches import batch, context, dead_letters, log_record
+from tests.support.sink_cases import FAST
+from tests.support.task_batches import write_in_tasks, written_by_task
+from tests.unit.router.sink_rows import TestClock
+from tests.unit.router.test_router_config import load
+
+LOGS = StreamPartition("logs", 0)
+
+
+class Kept(Backend):
+    """Takes everything."""
+
+    def __init__(self) -> None:
+        self.bodies: list[str] = []
+
+    @override
+    def handle(self, asked: Asked) -> Answered:
+        self.bodies += [json.loads(line)["body"] for line in asked.body.splitlines()]
+        return Answered(200)
+
+
+@pytest.fixture
+def door() -> Iterator[FaultDoor]:
+    made = FaultDoor(Kept())
+    yield made
+    CONNECTIONS.close()
+    made.close()
+
+
+def post(door: FaultDoor, made: SinkContext, **keys: Any) -> HttpPost:
+    settings = {"type": "http", "url": f"{door.url}/in", **FAST, "batch": {"max_records": 2}}
+    sink = make_sink(HttpSink.model_validate(settings | keys), made)
+    assert isinstance(sink, HttpPost)
+    sink.open()
+    door.closing.append(sink.close)
+    return sink
+
+
+def rows_of(first: int, end: int) -> pa.Table:
+    return batch([log_record(number) for number in range(first, end)], first=first)
+
+
+def keys_of(door: FaultDoor) -> list[str]:
+    return [asked.headers["idempotency-key"].rpartition("/")[2] for asked in door.asked]
+
+
+def test_requests_of_a_task_are_in_flight_together(door: FaultDoor, tmp_path: Path) -> None:
+    together = threading.Barrier(3)
+
+    def meet(asked: Asked) -> None:
+        together.wait(10)
+
+    door.rule = meet
+    sink = post(door, context(tmp_path), max_in_flight=3)
+    write_in_tasks(sink, rows_of(0, 6))
+    assert sorted(keys_of(door)) == ["0-1", "2-3", "4-5"]
+    assert sink.context.meter.stage("x", received=6, lag=0).sent == 6
+
+
+def test_a_task_that_runs_again_and_a_replay_send_the_same_requests(
+    door: FaultDoor, tmp_path: Path
+) -> None:
+    sink = post(door, context(tmp_path))
+    parts = rows_of(0, 5), rows_of(5, 9)
+    written_by_task(sink, parts[0])  # and its worker is killed
+    write_in_tasks(sink, *parts)
+    in_tasks = [(asked.headers["idempotency-key"], asked.body) for asked in door.asked]
+    assert len(in_tasks) == 8
+    assert len(set(in_tasks)) == 5
+    door.asked.clear()
+    sink.context.cuts[LOGS] = (5,)
+    sink.write(rows_of(0, 9))
+    assert {(it.headers["idempotency-key"], it.body) for it in door.asked} == set(in_tasks)
+
+
+def test_after_a_failure_the_driver_goes_on_in_the_order_of_the_log(
+    door: FaultDoor, tmp_path: Path
+) -> None:
+    """The answer that a task got is looked at before anything is sent again."""
+    sink = post(door, context(tmp_path), max_in_flight=1)
+    door.faults += [lambda asked, backend: backend.handle(asked), says(503)]
+    written = written_by_task(sink, rows_of(0, 8))
+    assert keys_of(door) == ["0-1", "2-3"]
+    assert (written.delivered, len(written.unsettled)) == (2, 3)
+    sink.commit([written])
+    assert keys_of(door) == ["0-1", "2-3", "2-3", "4-5", "6-7"]
+    assert door.backend.bodies == [log_record(number)["body"] for number in range(8)]  # type: ignore[attr-defined]
+    stage = sink.context.meter.stage("x", received=8, lag=0)
+    assert (stage.sent, stage.detail["retries"]) == (8, 1)
+    assert door.asked[2].headers["penstock-attempt"] == "2"
+
+
+def test_while_the_circuit_is_not_closed_tasks_send_nothing(
+    door: FaultDoor, tmp_path: Path
+) -> None:
+    sink = post(door, context(tmp_path))
+    sink.context.stop.set()
+    door.rule = lambda asked: Answered(503)
+    with pytest.raises(Exception, match="gave up"):
+        write_in_tasks(sink, rows_of(0, 2))
+    seen = len(door.asked)
+    assert written_by_task(sink, rows_of(0, 4)).delivered == 0
+    assert len(door.asked) == seen
+    sink.context.stop.clear()
+    door.rule = lambda asked: None
+    write_in_tasks(sink, rows_of(0, 4))
+    assert sink.context.meter.problem is None
+    assert written_by_task(sink, rows_of(4, 8)).delivered == 4
+
+
+def test_a_slow_destination_does_not_keep_a_task_for_long(door: FaultDoor, tmp_path: Path) -> None:
+    clock = TestClock()
+    sink = post(door, context(tmp_path, clock=clock), max_in_flight=1)
+    door.rule = lambda asked: clock.sleep(SENDING_S_MAX / 2)
+    written = written_by_task(sink, rows_of(0, 8))
+    assert (written.delivered, len(written.unsettled)) == (4, 2)
+    sink.commit([written])
+    assert keys_of(door) == ["0-1", "2-3", "4-5", "6-7"]
+
+
+def test_one_record_that_is_refused_does_not_end_its_task(door: FaultDoor, tmp_path: Path) -> None:
+    sink = post(door, context(tmp_path), batch={"max_records": 1}, max_in_flight=2)
+    door.rule = lambda asked: Answered(422) if b"order 5" in asked.body else None
+    written = written_by_task(sink, rows_of(0, 10))
+    assert (written.delivered, len(written.unsettled)) == (9, 1)
+    sink.commit([written])
+    (dead_letter,) = dead_letters(sink.context)
+    assert (dead_letter["offset"], dead_letter["attempt"]) == (5, 1)
+    assert len(door.asked) == 10
+
+
+class Job:
+    """A job with one sink, whose tasks run here."""
+
+    def __init__(self, door: FaultDoor, directory: Path, **keys: Any) -> None:
+        settings = {"type": "http", "url": f"{door.url}/in", **FAST}
+        self.config = load(directory, sinks={"lake": settings}, **keys)
+        self.context = context(directory, sink="lake")
+        self.sink = post(door, self.context)
+        self.writer = BatchWriter(self.config, self.sink, self.context)
+
+    def deliver(self, rows: list[dict[str, Any]]) -> None:
+        """A batch of one task."""
+        self.context.begin_batch(Offsets({LOGS: 0}), Offsets({LOGS: 9}, self.context.incarnations))
+        columns = self.writer.steps.columns
+        carried = [name for name in columns if name != ROUTE_COLUMN]
+        known = {column.name: column for column in view("records").columns}
+        schema = arrow_schema(known[name] for name in carried)
+        task = self.writer.task(Unpacking(ROUTE_COLUMN, schema, tuple(columns)), 0, None)
+        assert task is not None
+        (values,) = pa.Table.from_pylist(rows, schema=schema).to_batches()
+        packed = pack(values.select([]), values)
+        routes = pa.array([0] * packed.num_rows, pa.int32())
+        self.writer.commit([task(iter([packed.append_column(ROUTE_COLUMN, routes)]))])
+
+
+def test_a_dead_letter_of_a_task_is_the_record_before_its_transforms(
+    door: FaultDoor, tmp_path: Path
+) -> None:
+    door.rule = lambda asked: Answered(422)
+    routes = [{"name": "shy", "transforms": [{"drop": ["body"]}], "sinks": ["lake"]}]
+    job = Job(door, tmp_path, routes=routes)
+    (row,) = batch([log_record(7)], first=7).to_pylist()
+    job.deliver([row | {"malformed_reason": None, "malformed_value": None}])
+    assert b"order 7" not in door.asked[0].body
+    (dead_letter,) = dead_letters(job.context)
+    assert "order 7" in dead_letter["value"]
