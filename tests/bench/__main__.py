@@ -76,7 +76,10 @@ SCENARIOS: Final[dict[str, Sequence[Scenario]]] = {
     "r": ((collecting.FORWARD_TITLE, collecting.run_forward),),
     "s": ((source.TITLE, source.run),),
     "t": ((typed.TITLE, typed.run),),
-    "u": ((whole_job.TITLE, whole_job.run),),
+    "u": (
+        (whole_job.TITLE, whole_job.run),
+        (whole_job.CORES_TITLE, whole_job.run_by_cores),
+    ),
     "v": ((transforms.TITLE, transforms.run), (stages.TITLE, stages.run)),
     "w": ((collecting.RESTART_TITLE, collecting.run_restart),),
     "x": ((collecting.SPECS_TITLE, collecting.run_specs),),

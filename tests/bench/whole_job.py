@@ -5,6 +5,8 @@ checkpoints, the sinks' own notes. Records count once they are in every sink. Th
 log is for the JVM to compile what it runs; rates are those of the rest, memory and seconds to ready
 of the whole run. The destinations of requests are a server that throws everything away; its
 CPU time, and logd's, count apart.
+
+Then one sink by the cores of Spark: Parquet, and HTTP to a server that takes 50 ms a request.
 """
 
 import threading
@@ -12,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import Any
 
 import psutil
@@ -31,6 +33,12 @@ FILES = "three of Parquet"
 MIXED = "Parquet, HTTP, Elasticsearch"
 SMALL = "Parquet, HTTP, Elasticsearch; small"
 THROUGH_ALL_MIN = 100_000
+
+CORES_TITLE = "300 B records from logd through one sink, on one core of Spark and on two"
+PARQUET = ("Parquet, local[1]", "Parquet, local[2]")
+SLOW = ("HTTP at 50 ms, local[1]", "HTTP at 50 ms, local[2]")
+SLOW_S = 0.05
+OF_TWO_CORES_MIN = 1.5
 
 _SMALL: dict[str, Any] = {
     "spark": {"master": "local[1]", "driver_memory": "512m"},
@@ -79,6 +87,31 @@ def run(bench: Bench) -> Iterator[Case]:
                 memory.add(name, ran.memory_mib)
                 ready.add(name, ran.ready_s)
     yield from (records, per_core, volume, memory, ready)
+
+
+def run_by_cores(bench: Bench) -> Iterator[Case]:
+    """The same for one sink, each way in turns."""
+    one, two = PARQUET
+    records = Case("u", "records through the sink", "records/s",
+                   compare={two: (one,), SLOW[1]: (SLOW[0],)},
+                   aims=(Aim(two, one, OF_TWO_CORES_MIN),))  # fmt: skip
+    core_us = Case("u", "CPU time of a record", "µs", better="lower", compare={two: (one,)})
+    directory = bench.directory / "u-cores"
+    count = bench.pick(1_000_000, 300_000, 2_000)
+    with filled_log(bench, "u-cores", count) as (_, logd), nowhere(SLOW_S) as url:
+        for number, (name, counts) in enumerate(
+            bench.turns("u-cores", (*PARQUET, *SLOW), warm_up=False)
+        ):
+            at = directory / f"job{number}"
+            sinks = _file(at, url)
+            if name in SLOW:
+                sinks = {"hook": {"type": "http", "url": f"{url}/in"}}
+            more = {"spark": {"master": name.rpartition(" ")[2]}, "trigger": {"interval_s": 1}}
+            ran = _ran(_job(at, logd, sinks, more), count, warm_up=count * bench.pick(4, 4, 0) / 10)
+            if counts:
+                records.add(name, ran.records / ran.wall_s)
+                core_us.add(name, ran.core_s / ran.records * 1e6)
+    yield from (records, core_us)
 
 
 def _file(directory: Path, url: str) -> dict[str, Any]:
@@ -140,10 +173,14 @@ def _memory_mib(process: psutil.Process) -> float:
 
 
 class nowhere:  # noqa: N801 - a context manager, used as a function
-    """A server that takes everything and keeps nothing."""
+    """A server that takes everything and keeps nothing; `wait_s` seconds a request."""
+
+    def __init__(self, wait_s: float = 0.0) -> None:
+        self._wait_s = wait_s
 
     def __enter__(self) -> str:
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _Nowhere)
+        handler = type("_Waiting", (_Nowhere,), {"wait_s": self._wait_s})
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self._server.daemon_threads = True
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
         return f"http://127.0.0.1:{self._server.server_address[1]}"
@@ -155,9 +192,11 @@ class nowhere:  # noqa: N801 - a context manager, used as a function
 
 class _Nowhere(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    wait_s = 0.0
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
+        sleep(self.wait_s)
         body = b'{"errors":false,"items":[]}'
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))

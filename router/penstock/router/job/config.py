@@ -252,7 +252,7 @@ class Spark(Settings):
     """The Spark session; `conf` wins over everything that the router sets itself.
 
     Attributes:
-        master: Where executors are.
+        master: Where executors are; `local[*]` is this process, with a task for each core.
         driver_memory: Heap of the JVM.
         ui: Whether Spark's own page is served, which asks nobody who they are; none: where
             `admin_access` is not set.
@@ -261,7 +261,7 @@ class Spark(Settings):
         conf: Spark's own settings.
     """
 
-    master: str = "local[2]"
+    master: str = "local[*]"
     driver_memory: Annotated[str, Field(pattern=r"^\d+[kmg]$")] = "640m"
     ui: bool | None = None
     secret_file: Path | None = None
