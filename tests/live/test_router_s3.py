@@ -12,10 +12,13 @@ import pytest
 from typing_extensions import override
 
 from penstock.router.errors import UnavailableError
+from penstock.router.read.offsets import Offsets, StreamPartition
+from penstock.router.sinks.http.task_sink import CONNECTIONS, WrittenRequests
 from tests.support.fault_door import Answered, FaultDoor
 from tests.support.moto_server import MotoRun
 from tests.support.sink_batches import batch, context, dead_letters, log_record, span_record
 from tests.support.sink_cases import CASES
+from tests.support.task_batches import written_by_task
 
 pytestmark = pytest.mark.live
 
@@ -179,3 +182,113 @@ def test_without_credentials_it_waits_and_says_so(
     sink.write(batch([log_record(0)]))
     assert offsets(door) == [0]
     assert "Credential=AKIATEST/" in door.asked[0].headers["authorization"]
+
+
+class Attempt:
+    """One attempt at a batch, in a process of its own; from offset `first` to 9."""
+
+    def __init__(
+        self, door: FaultDoor, directory: Path, *, rules: str = "a", first: int = 0
+    ) -> None:
+        made = replace(context(directory), rules=rules)
+        self.sink, self.context = CASE.sink(door, directory, made=made)
+        door.closing.append(CONNECTIONS.close)
+        at, ids = StreamPartition("logs", 0), self.context.incarnations
+        self.context.begin_batch(Offsets({at: first}, ids), Offsets({at: 10}, ids))
+        self.sink.begin()
+
+    def run(self, *offsets: int) -> WrittenRequests:
+        """A task, by the offsets of the records that routes lead here."""
+        rows = batch([log_record(number) for number in range(10)])
+        return written_by_task(self.sink, rows.take(list(offsets)))
+
+
+def asked(door: FaultDoor, method: str) -> int:
+    return sum(it.method == method for it in door.asked)
+
+
+def test_what_killed_tasks_have_put_is_there_once_and_not_asked_for(
+    door: FaultDoor, tmp_path: Path
+) -> None:
+    """The same rules lead to the same objects, of which the driver puts those that lack."""
+    Attempt(door, tmp_path).run(0, 1, 2)
+    assert offsets(door) == [0, 1, 2]
+    door.asked.clear()
+    again = Attempt(door, tmp_path)
+    again.sink.commit([again.run(0, 1, 2), again.run(3, 4)])
+    assert offsets(door) == [0, 1, 2, 3, 4]
+    assert (asked(door, "PUT"), asked(door, "GET"), asked(door, "DELETE")) == (2, 0, 0)
+    assert again.context.meter.stage("x", received=5, lag=0).sent == 5
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_objects_that_other_rules_make_no_more_are_deleted(
+    door: FaultDoor, tmp_path: Path, ended: bool
+) -> None:
+    """Whether the tasks of the earlier attempt were killed or had ended.
+
+    Objects of another sink, and of the batch before, stay.
+    """
+    elsewhere = tmp_path / "other"
+    elsewhere.mkdir()
+    other, _ = CASE.sink(door, elsewhere, made=context(elsewhere, sink="cold"))
+    other.write(batch([log_record(7)], first=3))
+    before = Attempt(door, tmp_path)
+    before.sink.commit([before.run(0)])
+    first = Attempt(door, tmp_path, first=4)
+    written = first.run(4, 5, 6)
+    if ended:
+        first.sink.commit([written])
+    door.asked.clear()
+    again = Attempt(door, tmp_path, rules="b", first=4)
+    again.sink.commit([again.run(4, 6)])
+    assert offsets(door) == [0, 3, 4, 6]
+    assert asked(door, "GET") == (0 if ended else 1)
+    door.asked.clear()
+    third = Attempt(door, tmp_path, rules="c", first=4)
+    third.sink.write_nothing()
+    assert offsets(door) == [0, 3]
+    assert asked(door, "GET") == 0, "all objects are noted"
+
+
+def test_what_was_put_of_records_that_are_lost_since_stays_and_the_rest_comes_beside(
+    door: FaultDoor, tmp_path: Path
+) -> None:
+    Attempt(door, tmp_path).run(*range(6))
+    again = Attempt(door, tmp_path)
+    results = [again.run(*range(4, 10))]
+    again.context.shorten()
+    again.sink.commit(results)
+    assert offsets(door) == [*range(10)]
+
+
+def test_a_store_that_lists_nothing_keeps_the_batch(door: FaultDoor, tmp_path: Path) -> None:
+    Attempt(door, tmp_path).run(0, 1)
+    door.rule = lambda it: Answered(403) if it.method == "GET" else None
+    again = Attempt(door, tmp_path, rules="b")
+    with pytest.raises(UnavailableError, match=r"HTTP 403.*s3:ListBucket"):
+        again.sink.commit([again.run(0)])
+    door.rule = lambda it: None
+    again = Attempt(door, tmp_path, rules="b")
+    again.sink.commit([again.run(0)])
+    assert offsets(door) == [0]
+
+
+def test_the_batch_that_an_earlier_version_had_in_work_is_replaced(
+    door: FaultDoor, tmp_path: Path
+) -> None:
+    """It noted keys alone, and cut no batch by its tasks."""
+    sink, before = CASE.sink(door, tmp_path)
+    sink.write(batch([log_record(number) for number in range(5)]))
+    note = before.state_dir / "objects.json"
+    note.write_text(json.dumps(json.loads(note.read_text())["keys"]))
+    again = Attempt(door, tmp_path)
+    again.sink.commit([again.run(0, 1, 2), again.run(3, 4)])
+    assert offsets(door) == [0, 1, 2, 3, 4]
+    following, at = Attempt(door, tmp_path), StreamPartition("logs", 0)
+    ids = following.context.incarnations
+    following.context.begin_batch(Offsets({at: 10}, ids), Offsets({at: 12}, ids))
+    following.sink.begin()
+    rows = batch([log_record(number) for number in (10, 11)], first=10)
+    following.sink.commit([written_by_task(following.sink, rows)])
+    assert offsets(door) == [0, 1, 2, 3, 4, 10, 11]

@@ -313,6 +313,6 @@ CASES: Final = {
 EVERY_WAY: Final = CASES | {
     f"{name} in tasks": replace(case, in_tasks=True)
     for name, case in CASES.items()
-    if case.type not in ("prometheus", "s3")
+    if case.type != "prometheus"
 }
 """The same, and once more what Spark's tasks write."""

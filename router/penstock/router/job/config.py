@@ -1,9 +1,12 @@
 """A job as data: which streams, which routes, which sinks."""
 
+import json
 import os
 import re
 from collections.abc import Iterable
 from datetime import UTC, date, datetime, time
+from hashlib import blake2b
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -357,6 +360,19 @@ class JobConfig(Settings):
     def dead_letters(self) -> Path:
         """What sinks refused for good."""
         return self.dead_letter_dir or self.checkpoint_dir / "dead_letters"
+
+    def rules_to(self, sink: str) -> str:
+        """A digest of what decides which rows a sink gets, and how they are written."""
+        rules = {
+            "version": version("penstock"),
+            "routes": [route.model_dump(mode="json") for route in self.routes],
+            "unmatched": self.unmatched.model_dump(mode="json"),
+            "routing": self.routing,
+            "on_malformed": self.on_malformed,
+            "subject": self.source.subject,
+            "sink": self.sinks[sink].model_dump(mode="json"),
+        }
+        return blake2b(json.dumps(rules, sort_keys=True).encode(), digest_size=8).hexdigest()
 
     @property
     def sends_malformed_to_dlq(self) -> bool:

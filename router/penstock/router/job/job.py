@@ -422,6 +422,7 @@ class Job:
             clock=self._clock,
             dead_letter_stream=self._dead_letters,
             tracer=self._tracing.tracer,
+            rules=self._config.rules_to(sink),
             persist=partial(self._home.persist, sink),
         )
 

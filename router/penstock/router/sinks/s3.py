@@ -9,21 +9,31 @@ S3, MinIO, R2 and GCS know): 412 says that it is there. So nothing is stored twi
 made and no object of an archive class is charged for being deleted early. With `conditional: false`
 it is put again, the same one.
 
-As with the sink `parquet`, a route's `where` may change between a crash and the next start. The
-sink notes in its state directory which objects a batch makes before it puts them; when the batch
-comes again, those that it does not make any more are deleted.
+Tasks of Spark put the objects of a batch that comes for the first time. As with the sink `parquet`,
+a route's `where` may change between a crash and the next start, and objects that the batch does not
+make any more are then deleted. So the sink notes in its state directory that a batch has begun, by
+which rules, and once its tasks have ended, which objects it made; the driver puts a batch that
+comes again. It asks the store which objects there are only where that attempt was killed before its
+tasks had ended, and the rules are other ones now or some of its records are lost:
+
+    STATE_DIR/objects.json   {"keys": [...], "starts": {"logs.5f2c19aa-0": 1200},
+                              "is_whole": true, "rules": "9d0c…"}
+
+A list of keys alone is an earlier version's.
 
 Requests are signed by `botocore` (Signature Version 4), with credentials of the job file or those
 that AWS's tools find: environment, profile, web identity, the machine's or container's role.
 No object is to blame for a refusal with 4xx but one that is too large: the rest waits.
 """
 
+import html
 import io
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Final, Literal
-from urllib.parse import quote, unquote
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, Final, Literal, Self
+from urllib.parse import quote, unquote, urlencode
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -46,9 +56,11 @@ from penstock.router.job.config_errors import needed
 from penstock.router.job.settings import S3Keys, Seconds
 from penstock.router.read.offsets import digest_of
 from penstock.router.sinks.http.client import Compression, HttpRequest
-from penstock.router.sinks.http.request_sink import Faulty, HttpRequestSink, Item, Request, cut
-from penstock.router.sinks.http.settings import HttpSettings, RequestBatch
+from penstock.router.sinks.http.request_sink import Faulty, Item, Request, cut
+from penstock.router.sinks.http.settings import HttpTaskSettings, RequestBatch
+from penstock.router.sinks.http.task_sink import HttpTaskSink, WrittenRequests
 from penstock.router.sinks.parquet.sink import (
+    is_of_batch,
     of_same_batch,
     position_tag_of,
     without_spans,
@@ -61,9 +73,12 @@ _POSITION: Final = "penstock_place"
 """The column that remembers where a row stands in the batch."""
 
 _DELETED: Final = (200, 204, 404)
+_KEY: Final = re.compile(r"<Key>(.*?)</Key>", re.DOTALL)
+_NEXT: Final = re.compile(r"<NextContinuationToken>(.*?)</NextContinuationToken>", re.DOTALL)
+_BUCKET_IN_HOST: Final = re.compile(r".+\.s3[.-].*")
 
 
-class S3Sink(S3Keys, HttpSettings):
+class S3Sink(S3Keys, HttpTaskSettings):
     """Hive-partitioned Parquet objects in a bucket of S3 or a compatible store."""
 
     type: Literal["s3"]
@@ -80,8 +95,33 @@ class S3Sink(S3Keys, HttpSettings):
         )
 
 
-class S3(HttpRequestSink):
-    """Puts each batch as one object per kind, service, date and partition of the log."""
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What the sink knows of the batch that came last.
+
+    Attributes:
+        keys: Of its objects.
+        starts: Where it begins, as `SinkContext.starts`; None: an earlier version's note.
+        is_whole: Whether there are no other objects of it.
+        rules: That chose its rows, as `SinkContext.rules`.
+    """
+
+    keys: tuple[str, ...] = ()
+    starts: Mapping[str, int] | None = None
+    is_whole: bool = True
+    rules: str = ""
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """What is in the file."""
+        found = json.loads(text)
+        if isinstance(found, list):
+            return cls(tuple(found))
+        return cls(**found | {"keys": tuple(found["keys"])})
+
+
+class S3(HttpTaskSink):
+    """Puts an object per kind, service, date and partition of the log of each task's rows."""
 
     config_class = S3Sink
     guarantee = Guarantee(
@@ -104,17 +144,49 @@ class S3(HttpRequestSink):
         self._host = f"{url.host}" if usual else f"{url.host}:{url.port}"
         self._rows = pa.table({})
         self._noted: list[str] = []
+        self._notes = True
+        self._comes_again = False
         self._note = context.state_dir / "objects.json"
         self._tag = f"{context.job}.{context.sink}."
 
     @override
-    def write(self, rows: pa.Table) -> None:
-        super().write(rows)
-        self._rows = pa.table({})
+    def begin(self) -> None:
+        """Note that tasks may put objects of a batch, unless it comes again."""
+        note, starts = self._read(), dict(self.context.starts)
+        self._comes_again = note.starts == starts
+        if note.starts is None:
+            self._comes_again = any(is_of_batch(key, starts, self._tag) for key in note.keys)
+        if not self._comes_again:
+            self._write(Note((), starts, is_whole=False, rules=self.context.rules))
+
+    @override
+    def is_ready(self) -> bool:
+        return not self._comes_again
+
+    @override
+    def join_task(self, first: Self) -> None:
+        self._notes = False
+        if self is first and self._config.access_key_id is None:
+            self._session = needed("botocore.session", extra="s3").get_session()
+        self._session = first._session
+
+    @override
+    def hold(self, rows: pa.Table) -> None:
+        self._rows = rows
+
+    @override
+    def name_of(self, request: Request) -> str:
+        return self._key_of(request)
+
+    @override
+    def commit(self, results: Sequence[WrittenRequests]) -> None:
+        if self._comes_again:  # only now it is known what of it is lost
+            results = [self.encoded(it.left) for it in results if it.left is not None]
+        super().commit(results)
 
     @override
     def write_nothing(self) -> None:
-        self.prepare([])
+        self.prepare_to_settle([], [])
 
     @override
     def start_over(self) -> None:
@@ -122,20 +194,20 @@ class S3(HttpRequestSink):
         self._note.unlink(missing_ok=True)
 
     @override
-    def prepare(self, requests: Sequence[Request]) -> None:
+    def prepare_to_settle(self, requests: Sequence[Request], taken: Sequence[str]) -> None:
         """Note the batch's objects, and delete those of an earlier attempt that are none of it.
 
         Raises:
             UnavailableError: One cannot be deleted now.
         """
-        made = [self._key_of(request) for request in requests]
+        made = [*taken, *(self._key_of(request) for request in requests)]
         again = of_same_batch(made, self._earlier(), self.context.starts, self._tag)
         kept = [it for it in again if position_tag_of(it, self._tag) in self.context.shortened]
         stale = [it for it in again if it not in kept]
         if not made and not stale:
             return
         self._noted = made + stale + kept
-        self._persist_note()
+        self._persist_keys()
         for key in stale:
             self._delete(key)
 
@@ -157,10 +229,50 @@ class S3(HttpRequestSink):
                 requests += [self._request(directory, chunk, whole) for chunk in chunks]
         return requests, []
 
+    def _read(self) -> Note:
+        return Note.from_json(self._note.read_text()) if self._note.exists() else Note()
+
     def _earlier(self) -> list[str]:
-        """The objects of the last batch, or of an earlier attempt at this one."""
-        found: list[str] = json.loads(self._note.read_text()) if self._note.exists() else []
+        """The objects of the last batch, or of an earlier attempt at this one.
+
+        Raises:
+            UnavailableError: The store does not say which there are.
+        """
+        note = self._read()
+        may_differ = note.rules != self.context.rules or self.context.shortened
+        if note.is_whole or note.starts != self.context.starts or not may_differ:
+            return list(note.keys)
+        found = self._listed()
+        self._persist(Note(tuple(found), note.starts, is_whole=True, rules=note.rules))
         return found
+
+    def _listed(self) -> list[str]:
+        """The objects of the batch in work that are there, of all directories.
+
+        Raises:
+            UnavailableError: The store does not say so now.
+        """
+        path, prefix = "/", unquote(self.path("/").partition("?")[0]).lstrip("/")
+        if not _BUCKET_IN_HOST.fullmatch(str(self._config.url.host)):
+            bucket, _, prefix = prefix.partition("/")
+            path = quote(f"/{bucket}", safe="/-_.~")
+        asked = {"encoding-type": "url", "list-type": "2", "prefix": prefix}
+        found: list[str] = []
+        while True:
+            answer = self.fetch(self._signed_at("GET", f"{path}?{urlencode(asked)}", {}, b""))
+            if answer is None or answer.status != 200:
+                said = "no answer" if answer is None else answer.fault.reason
+                raise UnavailableError(
+                    "objects of an earlier attempt at this batch have to be listed, for the job was"
+                    f" changed or records lost since: {said}; the sink needs s3:ListBucket for that"
+                )
+            body = answer.body.decode()
+            keys = (unquote(html.unescape(it)).removeprefix(prefix) for it in _KEY.findall(body))
+            found += [it for it in keys if is_of_batch(it, self.context.starts, self._tag)]
+            more = _NEXT.search(body)
+            if more is None:
+                return found
+            asked["continuation-token"] = html.unescape(more[1])
 
     def _not_there(self, directory: str, part: pa.Table, earlier: Sequence[str]) -> pa.Table:
         """The rows without those that an earlier attempt put, where its objects stay."""
@@ -189,9 +301,9 @@ class S3(HttpRequestSink):
     @override
     def request_of(self, request: Request, attempt: int) -> HttpRequest:
         key = self._key_of(request)
-        if key not in self._noted:  # a piece of an object that was too large
+        if self._notes and key not in self._noted:  # a piece of an object that was too large
             self._noted.append(key)
-            self._persist_note()
+            self._persist_keys()
         file = io.BytesIO()
         write_parquet(self._part_of(request), file, self._config.compression)
         self.context.meter.count("bytes", file.tell())
@@ -213,7 +325,12 @@ class S3(HttpRequestSink):
         """
         # Stores compare signatures of paths that are encoded so, `=` in the prefix included.
         prefix = unquote(self.path("/").partition("?")[0])
-        path = quote(prefix + key, safe="/-_.~")
+        return self._signed_at(method, quote(prefix + key, safe="/-_.~"), headers, body)
+
+    def _signed_at(
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes
+    ) -> HttpRequest:
+        """The same for a path that is encoded, perhaps with a query."""
         url = f"{self._config.url.scheme}://{self._host}{path}"
         own = {**headers, **self.own_headers(), "Host": self._host}
         request = self._aws_request(method, url, headers=own, data=body)
@@ -290,9 +407,17 @@ class S3(HttpRequestSink):
         span = f"{offsets[0]:020d}-{offsets[-1]:020d}"
         return f"{request.lane}/{place}-{span}.{digest_of(offsets)}.parquet"
 
-    def _persist_note(self) -> None:
-        atomic_write(self._note, json.dumps(self._noted).encode(), parents=True)
+    def _persist_keys(self) -> None:
+        """Note all objects of the batch."""
+        starts = dict(self.context.starts)
+        self._persist(Note(tuple(self._noted), starts, rules=self.context.rules))
+
+    def _persist(self, note: Note) -> None:
+        self._write(note)
         self.context.persist()
+
+    def _write(self, note: Note) -> None:
+        atomic_write(self._note, json.dumps(asdict(note)).encode(), parents=True)
 
     def _delete(self, key: str) -> None:
         answer = self.fetch(self._signed("DELETE", key, {}, b""))

@@ -163,6 +163,7 @@ class SinkContext(BatchNames):
             empty where nobody knows. The query keeps it up to date.
         cuts: Offsets at which tasks of Spark cut the batch in work when it was first delivered;
             of batches that are delivered in tasks now, the tasks know them.
+        rules: What decides which rows the sink gets and how they are written, as a digest.
         shortened: What `position_tag` says of the partitions of which the batch in work has not all
             records that it was planned with, for the log has lost some: an earlier attempt at it
             may have delivered those, and they stay.
@@ -185,6 +186,7 @@ class SinkContext(BatchNames):
     clock: BlockingClock
     starts: dict[str, int] = field(default_factory=dict)
     cuts: dict[StreamPartition, tuple[int, ...]] = field(default_factory=dict)
+    rules: str = ""
     shortened: set[str] = field(default_factory=set)
     dead_letter_stream: DeadLetterPublisher | None = None
     originals: Originals = field(default_factory=Originals)

@@ -58,14 +58,14 @@ class WrittenRequests(WriteResult):
 
     Attributes:
         delivered: Records that the destination has taken.
-        requests: How many requests those were.
+        taken: What the sink calls the requests with those.
         unsettled: The others; their rows are places in `left`.
         faulty: Rows that cannot be encoded; likewise.
         counts: For the sink's counters.
     """
 
     delivered: int = 0
-    requests: int = 0
+    taken: tuple[str, ...] = ()
     unsettled: tuple[Request, ...] = ()
     faulty: tuple[Faulty, ...] = ()
     counts: Mapping[str, int] = field(default_factory=dict)
@@ -87,6 +87,13 @@ class HttpTaskSink(HttpRequestSink, TaskSink):
     def is_ready(self) -> bool:
         """Whether tasks may send; what has to come before the first request is done here."""
         return True
+
+    def hold(self, rows: pa.Table) -> None:
+        """The rows whose places are those of requests, until others are."""
+
+    def name_of(self, request: Request) -> str:
+        """What tells a request from others that a batch may make."""
+        return request.key
 
     def join_task(self, first: Self) -> None:
         """It sends in a task, beside `first`, which may be itself; the driver's is ready."""
@@ -111,13 +118,19 @@ class HttpTaskSink(HttpRequestSink, TaskSink):
     def write(self, rows: pa.Table) -> None:
         """Send a batch from the driver, cut as its tasks had it when it was first delivered."""
         rows = in_log_order(rows)
-        self.commit([_encoded(self, part) for part in self.context.parts(rows)])
+        self.commit([self.encoded(part) for part in self.context.parts(rows)])
+
+    def encoded(self, rows: pa.Table) -> WrittenRequests:
+        """The rows of a task as requests, none of which is sent."""
+        requests, faulty = self.to_requests(rows)
+        return WrittenRequests(unsettled=tuple(requests), faulty=tuple(faulty), left=rows)
 
     @override
     def commit(self, results: Sequence[WrittenRequests]) -> None:
         """Settle what tasks have left."""
         meter = self.context.meter
-        meter.count("requests", sum(it.requests for it in results))
+        taken = [name for it in results for name in it.taken]
+        meter.count("requests", len(taken))
         for result in results:
             for what, number in result.counts.items():
                 meter.count(what, number)
@@ -128,12 +141,14 @@ class HttpTaskSink(HttpRequestSink, TaskSink):
             faulty += [replace(it, row=it.row + begin) for it in result.faulty]
             begin += 0 if result.left is None else result.left.num_rows
         requests.sort(key=lambda it: it.result is None)  # first what the destination has said
-        self.deliver(
-            pa.concat_tables(rows) if rows else pa.table({}),
-            requests,
-            faulty,
-            delivered=sum(it.delivered for it in results),
-        )
+        left = pa.concat_tables(rows) if rows else pa.table({})
+        self.hold(left)
+        self.prepare_to_settle(requests, taken)
+        self.deliver(left, requests, faulty, delivered=sum(it.delivered for it in results))
+        self.hold(left.slice(0, 0))
+
+    def prepare_to_settle(self, requests: Sequence[Request], taken: Sequence[str]) -> None:
+        """All requests of a batch are known: these, and by name those that were taken in tasks."""
 
 
 def _moved(request: Request, begin: int) -> Request:
@@ -174,22 +189,24 @@ class RequestWriter:
             return WrittenRequests()
         sinks = CONNECTIONS.sinks(self)
         before = sinks[0].context.meter.counted()
-        made = _encoded(sinks[0], in_log_order(pa.Table.from_batches(self._batches)))
+        rows = in_log_order(pa.Table.from_batches(self._batches))
+        made = sinks[0].encoded(rows)
+        for sink in sinks:
+            sink.hold(rows)
         requests: Sequence[Request] = made.unsettled
         if self.sends and requests:
             requests = Sending(sinks, requests, self.clock).run()
-        counts = sinks[0].context.meter.counted() - before
-        return replace(_without_delivered(made, requests), counts=counts)
+        left = _without_delivered(sinks[0], made, requests)
+        for sink in sinks:
+            sink.hold(rows.slice(0, 0))
+        return replace(left, counts=sinks[0].context.meter.counted() - before)
 
 
-def _encoded(sink: HttpTaskSink, rows: pa.Table) -> WrittenRequests:
-    """The rows of a task as requests, none of which is sent."""
-    requests, faulty = sink.to_requests(rows)
-    return WrittenRequests(unsettled=tuple(requests), faulty=tuple(faulty), left=rows)
-
-
-def _without_delivered(made: WrittenRequests, requests: Sequence[Request]) -> WrittenRequests:
+def _without_delivered(
+    sink: HttpTaskSink, made: WrittenRequests, requests: Sequence[Request]
+) -> WrittenRequests:
     """What is left, and the rows of that alone."""
+    taken = [it for it in requests if isinstance(it.result, Success)]
     unsettled = [it for it in requests if not isinstance(it.result, Success)]
     places = sorted(
         {*(row for it in unsettled for row in it.rows), *(it.row for it in made.faulty)}
@@ -197,8 +214,8 @@ def _without_delivered(made: WrittenRequests, requests: Sequence[Request]) -> Wr
     found = {row: place for place, row in enumerate(places)}
     assert made.left is not None
     return WrittenRequests(
-        delivered=sum(len(it.items) for it in requests if isinstance(it.result, Success)),
-        requests=len(requests) - len(unsettled),
+        delivered=sum(len(it.items) for it in taken),
+        taken=tuple(map(sink.name_of, taken)),
         unsettled=tuple(replace(it, rows=tuple(found[row] for row in it.rows)) for it in unsettled),
         faulty=tuple(replace(it, row=found[it.row]) for it in made.faulty),
         left=made.left.take(places) if places else None,

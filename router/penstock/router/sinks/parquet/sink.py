@@ -276,6 +276,22 @@ def of_same_batch(
     return [name for name in earlier if name not in names and _span(name)[0] in again]
 
 
+def is_of_batch(name: str, starts: Mapping[str, int], prefix: str = "") -> bool:
+    """Whether a file has records of a batch that begins there; of this sink, and not before it.
+
+    Args:
+        name: Of any file.
+        starts: By what `SinkContext.position_tag` says.
+        prefix: Of the sink's names.
+    """
+    last_part = name.rpartition("/")[2]
+    if not last_part.startswith(prefix) or _NAME.fullmatch(last_part) is None:
+        return False
+    position, first, _ = _span(name)
+    begin = starts.get(position.removeprefix(prefix))
+    return begin is not None and first >= begin
+
+
 def without_spans(
     part: pa.Table, names: Iterable[str], is_there: Callable[[str], bool]
 ) -> pa.Table:
