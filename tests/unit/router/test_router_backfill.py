@@ -227,3 +227,35 @@ def test_chunks_are_all_of_a_job_when_they_begin_where_it_did(
 def test_chunks_with_others_between_them_are_not_all() -> None:
     parts = [Chunk({ONE: 5}, {ONE: 9}), Chunk({ONE: 10}, {ONE: 12})]
     assert not are_all_since({ONE: 5}, parts)
+
+
+@pytest.mark.parametrize("opened_again", [False, True])
+def test_a_batch_that_has_nothing_for_the_sink_is_taken_back(
+    tmp_path: Path, opened_again: bool
+) -> None:
+    ends = [Offsets({ONE: end}) for end in (0, 10, 20, 30)]
+    journal = BatchJournal(tmp_path)
+    journal.begin(ends[0])
+    journal.note(ends[1])
+    journal.note(ends[2], {ONE: (15,)})
+    if opened_again:
+        journal = BatchJournal(tmp_path)
+    journal.take_back(ends[3])
+    assert ends_of(journal) == ends[:3], "that is not the last one"
+    journal.take_back(ends[2])
+    assert ends_of(journal) == ends[:2]
+    assert journal.has(ends[1])
+    journal.note(ends[3])
+    assert ends_of(journal) == ends_of(BatchJournal(tmp_path)) == [*ends[:2], ends[3]]
+
+
+def test_a_line_that_was_torn_is_not_taken_back(tmp_path: Path) -> None:
+    ends = [Offsets({ONE: end}) for end in (0, 10, 20)]
+    journal = BatchJournal(tmp_path)
+    for end in ends:
+        journal.note(end)
+    path = tmp_path / "batches.ndjson"
+    path.write_bytes(path.read_bytes()[:-1])
+    again = BatchJournal(tmp_path)
+    again.take_back(ends[2])
+    assert ends_of(again) == ends

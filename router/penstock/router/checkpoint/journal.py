@@ -37,6 +37,7 @@ class KeptLines:
         lines = self.load()
         self.count = len(lines)
         self.last = lines[-1] if lines else ""
+        self._before_last = lines[-2] if len(lines) > 1 else ""
         self._may_be_torn = True
 
     def add(self, line: str) -> None:
@@ -50,8 +51,20 @@ class KeptLines:
             self._may_be_torn = True
             file.write((b"\n" if torn else b"") + line.encode() + b"\n")
         self._may_be_torn = False
-        self.last = line
+        self._before_last, self.last = self.last, line
         self.count += 1
+
+    def take_back(self) -> None:
+        """Remove the last one; not twice in a row."""
+        written = self.last.encode() + b"\n"
+        with self._path.open("rb+") as file:
+            begin = max(file.seek(0, os.SEEK_END) - len(written), 0)
+            file.seek(begin)
+            if file.read() != written:  # a crash tore it, and it will be no line
+                return
+            file.truncate(begin)
+        self.last = self._before_last
+        self.count -= 1
 
     def load(self) -> list[str]:
         """Those that are kept, in their order."""
@@ -107,6 +120,11 @@ class BatchJournal:
         line = json.dumps(document)
         if line != self._lines.last:
             self._lines.add(line)
+
+    def take_back(self, end: Offsets) -> None:
+        """The batch that ends there, which was noted last, has nothing for the sink."""
+        if self.has(end):
+            self._lines.take_back()
 
     def has(self, end: Offsets) -> bool:
         """Whether the newest batch that was about to be delivered ends there."""

@@ -403,6 +403,8 @@ class SinkQuery:
                 self._context.shorten()
             self._report_truncation(before, planned, batch)
             reading_ns = self._context.clock.monotonic_ns() - begun_ns
+            if publishes and not received.records:
+                self._journal.take_back(planned)
             if not publishes:
                 if received.records:
                     self._journal.note(planned, cuts)
