@@ -37,6 +37,7 @@ def job_of(directory: Path, logd: Logd, destination: HttpDestination) -> RouterJ
         "type": "http",
         "url": destination.url,
         "batch": {"max_records": 1000},
+        "max_in_flight": 1,
         "retry": {"initial_backoff_s": 0.05, "max_backoff_s": 0.2},
     }
     return RouterJob(
@@ -95,7 +96,7 @@ def test_a_dead_sink_and_a_killed_job_leave_each_record_once_in_each(
     assert lakes[0].equals(lakes[1])
     assert lakes[0]["value"].to_pylist() == good
     numbers = [record["attributes"]["number"] for record in destination.records]
-    assert numbers == [number for number in range(COUNT) if number % 1000]
+    assert numbers == [number for number in range(COUNT) if number % 1000], "in order"
     dead_letters = job.checkpoint_dir / "dead_letters"
     for sink in ("first", "second", "hook"):
         files = [path for path in (dead_letters / sink).rglob("*") if path.is_file()]

@@ -1,6 +1,8 @@
 """Sinks that Spark's tasks write to, whose Python workers are killed while they write."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -70,17 +72,18 @@ def test_a_worker_killed_in_the_middle_of_a_task_leaves_each_record_once(
 
 
 class Held(HttpDestination):
-    """Answers nothing while it is held."""
+    """Answers nothing while it is held, and 503 then to what was held, unless it `takes_held`."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, takes_held: bool = False) -> None:
         super().__init__()
         self.released = threading.Event()
+        self._takes_held = takes_held
 
     @override
     def take(self, key: str, body: bytes) -> int:
         is_held = not self.released.is_set()
         self.released.wait(60)
-        return 503 if is_held else super().take(key, body)
+        return 503 if is_held and not self._takes_held else super().take(key, body)
 
 
 def worker_that_sends(job: RouterJob, destination: Held) -> psutil.Process | None:
@@ -127,6 +130,8 @@ def test_a_worker_killed_while_it_sends_leaves_each_record_once_by_its_requests_
             job.daemon.start(within_s=60)
             sending = partial(worker_that_sends, job, destination)
             worker = wait_until(sending, within_s=120, what="a task that sends")
+            journal = job.checkpoint_dir / "hook" / "batches.ndjson"
+            assert f'"0": {RECORDS}' in journal.read_text(), "noted before anything is sent"
             assert worker is not None
             worker.kill()
             wait_until(lambda: sending() not in (None, worker), within_s=120, what="another")
@@ -145,6 +150,38 @@ def test_a_worker_killed_while_it_sends_leaves_each_record_once_by_its_requests_
             subprocess.run([*program, *words], check=True, timeout=300, stdin=subprocess.DEVNULL)
             assert len(destination.records) == RECORDS
             assert len(set(destination.requests)) == RECORDS // 500
+        finally:
+            destination.released.set()
+            job.daemon.close()
+            destination.close()
+
+
+def test_the_end_of_a_job_waits_for_tasks_that_send(tmp_path: Path, nats_url: str) -> None:
+    """Else what they have sent would be sent again at the next start."""
+    destination = Held(takes_held=True)
+    destination.open()
+    with Logd(tmp_path / "logd", nats_url, STREAMS) as logd:
+        publish(nats_url, "telemetry.logs.x", [log_line(number) for number in range(10)])
+        job = RouterJob(
+            tmp_path / "router",
+            logd.fetch,
+            streams=["logs"],
+            routes=[{"name": "all", "sinks": ["hook"]}],
+            sinks={"hook": {"type": "http", "url": destination.url, "timeout_s": 60}},
+        )
+        try:
+            job.daemon.start(within_s=60)
+            sending = partial(worker_that_sends, job, destination)
+            wait_until(sending, within_s=120, what="a task that sends")
+            os.kill(job.daemon.pid, signal.SIGTERM)
+            wait_until(lambda: job.daemon.status()["health"] == "draining", within_s=30)
+            assert destination.requests == []
+            destination.released.set()
+            assert job.daemon.wait(within_s=30) == 0
+            job.daemon.start(within_s=60)
+            wait_until(lambda: job.committed() == {"logs": 10}, within_s=60)
+            assert job.daemon.stop() == 0
+            assert len(destination.requests) == 1
         finally:
             destination.released.set()
             job.daemon.close()

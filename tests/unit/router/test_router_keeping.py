@@ -61,7 +61,8 @@ def test_no_object_is_put_before_the_note_is_kept(tmp_path: Path) -> None:
             finally:
                 assert made.door.asked == []
 
-    (key,) = refused(sink_batches.context(tmp_path), "objects.json", publish)
+    note = refused(sink_batches.context(tmp_path), "objects.json", publish)
+    (key,) = note["keys"]
     assert key.endswith(".parquet")
 
 
