@@ -130,6 +130,25 @@ def test_while_the_circuit_is_not_closed_tasks_send_nothing(
     assert written_by_task(sink, rows_of(4, 8)).delivered == 4
 
 
+def test_what_tasks_heard_at_once_of_the_destination_counts_once(
+    door: FaultDoor, tmp_path: Path
+) -> None:
+    full = threading.Barrier(3)
+
+    def is_full(asked: Asked) -> Answered | None:
+        if len(door.asked) > 3:
+            return None
+        full.wait(10)
+        return Answered(503)
+
+    door.rule = is_full
+    sink = post(door, context(tmp_path), max_in_flight=3)
+    write_in_tasks(sink, rows_of(0, 8))
+    stage = sink.context.meter.stage("x", received=8, lag=0)
+    assert (stage.sent, stage.detail["retries"]) == (8, 1)
+    assert keys_of(door)[3:] == ["0-1", "2-3", "4-5", "6-7"]
+
+
 def test_a_slow_destination_does_not_keep_a_task_for_long(door: FaultDoor, tmp_path: Path) -> None:
     clock = TestClock()
     sink = post(door, context(tmp_path, clock=clock), max_in_flight=1)

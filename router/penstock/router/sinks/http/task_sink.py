@@ -31,7 +31,9 @@ from penstock.router.delivery.result import (
     Accepted,
     DeliveryResult,
     PartialFailure,
+    Paused,
     Rejected,
+    Retryable,
     Success,
     TooLarge,
 )
@@ -140,6 +142,7 @@ class HttpTaskSink(HttpRequestSink, TaskSink):
             requests += [_moved(it, begin) for it in result.unsettled]
             faulty += [replace(it, row=it.row + begin) for it in result.faulty]
             begin += 0 if result.left is None else result.left.num_rows
+        requests = _told_once(requests)
         requests.sort(key=lambda it: it.result is None)  # first what the destination has said
         left = pa.concat_tables(rows) if rows else pa.table({})
         self.hold(left)
@@ -149,6 +152,19 @@ class HttpTaskSink(HttpRequestSink, TaskSink):
 
     def prepare_to_settle(self, requests: Sequence[Request], taken: Sequence[str]) -> None:
         """All requests of a batch are known: these, and by name those that were taken in tasks."""
+
+
+def _told_once(requests: Sequence[Request]) -> list[Request]:
+    """Requests of which one at most has the result that the destination takes none.
+
+    Tasks got it several times at once, and it need not be waited for as often.
+    """
+    found, is_told = list[Request](), False
+    for request in requests:
+        takes_none = isinstance(request.result, Retryable | Paused)
+        found.append(replace(request, result=None) if takes_none and is_told else request)
+        is_told |= takes_none
+    return found
 
 
 def _moved(request: Request, begin: int) -> Request:
