@@ -264,7 +264,7 @@ def test_a_replay_makes_the_batches_that_the_sink_knows(
     before = files(tmp_path / "lake")
     journal = BatchJournal(home)
     for end in (90, 180, 270, 360, COUNT):
-        journal.note(Offsets({AT: end}, run.state.incarnations))
+        journal.note(Offsets({AT: end}, run.state.stream_ids))
     said.clear()
     assert backfill(run, "lake", {AT: 100}, {AT: 200}, said.append) == 180
     assert said == [

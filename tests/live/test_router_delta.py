@@ -81,7 +81,7 @@ def test_commits_say_how_far_each_partition_is(tmp_path: Path) -> None:
 
 def test_names_with_quotes_are_looked_for_as_they_are(tmp_path: Path) -> None:
     sink, context = local(tmp_path)
-    context.incarnations["o'clock"] = "it's"
+    context.stream_ids["o'clock"] = "it's"
     rows = batch([log_record(0), log_record(1)], stream="o'clock")
     sink.write(rows)
     sink.write(rows)

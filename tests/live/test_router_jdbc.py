@@ -227,7 +227,7 @@ def test_names_in_other_cases_are_other_streams(tmp_path: Path) -> None:
         for stream in ("logs", "LOGS"):
             rows = batch([log_record(0)])
             rows = rows.set_column(0, "stream", [[stream]])
-            made.incarnations[stream] = "5f2c19aa00000000"
+            made.stream_ids[stream] = "5f2c19aa00000000"
             sink.write(rows)
     assert places(database) == [0, 0]
 

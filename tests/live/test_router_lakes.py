@@ -123,7 +123,7 @@ def test_partitions_and_lives_of_a_stream_share_a_commit_and_nothing_else(case: 
     assert detail(context)["commits"] == 1
     sink.write(both)
     assert case.stored() == Counter(dict.fromkeys(range(4), 2))
-    context.incarnations["logs"] = "made again"
+    context.stream_ids["logs"] = "made again"
     sink.write(both)
     assert case.stored() == Counter(dict.fromkeys(range(4), 4))
 

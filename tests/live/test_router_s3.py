@@ -193,7 +193,7 @@ class Attempt:
         made = replace(context(directory), rules=rules)
         self.sink, self.context = CASE.sink(door, directory, made=made)
         door.closing.append(CONNECTIONS.close)
-        at, ids = StreamPartition("logs", 0), self.context.incarnations
+        at, ids = StreamPartition("logs", 0), self.context.stream_ids
         self.context.begin_batch(Offsets({at: first}, ids), Offsets({at: 10}, ids))
         self.sink.begin()
 
@@ -286,7 +286,7 @@ def test_the_batch_that_an_earlier_version_had_in_work_is_replaced(
     again.sink.commit([again.run(0, 1, 2), again.run(3, 4)])
     assert offsets(door) == [0, 1, 2, 3, 4]
     following, at = Attempt(door, tmp_path), StreamPartition("logs", 0)
-    ids = following.context.incarnations
+    ids = following.context.stream_ids
     following.context.begin_batch(Offsets({at: 10}, ids), Offsets({at: 12}, ids))
     following.sink.begin()
     rows = batch([log_record(number) for number in (10, 11)], first=10)

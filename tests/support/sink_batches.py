@@ -110,7 +110,7 @@ def context(
     return SinkContext(
         job="job",
         sink=sink,
-        incarnations={"logs": "5f2c19aa00000000"},
+        stream_ids={"logs": "5f2c19aa00000000"},
         state_dir=state,
         dead_letters=directory / "dead",
         meter=Meter(),
@@ -122,9 +122,9 @@ def context(
 def truncate(found: SinkContext, *, read: int, to: int) -> None:
     """The log of `batch` was read up to an offset, and truncated to a lower one: a batch comes."""
     at = StreamPartition("logs", 0)
-    before = Offsets({at: read}, found.incarnations, {}, dict(found.generations))
+    before = Offsets({at: read}, found.stream_ids, {}, dict(found.generations))
     generations = {at: truncated(found.generations.get(at, ()), to)}
-    found.begin_batch(before, Offsets({at: read}, found.incarnations, {}, generations))
+    found.begin_batch(before, Offsets({at: read}, found.stream_ids, {}, generations))
 
 
 def dead_letters(found: SinkContext) -> list[dict[str, Any]]:

@@ -82,7 +82,7 @@ def context(directory: Path) -> SinkContext:
     return SinkContext(
         job="job",
         sink="lake",
-        incarnations={"logs": "5f2c19aa00000000"},
+        stream_ids={"logs": "5f2c19aa00000000"},
         state_dir=directory / "state",
         dead_letters=directory / "dead",
         meter=Meter(),

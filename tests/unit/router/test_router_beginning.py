@@ -72,7 +72,7 @@ def test_an_end_or_offsets_are_decided_once(
     tmp_path: Path, wanted: Any, offsets: dict[StreamPartition, int]
 ) -> None:
     first = begin(tmp_path, wanted)
-    assert (dict(first.next), first.incarnations) == (offsets, STATE.incarnations)
+    assert (dict(first.next), first.stream_ids) == (offsets, STATE.stream_ids)
     assert begin(tmp_path, "earliest" if wanted == "latest" else "latest") == first
     assert StartingOffsets(tmp_path / "checkpoint").load() == first
 

@@ -168,7 +168,7 @@ class Job:
         for task in self._reader.partitions(start, end):
             if isinstance(task, LostPartition):
                 lost += task.lost
-            elif task.span.incarnation != self._log.ids[task.span.stream]:
+            elif task.span.stream_id != self._log.ids[task.span.stream]:
                 lost += task.span.length
             else:
                 rows += list(self._read(task.span))

@@ -22,7 +22,7 @@ def rows_of(*offsets: int) -> pa.Table:
         {
             "sink": [PLACE.sink] * count,
             "stream": [PLACE.stream] * count,
-            "incarnation": [PLACE.incarnation] * count,
+            "incarnation": [PLACE.stream_id] * count,
             "partition": pa.array([0] * count, pa.int32()),
             "offset": pa.array(offsets, pa.int64()),
         }

@@ -92,7 +92,7 @@ def write(directory: Path, store: Store, rows: pa.Table, *, lost: int) -> None:
     """By a sink of another process, for the same batch of which so many records are lost."""
     with RecordedSink("s3", directory, path="/telemetry", **KEYS) as made:
         made.door.backend = store
-        at, ids = StreamPartition("logs", 0), made.context.incarnations
+        at, ids = StreamPartition("logs", 0), made.context.stream_ids
         made.context.begin_batch(Offsets({at: 0}, ids), Offsets({at: 10}, ids))
         if lost:
             made.context.shorten()

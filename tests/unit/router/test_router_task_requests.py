@@ -182,7 +182,7 @@ class Job:
 
     def deliver(self, rows: list[dict[str, Any]]) -> None:
         """A batch of one task."""
-        self.context.begin_batch(Offsets({LOGS: 0}), Offsets({LOGS: 9}, self.context.incarnations))
+        self.context.begin_batch(Offsets({LOGS: 0}), Offsets({LOGS: 9}, self.context.stream_ids))
         columns = self.writer.steps.columns
         carried = [name for name in columns if name != ROUTE_COLUMN]
         known = {column.name: column for column in view("records").columns}

@@ -55,8 +55,10 @@ class Batch:
 
     def begin(self, end: int, before: int = 0) -> RouteTask:
         """The batch of these offsets begins."""
-        lives = self.context.incarnations
-        self.context.begin_batch(Offsets({LOGS: before}, lives), Offsets({LOGS: end}, lives))
+        stream_ids = self.context.stream_ids
+        self.context.begin_batch(
+            Offsets({LOGS: before}, stream_ids), Offsets({LOGS: end}, stream_ids)
+        )
         columns = self.writer.steps.columns
         carried = [name for name in columns if name != ROUTE_COLUMN]
         schema = pa.schema([SCHEMA.field(name) for name in carried])

@@ -125,7 +125,7 @@ class StartingOffsets:
         """Write down the streams that are new; the others stay as they are."""
         known = self.load()
         merged = Offsets(
-            {**resolved.next, **known.next}, {**resolved.incarnations, **known.incarnations}
+            {**resolved.next, **known.next}, {**resolved.stream_ids, **known.stream_ids}
         )
         if merged != known:
             atomic_write(self._path, json.dumps(merged.to_json(), indent=1).encode(), parents=True)

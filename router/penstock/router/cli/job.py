@@ -65,7 +65,7 @@ def check_libraries(config: JobConfig) -> None:
         context = SinkContext(
             job=config.job,
             sink=name,
-            incarnations={},
+            stream_ids={},
             state_dir=config.checkpoint_dir / name,
             dead_letters=config.dead_letters,
             meter=Meter(),

@@ -147,7 +147,7 @@ class CursorPublisher:
             stream=at.stream,
             partition=at.partition,
             offset=offset,
-            incarnation=positions[sink].incarnations.get(at.stream, ""),
+            incarnation=positions[sink].stream_ids.get(at.stream, ""),
         )
 
 
@@ -245,7 +245,7 @@ class Job:
         state = first_state(config, self._log)
         starting = starting_offsets(config, state, self._log, self._clock)
         ends = {at: span.end for at, span in state.readable.items()}
-        self._goal = Goal(ends, state.incarnations, state.written)
+        self._goal = Goal(ends, state.stream_ids, state.written)
         self._contexts = {name: self._context(name, starting) for name in config.sinks}
         sinks = [self._open_sink(name) for name in self._contexts]
         log.info("spark_starting", master=config.spark.master, work_dir=str(config.working_dir))
@@ -310,10 +310,10 @@ class Job:
             self._log_problem = f"logd: {error}"
             return False
         self._ends = state.readable
-        gone = [repr(name) for name in streams if name not in state.incarnations]
+        gone = [repr(name) for name in streams if name not in state.stream_ids]
         self._log_problem = f"logd: it has no stream {', '.join(gone)}" if gone else None
         accepted = not self._config.source.fail_on_data_loss
-        self._goal.log_is(state.incarnations, state.written, losses_are_accepted=accepted)
+        self._goal.log_is(state.stream_ids, state.written, losses_are_accepted=accepted)
         return True
 
     def has_caught_up(self) -> bool:
@@ -414,7 +414,7 @@ class Job:
         return SinkContext(
             job=self._config.job,
             sink=sink,
-            incarnations=dict(starting.incarnations),
+            stream_ids=dict(starting.stream_ids),
             state_dir=state_dir,
             dead_letters=self._config.dead_letters.resolve(),
             meter=self._meters[sink],

@@ -222,11 +222,11 @@ class SinkQuery:
         return dict(self.position().next)
 
     def position(self) -> Offsets:
-        """`committed`, with the incarnations that these offsets are of."""
+        """`committed`, with the ids of the streams that these offsets are of."""
         done = committed_offsets(self._spark_checkpoint) or Offsets({})
         return Offsets(
             {**self._starting.next, **done.next},
-            {**self._starting.incarnations, **done.incarnations},
+            {**self._starting.stream_ids, **done.stream_ids},
             {},
             done.generations,
         )
@@ -391,7 +391,7 @@ class SinkQuery:
         task = self._batch_writer.task(self._routed.unpacking, batch, self._spans.own_subjects)
         cuts: Cuts = {} if plan is None or task is None else plan.cuts()
         publishes = task is not None and self._batch_writer.publishes_in_tasks
-        self._journal.begin(Offsets(before.next, planned.incarnations, {}, before.generations))
+        self._journal.begin(Offsets(before.next, planned.stream_ids, {}, before.generations))
         try:
             if publishes:
                 self._journal.note(planned, cuts)
@@ -502,7 +502,7 @@ class SinkQuery:
         """The position behind a batch, with partitions that were not read yet where they begin."""
         at = planned_offsets(self._spark_checkpoint, batch) if batch >= 0 else Offsets({})
         next_ = {**self._starting.next, **at.next}
-        return Offsets(next_, at.incarnations, {}, at.generations)
+        return Offsets(next_, at.stream_ids, {}, at.generations)
 
     def _report_truncation(self, before: Offsets, planned: Offsets, batch: int) -> None:
         """Say which offsets the log gives again, that the sink had got already."""

@@ -65,7 +65,7 @@ def starting_offsets(
         choice = offsets_from_json(wanted)
         _check_there(choice, new, state)
     resolved = resolve(choice, new, missing=EARLIEST)
-    return decided.extend(Offsets(resolved, state.incarnations))
+    return decided.extend(Offsets(resolved, state.stream_ids))
 
 
 def _check_there(wanted: Offsets, new: Mapping[StreamPartition, Readable], state: LogState) -> None:

@@ -186,7 +186,7 @@ def _failure(span: Span, offset: int, error: RefusedError) -> Exception:
 
 
 def _checked(span: Span, offset: int, fetched: Fetched) -> Fetched:
-    if span.incarnation and fetched.incarnation != span.incarnation:
+    if span.stream_id and fetched.incarnation != span.stream_id:
         raise DataLossError(f"stream {span.stream!r} was deleted and made again")
     if not fetched.frames and fetched.next_offset <= offset:
         raise UnavailableError(

@@ -55,14 +55,14 @@ class LogState:
 
     Attributes:
         readable: By partition.
-        incarnations: By stream.
+        stream_ids: By stream.
         epochs: Of the leaders, by partition.
         written: Where logs end. A new leader may not know yet that it may show all of that, though
             readers have seen it.
     """
 
     readable: Mapping[StreamPartition, Readable]
-    incarnations: Mapping[str, str]
+    stream_ids: Mapping[str, str]
     epochs: Mapping[StreamPartition, int] = field(default_factory=dict)
     written: Mapping[StreamPartition, int] = field(default_factory=dict)
 
@@ -392,7 +392,7 @@ class LogdReader:
                 where: Readable(part.start_offset, part.high_watermark + 1)
                 for where, part in parts.items()
             },
-            incarnations={name: known[name].incarnation for name in names},
+            stream_ids={name: known[name].incarnation for name in names},
             epochs={where: part.epoch for where, part in parts.items()},
             written={where: part.end_offset for where, part in parts.items()},
         )

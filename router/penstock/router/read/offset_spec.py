@@ -75,23 +75,23 @@ class Goal:
 
     Args:
         ends: Of each partition then.
-        incarnations: Of each stream then.
+        stream_ids: Of each stream then.
         written: How far each partition's log goes, be it readable yet or not.
     """
 
     def __init__(
         self,
         ends: Mapping[StreamPartition, int],
-        incarnations: Mapping[str, str],
+        stream_ids: Mapping[str, str],
         written: Mapping[StreamPartition, int],
     ) -> None:
         self._ends = dict(ends)
-        self._incarnations = dict(incarnations)
+        self._stream_ids = dict(stream_ids)
         self._written = written
 
     def log_is(
         self,
-        incarnations: Mapping[str, str],
+        stream_ids: Mapping[str, str],
         written: Mapping[StreamPartition, int],
         *,
         losses_are_accepted: bool,
@@ -102,7 +102,7 @@ class Goal:
             self._ends = {
                 at: min(end, written.get(at, end))
                 for at, end in self._ends.items()
-                if incarnations.get(at.stream) == self._incarnations[at.stream]
+                if stream_ids.get(at.stream) == self._stream_ids[at.stream]
             }
 
     def is_reached(self, at: Offsets) -> bool:
@@ -111,7 +111,7 @@ class Goal:
             return False  # the log lost what it has read: the next batch fails, or begins there
         return all(
             at.next.get(where, 0) >= end
-            and at.incarnations.get(where.stream) == self._incarnations.get(where.stream)
+            and at.stream_ids.get(where.stream) == self._stream_ids.get(where.stream)
             for where, end in self._ends.items()
             if end > 0
         )

@@ -2,7 +2,7 @@
 
 Offsets are exclusive ends: `{"logs": {"0": 123}}` says that records 0 to 122 of partition 0 of the
 stream `logs` lie behind, and 123 comes next. What Spark keeps in its checkpoint also names the
-incarnation of each stream (`{"logs": {"0": 123, "incarnation": "5f2c", "epochs": {"0": 4}}}`), so
+id of each stream (`{"logs": {"0": 123, "incarnation": "5f2c", "epochs": {"0": 4}}}`), so
 that a stream which was deleted and made again is not read on as if nothing had happened; and the
 leader epoch of each partition, so that it is noticed when an unclean election has cost records that
 were read.
@@ -56,13 +56,13 @@ class Offsets:
 
     Attributes:
         next: The next offset to read, by partition.
-        incarnations: By stream; a stream given by a user's JSON has none.
+        stream_ids: By stream; a stream given by a user's JSON has none.
         epochs: Leader epochs by partition, where they are known.
         generations: By partition that was truncated below what was read of it.
     """
 
     next: Mapping[StreamPartition, int]
-    incarnations: Mapping[str, str] = field(default_factory=dict)
+    stream_ids: Mapping[str, str] = field(default_factory=dict)
     epochs: Mapping[StreamPartition, int] = field(default_factory=dict)
     generations: Mapping[StreamPartition, Generations] = field(default_factory=dict)
 
@@ -71,9 +71,9 @@ class Offsets:
         document: dict[str, dict[str, Any]] = {}
         for (stream, partition), offset in sorted(self.next.items()):
             document.setdefault(stream, {})[str(partition)] = offset
-        for stream, incarnation in self.incarnations.items():
+        for stream, stream_id in self.stream_ids.items():
             if stream in document:
-                document[stream][_INCARNATION] = incarnation
+                document[stream][_INCARNATION] = stream_id
         for (stream, partition), epoch in sorted(self.epochs.items()):
             if stream in document:
                 document[stream].setdefault(_EPOCHS, {})[str(partition)] = epoch
@@ -94,11 +94,11 @@ def with_streams_not_read(at: Offsets, known: Offsets) -> Offsets:
         where: offset
         for where, offset in known.next.items()
         if where.stream not in read
-        or known.incarnations.get(where.stream) == at.incarnations.get(where.stream)
+        or known.stream_ids.get(where.stream) == at.stream_ids.get(where.stream)
     }
     return Offsets(
         {**others, **at.next},
-        {**known.incarnations, **at.incarnations},
+        {**known.stream_ids, **at.stream_ids},
         {**known.epochs, **at.epochs},
         {where: it for where, it in known.generations.items() if where in others}
         | dict(at.generations),
@@ -110,7 +110,7 @@ class Span:
     """Records of one partition that one task reads: `start` inclusive, `end` exclusive.
 
     Attributes:
-        incarnation: Of the stream; empty: any.
+        stream_id: Of the stream; empty: any.
         epoch: Of the leader when the record before `start` was read; None: not known.
         planned_epoch: Of the leader when it was known that there are these records; likewise.
     """
@@ -119,7 +119,7 @@ class Span:
     partition: int
     start: int
     end: int
-    incarnation: str = ""
+    stream_id: str = ""
     epoch: int | None = None
     planned_epoch: int | None = None
 
@@ -143,7 +143,7 @@ def offsets_from_json(document: Any) -> Offsets:
     if not isinstance(document, dict):
         raise BadOptionError(f'offsets must look like {{"logs": {{"0": 123}}}}, not {document!r}')
     at: dict[StreamPartition, int] = {}
-    incarnations: dict[str, str] = {}
+    stream_ids: dict[str, str] = {}
     epochs: dict[StreamPartition, int] = {}
     generations: dict[StreamPartition, Generations] = {}
     for stream, partitions in document.items():
@@ -151,7 +151,7 @@ def offsets_from_json(document: Any) -> Offsets:
             raise BadOptionError(f"offsets of {stream!r} must map partitions to offsets")
         for name, offset in partitions.items():
             if name == _INCARNATION:
-                incarnations[stream] = str(offset)
+                stream_ids[stream] = str(offset)
             elif name == _EPOCHS and isinstance(offset, dict):
                 epochs |= {StreamPartition(stream, int(n)): int(e) for n, e in offset.items()}
             elif name == _GENERATIONS and isinstance(offset, dict):
@@ -163,7 +163,7 @@ def offsets_from_json(document: Any) -> Offsets:
                 raise BadOptionError(f"{stream!r}: {name!r}: {offset!r} is not an offset")
             else:
                 at[StreamPartition(stream, int(name))] = offset
-    return Offsets(at, incarnations, epochs, generations)
+    return Offsets(at, stream_ids, epochs, generations)
 
 
 def generation_at(generations: Generations, offset: int) -> int:
@@ -178,13 +178,13 @@ def truncated(generations: Generations, at: int) -> Generations:
 
 
 def generations_of(
-    incarnations: Mapping[str, str], at: Offsets
+    stream_ids: Mapping[str, str], at: Offsets
 ) -> dict[StreamPartition, Generations]:
     """Those at a position, of streams that have still the ids that they had there."""
     return {
         where: found
         for where, found in at.generations.items()
-        if incarnations.get(where.stream) == at.incarnations.get(where.stream)
+        if stream_ids.get(where.stream) == at.stream_ids.get(where.stream)
     }
 
 
@@ -362,8 +362,8 @@ def spans_between(start: Offsets, end: Offsets) -> list[Span]:
     spans = []
     for where, upto in sorted(end.next.items()):
         first = reading_begins(where, start, end)
-        incarnation = end.incarnations.get(where.stream, "")
-        if start.incarnations.get(where.stream, incarnation) != incarnation:
+        stream_id = end.stream_ids.get(where.stream, "")
+        if start.stream_ids.get(where.stream, stream_id) != stream_id:
             raise DataLossError(
                 f"stream {where.stream!r} was deleted and made again: offset {first} is of its"
                 " earlier life"
@@ -378,7 +378,7 @@ def spans_between(start: Offsets, end: Offsets) -> list[Span]:
             went_on = first == start.next.get(where, 0)
             epoch = start.epochs.get(where) if went_on else None
             planned = end.epochs.get(where)
-            span = Span(where.stream, where.partition, first, upto, incarnation, epoch, planned)
+            span = Span(where.stream, where.partition, first, upto, stream_id, epoch, planned)
             spans.append(span)
     return spans
 
@@ -390,8 +390,8 @@ def count_between(start: Offsets, end: Offsets) -> int:
     """
     total = 0
     for where, upto in end.next.items():
-        incarnation = end.incarnations.get(where.stream, "")
-        same = start.incarnations.get(where.stream, incarnation) == incarnation
+        stream_id = end.stream_ids.get(where.stream, "")
+        same = start.stream_ids.get(where.stream, stream_id) == stream_id
         total += max(upto - (reading_begins(where, start, end) if same else 0), 0)
     return total
 
@@ -452,8 +452,8 @@ def forgiven(first: Offsets, last: Offsets) -> Offsets:
     """
     made_again = {
         stream
-        for stream, incarnation in last.incarnations.items()
-        if first.incarnations.get(stream, incarnation) != incarnation
+        for stream, stream_id in last.stream_ids.items()
+        if first.stream_ids.get(stream, stream_id) != stream_id
     }
     return Offsets(
         {
@@ -462,7 +462,7 @@ def forgiven(first: Offsets, last: Offsets) -> Offsets:
             else min(reading_begins(at, first, last), last.next.get(at, offset))
             for at, offset in first.next.items()
         },
-        last.incarnations,
+        last.stream_ids,
         {
             at: epoch
             for at, epoch in first.epochs.items()

@@ -122,8 +122,8 @@ class LogBatchReader(DataSourceReader):  # type: ignore[misc] # pyspark is untyp
             last = _resolved(log, options.ending, state.readable, missing=LATEST)
             if options.starting != EARLIEST and options.ending != LATEST:  # both were asked for
                 _check_order(first, last)
-            lives = state.incarnations
-            spans = spans_between(Offsets(first, lives), Offsets(last, lives))
+            stream_ids = state.stream_ids
+            spans = spans_between(Offsets(first, stream_ids), Offsets(last, stream_ids))
             sizes = BatchSizes(None, options.task_bytes, subject_to_read(options, self._shape))
             return plan(spans, state.readable, options, sizes, log, ends=last)
 
@@ -189,7 +189,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
     def initialOffset(self) -> dict[str, Any]:
         state = self._log.state(self._options.subscription)
         at = _resolved(self._log, self._options.starting, state.readable, missing=EARLIEST)
-        return Offsets(at, state.incarnations, state.epochs).to_json()
+        return Offsets(at, state.stream_ids, state.epochs).to_json()
 
     @override
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -235,11 +235,11 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
         if not isinstance(limit, ReadAllAvailable):
             patiently = self._target is not None
             last = self._sizes.cut(self._log, first, last, patiently=patiently)
-        end = Offsets(last, state.incarnations, state.epochs, generations)
+        end = Offsets(last, state.stream_ids, state.epochs, generations)
         end = with_streams_not_read(end, known)
-        if (end.next, end.incarnations, end.generations) == (
+        if (end.next, end.stream_ids, end.generations) == (
             known.next,
-            known.incarnations,
+            known.stream_ids,
             known.generations,
         ):
             return start  # though leaders may have changed
@@ -252,7 +252,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
         if state is None:
             return None
         last = {where: span.end for where, span in state.readable.items()}
-        return Offsets(last, state.incarnations).to_json()
+        return Offsets(last, state.stream_ids).to_json()
 
     @override
     def prepareForTriggerAvailableNow(self) -> None:
@@ -276,7 +276,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
         ):
             state = self._log.state(tuple(sorted(of_batch)), may_be_gone=self._may_be_gone)
         first = Offsets(
-            self._first(known, state), known.incarnations, known.epochs, known.generations
+            self._first(known, state), known.stream_ids, known.epochs, known.generations
         )
         if not self._options.fail_on_data_loss:
             first = forgiven(first, last)
@@ -330,15 +330,15 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
         generations: Mapping[StreamPartition, Generations],
     ) -> Mapping[StreamPartition, int]:
         """That, as far as the log goes; `partitions` says if that is a loss."""
-        first = Offsets(self._first(known, state), known.incarnations, {}, known.generations)
+        first = Offsets(self._first(known, state), known.stream_ids, {}, known.generations)
         ends = {at: state.written.get(at, span.end) for at, span in state.readable.items()}
-        return forgiven(first, Offsets(ends, state.incarnations, {}, generations)).next
+        return forgiven(first, Offsets(ends, state.stream_ids, {}, generations)).next
 
     def _generations(self, known: Offsets, state: LogState) -> dict[StreamPartition, Generations]:
         """Those of the streams that are read, with what was truncated since `known`."""
         found: dict[StreamPartition, Generations] = {}
         for at in state.readable:
-            if known.incarnations.get(at.stream) != state.incarnations.get(at.stream):
+            if known.stream_ids.get(at.stream) != state.stream_ids.get(at.stream):
                 continue
             position, generations = known.next.get(at, 0), known.generations.get(at, ())
             kept = self._kept_until(at, position, known, state)
@@ -373,7 +373,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
         """A stream that is gone may have had records that were not read."""
         if not self._options.fail_on_data_loss:
             return
-        gone = {where.stream for where in known.next} - state.incarnations.keys()
+        gone = {where.stream for where in known.next} - state.stream_ids.keys()
         for stream in sorted(gone):
             if self._options.subscription.wants(stream):
                 at = {n.partition: offset for n, offset in known.next.items() if n.stream == stream}

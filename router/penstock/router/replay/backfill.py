@@ -68,9 +68,9 @@ def backfill(
             f"there is nothing between --from and --to: {', '.join(islice(ranges, 5))}",
             fix="widen the range; --from comes first, and the record at --to is left out",
         )
-    lives = run.state.incarnations
-    begin = Offsets(first, lives)
-    it = Unfinished(begin, begin, Offsets(last, lives))
+    stream_ids = run.state.stream_ids
+    begin = Offsets(first, stream_ids)
+    it = Unfinished(begin, begin, Offsets(last, stream_ids))
     return _deliver_range(run, sink, it, tell, resumed=False)
 
 
@@ -88,8 +88,8 @@ def resume(run: BoundedRun, sink: str, tell: Report) -> int:
             f"no replay to {sink} was ended before its time", fix="say what to replay with --from"
         )
     state = run.state
-    for stream, stream_id in note.first.incarnations.items():
-        if state.incarnations.get(stream, stream_id) != stream_id:
+    for stream, stream_id in note.first.stream_ids.items():
+        if state.stream_ids.get(stream, stream_id) != stream_id:
             raise ConfigError(
                 f"the stream {stream!r} was made again since that replay began",
                 fix="say what to replay with --from",
@@ -97,7 +97,7 @@ def resume(run: BoundedRun, sink: str, tell: Report) -> int:
 
     def placed(at: Offsets) -> Offsets:
         known = {place: at.next.get(place, span.start) for place, span in state.readable.items()}
-        return Offsets(known, state.incarnations)
+        return Offsets(known, state.stream_ids)
 
     first, done, last = map(placed, (note.first, note.done, note.last))
     it = Unfinished(first, done, last, note.batches)
@@ -147,7 +147,7 @@ def _deliver_range(
                     fix=f"`penstock router replay JOB --sink {sink} --resume` goes on from there",
                 ) from None
             progress.done += 1
-            done = Offsets(part.end, run.state.incarnations)
+            done = Offsets(part.end, run.state.stream_ids)
             note.keep(Unfinished(it.first, done, it.last, batches=progress.done))
             refused = progress.refused - refused
             notes = f" ({refused} refused again)" if refused else ""
@@ -159,13 +159,13 @@ def _deliver_range(
 
 def _planned(run: BoundedRun, sink: str, it: Unfinished) -> tuple[list[Chunk], Cuts, Again]:
     """What is left of a range, in batches, how tasks cut these, and what the job noted of them."""
-    home, lives = run.config.checkpoint_dir.resolve() / sink, run.state.incarnations
+    home, stream_ids = run.config.checkpoint_dir.resolve() / sink, run.state.stream_ids
     done = committed_offsets(home / "spark") or Offsets({})
-    generations = generations_of(lives, done)
+    generations = generations_of(stream_ids, done)
     batches = BatchJournal(home).batches()
-    ends = of_this_stream_id([end for end, _ in batches], lives, generations)
+    ends = of_this_stream_id([end for end, _ in batches], stream_ids, generations)
     cuts = known_cuts(zip(ends, (cuts for _, cuts in batches), strict=True))
-    (begun,) = of_this_stream_id([StartingOffsets(run.config.checkpoint_dir).load()], lives)
+    (begun,) = of_this_stream_id([StartingOffsets(run.config.checkpoint_dir).load()], stream_ids)
     known = known_ends(ends, begun, it.last.next)
     # A batch that touches the range in one partition may end below it in another.
     begin = {at: max(done, it.first.next.get(at, 0)) for at, done in it.done.next.items()}

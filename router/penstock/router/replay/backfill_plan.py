@@ -85,7 +85,7 @@ def of_batches_not_known(
 
 def of_this_stream_id(
     ends: Sequence[Offsets],
-    incarnations: Mapping[str, str],
+    stream_ids: Mapping[str, str],
     generations: Mapping[StreamPartition, Generations] = MappingProxyType({}),
 ) -> list[Position]:
     """The positions of batches, as far as their streams are the same ones and as long."""
@@ -94,7 +94,7 @@ def of_this_stream_id(
         same = {
             at: offset
             for at, offset in end.next.items()
-            if end.incarnations.get(at.stream) == incarnations.get(at.stream)
+            if end.stream_ids.get(at.stream) == stream_ids.get(at.stream)
             and end.generations.get(at, ()) == generations.get(at, ())
         }
         found.append(same)

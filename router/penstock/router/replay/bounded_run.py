@@ -157,7 +157,7 @@ class BoundedRun:
 
     def options(self, chunk: Chunk) -> dict[str, str]:
         """With which Spark reads a chunk of the log."""
-        at = (Offsets(it, self.state.incarnations) for it in (chunk.start, chunk.end))
+        at = (Offsets(it, self.state.stream_ids) for it in (chunk.start, chunk.end))
         return logd_options(self.config, *at) | {"maxBytesPerTask": str(TASK_BYTES)}
 
     def open_sink(self, name: str, context: SinkContext) -> Sink:
@@ -197,8 +197,8 @@ class BoundedRun:
         return SinkContext(
             job=self.config.job,
             sink=sink,
-            incarnations=dict(self.state.incarnations),
-            generations=generations_of(self.state.incarnations, done),
+            stream_ids=dict(self.state.stream_ids),
+            generations=generations_of(self.state.stream_ids, done),
             state_dir=state_dir,
             dead_letters=self.config.dead_letters.resolve(),
             meter=Meter(),

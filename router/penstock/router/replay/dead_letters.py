@@ -280,7 +280,7 @@ def _take_ids(dead_letters: Sequence[DeadLetter], context: SinkContext) -> None:
     context.generations.clear()
     for dead_letter in dead_letters:
         of_stream, _, number = (dead_letter.get("incarnation") or "").partition(".")
-        context.incarnations[dead_letter["stream"]] = of_stream
+        context.stream_ids[dead_letter["stream"]] = of_stream
         if number.isdecimal():
             at = StreamPartition(dead_letter["stream"], dead_letter["partition"])
             context.generations[at] = ((0, int(number)),)

@@ -1,7 +1,7 @@
 """The Delta sink: rows of one table of Delta Lake, each record exactly once.
 
 A request is one commit to the table's log. With its rows it has a `txn` action for each partition
-of the log: the application is job, sink, stream, incarnation and partition, the version the offset
+of the log: the application is job, sink, stream, its id and partition, the version the offset
 behind the last row (`sinks.lake` says what follows of it). Two commits of the same application at
 the same time exclude each other, so a driver that was thought dead writes nothing twice either.
 
@@ -194,7 +194,7 @@ class _Table(LakeTable):
     def _scan(self, sink_partition: SinkPartition, first: int, last: int) -> Any:
         conditions = (
             f"stream = {_quoted(sink_partition.stream)}",
-            f"incarnation = {_quoted(sink_partition.incarnation)}",
+            f"incarnation = {_quoted(sink_partition.stream_id)}",
             f'"partition" = {sink_partition.partition}',
             f"sink = {_quoted(sink_partition.sink)}",
             f'"offset" >= {first}',

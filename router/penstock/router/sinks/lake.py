@@ -57,13 +57,13 @@ class SinkPartition:
 
     sink: str
     stream: str
-    incarnation: str
+    stream_id: str
     partition: int
 
     @property
     def key(self) -> str:
         """What its mark is known by."""
-        return f"penstock/{self.sink}/{self.stream}/{self.incarnation}/{self.partition}"
+        return f"penstock/{self.sink}/{self.stream}/{self.stream_id}/{self.partition}"
 
 
 class LakeTable(Protocol):
@@ -193,6 +193,6 @@ def rows_by_partition(rows: pa.Table) -> Sequence[tuple[SinkPartition, pa.Table]
     begins = pa.array([begin for begin, _ in found], pa.int64())
     sink_partitions = rows.select(names).take(begins).to_pylist()
     return [
-        (SinkPartition(**sink_partition), rows.slice(begin, end - begin))
+        (SinkPartition(*(sink_partition[name] for name in names)), rows.slice(begin, end - begin))
         for (begin, end), sink_partition in zip(found, sink_partitions, strict=True)
     ]

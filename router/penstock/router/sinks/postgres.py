@@ -153,8 +153,8 @@ class Postgres(RequestSink):
         value: bytes = row["value"] or b""
         record = record_of(row)
         stored = None if record is None or _has_nul(record, value) else value.decode()
-        incarnation = self.context.stream_id(*position_of(row))
-        described = describe(row, record or {}, incarnation)
+        stream_id = self.context.stream_id(*position_of(row))
+        described = describe(row, record or {}, stream_id)
         content = (*described, stored, value if stored is None else None)
         return Item(content, len(value) + _BYTES_BESIDE_VALUE)
 

@@ -3,7 +3,7 @@
     URL/kind=log/service=checkout/date=2026-11-21/lake.cold.logs.5f2c19aa-0-FIRST-LAST.DIGEST.parquet
 
 An object's key says which records it holds: job, sink, stream, first characters of the stream's
-incarnation, partition, first and last offset, and a digest of all its offsets. A batch that comes
+id, partition, first and last offset, and a digest of all its offsets. A batch that comes
 again makes the same keys, and an object is only put where there is none (`If-None-Match: *`, which
 S3, MinIO, R2 and GCS know): 412 says that it is there. So nothing is stored twice, no version is
 made and no object of an archive class is charged for being deleted early. With `conditional: false`
@@ -405,7 +405,7 @@ class S3(HttpTaskSink):
         context = self.context
         place = self._tag + context.position_tag(first["stream"], first["partition"], offsets[0])
         span = f"{offsets[0]:020d}-{offsets[-1]:020d}"
-        return f"{request.lane}/{place}-{span}.{digest_of(offsets)}.parquet"
+        return f"{request.group}/{place}-{span}.{digest_of(offsets)}.parquet"
 
     def _persist_keys(self) -> None:
         """Note all objects of the batch."""

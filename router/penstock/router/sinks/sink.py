@@ -104,24 +104,24 @@ class BatchNames:
     """What the records of the batch in work are named by; it can be pickled.
 
     Attributes:
-        incarnations: Of each stream, in the batch in work; a stream made again has its offsets
+        stream_ids: Of each stream, in the batch in work; a stream made again has its offsets
             again. The query keeps them up to date.
-        generations: Of partitions that the log truncated below what was read; as `incarnations`.
+        generations: Of partitions that the log truncated below what was read; as `stream_ids`.
     """
 
-    incarnations: dict[str, str]
+    stream_ids: dict[str, str]
     generations: dict[StreamPartition, Generations] = field(default_factory=dict)
 
     def names(self) -> "BatchNames":
         """Those of the batch in work, which stay as they are when another one comes."""
-        return BatchNames(incarnations=dict(self.incarnations), generations=dict(self.generations))
+        return BatchNames(stream_ids=dict(self.stream_ids), generations=dict(self.generations))
 
     def stream_id(self, stream: str, partition: int, offset: int) -> str:
         """The stream's id, behind a truncation with the generation of the record (`5f2c….1`).
 
         With partition and offset it names one record only, whatever the log has lost.
         """
-        of_stream = self.incarnations.get(stream, "")
+        of_stream = self.stream_ids.get(stream, "")
         found = self.generations.get(StreamPartition(stream, partition))
         number = generation_at(found, offset) if found else 0
         return f"{of_stream}.{number}" if number else of_stream
@@ -205,7 +205,7 @@ class SinkContext(BatchNames):
 
     def begin_batch(self, before: Offsets, planned: Offsets) -> None:
         """A batch between two positions comes."""
-        self.incarnations.update(planned.incarnations)
+        self.stream_ids.update(planned.stream_ids)
         self.generations.clear()
         self.generations.update(planned.generations)
         begins = {at: reading_begins(at, before, planned) for at in before.next}

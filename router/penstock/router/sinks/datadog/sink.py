@@ -115,9 +115,9 @@ class Datadog(HttpTaskSink):
         self._transports = {"logs": self._transport}
         timeout_s, clock = self._config.timeout_s, self.context.clock
         tls = self._config.tls.context() if self._config.url.scheme == "https" else None
-        for lane, url in self._urls.items():
-            if lane != "logs":
-                self._transports[lane] = Transport(url, timeout_s=timeout_s, clock=clock, tls=tls)
+        for group, url in self._urls.items():
+            if group != "logs":
+                self._transports[group] = Transport(url, timeout_s=timeout_s, clock=clock, tls=tls)
 
     @override
     def close(self) -> None:
@@ -166,10 +166,10 @@ class Datadog(HttpTaskSink):
 
     @override
     def request_of(self, request: Request, attempt: int) -> HttpRequest:
-        lane, contents = request.lane, _contents(request)
+        group, contents = request.group, _contents(request)
         headers, secrets = {"Content-Type": "application/json"}, self.own_headers()
         compression = self._config.compression
-        if lane == "traces":
+        if group == "traces":
             traces = traces_of([(trace, msgspec.Raw(span)) for trace, span in contents])
             body = msgspec.msgpack.encode(traces)
             headers = {"Content-Type": "application/msgpack"}
@@ -177,57 +177,57 @@ class Datadog(HttpTaskSink):
             compression = "none"
         else:
             joined = b",".join(contents)
-            body = b'{"series":[' + joined + b"]}" if lane == "metrics" else b"[" + joined + b"]"
+            body = b'{"series":[' + joined + b"]}" if group == "metrics" else b"[" + joined + b"]"
             secrets["DD-API-KEY"] = self._config.api_key.read()
-        path = urlsplit(self._urls[lane]).path.rstrip("/") + _PATHS[lane]
+        path = urlsplit(self._urls[group]).path.rstrip("/") + _PATHS[group]
         return HttpRequest(path, headers, body, compression, secrets=secrets)
 
     @override
     def exchange(self, request: Request, attempt: int) -> DeliveryResult:
-        self._towards(request.lane)
-        self._transport = self._transports[request.lane]
+        self._towards(request.group)
+        self._transport = self._transports[request.group]
         return super().exchange(request, attempt)
 
     @override
     def show(self, request: Request) -> Preview:
-        self._towards(request.lane)
+        self._towards(request.group)
         shown = super().show(request)
-        if request.lane != "traces":
+        if request.group != "traces":
             return shown
         spans = [(trace, msgspec.msgpack.decode(it)) for trace, it in _contents(request)]
         body = orjson.dumps(traces_of(spans)).decode()
         return Preview(shown.target, shown.records, body, shown.headers)
 
-    def _towards(self, lane: str) -> None:
+    def _towards(self, group: str) -> None:
         """For people: which of its addresses is meant."""
-        parts = urlsplit(self._urls[lane])
+        parts = urlsplit(self._urls[group])
         self.address = f"{parts.scheme}://{parts.hostname}{f':{parts.port}' if parts.port else ''}"
 
     @override
     def classify_answer(self, answer: HttpResponse, request: Request) -> DeliveryResult:
-        return classify_answer(answer, request.lane, len(request.items))
+        return classify_answer(answer, request.group, len(request.items))
 
 
 def _contents(request: Request) -> list[Any]:
     return [item.content for item in request.items]
 
 
-def classify_answer(answer: HttpResponse, lane: str, count: int) -> DeliveryResult:
-    """What Datadog's answer means for `count` records of a lane."""
+def classify_answer(answer: HttpResponse, group: str, count: int) -> DeliveryResult:
+    """What Datadog's answer means for `count` records of a group."""
     if answer.status // 100 == 2:
-        return _taken(answer, lane, count)
+        return _taken(answer, group, count)
     reset = answer.headers.get("x-ratelimit-reset", "")
     if answer.status == 429 and not answer.after_s and reset.isdecimal():
         answer = HttpResponse(answer.status, answer.headers, answer.body, float(reset))
     return usual_result(answer)
 
 
-def _taken(answer: HttpResponse, lane: str, count: int) -> DeliveryResult:
+def _taken(answer: HttpResponse, group: str, count: int) -> DeliveryResult:
     """Of a 2xx: another one than Datadog's own is that of something in between."""
-    if answer.status != _TAKEN[lane]:
+    if answer.status != _TAKEN[group]:
         return Paused(f"not an answer of Datadog: {answer.fault.reason}")
     try:
-        said = orjson.loads(answer.body) if lane == "metrics" else {}
+        said = orjson.loads(answer.body) if group == "metrics" else {}
     except orjson.JSONDecodeError:
         said = {}
     errors = said.get("errors") if isinstance(said, dict) else None

@@ -110,18 +110,18 @@ _BIGINT_MAX: Final = 2**63 - 1
 _SMALLINT_MAX: Final = 2**15 - 1
 
 
-def describe(row: Row, record: Json, incarnation: str) -> tuple[Any, ...]:
+def describe(row: Row, record: Json, stream_id: str) -> tuple[Any, ...]:
     """The values of `ABOUT`.
 
     Args:
         row: Of the log.
         record: What it holds; empty where that is none.
-        incarnation: Of its stream.
+        stream_id: That of its stream.
     """
     severity = record.get("severity_number")
     return (
         row["stream"],
-        incarnation,
+        stream_id,
         row["partition"],
         row["offset"],
         _moment_ns(row, record),

@@ -69,12 +69,12 @@ class Item(NamedTuple):
     Attributes:
         content: What the sink's `request` puts together.
         size: Bytes that it adds to a request's body before compression.
-        lane: Records of different lanes never share a request.
+        group: Records of different groups never share a request.
     """
 
     content: Any
     size: int
-    lane: str = ""
+    group: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class Request:
         result: What became of it when a task sent it first; None: it was not sent.
     """
 
-    lane: str
+    group: str
     items: tuple[Item, ...]
     rows: tuple[int, ...]
     key: str
@@ -204,16 +204,16 @@ class RequestSink(Sink):
         faulty: list[Faulty] = []
         requests: list[Request] = []
         for begin, end in _partitions(whole):
-            lanes: dict[str, list[tuple[int, Item]]] = {}
+            groups: dict[str, list[tuple[int, Item]]] = {}
             for index in range(begin, end):
                 item = self._encoded(whole[index])
                 if isinstance(item, Fault):
                     faulty.append(Faulty(index, item))
                 elif item is not None:
-                    lanes.setdefault(item.lane, []).append((index, item))
-            for lane, encoded in lanes.items():
+                    groups.setdefault(item.group, []).append((index, item))
+            for group, encoded in groups.items():
                 chunks = cut(encoded, self._batch, self.empty_size)
-                requests.extend(self._request(lane, chunk, whole) for chunk in chunks)
+                requests.extend(self._request(group, chunk, whole) for chunk in chunks)
         return requests, faulty
 
     def _encoded(self, row: Row) -> Item | Fault | None:
@@ -226,10 +226,10 @@ class RequestSink(Sink):
             if (reason := row.get(TIME_REPLACED)) is not None:
                 self.context.meter.count(f"{TIME_REPLACED}_{reason}")
 
-    def _request(self, lane: str, chunk: Sequence[tuple[int, Item]], rows: list[Row]) -> Request:
+    def _request(self, group: str, chunk: Sequence[tuple[int, Item]], rows: list[Row]) -> Request:
         indices = tuple(index for index, _ in chunk)
         key = self._key(rows[indices[0]], rows[indices[-1]])
-        return Request(lane, tuple(item for _, item in chunk), indices, key)
+        return Request(group, tuple(item for _, item in chunk), indices, key)
 
     def _key(self, first: Row, last: Row) -> str:
         tag = self.context.stream_tag(first["stream"], first["partition"], first["offset"])

@@ -326,7 +326,7 @@ class Connections:
             self._open[key] = found
         context = found[0].context
         for kept, new in (
-            (context.incarnations, writer.names.incarnations),
+            (context.stream_ids, writer.names.stream_ids),
             (context.generations, writer.names.generations),
         ):
             _replace(kept, new)
@@ -364,5 +364,5 @@ def _context_of(writer: RequestWriter) -> SinkContext:
         meter=Meter(),
         stop=threading.Event(),
         clock=writer.clock,
-        incarnations={},
+        stream_ids={},
     )

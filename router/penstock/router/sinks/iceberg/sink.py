@@ -209,7 +209,7 @@ class IcebergTable(LakeTable):
         expressions = needed("pyiceberg.expressions", extra="iceberg")
         conditions = (
             expressions.EqualTo("stream", sink_partition.stream),
-            expressions.EqualTo("incarnation", sink_partition.incarnation),
+            expressions.EqualTo("incarnation", sink_partition.stream_id),
             expressions.EqualTo("partition", sink_partition.partition),
             expressions.EqualTo("sink", sink_partition.sink),
             expressions.GreaterThanOrEqual("offset", first),

@@ -193,8 +193,8 @@ class Jdbc(RequestSink):
     def encode(self, row: Row) -> Item | Fault:
         value: bytes = row["value"] or b""
         record = record_of(row)
-        incarnation = self.context.stream_id(*position_of(row))
-        described = describe(row, record or {}, incarnation)
+        stream_id = self.context.stream_id(*position_of(row))
+        described = describe(row, record or {}, stream_id)
         is_text = record is not None
         content = (
             *described,

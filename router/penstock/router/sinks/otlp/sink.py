@@ -94,7 +94,7 @@ class Otlp(HttpTaskSink):
     @override
     def request_of(self, request: Request, attempt: int) -> HttpRequest:
         return HttpRequest(
-            self.path(f"/v1/{request.lane}"),
+            self.path(f"/v1/{request.group}"),
             {"Content-Type": "application/x-protobuf"},
             self._body(request),
             self._config.compression,
@@ -105,7 +105,7 @@ class Otlp(HttpTaskSink):
     def exchange(self, request: Request, attempt: int) -> DeliveryResult:
         if self._channel is None:
             return super().exchange(request, attempt)
-        signal = self._messages.SIGNALS[request.lane]
+        signal = self._messages.SIGNALS[request.group]
         verdict: DeliveryResult = self._channel.export(
             signal, self._body(request), len(request.items)
         )
@@ -116,7 +116,7 @@ class Otlp(HttpTaskSink):
         if self._config.protocol == "http":
             return super().show(request)
         names = sorted(name.lower() for name in self._config.headers)
-        method = self._messages.SIGNALS[request.lane].method
+        method = self._messages.SIGNALS[request.group].method
         return Preview(
             f"gRPC {self._config.url.host}:{self._config.url.port}{method}",
             len(request.items),
@@ -131,7 +131,7 @@ class Otlp(HttpTaskSink):
     @override
     def classify_answer(self, answer: HttpResponse, request: Request) -> DeliveryResult:
         if answer.status == 200:
-            signal = self._messages.SIGNALS[request.lane]
+            signal = self._messages.SIGNALS[request.group]
             found: DeliveryResult = self._messages.partial_success(
                 signal, answer.body, len(request.items)
             )

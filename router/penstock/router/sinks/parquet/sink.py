@@ -2,7 +2,7 @@
 
     PATH/kind=log/service=checkout/date=2026-11-21/logs.5f2c19aa-0-00000000000000000000-00000000000000000339.parquet
 
-A file's name says which records it holds: stream, first characters of the stream's incarnation,
+A file's name says which records it holds: stream, first characters of the stream's id,
 partition, first and last offset. A batch that comes again, because the job was killed before Spark
 had noted its end, has the same records in the same tasks and so makes the same names: each file
 replaces its earlier self. Dead letters are some of a batch's records, whose file may begin and end
