@@ -44,6 +44,7 @@ SEEN = Status(
                 "committed": {"logs": 40},
                 "restarts": 1,
                 "records_per_s": 55.5,
+                "batch_s": 31.5,
                 "circuit": CIRCUIT,
             }
         },
@@ -62,7 +63,7 @@ def test_a_status_is_a_table_or_json_and_a_job_that_is_away_is_told(tmp_path: Pa
     whole = CliRunner().invoke(cli, ["status", str(path), "--json"]).output
     server.close()
     assert table[0] == "job demo: degraded, Spark's UI: http://127.0.0.1:4040"
-    shown = ["lake", "logs=40", "3", "12", "10", "2", "55.5", "1", "7", "open", "2.5s"]
+    shown = ["lake", "logs=40", "3", "12", "10", "2", "55.5", "31.5", "1", "7", "open", "2.5s"]
     assert table[1].split()[-2:] == ["times-replaced", "circuit"]
     assert table[2].split() == shown
     assert table[3:] == [

@@ -114,15 +114,21 @@ def template(path: Path, sink: str, *, opensearch: bool) -> None:
 def status_table(found: dict[str, Any]) -> str:
     """A status for people: a line for each sink, then what is wrong."""
     info = found["info"]
-    columns = "sink offsets lag received sent errors records/s restarts times-replaced circuit"
-    rows = [tuple(columns.split())]
+    columns = "sink offsets lag received sent errors records/s batch-s restarts times-replaced"
+    rows = [(*columns.split(), "circuit")]
     for stage in found["stages"]:
         name = stage["name"].partition("/")[2]
         sink = info["sinks"].get(name, {})
         at = " ".join(f"{stream}={offset}" for stream, offset in sink.get("committed", {}).items())
         numbers = (stage["lag"], stage["received"], stage["sent"], stage["errors"])
         replaced = times_replaced(stage.get("detail", {}))
-        pace = (sink.get("records_per_s", 0), sink.get("restarts", 0), replaced)
+        batch_s = sink.get("batch_s")
+        pace = (
+            sink.get("records_per_s", 0),
+            "-" if batch_s is None else batch_s,
+            sink.get("restarts", 0),
+            replaced,
+        )
         rows.append((name, at, *map(str, numbers), *map(str, pace), _circuit(sink)))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = [f"job {found['name']}: {found['health']}, Spark's UI: {info.get('spark_ui') or '-'}"]

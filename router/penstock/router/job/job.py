@@ -501,6 +501,7 @@ class Job:
                     ],
                     "restarts": query.restarts,
                     "records_per_s": query.records_per_s,
+                    "batch_s": query.batch_s(now_ns),
                     "problem": query.problem,
                     "circuit": query.circuit.as_json(now_ns),
                 }

@@ -81,7 +81,8 @@ class BatchSpans:
             return
         tracer.end(tracer.part(whole, "read", ago_ns=reading_ns))
         work = tracer.part(whole, "deliver", kind="CLIENT")
-        attributes = {**self._names, "messaging.batch.message_count": records}
+        count = {"messaging.batch.message_count": records}
+        attributes: Mapping[str, str | int] = {**self._names, **count}
         error = ""
         try:
             yield
@@ -189,6 +190,7 @@ class SinkQuery:
         self._closed = False
         self._is_to_rest = False
         self._writes = False
+        self._batch_begun_ns: int | None = None
         self._work = threading.Lock()  # held by a batch that is being delivered
         self._log = structlog.get_logger().bind(sink=self.name)
 
@@ -211,6 +213,15 @@ class SinkQuery:
             opened=circuit.opened,
             reason=self.failure,
         )
+
+    def batch_s(self, now_ns: int) -> float | None:
+        """Seconds since the batch in work began, at a monotonic time; None: no batch is in work.
+
+        It grows before a destination that does not answer has become a `problem`: tasks say what
+        they met when they end, and that is when their requests' time limits are over.
+        """
+        begun_ns = self._batch_begun_ns
+        return None if begun_ns is None else round((now_ns - begun_ns) / 1e9, 1)
 
     @property
     def restarts(self) -> int:
@@ -378,7 +389,11 @@ class SinkQuery:
         with self._work:
             if self._is_ending():
                 raise StoppedError("the job stops, or the sink rests; this batch comes again")
-            self._deliver(frame, batch)
+            self._batch_begun_ns = self._context.clock.monotonic_ns()
+            try:
+                self._deliver(frame, batch)
+            finally:
+                self._batch_begun_ns = None
 
     def _is_ending(self) -> bool:
         return self._context.stop.is_set() or self._is_to_rest

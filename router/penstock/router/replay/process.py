@@ -158,6 +158,7 @@ class _Door:
             "committed": {},
             "restarts": 0,
             "records_per_s": 0,
+            "batch_s": None,
             "problem": progress.problem,
             "circuit": progress.meter.circuit.as_json(now_ns),
         }
