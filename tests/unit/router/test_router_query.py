@@ -340,3 +340,42 @@ def test_a_batch_is_bounded_by_what_the_heap_has_room_for(tmp_path: Path) -> Non
     its = made(tmp_path)
     its.poll()
     assert int(its.spark.options["maxBytesPerTrigger"]) <= 46 * MIB
+
+
+class Slow(NoRows):
+    """A batch that takes 12.5 s to be made; notes what status says of its age meanwhile."""
+
+    def __init__(self, its: Made, error: Exception | None = None) -> None:
+        self._its = its
+        self._error = error
+        self.ages: list[float | None] = []
+
+    @override
+    def toArrow(self) -> Any:
+        for seconds in (0, 2, 10.5):
+            self._its.clock.sleep(seconds)
+            self.ages.append(age(self._its))
+        if self._error is not None:
+            raise self._error
+        return super().toArrow()
+
+
+def age(its: Made) -> float | None:
+    return its.query.batch_s(its.clock.monotonic_ns())
+
+
+def test_the_age_of_a_batch_grows_while_it_is_in_work_and_there_is_none_between_batches(
+    tmp_path: Path,
+) -> None:
+    its, _ = begun(tmp_path)
+    its.clock.sleep(60)
+    assert age(its) is None
+    batch = Slow(its)
+    its.spark_query.deliver(batch, 0)
+    assert batch.ages == [0, 2, 12.5]
+    assert age(its) is None
+    failed = Slow(its, PySparkException("no executor"))
+    with pytest.raises(PySparkException):
+        its.spark_query.deliver(failed, 0)
+    assert failed.ages == [0, 2, 12.5]
+    assert age(its) is None
