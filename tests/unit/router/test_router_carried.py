@@ -1,5 +1,6 @@
 """Rows that go past Spark: what it says of each meets the row that it was said of."""
 
+import random
 from typing import Any
 
 import pyarrow as pa
@@ -8,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.router.columns.passthrough import (
+    PART_BYTES,
     PASSTHROUGH,
     lost_of,
     pack,
@@ -131,3 +133,28 @@ def test_columns_without_values_take_the_memory_of_one_for_each_type() -> None:
     got = unpack(judged([packed], [1]), VERDICT, schema)
     assert pa.total_allocated_bytes() - before < 30 * count
     assert got.drop_columns([VERDICT]).equals(pa.Table.from_batches([rows]))
+
+
+@pytest.mark.parametrize("verdict", [None, 1])
+@pytest.mark.parametrize("judged_columns", [[], ["offset"]])
+@pytest.mark.parametrize("cut", [1, 2, 1000])
+def test_a_long_value_comes_in_parts_that_are_rows_of_no_record(
+    judged_columns: list[str], verdict: int | None, cut: int
+) -> None:
+    """However Spark cuts them, and whatever it says of their rows."""
+    schema = pa.schema([("offset", pa.int64()), ("value", pa.binary())])
+    large = [random.Random(at).randbytes(size) for at, size in enumerate((9, 2 * PART_BYTES, 4))]
+    long = pa.RecordBatch.from_pydict({"offset": [0, 1, 2], "value": large}, schema=schema)
+    short = pa.RecordBatch.from_pydict({"offset": [3], "value": [b"PART"]}, schema=schema)
+    packed = [pack(it.select(judged_columns), it) for it in (long, long, short)]
+    rows = [2 + (3 if judged_columns else 1)] * 2 + [1]
+    assert [it.num_rows for it in packed] == rows
+    longest = max(len(it or b"") for part in packed for it in part[PASSTHROUGH].to_pylist())
+    assert longest <= PART_BYTES + 4
+    said = [verdict, verdict, *([0] * (rows[0] - 2))]
+    table = judged(packed, [*said, *said, 0]).combine_chunks()
+    tables = list(whole_values(iter(table.to_batches(max_chunksize=cut))))
+    got = pa.concat_tables([unpack(it, VERDICT, schema) for it in tables])
+    assert got["offset"].to_pylist() == [0, 1, 2, 0, 1, 2, 3]
+    assert got["value"].to_pylist() == [*large, *large, b"PART"]
+    assert lost_of(table) == 0

@@ -10,7 +10,14 @@ with the batch's first row:
     9                16,384 rows of Arrow   17               NULL        16,384 rows of Arrow
     17               NULL                   ...              ...         5,000 rows of Arrow
 
-A value of another form says how many offsets a task has found lost; its row is of no record.
+How a value begins says what it is. Spark copies a value several times, and two of its buffers stay
+twice as large as the largest one; so a long one comes in parts, of which each is a row of no record
+but the last, which is that of the batch's first record:
+
+    FF FF FF FF   all of a batch, as Arrow has it
+    PART          followed by bytes of a batch; the next part follows
+    ENDS          followed by the last bytes of a batch
+    LOST          followed by how many offsets a task has found lost; a row of no record
 
 With no condition, as on the right, one row stands for all of a batch. From that Spark makes a table
 of `_passthrough` and of the verdicts, in the same order, and `unpack` puts both together.
@@ -29,9 +36,15 @@ PASSTHROUGH: Final = "_passthrough"
 """The column; a value holds the rows from there to the next one."""
 
 _FIELD: Final = pa.field(PASSTHROUGH, pa.binary())
+PART_BYTES: Final = 4 * 1024 * 1024
+"""Of a value, at most. Most are smaller: a task reads 8 MiB of records, and what is packed of them
+is compressed."""
+
 _LOST: Final = struct.Struct(">4sQ")
 _LOST_MARK: Final = b"LOST"
-"""How that value begins, and no stream of Arrow's."""
+_PART_MARK: Final = b"PART"
+_LAST_PART_MARK: Final = b"ENDS"
+_MARK_BYTES: Final = 4
 _WRITTEN: Final = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 
 
@@ -50,11 +63,28 @@ def pack(judged: pa.RecordBatch, passed_through: pa.RecordBatch) -> pa.RecordBat
     held = passed_through.select([first, *holding])
     with pa.ipc.new_stream(sink, held.schema, options=_WRITTEN) as writer:
         writer.write_batch(held)
-    value = pa.array([sink.getvalue().to_pybytes()], pa.binary())
+    values = pa.array(_in_parts(sink.getvalue()), pa.binary())
     if not judged.num_columns:
-        return pa.RecordBatch.from_arrays([value], schema=pa.schema([_FIELD]))
+        return pa.RecordBatch.from_arrays([values], schema=pa.schema([_FIELD]))
+    if len(values) > 1:
+        nulls = [pa.nulls(len(values) - 1, field.type) for field in judged.schema]
+        of_no_record = pa.RecordBatch.from_arrays(nulls, schema=judged.schema)
+        judged = pa.concat_batches([of_no_record, judged])
     no_values = pa.nulls(passed_through.num_rows - 1, pa.binary())
-    return judged.append_column(_FIELD, pa.concat_arrays([value, no_values]))
+    return judged.append_column(_FIELD, pa.concat_arrays([values, no_values]))
+
+
+def _in_parts(value: pa.Buffer) -> list[bytes]:
+    """A value, or the parts of a long one."""
+    if value.size <= PART_BYTES:
+        return [value.to_pybytes()]
+    parts = [value[at : at + PART_BYTES].to_pybytes() for at in range(0, value.size, PART_BYTES)]
+    return [*(_PART_MARK + part for part in parts[:-1]), _LAST_PART_MARK + parts[-1]]
+
+
+def _mark_of(value: pa.Buffer) -> bytes:
+    mark: bytes = value.slice(0, min(_MARK_BYTES, value.size)).to_pybytes()
+    return mark
 
 
 def pack_lost(count: int, judged: pa.Schema) -> pa.RecordBatch:
@@ -74,7 +104,8 @@ def lost_of(rows: pa.Table) -> int:
     values = rows.column(PASSTHROUGH)
     sizes = pc.binary_length(values)
     short = values.filter(pc.equal(sizes, _LOST.size))
-    return sum(_LOST.unpack(value)[1] for value in short.to_pylist())
+    told = [value for value in short.to_pylist() if value.startswith(_LOST_MARK)]
+    return sum(_LOST.unpack(value)[1] for value in told)
 
 
 def whole_values(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
@@ -83,13 +114,15 @@ def whole_values(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
     Args:
         batches: As Spark cut them, anywhere.
     """
-    held = list[pa.RecordBatch]()
+    held, is_in_parts = list[pa.RecordBatch](), False
     for batch in batches:
-        starts = pc.indices_nonzero(pc.is_valid(batch.column(PASSTHROUGH)))
-        if not len(starts):
+        values, last = batch.column(PASSTHROUGH), None
+        for start in pc.indices_nonzero(pc.is_valid(values)).to_pylist():
+            last = last if is_in_parts else start
+            is_in_parts = _mark_of(values[start].as_buffer()) == _PART_MARK
+        if last is None:
             held.append(batch)
             continue
-        last = starts[-1].as_py()
         before = [*held, batch.slice(0, last)]
         if any(it.num_rows for it in before):
             yield pa.Table.from_batches(before)
@@ -130,11 +163,18 @@ def unpack(rows: pa.Table, verdict: str, schema: pa.Schema) -> pa.Table:
     starts = pc.indices_nonzero(pc.is_valid(values)).to_pylist()
     assert starts[:1] == [0][: rows.num_rows], "a batch begins with what it carries"
     parts = [schema.empty_table().append_column(rows.schema.field(verdict), said.slice(0, 0))]
+    before = list[pa.Buffer]()
     for start, end in pairwise([*starts, rows.num_rows]):
-        mine = said.slice(start, end - start)
-        if mine.null_count == len(mine) or values[start].as_buffer().size == _LOST.size:
+        value, mine = values[start].as_buffer(), said.slice(start, end - start)
+        mark = _mark_of(value)
+        if mark == _PART_MARK:
+            before.append(value[_MARK_BYTES:])
             continue
-        part = _read(values[start], schema)
+        if mark == _LAST_PART_MARK:
+            value, before = pa.py_buffer(b"".join([*before, value[_MARK_BYTES:]])), []
+        if mine.null_count == len(mine) or mark == _LOST_MARK:
+            continue
+        part = _read(value, schema)
         if len(mine) == 1:
             mine = pa.repeat(mine[0], part.num_rows)
         part = part.append_column(rows.schema.field(verdict), mine)
@@ -142,8 +182,8 @@ def unpack(rows: pa.Table, verdict: str, schema: pa.Schema) -> pa.Table:
     return pa.concat_tables(parts)
 
 
-def _read(value: pa.Scalar, schema: pa.Schema) -> pa.Table:
-    with pa.ipc.open_stream(value.as_buffer()) as reader:
+def _read(value: pa.Buffer, schema: pa.Schema) -> pa.Table:
+    with pa.ipc.open_stream(value) as reader:
         held = reader.read_all()
     names = frozenset(held.column_names)
     # Most columns: those of a type share the memory of one.

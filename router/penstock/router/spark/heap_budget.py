@@ -1,10 +1,14 @@
 """What the heap of Spark's JVM has room for: how many bytes of records may be in work at a time.
 
-All sinks of a job share one JVM, and each collects its batches for itself. A batch takes several
-times the bytes of its records there: what a task makes of them, Arrow's form of it, and the result
-that goes to Python. So a query acquires the bytes that its batch was planned with before it has
-Spark make it, and releases them when Python has it: what Python holds is not in the heap, and a
-destination that takes long delays no other sink.
+All sinks of a job share one JVM, and each has its batches made for itself. One that is collected
+takes several times the bytes of its records there: what a task makes of them, Arrow's form of it,
+and the result that goes to Python. So a query acquires the bytes that its batch was planned with
+before it has Spark make it, and releases them when Python has it: what Python holds is not in the
+heap, and a destination that takes long delays no other sink.
+
+A batch that tasks write is counted likewise. Of what goes past Spark to its tasks no more than some
+parts of 4 MiB are in the heap at a time (`columns/passthrough.py`), but columns that conditions
+look at are in Spark's rows, whole: six bytes of the heap for each byte.
 
     bytes of records    0 ... max_bytes     wait until that much is free
                         ... largest         wait until nothing else is in work

@@ -210,6 +210,7 @@ _SETTINGS: Final = {
     "spark.sql.ansi.enabled": "false",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.streaming.minBatchesToRetain": "20",
+    "spark.sql.execution.arrow.maxBytesPerBatch": "8m",
     # Spark's default starts ten programs (`chmod`, `readlink`) for each of a batch's two files, for
     # want of Hadoop's native library: 893 ms a file on a busy machine, 187 with this one.
     "spark.sql.streaming.checkpointFileManagerClass": (
