@@ -1,5 +1,6 @@
 """Files in a real HDFS: exclusive, replaced in one step, and errors that say who must act."""
 
+import gc
 import io
 import threading
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ import pytest
 from penstock.router.hdfs import Hdfs, HdfsSettings
 from penstock.service import ConfigError, UnavailableError
 from tests.support.hdfs_server import HdfsServer, hdfs_server
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
 
@@ -244,6 +246,32 @@ def test_a_namenode_that_is_silent_is_not_waited_for_without_end(server: HdfsSer
     server.resume("namenode")
     assert files.read("a") == b"1"
     assert files.names() == ["a"]
+
+
+def test_a_file_that_is_made_too_late_is_not_closed_by_the_garbage_collector(
+    server: HdfsServer,
+) -> None:
+    """It would wait for a silent namenode without end, in whichever thread it happens to run."""
+    files = opened(server, timeout_s=1.5)
+    server.pause("namenode")
+    with pytest.raises(UnavailableError) as told:
+        files.writer("late")
+    server.resume("namenode")
+    wait_until(lambda: "/lake/late" in everything(server), what="the call that was given up ends")
+    wait_until(lambda: not [it for it in threading.enumerate() if it.name == "hdfs-call"])
+    server.pause("namenode")
+
+    def collect() -> None:
+        nonlocal told
+        del told  # with the frames of the call
+        gc.collect()
+
+    thread = threading.Thread(target=collect, daemon=True)
+    thread.start()
+    thread.join(10)
+    is_stuck = thread.is_alive()
+    server.resume("namenode")
+    assert not is_stuck
 
 
 def test_datanodes_that_are_away_are_waited_for(server: HdfsServer) -> None:

@@ -131,13 +131,29 @@ PART_BYTES: Final = 1024 * 1024
 """What goes to the library, or comes from it, with one call."""
 
 
+class _Nothing:
+    """Takes the place of a file in the library's object, whose finalizer closes what it has."""
+
+    def close(self) -> None:
+        pass
+
+
 class HdfsOutput(io.RawIOBase):
-    """A file of the library's that is written to."""
+    """A file of the library's that is written to.
+
+    A file that nobody closes stays unfinished. Python closes files when it collects them, in any
+    thread, which would wait without end for a namenode that is silent.
+    """
 
     def __init__(self, file: Any, bounded: Callable[..., Any], path: str) -> None:
-        self._file, self._bounded, self._path = file, bounded, path
+        self._file, file.inner = file.inner, _Nothing()
+        self._bounded, self._path = bounded, path
         self._position = 0
         self._failure: Exception | None = None
+
+    @override
+    def __del__(self) -> None:
+        pass
 
     @override
     def writable(self) -> bool:
@@ -227,6 +243,10 @@ class HdfsWriter(io.BufferedWriter):
     def __init__(self, raw: HdfsOutput) -> None:
         super().__init__(raw, PART_BYTES)
         self._output = raw
+
+    @override
+    def __del__(self) -> None:
+        pass  # as of `HdfsOutput`
 
     def sync(self) -> None:
         """Bring everything written so far to the disks of the datanodes."""
@@ -394,9 +414,12 @@ class Hdfs:
 
     def writer(self, path: str) -> HdfsWriter:
         """A new file to write to, in the place of one that may be there; see `HdfsWriter`."""
-        options = self._library.WriteOptions(overwrite=True)
-        made = self._call("create", path, options)
-        return HdfsWriter(HdfsOutput(made, self._bounded, path))
+        options, full = self._library.WriteOptions(overwrite=True), self._full(path)
+
+        def created() -> HdfsOutput:
+            return HdfsOutput(self.connected().create(full, options), self._bounded, path)
+
+        return HdfsWriter(self._bounded(created, path))
 
     def reader(self, path: str) -> io.BufferedReader:
         """A file to read from, at any position.
