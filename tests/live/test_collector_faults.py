@@ -300,8 +300,8 @@ def test_more_files_and_idle_senders_than_descriptors_stop_nothing(  # noqa: PLR
         crowd = [socket.create_connection(("127.0.0.1", tcp)) for _ in range(idle)]
         wait_until(lambda: {f"first {number}" for number in range(files)} <= seen())
         assert collector.daemon.status()["health"] == "degraded"
-        (reason,) = collector.daemon.status()["reasons"]
-        assert "descriptors for connections" in reason, reason
+        reasons = collector.daemon.status()["reasons"]  # a busy machine may add one of its own
+        (reason,) = [one for one in reasons if "descriptors for connections" in one]
         assert "LimitNOFILE" in reason, reason
         with urllib.request.urlopen(  # another source's address, which none of these may starve
             urllib.request.Request(

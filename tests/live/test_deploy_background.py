@@ -125,7 +125,7 @@ def test_what_another_launch_has_left_is_not_taken_for_this_one(
         with pytest.raises(UnavailableError, match="not all parts were ready"):
             background.start(directory=tmp_path, arguments=(), entry=entry, ready_s=3)
     finally:
-        pid = int(number.read_text())
+        pid = int(wait_until(lambda: number.exists() and number.read_text()))
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         part.close()
